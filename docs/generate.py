@@ -88,6 +88,8 @@ an expired one.
 {{breaker_reasons}}
 
 ## Reasons of the condition RunsKeepUp of a GPUValidationPolicy
+The condition exists only in mode Periodic.
+
 {{pace_reasons}}
 """
 

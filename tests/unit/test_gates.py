@@ -271,7 +271,9 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
     assert "a GPU is hot, GPU 0 [hot]" in message
     assert run(report, "hot=b", at=NOW + 2 * INTERVAL).status.desired.message == message
     back = after("hot=b", "hot=b", slot=False).status.desired.message
-    assert "throttled=thermal held back: the budget of gated nodes (20%) or the cluster's is used up" in back
+    assert (
+        "throttled=thermal held back: the limit of tainted nodes (20%) or of new taints (5% an hour)" in back
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
             False,
             ["hot=b", "hot=b"],
             Reason.HELD_BACK,
-            "throttled=thermal held back: the budget of gated nodes (20%)",
+            "throttled=thermal held back: the limit of tainted nodes (20%)",
         ),
         (True, ["hot=b", "hot=b", "", "", ""], Reason.TAINT_LIFTED, "throttled=thermal:NoSchedule lifted"),
     ],

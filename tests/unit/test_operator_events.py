@@ -213,7 +213,7 @@ def test_a_node_that_moves_to_a_policy_in_mode_observe_says_so(operator: Stepped
     operator.cluster.add_policy("watching", mode="Observe", priority=5)
     catch_up(operator)
     (message,) = [message for reason, message in operator.events if reason == "Released"]
-    assert "policy watching is in mode Observe" in message
+    assert "policy watching is now in mode Observe" in message
 
 
 def test_an_edited_reason_is_posted_once(operator: SteppedOperator) -> None:

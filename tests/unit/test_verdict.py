@@ -87,7 +87,7 @@ def test_fail_is_confirmed_and_has_a_slot(
     [
         (REFUSED, {}, "Not confirmed: "),
         (REFUSED, {}, "unhealthy=p2p not confirmed, 1 of 2 bad runs"),
-        (LOST_GPU, {"slot": False}, "held back: the budget of gated nodes (20%) or"),
+        (LOST_GPU, {"slot": False}, "held back: the limit of tainted nodes (20%) or"),
         ((*LOST_GPU, ""), {}, "good runs 1 of 3"),
         ((*LOST_GPU, ""), {}, "Not cleared yet; last verdict pass."),
         (TWICE, {"policy": QUIET}, "unhealthy=p2p not set, its effect is None"),

@@ -26,7 +26,11 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"
     ),
-    "judge": Lazy("nodegauge_cli.judge", "Judge a probe result, a NodeReport or an nccl-tests log.", "cli"),
+    "judge": Lazy(
+        "nodegauge_cli.judge",
+        "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
+        "cli",
+    ),
     "zero": Lazy("nodegauge_cli.zero", "Estimate the communication time of DDP and ZeRO.", "cli"),
 }
 

@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A CA bundle (PEM) that signed the BMC's certificate.",
 )
-@click.option("--fingerprint", default="", help="SHA-256 of a certificate that signed itself, in hex.")
+@click.option("--fingerprint", default="", help="SHA-256 of a self-signed certificate, in hex.")
 @click.option("--insecure", is_flag=True, help="Do not verify the certificate, and allow http://.")
 @click.option(
     "--deadline",
@@ -83,7 +83,7 @@ def bmc(
 
     It reads power supplies, voltages, fans, inlet air, leak detectors and the GPUs that the BMC sees, and
     changes nothing. The certificate is verified against the system's CAs unless you say otherwise. For a
-    machine without Redfish, ipmi:// reads IPMI 2.0 over LAN, which says less, has no certificates and is
+    machine without Redfish, ipmi:// reads IPMI 2.0 over LAN, which tells less, has no certificates and is
     trusted less; auto:// tries Redfish first.
 
     \b

@@ -40,7 +40,7 @@ def text_of(file: BinaryIO) -> str:
     """The whole file.  Raises `BadInput`."""
     data = file.read(READ_LIMIT + 1)
     if len(data) > READ_LIMIT:
-        raise BadInput(f"{name_of(file)}: more than {READ_LIMIT} bytes; a result is far smaller")
+        raise BadInput(f"{name_of(file)}: more than {READ_LIMIT} bytes; a result is much smaller")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -55,13 +55,13 @@ from nodegauge_operator.api.report import Report
 @click.option(
     "--policy",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Use the thresholds and expectations of this GPUValidationPolicy (YAML).",
+    help="Judge by the thresholds, expectations and rules of this GPUValidationPolicy (YAML).",
 )
 @click.option(
     "--power-inventory",
     "cables",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Compare power limits with the cables and the supply in this file (YAML); not the policy's.",
+    help="Compare power limits with the cables and the supply in this file (YAML) instead of the policy's.",
 )
 @click.option(
     "--before",
@@ -77,7 +77,7 @@ from nodegauge_operator.api.report import Report
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),
-    help="The GPUs, all of one node, in a log of nccl-tests that does not list them.",
+    help="The number of GPUs, all of one node, for a log of nccl-tests that does not list them.",
 )
 def judge(
     file: BinaryIO,
@@ -90,7 +90,7 @@ def judge(
 ) -> None:
     """Judge the probe result, NodeReport, nccl-tests log or nvidia-smi output in FILE.
 
-    FILE is - for standard input.  Of nvidia-smi it reads what people paste: `topo -m`,
+    FILE is - for standard input.  Pasted output of nvidia-smi may be the plain table, `-L`, `topo -m`,
     `topo -p2p r|w|n|a|p`, `-q` and `-q -x`, several of them in one file.
 
     \b

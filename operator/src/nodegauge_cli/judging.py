@@ -75,7 +75,7 @@ def judged(document: Document, criteria: Criteria, *, earlier: Sequence[Document
         return _regraded(document, criteria)
     if document.probe in (names.PROBE_HEALTH, PASTED):
         if document.probe == PASTED and earlier:
-            raise NoHistory("results of probes; nobody knows what happened between two pastes")
+            raise NoHistory("results of probes; what happened between two pastes is unknown")
         return _health(document, criteria, _of_probe(earlier, names.PROBE_HEALTH))
     if document.probe == names.PROBE_LOAD:
         if earlier:

@@ -45,7 +45,10 @@ class Metrics:
         )
         self.held_back = gauge(
             "nodegauge_held_back_nodes",
-            "Nodes whose taint for a fault waits for a free slot in the policy's budget.",
+            (
+                "Nodes whose taint for a fault waits for a free slot in a budget or rate, or for the end of "
+                "an incident."
+            ),
             ("policy",),
         )
         self.incidents_open = gauge(
@@ -72,13 +75,15 @@ class Metrics:
         )
         self.oldest_reading = gauge(
             "nodegauge_oldest_reading_age_seconds",
-            "Age of the oldest health reading. last_run=read: of nodes whose last run was read, so it grows "
-            "only if runs cannot keep up; unread: of nodes whose runs fail. Nodes on which no run can be "
-            "made now, such as those that are NotReady, do not count.",
+            "Age of the oldest health reading. last_run=read: of nodes whose last run was read, so it "
+            "exceeds the interval only if readings are late; unread: of nodes whose runs fail. Nodes on "
+            "which no run is possible now, such as those that are NotReady, do not count.",
             ("policy", "last_run"),
         )
         self.health_interval = gauge(
-            "nodegauge_health_interval_seconds", "The policy's interval of health runs.", ("policy",)
+            "nodegauge_health_interval_seconds",
+            ("The policy's time between two health readings; in mode Watch probes.health.watch.interval."),
+            ("policy",),
         )
         self.unreadable = gauge(
             "nodegauge_unreadable_reports",

@@ -257,7 +257,7 @@ class Reason(StrEnum):
     VALIDATED = "Validated"
     """The last readable run found no problem."""
     WARNINGS = "Warnings"
-    """The last readable run found something worth a look, but nothing that a taint waits for."""
+    """The last readable run found something worth a look, but no fault that may set a taint."""
     FAULTS_FOUND = "FaultsFound"
     """Condition: the taint of a fault stands. Event: a run found a fault. The message names it."""
     UNCONFIRMED = "Unconfirmed"
@@ -265,7 +265,7 @@ class Reason(StrEnum):
     TAINT_DISABLED = "TaintDisabled"
     """A fault is confirmed for which the policy sets no taint (effect None)."""
     TAKEN_AS_HEALTHY = "TakenAsHealthy"
-    """A fault is confirmed, and an override of the node takes it as healthy: no taint is set."""
+    """A fault is confirmed, but an override of the node says healthy: no taint is set."""
     NOT_YET_VALIDATED = "NotYetValidated"
     """No run has been readable yet; the message says why."""
     STALE = "Stale"
@@ -279,16 +279,16 @@ class Reason(StrEnum):
     TAINTED = "Tainted"
     """A taint for a fault was set; the message has the evidence."""
     HELD_BACK = "HeldBack"
-    """A taint is due, but the budget of gated nodes of the policy or of the cluster is used up."""
+    """A taint is due, but a budget or rate is used up, or an incident holds it back."""
     ON_PROBATION = "OnProbation"
     """A taint that only runs under load can clear was removed on probation; one bad run sets it again."""
     RELEASED = "Released"
     """Labels, taints and condition of nodegauge were removed: no policy selects the node any more, or its
     policy is in mode Observe."""
     TAINT_LIFTED = "TaintLifted"
-    """A taint for a fault was removed: enough good runs, or the policy no longer wants it."""
+    """A taint for a fault was removed: enough good runs, or the policy or an override no longer wants it."""
     OVERRIDE_SET = "OverrideSet"
-    """An override of the node is in force: a person leaves it alone, or takes it as healthy."""
+    """An override of the node is in force: leave-alone or healthy."""
     OVERRIDE_ENDED = "OverrideEnded"
     """An override of the node was removed, or its time is over."""
     OVERRIDE_INVALID = "OverrideInvalid"
@@ -334,17 +334,16 @@ class BreakerReason(StrEnum):
     """Reasons of the condition `BreakerOpen` of a GPUValidationPolicy, and of events regarding one."""
 
     INCIDENT_OPEN = "IncidentOpen"
-    """One cause came up on many nodes within minutes: no node newly takes a taint for it. The message names
-    the cause, the nodes, and the command that ends the incident."""
+    """One cause came up on many nodes within minutes: no further node of the group takes a taint for it. The
+    message names the cause, the nodes, and the command that ends the incident."""
     NO_INCIDENT = "NoIncident"
     """No cause has come up on many nodes at once."""
 
 
 class PaceReason(StrEnum):
-    """Reasons of the condition `RunsKeepUp` of a GPUValidationPolicy."""
+    """Reasons of the condition `RunsKeepUp` of a GPUValidationPolicy, which exists only in mode Periodic."""
 
     KEEPING_UP = "KeepingUp"
     """A round of health runs over all nodes fits into the interval."""
     TOO_FEW_SLOTS = "TooFewSlots"
-    """A round takes longer than the interval, so readings get older than it; the message has the numbers and
-    what to raise."""
+    """A round takes longer than the interval, so readings get older; the message says what to raise."""

@@ -58,10 +58,12 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError
 def cleanup(
     namespace: str, deployment: str, release: str, policy: str, timeout: float, dry_run: bool
 ) -> None:
-    """Stop the operator, then remove nodegauge's labels, taints, conditions, probe pods and NodeReports.
+    """Stop the operator, then remove what nodegauge wrote to the cluster.
 
-    The operator's Deployment (scaled to 0), policies and CRDs stay. If an object cannot be removed, the
-    command continues with the others, lists it at the end and exits with code 1. It is safe to run again.
+    It removes labels, taints and conditions from nodes, and deletes watch DaemonSets, probe pods, NodeReports
+    and NodeEvidences. The operator's Deployment (scaled to 0), policies, ChassisReadings and CRDs stay. If an
+    object cannot be removed, the command continues with the others, lists it at the end and exits with code
+    1. It is safe to run again.
     """
 
     async def run() -> None:

@@ -151,13 +151,14 @@ class GateState(OpenEnum):
     """The state of one gate on one node; one that this version does not know counts as entered."""
 
     WATCHING = "watching"
-    """Bad runs were seen, too few to enter."""
+    """There were bad runs, but too few for a taint; or the fault is gone, and its return would count as a
+    relapse."""
     HELD_BACK = "held-back"
-    """Entered, but the policy's budget of gated nodes is used up."""
+    """Enough bad runs for a taint, but a budget or rate is used up, or an incident holds the taint back."""
     GATED = "gated"
-    """Entered: the taint is set, unless its effect is None."""
+    """The taint is set, unless its effect is None."""
     PROBATION = "probation"
-    """Lifted on trial: one bad run enters again."""
+    """The taint was lifted on trial: one bad run sets it again."""
 
     @property
     def entered(self) -> bool:

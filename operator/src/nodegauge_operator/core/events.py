@@ -53,7 +53,7 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
     assert run is not None, "it has just ended"
     if run.outcome is Outcome.UNKNOWN and not old.failing_since:
         reason, event_type = Reason.PROBE_FAILED, "Warning"
-        text = f"run {run.number} brought no result: {run.reason}: {run.message}"
+        text = f"run {run.number} gave no result: {run.reason}: {run.message}"
     elif run.outcome is not Outcome.READ or not kind.announces_verdict:
         return None
     else:
@@ -122,7 +122,7 @@ def _without_taint(gate: GateStatus, *, policy: Policy, override: Override | Non
         case GateState.WATCHING:
             return f"not confirmed, {gate.bad} of {rule.enter_runs} bad runs" if gate.bad else ""
     if policy.spec.mode is Mode.OBSERVE:
-        return "not set, the policy observes"
+        return "not set, the policy is in mode Observe"
     if gates.confirmed([gate], policy=policy):
         return ""
     if override is not None and override.healthy:
@@ -210,7 +210,9 @@ def _of_grading(before: ReportStatus, after: ReportStatus, *, now: float) -> Cha
         run=names.digest(f"{new.read_at}/{after.bandwidth.grade}"),
         type=event_type,
         reason=reason,
-        message=bounded(f"NCCL probe: the same run, graded by changed thresholds: {new.summary}"),
+        message=bounded(
+            f"NCCL probe: the same run, graded with other expectations or thresholds: {new.summary}"
+        ),
         at=stamp(now),
     )
 
@@ -223,8 +225,9 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
         reason = Reason.LABEL_CONFLICT
         identity = ", ".join(f"{key}={context.node.labels.get(key, '')}" for key in conflicts)
         text = (
-            f"label {identity} is not ours and was left alone; measured: {after.interconnect.klass}. To let "
-            "nodegauge set it, use the policy's spec.labels.takeOver, or choose another interconnectKey."
+            f"label {identity} was set by another owner and is left alone; measured: "
+            f"{after.interconnect.klass}. To let nodegauge set it, use the policy's spec.labels.takeOver, or "
+            "choose another interconnectKey."
         )
     elif new.condition and Probe.HEALTH in context.stale and names.LABEL_VALIDATED_AT in old.labels:
         reason, identity = Reason.STALE, after.probe(names.PROBE_HEALTH).read_at
@@ -248,7 +251,7 @@ def _of_mode(before: ReportStatus, after: ReportStatus, *, context: Context) -> 
     return Change(
         run=names.digest(f"{context.policy.name}/{context.policy.generation}/{carried}"),
         reason=Reason.RELEASED,
-        message=bounded(f"policy {context.policy.name} is in mode Observe now: removed {carried}"),
+        message=bounded(f"policy {context.policy.name} is now in mode Observe: removed {carried}"),
         at=stamp(context.now),
     )
 
@@ -296,14 +299,14 @@ def _would_be(gate: GateStatus) -> str:
 
 def _no_slot(gate: GateStatus, policy: Policy) -> str:
     if gate.incident:
-        return f"held back by incident {gate.incident}, until a bad run after it is closed"
+        return f"held back by incident {gate.incident}, until the first bad run after its end"
     if policy.paused:
         return "held back while paused"
     budget = policy.spec.budget
-    rate = f"that of new ones ({budget.gated_nodes_per_hour} an hour)"
-    return (
-        f"held back: the budget of gated nodes ({budget.gated_nodes}) or the cluster's is used up, or {rate}"
+    limits = (
+        f"of tainted nodes ({budget.gated_nodes}) or of new taints ({budget.gated_nodes_per_hour} an hour)"
     )
+    return f"held back: the limit {limits} of this policy or of the cluster is reached"
 
 
 def _evidence(gate: GateStatus, status: ReportStatus) -> str:

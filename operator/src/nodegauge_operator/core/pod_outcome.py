@@ -119,7 +119,7 @@ def _overdue(pod: PodView, *, limits: Limits, deadline: float, now: float) -> Ru
     return RunEnd(
         outcome=Outcome.UNKNOWN,
         reason="KubeletSilent",
-        message=f"still running {waited}, beyond its deadline of {deadline:.0f} s: is the kubelet alive?",
+        message=f"still running {waited}, beyond its deadline of {deadline:.0f} s: check the node's kubelet",
     )
 
 
@@ -134,7 +134,7 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
         return RunEnd(
             outcome=Outcome.UNKNOWN,
             reason="DeadlineExceeded",
-            message="its deadline ended it without a message",
+            message="the pod reached its deadline and left no message",
         )
     if not ended.message:
         reason = ended.reason if ended.reason not in ("", "Completed", "Error") else "NoResult"

@@ -93,5 +93,5 @@ def _sentence(incident: Incident, *, policy: str) -> str:
     since = f"{incident.cause} on {incident.nodes} nodes{where} since {incident.since}"
     return (
         f"{since}: no other node takes a taint for it, and tainted ones keep theirs. "
-        f"It ends when fewer than {LEAST} nodes have it, or by `{close}`"
+        f"It ends when fewer than {LEAST} nodes have it; `{close}` ends it now"
     )

@@ -308,7 +308,7 @@ def _ready(
     if selected and policy and policy.paused:
         paused = policy.spec.mode is Mode.PAUSED
         why = "spec.mode is Paused" if paused else "spec.budget.concurrentProbes is 0"
-        message = f"{why}: {selected} nodes keep what they carry, and none is read"
+        message = f"{why}: {selected} nodes keep their labels and taints, and none is read"
         return "True", PolicyReason.PAUSED, message
     if selected:
         return "True", PolicyReason.ACTIVE, f"in force on {selected} nodes"
