@@ -99,7 +99,7 @@ def test_the_notes_show_in_three_lines_what_begins_and_how_each_is_switched_off(
 def test_the_notes_say_whether_gpus_are_worked_at_full_power(helm: Helm) -> None:
     """Off by default, with the setting that switches it on; silent without a policy."""
     usual = notes(helm)
-    assert "The load probe works all GPUs of idle nodes at full power" in usual
+    assert "The load probe runs all GPUs of idle nodes at full power" in usual
     assert "--set policy.spec.probes.load.enabled=false" in usual
     off = notes(helm, {"policy": {"spec": {"probes": {"load": {"enabled": False}}}}})
     assert "The load probe is off" in off

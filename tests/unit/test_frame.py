@@ -214,15 +214,27 @@ def test_readme_shows_the_two_commands() -> None:
     assert "make test" in readme
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    text = re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text("utf-8"))
+    headings = re.findall(r"(?m)^#+ (.+)$", text)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_link_between_pages_leads_somewhere() -> None:
-    """Each relative link of a tracked page points to a file or folder that exists."""
+    """Each relative link of a tracked page points to a file or folder, and to a heading, that exists."""
     pages = [path for path in tracked() if path.suffix == ".md"]
     links = [
         (page, link) for page in pages for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
     ]
-    local = [(page, link.split("#")[0]) for page, link in links if not re.match(r"[a-z]+:|#", link)]
+    local = [(page, *link.partition("#")[::2]) for page, link in links if not re.match(r"[a-z]+:", link)]
     assert local
-    assert not [f"{name_of(page)}: {link}" for page, link in local if not (page.parent / link).exists()]
+    assert not [f"{name_of(page)}: {path}" for page, path, _ in local if not (page.parent / path).exists()]
+    to_headings = [
+        (page, page.parent / path if path else page, anchor) for page, path, anchor in local if anchor
+    ]
+    lost = [f"{name_of(page)}: #{anchor}" for page, to, anchor in to_headings if anchor not in anchors(to)]
+    assert not lost
 
 
 def test_every_decision_has_its_sections_and_is_listed() -> None:
