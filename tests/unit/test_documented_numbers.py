@@ -27,9 +27,9 @@ def test_the_contract_names_the_version_that_the_code_writes() -> None:
 def test_pages_say_what_the_container_of_mode_watch_requests() -> None:
     """It is on every node by default, so people plan with it."""
     cpu, memory = watch.REQUESTS["cpu"], watch.REQUESTS["memory"]
-    words = memory.replace("Mi", " MiB")
-    assert f"no GPU, {cpu} CPU, {words} |" in text_of("README.md")
-    assert f"requests {cpu} CPU and {words}" in text_of("docs/faq.md")
+    stated = memory.replace("Mi", " MiB")
+    assert f"no GPU, {cpu} CPU, {stated} |" in text_of("README.md")
+    assert f"requests {cpu} CPU and {stated}" in text_of("docs/faq.md")
 
 
 @pytest.mark.parametrize("page", ["charts/nodegauge/values.yaml", "crds/gpuvalidationpolicies.yaml"])

@@ -36,7 +36,7 @@ options:
     description: The same as text (PEM).
     type: str
   fingerprint:
-    description: SHA-256 of a certificate that signed itself, in hex.
+    description: SHA-256 of a self-signed certificate, in hex.
     type: str
   insecure:
     description: Whether to accept any certificate, and C(http://).
