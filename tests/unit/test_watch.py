@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, XidCount, Xids
+from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, Xids
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.api.selector import match_expressions
@@ -16,22 +16,13 @@ from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
-from support.cluster import FakeCluster
 from support.judging import listening, saying
-from support.objects import DEFAULTS, NOW, make_policy
-from support.operator import SteppedOperator
+from support.objects import DEFAULTS, make_policy
 from support.watch_pods import WatchPod
+from support.watched import BAD, BOOTED, Watched, at
 
 HOUR, INTERVAL, START_GRACE = 3600.0, 7200.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
-WATCH = {"probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}}}
-BAD = "p2p-refused=b"
-BOOTED = int(NOW) - 100
-
-
-def at(*times: int) -> XidCount:
-    """As many Xids as there are times, seconds since boot."""
-    return XidCount(count=len(times), first=times[0], last=times[-1])
 
 
 @pytest.fixture(autouse=True)
@@ -39,57 +30,6 @@ def stated_answers() -> Iterator[None]:
     """Results say what the judge answers."""
     with listening():
         yield
-
-
-class Watched(SteppedOperator):
-    """One node under a policy in mode Watch, with its DaemonSet."""
-
-    def __init__(self, **spec: object) -> None:
-        super().__init__(FakeCluster())
-        self.cluster.add_node(gpus="yes")
-        self.cluster.add_policy(**WATCH | spec)
-        self.list()
-        self.keep_watch_sets()
-
-    def after(self, pod: WatchPod, answer: str = "", *, later: float = 20.0) -> list[str]:
-        """The container reports; the taints that follow."""
-        pod.reports(saying(answer), later=later)
-        self.catch_up()
-        return self.taints
-
-    def reported(self, pod: WatchPod, *counts: XidCount, later: float = 20.0) -> list[str]:
-        """The container reports so many Xids 94 of GPU 1; the taints that follow."""
-        up = int(self.cluster.now + later) - BOOTED
-        xids = Xids(registered=True, seen=[94] * len(counts), counts=list(counts))
-        listened = made.every_gpu(made.h100(), xids=Xids(registered=True))
-        result = made.with_gpu(listened, 1, xids=xids)
-        pod.reports(replace(result, host=replace(result.host, boottime_ms=up * 1000)), later=later)
-        self.catch_up()
-        return self.taints
-
-    @property
-    def taints(self) -> list[str]:
-        """Values of our taints for faults."""
-        taints = self.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
-        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
-
-    @property
-    def runs(self) -> int:
-        """How many health runs the report knows."""
-        reports = self.cluster.objects[REPORTS]
-        return int(self.probe["lastRun"]["number"]) if reports and self.status else 0
-
-    @property
-    def run_pods(self) -> list[Body]:
-        """Pods of single runs."""
-        return [pod for pod in self.cluster.pods() if "annotations" in pod["metadata"]]
-
-    def wait(self) -> float:
-        """Let time pass until a health pod is wanted; the seconds."""
-        began = self.cluster.now
-        while not (reconciled := self.reconcile(granted=False)).waits:
-            self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
-        return self.cluster.now - began
 
 
 def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> None:
