@@ -49,8 +49,8 @@ class WatchPods:
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, WatchView]] = {}
-        self._judged: dict[str, str] = {}
-        """By UID of the pod: the end of its container whose message was judged."""
+        self._judged: dict[str, tuple[str, str]] = {}
+        """By UID of the pod: the end of its container whose message was judged, and the UID of the report."""
 
     def put(self, pod: WatchView, *, at: float = 0.0) -> bool:
         """Keep a pod unless a newer state is known; whether its container ended since.
@@ -65,17 +65,18 @@ class WatchPods:
             pod = before
         elif before is not None:
             pod = replace(pod, arrived=before.arrived if before.ended_id == pod.ended_id else at)
-        pods[pod.uid] = self._without_message(pod) if self.lacks_message(pod) else pod
+        pods[pod.uid] = self._without_message(pod) if self.judged_in(pod) else pod
         return before is None or before.ended_id != pod.ended_id
 
-    def judged(self, pod: WatchView) -> None:
-        """A report holds what the last end of this pod's container brought."""
-        self._judged[pod.uid] = pod.ended_id
+    def judged(self, pod: WatchView, *, report: str) -> None:
+        """The report of this UID holds what the last end of this pod's container brought."""
+        self._judged[pod.uid] = pod.ended_id, report
         self._pods[pod.node][pod.uid] = self._without_message(pod)
 
-    def lacks_message(self, pod: WatchView) -> bool:
-        """Whether the message of this end is not kept because it was judged."""
-        return self._judged.get(pod.uid) == pod.ended_id
+    def judged_in(self, pod: WatchView) -> str:
+        """UID of the report that holds what this end brought; empty while its message is kept."""
+        ended_id, report = self._judged.get(pod.uid, ("", ""))
+        return report if ended_id == pod.ended_id else ""
 
     def read_again(self, pod: WatchView) -> None:
         """The pod as it is now, with its message: no report holds what it brought any more."""
@@ -109,7 +110,7 @@ class WatchPods:
             self._pods[node] = {uid: pod for uid, pod in known.items() if uid in uids}
             if not self._pods[node]:
                 del self._pods[node]
-        self._judged = {uid: end for uid, end in self._judged.items() if uid in uids}
+        self._judged = {uid: judged for uid, judged in self._judged.items() if uid in uids}
 
 
 class WatchSets:
@@ -174,10 +175,10 @@ class WatchSets:
         pod = self.pods.of(name, self.known.get(policy.name)) if policy else None
         if pod is None or pod.ended is None:
             return
-        if _holds(report, pod, now=self._clock()):
+        if report is not None and _holds(report, pod, now=self._clock()):
             if pod.ended.message:
-                self.pods.judged(pod)
-        elif self.pods.lacks_message(pod):
+                self.pods.judged(pod, report=report.uid)
+        elif self.pods.judged_in(pod) not in ("", report.uid if report is not None else ""):
             fresh = await pods.get_watch(self._client, pod.name, namespace=self._defaults.namespace)
             if fresh is not None and fresh.uid == pod.uid:
                 self.pods.read_again(fresh)
@@ -207,9 +208,9 @@ class WatchSets:
             self._due_at = self._clock() + RETRY_SECONDS
 
 
-def _holds(report: Report | None, pod: WatchView, *, now: float) -> bool:
+def _holds(report: Report, pod: WatchView, *, now: float) -> bool:
     """Whether the report knows this end of the container, or a later reading."""
-    health = report.status.probe(names.PROBE_HEALTH) if report is not None else None
-    if health is None or health.last_run is None:
+    health = report.status.probe(names.PROBE_HEALTH)
+    if health.last_run is None:
         return False
     return health.last_run.pod_uid == pod.identity or unstamp(health.read_at) >= pod.known_at(now)

@@ -71,22 +71,21 @@ def unjudged(context: Context) -> WatchView | None:
 
 def reading(context: Context) -> EndedRun | None:
     """How the node's watch container ended last, as a run of the health probe, if that is news
-    (`unjudged`): not if it is of an earlier boot, nor if it was only asked to end."""
+    (`unjudged`): not if it is of an earlier boot, was judged in it, or was only asked to end, nor if it could
+    not read the node before another run could not."""
     seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None:
         return None
     last, ended_at = before.last_run, seen.ended_at(context.now)
     end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
     is_old = seen.known_at(context.now) <= finished_at(before)
-    if end is None or (last and end.outcome is Outcome.UNKNOWN and is_old):
+    if end is None or (last and is_old and not (end.result and end.result.gpus)):
         return None
-    is_ahead = seen.ended.finished_at > context.now  # the node's clock: it does not say which run was first
-    if is_ahead or context.rebooted_since(before):
-        history = History.decode(before.history) or History()
-        if context.rebooted_since(before) and _boot(end) in ("", history.boot):
-            return None
-        if end.result is not None and is_known(end.result, history):
-            return None
+    history = History.decode(before.history) or History()
+    if context.rebooted_since(before) and _boot(end) in ("", history.boot):
+        return None
+    if end.result is not None and is_known(end.result, history):
+        return None
     return EndedRun(
         run=Run(
             number=context.status.next_number(before.name),

@@ -1,0 +1,90 @@
+"""Mode Watch: which end of a container is news, beside health pods, nodes of its name and full lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+import support.results as made
+from nodegauge_contract import Problem, ProblemKind, Result, WatchReport
+from nodegauge_operator.api.report import stamp
+from support.api_server import PODS, REPORTS
+from support.judging import listening, saying
+from support.watch_pods import WatchPod
+from support.watched import BAD, Watched
+
+NO_DRIVER = Result(
+    probe="health", problem=Problem(kind=ProblemKind.DRIVER_NOT_LOADED, call="nvmlInit", message="gone")
+)
+HIDDEN = replace(made.titan(), gpus=made.titan().gpus[:1])
+
+
+@pytest.fixture(autouse=True)
+def stated_answers() -> Iterator[None]:
+    """Results say what the judge answers."""
+    with listening():
+        yield
+
+
+class Node(Watched):
+    """A node whose container has reported once, and that health pods read too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pod = WatchPod(self.cluster)
+        self.after(self.pod)
+
+    def restart(self) -> None:
+        """Another process, which knows the DaemonSet."""
+        super().restart()
+        self.keep_watch_sets()
+
+    def begin_health_pod(self) -> str:
+        """Somebody asks for a run, and its pod starts; the pod's name."""
+        asked = {"spec": {"requestedAt": stamp(self.cluster.clock())}}
+        self.cluster.change(REPORTS, "node-1", asked)
+        self.catch_up()
+        (pod,) = self.run_pods
+        self.cluster.schedule(pod)
+        self.cluster.pass_time(1)
+        self.deliver()
+        return str(pod["metadata"]["name"])
+
+    def end_health_pod(self, name: str, result: Result) -> None:
+        """It ends with this result, and is judged."""
+        self.cluster.results["node-1"] = result
+        self.cluster.pass_time(3)
+        pod = self.cluster.objects[PODS][name]
+        self.cluster.end(pod, self.cluster.result(pod))
+        self.catch_up(granted=False)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one operator", "a new one"])
+@pytest.mark.parametrize("unread", [NO_DRIVER, HIDDEN], ids=["no driver", "a GPU is hidden"])
+def test_a_container_that_could_not_read_the_node_is_not_judged_again_after_a_pod_that_could_not(
+    unread: Result, restarts: bool
+) -> None:
+    """Each failed run counts once: for the time to the next, for the labels, and for the gate of unreadable
+    nodes."""
+    node = Node()
+    node.pod.reports(replace(unread, watch=WatchReport(at=5000) if unread.gpus else None))
+    node.catch_up(granted=False)
+    for runs in (3, 4, 5):
+        node.end_health_pod(node.begin_health_pod(), unread)
+        if restarts:
+            node.restart()
+            node.catch_up(granted=False)
+        assert (node.runs, node.probe["unread"]) == (runs, runs - 1)
+
+
+def test_a_bad_report_of_a_node_whose_clock_is_behind_counts_once() -> None:
+    """A health pod cannot read the node since, and the report came later than its time says."""
+    node = Node()
+    node.cluster.pass_time(3600)
+    node.pod.ahead = -600.0
+    node.pod.reports(saying(BAD))
+    node.catch_up(granted=False)
+    node.end_health_pod(node.begin_health_pod(), NO_DRIVER)
+    assert (node.runs, node.taints) == (3, [])
