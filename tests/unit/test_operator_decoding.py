@@ -19,6 +19,7 @@ NODE: dict[str, Any] = {
         "name": "node-1",
         "uid": "uid-1",
         "resourceVersion": "17",
+        "creationTimestamp": "2026-11-20T10:00:00Z",
         "deletionTimestamp": "2026-11-21T10:00:00Z",
         "labels": {"interconnect": "nvlink", "other": "x"},
         "annotations": {

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind, Result, WatchReport
+from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
-from support.api_server import PODS, REPORTS
+from support.api_server import NODES, PODS, REPORTS
 from support.judging import listening, saying
 from support.watch_pods import WatchPod
 from support.watched import BAD, Watched
@@ -40,6 +41,12 @@ class Node(Watched):
         """Another process, which knows the DaemonSet."""
         super().restart()
         self.keep_watch_sets()
+
+    @property
+    def open(self) -> bool:
+        """Whether the node is without the taint of a node that has not passed a run."""
+        taints = self.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
+        return names.TAINT_UNVALIDATED not in [taint["key"] for taint in taints]
 
     def begin_health_pod(self) -> str:
         """Somebody asks for a run, and its pod starts; the pod's name."""
@@ -88,3 +95,20 @@ def test_a_bad_report_of_a_node_whose_clock_is_behind_counts_once() -> None:
     node.catch_up(granted=False)
     node.end_health_pod(node.begin_health_pod(), NO_DRIVER)
     assert (node.runs, node.taints) == (3, [])
+
+
+@pytest.mark.parametrize("answer", ["", "gpu-lost=b"], ids=["passed", "had lost a GPU"])
+def test_what_an_earlier_node_of_this_name_reported_says_nothing_of_the_next(answer: str) -> None:
+    """Its pod is still there: what that shows opens no node that joins closed, and closes none.  What the
+    container reports from now on counts."""
+    node = Node()
+    node.after(node.pod, answer)
+    node.cluster.remove(NODES, "node-1")
+    node.catch_up()
+    node.cluster.pass_time(30)
+    node.cluster.add_node(boot="boot-2", taints=[names.TAINT_UNVALIDATED])
+    node.catch_up(granted=False)
+    assert not node.cluster.objects[REPORTS]
+    assert node.open is False
+    node.after(node.pod)
+    assert (node.runs, node.taints, node.open) == (1, [], True)

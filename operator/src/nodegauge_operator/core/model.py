@@ -64,8 +64,8 @@ def chassis_view(body: Mapping[str, Any]) -> ChassisView:
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """A node, trimmed.  `managed_labels`: label keys that managedFields gives to us; `ready_since`: epoch
-    seconds."""
+    """A node, trimmed.  `managed_labels`: label keys that managedFields gives to us; `created_at` and
+    `ready_since`: epoch seconds."""
 
     name: str
     uid: str
@@ -73,6 +73,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     taints: tuple[Taint, ...] = ()
     managed_labels: frozenset[str] = frozenset()
+    created_at: float = 0.0
     ready: bool = True
     ready_since: float = 0.0
     deleting: bool = False
@@ -212,6 +213,7 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         labels={_shared(k): _shared(v) for k, v in (metadata.get("labels") or {}).items()},
         taints=tuple(_taint(t) for t in spec.get("taints") or ()),
         managed_labels=_managed_labels(metadata.get("managedFields") or ()),
+        created_at=unstamp(metadata.get("creationTimestamp") or ""),
         ready=ready.get("status") == "True",
         ready_since=unstamp(ready.get("lastTransitionTime") or ""),
         deleting=bool(metadata.get("deletionTimestamp")),

@@ -37,6 +37,7 @@ class _Metadata(_Continue, total=False):
     name: str
     uid: str
     resourceVersion: str
+    creationTimestamp: str
     deletionTimestamp: str
     labels: dict[str, str]
     annotations: _Annotations

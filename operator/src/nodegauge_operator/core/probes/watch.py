@@ -52,15 +52,17 @@ ROLLED_AT_ONCE = "10%"
 def unjudged(context: Context) -> WatchView | None:
     """The node's watch pod, if how its container ended last may be news.
 
-    It is none if it was judged, ended before the last reading or longer ago than an interval, or brought
-    no result: then the kubelet starts it again.  A health pod that runs on the node comes first, and will
-    bring the same.
+    It is none if it was judged, ended before the last reading, on an earlier node of this name or longer ago
+    than an interval, or brought no result: then the kubelet starts it again.  A health pod that runs on the
+    node comes first, and will bring the same.
     """
     seen, before = context.watch, context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None or not context.policy.watches or not seen.ended.message:
         return None
     last, known_at = before.last_run, seen.known_at(context.now)
     if last is not None and (last.pod_uid == seen.identity or known_at <= unstamp(before.read_at)):
+        return None
+    if known_at <= context.node.created_at:
         return None
     if seen.ended.reason not in OF_THE_PROBE or context.now - known_at > context.interval_of(before.name):
         return None
