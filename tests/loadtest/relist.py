@@ -23,11 +23,9 @@ _RESOURCE = re.compile(r'(?:^|,)resource="(?P<resource>[^"]+)"')
 
 async def measure(plane: ControlPlane, *, namespace: str) -> Relist:
     """One list of the cluster as it is, while nobody else lists."""
-    client, cache, watch_pods = (
-        await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)}),
-        Cache(),
-        WatchPods(),
-    )
+    client = await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)})
+    cache = Cache()
+    watch_pods = WatchPods(cache)
     try:
         await list_all(client, cache, namespace=namespace, node_selector="", watch_pods=watch_pods)
         before = _sizes(plane)

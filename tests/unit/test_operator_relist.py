@@ -140,6 +140,46 @@ def test_what_is_gone_without_a_watch_event_is_dropped() -> None:
     assert fleet.woken == ["node-3"]
 
 
+def during_the_list_of_watch_pods(fleet: Fleet, happens: Callable[[], None]) -> None:
+    """Take a full list; this happens once its page of watch pods was taken, and events tell of it."""
+    pages = [PODS, PODS]
+    """Pods of single runs come first."""
+
+    def answered(_: str, path: str) -> None:
+        if path in pages:
+            pages.remove(path)
+            if not pages:
+                happens()
+                fleet.operator.deliver()
+
+    fleet.operator.client.answered = answered
+    fleet.list_again()
+
+
+def test_a_watch_pod_that_comes_during_the_list_is_kept() -> None:
+    """With what it reported: no event tells of that again."""
+    fleet = Fleet()
+    pods = fleet.operator.reconciler.watch_sets.pods
+
+    def roll_out() -> None:
+        fleet.cluster.remove(PODS, fleet.pods["node-2"].name)
+        WatchPod(fleet.cluster, "node-2").ends("news")
+
+    during_the_list_of_watch_pods(fleet, roll_out)
+    assert fleet.health("node-2") == "news"
+    fleet.list_again()
+    assert len(list(pods.each())) == 3
+
+
+def test_a_watch_pod_that_goes_during_the_list_does_not_come_back_with_its_page() -> None:
+    """It is older than the pod in its place, and would speak for the node until the next full list."""
+    fleet = Fleet()
+    fleet.operator = SteppedOperator(fleet.cluster)
+    pods, old = fleet.operator.reconciler.watch_sets.pods, fleet.pods["node-2"]
+    during_the_list_of_watch_pods(fleet, lambda: fleet.cluster.remove(PODS, old.name))
+    assert old.uid not in [pod.uid for pod in pods.each()]
+
+
 def test_much_that_is_new_is_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call for each page, and not one for each object."""
     monkeypatch.setattr(listing, "PAGE", 1)

@@ -104,7 +104,7 @@ class Cache:
         """Forget a node that the API server no longer has."""
         known = self.nodes.pop(name, None)
         if known is not None:
-            self._note_dropped(known.uid)
+            self.note_dropped(known.uid)
         self._changed(name)
         self.suspects.discard(name)
         self.outside_selector.discard(name)
@@ -130,7 +130,7 @@ class Cache:
             return False
         del self.reports[name]
         self._policy_names.pop(name, None)
-        self._note_dropped(uid)
+        self.note_dropped(uid)
         self._changed(name)
         return True
 
@@ -172,7 +172,7 @@ class Cache:
         known = pods.get(pod.name)
         if known is not None and known.uid == pod.uid:
             del pods[pod.name]
-            self._note_dropped(pod.uid)
+            self.note_dropped(pod.uid)
             if not pods:
                 del self._pods[pod.node]
 
@@ -264,8 +264,7 @@ class Cache:
                 self.policies_changed()
             return changed
         self.policy_errors.pop(name, None)
-        changed = self.policies.get(name) != policy
-        self.policies[name] = policy
+        changed, self.policies[name] = self.policies.get(name) != policy, policy
         if changed:
             self.policies_changed()
         return changed
@@ -318,7 +317,8 @@ class Cache:
         """Whether the object was dropped during the full list that shows it."""
         return self.dropped_while_listing is not None and uid in self.dropped_while_listing
 
-    def _note_dropped(self, uid: str) -> None:
+    def note_dropped(self, uid: str) -> None:
+        """A full list under way may still show this object."""
         if self.dropped_while_listing is not None:
             self.dropped_while_listing.add(uid)
 

@@ -172,7 +172,7 @@ async def list_all(
                 wake(node.name)
         # a newer node of a name that was dropped is a suspect, like any that no list shows
         listed_nodes = {name for name, uid in of_nodes.listed.items() if not cache.was_dropped(uid)}
-        await _watch_pods(client, watch_pods, namespace=namespace, beat=beat, wake=wake)
+        await _watch_pods(client, cache, watch_pods, namespace=namespace, since=since, beat=beat, wake=wake)
         affected = cache.drop_unlisted(
             nodes=listed_nodes, reports=listed_reports, pods=of_pods.listed.values(), since=since
         )
@@ -231,19 +231,21 @@ async def _chassis(
 
 async def _watch_pods(
     client: Client,
+    cache: Cache,
     watch_pods: WatchPods,
     *,
     namespace: str,
+    since: int,
     beat: Callable[[], None],
     wake: Callable[[str], None],
 ) -> None:
-    """List the pods of mode Watch, and forget those that are gone."""
+    """List the pods of mode Watch, and forget those that are gone unless they are newer than the list."""
     comparison = _Comparison(watch_pods.each(), beat)
     async for pod in pods.each_watch(client, namespace=namespace, unknown=comparison.unknown):
-        if watch_pods.put(pod):
+        if not cache.was_dropped(pod.uid) and watch_pods.put(pod):
             wake(pod.node)
         comparison.saw(name=pod.name, uid=pod.uid)
-    watch_pods.keep_only(set(comparison.listed.values()))
+    watch_pods.keep_only(set(comparison.listed.values()), since=since)
 
 
 async def _current_version(client: Client) -> int:

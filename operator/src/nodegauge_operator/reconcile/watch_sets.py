@@ -47,7 +47,8 @@ class WatchPods:
     A message that was judged is not kept: up to 4 KB a node, most of what this would take.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
         self._pods: dict[str, dict[str, WatchView]] = {}
         self._judged: dict[str, tuple[str, str]] = {}
         """By UID of the pod: the end of its container whose message was judged, and the UID of the report."""
@@ -60,6 +61,7 @@ class WatchPods:
         before = pods.pop(pod.uid, None)
         if pod.gone:
             self._judged.pop(pod.uid, None)
+            self._cache.note_dropped(pod.uid)
             return False
         if before is not None and version_of(pod.resource_version) <= version_of(before.resource_version):
             pod = before
@@ -104,13 +106,18 @@ class WatchPods:
         """Every pod."""
         return (pod for pods in self._pods.values() for pod in pods.values())
 
-    def keep_only(self, uids: set[str]) -> None:
-        """After a full list: forget the pods that it lacks."""
+    def keep_only(self, uids: set[str], *, since: int) -> None:
+        """After a full list: forget the pods that it lacks, but those newer than it (`since`: a version)."""
         for node, known in list(self._pods.items()):
-            self._pods[node] = {uid: pod for uid, pod in known.items() if uid in uids}
+            self._pods[node] = {
+                uid: pod
+                for uid, pod in known.items()
+                if uid in uids or version_of(pod.resource_version) > since
+            }
             if not self._pods[node]:
                 del self._pods[node]
-        self._judged = {uid: judged for uid, judged in self._judged.items() if uid in uids}
+        known_uids = {pod.uid for pod in self.each()}
+        self._judged = {uid: judged for uid, judged in self._judged.items() if uid in known_uids}
 
 
 class WatchSets:
@@ -121,7 +128,7 @@ class WatchSets:
     ) -> None:
         self.known: dict[str, WatchSet] = {}
         """By policy."""
-        self.pods = WatchPods()
+        self.pods = WatchPods(cache)
         self.task = BackgroundTask("watch DaemonSets", on_end=lambda: None)
         self._client = client
         self._cache = cache
