@@ -112,3 +112,21 @@ def test_what_an_earlier_node_of_this_name_reported_says_nothing_of_the_next(ans
     assert node.open is False
     node.after(node.pod)
     assert (node.runs, node.taints, node.open) == (1, [], True)
+
+
+@pytest.mark.parametrize("goes", [False, True], ids=["it ends", "its pod goes"])
+def test_what_happens_while_the_pod_is_read_again_counts(goes: bool) -> None:
+    """Somebody deleted the report, and the answer shows the pod as it was before."""
+    node = Node()
+    node.cluster.remove(REPORTS, "node-1")
+
+    def answered(verb: str, path: str) -> None:
+        if (verb, path) == ("GET", f"{PODS}/{node.pod.name}"):
+            node.client.answered = lambda _verb, _path: None
+            node.cluster.remove(PODS, node.pod.name) if goes else node.pod.reports(saying("gpu-lost=b"))
+            node.deliver()
+
+    node.client.answered = answered
+    node.catch_up(granted=False)
+    assert node.taints == ([] if goes else ["gpu-lost"])
+    assert len(list(node.reconciler.watch_sets.pods.each())) == (0 if goes else 1)

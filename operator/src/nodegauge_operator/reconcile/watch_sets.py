@@ -81,12 +81,14 @@ class WatchPods:
         return report if ended_id == pod.ended_id else ""
 
     def read_again(self, pod: WatchView) -> None:
-        """The pod as it is now, with its message: no report holds what it brought any more."""
+        """The pod with its message: no report holds what it brought any more.  Events may have told of a
+        later end since it was read, or that it is gone."""
         self._judged.pop(pod.uid, None)
-        pods = self._pods.setdefault(pod.node, {})
-        known = pods.get(pod.uid)
-        is_known = known is not None and known.ended_id == pod.ended_id
-        pods[pod.uid] = replace(pod, arrived=known.arrived) if known is not None and is_known else pod
+        known = self._pods.get(pod.node, {}).get(pod.uid)
+        if known is not None and known.ended_id == pod.ended_id:
+            self._pods[pod.node][pod.uid] = replace(known, ended=pod.ended)
+        elif known is not None:
+            self.put(pod)
 
     @staticmethod
     def _without_message(pod: WatchView) -> WatchView:
