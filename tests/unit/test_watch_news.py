@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind, Result, WatchReport
+from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, Xids
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support.api_server import NODES, PODS, REPORTS
 from support.judging import listening, saying
 from support.watch_pods import WatchPod
-from support.watched import BAD, Watched
+from support.watched import BAD, BOOTED, Watched, at
 
 NO_DRIVER = Result(
     probe="health", problem=Problem(kind=ProblemKind.DRIVER_NOT_LOADED, call="nvmlInit", message="gone")
 )
+FATAL = 79
 HIDDEN = replace(made.titan(), gpus=made.titan().gpus[:1])
 
 
@@ -27,6 +28,15 @@ def stated_answers() -> Iterator[None]:
     """Results say what the judge answers."""
     with listening():
         yield
+
+
+def heard(node: Watched, *new: int, repeated: Sequence[RepeatedXid] = ()) -> Result:
+    """What a container reports in 20 seconds: these Xids of GPU 1, a second before, and earlier ones."""
+    up = int(node.cluster.now + 20) - BOOTED
+    xids = Xids(registered=True, seen=list(new), counts=[at(up - 1)] * len(new))
+    result = made.with_gpu(made.every_gpu(made.titan(), xids=Xids(registered=True)), 1, xids=xids)
+    watch = WatchReport(at=up, repeated=list(repeated))
+    return replace(result, host=replace(result.host, boottime_ms=up * 1000), watch=watch)
 
 
 class Node(Watched):
@@ -130,3 +140,25 @@ def test_what_happens_while_the_pod_is_read_again_counts(goes: bool) -> None:
     node.catch_up(granted=False)
     assert node.taints == ([] if goes else ["gpu-lost"])
     assert len(list(node.reconciler.watch_sets.pods.each())) == (0 if goes else 1)
+
+
+@pytest.mark.parametrize("pod_hears", [(), (FATAL,)], ids=["the container alone", "the pod, too"])
+def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_once(
+    pod_hears: tuple[int, ...],
+) -> None:
+    """At the end of that pod, whose reading is the newer one; and not with the next report, which repeats it,
+    perhaps hours after its taint is gone."""
+    node = Node()
+    health = node.begin_health_pod()
+    reported = heard(node, FATAL)
+    node.pod.reports(reported)
+    node.catch_up()
+    node.end_health_pod(health, replace(heard(node, *pod_hears), watch=None))
+    assert (node.runs, node.taints) == (2, ["xid"])
+    came = reported.gpus[1].xids.counts[0]
+    repeated = RepeatedXid(gpu=1, code=FATAL, count=1, first=came.first, last=came.last)
+    node.cluster.pass_time(600)
+    for _ in range(3):
+        node.pod.reports(heard(node, repeated=[repeated]))
+        node.catch_up(granted=False)
+    assert (node.runs, node.taints) == (5, [])

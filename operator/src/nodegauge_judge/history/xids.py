@@ -15,7 +15,7 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_contract import Gpu, Result, XidCount
+from nodegauge_contract import Gpu, RepeatedXid, Result, WatchReport, XidCount
 from nodegauge_judge.history.model import History, Reported
 from nodegauge_judge.history.packing import to_digits
 from nodegauge_judge.history.xid_times import XidHistory, newest
@@ -55,6 +55,22 @@ def up_to_date(result: Result, history: History) -> Result:
         counts = [XidCount(count=one.count, first=one.first, last=one.last) for one in own]
         gpus.append(replace(gpu, xids=replace(gpu.xids, seen=seen, counts=[*counts, *gpu.xids.counts])))
     return replace(result, gpus=gpus)
+
+
+def overtaking(result: Result, report: Result) -> Result:
+    """The document of a single run as if it repeated the Xids of a watch container's report from before its
+    end: that report itself is no longer judged.  A document without GPUs has none."""
+    if report.watch is None or not result.gpus or report.host.boot_id != result.host.boot_id:
+        return result
+    index = {gpu.uuid: gpu.index for gpu in result.gpus if isinstance(gpu.uuid, str)}
+    now = {gpu.index: index.get(str(gpu.uuid), gpu.index) for gpu in report.gpus}
+    own = [
+        RepeatedXid(gpu=gpu.index, code=code, count=one.count, first=one.first, last=one.last)
+        for gpu in report.gpus
+        for code, one in _counts(gpu, up=report.watch.at)
+    ]
+    repeated = [replace(one, gpu=now.get(one.gpu, one.gpu)) for one in [*report.watch.repeated, *own]]
+    return replace(result, watch=WatchReport(at=report.watch.at, repeated=repeated))
 
 
 def reported(result: Result, history: History) -> Reported | None:

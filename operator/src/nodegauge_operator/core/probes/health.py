@@ -121,6 +121,8 @@ class HealthKind(ProbeKind):
         status, node, result = context.status, context.node, ended.end.result
         if result is None:
             return AfterRun(status=_after_failure(context, ended))
+        ended_at = min(ended.end.finished_at or context.now, context.now)
+        result = watch.with_xids(context, result, run=ended.run, at=ended_at)
         judgement = judge_health(
             result,
             thresholds=context.policy.spec.thresholds,
@@ -136,7 +138,7 @@ class HealthKind(ProbeKind):
             peers=context.clock_peers,
             known=status.gpus.known(),
             chassis=bmc.lately(context),
-            read_at=min(ended.end.finished_at or context.now, context.now),
+            read_at=ended_at,
         )
         if judgement.readable:
             after = _after_reading(context, ended, judgement)

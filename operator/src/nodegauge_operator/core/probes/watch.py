@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodegauge_contract import ContractError, ProblemKind, decode
+from nodegauge_contract import ContractError, ProblemKind, Result, decode
 from nodegauge_judge import History
-from nodegauge_judge.history.xids import is_known
+from nodegauge_judge.history.xids import is_known, overtaking
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, Outcome, Run, stamp, unstamp
@@ -99,6 +99,18 @@ def reading(context: Context) -> EndedRun | None:
         request=before.request,
         image=image(context.policy, context.defaults),
     )
+
+
+def with_xids(context: Context, result: Result, *, run: Run, at: float) -> Result:
+    """The result of a health pod that ended `at`, with the Xids of what the container reported before that:
+    that report is left to the pod (`unjudged`), which hears no Xid that came before it began."""
+    seen = context.watch
+    if seen is None or seen.ended is None or run.pod_uid == seen.identity or not context.policy.watches:
+        return result
+    if seen.ended.reason not in OF_THE_PROBE or seen.known_at(context.now) > at:
+        return result
+    end = _ending(seen, seen.ended, node=context.node.name, at=at) if seen.ended.message else None
+    return overtaking(result, end.result) if end is not None and end.result is not None else result
 
 
 def _boot(end: RunEnd) -> str:
