@@ -18,6 +18,7 @@ from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
 from support.judging import listening, saying
 from support.objects import DEFAULTS, make_policy
+from support.virtual_time import drive
 from support.watch_pods import WatchPod
 from support.watched import BAD, BOOTED, Watched, at
 
@@ -398,16 +399,72 @@ def test_a_new_operator_makes_no_pod_before_it_knows_what_containers_reported() 
     assert (operator.runs, operator.run_pods) == (2, [])
 
 
-def test_without_a_daemonset_health_pods_read_the_nodes() -> None:
-    """Quota, webhook or rights refuse it: the policy's nodes are read all the same."""
-    operator = Watched()
-    operator.cluster.objects[DAEMONSETS].clear()
-    operator.restart()
+def refuse_daemonsets(operator: Watched) -> None:
+    """Quota, webhook or rights refuse every one."""
     operator.client.refuse = lambda verb, path: (
         Forbidden("no", status=403) if (verb, "daemonsets" in path) == ("PATCH", True) else None
     )
+
+
+@pytest.mark.parametrize("was_there", [False, True], ids=["never made", "deleted, and not made again"])
+def test_without_a_daemonset_health_pods_read_the_nodes_as_in_mode_periodic(was_there: bool) -> None:
+    """Every 15 minutes, once it has been missing for as long as a pod may take to start."""
+    operator = Watched()
+    operator.cluster.objects[DAEMONSETS].clear()
+    if not was_there:
+        operator.restart()
+    refuse_daemonsets(operator)
     operator.keep_watch_sets()
-    assert operator.wait() == START_GRACE
+    waits = []
+    for _ in range(3):
+        waits.append(operator.wait())
+        operator.catch_up()
+        operator.end_run()
+        operator.end_run()
+    assert waits == [START_GRACE, 900, 900]
+
+
+class Missing(Watched):
+    """A node whose container reported an hour ago, and a new operator whose every DaemonSet is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after(WatchPod(self.cluster))
+        self.cluster.pass_time(HOUR)
+        self.restart()
+        refuse_daemonsets(self)
+        self.wakes = 0
+        """How often every node was woken."""
+
+    def keep(self, *, later: float = 0.0) -> None:
+        """Apply the DaemonSets, and look at the node."""
+
+        def wake() -> None:
+            self.wakes += 1
+
+        self.cluster.pass_time(later)
+        drive(self.reconciler.watch_sets.keep(on_change=wake))
+        self.catch_up()
+
+
+def test_a_daemonset_that_is_refused_for_a_moment_costs_no_pod() -> None:
+    """Neither while it is missed, nor once it is there and cannot be applied again."""
+    operator = Missing()
+    operator.keep()
+    operator.keep(later=START_GRACE - 1)
+    operator.heal()
+    operator.keep()
+    refuse_daemonsets(operator)
+    operator.keep(later=HOUR)
+    assert (operator.wakes, operator.run_pods) == (2, [])
+
+
+def test_nodes_are_read_by_pods_as_soon_as_their_daemonset_is_no_longer_waited_for() -> None:
+    """Their own timers are those of mode Watch, hours later."""
+    operator = Missing()
+    operator.keep()
+    operator.keep(later=START_GRACE)
+    assert (operator.wakes, len(operator.run_pods)) == (2, 1)
 
 
 def test_a_message_that_was_judged_is_not_kept() -> None:

@@ -170,6 +170,7 @@ class Reconciler:
         node = self._cache.nodes.get(name)
         policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
         watch_set = self.watch_sets.known.get(policy.name) if policy else None
+        policy = self.watch_sets.applied(policy)
         return Snapshot(
             node=node,
             policy=policy,

@@ -31,6 +31,9 @@ APPLY_SECONDS = 300.0
 """Each DaemonSet is applied anew at this interval.  Chosen by this project: one write, in which the API
 server changes nothing unless somebody else did."""
 RETRY_SECONDS = 10.0
+MISSING_SECONDS = 300.0
+"""After so long without a DaemonSet health pods take its place.  Chosen by this project: longer than an API
+server restarts, and as long as a pod may take to start."""
 
 
 class WatchSet(Struct, frozen=True, kw_only=True):
@@ -137,6 +140,8 @@ class WatchSets:
         self._defaults = defaults
         self._clock = clock
         self._policies: dict[str, Policy] = {}
+        self._announced: dict[str, tuple[str, bool]] = {}
+        """By policy, what `on_change` was called for: the DaemonSet's UID, and whether nodes wait for it."""
         self._due_at = 0.0
 
     def due_in(self) -> float:
@@ -146,7 +151,7 @@ class WatchSets:
         return self._due_at - self._clock() if self._cache.policies == self._policies else 0.0
 
     def start_if_due(self, *, on_change: Callable[[], None]) -> None:
-        """Apply the DaemonSets in the background; `on_change` if one is new."""
+        """Apply the DaemonSets in the background; `on_change` if one is new, or no longer waited for."""
         self.task.check()
         if self.due_in() <= 0:
             self.task.start(self.keep(on_change=on_change))
@@ -156,23 +161,39 @@ class WatchSets:
 
         That of a policy that cannot be read stays as it is, like the policy's nodes."""
         self._policies, self._due_at = dict(self._cache.policies), self._clock() + APPLY_SECONDS
-        before = {name: known.uid for name, known in self.known.items()}
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
+        there = None
         try:
-            await self._delete_others(wanted)
+            there = await self._delete_others(wanted)
         except KubeError as error:
             self._failed("watch DaemonSets that no policy wants may be there", error, again=bool(wanted))
         for name, policy in wanted.items():
+            manifest, known = watch.daemon_set(policy, self._defaults), self.known.get(name)
             try:
-                made = await daemonsets.apply(self._client, watch.daemon_set(policy, self._defaults))
+                made = await daemonsets.apply(self._client, manifest)
             except KubeError as error:
-                self.known.setdefault(name, WatchSet(uid="", since=self._clock()))
+                is_gone = there is not None and manifest["metadata"]["name"] not in there
+                if known is None or (known.uid and is_gone):
+                    self.known[name] = WatchSet(uid="", since=self._clock())
                 self._failed(f"no watch DaemonSet for policy {name}: health pods read its nodes", error)
             else:
                 since = unstamp(made.get("creationTimestamp", "")) or self._clock()
                 self.known[name] = WatchSet(uid=made["uid"], since=since)
-        if before != {name: known.uid for name, known in self.known.items()}:
+        state = {name: (known.uid, self._is_awaited(known)) for name, known in self.known.items()}
+        if state != self._announced:
+            self._announced = state
             on_change()
+
+    def applied(self, policy: Policy | None) -> Policy | None:
+        """The policy as its nodes can follow it: in mode Periodic where no DaemonSet can be made."""
+        known = self.known.get(policy.name) if policy is not None else None
+        if policy is None or known is None or known.uid or self._is_awaited(known):
+            return policy
+        return watch.by_pods(policy)
+
+    def _is_awaited(self, known: WatchSet) -> bool:
+        """Whether the DaemonSet is missing for no longer than a pod may take to start."""
+        return not known.uid and self._clock() < known.since + MISSING_SECONDS
 
     async def keep_message(self, name: str) -> None:
         """Keep the message of the node's watch pod until its report holds what it brought.
@@ -194,7 +215,8 @@ class WatchSets:
             else:
                 self.pods.put(replace(pod, gone=True))
 
-    async def _delete_others(self, wanted: dict[str, Policy]) -> None:
+    async def _delete_others(self, wanted: dict[str, Policy]) -> set[str]:
+        """Delete the DaemonSets that nobody wants; the names of those that stay."""
         defaults = self._defaults
         unread = self._cache.policy_errors.keys() - self._policies.keys()
         keep = {
@@ -202,13 +224,17 @@ class WatchSets:
         }
         for name in self.known.keys() - wanted.keys():
             del self.known[name]
+        there = set()
         async for made in daemonsets.each(
             self._client, namespace=defaults.namespace, instance=defaults.instance
         ):
-            if made["name"] not in keep:
+            if made["name"] in keep:
+                there.add(made["name"])
+            else:
                 await daemonsets.delete(
                     self._client, namespace=defaults.namespace, name=made["name"], uid=made["uid"]
                 )
+        return there
 
     def _failed(self, what: str, error: KubeError, *, again: bool = True) -> None:
         """Try again soon, if anything waits for it."""

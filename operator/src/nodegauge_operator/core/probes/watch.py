@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from nodegauge_contract import ContractError, ProblemKind, Result, decode
 from nodegauge_judge import History
 from nodegauge_judge.history.xids import is_known, overtaking
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
+from nodegauge_operator.api.probe_settings import HealthMode
 from nodegauge_operator.api.report import NEVER, Outcome, Run, stamp, unstamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core.context import Context
@@ -139,6 +142,13 @@ def overdue_after(policy: Policy) -> float:
 def start_grace(policy: Policy) -> float:
     """Seconds that a reading may be late before a health pod brings it: a pod may take as long to start."""
     return seconds(policy.spec.limits.not_started)
+
+
+def by_pods(policy: Policy) -> Policy:
+    """The same policy in mode Periodic, where there can be no DaemonSet."""
+    spec, probes = policy.spec, policy.spec.probes
+    probes = replace(probes, health=replace(probes.health, mode=HealthMode.PERIODIC))
+    return replace(policy, spec=replace(spec, probes=probes))
 
 
 def image(policy: Policy, defaults: ProbeDefaults) -> str:
