@@ -142,9 +142,9 @@ def test_what_happens_while_the_pod_is_read_again_counts(goes: bool) -> None:
     assert len(list(node.reconciler.watch_sets.pods.each())) == (0 if goes else 1)
 
 
-@pytest.mark.parametrize("pod_hears", [(), (FATAL,)], ids=["the container alone", "the pod, too"])
+@pytest.mark.parametrize("heard_by_pod", [(), (FATAL,)], ids=["the container alone", "the pod, too"])
 def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_once(
-    pod_hears: tuple[int, ...],
+    heard_by_pod: tuple[int, ...],
 ) -> None:
     """At the end of that pod, whose reading is the newer one; and not with the next report, which repeats it,
     perhaps hours after its taint is gone."""
@@ -153,7 +153,7 @@ def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_o
     reported = heard(node, FATAL)
     node.pod.reports(reported)
     node.catch_up()
-    node.end_health_pod(health, replace(heard(node, *pod_hears), watch=None))
+    node.end_health_pod(health, replace(heard(node, *heard_by_pod), watch=None))
     assert (node.runs, node.taints) == (2, ["xid"])
     came = reported.gpus[1].xids.counts[0]
     repeated = RepeatedXid(gpu=1, code=FATAL, count=1, first=came.first, last=came.last)
@@ -162,3 +162,17 @@ def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_o
         node.pod.reports(heard(node, repeated=[repeated]))
         node.catch_up(granted=False)
     assert (node.runs, node.taints) == (5, [])
+
+
+@pytest.mark.parametrize("new", [(), (FATAL,)], ids=["no Xid", "an Xid"])
+def test_a_report_that_is_told_of_after_a_newer_reading_counts_for_its_xids(new: tuple[int, ...]) -> None:
+    """The kubelet told of the health pod's end first; all else that the report says is in that reading."""
+    node = Node()
+    node.end_health_pod(node.begin_health_pod(), replace(heard(node), watch=None))
+    node.pod.ahead = -2.0
+    node.pod.reports(heard(node, *new), later=1.0)
+    node.catch_up(granted=False)
+    assert (node.runs, node.taints) == ((3, ["xid"]) if new else (2, []))
+    node.restart()
+    node.catch_up(granted=False)
+    assert node.runs == (3 if new else 2)

@@ -87,6 +87,13 @@ def is_known(result: Result, history: History) -> bool:
     return result.watch is not None and reported(result, history) == history.reported
 
 
+def has_news(result: Result, history: History) -> bool:
+    """Whether this report of a watch container has Xids that are not known."""
+    if result.watch is None or is_known(result, history):
+        return False
+    return any(gpu.xids.seen for gpu in up_to_date(result, history).gpus)
+
+
 def _boot(result: Result) -> str:
     """The boot's id, short and without a comma: its CRC-32 (RFC 1952)."""
     boot = result.host.boot_id

@@ -57,6 +57,10 @@ class WatchView(Struct, frozen=True, kw_only=True):
         ended_at = self.ended_at(now)
         return self.arrived if self.arrived - ended_at > CLOCK_DIFFERS else ended_at
 
+    def learned_at(self, now: float) -> float:
+        """When the operator knew of it: as `known_at`, unless an event brought it later."""
+        return max(self.known_at(now), min(self.arrived, now))
+
 
 def watch_view(body: Mapping[str, Any], *, gone: bool = False) -> WatchView | None:
     """The view of a v1.Pod of a watch DaemonSet that is bound to a node; None for any other pod."""

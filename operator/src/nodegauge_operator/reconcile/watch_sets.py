@@ -248,4 +248,4 @@ def _holds(report: Report, pod: WatchView, *, now: float) -> bool:
     health = report.status.probe(names.PROBE_HEALTH)
     if health.last_run is None:
         return False
-    return health.last_run.pod_uid == pod.identity or unstamp(health.read_at) >= pod.known_at(now)
+    return health.last_run.pod_uid == pod.identity or unstamp(health.read_at) >= pod.learned_at(now)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import ContractError, ProblemKind, Result, decode
 from nodegauge_judge import History
-from nodegauge_judge.history.xids import is_known, overtaking
+from nodegauge_judge.history.xids import has_news, is_known, overtaking
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.probe_settings import HealthMode
@@ -55,15 +55,17 @@ ROLLED_AT_ONCE = "10%"
 def unjudged(context: Context) -> WatchView | None:
     """The node's watch pod, if how its container ended last may be news.
 
-    It is none if it was judged, ended before the last reading, on an earlier node of this name or longer ago
-    than an interval, or brought no result: then the kubelet starts it again.  A health pod that runs on the
-    node comes first, and will bring the same.
+    It is none if it was judged, was told of before the last reading, ended on an earlier node of this name or
+    longer ago than an interval, or brought no result: then the kubelet starts it again.  A health pod that
+    runs on the node comes first, and will bring the same.
     """
     seen, before = context.watch, context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None or not context.policy.watches or not seen.ended.message:
         return None
     last, known_at = before.last_run, seen.known_at(context.now)
-    if last is not None and (last.pod_uid == seen.identity or known_at <= unstamp(before.read_at)):
+    if last is not None and last.pod_uid == seen.identity:
+        return None
+    if last is not None and seen.learned_at(context.now) <= unstamp(before.read_at):
         return None
     if known_at <= context.node.created_at:
         return None
@@ -77,19 +79,22 @@ def unjudged(context: Context) -> WatchView | None:
 def reading(context: Context) -> EndedRun | None:
     """How the node's watch container ended last, as a run of the health probe, if that is news
     (`unjudged`): not if it is of an earlier boot, was judged in it, or was only asked to end, nor if it could
-    not read the node before another run could not."""
+    not read the node before another run could not.  One that is older than the last reading, and of which the
+    kubelet told later, is news for its Xids alone."""
     seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None:
         return None
-    last, ended_at = before.last_run, seen.ended_at(context.now)
+    last, ended_at, known_at = before.last_run, seen.ended_at(context.now), seen.known_at(context.now)
     end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
-    is_old = seen.known_at(context.now) <= finished_at(before)
-    if end is None or (last and is_old and not (end.result and end.result.gpus)):
+    if end is None or (last and known_at <= finished_at(before) and not (end.result and end.result.gpus)):
         return None
     history = History.decode(before.history) or History()
     if context.rebooted_since(before) and _boot(end) in ("", history.boot):
         return None
     if end.result is not None and is_known(end.result, history):
+        return None
+    is_overtaken = known_at <= unstamp(before.read_at)
+    if is_overtaken and not (end.result and has_news(end.result, history)):
         return None
     return EndedRun(
         run=Run(
