@@ -254,6 +254,7 @@ GPU_DRIVER_UPGRADE, MIG_CONFIG = "nvidia.com/gpu-driver-upgrade-state", "nvidia.
             for state, may in [
                 ("upgrade-done", True),
                 ("upgrade-required", True),
+                ("by-hand", False),
                 ("cordon-required", False),
                 ("drain-required", False),
                 ("pod-restart-required", False),
