@@ -176,3 +176,14 @@ def test_a_report_that_is_told_of_after_a_newer_reading_counts_for_its_xids(new:
     node.restart()
     node.catch_up(granted=False)
     assert node.runs == (3 if new else 2)
+
+
+def test_only_a_health_pod_whose_run_is_still_to_be_judged_comes_first() -> None:
+    """One that hangs was judged long ago, and may take minutes to go."""
+    node = Node()
+    hanging = node.begin_health_pod()
+    node.cluster.pass_time(600)
+    node.catch_up(granted=False)
+    assert (node.runs, node.probe["lastRun"]["reason"]) == (2, "KubeletSilent")
+    assert [node.after(node.pod, "gpu-lost=b"), node.runs] == [["gpu-lost"], 3]
+    assert [pod["metadata"]["name"] for pod in node.run_pods] == [hanging]

@@ -23,7 +23,7 @@ from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import ProbeDefaults, Terminated
 from nodegauge_operator.core.pod_outcome import OF_THE_PROBE, RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun, finished_at
-from nodegauge_operator.core.probes.pod import pod_labels, probe_container, skeleton
+from nodegauge_operator.core.probes.pod import of_next_run, pod_labels, probe_container, skeleton
 from nodegauge_operator.core.watch_pod import WatchView
 
 STATE_FOLDER, STATE_FILE = "/run/nodegauge", "watch.json"
@@ -71,7 +71,8 @@ def unjudged(context: Context) -> WatchView | None:
         return None
     if seen.ended.reason not in OF_THE_PROBE or context.now - known_at > context.interval_of(before.name):
         return None
-    if any(pod.probe == before.name and pod.started_at and not pod.gone for pod in context.pods):
+    pods = (pod for pod in context.pods if pod.probe == before.name and pod.started_at and not pod.gone)
+    if any(of_next_run(pod, context) for pod in pods):
         return None
     return seen
 
