@@ -225,3 +225,14 @@ def test_setting_the_operator_s_own_clock_changes_nothing(monkeypatch: pytest.Mo
         assert client.now() == NOW
         client._compare_clocks("Fri, 15 Jan 2027 08:00:00 GMT")
         assert client.now() == NOW
+
+
+def test_a_node_that_is_gone_leaves_nothing() -> None:
+    """Autoscaled nodes come under new names for ever, and each is not ready at first."""
+    operator = one_node()
+    not_ready(operator)
+    known = operator.reconciler.gaps._ended_at
+    assert ("node", "node-1") in known
+    operator.cluster.remove(NODES, "node-1")
+    operator.catch_up()
+    assert ("node", "node-1") not in known

@@ -59,6 +59,10 @@ class Gaps:
         away = not node.may_run or (override is not None and override.leaves_alone)
         return max(self._since, paused, self._over_at(("node", node.name), lasts=away))
 
+    def forget(self, node: str) -> None:
+        """The node is gone; another one of its name has gaps of its own."""
+        self._ended_at.pop(("node", node), None)
+
     def _over_at(self, key: tuple[str, str], *, lasts: bool) -> float:
         """When a gap of one policy or node ended; 0.0 while it lasts, or if there was none."""
         if lasts:

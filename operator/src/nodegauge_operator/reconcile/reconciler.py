@@ -242,6 +242,7 @@ class Reconciler:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
             self._evidenced.pop(name, None)
+            self.gaps.forget(name)
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
         waits = planner.waits(snapshot.context) if snapshot.context else {}
         return Reconciled(waits=waits, wake_at=wake_at)
