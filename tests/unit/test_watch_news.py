@@ -187,3 +187,16 @@ def test_only_a_health_pod_whose_run_is_still_to_be_judged_comes_first() -> None
     assert (node.runs, node.probe["lastRun"]["reason"]) == (2, "KubeletSilent")
     assert [node.after(node.pod, "gpu-lost=b"), node.runs] == [["gpu-lost"], 3]
     assert [pod["metadata"]["name"] for pod in node.run_pods] == [hanging]
+
+
+def test_a_report_that_comes_before_the_nodes_new_boot_id_hides_no_later_one() -> None:
+    """Nodes and pods are told of apart: the report was judged as one of the boot before."""
+    node = Node()
+    well, bad = (replace(one, host=replace(one.host, boot_id="boot-2")) for one in (saying(""), saying(BAD)))
+    node.pod.reports(well)
+    node.catch_up(granted=False)
+    node.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
+    for _ in range(2):
+        node.pod.reports(bad)
+        node.catch_up(granted=False)
+    assert (node.runs, node.taints) == (4, ["p2p"])

@@ -90,7 +90,7 @@ def reading(context: Context) -> EndedRun | None:
     if end is None or (last and known_at <= finished_at(before) and not (end.result and end.result.gpus)):
         return None
     history = History.decode(before.history) or History()
-    if context.rebooted_since(before) and _boot(end) in ("", history.boot):
+    if context.rebooted_since(before) and _boot(end) in {"", history.boot} - {context.node.boot_id}:
         return None
     if end.result is not None and is_known(end.result, history):
         return None
