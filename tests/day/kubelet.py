@@ -25,6 +25,8 @@ CONFIRMATIONS = tuple(map(float, CONFIRM.split(",")))
 LOOK_SECONDS = {"p2p": 30.0, "psu": 30.0, "nvlink": 5.0, "memory": 5.0}
 """How often the probe looks at what each fault changes, seconds; 1 for others (probes' watch.signals)."""
 READING_SECONDS = 1.6
+SLOWED, SLOWED_SECONDS = ("hot", "power-brake"), 3.6
+"""Faults that slow GPUs down, during which the container reads as long as a health pod."""
 START_SECONDS = 1.3
 """From the end of a container to the next one's first look, without a back-off: a stock kubelet's, 1.36."""
 FIRST_BACKOFF, LONGEST_BACKOFF, CALM_SECONDS = 10.0, 300.0, 600.0
@@ -80,7 +82,8 @@ class WatchContainer:
         while True:
             began = loop.time()
             decision = await self._decided(state, loop, started=began)
-            await asyncio.sleep(READING_SECONDS)
+            slowed = self._machine.visible_fault in SLOWED
+            await asyncio.sleep(SLOWED_SECONDS if slowed else READING_SECONDS)
             fault = self._machine.visible_fault
             schedule.reported(state, decision, values={"machine": (fault, fault)}, now=loop.time())
             self._end()

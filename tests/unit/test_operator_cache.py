@@ -63,6 +63,7 @@ CHANGES = {
     "uid": "other",
     "labels": {"a": "b"},
     "managed_labels": frozenset({"x"}),
+    "created_at": NOW,
     "ready": False,
     "ready_since": NOW,
     "deleting": True,

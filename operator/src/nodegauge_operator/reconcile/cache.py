@@ -264,7 +264,8 @@ class Cache:
                 self.policies_changed()
             return changed
         self.policy_errors.pop(name, None)
-        changed, self.policies[name] = self.policies.get(name) != policy, policy
+        changed = self.policies.get(name) != policy
+        self.policies[name] = policy
         if changed:
             self.policies_changed()
         return changed
