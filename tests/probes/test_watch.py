@@ -343,11 +343,14 @@ def test_it_is_small(watch: On) -> None:
     assert int(peak[1]) < 40 * 1024
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 2}', '{"version": 1, "boot_id": "other"}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"version": 2}', '{"version": 1, "boot_id": "other"}', '{"boot_id": "\udcff"}'],
+)
 def test_a_state_that_cannot_be_used_is_none(watch: On, content: str) -> None:
     """Broken, of another version, or of another boot."""
     on = watch("rtx3060-1")
-    on.state.write_text(content)
+    on.state.write_text(content, errors="surrogateescape")
     assert on.life().stderr == "first\n"
     assert on.stored()["reports"] == 1
 

@@ -55,7 +55,7 @@ def load(path: Path, *, boot_id: Text) -> State | None:
     try:
         with path.open("rb") as file:
             state = msgspec.json.decode(file.read(MAX_BYTES), type=State)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return state if state.version == VERSION and state.boot_id == boot_id else None
 
