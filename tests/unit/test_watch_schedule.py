@@ -175,6 +175,14 @@ def test_the_brake_is_said_once_and_let_go_of() -> None:
     assert not is_braked(state, HOT, now=2 * BRAKE_CHANGES + BRAKE_WITHIN_S)
 
 
+def test_changes_that_are_old_are_forgotten() -> None:
+    """The file would grow with each Xid that ever came, and be too long to be read."""
+    state = State(boot_id="boot")
+    for code in range(1000):
+        note(state, [xid_name(0, code)], now=10.0 * code)
+    assert len(state.changes) <= BRAKE_WITHIN_S / 10 + 1
+
+
 def test_a_quantity_that_is_new_is_no_change() -> None:
     """The host's values may come after the first report."""
     state = State(boot_id="boot", values={"GPUs": (8, "8")})

@@ -47,8 +47,9 @@ def note(state: State, names: Iterable[str], *, now: float) -> list[str]:
     """Remember that these changed; returns those that are braked from now on."""
     names = list(names)
     was = {name for name in names if is_braked(state, name, now=now)}
+    state.changes = {n: times for n, old in state.changes.items() if (times := _lately(old, now=now))}
     for name in names:
-        state.changes[name] = [*_lately(state.changes.get(name, []), now=now), now][-BRAKE_CHANGES - 1 :]
+        state.changes[name] = [*state.changes.get(name, []), now][-BRAKE_CHANGES - 1 :]
     return [name for name in names if name not in was and is_braked(state, name, now=now)]
 
 
