@@ -182,3 +182,13 @@ def test_a_lost_gpu_does_not_deafen_the_others(
     assert [other.registered for other in others] == [True, True]
     assert others[1].seen == [48]
     assert "nvmlEventSetFree" in library.calls
+
+
+def test_an_xid_that_no_document_holds_is_the_largest_that_it_can(
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
+) -> None:
+    """The driver's has 64 bits without a sign; one too large would make the whole result unreadable."""
+    with_events(library, (gpus[0][0], XID, 2**64 - 1))
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
+    assert gpus[0][1].xids.value.seen == [2**63 - 1]

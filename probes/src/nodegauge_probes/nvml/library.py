@@ -263,7 +263,8 @@ class Nvml:
         except Refused as refused:
             final = refused.code in results.TOO_OLD | results.FATAL
             return Unavailable(refused.reason) if final else None
-        return self._registered.get(results.address(data.device)), data.eventType, data.eventData
+        number = min(data.eventData, results.INT64_MAX)
+        return self._registered.get(results.address(data.device)), data.eventType, number
 
     def free_events(self) -> None:
         """Free the event set, which fails as a whole once a GPU in it is lost."""

@@ -23,14 +23,15 @@ _MEMBER = {0: "dVal", 1: "uiVal", 2: "ulVal", ULL: "ullVal", 4: "sllVal", 5: "si
 """nvmlValueType_t to the member of nvmlValue_t that holds the value."""
 
 _ALL_ONES = frozenset({2**32 - 1, 2**64 - 1})
-_INT64_MAX = 2**63 - 1
+INT64_MAX = 2**63 - 1
+"""The largest whole number of the contract: a larger one would make the whole document unreadable."""
 
 
 def whole(value: int) -> int | Unavailable:
     """A whole number of the contract; all bits set is NVML_VALUE_NOT_AVAILABLE in 32 or 64 bits."""
     if value in _ALL_ONES:
         return Unavailable("NVML_VALUE_NOT_AVAILABLE")
-    return value if value <= _INT64_MAX else Unavailable(f"out of range: {value}")
+    return value if value <= INT64_MAX else Unavailable(f"out of range: {value}")
 
 
 def field(element: Any, *, only: int | None = None) -> int | float | Unavailable:
