@@ -148,6 +148,7 @@ class Run:
         call."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
+        self._result.problem = problem or self._result.problem
         for do in list(self._watch.before_exit):
             with contextlib.suppress(Exception):
                 do()

@@ -8,11 +8,15 @@ which blocks driver unload and GPU reset; SIGTERM ends it at once.
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
 
+from nodegauge_contract import ProblemKind
 from nodegauge_probes import health
 from nodegauge_probes.host import kernel
 from nodegauge_probes.nvml import library
@@ -32,6 +36,8 @@ SHORTEST_PAUSE = 0.5
 
 class Watch(library.Watch, Protocol):
     """Also allows a new deadline: this probe stays for an hour, and each look and reading has its own."""
+
+    before_exit: list[Callable[[], None]]
 
     def begin(self) -> None: ...
 
@@ -60,6 +66,8 @@ class Watcher:
         self._watch = watch
         self._reading = settings.reading
         self._options = settings.options
+        self._reported = threading.Lock()
+        """Held from the first report on: the main thread may write one when a call hangs."""
         boot_id = kernel.boot_id(settings.reading.procfs)
         known = state.load(self._options.state, boot_id=boot_id)
         self._state = known or State(boot_id=boot_id if isinstance(boot_id, str) else "")
@@ -76,18 +84,33 @@ class Watcher:
         decision = self._wait()
         say(decision.why)
         values = dict(self._reader.values)
+        self._watch.before_exit.append(partial(self._cut_short, result))
         self._watch.begin()
         try:
             health.measure(result, watch=self._watch, settings=self._reading)
         finally:
             self._reader.wait(0)
-            self._take_xids()
-            now = kernel.boottime_ms() / 1000
-            xids.report(result, self._state, now=now, interval=self._options.interval)
-            shown = {name: (v.level, v.shown) for name, v in values.items()}
-            schedule.reported(self._state, decision, values=shown, now=now)
-            self._save()
+            if self._reported.acquire(blocking=False):
+                self._take_xids()
+                now = self._report_xids(result)
+                shown = {name: (v.level, v.shown) for name, v in values.items()}
+                schedule.reported(self._state, decision, values=shown, now=now)
+                self._save()
             self._reader.close()
+
+    def _cut_short(self, result: ResultBuilder) -> None:
+        """A call hangs, or the deadline has passed: report the Xids with what was read, for the next reading
+        may end alike.  After SIGTERM nobody reads the document."""
+        asked = result.problem is not None and result.problem.kind == ProblemKind.TERMINATED
+        if result.gpus and not asked and self._reported.acquire(blocking=False):
+            self._report_xids(result)
+            self._save()
+
+    def _report_xids(self, result: ResultBuilder) -> float:
+        """Into the document; returns the seconds since boot."""
+        now = kernel.boottime_ms() / 1000
+        xids.report(result, self._state, now=now, interval=self._options.interval)
+        return now
 
     def _wait(self) -> schedule.Decision:
         """Until there is a reason to report."""
