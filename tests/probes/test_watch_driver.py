@@ -1,7 +1,8 @@
-"""The watch probe under a driver that hangs."""
+"""The watch probe under a driver that hangs, or that refuses some calls and answers others."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -9,16 +10,43 @@ import pytest
 from nodegauge_judge import judge_health
 from support.probing import Probe
 from support.watch_probe import Watch, terminated
+from testbed.hardware.fault import FAULTS, Fault
+from testbed.hardware.machine import Machine
 from testbed.profiles import Profile
 from testbed.wait import wait_for
 
 On = Callable[[str | Profile], Watch]
+UNKNOWN, RESET_REQUIRED = 999, 16
+READINGS = (
+    "nvmlDeviceGetTemperatureV nvmlDeviceGetFieldValues nvmlDeviceGetTotalEccErrors nvmlDeviceGetNvLinkState"
+    " nvmlDeviceGetRemappedRows nvmlDeviceGetMigMode nvmlDeviceGetPowerSource nvmlDeviceGetEnforcedPowerLimit"
+    " nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetP2PStatus"
+)
+
+
+def refused(machine: Machine, *, calls: str = "", gpu: int = 1, code: int = UNKNOWN) -> None:
+    """A GPU answers some calls with an error, and all others."""
+    for call in calls.split():
+        machine.calls[gpu, call] = code
 
 
 @pytest.fixture
-def watch(probe: Callable[[str | Profile], Probe]) -> On:
+def watch(probe: Callable[[str | Profile], Probe], monkeypatch: pytest.MonkeyPatch) -> On:
     """`watch("h100-sxm-8")`: that machine, plugged in, and the watch probe on it."""
+    monkeypatch.setitem(FAULTS, "refused", Fault(name="refused", does="", apply=refused))
     return lambda profile: Watch(probe(profile))
+
+
+def reports(on: Watch, *, looks: int = 45) -> list[str]:
+    """Why it reports until it stays for so many looks; the slowest signals are read at every thirtieth."""
+    reasons: list[str] = []
+    while True:
+        with on.started() as process:
+            try:
+                process.wait(timeout=1 + looks / 10)
+            except subprocess.TimeoutExpired:
+                return reasons
+            reasons.append(on.ended(process).why)
 
 
 def test_an_xid_is_reported_though_the_reading_hangs(watch: On) -> None:
@@ -52,3 +80,32 @@ def test_an_xid_waits_for_the_next_life_if_the_container_is_asked_to_end(watch: 
         terminated(process)
     on.probe.hardware.heal()
     assert "Xid 79 GPU-1" in on.life().why
+
+
+def test_a_gpu_that_becomes_unreadable_is_reported_twice_at_most(watch: On) -> None:
+    """Its quantities change together, and not one per life of the container."""
+    on = watch("h100-sxm-8")
+    on.life()
+    ended = on.after(lambda: on.probe.hardware.fault("refused", calls=READINGS))
+    assert "GPU-1" in ended.why
+    assert len(reports(on, looks=100)) <= 1
+    ended = on.after(on.probe.hardware.heal)
+    assert "GPU-1" in ended.why
+
+
+def test_a_gpu_that_must_be_reset_is_one_report_though_most_calls_answer(watch: On) -> None:
+    """Also where only a call says so that is made now and then: a new handle is asked everything at once."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+    on.probe.hardware.fault("refused", calls="nvmlDeviceGetRetiredPages", code=RESET_REQUIRED)
+    assert reports(on, looks=75) == ["changed: error GPU-1 none -> reset-required"]
+
+
+def test_the_loss_of_a_gpu_is_no_news_of_its_peers(watch: On) -> None:
+    """Its own error says it all; its links are down for both ends."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+    on.probe.hardware.fault("gpu-lost", gpu=1)
+    first, *more = reports(on)
+    assert "error GPU-1 none -> gpu-lost" in first
+    assert "P2P" not in " ".join([first, *more])

@@ -9,8 +9,9 @@ from nodegauge_contract import Unavailable
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 from nodegauge_probes.settings import parse
+from nodegauge_probes.watch.levels import COOL, HOT, WARM, Level, Watched
 from nodegauge_probes.watch.reader import Reader, Value
-from nodegauge_probes.watch.signals import COOL, HOT, SIGNALS, WARM, Level, Watched
+from nodegauge_probes.watch.signals import SIGNALS, total
 
 OPTIONS = parse(["watch"], {}, probes=["watch"], engines=["nccl4py"]).watch
 BRAKE, HW_SLOWDOWN, IDLE = 0x80, 0x8, 0x1
@@ -110,3 +111,36 @@ def test_what_cannot_be_read_changes_after_three_readings() -> None:
 def test_a_width_counts_when_it_was_read_twice() -> None:
     """A link that is being trained is narrower for a moment."""
     assert levels("PCIe width", 16, 8, 16, 8, 8) == [16, 16, 16, 16, 8]
+
+
+def test_a_link_that_does_not_answer_once_is_no_change() -> None:
+    """Three times is; a link that is down is one at once; a lost peer's status stays as it was."""
+    seen = levels("links", "1111", "1-11", "1-11", "1011", "1-11", "1-11", "1-11", "1111", "1111", "1111")
+    assert seen == [*["1111"] * 3, *["1011"] * 3, "1-11", "1-11", "1-11", "1111"]
+    assert levels("P2P", "000", "xxx", "0-0", "005", "00x") == ["000", "000", "000", "005", "005"]
+
+
+def test_a_counter_that_does_not_answer_once_does_not_grow() -> None:
+    """The others' sum alone would be smaller, and its return would look like new errors."""
+    last: dict[int, int] = {}
+    sums = [total(answers, last) for answers in ([5, 0], [REFUSED, 0], [REFUSED, 2], [5, 2])]
+    assert sums == [5, 5, 7, 7]
+    assert total([REFUSED, REFUSED], last) == REFUSED
+
+
+def test_a_field_that_is_no_whole_number_is_unreadable() -> None:
+    """`nan` has no level, and `int` refuses it."""
+    assert total([float("nan"), 2], {}) == 2
+
+    class Fields(Nvml):
+        def fields(self, device: Device, *fields: Any, only: int | None = None) -> list[Any]:
+            return [float("nan")] * len(fields)
+
+    reader = Reader(watch=UNUSED, options=OPTIONS, sysfs=Path("/"), procfs=Path("/"), values={})
+    nvml = Fields(watch=UNUSED, pause=UNUSED)
+    gpu = Watched(
+        nvml=nvml, device=Device(0, None), peers=[], limits=GpuBuilder(0), links=[], link_fields=False
+    )
+    reader._nvml = nvml
+    reader._read_fields(gpu, [signal for signal in SIGNALS if signal.name == "recovery action"])
+    assert reader.values["recovery action GPU-0"] == Value(None, "not a whole number")

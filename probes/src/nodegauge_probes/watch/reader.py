@@ -2,7 +2,7 @@
 
 The first look reads everything.  After it, slow signals are spread over the looks, and one that cannot be
 read is asked for at the slowest pace.  A level changes to or from "cannot be read" only after three readings
-in a row.
+in a row, which then come look by look.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from nodegauge_probes.nvml.results import ULL, NvmlUnusable
 from nodegauge_probes.result_builder import GpuBuilder
 from nodegauge_probes.session import identity
 from nodegauge_probes.watch.host import Host
-from nodegauge_probes.watch.signals import (
+from nodegauge_probes.watch.levels import (
     COUNTER_WINDOW_S,
-    OFTEN,
-    SELDOM,
-    SIGNALS,
+    UNREADABLE_AFTER,
     Level,
     Sample,
-    Signal,
     Watched,
+    silent_parts,
 )
+from nodegauge_probes.watch.signals import OFTEN, SELDOM, SIGNALS, Signal
 from nodegauge_probes.watch_options import Options
 
-UNREADABLE_AFTER = 3
 REOPEN = OFTEN
 """Looks from one attempt to open NVML to the next: each of them opens the driver's device file."""
 
@@ -133,13 +131,14 @@ class Reader:
 
     def _read_gpus(self) -> None:
         for number, gpu in enumerate(self._gpus):
-            if gpu.device.lost is not None and self._is_nth(SELDOM, number):
+            renewed = gpu.device.lost is not None and self._is_nth(SELDOM, number)
+            if renewed:
                 self._nvml.renew(gpu.device)
                 self._register()
             due = [
                 signal
                 for position, signal in enumerate(SIGNALS)
-                if self._is_nth(self._pace(signal, gpu), position + number)
+                if renewed or self._is_nth(self._pace(signal, gpu), position + number)
             ]
             self._read_fields(gpu, due)
             for signal in due:
@@ -147,8 +146,16 @@ class Reader:
                     self.add(signal, gpu, signal.read(gpu))
 
     def _pace(self, signal: Signal, gpu: Watched) -> int:
-        value = self.values.get(_name(signal, gpu))
-        return SELDOM if value is not None and value.level is None else signal.every
+        """What begins or ceases to answer is asked at every look until that is clear, or the changes of one
+        GPU would come, and be reported, one after the other."""
+        name = _name(signal, gpu)
+        value, samples = self.values.get(name), self._samples.get(name)
+        if value is None or not samples:
+            return signal.every
+        last = samples[-1].raw if samples[-1] else None
+        if silent_parts(value.level) != silent_parts(last):
+            return 1
+        return SELDOM if last is None else signal.every
 
     def _read_fields(self, gpu: Watched, due: list[Signal]) -> None:
         wanted = [(signal, number) for signal in due if (number := signal.fields(gpu)) is not None]
@@ -156,7 +163,8 @@ class Reader:
             return
         answers = self._nvml.fields(gpu.device, *(number for _, number in wanted))
         for (signal, _), answer in zip(wanted, answers, strict=True):
-            self.add(signal, gpu, int(answer) if isinstance(answer, float) else answer)
+            whole = Unavailable("not a whole number") if isinstance(answer, float) else answer
+            self.add(signal, gpu, whole)
 
     def add(self, signal: Signal, gpu: Watched, raw: int | str | Unavailable) -> None:
         """One reading; a lost GPU's other readings are skipped, for its error says it all."""

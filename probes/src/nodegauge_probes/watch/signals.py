@@ -1,8 +1,7 @@
 """What the watch probe compares: one `Signal` per quantity, with how it is read and when two values differ.
 
-A signal turns its last readings into a *level*; a changed level is a change.  Numbers that move all the time
-(temperatures, counters) have few levels with some hysteresis, all others are their own level.  Nothing here
-judges: a level only says that the full reading is worth taking.
+A signal turns its last readings into a *level* (`levels`); a changed level is a change.  Nothing here judges:
+a level only says that the full reading is worth taking.
 
 A new quantity is one line in `SIGNALS` (of each GPU), or one key in `host.py` (of the node).
 """
@@ -10,142 +9,34 @@ A new quantity is one line in `SIGNALS` (of each GPU), or one key in `host.py` (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
 from nodegauge_contract import Int, Unavailable
-from nodegauge_probes.collectors import counters, sampling, telemetry, topology
+from nodegauge_probes.collectors import counters, telemetry, topology
+from nodegauge_probes.collectors.sampling import SLOWDOWN
 from nodegauge_probes.nvml import library
-from nodegauge_probes.nvml.library import Device, Field, Nvml
+from nodegauge_probes.nvml.library import Field
 from nodegauge_probes.nvml.results import signed
-from nodegauge_probes.result_builder import GpuBuilder
-from nodegauge_probes.watch_options import Options
-
-Level = int | str | None
-"""None: it cannot be read."""
-
-
-class Sample(NamedTuple):
-    """One reading: when (monotonic seconds) and what."""
-
-    at: float
-    raw: int | str
-
-
-class Watched(Struct, kw_only=True):
-    """One GPU, with what does not change while it is watched."""
-
-    nvml: Nvml
-    device: Device
-    peers: list[Device]
-    limits: GpuBuilder
-    """Its temperature limits, as the health probe reads them."""
-    links: list[int]
-    link_fields: bool
-    """Whether the state of links is a field."""
-    trio: tuple[int, ...] = ()
-    """Field ids of the counters of software thermal, hardware thermal, power brake; empty without them."""
-
+from nodegauge_probes.watch.levels import (
+    COUNTER_WINDOW_S,
+    SILENT,
+    SKIPPED,
+    Leveller,
+    Watched,
+    bits,
+    by_part,
+    core_heat,
+    grows,
+    latest,
+    margin_heat,
+    memory_heat,
+    slowed,
+    twice,
+)
 
 Reading = Callable[[Watched], Any]
-Leveller = Callable[[Sequence[Sample], Level, Watched, Options], Level]
-
-
-def latest(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-    """The value itself."""
-    return samples[-1].raw
-
-
-def twice(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-    """The value itself, once it was read twice in a row."""
-    alike = len(samples) > 1 and samples[-1].raw == samples[-2].raw
-    return samples[-1].raw if before is None or alike else before
-
-
-BIT_HOLD_S = 10
-COUNTER_WINDOW_S = 60
-
-
-def bits(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-    """Bits that were set in two readings in a row (`bitWarnSamples`), until ten seconds without them.
-
-    HW slowdown may be set briefly while clocks change (nvml.h)."""
-    now = samples[-1].at
-    recent = [int(each.raw) for each in samples if now - each.at <= BIT_HOLD_S]
-    in_a_row = last = 0
-    for mask in recent:
-        in_a_row |= last & mask
-        last = mask
-    kept = before if isinstance(before, int) else 0
-    if now - samples[0].at >= BIT_HOLD_S:
-        seen = 0
-        for mask in recent:
-            seen |= mask
-        kept &= seen
-    return (in_a_row | kept) & sum(sampling.SLOWDOWN)
-
-
-def grows(
-    threshold: Callable[[Options], float], *, over: Callable[[Options], float], window: float, unit: float = 1
-) -> Leveller:
-    """1 from `threshold` units of growth within a window on, 0 after a window with at most `over`."""
-
-    def level(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-        now, newest = samples[-1]
-        first = next(each for each in samples if now - each.at <= window)
-        growth = max(0.0, (int(newest) - int(first.raw)) / unit)
-        if growth >= threshold(options) > 0:
-            return 1
-        is_over = now - samples[0].at >= window and growth <= over(options)
-        return 0 if is_over or not before else 1
-
-    return level
-
-
-def slowed(threshold: Callable[[Options], float]) -> Leveller:
-    """1 while a counter of nanoseconds grows."""
-    return grows(
-        threshold, over=lambda o: o.throttle_share * COUNTER_WINDOW_S, window=COUNTER_WINDOW_S, unit=1e9
-    )
-
-
-COOL, WARM, HOT = range(3)
-
-
-def _heat(left_to_hot: float, left_to_warm: float, *, before: Level, hysteresis: float) -> int:
-    """The class, from °C left until either class; a class is left only `hysteresis` below its start."""
-    was = before if isinstance(before, int) else COOL
-    if left_to_hot <= 0 or (was == HOT and left_to_hot < hysteresis):
-        return HOT
-    return WARM if left_to_warm <= 0 or (was >= WARM and left_to_warm < hysteresis) else COOL
-
-
-def core_heat(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-    """By the vendor's limit in °C if there is one; by the policy's numbers."""
-    degrees, limit = int(samples[-1].raw), _limit(gpu.limits.temperature.value.gpu_max)
-    warm = min(options.temperature, limit - options.margin if limit else options.temperature)
-    hot = limit or options.temperature_fail
-    return _heat(hot - degrees, warm - degrees, before=before, hysteresis=options.hysteresis)
-
-
-def memory_heat(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-    degrees, limit = int(samples[-1].raw), _limit(gpu.limits.temperature.value.memory_max)
-    warm = limit - options.margin if limit else options.memory_temperature
-    hot = limit or options.memory_temperature_fail
-    return _heat(hot - degrees, warm - degrees, before=before, hysteresis=options.hysteresis)
-
-
-def margin_heat(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-    """By the °C that are left to the GPU's T.Limit."""
-    limit = gpu.limits.temperature.value.tlimit_gpu_max
-    left = int(samples[-1].raw) - (limit if isinstance(limit, int) and abs(limit) <= 30 else 0)
-    return _heat(left, left - options.margin, before=before, hysteresis=options.hysteresis)
-
-
-def _limit(limit: Int) -> int:
-    """A vendor's limit in °C; 0 without a plausible one (drivers answer 0 where they have none)."""
-    return limit if isinstance(limit, int) and 50 <= limit <= 130 else 0
 
 
 def call(name: str, *arguments: Any, pick: Callable[[Any], Any] = lambda answer: answer) -> Reading:
@@ -171,7 +62,7 @@ def seconds(raw: int | str) -> str:
 
 
 def names_of_bits(raw: int | str) -> str:
-    return " and ".join(name for bit, name in sampling.SLOWDOWN.items() if int(raw) & bit) or "none"
+    return " and ".join(name for bit, name in SLOWDOWN.items() if int(raw) & bit) or "none"
 
 
 def reasons(gpu: Watched) -> Int:
@@ -185,7 +76,7 @@ def margin(gpu: Watched) -> Int:
 
 
 def link_states(gpu: Watched) -> Any:
-    """One character per link; `-` for a link that gives no answer."""
+    """One character per link."""
     if not gpu.links:
         return library.NO_SUCH_LINK
     if gpu.link_fields:
@@ -193,7 +84,14 @@ def link_states(gpu: Watched) -> Any:
     else:
         state = "nvmlDeviceGetNvLinkState"
         answers = [gpu.nvml.integer(gpu.device, state, link) for link in gpu.links]
-    return "".join("-" if isinstance(each, Unavailable) else str(each) for each in answers)
+    return _parts(answers)
+
+
+def _parts(answers: Sequence[Any]) -> Any:
+    """One character each, or why none of them answers."""
+    if all(isinstance(each, Unavailable) for each in answers):
+        return answers[0]
+    return "".join(SILENT if isinstance(each, Unavailable) else str(each) for each in answers)
 
 
 def link_failures(gpu: Watched) -> Any:
@@ -201,7 +99,7 @@ def link_failures(gpu: Watched) -> Any:
     if not gpu.links:
         return library.NO_SUCH_LINK
     answers = gpu.nvml.fields(gpu.device, *((counters.FI_RECOVERY_FAILED, link) for link in gpu.links))
-    return _total(answers)
+    return total(answers, gpu.errors.setdefault("failures", {}))
 
 
 def link_errors(gpu: Watched) -> Any:
@@ -214,24 +112,28 @@ def link_errors(gpu: Watched) -> Any:
             errors.append(gpu.nvml.integer(gpu.device, "nvmlDeviceGetNvLinkErrorCounter", link, kind))
             if isinstance(errors[0], Unavailable):
                 return errors[0]
-    return _total(errors)
+    return total(errors, gpu.errors.setdefault("errors", {}))
 
 
-def _total(answers: Sequence[Any]) -> Any:
-    numbers = [int(each) for each in answers if not isinstance(each, Unavailable)]
-    return sum(numbers) if numbers else answers[0]
+def total(answers: Sequence[Any], last: dict[int, int]) -> Any:
+    """Their sum, if there is an answer; one that fails counts as it did `last`, or its return would look like
+    growth."""
+    numbers = {n: each for n, each in enumerate(answers) if isinstance(each, int)}
+    last.update(numbers)
+    return sum(last.values()) if numbers else answers[0]
 
 
 def p2p(gpu: Watched) -> Any:
-    """The P2P statuses towards every other GPU; `-` for one that gives no answer."""
-    statuses = [
-        gpu.nvml.pair(gpu.device, peer, "nvmlDeviceGetP2PStatus", kind)
-        for peer in gpu.peers
-        for kind in (library.READ, library.WRITE, library.NVLINK)
-    ]
-    if all(isinstance(each, Unavailable) for each in statuses):
-        return statuses[0] if statuses else Unavailable("no other GPU")
-    return "".join("-" if isinstance(each, Unavailable) else str(each) for each in statuses)
+    """The P2P statuses towards every other GPU."""
+    if not gpu.peers:
+        return Unavailable("no other GPU")
+    return _parts(
+        [
+            gpu.nvml.pair(gpu.device, peer, "nvmlDeviceGetP2PStatus", kind) if peer.lost is None else SKIPPED
+            for peer in gpu.peers
+            for kind in (library.READ, library.WRITE, library.NVLINK)
+        ]
+    )
 
 
 def fabric(gpu: Watched) -> Any:
@@ -309,7 +211,7 @@ SIGNALS = (
         name="uncorrectable ECC",
         read=call("nvmlDeviceGetTotalEccErrors", counters.UNCORRECTED, counters.VOLATILE),
     ),
-    Signal(name="links", every=OFTEN, read=link_states),
+    Signal(name="links", every=OFTEN, read=link_states, level=by_part),
     Signal(name="remapped rows", every=OFTEN, read=call("nvmlDeviceGetRemappedRows")),
     Signal(name="pages pending", every=OFTEN, read=call("nvmlDeviceGetRetiredPagesPendingStatus")),
     Signal(
@@ -333,7 +235,7 @@ SIGNALS = (
         read=link_errors,
         level=grows(lambda o: 1, over=lambda o: 0, window=10 * COUNTER_WINDOW_S),
     ),
-    Signal(name="P2P", every=SELDOM, read=p2p),
+    Signal(name="P2P", every=SELDOM, read=p2p, level=by_part),
     Signal(name="fabric", every=SELDOM, read=fabric),
     Signal(name="PCIe width", every=SELDOM, read=call("nvmlDeviceGetCurrPcieLinkWidth"), level=twice),
     Signal(name="power limit", every=SELDOM, read=call("nvmlDeviceGetEnforcedPowerLimit"), level=twice),
