@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,17 @@ def test_a_document_that_cannot_be_written_says_so(start: type[Started], reading
     run.process.communicate(timeout=30)
     result = decode(run.log.read_text())
     assert (result.problem.kind, result.problem.call, result.run) == ("crashed", "output", "r1")
+
+
+def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(start: type[Started]) -> None:
+    """Stopped or frozen for twice as long as a call may take: then it goes on."""
+    body = "watch.enter('nvmlDeviceGetUUID', ''); [time.sleep(0.1) for _ in range(10)]; watch.leave()"
+    run = start(body=body, deadline=6)
+    run.wait_until_measuring()
+    run.process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    run.process.send_signal(signal.SIGCONT)
+    assert run.result().problem is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

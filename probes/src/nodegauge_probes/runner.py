@@ -59,6 +59,7 @@ class CallWatch:
         self.last = ""
         self.before_exit: list[Callable[[], None]] = []
         """Called before the process exits at once, for example to kill children; must not wait."""
+        self._awake = self.began
         self._limits = min(CALL_LIMIT_S, deadline / 3), min(OPENING_LIMIT_S, deadline * 2 / 3)
 
     def begin(self) -> None:
@@ -82,13 +83,19 @@ class CallWatch:
         """Seconds between two looks at the current call."""
         return min(LONGEST_TICK_S, TICK_SHARE * self.call_limit)
 
+    def woke(self, *, late: float) -> None:
+        """The watchdog itself came so many seconds late: a process that stood still (stopped, frozen, on a
+        machine that did) blames no call for that time."""
+        if late > self.call_limit / 2:
+            self._awake = time.monotonic()
+
     def hung(self) -> Problem | None:
         """A problem if the current call takes longer than with any healthy driver."""
         call = self.now
         if call is None:
             return None
         limit = self._limits[call.name in OPENING_CALLS]
-        elapsed = time.monotonic() - call.since
+        elapsed = time.monotonic() - max(call.since, self._awake)
         if elapsed < limit:
             return None
         about = f" for {call.subject}" if call.subject else ""
@@ -112,7 +119,10 @@ class Run:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         threading.Thread(target=self._work, args=(measure,), daemon=True, name="measure").start()
-        while not self._done.wait(self._watch.tick):
+        tick, slept = self._watch.tick, time.monotonic()
+        while not self._done.wait(tick):
+            self._watch.woke(late=time.monotonic() - slept - tick)
+            slept = time.monotonic()
             problem = self._watch.hung() or self._deadline_exceeded()
             if problem is not None:
                 self._exit(problem)
