@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -183,3 +184,19 @@ def test_the_kernel_driver_of_a_gpu_is_read_from_its_link(
         folder.mkdir(parents=True)
         (folder / "information").write_text(information)
     assert bus(tmp_path, procfs=tmp_path / "proc").drivers == [expected]
+
+
+def test_a_card_that_is_taken_out_while_it_is_read_is_a_reason(
+    plug: Plug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its links are followed one by one, and each may be gone."""
+    plug("pci0000:00/0000:00:02.0/0000:05:00.0", rdma="mlx5_0", uverbs=0)
+    (tmp_path / "class/infiniband_verbs/uverbs0/ibdev").write_bytes(b"\xff")
+
+    def gone(path: Path) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "realpath", gone)
+        nics = rdma.nics(tmp_path, [])
+    assert (nics.names, nics.pci) == (["mlx5_0"], [Unavailable("sysfs: No such file or directory")])

@@ -95,7 +95,10 @@ class Location(Struct, frozen=True, kw_only=True):
 
 def locate(device: Path) -> Location | Unavailable:
     """The location of the PCI function behind `device` (a link into sysfs' devices)."""
-    path = Path(os.path.realpath(device))
+    try:
+        path = Path(os.path.realpath(device))
+    except OSError as error:  # a device that is taken out while its links are followed
+        return Unavailable(f"sysfs: {error.strerror or type(error).__name__}"[:128])
     if not path.is_dir():
         return Unavailable(f"no {device.name} in sysfs")
     parts = path.parts

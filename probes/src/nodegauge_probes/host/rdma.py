@@ -49,11 +49,9 @@ def _uverbs(root: Path) -> list[tuple[int, str]]:
         number = re.fullmatch(r"uverbs(\d+)", name)
         if number is None:
             continue
-        try:
-            ibdev = (root / "class/infiniband_verbs" / name / "ibdev").read_text().strip()
-        except OSError:
-            continue
-        devices.append((int(number[1]), ibdev))
+        ibdev = text_of(root / "class/infiniband_verbs" / name / "ibdev")
+        if isinstance(ibdev, str):
+            devices.append((int(number[1]), ibdev))
     return devices
 
 
