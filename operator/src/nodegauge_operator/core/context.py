@@ -212,7 +212,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def _asked_for(self, probe: str) -> bool:
         """Whether policy and installation ask for runs of this probe."""
         enabled: bool = getattr(self.policy.spec.probes, probe).enabled
-        return bool(self.nccl_image) if probe == names.PROBE_NCCL else enabled
+        return {names.PROBE_NCCL: bool(self.nccl_image)}.get(probe, enabled)
 
     @cached_property
     def _stays_stale(self) -> bool:
