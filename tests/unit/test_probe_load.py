@@ -15,6 +15,7 @@ from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, stamp
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.gpu_eligibility import hindrance
 from nodegauge_operator.core.planner import next_step, waits
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import share_of
@@ -128,6 +129,16 @@ def test_what_only_nvml_can_tell_keeps_loads_away_until_a_reboot(why: str) -> No
     assert due(report) == NEVER
     assert report.seen(node=NODE, policy=ASKED).status.load.detail == "No GPU was loaded: NVML says so."
     assert due(report.asked(REQUEST)) == 0.0
+
+
+@pytest.mark.parametrize(("probe", "gpus"), [(LOAD, 0), (names.PROBE_NCCL, 0), (names.PROBE_NCCL, 1)])
+def test_too_few_gpus_are_said_as_they_are(probe: str, gpus: int) -> None:
+    """A collective needs two, a load run one."""
+    status = healthy().status
+    why = hindrance(replace(status, gpus=replace(status.gpus, count=gpus)), NODE, probe=probe)
+    assert why is not None
+    wanted = "a collective needs 2 GPUs; this node has 1" if gpus else "this node has no GPU"
+    assert why.detail == wanted
 
 
 def test_a_run_a_week_and_soon_after_one_that_was_bad() -> None:

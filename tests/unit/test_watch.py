@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +79,16 @@ def test_the_daemonset_stays_within_the_nodes_that_the_operator_watches() -> Non
     for term in required["nodeSelectorTerms"]:
         assert {"key": "pool", "operator": "In", "values": ["a", "b"]} in term["matchExpressions"]
         assert {"key": "spot", "operator": "DoesNotExist"} in term["matchExpressions"]
+
+
+@pytest.mark.parametrize("instance", ["nodegauge", "n" * 53, "n" * 29 + ".b", "n" * 29 + "-b"])
+@pytest.mark.parametrize("policy", ["default", "p" * 253, "a.b"])
+def test_the_daemonsets_name_is_also_a_labels_value(instance: str, policy: str) -> None:
+    """However long a release and a policy are named, and where the cut falls (RFC 1123)."""
+    name = names.watch_set_name(instance=instance, policy=policy)
+    part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert re.fullmatch(rf"{part}(\.{part})*", name)
+    assert len(name) <= 63
 
 
 def test_the_container_takes_every_policys_options() -> None:

@@ -238,7 +238,8 @@ def pod_name(*, probe: str, run: str) -> str:
 def watch_set_name(*, instance: str, policy: str) -> str:
     """The name of a policy's DaemonSet, short enough to be a label's value."""
     name = f"{instance}-watch-{policy}"
-    return name if len(name) <= 63 and "." not in name else f"{instance[:30]}-watch-{digest(name)[:20]}"
+    short = len(name) <= 63 and "." not in name
+    return name if short else f"{instance[:30].rstrip('.-')}-watch-{digest(name)[:20]}"
 
 
 def run_of_pod(name: str) -> str:

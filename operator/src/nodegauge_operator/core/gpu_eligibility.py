@@ -65,9 +65,8 @@ def hindrance(
         return None
     division = _divided(node) if asked else divided(status, node, probe=probe)
     if division is not None or read < fewest:
-        return division or Hindrance(
-            Why.SINGLE_GPU, f"a collective needs {fewest} GPUs; this node has {read}"
-        )
+        few = f"a collective needs {fewest} GPUs; this node has {read}" if read else "this node has no GPU"
+        return division or Hindrance(Why.SINGLE_GPU, few)
     offered = allocatable(node)
     if offered == 0:
         return _not_offered(status, node, read)
