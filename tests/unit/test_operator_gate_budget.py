@@ -258,3 +258,14 @@ def test_what_waits_is_counted_by_cause() -> None:
     assert nodes.gate_budget.counters.causes("default") == {"thermal": 2, "xid": 1, "of-tomorrow": 1}
     nodes.report("node-1")
     assert nodes.gate_budget.counters.causes("default") == {"thermal": 1, "of-tomorrow": 1}
+
+
+def test_a_node_that_was_looked_at_without_an_offer_declined_none() -> None:
+    """It was reconciled while every slot was in use: the next free one is offered to it."""
+    nodes = BudgetedNodes()
+    nodes.report("node-0", THERMAL)
+    nodes.waits("node-1", since=NOW)
+    assert nodes.gate_budget.offer(busy=set()) == []
+    nodes.gate_budget.reconciled("node-1")
+    nodes.report("node-0")
+    assert nodes.gate_budget.offer(busy=set()) == ["node-1"]

@@ -148,12 +148,12 @@ class GateBudget:
         return offered
 
     def reconciled(self, name: str) -> None:
-        """The node has been reconciled; if it still waits, other nodes get the next offer."""
-        self._offered.pop(name, None)
-        if name in self.counters.waiting(self._policy_of(name)):
-            self._declined[name] = self._version(name)
-        else:
+        """The node has been reconciled; if it was offered a slot and still waits, others come next."""
+        offered = self._offered.pop(name, None) is not None
+        if name not in self.counters.waiting(self._policy_of(name)):
             self._declined.pop(name, None)
+        elif offered:
+            self._declined[name] = self._version(name)
 
     def exceeded(self) -> Iterator[Excess]:
         """Policies, and the cluster, with more gated nodes, or more newly gated ones, than they may have."""

@@ -1,0 +1,87 @@
+"""Nodes in mode Watch on virtual time: each container reports every two hours, and when a test says so.
+
+Nothing else wakes a node there: what the operator notices late, it notices up to two hours late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from nodegauge_contract import Result
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import seconds
+from nodegauge_operator.api.probe_settings import WatchSettings
+from support.api_server import NODES, POLICIES, REPORTS, Body
+from support.judging import saying
+from support.virtual_operator import VirtualTimeOperator
+from support.watch_pods import WatchPod
+
+INTERVAL = seconds(WatchSettings().interval)
+CONFIRMED = (0.0, 12.0, 60.0, 300.0)
+"""Seconds from a change to each report about it."""
+
+
+class CalmFleet:
+    """Begin with `begin`; the containers go on until the loop ends."""
+
+    def __init__(self, operator: VirtualTimeOperator) -> None:
+        self.operator, self.cluster = operator, operator.cluster
+        self._containers: dict[str, WatchPod] = {}
+        self._lives: list[asyncio.Task[None]] = []
+
+    async def begin(self, count: int, **spec: Any) -> None:
+        """So many nodes are read for the first time."""
+        off = {"enabled": False}
+        self.operator.nodes(count)
+        probes = {"health": {"mode": "Watch"}, "load": off, "nccl": off}
+        self.cluster.add_policy(probes=probes, **({"budget": {"gatedNodes": "100%"}} | spec))
+        self.operator.start()
+        await self.operator.after(5)
+        for name in self.cluster.objects[NODES]:
+            self.cluster.results[name] = saying("")
+            self._containers[name] = WatchPod(self.cluster, name)
+            self._lives.append(asyncio.create_task(self._live(name)))
+        await self.operator.after(60)
+
+    async def _live(self, name: str) -> None:
+        while True:
+            self._containers[name].reports(self.cluster.results[name], later=0.0)
+            await asyncio.sleep(INTERVAL)
+
+    async def becomes(self, name: str, state: str | Result) -> None:
+        """The node changes; its container reports that and confirms it."""
+        self.cluster.results[name] = saying(state) if isinstance(state, str) else state
+        began = self.operator.loop.time()
+        for after in CONFIRMED:
+            await self.operator.after(began + after - self.operator.loop.time())
+            self._containers[name].reports(self.cluster.results[name], later=0.0)
+        await self.operator.after(5)
+
+    def edit(self, patch: Body) -> None:
+        """Somebody edits the policy."""
+        generation = self.cluster.objects[POLICIES]["default"]["metadata"]["generation"]
+        metadata = patch.get("metadata", {}) | {"generation": generation + 1}
+        self.cluster.change(POLICIES, "default", patch | {"metadata": metadata})
+
+    async def until(self, happens: Callable[[], bool]) -> float:
+        """Let time pass until then; the seconds."""
+        began = self.operator.loop.time()
+        while not happens():
+            await self.operator.after(1)
+            assert self.operator.loop.time() < began + 2 * INTERVAL, "it never happens"
+        return self.operator.loop.time() - began
+
+    def tainted(self, *nodes: str) -> bool:
+        """Whether each of these nodes carries a taint for a fault."""
+        bodies = [self.cluster.objects[NODES][name] for name in nodes]
+        return all(
+            any(taint["key"] in names.TAINTS_OF_FAULTS for taint in body["spec"].get("taints") or ())
+            for body in bodies
+        )
+
+    def status(self, name: str = "node-0") -> Body:
+        """The status of the node's report."""
+        status: Body = self.cluster.objects[REPORTS][name]["status"]
+        return status
