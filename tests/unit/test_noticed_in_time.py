@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.api_server import NODES
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import seconds
+from nodegauge_operator.api.probe_settings import Probes
+from support.api_server import NODES, POLICIES
 from support.calm_fleet import CalmFleet
-from support.judging import listening
+from support.judging import listening, saying
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 SOON = 10.0
 """Two looks of the loop at what is due (`operator.sweepInterval`)."""
+RECHECK = seconds(Probes().health.recheck)
 LOST = "gpu-lost=b"
 
 
@@ -46,3 +50,38 @@ async def test_a_node_that_waits_for_the_hour_is_tainted_as_it_passes(operator: 
     await fleet.becomes("node-1", LOST)
     await fleet.until(lambda: fleet.tainted("node-1"))
     assert 3600 <= operator.loop.time() - began <= 3600 + SOON
+
+
+@on_virtual_time
+async def test_nodes_that_an_incident_held_back_follow_when_it_is_closed(
+    operator: VirtualTimeOperator,
+) -> None:
+    """After another bad run, which a health pod makes; one that is no longer bad needs no taint."""
+    fleet = CalmFleet(operator)
+    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
+    for n in range(6):
+        await fleet.becomes(f"node-{n}", LOST)
+    await operator.after(600)
+    assert not fleet.tainted("node-4")
+    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
+    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
+    assert await fleet.until(lambda: fleet.tainted("node-4", "node-5")) <= RECHECK
+
+
+@on_virtual_time
+async def test_what_an_incident_held_back_and_waits_for_load_costs_one_run(
+    operator: VirtualTimeOperator,
+) -> None:
+    """A run that cannot tell is no reason for another one every minute."""
+    fleet = CalmFleet(operator)
+    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
+    for n in range(6):
+        await fleet.becomes(f"node-{n}", "hot=b")
+    await operator.after(600)
+    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
+    for n in range(6):
+        operator.cluster.results[f"node-{n}"] = saying("hot=n")
+    operator.begun.clear()
+    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
+    await operator.after(1200)
+    assert sorted(node for _, node in operator.begun) == ["node-4", "node-5"]

@@ -10,7 +10,7 @@ from nodegauge_operator.api.policy import Hysteresis, seconds
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp, unstamp
 from nodegauge_operator.core.gates import recheck_after
-from support.api_server import NODES, REPORTS
+from support.api_server import NODES, POLICIES, REPORTS
 from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.objects import INTERVAL, MINUTE, NOW, make_policy
@@ -149,6 +149,18 @@ def test_as_many_runs_as_before_only_sooner() -> None:
     assert seen == [RECHECK] * 4 + [INTERVAL, RECHECK, INTERVAL]
     (gate,) = operator.status["gates"]
     assert unstamp(gate["goodAt"]) > unstamp(gate["badAt"])
+
+
+def test_a_policy_that_needs_fewer_bad_runs_keeps_the_recheck() -> None:
+    """No taint without a run: the one that was due soon for the old number sets it."""
+    operator = Clocked(hysteresis={"enterRuns": 3})
+    operator.run("p2p-refused=b")
+    operator.wait()
+    operator.run("p2p-refused=b")
+    operator.cluster.change(POLICIES, "default", {"spec": {"hysteresis": {"enterRuns": 2}}})
+    operator.catch_up(granted=False)
+    assert operator.status["gates"][0]["state"] == "watching"
+    assert operator.wait() == RECHECK
 
 
 @on_virtual_time

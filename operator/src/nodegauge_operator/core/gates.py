@@ -177,9 +177,15 @@ def due_at(gates: Iterable[GateStatus], *, policy: Policy) -> float:
     return min(times, default=NEVER)
 
 
-def recheck_after(gates: Iterable[GateStatus], *, policy: Policy, read_at: str) -> float:
+def recheck_after(
+    gates: Iterable[GateStatus],
+    *,
+    policy: Policy,
+    read_at: str,
+    incidents: Mapping[str, str] = NO_INCIDENTS,
+) -> float:
     """Seconds from the last health run, read at `read_at`, to the next: soon while a gate counts its runs;
-    `NEVER` while none does.
+    `NEVER` while none does.  `incidents`: as in `current`.
 
     What the judge reads from counters takes an interval that it can judge.
     """
@@ -190,7 +196,8 @@ def recheck_after(gates: Iterable[GateStatus], *, policy: Policy, read_at: str) 
             continue
         rule = GateRule(gate=known, policy=policy.spec.hysteresis)
         floor = policy.spec.thresholds.interval_floor if _of_counters(known) else 0.0
-        if hysteresis.counts(gate, rule=rule, read_at=read_at, early=floor):
+        released = bool(gate.incident) and known.cause.value not in incidents
+        if hysteresis.counts(gate, rule=rule, read_at=read_at, early=floor, released=released):
             waits.append(floor)
     return max(seconds(policy.spec.probes.health.recheck), *waits) if waits else NEVER
 

@@ -121,9 +121,11 @@ def due_at(gate: GateStatus, *, rule: GateRule) -> float:
     return min(leave, probation)
 
 
-def counts(gate: GateStatus, *, rule: GateRule, read_at: str, early: float = 0.0) -> bool:
+def counts(
+    gate: GateStatus, *, rule: GateRule, read_at: str, early: float = 0.0, released: bool = False
+) -> bool:
     """Whether the run that was read at `read_at` (RFC 3339) moved the gate, and the next may enter or leave
-    it.
+    it.  `released`: the incident that holds it back has ended, so that another bad run sets its taint.
 
     A run that could not tell counts for nothing, so a gate that waits for load asks for no further run.  But
     those within `early` seconds of one that moved it came too early to tell, as a container's may.
@@ -132,8 +134,8 @@ def counts(gate: GateStatus, *, rule: GateRule, read_at: str, early: float = 0.0
     if not read_at or not moved_at or (read_at > moved_at and unstamp(read_at) - unstamp(moved_at) >= early):
         return False
     if gate.state.entered:
-        return 0 < gate.good < rule.policy.leave_runs
-    return gate.state is GateState.WATCHING and 0 < gate.bad < rule.enter_runs
+        return released or 0 < gate.good < rule.policy.leave_runs
+    return gate.state is GateState.WATCHING and gate.bad > 0
 
 
 def forgotten_at(gate: GateStatus, *, policy: Hysteresis) -> float:

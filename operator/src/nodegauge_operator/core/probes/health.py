@@ -82,7 +82,9 @@ class HealthKind(ProbeKind):
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
         else:
-            wait = gates.recheck_after(context.status.gates, policy=policy, read_at=probe.read_at)
+            wait = gates.recheck_after(
+                context.status.gates, policy=policy, read_at=probe.read_at, incidents=context.incidents
+            )
         drained_at = context.cordoned_since + DRAIN_SECONDS if context.cordoned_since else 0.0
         regular = policy.watches and wait >= interval
         brought_by = context.since + watch.start_grace(policy) if regular else 0.0
