@@ -9,6 +9,8 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.probe_settings import Probes
+from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core.override import DAY, MAX_AHEAD_DAYS
 from support.api_server import NODES, POLICIES
 from support.calm_fleet import CalmFleet
 from support.judging import listening, saying
@@ -85,3 +87,24 @@ async def test_what_an_incident_held_back_and_waits_for_load_costs_one_run(
     fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
     await operator.after(1200)
     assert sorted(node for _, node in operator.begun) == ["node-4", "node-5"]
+
+
+@pytest.mark.parametrize("ahead", [0.5, MAX_AHEAD_DAYS * DAY])
+def test_an_override_begins_and_ends_by_the_clock(ahead: float) -> None:
+    """Also one whose end is a part of a second, or became near enough only now."""
+
+    @on_virtual_time
+    async def story(operator: VirtualTimeOperator) -> None:
+        fleet = CalmFleet(operator)
+        await fleet.begin(1)
+        at = int(operator.cluster.clock()) + 600
+        until = stamp(at + int(ahead)).replace("Z", ".5Z")
+        annotations = {names.OVERRIDE: "healthy", names.OVERRIDE_BY: "ann", names.OVERRIDE_REASON: "fan"}
+        annotations |= {names.OVERRIDE_UNTIL: until}
+        operator.cluster.change(NODES, "node-0", {"metadata": {"annotations": annotations}})
+        await operator.after(10)
+        before = bool(fleet.status()["override"].get("problem"))
+        await fleet.until(lambda: bool(fleet.status()["override"].get("problem")) != before)
+        assert 0 <= operator.cluster.clock() - at <= SOON
+
+    story()

@@ -57,7 +57,7 @@ def override_at(written: Annotations | None, *, now: float) -> Override | None:
     """What the annotations mean at this time; None without any."""
     if written is None:
         return None
-    until = unstamp(written.until) if RFC_3339.fullmatch(written.until) else 0.0
+    until = _until(written)
     return Override(
         kind=written.kind,
         until=stamp(until),
@@ -69,8 +69,8 @@ def override_at(written: Annotations | None, *, now: float) -> Override | None:
 
 def changes_at(written: Annotations | None, *, now: float) -> float:
     """When time alone changes what the annotations mean, epoch seconds; `NEVER` if it does not."""
-    override = override_at(written, now=now)
-    return NEVER if override is None or override.problem else unstamp(override.until)
+    until = _until(written) if written is not None else 0.0
+    return min((at for at in (until - MAX_AHEAD_DAYS * DAY, until) if at > now), default=NEVER)
 
 
 def applied(policy: Policy, override: Override | None) -> Policy:
@@ -111,6 +111,11 @@ def event_of(before: Override | None, after: Override | None, *, now: float) -> 
 def in_words(override: Override) -> str:
     """An override that is in force, for a sentence."""
     return f"override {override.kind} by {override.by} until {override.until}: {override.reason}"
+
+
+def _until(written: Annotations) -> float:
+    """When the override ends, epoch seconds; 0.0 if nobody wrote a time."""
+    return unstamp(written.until) if RFC_3339.fullmatch(written.until) else 0.0
 
 
 def _problem(written: Annotations, *, until: float, now: float) -> str:
