@@ -9,7 +9,7 @@ import pytest
 from nodegauge_operator.api.policy import Hysteresis, seconds
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp, unstamp
-from nodegauge_operator.core.gates import recheck_after
+from nodegauge_operator.core.gates import due_at, recheck_after
 from support.api_server import NODES, POLICIES, REPORTS
 from support.cluster import FakeCluster
 from support.judging import listening, saying
@@ -243,3 +243,11 @@ def test_on_trial_the_evidence_stays_until_the_trial_is_over() -> None:
     assert evidence(operator)
     waits(operator, "", "", "", "")
     assert evidence(operator) == ""
+
+
+def test_a_gate_that_waits_for_a_reading_hides_the_timer_of_no_other() -> None:
+    """Its own time is over: it waits for a BMC, and the node is looked at for the others all the same."""
+    waiting = GateStatus(code="supplies-short", state=GateState.GATED, good=3, entered_at=stamp(NOW))
+    on_trial = GateStatus(code="hot", state=GateState.GATED, readable_since=1, entered_at=stamp(NOW))
+    assert due_at([waiting, on_trial], policy=make_policy(), now=NOW) == NOW + 10 * MINUTE
+    assert due_at([waiting, on_trial], policy=make_policy(), now=NOW + 15 * MINUTE) == NOW + 60 * MINUTE

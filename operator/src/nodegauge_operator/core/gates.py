@@ -165,8 +165,10 @@ def current(
     return [*after, *unknown[:MAX_UNKNOWN]]
 
 
-def due_at(gates: Iterable[GateStatus], *, policy: Policy) -> float:
-    """When time alone changes a gate next, epoch seconds; `NEVER` if it changes none."""
+def due_at(gates: Iterable[GateStatus], *, policy: Policy, now: float) -> float:
+    """When time alone changes a gate next, epoch seconds; `NEVER` if it changes none.
+
+    One whose time is over waits for a reading, and hides no other."""
     known, unknown = _by_code(gates)
     numbers = policy.spec.hysteresis
     times = [hysteresis.forgotten_at(gate, policy=numbers) + 1 for gate in unknown]
@@ -174,7 +176,7 @@ def due_at(gates: Iterable[GateStatus], *, policy: Policy) -> float:
         hysteresis.due_at(gate, rule=GateRule(gate=GATES[code], policy=numbers))
         for code, gate in known.items()
     ]
-    return min(times, default=NEVER)
+    return min((at for at in times if at > now), default=NEVER)
 
 
 def recheck_after(

@@ -329,5 +329,5 @@ def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:
     for probe in Probe:
         status = context.status.probe(probe.value)
         yield context.expires_at(status) + 1
-    yield gates.due_at(context.status.gates, policy=context.policy)
+    yield gates.due_at(context.status.gates, policy=context.policy, now=context.now)
     yield overrides.changes_at(context.node.override, now=context.now)
