@@ -13,7 +13,7 @@ from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.probe_settings import WatchSettings
-from support.api_server import NODES, POLICIES, REPORTS, Body
+from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
 from support.judging import saying
 from support.virtual_operator import VirtualTimeOperator
 from support.watch_pods import WatchPod
@@ -45,18 +45,40 @@ class CalmFleet:
             self._lives.append(asyncio.create_task(self._live(name)))
         await self.operator.after(60)
 
+        self._template = self._made()["spec"]["template"]
+        self.cluster.subscribers.append(self._roll_out)
+
+    def _made(self) -> Body:
+        """The only DaemonSet."""
+        (made,) = self.cluster.objects[DAEMONSETS].values()
+        return made
+
+    def _roll_out(self, path: str, _: str, body: Body) -> None:
+        """The DaemonSet's controller: another template makes new pods."""
+        if path != DAEMONSETS or body["spec"]["template"] == self._template:
+            return
+        self._template = body["spec"]["template"]
+        for name, old in self._containers.items():
+            self.cluster.remove(PODS, old.name)
+            self._containers[name] = WatchPod(self.cluster, name)
+            self._lives.append(asyncio.create_task(self._confirm(name)))
+
     async def _live(self, name: str) -> None:
         while True:
             self._containers[name].reports(self.cluster.results[name], later=0.0)
             await asyncio.sleep(INTERVAL)
 
-    async def becomes(self, name: str, state: str | Result) -> None:
-        """The node changes; its container reports that and confirms it."""
-        self.cluster.results[name] = saying(state) if isinstance(state, str) else state
+    async def _confirm(self, name: str) -> None:
+        """Its container reports what is new, and confirms it."""
         began = self.operator.loop.time()
         for after in CONFIRMED:
             await self.operator.after(began + after - self.operator.loop.time())
             self._containers[name].reports(self.cluster.results[name], later=0.0)
+
+    async def becomes(self, name: str, state: str | Result) -> None:
+        """The node changes; its container reports that and confirms it."""
+        self.cluster.results[name] = saying(state) if isinstance(state, str) else state
+        await self._confirm(name)
         await self.operator.after(5)
 
     def edit(self, patch: Body) -> None:

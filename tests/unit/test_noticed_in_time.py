@@ -14,6 +14,7 @@ from nodegauge_operator.core.override import DAY, MAX_AHEAD_DAYS
 from support.api_server import NODES, POLICIES
 from support.calm_fleet import CalmFleet
 from support.judging import listening, saying
+from support.results import titan
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 SOON = 10.0
@@ -108,3 +109,15 @@ def test_an_override_begins_and_ends_by_the_clock(ahead: float) -> None:
         assert 0 <= operator.cluster.clock() - at <= SOON
 
     story()
+
+
+@on_virtual_time
+async def test_a_policy_that_is_corrected_is_followed_soon(operator: VirtualTimeOperator) -> None:
+    """A node that it called faulty is read again, though its container has nothing to report."""
+    fleet = CalmFleet(operator)
+    await fleet.begin(1, expectedGpus=4)
+    await fleet.becomes("node-0", titan())
+    assert fleet.tainted("node-0")
+    await operator.after(1000)
+    fleet.edit({"spec": {"expectedGpus": 2}})
+    assert await fleet.until(lambda: not fleet.tainted("node-0")) <= 2 * RECHECK

@@ -110,6 +110,22 @@ def test_the_container_takes_every_policys_options() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "is_new"),
+    [
+        ({"thresholds": {"pcieErrorsPerHour": 7}}, True),
+        ({"expectedGpus": 2}, True),
+        ({"powerInventory": {"supplyWatts": 1000, "otherWatts": 200}}, True),
+        ({"xids": [{"codes": [31], "count": 2, "severity": "Warn"}]}, True),
+        ({"hysteresis": {"enterRuns": 3}, "budget": {"gatedNodes": 2}}, False),
+    ],
+)
+def test_what_judges_readings_makes_new_pods(spec: Body, is_new: bool) -> None:
+    """They read their nodes at once; what counts runs or slots needs no reading."""
+    before, after = (daemon_set(make_policy().of(one), DEFAULTS)["spec"]["template"] for one in ({}, spec))
+    assert (before != after) == is_new
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"probes": {"health": {"mode": "Periodic"}}},

@@ -140,6 +140,9 @@ POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the operator watches the pods with this label."""
 WATCH_SET = PREFIX + "watch-set"
 """Label on watch pods and their DaemonSet: the DaemonSet's name."""
+WATCH_JUDGED_BY = PREFIX + "judged-by"
+"""Annotation on watch pods: a digest of what of the policy judges their readings.  A new one makes new pods,
+which read their nodes at once."""
 POD_NODE = PREFIX + "node"
 """Annotation on probe pods: the node's name (label values are too short for some).  A kubelet can change it;
 the pod's owner and its node it cannot."""

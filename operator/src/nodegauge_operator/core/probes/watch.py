@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from nodegauge_contract import ContractError, ProblemKind, Result, decode
@@ -199,6 +200,7 @@ def daemon_set(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "blockOwnerDeletion": False,
     }
     labels, annotations = pod_labels(policy, defaults, probe=names.PROBE_WATCH)
+    annotations[names.WATCH_JUDGED_BY] = _judged_by(policy)
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -252,6 +254,14 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "containers": [body],
         "volumes": [{"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_BYTES}}],
     }
+
+
+def _judged_by(policy: Policy) -> str:
+    """Changes with everything in the policy by which a reading is judged: a calm node would be judged by it
+    with its next regular reading."""
+    spec = policy.spec
+    judges = (spec.thresholds, spec.expected_gpus, spec.power_inventory, spec.xids)
+    return names.digest(msgspec.json.encode(judges, order="deterministic").decode())
 
 
 def _thresholds(policy: Policy) -> list[str]:
