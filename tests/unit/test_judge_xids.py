@@ -21,7 +21,7 @@ from nodegauge_contract import (
 from nodegauge_judge import Answer, History, Judgement, NodeFacts, Severity, Verdict, judge_health
 from nodegauge_judge.history.model import FEW_XIDS, LIMIT
 from nodegauge_judge.history.xid_times import MOST_TIMES, XidHistory
-from nodegauge_judge.history.xids import MOST_XIDS
+from nodegauge_judge.history.xids import MOST_XIDS, ends_at
 from nodegauge_judge.model import XidRule
 from support.histories import full
 from support.judge_results import codes, only
@@ -350,3 +350,23 @@ def test_a_node_that_cannot_be_judged_does_not_forget_what_was_reported() -> Non
     half = replace(document({}, up=300, gpus=4), watch=late.watch)
     assert "xid/warn" in codes(node.judged(half))
     assert "xid/warn" not in codes(node.judged(half))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("window", [HOUR, 2 * HOUR])
+def test_a_finding_ends_when_it_was_said_to(count: int, window: int) -> None:
+    """The judge still has it a second before, and no longer then; where none stands, nothing is said."""
+    rule = XidRule(codes=(63, 94), severity=Severity.WARN, count=count, window=window)
+    node = Node(rule, XidRule(codes=(13,), severity=None))
+    came = {(1, 94): at(50, 60), (1, 63): at(70), (2, 94): at(80), (3, 13): at(90)}
+    stood = codes(node.came(came, up=100))
+    history = History.decode(node.history)
+    assert history is not None
+    end = ends_at(history.xids, node.rules, after=BOOT + 100)
+    assert (end is not None) == bool(stood) == (count < 4)
+    while end is not None:
+        assert codes(node.came({}, up=int(end) - BOOT - 1))
+        assert end - window - BOOT in (50, 60, 70, 80)
+        assert ends_at(history.xids, node.rules, after=end - 1) == end
+        last, end = end, ends_at(history.xids, node.rules, after=end)
+        assert bool(codes(node.came({}, up=int(last) - BOOT))) == (end is not None)

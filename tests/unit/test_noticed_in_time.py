@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from nodegauge_contract import Xids
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.probe_settings import Probes
@@ -14,7 +15,7 @@ from nodegauge_operator.core.override import DAY, MAX_AHEAD_DAYS
 from support.api_server import NODES, POLICIES
 from support.calm_fleet import CalmFleet
 from support.judging import listening, saying
-from support.results import titan
+from support.results import every_gpu, titan, with_gpu
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 SOON = 10.0
@@ -121,3 +122,27 @@ async def test_a_policy_that_is_corrected_is_followed_soon(operator: VirtualTime
     await operator.after(1000)
     fleet.edit({"spec": {"expectedGpus": 2}})
     assert await fleet.until(lambda: not fleet.tainted("node-0")) <= 2 * RECHECK
+
+
+@pytest.mark.parametrize(("severity", "more"), [("Warn", 0.0), ("Fail", 2 * RECHECK)])
+def test_xids_of_a_rule_clear_once_fewer_are_left_in_its_window(severity: str, more: float) -> None:
+    """The container of a calm node has nothing to say then: a health pod looks, and its run is the first good
+    one."""
+
+    @on_virtual_time
+    async def story(operator: VirtualTimeOperator) -> None:
+        fleet = CalmFleet(operator)
+        rule = {"codes": [94], "count": 2, "window": "30m", "severity": severity}
+        await fleet.begin(1, xids=[rule])
+        calm = every_gpu(titan(), xids=Xids(registered=True))
+        for _ in range(2):
+            await fleet.becomes("node-0", with_gpu(calm, 0, xids=Xids(registered=True, seen=[94])))
+        at = operator.loop.time()
+        await fleet.becomes("node-0", calm)
+        assert fleet.tainted("node-0") == (severity == "Fail")
+        operator.begun.clear()
+        await fleet.until(lambda: fleet.status()["verdict"] == "pass" and not fleet.tainted("node-0"))
+        assert operator.loop.time() - at <= 1800 + RECHECK + SOON + more
+        assert len(operator.begun) == (3 if severity == "Fail" else 1)
+
+    story()

@@ -19,6 +19,7 @@ from nodegauge_contract import Gpu, RepeatedXid, Result, WatchReport, XidCount
 from nodegauge_judge.history.model import History, Reported
 from nodegauge_judge.history.packing import to_digits
 from nodegauge_judge.history.xid_times import XidHistory, newest
+from nodegauge_judge.model import XidRule
 
 MOST_XIDS = 48
 """Times of all Xids of a node together that are kept.  Chosen by this project: three on each of 16 GPUs."""
@@ -92,6 +93,20 @@ def has_news(result: Result, history: History) -> bool:
     if result.watch is None or is_known(result, history):
         return False
     return any(gpu.xids.seen for gpu in up_to_date(result, history).gpus)
+
+
+def ends_at(kept: Mapping[str, XidHistory], rules: Sequence[XidRule], *, after: float) -> float | None:
+    """When the next finding of a rule ends without another Xid, if it stood at `after`: fewer than its count
+    are left in its window on one GPU.  Both in the seconds of `kept`; None if none stands."""
+    ends = []
+    for rule in rules:
+        by_gpu: dict[str, list[int]] = {}
+        for key, one in kept.items():
+            if _code(key) in rule.codes and rule.severity is not None:
+                each = (at for at, came in one.times for _ in range(min(came, rule.count)))
+                by_gpu.setdefault(key.rpartition(" ")[0], []).extend(each)
+        ends += [sorted(at)[-rule.count] + rule.window for at in by_gpu.values() if len(at) >= rule.count]
+    return min((at for at in ends if at > after), default=None)
 
 
 def _boot(result: Result) -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nodegauge_judge import GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_judge.history.model import uuid_start
+from nodegauge_judge.history.xids import SAME_BOOT, ends_at
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.policy import Policy, Until, seconds
@@ -19,6 +20,7 @@ from nodegauge_operator.api.report import (
     ClockStatus,
     InterconnectStatus,
     Outcome,
+    ProbeStatus,
     ReportStatus,
 )
 from nodegauge_operator.core import evidence, gates, report_update, unreadable
@@ -66,9 +68,10 @@ class HealthKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
-        twice that each time, up to the interval.  Soon after one that a gate counts.  But for the first, none
-        while the node may be drained.  In mode Watch a first or regular reading is left to the container on
-        the node for as long as that may take, also after an outage, in which all become overdue."""
+        twice that each time, up to the interval.  Soon after one that a gate counts, and when time alone ends
+        a finding.  But for the first, none while the node may be drained.  In mode Watch a first or regular
+        reading is left to the container on the node for as long as that may take, also after an outage, in
+        which all become overdue."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER
@@ -85,6 +88,7 @@ class HealthKind(ProbeKind):
             wait = gates.recheck_after(
                 context.status.gates, policy=policy, read_at=probe.read_at, incidents=context.incidents
             )
+            wait = min(wait, _xids_end_at(context, probe) - finished_at(probe))
         drained_at = context.cordoned_since + DRAIN_SECONDS if context.cordoned_since else 0.0
         regular = policy.watches and wait >= interval
         brought_by = context.since + watch.start_grace(policy) if regular else 0.0
@@ -214,6 +218,18 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
         clock=ClockStatus(sm_mhz=clock.mhz, fingerprint=clock.fingerprint) if clock else status.clock,
         passed_at=status.passed_at or (probe.read_at if ends_unvalidated else ""),
     )
+
+
+def _xids_end_at(context: Context, probe: ProbeStatus) -> float:
+    """When a finding of the policy's rules about Xids ends by itself, epoch seconds; `NEVER` if none stands.
+
+    The judge's clock starts with the boot, and may be behind by `SAME_BOOT`."""
+    rules = [one.rule() for one in context.policy.spec.xids]
+    if not rules or all(finding.code != "xid" for finding in probe.findings):
+        return NEVER
+    history = History.decode(probe.history) or History()
+    at = ends_at(history.xids, rules, after=finished_at(probe) - SAME_BOOT)
+    return NEVER if at is None else at + SAME_BOOT
 
 
 def _missing(before: GpusStatus, judgement: Judgement) -> list[GpuIdentity]:
