@@ -29,6 +29,7 @@ from support.nccl_nodes import (
     NODE,
     RECHECK,
     SLOW,
+    STRICT,
     NcclNode,
     nccl_due_at,
     nccl_node,
@@ -363,3 +364,16 @@ def test_a_pod_that_the_api_server_refuses_counts_for_its_own_probe() -> None:
     patch = planner.refused(context, kind=KINDS[NCCL], number=1, reason="CreateRefused", message="quota")
     assert patch.status.probe(NCCL).unread == 1
     assert patch.status.probe(HEALTH) == report.status.probe(HEALTH)
+
+
+def test_what_a_corrected_expectation_no_longer_calls_slow_is_measured_soon() -> None:
+    """Its gate still needs good runs: the pause that had doubled up to a day does not hold them up."""
+    strict, report, at = make_policy().of(STRICT), nccl_node(), NOW
+    for n in range(7):
+        at = NOW + n * DAY
+        report = report.healthy(at=at).measured(FAST, at=at, policy=strict)
+    at += MINUTE
+    before = report.seen(node=NODE, policy=strict, at=at, nccl_image=IMAGE)
+    assert nccl_due_at(before, policy=strict, now=at) > at + DAY / 3
+    after = report.seen(node=NODE, policy=make_policy(), at=at, nccl_image=IMAGE)
+    assert nccl_due_at(after, policy=make_policy(), now=at) <= at + RECHECK

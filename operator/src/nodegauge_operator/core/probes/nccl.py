@@ -134,11 +134,23 @@ def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
         waits.append(recheck)
     if status.bandwidth.gpus < status.bandwidth.of <= gpu_eligibility.allocatable(context.node):
         waits.append(recheck * kind.doubled(probe.streak))  # the missing GPUs are back
+    if _cleared_by_grading(status, probe):
+        waits.append(recheck)
     leave = policy.spec.hysteresis.leave_runs
     in_vain = runs_in_vain(status.gates, probe=Probe.NCCL, leave=leave)
     if status.bandwidth.agreement == Agreement.CONTRADICTED and not in_vain:
         in_vain.append(probe.streak)  # only a run that agrees brings the label back
     return min(waits + [recheck * kind.doubled(runs) for runs in in_vain])
+
+
+def _cleared_by_grading(status: ReportStatus, probe: ProbeStatus) -> bool:
+    """A gate counts the last run as bad, and the policy of now no longer does: good runs will lift it."""
+    codes = {finding.code for finding in probe.findings}
+    return any(
+        gate.bad and not gate.readable_since and gate.code not in codes
+        for gate in status.gates
+        if gates.PROBES.get(gate.code) is Probe.NCCL
+    )
 
 
 def recheck_delay(probe: ProbeStatus, policy: Policy) -> float:
