@@ -124,6 +124,14 @@ def test_what_an_earlier_node_of_this_name_reported_says_nothing_of_the_next(ans
     assert (node.runs, node.taints, node.open) == (1, [], True)
 
 
+def test_a_first_report_counts_though_the_nodes_clock_is_behind() -> None:
+    """By that clock it came before the Node, and its pod in the second in which that was created."""
+    node = Watched()
+    pod = WatchPod(node.cluster)
+    pod.ahead = -30.0
+    assert (node.after(pod, "gpu-lost=b"), node.runs) == (["gpu-lost"], 1)
+
+
 @pytest.mark.parametrize("goes", [False, True], ids=["it ends", "its pod goes"])
 def test_what_happens_while_the_pod_is_read_again_counts(goes: bool) -> None:
     """Somebody deleted the report, and the answer shows the pod as it was before."""

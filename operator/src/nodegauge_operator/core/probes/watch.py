@@ -68,7 +68,7 @@ def unjudged(context: Context) -> WatchView | None:
         return None
     if last is not None and seen.learned_at(context.now) <= unstamp(before.read_at):
         return None
-    if known_at <= context.node.created_at:
+    if known_at <= context.node.created_at and seen.created_at < context.node.created_at:
         return None
     if seen.ended.reason not in OF_THE_PROBE or context.now - known_at > context.interval_of(before.name):
         return None
