@@ -9,7 +9,7 @@ from nodegauge_contract import Unavailable
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 from nodegauge_probes.settings import parse
-from nodegauge_probes.watch.levels import COOL, HOT, WARM, Level, Watched
+from nodegauge_probes.watch.levels import COOL, HOT, WARM, Level, Watched, is_unclear
 from nodegauge_probes.watch.reader import Reader, Value
 from nodegauge_probes.watch.signals import SIGNALS, total
 
@@ -118,6 +118,17 @@ def test_a_link_that_does_not_answer_once_is_no_change() -> None:
     seen = levels("links", "1111", "1-11", "1-11", "1011", "1-11", "1-11", "1-11", "1111", "1111", "1111")
     assert seen == [*["1111"] * 3, *["1011"] * 3, "1-11", "1-11", "1-11", "1111"]
     assert levels("P2P", "000", "xxx", "0-0", "005", "00x") == ["000", "000", "000", "005", "005"]
+
+
+def test_a_quantity_is_unclear_until_its_level_says_whether_it_answers() -> None:
+    """That is asked at every look; a lost peer, whose level stays, is not: it may be lost for days."""
+    assert is_unclear(None, 0)
+    assert is_unclear("11", None)
+    assert is_unclear("11", "1-")
+    assert is_unclear("1-", "11")
+    assert not is_unclear("1-", "0-")
+    assert not is_unclear("00-00-", "00-xxx")
+    assert not is_unclear(1, 0)
 
 
 def test_a_counter_that_does_not_answer_once_does_not_grow() -> None:

@@ -83,9 +83,13 @@ def by_part(samples: Sequence[Sample], before: Level, gpu: Watched, options: Opt
     return "".join(part(position, old, new) for position, (old, new) in enumerate(pairs))
 
 
-def silent_parts(value: Level) -> list[bool] | None:
-    """Which parts of a level or a reading do not answer; None if all of it cannot be read."""
-    return None if value is None else [part == SILENT for part in value] if isinstance(value, str) else []
+def is_unclear(level: Level, last: Level) -> bool:
+    """Whether a quantity or a part of it begins or ceases to answer: the last reading, None if there was no
+    answer, says other than the level."""
+    if level is None or last is None or not isinstance(level, str) or not isinstance(last, str):
+        return (level is None) != (last is None)
+    parts = zip(level, last, strict=False)
+    return any((old == SILENT) != (new == SILENT) for old, new in parts if new != SKIPPED)
 
 
 BIT_HOLD_S = 10

@@ -26,7 +26,7 @@ from nodegauge_probes.watch.levels import (
     Level,
     Sample,
     Watched,
-    silent_parts,
+    is_unclear,
 )
 from nodegauge_probes.watch.signals import OFTEN, SELDOM, SIGNALS, Signal
 from nodegauge_probes.watch_options import Options
@@ -153,7 +153,7 @@ class Reader:
         if value is None or not samples:
             return signal.every
         last = samples[-1].raw if samples[-1] else None
-        if silent_parts(value.level) != silent_parts(last):
+        if is_unclear(value.level, last):
             return 1
         return SELDOM if last is None else signal.every
 
