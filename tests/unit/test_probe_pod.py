@@ -12,6 +12,8 @@ from nodegauge_operator import names
 from nodegauge_operator.core.model import ProbeDefaults, pod_view
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.watch import daemon_set
+from nodegauge_probes.settings import parse
 from support.objects import DEFAULTS, APolicy, make_context, make_node, make_policy, make_report
 from support.properties import tried
 
@@ -151,6 +153,15 @@ def test_the_probe_ends_itself_before_the_kubelet_does(deadline: str, kubelet: i
     manifest = pod(make_policy().of({"probes": {"health": {"deadline": deadline, "window": "1500ms"}}}))
     assert manifest["spec"]["activeDeadlineSeconds"] == kubelet
     assert container(manifest)["args"] == ["--window=1.5", f"--deadline={own}"]
+
+
+def test_the_probe_takes_the_longest_window_that_a_policy_may_ask_for() -> None:
+    """In a pod of one run, and in a watch container while a GPU is slowed down."""
+    policy = make_policy().of({"probes": {"health": {"window": "10m", "deadline": "13m"}}})
+    (resident,) = daemon_set(policy, DEFAULTS)["spec"]["template"]["spec"]["containers"]
+    for probe, box in (("health", container(pod(policy))), ("watch", resident)):
+        settings = parse([probe, *box["args"]], {}, probes=[probe], engines=["nccl4py"])
+        assert max(settings.window, settings.slowed_window) == 600
 
 
 def test_the_policy_wins_over_the_installation_field_by_field() -> None:

@@ -22,6 +22,8 @@ from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
 DEADLINES = {"health": "45", "watch": "60", "nccl": "810", "pull": "150", "load": "150"}
 """Seconds by probe: the NCCL probe's pod has 15 minutes; the load probe's grows with --seconds."""
+LONGEST_WINDOW_S = 600.0
+"""As long as a policy may ask for."""
 LOAD_S = 30.0
 LEAST_LOAD_HZ = 2.0
 AUTO = "auto"
@@ -86,7 +88,7 @@ def parse(
     """The settings of one run; raises `BadSettings`, and SystemExit for --help or an unknown option."""
     options = _parser(probes, engines).parse_args(arguments)
     bad: list[str] = []
-    window = _number(options.window, "--window", bad, low=0, high=60)
+    window = _number(options.window, "--window", bad, low=0, high=LONGEST_WINDOW_S)
     hz = _number(options.hz, "--hz", bad, low=0.1, high=50)
     seconds = _number(options.seconds, "--seconds", bad, low=1, high=900)
     stop_below = _number(options.stop_below, "--stop-below", bad, low=0, high=50)
@@ -96,7 +98,7 @@ def parse(
         if hz < LEAST_LOAD_HZ:
             bad.append(f"--hz: {hz:g} is too slow under load; choose at least {LEAST_LOAD_HZ:g}")
     deadline = _number(options.deadline or f"{usual:g}", "--deadline", bad, low=1, high=3600)
-    slowed = _number(options.slowed_window, "--slowed-window", bad, low=0, high=60)
+    slowed = _number(options.slowed_window, "--slowed-window", bad, low=0, high=LONGEST_WINDOW_S)
     for name, sampled in (("window", window), ("slowed-window", slowed)):
         if not bad and options.probe in ("health", "watch") and deadline <= sampled:
             bad.append(f"--deadline: {deadline:g} s must be longer than --{name}, {sampled:g} s")
