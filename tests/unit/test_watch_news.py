@@ -63,6 +63,10 @@ class Node(Watched):
         asked = {"spec": {"requestedAt": stamp(self.cluster.clock())}}
         self.cluster.change(REPORTS, "node-1", asked)
         self.catch_up()
+        return self.start_health_pod()
+
+    def start_health_pod(self) -> str:
+        """The pod that the operator has made starts; its name."""
         (pod,) = self.run_pods
         self.cluster.schedule(pod)
         self.cluster.pass_time(1)
@@ -174,16 +178,22 @@ def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_o
 
 @pytest.mark.parametrize("new", [(), (FATAL,)], ids=["no Xid", "an Xid"])
 def test_a_report_that_is_told_of_after_a_newer_reading_counts_for_its_xids(new: tuple[int, ...]) -> None:
-    """The kubelet told of the health pod's end first; all else that the report says is in that reading."""
+    """The kubelet told of the health pod's end first: another pod reads the node, for all else that the
+    report says is older than that reading, which found a fault."""
     node = Node()
-    node.end_health_pod(node.begin_health_pod(), replace(heard(node), watch=None))
+    lost = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetPowerUsage", message="gone")
+    fault = made.with_gpu(replace(heard(node), watch=None), 1, error=lost)
+    node.end_health_pod(node.begin_health_pod(), fault)
     node.pod.ahead = -2.0
     node.pod.reports(heard(node, *new), later=1.0)
-    node.catch_up(granted=False)
-    assert (node.runs, node.taints) == ((3, ["xid"]) if new else (2, []))
-    node.restart()
-    node.catch_up(granted=False)
-    assert node.runs == (3 if new else 2)
+    node.catch_up()
+    assert (node.runs, node.taints, node.probe["verdict"]) == (2, ["gpu-lost"], "fail")
+    assert len(node.run_pods) == len(new)
+    if new:
+        node.end_health_pod(node.start_health_pod(), replace(heard(node), watch=None))
+        assert [gate["code"] for gate in node.status["gates"]] == ["gpu-lost", "xid"]
+        node.catch_up()
+        assert (node.runs, node.run_pods) == (3, [])
 
 
 def test_only_a_health_pod_whose_run_is_still_to_be_judged_comes_first() -> None:

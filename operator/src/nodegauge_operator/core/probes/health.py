@@ -68,10 +68,10 @@ class HealthKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
-        twice that each time, up to the interval.  Soon after one that a gate counts, and when time alone ends
-        a finding.  But for the first, none while the node may be drained.  In mode Watch a first or regular
-        reading is left to the container on the node for as long as that may take, also after an outage, in
-        which all become overdue."""
+        twice that each time, up to the interval.  Soon after one that a gate counts, when time alone ends a
+        finding, and for Xids that wait.  But for the first, none while the node may be drained.  In mode
+        Watch a first or regular reading is left to the container on the node for as long as that may take,
+        also after an outage, in which all become overdue."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER
@@ -84,6 +84,8 @@ class HealthKind(ProbeKind):
         interval = watch.overdue_after(policy) if policy.watches else policy.interval_of(self.name)
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
+        elif watch.left_xids(context):
+            wait = 0.0
         else:
             wait = gates.recheck_after(
                 context.status.gates, policy=policy, read_at=probe.read_at, incidents=context.incidents

@@ -82,7 +82,7 @@ def reading(context: Context) -> EndedRun | None:
     """How the node's watch container ended last, as a run of the health probe, if that is news
     (`unjudged`): not if it is of an earlier boot, was judged in it, or was only asked to end, nor if it could
     not read the node before another run could not.  One that is older than the last reading, and of which the
-    kubelet told later, is news for its Xids alone."""
+    kubelet told later, is left to the next run (`left_xids`)."""
     seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None:
         return None
@@ -95,8 +95,7 @@ def reading(context: Context) -> EndedRun | None:
         return None
     if end.result is not None and is_known(end.result, history):
         return None
-    is_overtaken = known_at <= unstamp(before.read_at)
-    if is_overtaken and not (end.result and has_news(end.result, history)):
+    if known_at <= unstamp(before.read_at):
         return None
     return EndedRun(
         run=Run(
@@ -109,6 +108,20 @@ def reading(context: Context) -> EndedRun | None:
         request=before.request,
         image=image(context.policy, context.defaults),
     )
+
+
+def left_xids(context: Context) -> bool:
+    """Whether the container reported new Xids before the last reading, and the kubelet told of it after that.
+
+    All else that it says is older than what is known: a health pod reads the node (`with_xids`)."""
+    seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
+    if seen is None or seen.ended is None or seen.known_at(context.now) > unstamp(before.read_at):
+        return False
+    end = _ending(seen, seen.ended, node=context.node.name, at=context.now)
+    history = History.decode(before.history) or History()
+    if end is None or end.result is None or _boot(end) != history.boot:
+        return False
+    return has_news(end.result, history)
 
 
 def with_xids(context: Context, result: Result, *, run: Run, at: float) -> Result:
