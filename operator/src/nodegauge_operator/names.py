@@ -141,8 +141,7 @@ POD_PROBE = PREFIX + "probe"
 WATCH_SET = PREFIX + "watch-set"
 """Label on watch pods and their DaemonSet: the DaemonSet's name."""
 WATCH_JUDGED_BY = PREFIX + "judged-by"
-"""Annotation on watch pods: a digest of what of the policy judges their readings.  A new one makes new pods,
-which read their nodes at once."""
+"""Annotation on watch pods: a digest of what judges their readings; a new one makes new pods."""
 POD_NODE = PREFIX + "node"
 """Annotation on probe pods: the node's name (label values are too short for some).  A kubelet can change it;
 the pod's owner and its node it cannot."""
@@ -151,8 +150,7 @@ POD_RUN = PREFIX + "run"
 """Annotation on probe pods: the run number, which the NodeReport counts."""
 POD_POLICY = PREFIX + "policy"
 POD_BOOT = PREFIX + "boot-id"
-"""Annotation on probe pods: the node's boot id when the run was planned, so that a result from before a
-reboot is not taken for the machine after it."""
+"""Annotation on probe pods: the node's boot id when the run was planned; a result is of that boot."""
 POD_REQUEST = PREFIX + "requested-at"
 """Annotation on probe pods: the `spec.requestedAt` that the run answers; a later one asks for another run."""
 POD_IMAGE = PREFIX + "image"
@@ -167,8 +165,7 @@ OVERRIDE = PREFIX + "override"
 OVERRIDE_UNTIL = PREFIX + "override-until"
 OVERRIDE_BY = PREFIX + "override-by"
 OVERRIDE_REASON = PREFIX + "override-reason"
-"""Annotations on a node by which a person leaves it alone or takes it as healthy; the operator never writes
-them (core.override)."""
+"""Annotations of a person on a node (core.override); the operator never writes them."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"
@@ -242,7 +239,7 @@ def watch_set_name(*, instance: str, policy: str) -> str:
     """The name of a policy's DaemonSet, short enough to be a label's value."""
     name = f"{instance}-watch-{policy}"
     short = len(name) <= 63 and "." not in name
-    return name if short else f"{instance[:30].rstrip('.-')}-watch-{digest(name)[:20]}"
+    return name if short else f"{instance[:30].rstrip('.-')}-watch-{digest(name)}"
 
 
 def run_of_pod(name: str) -> str:
