@@ -9,17 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import yaml
-
 from faults.world import FAST, World, Wrong
-from support.cluster_under_test import ROOT, install_crds, served
+from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK
 from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
 from testbed.wait import wait_for
 
 Injection = Callable[[World], contextlib.AbstractContextManager[None]]
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 WRITES = ("POST", "PATCH", "PUT", "DELETE")
 STORM = 0.5
@@ -213,11 +210,7 @@ def crds_deleted(world: World) -> Iterator[None]:
     """The CRDs go with all policies and reports, and are applied again."""
     yield
     time.sleep(world.random.uniform(0.0, 1.0))
-    for file in sorted((ROOT / "crds").glob("*.yaml")):
-        name = yaml.safe_load(file.read_text())["metadata"]["name"]
-        with contextlib.suppress(ApiError):
-            world.rig.api.delete(f"{CRDS}/{name}")
-    wait_for(lambda: not served(world.rig.api), seconds=60, what="the CRDs gone")
+    delete_crds(world.rig.api)
     install_crds(world.rig.api)
     world.rig.policies.clear()
     world.rig.add_policy("faults", **FAST)

@@ -28,6 +28,7 @@ Object = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PER_NODE = ("nodereports", "nodeevidences")
 OURS = "nodegauge.dev/"
 VOLATILE = {
@@ -269,12 +270,29 @@ def install_crds(api: Rest) -> None:
     """Create the CRDs of this checkout where they are missing, and wait until the API server serves them."""
     if served(api):
         return
-    for file in sorted((ROOT / "crds").glob("*.yaml")):
-        crd = yaml.safe_load(file.read_text())
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for crd in _crds():
         with contextlib.suppress(ApiError):
-            api.create(path, crd)
+            api.create(CRDS, crd)
     wait_for(lambda: served(api), what="CRDs served")
+
+
+def delete_crds(api: Rest, *names: str) -> None:
+    """Delete these CRDs, by default all of this checkout, and wait until they are gone.
+
+    One that is on its way is no longer served, and cannot be made again yet."""
+    going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
+    for name in going:
+        with contextlib.suppress(ApiError):
+            api.delete(f"{CRDS}/{name}")
+
+    def there() -> set[str]:
+        return going & {crd["metadata"]["name"] for crd in api.get(CRDS)["items"]}
+
+    wait_for(lambda: not there() and not served(api), what="CRDs gone")
+
+
+def _crds() -> list[Object]:
+    return [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml"))]
 
 
 def served(api: Rest) -> bool:

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, answering, install_crds, served
+from support.cluster_under_test import GROUP, answering, delete_crds, install_crds
 from support.results import dgx1, h100
 from testbed.scripted import create_node
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")
 
 
@@ -215,9 +214,7 @@ def test_the_policy_of_higher_priority_wins_and_the_other_says_so(rig: Any) -> N
 def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
     """Without CRDs the operator waits and says which; it goes on when they come, and survives their going."""
     node = rig.add_node()
-    for name in NAMES:
-        rig.api.delete(f"{CRDS}/{name}")
-    wait_for(lambda: not served(rig.api), what="CRDs gone")
+    delete_crds(rig.api, *NAMES)
     with rig.kubelet(), rig.operator() as operator:
         wait_for(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
         assert NAMES[0] in operator.output()
@@ -225,9 +222,7 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
         install_crds(rig.api)
         rig.add_policy()
         rig.wait_up_to_date(node)
-        for name in NAMES:
-            rig.api.delete(f"{CRDS}/{name}")
-        wait_for(lambda: not served(rig.api), what="CRDs gone")
+        delete_crds(rig.api, *NAMES)
         wait_for(lambda: not rig.ours(node), what="labels gone with their policy")
         assert operator.running()
         install_crds(rig.api)
@@ -238,9 +233,7 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
 
 def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, control_plane: Any) -> None:
     """An account without rights on CRDs: exit code 1, and the missing CRD by its name."""
-    for name in NAMES:
-        rig.api.delete(f"{CRDS}/{name}")
-    wait_for(lambda: not served(rig.api), what="CRDs gone")
+    delete_crds(rig.api, *NAMES)
     account = {"metadata": {"name": "weak"}}
     rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", account)
     token = control_plane.service_account_token(rig.namespace, "weak")

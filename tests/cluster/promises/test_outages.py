@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import install_crds, served
+from support.cluster_under_test import delete_crds, install_crds
 from testbed.proxy import Refuse, RequestInfo, ResponseInfo
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES, REPORTS = "gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev"
 REFUSAL = Refuse(status=503, reason="ServiceUnavailable", message="etcd is away")
 
@@ -58,9 +57,7 @@ def test_a_crd_deleted_and_created_again_is_watched_again(rig: Any, gone: list[s
             node = rig.add_node()
             rig.add_policy()
             rig.wait_up_to_date(node)
-            for name in gone:
-                rig.api.delete(f"{CRDS}/{name}")
-            wait_for(lambda: not served(rig.api), what="CRDs gone")
+            delete_crds(rig.api, *gone)
             install_crds(rig.api)
         wait_for(lambda: operator.http("/readyz")[0] == 200, seconds=90, what="readiness")
         node = rig.add_node()
