@@ -6,6 +6,7 @@ Apart from `engine_nccl4py`, which knows the libraries: here are only addresses 
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from typing import Any
 
 from nodegauge_contract.nccl import Collective
@@ -15,7 +16,7 @@ STAGING = pattern.PERIOD * pattern.ELEMENT * 4096
 """Bytes per copy to a GPU: whole periods of the pattern, so that all pieces are equal."""
 
 
-class Checked:
+class Checked(ABC):
     """The part of an engine that checks data; the engine has the members.  `_size`: ranks in all; `_ranks`:
     those of this process, in the order of `_devices`, `_streams` and `_buffers`."""
 
@@ -25,11 +26,13 @@ class Checked:
     _streams: list[Any]
     _buffers: list[Any]
 
+    @abstractmethod
     def _view(self, address: int, size: int, *, of: Any) -> Any:
-        raise NotImplementedError
+        """`size` bytes of a GPU's buffer from `address` on."""
 
+    @abstractmethod
     def _pinned(self) -> Any:
-        raise NotImplementedError
+        """A buffer of the host for `STAGING` bytes."""
 
     def _fill(self, collective: str, here: int, count: int) -> None:
         """Write a rank's input; the rest of an all_gather is poisoned, so that old data is detected.
