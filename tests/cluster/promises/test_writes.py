@@ -149,7 +149,7 @@ def test_a_short_key_of_somebody_else_is_left_alone_and_reported(rig: Any) -> No
         wait_for(lambda: rig.ours(node).get(OURS + "interconnect") == "nvlink", what="our own key")
         assert rig.labels(node)["interconnect"] == "infiniband"
         assert rig.report(node)["status"]["desired"]["conflicts"] == ["interconnect"]
-        reported = "label interconnect=infiniband is not ours"
+        reported = "label interconnect=infiniband was set by another owner"
         wait_for(lambda: any(reported in e["note"] for e in rig.events(node)), what="the event")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
         wait_for(lambda: rig.ours(node) == {"interconnect": "infiniband"}, what="only the foreign one left")
