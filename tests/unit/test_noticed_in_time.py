@@ -56,19 +56,25 @@ async def test_a_node_that_waits_for_the_hour_is_tainted_as_it_passes(operator: 
     assert 3600 <= operator.loop.time() - began <= 3600 + SOON
 
 
+async def incident_of(fleet: CalmFleet, operator: VirtualTimeOperator, answer: str) -> str:
+    """Six nodes bad alike: the id of their incident, ten minutes later."""
+    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
+    for n in range(6):
+        await fleet.becomes(f"node-{n}", answer)
+    await operator.after(600)
+    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
+    return str(incident["id"])
+
+
 @on_virtual_time
 async def test_nodes_that_an_incident_held_back_follow_when_it_is_closed(
     operator: VirtualTimeOperator,
 ) -> None:
     """After another bad run, which a health pod makes; one that is no longer bad needs no taint."""
     fleet = CalmFleet(operator)
-    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
-    for n in range(6):
-        await fleet.becomes(f"node-{n}", LOST)
-    await operator.after(600)
+    incident = await incident_of(fleet, operator, LOST)
     assert not fleet.tainted("node-4")
-    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
-    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
+    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident}}})
     assert await fleet.until(lambda: fleet.tainted("node-4", "node-5")) <= RECHECK
 
 
@@ -78,15 +84,11 @@ async def test_what_an_incident_held_back_and_waits_for_load_costs_one_run(
 ) -> None:
     """A run that cannot tell is no reason for another one every minute."""
     fleet = CalmFleet(operator)
-    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
-    for n in range(6):
-        await fleet.becomes(f"node-{n}", "hot=b")
-    await operator.after(600)
-    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
+    incident = await incident_of(fleet, operator, "hot=b")
     for n in range(6):
         operator.cluster.results[f"node-{n}"] = saying("hot=n")
     operator.begun.clear()
-    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
+    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident}}})
     await operator.after(1200)
     assert sorted(node for _, node in operator.begun) == ["node-4", "node-5"]
 
