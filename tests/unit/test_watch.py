@@ -322,6 +322,7 @@ def test_a_running_health_pod_comes_first() -> None:
     operator.cluster.schedule(health)
     operator.after(pod, BAD)
     assert operator.runs == 1
+    operator.cluster.pass_time(1)
     operator.cluster.end(health, operator.cluster.result(health))
     operator.catch_up()
     operator.catch_up(granted=False)

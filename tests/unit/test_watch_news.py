@@ -111,6 +111,40 @@ def test_a_bad_report_of_a_node_whose_clock_is_behind_counts_once() -> None:
     assert (node.runs, node.taints) == (3, [])
 
 
+@pytest.mark.parametrize("ahead", [0.0, -30.0], ids=["in that second", "before it, by a clock set back"])
+@pytest.mark.parametrize("told", ["by an event", "by a list"])
+def test_the_next_report_of_a_pod_counts_though_it_ends_no_later_than_the_last(
+    ahead: float, told: str
+) -> None:
+    """The kubelet tells whole seconds, and starts a container that ended for the first time at once."""
+    node = Node()
+    node.pod.ahead = ahead
+    bad = saying("gpu-lost=b")
+    node.pod.reports(replace(bad, watch=WatchReport(at=7)), later=0.0)
+    if told == "by a list":
+        node.restart()
+    node.catch_up(granted=False)
+    assert (node.runs, node.taints) == (2, ["gpu-lost"])
+    node.pod.reports(NO_DRIVER, later=0.0)
+    if told == "by a list":
+        node.restart()
+    node.catch_up(granted=False)
+    assert (node.runs, node.probe["lastRun"]["outcome"]) == (3, "unknown")
+
+
+def test_a_report_counts_that_comes_in_the_second_of_a_health_pods_end() -> None:
+    """And once: not again after the next health pod, which could not read the node."""
+    node = Node()
+    health = node.begin_health_pod()
+    node.end_health_pod(health, replace(heard(node), watch=None))
+    lost = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetPowerUsage", message="gone")
+    node.pod.reports(made.with_gpu(heard(node, FATAL), 1, error=lost), later=0.0)
+    node.catch_up(granted=False)
+    assert (node.runs, set(node.taints)) == (3, {"gpu-lost"})
+    node.end_health_pod(node.begin_health_pod(), NO_DRIVER)
+    assert node.runs == 4
+
+
 @pytest.mark.parametrize("answer", ["", "gpu-lost=b"], ids=["passed", "had lost a GPU"])
 def test_what_an_earlier_node_of_this_name_reported_says_nothing_of_the_next(answer: str) -> None:
     """Its pod is still there: what that shows opens no node that joins closed, and closes none.  What the

@@ -46,6 +46,11 @@ class WatchView(Struct, frozen=True, kw_only=True):
         """The pod and the life of its container that ended last: each is judged once."""
         return f"{self.uid}/{self.ended_id}"
 
+    def follows(self, identity: str) -> bool:
+        """Whether the end with that identity was an earlier one of this pod: the kubelet tells of them in
+        their order, whatever its clock says."""
+        return identity.startswith(f"{self.uid}/") and identity != self.identity
+
     def ended_at(self, now: float) -> float:
         """When the container ended, epoch seconds: by the kubelet's clock where that can be true by ours."""
         latest = min(self.arrived or now, now)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Report, unstamp
+from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
@@ -205,7 +205,7 @@ class WatchSets:
         pod = self.pods.of(name, self.known.get(policy.name)) if policy else None
         if pod is None or pod.ended is None:
             return
-        if report is not None and _holds(report, pod, now=self._clock()):
+        if report is not None and watch.holds(report.status, pod, now=self._clock()):
             if pod.ended.message:
                 self.pods.judged(pod, report=report.uid)
         elif self.pods.judged_in(pod) not in ("", report.uid if report is not None else ""):
@@ -241,11 +241,3 @@ class WatchSets:
         log.log(error.log_level, "%s: %s; will try again", what, error)
         if again:
             self._due_at = self._clock() + RETRY_SECONDS
-
-
-def _holds(report: Report, pod: WatchView, *, now: float) -> bool:
-    """Whether the report knows this end of the container, or a later reading."""
-    health = report.status.probe(names.PROBE_HEALTH)
-    if health.last_run is None:
-        return False
-    return health.last_run.pod_uid == pod.identity or unstamp(health.read_at) >= pod.learned_at(now)

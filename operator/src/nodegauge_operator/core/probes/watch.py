@@ -18,7 +18,7 @@ from nodegauge_judge.history.xids import has_news, is_known, overtaking
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.probe_settings import HealthMode
-from nodegauge_operator.api.report import NEVER, Outcome, Run, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, Outcome, ProbeStatus, ReportStatus, Run, stamp, unstamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import ProbeDefaults, Terminated
@@ -56,18 +56,16 @@ ROLLED_AT_ONCE = "10%"
 def unjudged(context: Context) -> WatchView | None:
     """The node's watch pod, if how its container ended last may be news.
 
-    It is none if it was judged, was told of before the last reading, ended on an earlier node of this name or
-    longer ago than an interval, or brought no result: then the kubelet starts it again.  A health pod that
-    runs on the node comes first, and will bring the same.
+    It is none if the report holds it, or it ended on an earlier node of this name or longer ago than an
+    interval, or brought no result: then the kubelet starts it again.  A health pod that runs on the node
+    comes first, and will bring the same.
     """
     seen, before = context.watch, context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None or not context.policy.watches or not seen.ended.message:
         return None
-    last, known_at = before.last_run, seen.known_at(context.now)
-    if last is not None and last.pod_uid == seen.identity:
+    if holds(context.status, seen, now=context.now):
         return None
-    if last is not None and seen.learned_at(context.now) <= unstamp(before.read_at):
-        return None
+    known_at = seen.known_at(context.now)
     if known_at <= context.node.created_at and seen.created_at < context.node.created_at:
         return None
     if seen.ended.reason not in OF_THE_PROBE or context.now - known_at > context.interval_of(before.name):
@@ -78,6 +76,14 @@ def unjudged(context: Context) -> WatchView | None:
     return seen
 
 
+def holds(status: ReportStatus, seen: WatchView, *, now: float) -> bool:
+    """Whether this end of the container was judged, or another pod read the node after it was known."""
+    before = status.probe(names.PROBE_HEALTH)
+    if before.last_run is None or _follows(seen, before):
+        return False
+    return before.last_run.pod_uid == seen.identity or seen.learned_at(now) < unstamp(before.read_at)
+
+
 def reading(context: Context) -> EndedRun | None:
     """How the node's watch container ended last, as a run of the health probe, if that is news
     (`unjudged`): not if it is of an earlier boot, was judged in it, or was only asked to end, nor if it could
@@ -86,17 +92,18 @@ def reading(context: Context) -> EndedRun | None:
     seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None:
         return None
-    last, ended_at, known_at = before.last_run, seen.ended_at(context.now), seen.known_at(context.now)
+    ended_at = seen.ended_at(context.now)
     end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
-    if end is None or (last and known_at <= finished_at(before) and not (end.result and end.result.gpus)):
+    if end is None:
         return None
     history = History.decode(before.history) or History()
     if context.rebooted_since(before) and _boot(end) in {"", history.boot} - {context.node.boot_id}:
         return None
-    if end.result is not None and is_known(end.result, history):
-        return None
-    if known_at <= unstamp(before.read_at):
-        return None
+    if not _follows(seen, before):
+        if not (end.result and end.result.gpus) and seen.known_at(context.now) <= finished_at(before):
+            return None
+        if _is_older(seen, before, now=context.now) or (end.result and is_known(end.result, history)):
+            return None
     return EndedRun(
         run=Run(
             number=context.status.next_number(before.name),
@@ -115,7 +122,7 @@ def left_xids(context: Context) -> bool:
 
     All else that it says is older than what is known: a health pod reads the node (`with_xids`)."""
     seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
-    if seen is None or seen.ended is None or seen.known_at(context.now) > unstamp(before.read_at):
+    if seen is None or seen.ended is None or not _is_older(seen, before, now=context.now):
         return False
     end = _ending(seen, seen.ended, node=context.node.name, at=context.now)
     history = History.decode(before.history) or History()
@@ -130,10 +137,21 @@ def with_xids(context: Context, result: Result, *, run: Run, at: float) -> Resul
     seen = context.watch
     if seen is None or seen.ended is None or run.pod_uid == seen.identity or not context.policy.watches:
         return result
-    if seen.ended.reason not in OF_THE_PROBE or seen.known_at(context.now) > at:
+    if seen.ended.reason not in OF_THE_PROBE or seen.known_at(context.now) >= at:
         return result
     end = _ending(seen, seen.ended, node=context.node.name, at=at) if seen.ended.message else None
     return overtaking(result, end.result) if end is not None and end.result is not None else result
+
+
+def _follows(seen: WatchView, before: ProbeStatus) -> bool:
+    """Whether the last run was an earlier end of the same pod."""
+    return before.last_run is not None and seen.follows(before.last_run.pod_uid)
+
+
+def _is_older(seen: WatchView, before: ProbeStatus, *, now: float) -> bool:
+    """Whether the container ended before the last reading.  Times are whole seconds: what ended in the second
+    of that reading may be news."""
+    return not _follows(seen, before) and seen.known_at(now) < unstamp(before.read_at)
 
 
 def _boot(end: RunEnd) -> str:
