@@ -61,7 +61,7 @@ class WatchContainer:
         """The driver reports an Xid, to those who listen."""
         if self._listens:
             now = self._uptime(self._machine.document(self._cluster.clock()))
-            xids.add(self._state.xids, SeenXid(gpu=gpu, code=code, count=1, first=now, last=now))
+            xids.add(self._state, SeenXid(gpu=gpu, code=code, count=1, first=now, last=now))
             self._changed.set()
 
     def cut_off(self) -> None:

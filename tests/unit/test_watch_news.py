@@ -112,21 +112,21 @@ def test_a_bad_report_of_a_node_whose_clock_is_behind_counts_once() -> None:
 
 
 @pytest.mark.parametrize("ahead", [0.0, -30.0], ids=["in that second", "before it, by a clock set back"])
-@pytest.mark.parametrize("told", ["by an event", "by a list"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["by an event", "by a list"])
 def test_the_next_report_of_a_pod_counts_though_it_ends_no_later_than_the_last(
-    ahead: float, told: str
+    ahead: float, restarts: bool
 ) -> None:
     """The kubelet tells whole seconds, and starts a container that ended for the first time at once."""
     node = Node()
     node.pod.ahead = ahead
     bad = saying("gpu-lost=b")
     node.pod.reports(replace(bad, watch=WatchReport(at=7)), later=0.0)
-    if told == "by a list":
+    if restarts:
         node.restart()
     node.catch_up(granted=False)
     assert (node.runs, node.taints) == (2, ["gpu-lost"])
     node.pod.reports(NO_DRIVER, later=0.0)
-    if told == "by a list":
+    if restarts:
         node.restart()
     node.catch_up(granted=False)
     assert (node.runs, node.probe["lastRun"]["outcome"]) == (3, "unknown")

@@ -20,7 +20,7 @@ def came(at: float, *, code: int = 79, gpu: int = 0, uuid: str = "", count: int 
 def reported(state: State, *new: SeenXid, now: float, uuids: tuple[str, ...] = ("a", "b")) -> ResultBuilder:
     """A report of a machine with these GPUs, after these Xids."""
     for one in new:
-        xids.add(state.xids, one)
+        xids.add(state, one)
     result = ResultBuilder(probe="health", run="", node="")
     for index, uuid in enumerate(uuids):
         gpu = GpuBuilder(index)
@@ -50,6 +50,17 @@ def test_each_report_repeats_those_before_it_for_four_intervals() -> None:
     assert second.gpus[0].xids.value.counts[0].count == 1
     assert repeated(reported(state, now=101 + 4 * INTERVAL)) == [(0, 101), (0, 5000)]
     assert repeated(reported(state, now=102 + 4 * INTERVAL)) == [(0, 5000)]
+
+
+def test_an_xid_in_the_second_of_a_report_is_told_from_those_in_it() -> None:
+    """Whoever missed the second report knows by the third that this Xid was not in the first."""
+    state = State(boot_id="b")
+    assert reported(state, came(100.2), now=100.4).watch == WatchReport(at=100)
+    second, third = (reported(state, *new, now=100.9) for new in ([came(100.7)], []))
+    assert second.watch is not None
+    assert third.watch is not None
+    assert second.gpus[0].xids.value.counts[0].last == second.watch.at == third.watch.at == 101
+    assert repeated(third) == [(0, 100), (0, 101)]
 
 
 def test_a_gpu_is_named_by_the_index_that_it_has_now() -> None:

@@ -146,7 +146,7 @@ class Watcher:
         taken, now = self._reader.take_xids(), kernel.boottime_ms() / 1000
         for gpu, code, uuid in taken:
             one = SeenXid(gpu=gpu, code=code, count=1, first=now, last=now, uuid=uuid)
-            xids.add(self._state.xids, one)
+            xids.add(self._state, one)
         if taken:
             self._note(sorted({schedule.xid_name(one.gpu, one.code) for one in taken}), now=now)
             self._save()

@@ -35,7 +35,8 @@ class State(Struct, kw_only=True):
 
     `reported`: the last report; `reports`: how often these values were reported; `confirmed`: confirmations
     so far.  `changes`: when each name changed lately; `ends`: the last reports.  `xids`: not reported yet;
-    `reported_xids`: to be repeated, oldest first.
+    `reported_xids`: to be repeated, oldest first; `reported_until`: the second up to which
+    all are.
     """
 
     version: int = VERSION
@@ -48,6 +49,7 @@ class State(Struct, kw_only=True):
     ends: list[float] = []
     xids: list[SeenXid] = []
     reported_xids: list[SeenXid] = []
+    reported_until: int = -1
 
 
 def load(path: Path, *, boot_id: Text) -> State | None:

@@ -23,15 +23,18 @@ REPEATED_INTERVALS, REPEATED_S = 4, 3600.0
 project: an Xid by itself brings one report, and the one after it may be an interval later."""
 
 
-def add(xids: list[SeenXid], new: SeenXid) -> None:
-    """One more, among those that are not reported yet."""
-    for one in xids:
+def add(state: State, new: SeenXid) -> None:
+    """One more, among those that are not reported yet: in a second after that of the last report, because
+    readers tell by whole seconds what that had."""
+    earliest = state.reported_until + 1
+    new.first, new.last = max(new.first, earliest), max(new.last, earliest)
+    for one in state.xids:
         if one.code == new.code and _is_of(one, gpu=new.gpu, uuid=new.uuid):
             one.count += new.count
             one.last = new.last
             return
-    if len(xids) < MOST_NEW:
-        xids.append(new)
+    if len(state.xids) < MOST_NEW:
+        state.xids.append(new)
 
 
 def report(result: ResultBuilder, state: State, *, now: float, interval: float) -> None:
@@ -47,7 +50,9 @@ def report(result: ResultBuilder, state: State, *, now: float, interval: float) 
             count = XidCount(count=one.count, first=int(one.first), last=int(one.last))
             counters.set_xid(gpu, one.code, count)
     repeated = [_repeated(one, gpu) for one in earlier if (gpu := _gpu_of(one, result.gpus)) is not None]
-    result.watch = WatchReport(at=int(now), repeated=repeated) if result.gpus else None
+    if result.gpus:
+        state.reported_until = max([state.reported_until, int(now), *(int(one.last) for one in state.xids)])
+        result.watch = WatchReport(at=state.reported_until, repeated=repeated)
     state.reported_xids = _fewer([*earlier, *sorted(state.xids, key=lambda one: one.last)])
     state.xids = []
 
