@@ -97,11 +97,12 @@ def test_a_node_that_waits_for_its_driver_upgrade_is_watched_on(watched: Any) ->
     [
         (UPGRADE_STATE, "cordon-required", "pod-restart-required", "upgrade-done", "550.90.07"),
         (DEPLOY, "paused-for-driver-upgrade", "paused-for-driver-upgrade", "true", "550.163.01"),
+        (UPGRADE_STATE, "by-hand", "by-hand", None, "550.90.07"),
     ],
-    ids=["upgrade controller", "driver pod alone"],
+    ids=["upgrade controller", "driver pod alone", "an administrator, as docs/install.md says"],
 )
 def test_a_driver_upgrade_meets_no_open_session(
-    watched: Any, key: str, begins: str, goes_on: str, over: str, version: str
+    watched: Any, key: str, begins: str, goes_on: str, over: str | None, version: str
 ) -> None:
     """The container ends at once and the driver can be unloaded; the node keeps its marks without a driver,
     and a new pod reads it under the new one."""
