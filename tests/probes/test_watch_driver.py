@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -67,6 +68,28 @@ def test_an_xid_is_reported_though_the_reading_hangs(watch: On) -> None:
     assert {"xid", "call-hung"} <= {finding.code for finding in judge_health(ended.result).findings}
     stored = on.stored()
     assert (stored["xids"], [one["code"] for one in stored["reported_xids"]]) == ([], [79])
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetCount_v2", "nvmlDeviceGetTemperature"])
+def test_an_xid_is_reported_that_comes_while_a_look_hangs(watch: On, call: str) -> None:
+    """As when a GPU falls off the bus: the call under way does not return, and then comes the Xid."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+
+    def fails() -> None:
+        on.probe.hardware.fault("hung-call", call=call)
+        time.sleep(0.5)
+        on.probe.hardware.fault("xid", gpu=1, number=79)
+
+    ended = on.after(fails, "--deadline", "6")
+    assert ended.result is not None
+    assert ended.result.problem is not None
+    assert ended.result.problem.call == call.removesuffix("_v2")
+    assert [gpu.xids.seen for gpu in ended.result.gpus] == [[], [79]]
+    assert {"xid", "call-hung"} <= {finding.code for finding in judge_health(ended.result).findings}
+    again = on.life("--deadline", "6").result
+    assert again is not None
+    assert again.gpus == []
 
 
 def test_an_xid_waits_for_the_next_life_if_the_container_is_asked_to_end(watch: On) -> None:

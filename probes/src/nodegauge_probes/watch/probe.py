@@ -30,6 +30,8 @@ NAME = "watch"
 STDERR = 2
 LONGEST_WAIT_S = 0.5
 """Of one call that waits for events, and at most half of the time after which a call counts as hung."""
+QUEUED_S = 1.0
+"""How long to ask for the Xids that came while a call hung: this call may hang too."""
 SHORTEST_PAUSE = 0.5
 """Share of `--poll` that is waited even if a look took longer."""
 
@@ -81,10 +83,10 @@ class Watcher:
 
     def run(self, result: ResultBuilder) -> None:
         """Until a report."""
+        self._watch.before_exit.append(partial(self._cut_short, result))
         decision = self._wait()
         say(decision.why)
         values = dict(self._reader.values)
-        self._watch.before_exit.append(partial(self._cut_short, result))
         self._watch.begin()
         try:
             health.measure(result, watch=self._watch, settings=self._reading)
@@ -99,10 +101,18 @@ class Watcher:
             self._reader.close()
 
     def _cut_short(self, result: ResultBuilder) -> None:
-        """A call hangs, or the deadline has passed: report the Xids with what was read, for the next reading
-        may end alike.  After SIGTERM nobody reads the document."""
+        """A call hangs, or the deadline has passed: report the Xids with what was read, for the next life may
+        end alike.  After SIGTERM nobody reads the document."""
         asked = result.problem is not None and result.problem.kind == ProblemKind.TERMINATED
-        if result.gpus and not asked and self._reported.acquire(blocking=False):
+        if asked or not self._reported.acquire(blocking=False):
+            return
+        queued = threading.Thread(target=self._reader.wait, args=(0,), daemon=True)
+        queued.start()
+        queued.join(QUEUED_S)
+        self._take_xids()
+        if self._state.xids and not result.gpus:
+            result.gpus = self._reader.identified()
+        if result.gpus:
             self._report_xids(result)
             self._save()
 

@@ -223,6 +223,13 @@ class Reader:
         uuids = [gpu.limits.identity.uuid for gpu in self._gpus if gpu.device is device]
         return next((uuid for uuid in uuids if isinstance(uuid, str)), "")
 
+    def identified(self) -> list[GpuBuilder]:
+        """The GPUs of the open session: who each is, and nothing else."""
+        builders = [GpuBuilder(gpu.device.index) for gpu in self._gpus]
+        for builder, gpu in zip(builders, self._gpus, strict=True):
+            builder.identity = gpu.limits.identity
+        return builders
+
     def take_xids(self) -> list[Xid]:
         """The Xids since the last time."""
         taken, self._xids = self._xids, []
