@@ -452,12 +452,17 @@ def test_without_a_daemonset_health_pods_read_the_nodes_as_in_mode_periodic(was_
     assert waits == [START_GRACE, 900, 900]
 
 
-class Missing(Watched):
-    """A node whose container reported an hour ago, and a new operator whose every DaemonSet is refused."""
+class Refused(Watched):
+    """A node whose container reported an hour ago, and a new operator whose every DaemonSet is refused; it
+    finds that of its policy (`owner`: of another one), or none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, owner: str = "") -> None:
         super().__init__()
         self.after(WatchPod(self.cluster))
+        ((name, made),) = self.cluster.objects[DAEMONSETS].items()
+        [policy] = made["metadata"]["ownerReferences"]
+        references = [policy | {"uid": owner or policy["uid"]}]
+        self.cluster.change(DAEMONSETS, name, {"metadata": {"ownerReferences": references}})
         self.cluster.pass_time(HOUR)
         self.restart()
         refuse_daemonsets(self)
@@ -477,7 +482,8 @@ class Missing(Watched):
 
 def test_a_daemonset_that_is_refused_for_a_moment_costs_no_pod() -> None:
     """Neither while it is missed, nor once it is there and cannot be applied again."""
-    operator = Missing()
+    operator = Refused()
+    operator.cluster.objects[DAEMONSETS].clear()
     operator.keep()
     operator.keep(later=START_GRACE - 1)
     operator.heal()
@@ -489,10 +495,22 @@ def test_a_daemonset_that_is_refused_for_a_moment_costs_no_pod() -> None:
 
 def test_nodes_are_read_by_pods_as_soon_as_their_daemonset_is_no_longer_waited_for() -> None:
     """Their own timers are those of mode Watch, hours later."""
-    operator = Missing()
+    operator = Refused()
+    operator.cluster.objects[DAEMONSETS].clear()
     operator.keep()
     operator.keep(later=START_GRACE)
     assert (operator.wakes, len(operator.run_pods)) == (2, 1)
+
+
+@pytest.mark.parametrize(("owner", "pods"), [("", 0), ("another-uid", 1)], ids=["its own", "another's"])
+def test_a_new_operator_hears_the_daemonset_of_its_policy_though_it_cannot_apply_it(
+    owner: str, pods: int
+) -> None:
+    """No pod has to read its nodes: its containers go on."""
+    operator = Refused(owner=owner)
+    operator.keep()
+    operator.keep(later=START_GRACE)
+    assert len(operator.run_pods) == pods
 
 
 def test_a_message_that_was_judged_is_not_kept() -> None:

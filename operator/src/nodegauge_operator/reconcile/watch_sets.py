@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -174,13 +175,16 @@ class WatchSets:
             try:
                 made = await daemonsets.apply(self._client, manifest)
             except KubeError as error:
-                is_gone = there is not None and manifest["metadata"]["name"] not in there
-                if known is None or (known.uid and is_gone):
-                    self.known[name] = WatchSet(uid="", since=self._clock())
-                self._failed(f"no watch DaemonSet for policy {name}: health pods read its nodes", error)
-            else:
-                since = unstamp(made.get("creationTimestamp", "")) or self._clock()
-                self.known[name] = WatchSet(uid=made["uid"], since=since)
+                self._failed(f"the watch DaemonSet of policy {name} cannot be applied", error)
+                if there is None and known is not None:
+                    continue
+                made = (there or {}).get(manifest["metadata"]["name"], {})
+                if policy.uid not in [owner["uid"] for owner in made.get("ownerReferences") or ()]:
+                    if known is None or known.uid:
+                        self.known[name] = WatchSet(uid="", since=self._clock())
+                    continue
+            since = unstamp(made.get("creationTimestamp", "")) or self._clock()
+            self.known[name] = WatchSet(uid=made["uid"], since=since)
         state = {name: (known.uid, self._is_awaited(known)) for name, known in self.known.items()}
         if state != self._announced:
             self._announced = state
@@ -226,8 +230,8 @@ class WatchSets:
             else:
                 self.pods.put(replace(pod, gone=True))
 
-    async def _delete_others(self, wanted: dict[str, Policy]) -> set[str]:
-        """Delete the DaemonSets that nobody wants; the names of those that stay."""
+    async def _delete_others(self, wanted: dict[str, Policy]) -> dict[str, dict[str, Any]]:
+        """Delete the DaemonSets that nobody wants; the metadata of those that stay, by name."""
         defaults = self._defaults
         unread = self._cache.policy_errors.keys() - self._policies.keys()
         keep = {
@@ -235,12 +239,12 @@ class WatchSets:
         }
         for name in self.known.keys() - wanted.keys():
             del self.known[name]
-        there = set()
+        there = {}
         async for made in daemonsets.each(
             self._client, namespace=defaults.namespace, instance=defaults.instance
         ):
             if made["name"] in keep:
-                there.add(made["name"])
+                there[made["name"]] = made
             else:
                 await daemonsets.delete(
                     self._client, namespace=defaults.namespace, name=made["name"], uid=made["uid"]
