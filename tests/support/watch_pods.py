@@ -19,16 +19,16 @@ class WatchPod:
     def __init__(self, cluster: FakeCluster, node: str = "node-1", *, owner: str = "") -> None:
         self._cluster, self.node = cluster, node
         ((name, made),) = cluster.objects[DAEMONSETS].items()
-        uid, template = owner or made["metadata"]["uid"], made["spec"]["template"]
+        uid = owner or made["metadata"]["uid"]
         self._restarts, self.ahead = 0, 0.0
         """`ahead`: seconds of the node's clock before the operator's."""
         body: Body = {
             "metadata": {
                 "name": f"{name}-{node}-{len(cluster.objects[PODS])}",
-                "labels": template["metadata"]["labels"],
+                "labels": made["spec"]["template"]["metadata"]["labels"],
                 "ownerReferences": [{"kind": "DaemonSet", "name": name, "uid": uid, "controller": True}],
             },
-            "spec": {"nodeName": node, "containers": template["spec"]["containers"]},
+            "spec": {"nodeName": node},
         }
         self.uid = cluster.create(PODS, body)["metadata"]["uid"]
         self.name = body["metadata"]["name"]
@@ -54,5 +54,5 @@ class WatchPod:
             self._cluster.pod_status(self.name, {"phase": "Running", "containerStatuses": statuses})
 
     def _running(self, ended: Body) -> Body:
-        running = {"running": {"startedAt": stamp(self._cluster.clock() + self.ahead)}}
+        running = {"running": {"startedAt": stamp(self._cluster.clock())}}
         return {"state": running, "lastState": {"terminated": ended}, "restartCount": self._restarts}

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind, Result
+from nodegauge_contract import Problem, ProblemKind
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
-from support.api_server import NODES, POLICIES
+from support.api_server import NODES
 from support.objects import (
     BUSY,
     INTERVAL,
@@ -27,8 +27,6 @@ from support.objects import (
     read,
 )
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
-from support.watch_pods import WatchPod
-from support.watched import Watched
 
 NODE = make_node()
 TAINTS: dict[str, Any] = {"taints": {"causes": {"unreadable": "NoSchedule"}}}
@@ -38,14 +36,9 @@ UNREADABLE = ["unhealthy=unreadable:NoSchedule"]
 GOOD = read(made.titan())
 
 
-def problem_result(kind: ProblemKind) -> Result:
-    """What a probe writes that met this problem."""
-    return replace(made.titan(), gpus=[], problem=Problem(kind=kind, message="in trouble"))
-
-
 def problem(kind: ProblemKind) -> RunEnd:
     """The end of a run that ended with this problem."""
-    return read(problem_result(kind))
+    return read(replace(made.titan(), gpus=[], problem=Problem(kind=kind, message="in trouble")))
 
 
 def lost(reason: str, outcome: Outcome = Outcome.UNKNOWN) -> RunEnd:
@@ -201,45 +194,6 @@ def test_a_policy_that_observes_says_so_in_the_report_alone() -> None:
     """As for any other cause."""
     report = after(GOOD, *[HUNG] * RUNS, policy=ASKING.of(TAINTS | {"mode": "Observe"}), slot=False)
     assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
-
-
-HOUR = 3600.0
-
-
-@pytest.mark.parametrize(
-    "peer", ["is watched", "is not ready", "has another image", "starts again and again"]
-)
-def test_in_mode_watch_a_peer_that_is_watched_is_read_all_the_time(peer: str) -> None:
-    """With two nodes it takes as long as in mode Periodic, though calm nodes report every two hours."""
-    operator = Watched(**TAINTS)
-    operator.cluster.add_node("node-2", gpus="yes")
-    ours, other = WatchPod(operator.cluster), WatchPod(operator.cluster, "node-2")
-    for pod in (ours, other):
-        pod.reports(made.titan())
-        operator.catch_up(pod.node)
-    if peer == "is not ready":
-        operator.cluster.change(NODES, "node-2", {"status": {"conditions": [{"type": "Ready"}]}})
-    if peer == "has another image":
-        operator.cluster.change(
-            POLICIES, "default", {"spec": {"podTemplate": {"image": "registry.example.com/probe:2"}}}
-        )
-    began = operator.cluster.now
-    ours.reports(problem_result(ProblemKind.CALL_HUNG))
-    operator.catch_up(granted=False)
-    while not operator.taints and operator.cluster.now < began + 3 * HOUR:
-        operator.wait()
-        if peer == "starts again and again":
-            other.ends("", code=1)
-            operator.deliver()
-        operator.reconcile()
-        (run,) = operator.run_pods
-        operator.cluster.schedule(run)
-        operator.cluster.pass_time(5)
-        operator.cluster.results["node-1"] = problem_result(ProblemKind.CALL_HUNG)
-        operator.cluster.end(run, operator.cluster.result(run))
-        operator.catch_up(granted=False)
-    assert operator.taints == (["unreadable"] if peer == "is watched" else [])
-    assert peer != "is watched" or operator.cluster.now < began + 1.25 * HOUR
 
 
 @pytest.mark.parametrize(("sick", "tainted"), [(1, 1), (6, 0)])

@@ -26,8 +26,7 @@ class WatchView(Struct, frozen=True, kw_only=True):
     """A watch pod, trimmed.  `owner_uid`: of the DaemonSet that controls it; `node`: where it is bound.
 
     `ended`: how its container last ended, None before; `ended_id` tells that end from those before;
-    `arrived`: when an event brought it, epoch seconds, 0.0 if a list did.  `image`: of its container, which
-    runs since `running_since`, 0.0 if it does not.
+    `arrived`: when an event brought it, epoch seconds, 0.0 if a list did.
     """
 
     name: str
@@ -39,8 +38,6 @@ class WatchView(Struct, frozen=True, kw_only=True):
     ended: Terminated | None = None
     ended_id: str = ""
     arrived: float = 0.0
-    image: str = ""
-    running_since: float = 0.0
     deleting: bool = False
     gone: bool = False
 
@@ -81,8 +78,6 @@ def watch_view(body: Mapping[str, Any], *, gone: bool = False) -> WatchView | No
     container: Mapping[str, Any] = next((c for c in statuses if c.get("name") == names.PROBE_CONTAINER), {})
     ends = ((container.get(state) or {}).get("terminated") for state in ("state", "lastState"))
     ended: Mapping[str, Any] = next((end for end in ends if end), {})
-    containers = body["spec"].get("containers") or ()
-    running = (container.get("state") or {}).get("running") or {}
     return WatchView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -92,8 +87,6 @@ def watch_view(body: Mapping[str, Any], *, gone: bool = False) -> WatchView | No
         created_at=unstamp(metadata.get("creationTimestamp", "")),
         ended=terminated_view(ended or None),
         ended_id=str(ended.get("containerID") or ended.get("finishedAt") or "")[-SHORT_ID:],
-        image=next((c.get("image") or "" for c in containers if c.get("name") == names.PROBE_CONTAINER), ""),
-        running_since=unstamp(running.get("startedAt") or ""),
         deleting=bool(metadata.get("deletionTimestamp")),
         gone=gone,
     )

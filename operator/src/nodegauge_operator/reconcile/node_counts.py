@@ -6,7 +6,7 @@ Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and onl
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 
 from msgspec import Struct, field
 
@@ -206,13 +206,10 @@ class NodeCounters:
         """
         return min(self._of(policy).read_at[last_run_read].values(), default=0.0)
 
-    def last_read(self, policy: str, *, but: str, now: float, looks_at: Callable[[str], bool]) -> float:
-        """When a node was last read, `but` this one and those whose last run failed; epoch seconds.
-        `looks_at`: whether one is read all the time."""
-        read = [(name, at) for name, at in self._of(policy).read_at[True].items() if name != but]
-        if any(looks_at(name) for name, _ in read):
-            return now
-        return max((at for _, at in read if at <= now + SKEW_SECONDS), default=0.0)
+    def last_read(self, policy: str, *, but: str, now: float) -> float:
+        """When a node was last read, `but` this one and those whose last run failed; epoch seconds."""
+        read = self._of(policy).read_at[True].items()
+        return max((at for name, at in read if name != but and at <= now + SKEW_SECONDS), default=0.0)
 
     def _of(self, policy: str) -> PolicyCounts:
         self._update()

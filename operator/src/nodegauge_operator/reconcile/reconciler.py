@@ -181,7 +181,7 @@ class Reconciler:
             peers=partial(self._peers.of, but=name),
             clock_peers=partial(self._clock_peers.of, but=name),
             load_peers=partial(self._load_peers.of, but=name),
-            last_peer_read=partial(self._last_read, policy, but=name) if policy else float,
+            last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             incidents=self.breaker.holding(name),
             posted=self._posted.get(name, ("", "")),
@@ -198,10 +198,10 @@ class Reconciler:
             watch_since=watch_set.since if watch_set else 0.0,
         )
 
-    def _last_read(self, policy: Policy, *, but: str) -> float:
+    def _last_read(self, policy: Policy | None, *, but: str) -> float:
         """When another node of the policy was last read, epoch seconds."""
-        counters, looks_at = self.gate_budget.counters, partial(self.watch_sets.looks_at, policy)
-        return counters.last_read(policy.name, but=but, now=self._clock(), looks_at=looks_at)
+        counters = self.gate_budget.counters
+        return counters.last_read(policy.name, but=but, now=self._clock()) if policy else 0.0
 
     def _is_foreign(self, name: str) -> bool:
         """Whether the node's report says that another installation writes there."""

@@ -35,8 +35,6 @@ RETRY_SECONDS = 10.0
 MISSING_SECONDS = 300.0
 """After so long without a DaemonSet health pods take its place.  Chosen by this project: longer than an API
 server restarts, and as long as a pod may take to start."""
-LOOKED_SECONDS = 60.0
-"""Chosen by this project: longer than a call of the driver may take (30 s for the first ones)."""
 
 
 class WatchSet(Struct, frozen=True, kw_only=True):
@@ -200,15 +198,6 @@ class WatchSets:
     def _is_awaited(self, known: WatchSet) -> bool:
         """Whether the DaemonSet is missing for no longer than a pod may take to start."""
         return not known.uid and self._clock() < known.since + MISSING_SECONDS
-
-    def looks_at(self, policy: Policy, name: str) -> bool:
-        """Whether a container reads the node all the time, with the image that the policy names now: if the
-        driver fails or hangs, it ends before `LOOKED_SECONDS` are over."""
-        node, pod = self._cache.nodes.get(name), self.pods.of(name, self.known.get(policy.name))
-        if node is None or not node.ready or pod is None:
-            return False
-        is_new = pod.image == watch.image(policy, self._defaults)
-        return is_new and 0 < pod.running_since <= self._clock() - LOOKED_SECONDS
 
     async def keep_message(self, name: str) -> None:
         """Keep the message of the node's watch pod until its report holds what it brought.
