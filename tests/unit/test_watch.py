@@ -452,6 +452,18 @@ def test_without_a_daemonset_health_pods_read_the_nodes_as_in_mode_periodic(was_
     assert waits == [START_GRACE, 900, 900]
 
 
+def test_a_daemonset_that_is_known_stays_known_if_the_api_server_answers_nothing() -> None:
+    """Neither the list nor the apply: its containers speak for their nodes as before."""
+    operator = Watched()
+    operator.after(WatchPod(operator.cluster))
+    operator.client.refuse = lambda _, path: Forbidden("no", status=403) if "daemonsets" in path else None
+    operator.keep_watch_sets()
+    operator.cluster.pass_time(HOUR)
+    operator.keep_watch_sets()
+    operator.catch_up()
+    assert operator.run_pods == []
+
+
 class Refused(Watched):
     """A node whose container reported an hour ago, and a new operator whose every DaemonSet is refused; it
     finds that of its policy (`owner`: of another one), or none."""

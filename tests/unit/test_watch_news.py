@@ -132,6 +132,51 @@ def test_the_next_report_of_a_pod_counts_though_it_ends_no_later_than_the_last(
     assert (node.runs, node.probe["lastRun"]["outcome"]) == (3, "unknown")
 
 
+def test_a_failed_report_counts_once_though_the_nodes_clock_is_ahead_and_the_operator_new() -> None:
+    """A list does not tell when it came."""
+    node = Node()
+    node.pod.ahead = 600.0
+    node.pod.reports(NO_DRIVER)
+    node.catch_up(granted=False)
+    node.end_health_pod(node.begin_health_pod(), NO_DRIVER)
+    node.cluster.pass_time(60)
+    node.restart()
+    node.catch_up(granted=False)
+    assert node.runs == 3
+
+
+def test_a_failed_report_is_older_than_the_reading_that_follows_in_its_second() -> None:
+    """The node's clock is a little ahead."""
+    node = Node()
+    node.pod.ahead = 2.0
+    health = node.begin_health_pod()
+    node.cluster.pass_time(0.3)
+    node.pod.reports(NO_DRIVER, later=0.0)
+    node.deliver()
+    node.cluster.pass_time(0.4)
+    node.cluster.results["node-1"] = replace(heard(node), watch=None)
+    pod = node.cluster.objects[PODS][health]
+    node.cluster.end(pod, node.cluster.result(pod))
+    node.catch_up(granted=False)
+    node.catch_up(granted=False)
+    assert (node.runs, node.probe["lastRun"]["outcome"]) == (2, "read")
+
+
+def test_a_report_from_the_second_of_a_health_pods_end_is_judged_after_it() -> None:
+    """With all that it says: the pod's run takes no Xids from it."""
+    node = Node()
+    health = node.begin_health_pod()
+    node.cluster.results["node-1"] = replace(heard(node), watch=None)
+    node.cluster.pass_time(3)
+    lost = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetPowerUsage", message="gone")
+    node.pod.reports(made.with_gpu(heard(node, FATAL), 1, error=lost), later=0.0)
+    pod = node.cluster.objects[PODS][health]
+    node.cluster.end(pod, node.cluster.result(pod))
+    node.catch_up(granted=False)
+    node.catch_up(granted=False)
+    assert [gate["code"] for gate in node.status["gates"]] == ["gpu-lost", "xid"]
+
+
 def test_a_report_counts_that_comes_in_the_second_of_a_health_pods_end() -> None:
     """And once: not again after the next health pod, which could not read the node."""
     node = Node()

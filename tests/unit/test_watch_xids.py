@@ -63,6 +63,16 @@ def test_an_xid_in_the_second_of_a_report_is_told_from_those_in_it() -> None:
     assert repeated(third) == [(0, 100), (0, 101)]
 
 
+def test_a_report_without_gpus_ends_no_second_early() -> None:
+    """The next one covers the Xid that came with it, so that the one after that tells nobody of it again."""
+    state = State(boot_id="b")
+    reported(state, now=100.2)
+    reported(state, came(100.4), now=100.5, uuids=())
+    third = reported(state, now=100.9)
+    assert third.watch is not None
+    assert (third.watch.at, repeated(third)) == (101, [(0, 101)])
+
+
 def test_a_gpu_is_named_by_the_index_that_it_has_now() -> None:
     """GPU a is gone, and what was GPU 1 is GPU 0: its Xids are its own, and nobody is given those of a."""
     state = State(boot_id="b")

@@ -58,7 +58,7 @@ class CallWatch:
         self.now: Call | None = None
         self.last = ""
         self.before_exit: list[Callable[[], None]] = []
-        """Called before the process exits at once, for example to kill children; must not wait."""
+        """Called before the process exits at once, for example to kill children; must end within a second."""
         self._awake = self.began
         self._limits = min(CALL_LIMIT_S, deadline / 3), min(OPENING_LIMIT_S, deadline * 2 / 3)
 

@@ -58,9 +58,10 @@ class WatchView(Struct, frozen=True, kw_only=True):
         return max(min(finished_at or latest, latest), min(self.created_at, now))
 
     def known_at(self, now: float) -> float:
-        """`ended_at`, to compare with other runs; when it arrived, if the node's clock is wrong."""
+        """`ended_at`, to compare with other runs; when it arrived, if the node's clock is wrong.  In whole
+        seconds, as theirs."""
         ended_at = self.ended_at(now)
-        return self.arrived if self.arrived - ended_at > CLOCK_DIFFERS else ended_at
+        return float(int(self.arrived if self.arrived - ended_at > CLOCK_DIFFERS else ended_at))
 
     def learned_at(self, now: float) -> float:
         """When the operator knew of it: as `known_at`, unless an event brought it later."""

@@ -31,7 +31,7 @@ STDERR = 2
 LONGEST_WAIT_S = 0.5
 """Of one call that waits for events, and at most half of the time after which a call counts as hung."""
 QUEUED_S = 1.0
-"""How long to ask for the Xids that came while a call hung: this call may hang too."""
+"""How long to wait, if a call hangs, for the other thread and for the Xids that came meanwhile."""
 SHORTEST_PAUSE = 0.5
 """Share of `--poll` that is waited even if a look took longer."""
 
@@ -68,8 +68,8 @@ class Watcher:
         self._watch = watch
         self._reading = settings.reading
         self._options = settings.options
-        self._reported = threading.Lock()
-        """Held from the first report on: the main thread may write one when a call hangs."""
+        self._lock = threading.Lock()
+        """Held to change the state, and for good by the thread that reports: the main one if a call hangs."""
         boot_id = kernel.boot_id(settings.reading.procfs)
         known = state.load(self._options.state, boot_id=boot_id)
         self._state = known or State(boot_id=boot_id if isinstance(boot_id, str) else "")
@@ -92,24 +92,24 @@ class Watcher:
             health.measure(result, watch=self._watch, settings=self._reading)
         finally:
             self._reader.wait(0)
-            if self._reported.acquire(blocking=False):
-                self._take_xids()
-                now = self._report_xids(result)
-                shown = {name: (v.level, v.shown) for name, v in values.items()}
-                schedule.reported(self._state, decision, values=shown, now=now)
-                self._save()
+            self._lock.acquire()
+            self._add_xids()
+            now = self._report_xids(result)
+            shown = {name: (v.level, v.shown) for name, v in values.items()}
+            schedule.reported(self._state, decision, values=shown, now=now)
+            self._save()
             self._reader.close()
 
     def _cut_short(self, result: ResultBuilder) -> None:
         """A call hangs, or the deadline has passed: report the Xids with what was read, for the next life may
         end alike.  After SIGTERM nobody reads the document."""
         asked = result.problem is not None and result.problem.kind == ProblemKind.TERMINATED
-        if asked or not self._reported.acquire(blocking=False):
+        if asked or not self._lock.acquire(timeout=QUEUED_S / 2):
             return
         queued = threading.Thread(target=self._reader.wait, args=(0,), daemon=True)
         queued.start()
-        queued.join(QUEUED_S)
-        self._take_xids()
+        queued.join(QUEUED_S / 2)
+        self._add_xids()
         if self._state.xids and not result.gpus:
             result.gpus = self._reader.identified()
         if result.gpus:
@@ -149,9 +149,10 @@ class Watcher:
                 return decision
             longest = min(LONGEST_WAIT_S, self._watch.call_limit / 2)
             self._reader.wait(max(0.0, min(next_look - time.monotonic(), longest)))
-            self._take_xids()
+            with self._lock:
+                self._add_xids()
 
-    def _take_xids(self) -> None:
+    def _add_xids(self) -> None:
         """New Xids into the state and its file, so that they outlive a killed container."""
         taken, now = self._reader.take_xids(), kernel.boottime_ms() / 1000
         for gpu, code, uuid in taken:

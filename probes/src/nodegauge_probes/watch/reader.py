@@ -225,9 +225,10 @@ class Reader:
 
     def identified(self) -> list[GpuBuilder]:
         """The GPUs of the open session: who each is, and nothing else."""
-        builders = [GpuBuilder(gpu.device.index) for gpu in self._gpus]
-        for builder, gpu in zip(builders, self._gpus, strict=True):
-            builder.identity = gpu.limits.identity
+        builders = []
+        for gpu in self._gpus:
+            builders.append(GpuBuilder(gpu.device.index))
+            builders[-1].identity = gpu.limits.identity
         return builders
 
     def take_xids(self) -> list[Xid]:

@@ -51,7 +51,8 @@ def report(result: ResultBuilder, state: State, *, now: float, interval: float) 
             counters.set_xid(gpu, one.code, count)
     repeated = [_repeated(one, gpu) for one in earlier if (gpu := _gpu_of(one, result.gpus)) is not None]
     if result.gpus:
-        state.reported_until = max([state.reported_until, int(now), *(int(one.last) for one in state.xids)])
+        seconds = (int(one.last) for one in (*earlier, *state.xids))
+        state.reported_until = max(state.reported_until, int(now), *seconds)
         result.watch = WatchReport(at=state.reported_until, repeated=repeated)
     state.reported_xids = _fewer([*earlier, *sorted(state.xids, key=lambda one: one.last)])
     state.xids = []

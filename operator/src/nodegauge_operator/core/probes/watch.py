@@ -100,7 +100,9 @@ def reading(context: Context) -> EndedRun | None:
     if context.rebooted_since(before) and _boot(end) in {"", history.boot} - {context.node.boot_id}:
         return None
     if not _follows(seen, before):
-        if not (end.result and end.result.gpus) and seen.known_at(context.now) <= finished_at(before):
+        in_order = seen.arrived or seen.ended.finished_at <= context.now  # a list, by a clock that is ahead
+        after = in_order and seen.known_at(context.now) > finished_at(before)
+        if before.last_run and not after and not (end.result and end.result.gpus):
             return None
         if _is_older(seen, before, now=context.now) or (end.result and is_known(end.result, history)):
             return None
