@@ -67,14 +67,16 @@ def fresh_pod(cluster: Cluster) -> None:
     old = {pod["metadata"]["name"] for pod in pods(cluster)}
     for name in old:
         cluster.api.delete(f"{PODS}/{name}")
-    before = last_run(cluster)["number"]
     cluster.until(
         lambda: any(runs_again(pod) for pod in pods(cluster) if pod["metadata"]["name"] not in old),
         seconds=FINDINGS_WITHIN,
         what="a watch container that runs again after its first report",
     )
+    [pod] = pods(cluster)
     cluster.until(
-        lambda: last_run(cluster)["number"] > before, seconds=60, what="the judgement of the first report"
+        lambda: last_run(cluster)["podName"] == pod["metadata"]["name"],
+        seconds=60,
+        what="the judgement of the first report",
     )
 
 
