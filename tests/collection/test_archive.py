@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def test_bad_options_end_as_the_probe_s(host: Host) -> None:
     assert host.left() == []
 
 
+@pytest.fixture
+def hangup_by_default() -> Iterator[None]:
+    """Under `nohup` this process, and what it starts, would ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup_by_default")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_is_left_after_a_signal(host: Host, number: signal.Signals) -> None:
     """The private folder goes, also when somebody ends the program early."""
