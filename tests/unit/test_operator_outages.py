@@ -359,6 +359,22 @@ async def test_an_outage_leaves_no_tasks_behind(operator: Operator) -> None:
         await operator.until(lambda: len(asyncio.all_tasks()) <= first + 2, "as few tasks as before")
 
 
+async def test_a_watch_that_swallows_its_cancellation_ends_with_the_others(operator: Operator) -> None:
+    """As kopf's do between two streams; it would be served beside the next ones, and hold up the exit."""
+    await operator.sees_nodes()
+
+    async def swallows() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    left = asyncio.create_task(swallows(), name="watcher for nodes.v1@None")
+    operator.server.disturb = failed(404)
+    operator.server.cut()
+    await operator.until(operator.unready, "unready")
+    await operator.until(left.done, "the end of the watch")
+
+
 def test_one_line_a_minute_says_what_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """Thousands of calls fail; the line has their number, how long it lasts, and the last error."""
     now = [0.0]
