@@ -100,12 +100,15 @@ class Api:
         timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_connect=10)
         try:
             async with self._session.get(path.lstrip("/"), params=query, timeout=timeout) as response:
-                await _refuse_errors(response)
-                async for line in response.content:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise _error(event["object"])
-                    yield event["type"], event["object"]
+                try:
+                    await _refuse_errors(response)
+                    async for line in response.content:
+                        event = json.loads(line)
+                        if event["type"] == "ERROR":
+                            raise _error(event["object"])
+                        yield event["type"], event["object"]
+                finally:
+                    _cut(response)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiUnreachable(f"watch {path}: {error or type(error).__name__}") from error
 
@@ -129,6 +132,14 @@ class Api:
                 return result
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiUnreachable(f"{method} {path}: {error or type(error).__name__}") from error
+
+
+def _cut(response: aiohttp.ClientResponse) -> None:
+    """Close the connection of an answer that is not read to its end, without the API server's consent: TLS
+    would wait for it, and a program's event loop may end before it comes."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
 
 
 async def _refuse_errors(response: aiohttp.ClientResponse) -> None:
