@@ -194,7 +194,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "START_SECONDS": 0.2,
         "LOOK_SECONDS": 0.05,
-        "STEADY_SECONDS": 0.1,
+        "STEADY_SECONDS": 0.3,  # longer than its tries of a request take, on a busy machine too
         "SHORTEST": 0.02,
         "RETRIES": (0.01,),
         "LIST_TIMEOUT": 0.3,
