@@ -152,6 +152,7 @@ class Node:
             environ={"PATH": self._runtime.path},
             cwd=Path("/run/e2e"),
         )
+        self._containerd.start()
         wait(
             lambda: self._ctr("version"), seconds=30, what=f"containerd, see {self._directory}/containerd.log"
         )
@@ -178,6 +179,7 @@ class Node:
             environ={"PATH": self._runtime.path},
             cwd=Path("/run/e2e"),
         )
+        self._kubelet.start()
 
     def stop_kubelet(self) -> None:
         """SIGKILL: containers go on, nobody tells the API server."""
@@ -210,6 +212,7 @@ class Node:
         log = self._directory / "ctr.log"
         log.write_bytes(b"")
         run = Process("ctr", command, log=log, environ={"PATH": self._runtime.path}, cwd=Path("/run/e2e"))
+        run.start()
         run.wait(60)
         return run.exit_code == 0
 

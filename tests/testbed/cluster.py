@@ -80,6 +80,7 @@ class Testbed(Running):
             log=self.nodes.log,
             environ={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
         )
+        self._kubelets.start()
         if self._wanted:
             self._progress(f"plugging {len(self._wanted)} nodes")
             self.nodes.add(self._wanted)

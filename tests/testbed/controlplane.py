@@ -296,6 +296,7 @@ class ControlPlane(Running):
         log = self.layout.log(name)
         log.write_bytes(b"")
         self._processes[name] = Process(name, [program, *flags], log=log, cwd=self.directory)
+        self._processes[name].start()
 
     def _wait_until(self, condition: Callable[[], bool], *, what: str, within: float = READY_SECONDS) -> None:
         """Poll; ControlPlaneError as soon as a program has ended, or after so many seconds."""

@@ -167,6 +167,7 @@ class _Builder:
         began = time.monotonic()
         process = Process(what, command, log=log, environ=self._environ, cwd=cwd)
         try:
+            process.start()
             while not process.wait(HEARTBEAT_SECONDS):
                 seconds = time.monotonic() - began
                 self._progress(f"{what}, {seconds:.0f} s so far (usually about {usual})")

@@ -28,7 +28,10 @@ KILL_SECONDS = 10.0
 
 
 class Process:
-    """A program that runs until it ends, is stopped, or its owner ends."""
+    """A program that runs until it ends, is stopped, or its owner ends.
+
+    Keep it where it will be stopped before `start`: Ctrl-C may come at any moment of the start.
+    """
 
     def __init__(
         self,
@@ -39,14 +42,24 @@ class Process:
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> None:
-        """Start `command` (its first word is a path) in a session of its own; output is appended to `log`."""
-        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())]
+        """`command`: its first word is a path.  Output is appended to `log`."""
         self.name = name
         self.log = log
-        with open(log, "ab", opener=_private) as output:
-            options = {"env": environ, "cwd": cwd, "stdout": output, "stderr": output}
-            self._child = _spawner.popen([*launcher, *map(str, command)], **options)
-        self.pid = self._child.pid
+        self._command = [str(word) for word in command]
+        self._options = {"env": environ, "cwd": cwd}
+        self._started: Future[subprocess.Popen[bytes]] = Future()
+
+    def start(self) -> None:
+        """In a session of its own; once."""
+        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())]
+        with open(self.log, "ab", opener=_private) as output:
+            options = self._options | {"stdout": output, "stderr": output}
+            _spawner.popen([*launcher, *self._command], options, self._started)
+
+    @property
+    def pid(self) -> int:
+        """Of the program itself."""
+        return self._child.pid
 
     @property
     def running(self) -> bool:
@@ -67,7 +80,12 @@ class Process:
         return True
 
     def stop(self, *, grace: float) -> None:
-        """SIGTERM, and SIGKILL after `grace` seconds (0: at once); returns when it has ended."""
+        """SIGTERM, and SIGKILL after `grace` seconds (0: at once); returns when it has ended.
+
+        Harmless where it did not start.  A start that was interrupted is waited for.
+        """
+        if not self._has_started():
+            return
         if grace > 0:
             self._child.terminate()
         if self.wait(grace):
@@ -81,8 +99,8 @@ class Process:
         self._child.send_signal(number)
 
     def stop_group(self, *, grace: float) -> None:
-        """SIGINT to it and its children, then SIGKILL: for a program that starts others."""
-        if self._child.returncode is not None:
+        """SIGINT to it and its children, then SIGKILL: for a program that starts others.  See `stop`."""
+        if not self._has_started() or self._child.returncode is not None:
             return
         os.killpg(self.pid, signal.SIGINT)
         self.wait(grace)
@@ -93,6 +111,14 @@ class Process:
     def last_words(self) -> str:
         """The last lines of its log, to be quoted."""
         return log_tail(self.log)
+
+    def _has_started(self) -> bool:
+        """Waits for a start under way; without one there will be none."""
+        return not self._started.cancel() and self._started.exception() is None
+
+    @property
+    def _child(self) -> subprocess.Popen[bytes]:
+        return self._started.result()
 
 
 def _private(path: str, flags: int) -> int:
@@ -122,34 +148,28 @@ class _Spawner:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def popen(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    def popen(
+        self, arguments: list[str], options: dict[str, Any], done: Future[subprocess.Popen[bytes]]
+    ) -> None:
+        """Returns when it is `done`.  Where that is interrupted, it is done later, unless it is cancelled."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="testbed-spawner", daemon=True)
                 self._thread.start()
-        done: Future[subprocess.Popen[bytes]] = Future()
         self._orders.put((arguments, options, done))
-        try:
-            return done.result()
-        except KeyboardInterrupt:
-            done.add_done_callback(_kill)  # nobody else will ever know this process
-            raise
+        done.result()
 
     def _serve(self) -> None:
         fixed: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
         while True:
             arguments, options, done = self._orders.get()
-            try:
-                done.set_result(subprocess.Popen(arguments, **fixed, **options))
-            except BaseException as error:
-                done.set_exception(error)
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(subprocess.Popen(arguments, **fixed, **options))
+                except BaseException as error:
+                    done.set_exception(error)
             # A thread that waits must not keep the last process object alive.
             del arguments, options, done
-
-
-def _kill(done: Future[subprocess.Popen[bytes]]) -> None:
-    if done.exception() is None:
-        done.result().kill()
 
 
 _spawner = _Spawner()
