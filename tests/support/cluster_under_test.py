@@ -6,6 +6,7 @@ Pods end as the test says (`testbed.scripted`); the control plane and the operat
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -291,6 +292,7 @@ def delete_crds(api: Rest, *names: str) -> None:
     wait_for(lambda: not there() and not served(api), what="CRDs gone")
 
 
+@functools.cache
 def _crds() -> list[Object]:
     return [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml"))]
 

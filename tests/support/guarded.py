@@ -61,14 +61,13 @@ class Guarded:
     def pod(self, kind: str = "health") -> Object:
         """The manifest of a run, as the operator makes it."""
         defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
-        return probe_pod(make_context(report=make_report(), defaults=defaults), KINDS[kind], number=1)
+        made = probe_pod(make_context(report=make_report(), defaults=defaults), KINDS[kind], number=1)
+        return _without_owner(made)
 
     def daemon_set(self) -> Object:
         """The DaemonSet of a policy in mode Watch, as the operator makes it."""
         defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
-        made = watch.daemon_set(make_policy(), defaults)
-        del made["metadata"]["ownerReferences"]  # the policy is not on this cluster
-        return made
+        return _without_owner(watch.daemon_set(make_policy(), defaults))
 
 
 @contextmanager
@@ -144,6 +143,12 @@ def status_patch(rest: Rest, body: Object) -> Object:
 def of_kind(kind: str) -> Object:
     """An object of one of our kinds, about the node."""
     return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": NODE}}
+
+
+def _without_owner(made: Object) -> Object:
+    """Its owner is not on this cluster, so the garbage collector would delete it within milliseconds."""
+    del made["metadata"]["ownerReferences"]
+    return made
 
 
 def without_label(pod: Object) -> Object:
