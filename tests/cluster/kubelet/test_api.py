@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import uuid
+import warnings
 
 import pytest
 
@@ -32,4 +33,7 @@ def test_a_watch_closes_its_connection_without_the_api_server(control_plane: Con
         standing_still.enter_context(control_plane.frozen("kube-apiserver"))
     for name in names:
         api.delete(f"{NODES}/{name}")
-    gc.collect()
+    with warnings.catch_warnings(record=True) as unclosed:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(warning.message) for warning in unclosed] == []
