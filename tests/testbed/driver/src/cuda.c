@@ -5,7 +5,8 @@
  * is never touched.  What a GPU can do: `cuda.gflops` at its loaded clock, `cuda.memory_mbps`, `cuda.h2d_mbps` and
  * `cuda.d2h_mbps` (default: 85 % of its PCIe link), `cuda.sms`, `cuda.uplink` (GPUs with the same number share
  * `cuda.uplink_mbps`).  What goes wrong: `cuda.flips` and `cuda.memory_flips`, wrong results and words of every launch;
- * `cuda.error`, what a launch returns; `cuda.hang`, whether waiting for it never ends.
+ * `cuda.error`, what a launch returns; `cuda.hang`, whether waiting for it never ends; `cuda.late_ms`, how late a
+ * starved host queues every second series of copies within the memory.
  *
  * Work is announced in the file STATE.loads, a line per change: `NS UUID PID PERCENT`.  What follows from that for
  * power and heat is testbed.hardware's to say (hardware/loads.py).
@@ -267,9 +268,17 @@ int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, stream_
 
 static double memory_mbps(int gpu) { return number(gpu, "cuda.memory_mbps", 1000000); }
 
+static int late_ms(const stream_t *stream) {
+    static int series[MAX_GPUS];
+    CALL();
+    const int begins = stream->until <= now();
+    return begins && ++series[stream->gpu] % 2 == 0 ? (int)number(stream->gpu, "cuda.late_ms", 0) : 0;
+}
+
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t size, stream_t *stream) {
     (void)to;
     (void)from;
+    sleep_until(now() + late_ms(stream) / 1e3);
     CALL();
     queue(stream, 2 * (double)size / 1e6 / memory_mbps(stream->gpu));
     return 0;
