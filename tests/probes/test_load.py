@@ -98,12 +98,14 @@ def test_a_slow_gpu_computes_less_than_its_sibling(nccl_on: On) -> None:
     assert (slow.sm_mhz, slow.mismatches) == (good.sm_mhz, 0)
 
 
-def test_a_starved_host_makes_no_memory_slow(nccl_on: On) -> None:
-    """Its copies come late after the start of the measurement; the GPU reads as fast as its sibling."""
+def test_a_starved_host_makes_no_gpu_slow(nccl_on: On) -> None:
+    """Its work comes late after the start of a measurement; the GPU reads as fast as its sibling."""
     run = nccl_on(TWO)
     run.hardware.fault("state", gpu=1, key="cuda.late_ms", value="100")
     good, late = load(run).gpus
     assert late.memory_gbps == pytest.approx(good.memory_gbps, rel=0.05)
+    assert late.tflops == pytest.approx(good.tflops, rel=0.05)
+    assert late.checks > 5, "its launches are as long"
 
 
 def test_one_gpu_that_cuda_refuses_does_not_end_the_others(nccl_on: On) -> None:

@@ -44,7 +44,7 @@ FAULTY: list[Case] = [
     (
         "l40s-4",
         "airflow-blocked",
-        {"gpu": 1, "seconds": "1"},
+        {"gpu": 1, "seconds": "2"},
         {"load-hot", "load-hotter-than-siblings"},
         "throttled=thermal",
     ),

@@ -76,10 +76,11 @@ class LoadGpu(Struct, frozen=True, kw_only=True):
     under load (median).  `reasons`: clocks event reasons; `reasons_read`: samples in which they could be
     read.  `growth`: throttle counters and energy from before the load until after it.
     `kernel`: what computes, as `f16-m16n8k16` (inputs, shape of the tensor core instruction) or `f32-fma`;
-    `tflops`: 1e12 operations per second (a multiplication with addition counts two), median of the steady
-    intervals, `tflops_first` of the first one.  Bandwidths in GB/s (1e9): `memory_gbps` copies within the
-    GPU's memory, read plus written, in the fastest of several rounds; `h2d_gbps`, `d2h_gbps` pinned copies
-    while the other GPUs are idle; `h2d_all_gbps`, `d2h_all_gbps` while all GPUs copy.
+    `tflops`: 1e12 operations per second (a multiplication with addition counts two) in the median launch of
+    an interval, median of the steady ones, `tflops_first` of the first one.  Bandwidths in GB/s (1e9):
+    `memory_gbps` copies within the GPU's memory, read plus written, in the fastest of several rounds;
+    `h2d_gbps`, `d2h_gbps` pinned copies while the other GPUs are idle; `h2d_all_gbps`, `d2h_all_gbps` while
+    all GPUs copy.
     `checksum`: of what most of its warps compute in one launch before the load, which is the same launch on
     every GPU; `expected`: of what the CPU computes for it; `checks`: launches under load whose results were
     compared, `mismatches`: threads in them with another result than most warps had before the load;

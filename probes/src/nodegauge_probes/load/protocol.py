@@ -76,8 +76,8 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """About a second of computing.  `tflops` in it; the rest since the beginning: launches that were checked,
-    results and words of memory that were wrong."""
+    """About a second of computing.  `tflops` in its median launch; the rest since the beginning: launches
+    that were checked, results and words of memory that were wrong."""
 
     gpu: Index
     tflops: Rate

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from ctypes import c_uint, c_ulonglong
+from statistics import median
 
 from nodegauge_probes.load import ptx, truth
 from nodegauge_probes.load.cuda import MULTIPROCESSORS, CudaError, Driver, Gpu, Stream
@@ -30,7 +31,7 @@ CHECKED_LOOPS = 1001
 """Of the launch whose checksum is reported: the same on every GPU, however fast it is."""
 MEMORY_COPIES = 20
 MEMORY_ROUNDS = 5
-"""The fastest counts: a host that is late with its copies only makes a round longer."""
+"""The fastest counts: a host that is late with its copies makes a round longer, never shorter."""
 
 
 class Work:
@@ -90,11 +91,17 @@ class Work:
 
     def _calibrated(self, launch: Callable[[], None], name: str, stream: Stream, step: int) -> int:
         """How many rounds take `LAUNCH_S`; the first launch also loads the kernel, so it does not count."""
+
+        def timed() -> float:
+            launch()
+            return max(stream.wait(), 1e-6)
+
         number = step
         for _ in range(12):
             setattr(self, name, number)
-            launch()
-            seconds = max(stream.wait(), 1e-6)
+            seconds = timed()
+            if seconds > LAUNCH_S / 4:
+                seconds = min(seconds, timed())  # the host may have been late
             if seconds > LAUNCH_S / 4 or number >= MAX_LOOPS:
                 return max(step, round(number * LAUNCH_S / seconds) // step * step)
             number = min(MAX_LOOPS, max(number * 4, round(number * LAUNCH_S / 2 / seconds)) // step * step)
@@ -158,21 +165,24 @@ class Work:
         return Memory(gpu=self._number, gbps=2 * half * MEMORY_COPIES / max(min(rounds), 1e-9) / 1e9)
 
     def burn(self, *, seconds: float, report: Callable[[Interval], None]) -> None:
-        """Compute and read for so many seconds; a report about every second."""
+        """Compute and read for so many seconds; a report about every second.
+
+        The median launch gives the speed: the host may be late with some of them.
+        """
         until, checks, mismatches = time.monotonic() + seconds, 0, 0
         operations = self._variant.operations * self._loops * self._threads // ptx.WARP
         while time.monotonic() < until:
-            began, taken, launches = time.monotonic(), 0.0, 0
-            while time.monotonic() - began < INTERVAL_S and time.monotonic() < until:
-                taken += self._step()
-                launches += 1
+            launches: list[float] = []
+            end = min(until, time.monotonic() + INTERVAL_S)
+            while not launches or time.monotonic() < end:
+                launches.append(self._step())
                 results = self._gpu.read(self._results, 4 * self._threads)
                 checks, mismatches = checks + 1, mismatches + _differing(results, self._reference)
             wrong = int.from_bytes(self._gpu.read(self._wrong, 8), "little")
             report(
                 Interval(
                     gpu=self._number,
-                    tflops=operations * launches / max(taken, 1e-9) / 1e12,
+                    tflops=operations / max(median(launches), 1e-9) / 1e12,
                     checks=checks,
                     mismatches=mismatches,
                     memory_mismatches=wrong,

@@ -6,7 +6,7 @@
  * `cuda.d2h_mbps` (default: 85 % of its PCIe link), `cuda.sms`, `cuda.uplink` (GPUs with the same number share
  * `cuda.uplink_mbps`).  What goes wrong: `cuda.flips` and `cuda.memory_flips`, wrong results and words of every launch;
  * `cuda.error`, what a launch returns; `cuda.hang`, whether waiting for it never ends; `cuda.late_ms`, how late a
- * starved host queues every second series of copies within the memory.
+ * starved host is every third time with what an idle stream is to do: a kernel, or copies within the memory.
  *
  * Work is announced in the file STATE.loads, a line per change: `NS UUID PID PERCENT`.  What follows from that for
  * power and heat is testbed.hardware's to say (hardware/loads.py).
@@ -44,7 +44,7 @@ typedef struct {
 } kernel_t;
 
 typedef struct {
-    int gpu;
+    int gpu, begun;
     double until;
 } stream_t;
 
@@ -268,17 +268,19 @@ int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, stream_
 
 static double memory_mbps(int gpu) { return number(gpu, "cuda.memory_mbps", 1000000); }
 
-static int late_ms(const stream_t *stream) {
-    static int series[MAX_GPUS];
+static int late_ms(stream_t *stream) {
     CALL();
-    const int begins = stream->until <= now();
-    return begins && ++series[stream->gpu] % 2 == 0 ? (int)number(stream->gpu, "cuda.late_ms", 0) : 0;
+    if (stream->until > now() || ++stream->begun % 3 != 2)
+        return 0;
+    return (int)number(stream->gpu, "cuda.late_ms", 0);
 }
+
+static void be_late(stream_t *stream) { sleep_until(now() + late_ms(stream) / 1e3); }
 
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t size, stream_t *stream) {
     (void)to;
     (void)from;
-    sleep_until(now() + late_ms(stream) / 1e3);
+    be_late(stream);
     CALL();
     queue(stream, 2 * (double)size / 1e6 / memory_mbps(stream->gpu));
     return 0;
@@ -326,29 +328,33 @@ int cuEventElapsedTime(float *milliseconds, event_t *from, event_t *to) {
     return 0;
 }
 
-static void burn(stream_t *stream, const shape_t *shape, void **arguments, unsigned int threads) {
-    const uint32_t *table = *(const uint32_t **)arguments[0], loops = *(const uint32_t *)arguments[2];
-    uint32_t *results = *(uint32_t **)arguments[1], warp[WARP];
+/* Queue the kernel, and say how many threads are to err. */
+static unsigned int begin_burn(stream_t *stream, const shape_t *shape, double loops, unsigned int threads) {
     const int gpu = stream->gpu;
-    burn_results(shape, table, loops, warp);
-    for (unsigned int thread = 0; thread < threads; thread++)
-        results[thread] = warp[thread % WARP];
-    for (unsigned int flip = 0; flip < (unsigned int)number(gpu, "cuda.flips", 0) && flip < threads; flip++)
-        results[threads / 2 + flip] ^= 1u << 12;
     const double gflops = number(gpu, "cuda.gflops", 50000) * (double)gpu_clock_share(gpu_slot(gpu)) / 1000;
     queue(stream, shape_operations(shape) * threads / WARP * loops / 1e9 / gflops);
     announce(gpu, 100);
+    return (unsigned int)number(gpu, "cuda.flips", 0);
 }
 
-int cuLaunchKernel(const kernel_t *kernel, unsigned int blocks, unsigned int y, unsigned int z, unsigned int threads,
-                   unsigned int b, unsigned int c, unsigned int shared, stream_t *stream, void **arguments,
-                   void **extra) {
+static void burn(const shape_t *shape, void **arguments, unsigned int threads, unsigned int flips) {
+    const uint32_t *table = *(const uint32_t **)arguments[0], loops = *(const uint32_t *)arguments[2];
+    uint32_t *results = *(uint32_t **)arguments[1], warp[WARP];
+    burn_results(shape, table, loops, warp);
+    for (unsigned int thread = 0; thread < threads; thread++)
+        results[thread] = warp[thread % WARP];
+    for (unsigned int flip = 0; flip < flips && flip < threads; flip++)
+        results[threads / 2 + flip] ^= 1u << 12;
+}
+
+static int launch(const kernel_t *kernel, unsigned int threads, stream_t *stream, void **arguments,
+                  unsigned int *flips) {
     CALL();
     const int error = (int)number(stream->gpu, "cuda.error", 0);
-    if (error || !kernel->shape || y * z * b * c != 1 || shared || extra || threads > 1024)
-        return error ? error : INVALID_VALUE;
+    if (error)
+        return error;
     if (strcmp(kernel->name, "burn") == 0) {
-        burn(stream, kernel->shape, arguments, blocks * threads);
+        *flips = begin_burn(stream, kernel->shape, *(const uint32_t *)arguments[2], threads);
         return 0;
     }
     const int reads = strcmp(kernel->name, "stream") == 0;
@@ -357,6 +363,20 @@ int cuLaunchKernel(const kernel_t *kernel, unsigned int blocks, unsigned int y, 
     if (reads)
         **(uint64_t **)arguments[3] += (uint64_t)number(stream->gpu, "cuda.memory_flips", 0);
     return 0;
+}
+
+int cuLaunchKernel(const kernel_t *kernel, unsigned int blocks, unsigned int y, unsigned int z, unsigned int threads,
+                   unsigned int b, unsigned int c, unsigned int shared, stream_t *stream, void **arguments,
+                   void **extra) {
+    unsigned int flips = 0;
+    if (!kernel->shape || y * z * b * c != 1 || shared || extra || threads > 1024)
+        return INVALID_VALUE;
+    be_late(stream);
+    const int error = launch(kernel, blocks * threads, stream, arguments, &flips);
+    /* Without the lock: the other GPUs' kernels do not wait for this one's results. */
+    if (!error && strcmp(kernel->name, "burn") == 0)
+        burn(kernel->shape, arguments, blocks * threads, flips);
+    return error;
 }
 
 int cuGetErrorName(int error, const char **text) {
