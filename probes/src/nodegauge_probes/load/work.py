@@ -171,9 +171,9 @@ class Work:
         """
         until, checks, mismatches = time.monotonic() + seconds, 0, 0
         operations = self._variant.operations * self._loops * self._threads // ptx.WARP
-        while time.monotonic() < until:
+        while (now := time.monotonic()) < until:
             launches: list[float] = []
-            end = min(until, time.monotonic() + INTERVAL_S)
+            end = now + INTERVAL_S if now + 2 * INTERVAL_S <= until else until  # no short one at the end
             while not launches or time.monotonic() < end:
                 launches.append(self._step())
                 results = self._gpu.read(self._results, 4 * self._threads)
