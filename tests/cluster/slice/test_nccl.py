@@ -28,7 +28,6 @@ VALUES: Object = {
             "probes": {
                 "health": {"interval": "12h", "deadline": "2m", "window": "500ms"},
                 "nccl": {"interval": "12h", "deadline": "5m", "recheck": "5s"},
-                "load": {"enabled": False},
             },
             "budget": {
                 "concurrentProbes": "100%",
