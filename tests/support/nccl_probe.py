@@ -21,6 +21,7 @@ from nodegauge_probes.nccl.protocol import EngineInfo, Failed, encode_order
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
 from support.probing import PROGRAM, probe_environment
+from testbed import forkserver
 from testbed.hardware import Hardware
 
 PRELUDE = """
@@ -104,7 +105,7 @@ class NcclRun:
         return probe_environment(self.hardware, self.log, {MARK: self.mark, **self.environment})
 
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return forkserver.popen(
             [*PROGRAM, probe, *options],
             env=dict(self.env()),
             stdout=subprocess.PIPE,

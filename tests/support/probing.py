@@ -1,7 +1,7 @@
 """The probe program on simulated hardware, run as a pod's container would run it.
 
-The real program in a process of its own, the real pynvml, the simulated driver's library; environment as a
-kubelet gives it.
+The real program in a process of its own, forked from one that has it loaded (`testbed.forkserver`), the real
+pynvml, the simulated driver's library; environment as a kubelet gives it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodegauge_contract import Result, decode
+from testbed import forkserver
 from testbed.hardware import Hardware
+from testbed.wait import DEADLINE_SECONDS
 
 QUICK = ("--window", "0.2", "--hz", "10")
 USUAL = f"{shlex.quote(sys.executable)} -m nodegauge_probes"
@@ -54,8 +56,8 @@ class Probe:
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         """The probe until its end."""
         command = self.command(*options)
-        return subprocess.run(
-            command, env=self.env(), capture_output=True, text=True, timeout=60, check=False
+        return forkserver.run(
+            command, env=self.env(), capture_output=True, text=True, timeout=DEADLINE_SECONDS
         )
 
     def result(self, *options: str) -> Result:
@@ -70,7 +72,7 @@ class Probe:
         """Code instead of the program, in the same surroundings."""
         command = [sys.executable, "-c", code, *options]
         return subprocess.run(
-            command, env=self.env(), capture_output=True, text=True, timeout=60, check=False
+            command, env=self.env(), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
         )
 
 

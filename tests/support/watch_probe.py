@@ -14,6 +14,7 @@ from typing import Any
 
 from nodegauge_contract import Result, decode
 from support.probing import PROGRAM, Probe
+from testbed import forkserver
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
 DRIVER = "libnvidia-ml.so"
@@ -46,7 +47,7 @@ class Watch:
         """It, running; killed in the end."""
         command = [*PROGRAM, "watch", "--state", str(self.state), *QUICK, *options]
         self.probe.termination_log.unlink(missing_ok=True)
-        process = subprocess.Popen(
+        process = forkserver.popen(
             command, env=self.probe.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:

@@ -1,10 +1,11 @@
-"""A process that starts while Ctrl-C is pressed is stopped; its log needs no folder later on."""
+"""Processes of the testbed: an interrupted start leaves none, and a forked probe ends as a started one."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from testbed import processes
+from nodegauge_contract import Result, decode
+from testbed import forkserver, processes
+from testbed.hardware import Hardware, plug
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 SLEEP = ["/bin/sleep", "60"]
 
@@ -62,3 +66,70 @@ def test_a_process_starts_when_its_folder_is_removed_meanwhile(tmp_path: Path) -
     assert process.running
     process.stop(grace=0)
     assert process.exit_code == -signal.SIGKILL
+
+
+PROBE = [sys.executable, "-m", "nodegauge_probes"]
+LONG = ("health", "--window", "600", "--deadline", "900")
+
+
+def start(popen: Any, machine: Hardware, *options: str, **more: Any) -> subprocess.Popen[str]:
+    environment = os.environ | machine.env() | {"NODEGAUGE_RUN": "r1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    folder = machine.directory
+    process: subprocess.Popen[str] = popen([*PROBE, *options], env=environment, cwd=folder, **pipes, **more)
+    return process
+
+
+def wait_until_it_reads(process: subprocess.Popen[str]) -> None:
+    """It has opened the driver."""
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_for(
+        lambda: process.poll() is not None or "libnvidia-ml" in maps.read_text(), what="the driver is open"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        (("health", "--window", "0"), None),
+        (("health", "--window", "x"), None),
+        (("nothing",), None),
+        (LONG, signal.SIGTERM),
+        (LONG, signal.SIGINT),
+        (LONG, signal.SIGKILL),
+    ],
+)
+def test_a_forked_probe_ends_like_a_started_one(
+    tmp_path: Path, options: tuple[str, ...], number: signal.Signals | None
+) -> None:
+    """The same code, errors and kind of document: by itself, by wrong arguments, by each signal."""
+
+    def ended(popen: Any) -> tuple[int, str, str, str]:
+        with start(popen, machine, *options) as process:
+            if number is not None:
+                wait_until_it_reads(process)
+                process.send_signal(number)
+            output, errors = process.communicate(timeout=DEADLINE_SECONDS)
+        result = decode(output) if output else Result(probe="", run="", node="")
+        return process.returncode, errors, result.run, result.problem.kind if result.problem else ""
+
+    machine = plug("titan-rtx-nv2", tmp_path)
+    assert ended(forkserver.popen) == ended(subprocess.Popen)
+
+
+def test_a_forked_probe_has_what_it_was_started_with(tmp_path: Path) -> None:
+    """Its folder, its session, and only the descriptors that are its own."""
+    machine = plug("titan-rtx-nv2", tmp_path)
+    with start(forkserver.popen, machine, *LONG, start_new_session=True) as process:
+        wait_until_it_reads(process)
+        folder = Path(f"/proc/{process.pid}")
+        assert ((folder / "cwd").readlink(), os.getsid(process.pid)) == (tmp_path, process.pid)
+        opened = {
+            str((folder / "fd" / each.name).readlink())
+            for each in (folder / "fd").iterdir()
+            if int(each.name) > 2
+        }
+        assert all(str(tmp_path) in path for path in opened)
+        assert process.poll() is None
+        process.kill()
+    assert process.returncode == -signal.SIGKILL

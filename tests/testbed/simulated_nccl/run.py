@@ -6,7 +6,6 @@ For tests and measurements; the simulated NCCL does not use it.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodegauge_contract import Result, decode
+from testbed import forkserver
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.kubelet.images import simulated_nccl_environment
@@ -42,12 +42,11 @@ def run(hardware: Hardware, *arguments: str, name: str = "1", more: Mapping[str,
     environment |= simulated_nccl_environment(CHECKOUT) | hardware.env()
     environment |= {"NODEGAUGE_RUN": name, "NODEGAUGE_TERMINATION_LOG": str(log), **(more or {})}
     began = time.monotonic()
-    done = subprocess.run(
+    done = forkserver.run(
         [sys.executable, "-m", "nodegauge_probes", "nccl", *arguments],
         env=environment,
         capture_output=True,
         text=True,
-        check=False,
     )
     seconds = time.monotonic() - began
     if done.returncode != 0:
