@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nodegauge_contract import Result, decode
+from nodegauge_contract import Problem, Result, decode
+from nodegauge_probes.runner import CallWatch
+from testbed import forkserver
+from testbed.wait import DEADLINE_SECONDS
 
 SCRIPT = """
 import sys, time
@@ -20,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from nodegauge_probes import cli
 from nodegauge_probes.result_builder import ResultBuilder
-from nodegauge_probes.runner import Run
+from nodegauge_probes import runner
 from nodegauge_probes.settings import Format
 
 def measure(result, watch):
@@ -30,7 +32,8 @@ def measure(result, watch):
     {body}
 
 write = partial(cli.write, form=Format.JSON, termination_log=Path(sys.argv[1]))
-run = Run(result=ResultBuilder(probe="health", run="r1", node="n1"), deadline={deadline}, write=write)
+runner.CALL_LIMIT_S = 0.5
+run = runner.Run(result=ResultBuilder(probe="health", run="r1", node="n1"), deadline={deadline}, write=write)
 sys.exit(run.run(measure))
 """
 
@@ -41,7 +44,7 @@ class Started:
     def __init__(self, folder: Path, *, body: str, prepare: str, deadline: float) -> None:
         self.log = folder / "termination-log"
         script = SCRIPT.format(body=body, prepare=prepare, deadline=deadline)
-        self.process = subprocess.Popen(
+        self.process = forkserver.popen(
             [sys.executable, "-c", script, str(self.log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
@@ -50,7 +53,7 @@ class Started:
 
     def result(self) -> Result:
         """The document on standard output, once it is known that the termination log holds the same."""
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
         assert self.process.returncode == 0
         result = decode(out.decode())
         assert decode(self.log.read_text()) == result
@@ -61,7 +64,7 @@ class Started:
 def start(tmp_path: Path) -> Iterator[type[Started]]:
     begun: list[Started] = []
 
-    def starter(*, body: str, prepare: str = "pass", deadline: float = 30) -> Started:
+    def starter(*, body: str, prepare: str = "pass", deadline: float = 60) -> Started:
         begun.append(Started(tmp_path, body=body, prepare=prepare, deadline=deadline))
         return begun[-1]
 
@@ -81,7 +84,7 @@ def test_a_calm_run_ends_without_a_problem(start: type[Started]) -> None:
 
 def test_a_hung_call_is_named(start: type[Started]) -> None:
     """A call that never returns ends the run with its name, its GPU, and what was read before."""
-    run = start(body="watch.enter('nvmlDeviceGetPowerUsage', 'GPU 5'); time.sleep(600)", deadline=6)
+    run = start(body="watch.enter('nvmlDeviceGetPowerUsage', 'GPU 5'); time.sleep(600)")
     result = run.result()
     assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
     assert "GPU 5" in result.problem.message
@@ -115,20 +118,135 @@ def test_a_result_that_cannot_be_built_is_a_crash_too(start: type[Started]) -> N
 def test_a_document_that_cannot_be_written_says_so(start: type[Started], reading: str) -> None:
     """Text that is none, a number or a text too large: the operator gets the defect's name, not nothing."""
     run = start(body=f"result.system.set(driver={reading})")
-    run.process.communicate(timeout=30)
+    run.process.communicate(timeout=DEADLINE_SECONDS)
     result = decode(run.log.read_text())
     assert (result.problem.kind, result.problem.call, result.run) == ("crashed", "output", "r1")
 
 
-def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(start: type[Started]) -> None:
-    """Stopped or frozen for twice as long as a call may take: then it goes on."""
-    body = "watch.enter('nvmlDeviceGetUUID', ''); [time.sleep(0.1) for _ in range(10)]; watch.leave()"
-    run = start(body=body, deadline=6)
-    run.wait_until_measuring()
-    run.process.send_signal(signal.SIGSTOP)
-    time.sleep(4)
-    run.process.send_signal(signal.SIGCONT)
-    assert run.result().problem is None
+class Held:
+    """A clock that the test moves; `jumps` are added right after that many more readings."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.jumps: dict[int, float] = {}
+        self.readings = 0
+
+    def __call__(self) -> float:
+        told, self.readings = self.now, self.readings + 1
+        self.now += self.jumps.pop(self.readings, 0.0)
+        return told
+
+
+class Looks:
+    """A watch with a held clock; limits: 10 s for a call, 20 for one that opens, 30 for the probe."""
+
+    def __init__(self) -> None:
+        self.clock = Held()
+        self.watch = CallWatch(deadline=30, clock=self.clock)
+
+    def until(self, seconds: float) -> Problem | None:
+        """The first problem, looking tick by tick for so long."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now += self.watch.tick
+            if (problem := self.watch.look()) is not None:
+                return problem
+        return None
+
+
+@pytest.mark.parametrize(("call", "limit"), [("nvmlDeviceGetUUID", 10), ("nvmlInit", 20)])
+def test_a_call_is_hung_at_its_limit(call: str, limit: float) -> None:
+    """Not a second before it, and with its name: opening the driver may take longer."""
+    looks = Looks()
+    looks.watch.enter(call, "")
+    assert looks.until(limit - 1) is None
+    problem = looks.until(2)
+    assert problem is not None
+    assert (problem.kind, problem.call) == ("call-hung", call)
+
+
+def before_the_first_look(looks: Looks) -> None:
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    looks.clock.now += 25
+    assert looks.watch.look() is None
+
+
+def before_the_call_is_noted(looks: Looks) -> None:
+    looks.clock.jumps[looks.clock.readings + 1] = 25
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    assert looks.watch.look() is None
+
+
+def between_two_looks(looks: Looks) -> None:
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    assert looks.until(1) is None
+    looks.clock.now += 25
+    assert looks.watch.look() is None
+
+
+def between_waking_and_judging(looks: Looks) -> None:
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    looks.clock.jumps[looks.clock.readings + 1] = 25
+    assert looks.watch.look() is None
+    assert looks.watch.look() is None
+
+
+def twice_in_a_row(looks: Looks) -> None:
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    for _ in range(2):
+        looks.clock.now += 12
+        assert looks.watch.look() is None
+
+
+def again_and_again_for_less_than_half_of_the_limit(looks: Looks) -> None:
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    for _ in range(6):
+        looks.clock.now += 4.5
+        assert looks.watch.look() is None
+
+
+@pytest.mark.parametrize(
+    "stand_still",
+    [
+        before_the_first_look,
+        before_the_call_is_noted,
+        between_two_looks,
+        between_waking_and_judging,
+        twice_in_a_row,
+        again_and_again_for_less_than_half_of_the_limit,
+    ],
+)
+def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(
+    stand_still: Callable[[Looks], None],
+) -> None:
+    """Stopped or frozen for longer than a call may take, wherever that meets it; one that hangs afterwards is
+    named none the less."""
+    looks = Looks()
+    stand_still(looks)
+    looks.watch.begin()
+    assert looks.until(3) is None
+    problem = looks.until(10)
+    assert problem is not None
+    assert problem.kind == "call-hung"
+
+
+def test_the_probe_is_late_at_its_deadline() -> None:
+    """However many calls it makes, each quick; a probe that stays begins anew before that."""
+    looks = Looks()
+
+    def problem_within(seconds: float) -> Problem | None:
+        for _ in range(round(seconds)):
+            looks.watch.enter("nvmlDeviceGetName", "")
+            if (problem := looks.until(1)) is not None:
+                return problem
+        return None
+
+    assert problem_within(29) is None
+    looks.watch.begin()
+    assert problem_within(29) is None
+    problem = problem_within(2)
+    assert problem is not None
+    assert (problem.kind, problem.call) == ("deadline", "nvmlDeviceGetName")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -148,7 +266,7 @@ def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
     script = SCRIPT.format(body="pass", prepare="pass", deadline=30)
     command = [sys.executable, "-c", script, str(tmp_path)]
     with Path("/dev/full").open("wb") as full:
-        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+        run = forkserver.run(command, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE_SECONDS)
     assert run.returncode == 1
     assert b"termination log" in run.stderr
 

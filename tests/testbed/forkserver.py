@@ -5,8 +5,8 @@
     done = forkserver.run([sys.executable, "-m", "nodegauge_probes", "health"], env=env, capture_output=True)
 
 Both take what `subprocess.Popen` and `subprocess.run` take and return what they return; the process is a real
-one with its own pid, group, signals, and descriptors.  What cannot be forked is started as usual: another
-program, another interpreter, other PYTHON* variables, options such as `preexec_fn`.
+one with its own pid, group, signals, and descriptors.  `-c CODE` is forked, too.  What cannot be forked is
+started as usual: another program, other PYTHON* variables, options such as `preexec_fn`.
 
 The server is a child of the process that first asks for it, and ends with it; all that it started ends with
 it, too.  It has imported the probes and nothing else: it has no thread and no driver library open.  What a
@@ -74,7 +74,7 @@ def run(
 def _can_fork(command: Sequence[str], options: dict[str, Any]) -> bool:
     environment = options.get("env") or os.environ
     return (
-        [*command][:3] == [sys.executable, "-m", MODULE]
+        ([*command][:3] == [sys.executable, "-m", MODULE] or [*command][:2] == [sys.executable, "-c"])
         and options.keys() <= SIMPLE | MORE
         and _python_variables(environment) == _python_variables(os.environ)
         and len(json.dumps([*command, *environment.items()])) < ORDER_BYTES
@@ -237,8 +237,7 @@ def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> NoRet
         os.chdir(order["cwd"])
         os.environ.clear()
         os.environ.update(order["environment"])
-        sys.argv = [MODULE, *order["arguments"][3:]]
-        code = _main()
+        code = _main(*order["arguments"][1:])
     except BaseException:
         with contextlib.suppress(BaseException):
             traceback.print_exc()
@@ -248,10 +247,15 @@ def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> NoRet
     os._exit(code)
 
 
-def _main() -> int:
-    from nodegauge_probes.__main__ import main
-
+def _main(option: str, subject: str, *arguments: str) -> int:
+    """`-m nodegauge_probes ARGUMENT...` or `-c CODE ARGUMENT...`."""
+    sys.argv = [subject if option == "-m" else option, *arguments]
     try:
+        if option == "-c":
+            exec(subject, {"__name__": "__main__"})
+            return 0
+        from nodegauge_probes.__main__ import main
+
         return main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -34,6 +34,8 @@ from nodegauge_probes.result_builder import ResultBuilder
 TICK_SHARE, LONGEST_TICK_S = 0.05, 0.5
 """Between two looks at the current call: this share of what a call may take.  A probe that ends wakes the
 watchdog at once; one that stays for an hour is looked at 120 times a minute, not 1,200 times."""
+MOST_TICKS = 2
+"""By which a call ages from one look to the next: a busy machine is late by less."""
 CALL_LIMIT_S, OPENING_LIMIT_S = 10.0, 30.0
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByIndex"})
 """Without persistence mode these initialise every GPU, which takes seconds each."""
@@ -51,27 +53,41 @@ class Call(Struct, frozen=True):
 
 
 class CallWatch:
-    """The current call into the driver, and the last one."""
+    """The current call into the driver, the last one, and how long both the call and the probe may take.
 
-    def __init__(self, *, deadline: float) -> None:
-        self.began = time.monotonic()
+    A call ages from look to look, and by at most `MOST_TICKS` a look: where the watchdog could not look, the
+    process stood still (stopped, frozen, on a machine that did), which is no fault of the call.  Each look
+    reads `clock` (monotonic seconds) once and compares with that.
+    """
+
+    def __init__(self, *, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.began = self._looked = clock()
         self.now: Call | None = None
         self.last = ""
         self.before_exit: list[Callable[[], None]] = []
         """Called before the process exits at once, for example to kill children; must end within a second."""
-        self._awake = self.began
+        self._seen: Call | None = None
+        """At the last look, and its age in seconds."""
+        self._age = 0.0
+        self._deadline = deadline
         self._limits = min(CALL_LIMIT_S, deadline / 3), min(OPENING_LIMIT_S, deadline * 2 / 3)
 
     def begin(self) -> None:
         """The deadline and the duration count from now on: for a probe that stays."""
-        self.began = time.monotonic()
+        self.began = self._clock()
 
     def enter(self, call: str, subject: str) -> None:
         self.last = call
-        self.now = Call(call, subject, time.monotonic())
+        self.now = Call(call, subject, self._clock())
 
     def leave(self) -> None:
         self.now = None
+
+    @property
+    def seconds(self) -> float:
+        """Since the probe began."""
+        return self._clock() - self.began
 
     @property
     def call_limit(self) -> float:
@@ -83,24 +99,25 @@ class CallWatch:
         """Seconds between two looks at the current call."""
         return min(LONGEST_TICK_S, TICK_SHARE * self.call_limit)
 
-    def woke(self, *, late: float) -> None:
-        """The watchdog itself came so many seconds late: a process that stood still (stopped, frozen, on a
-        machine that did) blames no call for that time."""
-        if late > self.call_limit / 2:
-            self._awake = time.monotonic()
+    def look(self) -> Problem | None:
+        """A problem if the current call takes longer than with any healthy driver, or the probe too long."""
+        now, call = self._clock(), self.now
+        passed, self._looked = min(now - self._looked, MOST_TICKS * self.tick), now
+        if call is not None:
+            self._age = self._age + passed if call is self._seen else min(passed, max(0.0, now - call.since))
+            if self._age >= self._limits[call.name in OPENING_CALLS]:
+                return _hung(call, self._age)
+        self._seen = call
+        if now - self.began < self._deadline:
+            return None
+        message = f"not done after {self._deadline:g} s; the result contains the readings until then"
+        return Problem(kind=ProblemKind.DEADLINE, call=self.last, message=message)
 
-    def hung(self) -> Problem | None:
-        """A problem if the current call takes longer than with any healthy driver."""
-        call = self.now
-        if call is None:
-            return None
-        limit = self._limits[call.name in OPENING_CALLS]
-        elapsed = time.monotonic() - max(call.since, self._awake)
-        if elapsed < limit:
-            return None
-        about = f" for {call.subject}" if call.subject else ""
-        message = f"did not return{about} within {elapsed:.0f} s; the result contains the readings before it"
-        return Problem(kind=ProblemKind.CALL_HUNG, call=call.name, message=message)
+
+def _hung(call: Call, seconds: float) -> Problem:
+    about = f" for {call.subject}" if call.subject else ""
+    message = f"did not return{about} within {seconds:.0f} s; the result contains the readings before it"
+    return Problem(kind=ProblemKind.CALL_HUNG, call=call.name, message=message)
 
 
 class Run:
@@ -108,7 +125,6 @@ class Run:
 
     def __init__(self, *, result: ResultBuilder, deadline: float, write: Write) -> None:
         self._result = result
-        self._deadline = deadline
         self._write = write
         self._watch = CallWatch(deadline=deadline)
         self._done = threading.Event()
@@ -119,12 +135,8 @@ class Run:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         threading.Thread(target=self._work, args=(measure,), daemon=True, name="measure").start()
-        tick, slept = self._watch.tick, time.monotonic()
-        while not self._done.wait(tick):
-            self._watch.woke(late=time.monotonic() - slept - tick)
-            slept = time.monotonic()
-            problem = self._watch.hung() or self._deadline_exceeded()
-            if problem is not None:
+        while not self._done.wait(self._watch.tick):
+            if (problem := self._watch.look()) is not None:
                 self._exit(problem)
         return self._finish(self._problem)
 
@@ -138,19 +150,11 @@ class Run:
         finally:
             self._done.set()
 
-    def _deadline_exceeded(self) -> Problem | None:
-        if time.monotonic() - self._watch.began < self._deadline:
-            return None
-        message = f"not done after {self._deadline:g} s; the result contains the readings until then"
-        return Problem(kind=ProblemKind.DEADLINE, call=self._watch.last, message=message)
-
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._done.is_set():  # everything was read and is about to be written
             self._exit(self._problem)
-        after = time.monotonic() - self._watch.began
-        message = (
-            f"{signal.Signals(number).name} after {after:.1f} s; the result contains the readings until then"
-        )
+        name, after = signal.Signals(number).name, self._watch.seconds
+        message = f"{name} after {after:.1f} s; the result contains the readings until then"
         self._exit(Problem(kind=ProblemKind.TERMINATED, call=self._watch.last, message=message))
 
     def _exit(self, problem: Problem | None) -> None:
@@ -169,7 +173,7 @@ class Run:
     def _finish(self, problem: Problem | None) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        duration = round((time.monotonic() - self._watch.began) * 1000)
+        duration = round(self._watch.seconds * 1000)
         try:
             result = self._result.build(duration_ms=duration, problem=problem)
         except Exception as error:
