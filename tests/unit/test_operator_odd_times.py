@@ -162,3 +162,12 @@ def test_the_api_server_s_clock_counts(monkeypatch: pytest.MonkeyPatch, date: st
     client._epoch = NOW - 1000.0
     client._compare_clocks(date)
     assert client.now() == NOW + ahead
+
+
+def test_an_answer_that_waited_sets_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process stood still for a minute between its question and the answer's header."""
+    monkeypatch.setattr("nodegauge_operator.kube.client.time.monotonic", lambda: 1060.0)
+    client = Client.__new__(Client)
+    client._epoch = NOW - 1060.0
+    client._compare_clocks("Fri, 15 Jan 2027 07:59:00 GMT", asked_at=1000.0)
+    assert client.now() == NOW

@@ -101,14 +101,20 @@ class Client:
         """
         return time.monotonic() + self._epoch
 
-    def _compare_clocks(self, date: str) -> None:
-        """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing."""
+    def _compare_clocks(self, date: str, *, asked_at: float = float("inf")) -> None:
+        """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing.
+
+        It is from some time since `asked_at` (monotonic; default: now).  An answer that was long on its way,
+        or waited for a process that stood still, says nothing against our clock.
+        """
         try:
             at = parsedate_to_datetime(date).timestamp()
         except (TypeError, ValueError):
             return
-        if abs(at - self.now()) > CLOCK_TOLERANCE:
-            self._epoch = at - time.monotonic()
+        now = time.monotonic()
+        since, until = min(asked_at, now) + self._epoch, now + self._epoch
+        if not since - CLOCK_TOLERANCE <= at <= until + CLOCK_TOLERANCE:
+            self._epoch = at - now
 
     async def close(self) -> None:
         """Close all connections."""
@@ -160,7 +166,7 @@ class Client:
                 method, url, header_params=headers, body=body, _request_timeout=within
             )
             data, status = await response.read(), response.status
-            self._compare_clocks(response.headers.get("Date", ""))
+            self._compare_clocks(response.headers.get("Date", ""), asked_at=started)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(error)(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
         finally:
