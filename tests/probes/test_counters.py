@@ -55,16 +55,18 @@ def test_a_value_of_another_type_rules_its_set_out() -> None:
     assert (trio, values) == ("251-253", [1, 2, 3])
 
 
-def snapshot(boottime_ms: int, energy: Int = 0, **values: Int) -> Snapshot:
+def snapshot(began_ms: int, energy: Int = 0, *, took_ms: int = 0, **values: Int) -> Snapshot:
     """A reading of the counters; those that are not named are not supported."""
-    return Snapshot(boottime_ms, Counters(**dict.fromkeys(Counters.__struct_fields__, NO) | values), energy)
+    counters = Counters(**dict.fromkeys(Counters.__struct_fields__, NO) | values)
+    return Snapshot(began_ms, began_ms + took_ms, counters, energy)
 
 
 def test_growth_is_what_was_added_between_two_readings() -> None:
-    """With the time between them by CLOCK_BOOTTIME."""
+    """With the time by CLOCK_BOOTTIME from before the first one to after the second, for the probe may stand
+    still within either."""
     grown = growth(
-        snapshot(1_000, 5_000, sw_thermal_ns=10, power_brake_ns=7),
-        snapshot(4_012, 905_000, sw_thermal_ns=1_500_000_010, power_brake_ns=7),
+        snapshot(1_000, 5_000, took_ms=300, sw_thermal_ns=10, power_brake_ns=7),
+        snapshot(4_000, 905_000, took_ms=12, sw_thermal_ns=1_500_000_010, power_brake_ns=7),
     )
     assert grown == Growth(
         elapsed_ms=3_012,

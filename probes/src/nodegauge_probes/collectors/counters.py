@@ -46,27 +46,30 @@ Reading = int | float | Unavailable
 
 
 class Snapshot(Struct, frozen=True):
-    """One reading of a GPU's counters, with CLOCK_BOOTTIME in ms from just before it."""
+    """One reading of a GPU's counters, with CLOCK_BOOTTIME in ms from just before and just after it."""
 
-    boottime_ms: int
+    began_ms: int
+    ended_ms: int
     counters: Counters
     energy_mj: Int
 
 
 def snapshot(nvml: Nvml, device: Device, gpu: GpuBuilder, *, driver: Text) -> Snapshot:
     """Read all counters of one GPU, in nanoseconds, and its energy, into the result and for comparison."""
-    boottime = boottime_ms()
-    taken = Snapshot(boottime, _read(nvml, device, driver=driver), energy(nvml, device))
+    began, read, energy_mj = boottime_ms(), _read(nvml, device, driver=driver), energy(nvml, device)
+    taken = Snapshot(began, boottime_ms(), read, energy_mj)
     gpu.counters = taken.counters
     gpu.power.set(energy_mj=taken.energy_mj)
     return taken
 
 
 def growth(before: Snapshot, after: Snapshot) -> Growth:
-    """The growth between two snapshots of one GPU."""
+    """The growth between two snapshots of one GPU.
+
+    Its time spans both readings: a probe that stood still within one of them claims no faster growth."""
     old, new = before.counters, after.counters
     return Growth(
-        elapsed_ms=after.boottime_ms - before.boottime_ms,
+        elapsed_ms=after.ended_ms - before.began_ms,
         sw_power_cap_ns=difference(old.sw_power_cap_ns, new.sw_power_cap_ns),
         sw_thermal_ns=difference(old.sw_thermal_ns, new.sw_thermal_ns),
         hw_thermal_ns=difference(old.hw_thermal_ns, new.hw_thermal_ns),
