@@ -154,6 +154,7 @@ class ScriptedArm:
         oom_kills: Callable[[], Int] = lambda: 0,
         shut_down: bool = False,
         program: str = sys.executable,
+        seconds: float = WAIT_S,
     ) -> ArmBuilder:
         """The arm of a child with this script; `shut_down`: as soon as it names its engine."""
         script = self._folder / "child.py"
@@ -172,7 +173,7 @@ class ScriptedArm:
             ranks=2,
             limits=limits or Limits(),
             startup=WAIT_S,
-            until=time.monotonic() + WAIT_S,
+            until=time.monotonic() + seconds,
             oom_kills=oom_kills,
             on_engine=on_engine,
             on_cut=lambda _: None,

@@ -23,6 +23,9 @@ from nodegauge_probes.nccl.receiver import CHUNK, MAX_MESSAGE, InvalidOutput, Re
 from nodegauge_probes.result_builder import ArmBuilder
 
 TICK_S = 0.02
+LONGEST_LOOK_S = 1.0
+"""Between two looks at a child; what is longer is no time of the child's.  Chosen by this project: a busy
+machine is late by less."""
 KILLED, SIGNALLED = 9, 128
 NO_ENGINE, NO_MEMORY = "no-engine", "out-of-memory"
 """Of `protocol.Failed.kind`."""
@@ -47,6 +50,20 @@ STARTUP = frozenset({Phase.SPAWN, Phase.INIT})
 LOAD = frozenset({Phase.LOAD})
 MEASURE = frozenset({Phase.MEASURE, Phase.CHECK, Phase.PAIRS})
 TEARDOWN = frozenset({Phase.TEARDOWN})
+
+
+class Awake:
+    """Seconds of a steady clock, without those in which this process stood still (stopped, frozen, on a
+    machine that did): nobody could follow the child, which probably stood still as well."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._read = self._now = clock()
+
+    def __call__(self) -> float:
+        now = self._clock()
+        self._now, self._read = self._now + min(now - self._read, LONGEST_LOOK_S), now
+        return self._now
 
 
 class PhaseClock:
@@ -137,7 +154,8 @@ def run(child: Child, arm: ArmBuilder, processes: ProcessTree) -> Failed | None:
     output, output_in = os.pipe()
     try:
         environment = {**child.environment, FD_VARIABLE: str(lines_in)}
-        clock = PhaseClock(child.limits, startup=child.startup, now=time.monotonic())
+        awake = Awake(time.monotonic)
+        clock = PhaseClock(child.limits, startup=child.startup, now=awake())
         kills = child.oom_kills()
         try:
             processes.start(child.program, environment=environment, lines=lines_in, output=output_in)
@@ -149,7 +167,7 @@ def run(child: Child, arm: ArmBuilder, processes: ProcessTree) -> Failed | None:
         finally:
             os.close(lines_in)
             os.close(output_in)
-        supervision = _Supervision(child, arm, processes, clock)
+        supervision = _Supervision(child, arm, processes, clock, awake)
         end = supervision.receive(lines, output)
         supervision.finish(end, kills_before=kills)
         return supervision.receiver.failed
@@ -161,8 +179,11 @@ def run(child: Child, arm: ArmBuilder, processes: ProcessTree) -> Failed | None:
 class _Supervision:
     """Clock and pipes of one child, and how it ended."""
 
-    def __init__(self, child: Child, arm: ArmBuilder, processes: ProcessTree, clock: PhaseClock) -> None:
+    def __init__(
+        self, child: Child, arm: ArmBuilder, processes: ProcessTree, clock: PhaseClock, awake: Awake
+    ) -> None:
         self._child, self._arm, self._processes, self._clock = child, arm, processes, clock
+        self._awake = awake
         self._tail = Tail()
         arm.phase, arm.message = clock.phase, ""
         self.receiver = Receiver(
@@ -174,9 +195,10 @@ class _Supervision:
         )
 
     def _enter(self, phase: Phase) -> None:
-        self._clock.enter(phase, now=time.monotonic())
+        now = self._awake()
+        self._clock.enter(phase, now=now)
         self._arm.phase = phase
-        self._clock.report(self._arm, now=time.monotonic())
+        self._clock.report(self._arm, now=now)
 
     def receive(self, lines: int, output: int) -> End:
         """Until the child ends, exceeds its time, or writes invalid output."""
@@ -203,16 +225,15 @@ class _Supervision:
             self._tail.feed(os.read(output, CHUNK))
 
     def _limit_exceeded(self) -> End | None:
-        now = time.monotonic()
-        if self._clock.left(now=now) < 0:
+        if self._clock.left(now=self._awake()) < 0:
             return self._clock.exceeded()
-        if now > self._child.until:
+        if time.monotonic() > self._child.until:
             return End(outcome=ArmOutcome.CUT, message="the run's time was up")
         return None
 
     def finish(self, end: End, *, kills_before: Int) -> None:
         """Kill all processes and set the outcome of the arm."""
-        self._clock.report(self._arm, now=time.monotonic())
+        self._clock.report(self._arm, now=self._awake())
         code, left_behind, unkillable = self._processes.end(wait=self._child.limits.dying)
         if self._processes.shut_down:
             end = End(outcome=ArmOutcome.CUT, message="the run was ended")
