@@ -18,8 +18,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from testbed import forkserver
+
+TESTS = Path(__file__).parents[2]
+CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from testbed.driver.client import main; main()"
 LISTEN, EVENTS = "listen", "events"
 """Questions that this process answers with several calls: an event set cannot be told as JSON."""
 XID, TIMEOUT, MOST_EVENTS = 0x8, 10, 8
@@ -59,12 +64,12 @@ class NvmlClient:
     """Asks a child process, which has initialised NVML unless `initialise` is False."""
 
     def __init__(self, env: Mapping[str, str], *, initialise: bool = True) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "testbed.driver.client"],
+        self._process = forkserver.popen(
+            [sys.executable, "-c", CHILD, str(TESTS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **env},
+            env={**os.environ, **env},
         )
         if initialise:
             self.ask("nvmlInit")
@@ -217,7 +222,3 @@ def main() -> None:
 
     for line in sys.stdin:
         print(json.dumps(_answer(pynvml, json.loads(line)), default=repr), flush=True)
-
-
-if __name__ == "__main__":
-    main()
