@@ -17,7 +17,7 @@ from nodegauge_contract import MESSAGE_LIMIT, RepeatedXid, Result, XidCount
 from nodegauge_judge import Answer, Severity, judge_health
 from nodegauge_probes.watch.schedule import BRAKE_CHANGES
 from support.probing import Probe
-from support.watch_probe import Watch, terminated
+from support.watch_probe import Watch
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Watch]
@@ -65,10 +65,10 @@ def test_a_calm_node_is_left_alone(watch: On, profile: str) -> None:
     """Every signal is read again and again, with and without load, and nothing is said."""
     on = watch(profile)
     assert on.life().stderr == "first\n"
-    with on.started("--poll", "0.1") as process:
-        on.calm(process, seconds=3.5)
+    with on.started() as process:
+        on.calm(process, looks=35)
         on.probe.hardware.load(60)
-        on.calm(process, seconds=1)
+        on.calm(process)
 
 
 CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
@@ -149,7 +149,7 @@ def test_a_temperature_at_the_edge_is_reported_once(watch: On) -> None:
     with on.started() as process:
         for celsius in (83, 84, 80):
             on.probe.hardware.fault("hot", gpu=3, celsius=celsius)
-            on.calm(process, seconds=0.7)
+            on.calm(process, looks=7)
         on.probe.hardware.heal()
         assert "temperature GPU-3" in on.ended(process).why
 
@@ -159,11 +159,10 @@ def test_an_xid_is_seen_at_once(watch: On) -> None:
     on = watch("h100-sxm-8")
     on.life()
     with on.started("--poll", "60") as process:
-        on.calm(process)
-        began = time.monotonic()
+        on.calm(process, looks=1)
         on.probe.hardware.fault("xid", gpu=3, number=79)
         ended = on.ended(process)
-    assert time.monotonic() - began < 45
+    assert on.looks == 1
     assert "Xid 79 GPU-3" in ended.why
     assert ended.result is not None
     assert [gpu.xids.seen for gpu in ended.result.gpus] == [[]] * 3 + [[79]] + [[]] * 4
@@ -207,7 +206,7 @@ def test_what_was_reported_is_repeated_until_it_is_old(watch: On) -> None:
     with on.started() as process:
         on.calm(process)
     stored = on.stored()
-    stored["reported"] -= 3600
+    stored["reported"] -= 3900
     stored["reported_xids"][0]["last"] -= 5 * 3600
     on.state.write_text(json.dumps(stored))
     due = on.life("--interval", "3600")
@@ -224,10 +223,10 @@ def test_xids_are_counted_once_and_with_their_times(watch: On) -> None:
     on.life()
     with on.started("--window", "1") as process:
         on.calm(process)
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         on.probe.hardware.fault("xid", gpu=1, number=13, per_second=20)
-        began, since_boot = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
         ended = on.ended(process)
-        passed = time.monotonic() - began
+    passed = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
     assert ended.result is not None
     [xid] = ended.result.gpus[1].xids.counts
     assert 20 <= xid.count <= 20 * passed + 2
@@ -267,25 +266,22 @@ def test_a_report_is_due_after_the_interval(watch: On) -> None:
     on = watch("rtx3060-1")
     on.life()
     stored = on.stored()
-    stored["reported"] -= 3599
+    stored["reported"] -= 3900
     on.state.write_text(json.dumps(stored))
     assert on.life("--interval", "3600").why == "due"
 
 
 def test_sigterm_ends_it_at_once(watch: On) -> None:
-    """Without a reading: its node is about to be drained, or its driver to be unloaded."""
+    """Without another look or a reading: its node is about to be drained, or its driver to be unloaded."""
     on = watch("h100-sxm-8")
     on.life()
-    assert any(ends_at_once(on) for _ in range(3))
-
-
-def ends_at_once(on: Watch) -> bool:
-    """Whether it takes less than a second; a machine that stands still may cost a try, not three."""
-    with on.started("--poll", "30") as process:
-        on.calm(process)
-        seconds = terminated(process)
-        assert process.returncode == 0
-    return seconds < 1
+    with on.started("--poll", "60", "--window", "20") as process:
+        on.calm(process, looks=1)
+        process.terminate()
+        ended = on.ended(process)
+    assert (ended.code, on.looks) == (0, 1)
+    assert ended.result is not None
+    assert (ended.result.problem and ended.result.problem.kind, ended.result.gpus) == ("terminated", [])
 
 
 def test_a_driver_that_goes_away_is_reported(watch: On) -> None:
@@ -316,31 +312,30 @@ def test_a_call_that_never_returns_is_reported(watch: On) -> None:
     assert (ended.result.problem.kind, ended.result.problem.call) == ("call-hung", call)
 
 
-@pytest.mark.parametrize("deadline", ["1", "3"])
-def test_a_wait_longer_than_the_deadline_is_none(watch: On, deadline: str) -> None:
+def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
     """The deadline is that of a look and of a reading, and waiting for an event is no call that hangs."""
     on = watch("rtx3060-1")
     on.life()
-    with on.started("--deadline", deadline, "--poll", "10") as process:
-        on.calm(process, seconds=4.5)
+    with on.started("--deadline", "3", "--poll", "4") as process:
+        on.calm(process, looks=2)
 
 
 def test_its_cost_is_measured() -> None:
     """`python -m loadtest.watch_probe` says what it costs, and what of that is spent in the driver."""
-    command = [sys.executable, "-m", "loadtest.watch_probe", "--seconds", "2", "--profile", "titan-rtx-nv2"]
+    command = [sys.executable, "-m", "loadtest.watch_probe", "--seconds", "1", "--profile", "titan-rtx-nv2"]
     folder = Path(__file__).parents[1]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
     *_, last = run.stdout.splitlines()
     calls = re.search(r"m in (\d+) NVML calls a second", last)
     assert calls is not None
-    assert int(calls[1]) > 5
+    assert int(calls[1]) > 0
 
 
 def test_it_is_small(watch: On) -> None:
     """Under 40 MiB while it waits."""
     on = watch("h100-sxm-8")
     on.life()
-    with on.started() as process:
+    with on.started(start=subprocess.Popen) as process:
         on.calm(process)
         status = Path(f"/proc/{process.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)

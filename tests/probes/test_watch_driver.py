@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
 
 from nodegauge_judge import judge_health
+from support.machines import SECOND
 from support.probing import Probe
-from support.watch_probe import Watch, terminated
+from support.watch_probe import Watch
+from testbed.hardware import Hardware
 from testbed.hardware.fault import FAULTS, Fault
 from testbed.hardware.machine import Machine
+from testbed.hardware.plugged import boottime_ns
 from testbed.profiles import Profile
-from testbed.wait import wait_for
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 On = Callable[[str | Profile], Watch]
 UNKNOWN, RESET_REQUIRED = 999, 16
@@ -36,18 +37,6 @@ def watch(probe: Callable[[str | Profile], Probe], monkeypatch: pytest.MonkeyPat
     """`watch("h100-sxm-8")`: that machine, plugged in, and the watch probe on it."""
     monkeypatch.setitem(FAULTS, "refused", Fault(name="refused", does="", apply=refused))
     return lambda profile: Watch(probe(profile))
-
-
-def reports(on: Watch, *, looks: int = 45) -> list[str]:
-    """Why it reports until it stays for so many looks; the slowest signals are read at every thirtieth."""
-    reasons: list[str] = []
-    while True:
-        with on.started() as process:
-            try:
-                process.wait(timeout=1 + looks / 10)
-            except subprocess.TimeoutExpired:
-                return reasons
-            reasons.append(on.ended(process).why)
 
 
 def test_an_xid_is_reported_though_the_reading_hangs(watch: On) -> None:
@@ -75,11 +64,11 @@ def test_an_xid_is_reported_that_comes_while_a_look_hangs(watch: On, call: str) 
     """As when a GPU falls off the bus: the call under way does not return, and then comes the Xid."""
     on = watch("titan-rtx-nv2")
     on.life()
+    machine = on.probe.hardware.directory
 
     def fails() -> None:
         on.probe.hardware.fault("hung-call", call=call)
-        time.sleep(0.5)
-        on.probe.hardware.fault("xid", gpu=1, number=79)
+        Hardware(machine, clock=lambda: boottime_ns() + SECOND).fault("xid", gpu=1, number=79)
 
     ended = on.after(fails, "--deadline", "6")
     assert ended.result is not None
@@ -100,7 +89,8 @@ def test_an_xid_waits_for_the_next_life_if_the_container_is_asked_to_end(watch: 
         on.calm(process)
         on.probe.hardware.fault("xid", gpu=1, number=79, per_second=1)
         wait_for(lambda: on.stored()["xids"], what="the Xid in the state")
-        terminated(process)
+        process.terminate()
+        process.wait(timeout=DEADLINE_SECONDS)
     on.probe.hardware.heal()
     assert "Xid 79 GPU-1" in on.life().why
 
@@ -111,7 +101,7 @@ def test_a_gpu_that_becomes_unreadable_is_reported_twice_at_most(watch: On) -> N
     on.life()
     ended = on.after(lambda: on.probe.hardware.fault("refused", calls=READINGS))
     assert "GPU-1" in ended.why
-    assert len(reports(on, looks=100)) <= 1
+    assert len(on.reports(looks=100)) <= 1
     ended = on.after(on.probe.hardware.heal)
     assert "GPU-1" in ended.why
 
@@ -121,7 +111,7 @@ def test_a_gpu_that_must_be_reset_is_one_report_though_most_calls_answer(watch: 
     on = watch("titan-rtx-nv2")
     on.life()
     on.probe.hardware.fault("refused", calls="nvmlDeviceGetRetiredPages", code=RESET_REQUIRED)
-    assert reports(on, looks=75) == ["changed: error GPU-1 none -> reset-required"]
+    assert on.reports(looks=75) == ["changed: error GPU-1 none -> reset-required"]
 
 
 def test_the_loss_of_a_gpu_is_no_news_of_its_peers(watch: On) -> None:
@@ -129,6 +119,6 @@ def test_the_loss_of_a_gpu_is_no_news_of_its_peers(watch: On) -> None:
     on = watch("titan-rtx-nv2")
     on.life()
     on.probe.hardware.fault("gpu-lost", gpu=1)
-    first, *more = reports(on)
+    first, *more = on.reports()
     assert "error GPU-1 none -> gpu-lost" in first
     assert "P2P" not in " ".join([first, *more])

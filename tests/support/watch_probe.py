@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from nodegauge_contract import Result, decode
-from support.probing import PROGRAM, Probe
+from support.probing import Probe
 from testbed import forkserver
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
-DRIVER = "libnvidia-ml.so"
-QUICK = ("--window", "0.2", "--hz", "10", "--poll", "0.1", "--confirm", "")
+QUICK = ("--window", "0.2", "--hz", "10", "--poll", "0.02", "--confirm", "")
+COUNTING = """
+import sys
+from nodegauge_probes import watch_options
+from nodegauge_probes.watch.reader import Reader
+
+def quicker(name, usual, least, *more):
+    return (name, usual, 0.01 if name == "poll" else least, *more)
+
+def counted(self):
+    look(self)
+    with open(path, "ab") as looks:
+        looks.write(b".")
+
+look, Reader.look, path = Reader.look, counted, sys.argv.pop(1)
+watch_options.NUMBERS = tuple(quicker(*number) for number in watch_options.NUMBERS)
+from nodegauge_probes.__main__ import main
+sys.exit(main())
+"""
+"""The probe, which may look more often and leaves a byte in a file for each of its looks."""
 
 
 @dataclass
@@ -41,13 +57,23 @@ class Watch:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.state = probe.folder / "watch.json"
+        self._looks = probe.folder / "looks"
+
+    @property
+    def looks(self) -> int:
+        """How many this life has had."""
+        return self._looks.stat().st_size
 
     @contextmanager
-    def started(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+    def started(
+        self, *options: str, start: Callable[..., Any] = forkserver.popen
+    ) -> Iterator[subprocess.Popen[str]]:
         """It, running; killed in the end."""
-        command = [*PROGRAM, "watch", "--state", str(self.state), *QUICK, *options]
+        counting = [sys.executable, "-c", COUNTING, str(self._looks)]
+        command = [*counting, "watch", "--state", str(self.state), *QUICK, *options]
         self.probe.termination_log.unlink(missing_ok=True)
-        process = forkserver.popen(
+        self._looks.write_bytes(b"")
+        process = start(
             command, env=self.probe.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
@@ -76,21 +102,22 @@ class Watch:
             change()
             return self.ended(process)
 
-    def calm(self, process: subprocess.Popen[str], *, seconds: float = 1) -> None:
-        """From its first call of the driver on it stays for so long."""
-        maps = Path(f"/proc/{process.pid}/maps")
-        wait_for(lambda: process.poll() is not None or DRIVER in maps.read_text(), what="the driver")
-        time.sleep(seconds)
+    def calm(self, process: subprocess.Popen[str], *, looks: int = 10) -> None:
+        """It stays for so many looks; the slowest signals are read at every thirtieth."""
+        wanted = self.looks + looks
+        wait_for(lambda: process.poll() is not None or self.looks >= wanted, what=f"{wanted} looks")
         assert process.poll() is None, process.communicate()[1]
+
+    def reports(self, *, looks: int = 45) -> list[str]:
+        """Why it reports, life after life, until it stays for so many looks."""
+        reasons: list[str] = []
+        while True:
+            with self.started() as process:
+                wait_for(lambda: process.poll() is not None or self.looks >= looks, what=f"{looks} looks")
+                if process.poll() is None:
+                    return reasons
+                reasons.append(self.ended(process).why)
 
     def stored(self) -> Any:
         """Its state file."""
         return json.loads(self.state.read_text())
-
-
-def terminated(process: subprocess.Popen[str]) -> float:
-    """Seconds from SIGTERM to the end."""
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.wait(timeout=DEADLINE_SECONDS)
-    return time.monotonic() - began
