@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,11 +15,12 @@ import pytest
 
 from nodegauge_contract import LoadEnd, LoadSkip, Unavailable, decode
 from support.load_probe import QUICK, burning, load
-from support.nccl_probe import NcclRun, wait_for
+from support.nccl_probe import NcclRun
 from testbed.driver.build import LIBRARY
 from testbed.hardware.loads import announcements, following
 from testbed.hardware.plugged import LOADS
 from testbed.profiles import Profile
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.usefixtures("state")
 On = Callable[[str | Profile], NcclRun]
@@ -139,68 +139,15 @@ def hangs_in_the_middle(run: NcclRun) -> bool:
 
 
 def test_somebody_else_gets_the_gpu(nccl_on: On) -> None:
-    """A second compute process on one GPU ends the load of all, within seconds."""
+    """A second compute process on one GPU ends the load of all, long before its time."""
     run = nccl_on(TWO)
-    assert any(gives_way(run) for _ in range(3))
-
-
-def gives_way(run: NcclRun) -> bool:
-    """Whether that takes less than ten seconds; a machine that stands still may cost a try, not three."""
     with burning(run) as finish:
-        began = time.monotonic()
         run.hardware.fault("state", gpu=1, key="processes", value="4242:1000000 4243:1000000")
         result = finish()
-        seconds = time.monotonic() - began
-    run.hardware.heal("state")
     assert result.load is not None
     assert result.load.ended == LoadEnd.GAVE_WAY
     assert "GPU 1" in result.load.message
     assert {gpu.ended for gpu in result.load.gpus} == {"gave-way"}
-    return seconds < 10 and result.load.gpus[0].samples > 0
-
-
-def test_its_own_stop_is_below_the_vendor_s_slowdown(nccl_on: On) -> None:
-    """A GPU that gets too hot ends the load of all, before the vendor's limit."""
-    run = nccl_on("a100-sxm-8")
-    slowdown = run.result("--window", "0.1", probe="health").gpus[0].temperature.slowdown
-    with burning(run) as finish:
-        run.hardware.fault("state", gpu=2, key="temperature.now", value=str(slowdown - 3))
-        result = finish()
-    assert result.load is not None
-    assert result.load.ended == LoadEnd.TEMPERATURE
-    assert f"GPU 2 is at {slowdown - 3} °C" in result.load.message
-    assert {gpu.stop_c for gpu in result.load.gpus} == {slowdown - 3}
-
-
-def test_a_hot_gpu_is_not_loaded(nccl_on: On) -> None:
-    """At its stop before anything began: skipped, and no process starts."""
-    run = nccl_on("a100-sxm-8")
-    run.hardware.fault("state", gpu=2, key="temperature.now", value="88")
-    assert load(run).skipped == LoadSkip.HOT
-    assert load(run, "--seconds", "1", "--stop-below", "0").ended == LoadEnd.DONE
-
-
-def test_a_busy_node_is_not_loaded(nccl_on: On) -> None:
-    """One process on one GPU suffices; nothing was announced on any."""
-    run = nccl_on(TWO)
-    run.hardware.fault("state", gpu=1, key="processes", value="4242:1000000")
-    loaded = load(run)
-    assert (loaded.skipped, loaded.ended) == (LoadSkip.BUSY, "")
-    assert "GPU 1" in loaded.message
-    assert not (run.hardware.directory / "driver.state.loads").exists()
-
-
-@pytest.mark.parametrize(("profile", "skip"), [("a100-mig-4", LoadSkip.MIG), ("vgpu-2", LoadSkip.VGPU)])
-def test_parts_of_gpus_are_not_loaded(nccl_on: On, profile: str, skip: LoadSkip) -> None:
-    """As with the NCCL probe."""
-    assert load(nccl_on(profile)).skipped == skip
-
-
-def test_shared_gpus_are_not_loaded(nccl_on: On) -> None:
-    """What the operator says counts: nothing on the node may show it."""
-    run = nccl_on(TWO)
-    run.environment["NODEGAUGE_SHARED"] = "MPS"
-    assert load(run).skipped == LoadSkip.SHARED
 
 
 def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
@@ -217,42 +164,32 @@ def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
 
 
 def test_a_preempted_pod_leaves_no_process_and_keeps_what_it_has(nccl_on: On) -> None:
-    """SIGTERM in the middle: out at once, with the samples until then, and no GPU done."""
+    """SIGTERM in the middle: out long before its time, with what was measured until then, and no GPU done."""
     run = nccl_on(TWO)
-    assert any(is_out_at_once(run) for _ in range(3))
-
-
-def is_out_at_once(run: NcclRun) -> bool:
-    """Whether it takes less than three seconds and has samples; a machine that stands still may cost one."""
     with burning(run) as finish:
-        [probe] = [pid for pid in run.left_behind() if _parent(pid) == os.getpid()]
-        time.sleep(1.5)
-        began = time.monotonic()
-        os.kill(probe, signal.SIGTERM)
+        finish.process.send_signal(signal.SIGTERM)
         result = finish()
-        seconds = time.monotonic() - began
     assert result.problem is not None
     assert result.problem.kind == "terminated"
     assert result.load is not None
     assert {gpu.ended for gpu in result.load.gpus} == {"cut"}
-    return seconds < 3 and all(gpu.samples > 0 for gpu in result.load.gpus)
+    assert all(isinstance(gpu.h2d_gbps, float) for gpu in result.load.gpus)
 
 
 def test_the_load_dies_with_the_probe(nccl_on: On) -> None:
     """Killed without a word, by the kernel or a kubelet: nothing computes a moment later."""
     run = nccl_on(TWO)
-    with burning(run):
-        [probe] = [pid for pid in run.left_behind() if _parent(pid) == os.getpid()]
-        os.kill(probe, signal.SIGKILL)
-        assert wait_for(lambda: len(run.left_behind()) == 0)
-        assert wait_for(lambda: set(_loads(run)) == {0})
+    with burning(run) as burning_run:
+        burning_run.process.kill()
+        run.wait_until_alone()
+        wait_for(lambda: set(_loads(run)) == {0}, what="idle GPUs")
 
 
 def test_a_process_that_dies_is_no_verdict_about_gpus(nccl_on: On) -> None:
     """Killed by the kernel for lack of memory, say: the load failed, and says how."""
     run = nccl_on(TWO)
     with burning(run) as finish:
-        [child] = [pid for pid in run.left_behind() if _parent(pid) != os.getpid()]
+        [child] = finish.children
         os.kill(child, signal.SIGKILL)
         result = finish()
     assert result.load is not None
@@ -287,10 +224,6 @@ def test_the_page_is_for_people(nccl_on: On) -> None:
     assert "WRONG" in page
     assert "TFLOPS" in page
     assert decode(run.log.read_text()).load is not None
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _loads(run: NcclRun) -> list[int]:

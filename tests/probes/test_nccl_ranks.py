@@ -10,11 +10,12 @@ from nodegauge_contract import Cell
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_probes.nccl.protocol import EngineInfo, Failed, Line
 from nodegauge_probes.nccl.ranks import Disagreement, combined
-from support.nccl_probe import NcclRun, wait_for
+from support.nccl_probe import NcclRun
 from testbed.profiles import Profile
+from testbed.wait import wait_for
 
 On = Callable[[str | Profile], NcclRun]
-LIMITS = ("--processes", "perGPU", "--limits", "4,3,3")
+LIMITS = ("--processes", "perGPU", "--limits", "8,3,3")
 BAD = """
 if order["rank"] != {rank}:
     engine(); phases("init", "load", "measure"); cell(0)
@@ -92,10 +93,10 @@ def test_ranks_die_with_a_probe_that_is_killed(nccl_on: On) -> None:
     two = nccl_on("titan-rtx-nv2")
     body = f"open({str(two.folder)!r} + '/rank-%d' % order['rank'], 'w'); time.sleep(600)"
     run = two.child(body).start("--processes", "perGPU")
-    assert wait_for(lambda: len(list(two.folder.glob("rank-*"))) == 2)
+    wait_for(lambda: len(list(two.folder.glob("rank-*"))) == 2, what="two ranks at work")
     run.kill()
     run.communicate()
-    assert wait_for(lambda: not two.left_behind())
+    two.wait_until_alone()
 
 
 def cell(us: float, **more: int | float) -> Line:

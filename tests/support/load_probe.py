@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from nodegauge_contract import LoadResult, Result
-from support.nccl_probe import NcclRun, wait_for
+from support.nccl_probe import NcclRun
 from testbed.hardware.loads import following
 from testbed.hardware.plugged import LOADS
+from testbed.wait import wait_for
 
 QUICK = ("--seconds", "2")
 
@@ -22,9 +25,24 @@ def load(run: NcclRun, *options: str) -> LoadResult:
     return result.load
 
 
+@dataclass
+class Burning:
+    """A run whose GPUs compute; called, its result."""
+
+    run: NcclRun
+    process: subprocess.Popen[bytes]
+
+    def __call__(self) -> Result:
+        return self.run.finish(self.process)
+
+    @property
+    def children(self) -> list[int]:
+        return [pid for pid in self.run.left_behind() if pid != self.process.pid]
+
+
 @contextmanager
-def burning(run: NcclRun, *options: str) -> Iterator[Callable[[], Result]]:
-    """A run whose GPUs compute; the result once it is asked for."""
+def burning(run: NcclRun, *options: str) -> Iterator[Burning]:
+    """A run, once its GPUs compute."""
     loads = run.hardware.directory / LOADS
     loads.unlink(missing_ok=True)  # what a run before has announced
     with following(run.hardware):
@@ -39,8 +57,8 @@ def burning(run: NcclRun, *options: str) -> Iterator[Callable[[], Result]]:
             return all(len(each) > 2 and each[-1] == "100" for each in changes.values())
 
         try:
-            assert wait_for(computes)
-            yield lambda: run.finish(process)
+            wait_for(computes, what="all GPUs compute")
+            yield Burning(run, process)
         finally:
             process.kill()
             process.communicate()

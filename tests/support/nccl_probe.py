@@ -23,6 +23,7 @@ from nodegauge_probes.result_builder import ArmBuilder
 from support.probing import PROGRAM, probe_environment
 from testbed import forkserver
 from testbed.hardware import Hardware
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
@@ -73,7 +74,7 @@ if not ranks or arm != %(arm)r != 'all':
     all_well()
 """
 MARK = "NODEGAUGE_TEST_MARK"
-WAIT_S = 60.0
+WAIT_S = DEADLINE_SECONDS
 
 
 @dataclass
@@ -118,7 +119,7 @@ class NcclRun:
         assert (run.returncode, stderr) == (0, b"")
         result = decode(stdout.decode())
         assert decode(self.log.read_text()) == result
-        assert wait_for(lambda: not self.left_behind()), self.left_behind()
+        self.wait_until_alone()
         return result
 
     def result(self, *options: str, probe: str = "nccl") -> Result:
@@ -136,7 +137,11 @@ class NcclRun:
         return {arm.name: arm for arm in self.nccl(*options).arms}
 
     def left_behind(self) -> list[int]:
+        """Processes that the probe has started; itself where it was not forked."""
         return marked(self.mark)
+
+    def wait_until_alone(self) -> None:
+        wait_for(lambda: not self.left_behind(), what="the end of all that the probe started")
 
 
 class ScriptedArm:
@@ -205,13 +210,3 @@ def environment_of(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-def wait_for(condition: Callable[[], object], *, seconds: float = WAIT_S) -> bool:
-    """Whether it became true in time."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
