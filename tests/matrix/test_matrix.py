@@ -24,13 +24,13 @@ ELSEWHERE = {
         ("supply-failed", "supply-input-lost", "supply-removed", "chassis-fan-stopped", "inlet-hot", "leak"),
         "a BMC sees it: tests/unit/test_simulated_bmc.py",
     ),
-    "airflow-blocked": "heat takes its time: tests/unit/test_power_and_cooling.py",
-    "memory-unrepairable": "no recorded machine has a driver that reports it: tests/unit/test_faults.py",
+    "airflow-blocked": "heat takes its time: tests/unit/test_driver_time.py",
+    "memory-unrepairable": "no recorded machine has a driver that reports it: tests/unit/test_driver_time.py",
 }
 """Faults that are not in the table, and where they are tested."""
 
 OF_NCCL = {name for name, fault in FAULTS.items() if fault.module in ("faults_nccl", "faults_load")}
-"""The table is about health runs, which these must not touch: tests/unit/test_faults_nccl.py and
+"""The table is about health runs, which these must not touch: tests/unit/test_simulated_nccl_probe.py and
 tests/probes/test_load.py."""
 
 MACHINES, SCENARIOS = machines(), scenarios()

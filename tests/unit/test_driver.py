@@ -15,7 +15,7 @@ from testbed.driver import build
 from testbed.driver.build import DriverBuildError, library_folder
 from testbed.driver.client import GPU, NvmlClient, Struct
 from testbed.driver.releases import abilities, table
-from testbed.hardware import Hardware, plug
+from testbed.hardware import Hardware
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 1, 2, 3, 6
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 12, 13
@@ -74,33 +74,6 @@ def test_every_function_is_one_that_pynvml_calls() -> None:
 # Starting and ending
 
 
-def test_the_library_itself_refuses_calls_before_init(
-    h100: Hardware, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not only pynvml does."""
-    monkeypatch.setenv("NODEGAUGE_SIM_HARDWARE", h100.env()["NODEGAUGE_SIM_HARDWARE"])
-    library = ctypes.CDLL(str(Path(h100.env()["LD_LIBRARY_PATH"]) / build.LIBRARY))
-
-    assert library.nvmlDeviceGetCount_v2(ctypes.byref(ctypes.c_uint())) == UNINITIALIZED
-
-
-def test_without_hardware_no_driver_is_loaded(h100: Hardware) -> None:
-    """The library without a machine behind it answers as one without its kernel module."""
-    env = h100.env()
-    h100.unplug()
-
-    with NvmlClient(env, initialise=False) as client:
-        assert client.refusal("nvmlInit") == DRIVER_NOT_LOADED
-
-
-def test_a_machine_unplugged_under_a_client_is_a_driver_unloaded(h100: Hardware, nvml: NvmlClient) -> None:
-    """Calls of a running client fail with DRIVER_NOT_LOADED from then on."""
-    assert nvml.ask("nvmlDeviceGetCount") == 8
-    h100.unplug()
-
-    assert nvml.refusal("nvmlDeviceGetCount") == DRIVER_NOT_LOADED
-
-
 @pytest.mark.parametrize("damage", ["", "nodegauge-hardware 1\nvisible 0\n", "nodegauge-hardware 2\nend\n"])
 def test_half_a_state_file_is_an_error_and_no_answer(h100: Hardware, damage: str) -> None:
     """An empty, cut or foreign file makes NVML answer UNKNOWN, never something from half a state."""
@@ -110,37 +83,7 @@ def test_half_a_state_file_is_an_error_and_no_answer(h100: Hardware, damage: str
         assert client.refusal("nvmlInit") == UNKNOWN
 
 
-def test_errors_have_the_texts_of_nvml(nvml: NvmlClient) -> None:
-    """nvmlErrorString is what programs print."""
-    texts = {code: nvml.ask("nvmlErrorString", code) for code in (0, 8, 15, 18, 999)}
-
-    assert texts == {
-        0: "Success",
-        8: "Insufficient External Power",
-        15: "GPU is lost",
-        18: "Driver/library version mismatch",
-        999: "Unknown Error",
-    }
-
-
 # Handles and arguments
-
-
-def test_a_gpu_is_found_by_index_uuid_serial_and_address(h100: Hardware, nvml: NvmlClient) -> None:
-    """All four ways lead to the same GPU; others lead nowhere."""
-    uuid, serial = nvml.ask("nvmlDeviceGetUUID", GPU(5)), nvml.ask("nvmlDeviceGetSerial", GPU(5))
-
-    assert uuid == h100.uuids[5]
-    for way, value in (
-        ("nvmlDeviceGetHandleByUUID", uuid),
-        ("nvmlDeviceGetHandleBySerial", serial),
-        ("nvmlDeviceGetHandleByPciBusId", "00000000:A8:00.0"),
-        ("nvmlDeviceGetHandleByPciBusId", "0000:a8:00.0"),
-    ):
-        assert nvml.refusal(way, value) == 0
-    assert nvml.refusal("nvmlDeviceGetHandleByUUID", "GPU-00000000-0000-0000-0000-000000000000") == NOT_FOUND
-    assert nvml.refusal("nvmlDeviceGetHandleByPciBusId", "0000:a9:00.0") == NOT_FOUND
-    assert nvml.refusal("nvmlDeviceGetHandleByIndex", 8) == INVALID_ARGUMENT
 
 
 def test_structures_of_another_version_are_refused(nvml: NvmlClient) -> None:
@@ -151,14 +94,6 @@ def test_structures_of_another_version_are_refused(nvml: NvmlClient) -> None:
     assert nvml.refusal("nvmlDeviceGetMemoryInfo", GPU(0), 0x03000028) == VERSION_MISMATCH
     assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric)) == 0
     assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric, 0x09000024)) == VERSION_MISMATCH
-
-
-def test_links_end_where_the_chip_and_the_driver_end(tmp_path: Path) -> None:
-    """A link that the chip lacks is not supported; one that the driver cannot count is no argument."""
-    with NvmlClient(plug("titan-rtx-nv2", tmp_path).env()) as nvml:
-        answers = [nvml.refusal("nvmlDeviceGetNvLinkState", GPU(0), link) for link in range(14)]
-
-    assert answers == [0] * 2 + [NOT_SUPPORTED] * 10 + [INVALID_ARGUMENT] * 2
 
 
 # Driver releases
@@ -214,11 +149,3 @@ def test_the_fabric_structure_grows_with_the_driver(tmp_path: Path, version: str
         assert (
             nvml.ask("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct("c_nvmlGpuFabricInfo_v2_t"))["state"] == 3
         )
-
-
-def test_fields_of_hopper_are_none_of_an_older_gpu(tmp_path: Path) -> None:
-    """The link state has a field from Hopper on; before, only its function."""
-    with NvmlClient(with_driver("550.54.15", tmp_path, profile="dgx1-v100-8").env()) as nvml:
-        assert nvml.field(0, 165, 0)["nvmlReturn"] == NOT_SUPPORTED
-        assert nvml.field(0, 84)["value"]["uiVal"] == 25781
-        assert nvml.ask("nvmlDeviceGetNvLinkState", GPU(0), 0) == 1

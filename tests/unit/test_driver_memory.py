@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -39,13 +37,6 @@ def ecc(nvml: NvmlClient, kind: int, since: int, *, gpu: int = 0) -> int:
     return count
 
 
-def with_gpu(profile: str, directory: Path, **facts: Any) -> Hardware:
-    """A machine whose first GPU has something behind it."""
-    result = profiles.load(profile)
-    gpus = (msgspec.structs.replace(result.gpus[0], **facts), *result.gpus[1:])
-    return plug(msgspec.structs.replace(result, gpus=gpus), directory)
-
-
 # Memory
 
 
@@ -71,67 +62,6 @@ def test_volatile_counts_end_with_the_driver_and_aggregate_ones_do_not(
     hardware.reset(gpu=0)
 
     assert [ecc(nvml, UNCORRECTED, since) for since in (VOLATILE, AGGREGATE)] == [0, 2]
-
-
-def test_a_storm_of_corrected_errors_goes_on_until_healed(hardware: Hardware, nvml: NvmlClient) -> None:
-    """The count grows with time, by about its rate, and stands still after that."""
-    hardware.fault("ecc-correctable", per_second=1000)
-    since, first = time.monotonic(), ecc(nvml, CORRECTED, VOLATILE)
-    time.sleep(0.1)
-    grown, seconds = ecc(nvml, CORRECTED, VOLATILE) - first, time.monotonic() - since
-    assert 90 <= grown <= 1000 * seconds + 50
-    hardware.heal()
-    still = ecc(nvml, CORRECTED, VOLATILE)
-    assert still >= first + grown
-    assert ecc(nvml, CORRECTED, VOLATILE) == still
-
-
-def test_the_threshold_of_sram_errors_has_a_structure_of_its_own(
-    hardware: Hardware, nvml: NvmlClient
-) -> None:
-    """0 and then 1; another version of the structure is refused."""
-    assert nvml.ask("nvmlDeviceGetSramEccErrorStatus", GPU(0), Struct(SRAM_STATUS))["bThresholdExceeded"] == 0
-    hardware.fault("sram-threshold")
-    assert nvml.ask("nvmlDeviceGetSramEccErrorStatus", GPU(0), Struct(SRAM_STATUS))["bThresholdExceeded"] == 1
-    refused = nvml.refusal("nvmlDeviceGetSramEccErrorStatus", GPU(0), Struct(SRAM_STATUS, 0x02000068))
-    assert refused == VERSION_MISMATCH
-
-
-def test_without_ecc_there_is_nothing_to_count(tmp_path: Path) -> None:
-    """A consumer card answers NOT_SUPPORTED to every question about it."""
-    with NvmlClient(plug("titan-rtx-nv2", tmp_path).env()) as nvml:
-        assert nvml.refusal("nvmlDeviceGetTotalEccErrors", GPU(0), 0, 0) == NOT_SUPPORTED
-        assert nvml.refusal("nvmlDeviceGetMemoryErrorCounter", GPU(0), 0, 0, DRAM) == NOT_SUPPORTED
-        assert nvml.refusal("nvmlDeviceGetRemappedRows", GPU(0)) == NOT_SUPPORTED
-        assert nvml.field(0, 4)["nvmlReturn"] == NOT_SUPPORTED
-
-
-def test_rows_remapped_in_the_past_are_no_fault(tmp_path: Path) -> None:
-    """Counts by cause, none pending, none failed; the banks that have spare rows are fewer."""
-    banks = profiles.load("hgx-a100-4").model.remapped_row_banks
-    assert banks is not None
-    hardware = with_gpu("hgx-a100-4", tmp_path, remapped_rows=(2, 1))
-
-    with NvmlClient(hardware.env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetRemappedRows", GPU(0)) == [2, 1, 0, 0]
-        assert nvml.ask("nvmlDeviceGetRowRemapperHistogram", GPU(0))["max"] == banks - 3
-        hardware.fault("row-remap", state="failed")
-        assert nvml.ask("nvmlDeviceGetRemappedRows", GPU(0)) == [2, 2, 0, 1]
-        assert nvml.field(0, 145)["value"]["uiVal"] == 1
-
-
-def test_retired_pages_are_listed_by_their_cause(tmp_path: Path) -> None:
-    """As many addresses as there are pages, through both calls of pynvml; one more is pending."""
-    hardware = with_gpu("dgx1-v100-8", tmp_path, retired_pages=(3, 1))
-
-    with NvmlClient(hardware.env()) as nvml:
-        pages = [nvml.ask("nvmlDeviceGetRetiredPages", GPU(0), cause) for cause in (0, 1)]
-        assert [len(result) for result in pages] == [3, 1]
-        assert len({*pages[0], *pages[1]}) == 4
-        assert nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", GPU(0)) == 0
-        hardware.fault("page-pending")
-        assert nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", GPU(0)) == 1
-        assert len(nvml.ask("nvmlDeviceGetRetiredPages", GPU(0), 1)) == 2
 
 
 # Links and PCIe
@@ -161,21 +91,6 @@ def test_link_errors_of_the_fifth_generation_are_fields(tmp_path: Path) -> None:
         assert [nvml.field(0, n, 2)["value"]["ullVal"] for n in (214, 219, 221)] == [1, 1, 1]
         assert [nvml.field(0, n, 3)["value"]["ullVal"] for n in (214, 219, 221)] == [0, 0, 0]
         assert nvml.refusal("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 2, 0) == NOT_SUPPORTED
-
-
-def test_pcie_replays_have_a_call_and_a_field(hardware: Hardware, nvml: NvmlClient) -> None:
-    """Both show the same counter, which begins anew with the driver."""
-    hardware.fault("pcie-replays", gpu=3, per_second=0)
-
-    def both() -> list[int]:
-        return [
-            nvml.ask("nvmlDeviceGetPcieReplayCounter", GPU(3)),
-            nvml.field(3, 94)["value"]["uiVal"],
-        ]
-
-    assert both() == [1, 1]
-    hardware.reset()
-    assert both() == [0, 0]
 
 
 def test_superchips_and_racks_have_facts_of_their_own(tmp_path: Path) -> None:
@@ -236,15 +151,3 @@ def test_waiting_is_refused_when_a_gpu_is_lost(hardware: Hardware, nvml: NvmlCli
     nvml.listen(2)
     hardware.fault("gpu-lost", gpu=2)
     assert nvml.refusal("events", 100) == GPU_IS_LOST
-
-
-def test_where_the_driver_delivers_no_events_none_can_be_registered(tmp_path: Path) -> None:
-    """The mask of supported types is 0, and registering is not supported."""
-    result = profiles.load("pcie-phb-2")
-    mute = msgspec.structs.replace(result, model=msgspec.structs.replace(result.model, xid_events=False))
-
-    with NvmlClient(plug(mute, tmp_path / "mute").env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetSupportedEventTypes", GPU(0)) == 0
-        assert nvml.refusal("listen", XID, GPU(0)) == NOT_SUPPORTED
-    with NvmlClient(plug("pcie-phb-2", tmp_path / "usual").env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetSupportedEventTypes", GPU(0)) & XID

@@ -7,13 +7,12 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from testbed import profiles
 from testbed.hardware.machine import NVSWITCH_CLASS, Machine
 from testbed.profiles.model import FAR_SWITCH
-from testbed.profiles.pcitree import Distance, cpu_numbers, distance, functions
+from testbed.profiles.pcitree import cpu_numbers, distance, functions
 from testbed.profiles.reading import FOLDER, ProfileError, parse
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -163,19 +162,6 @@ def test_a_link_has_two_ends(name: str) -> None:
     assert len(set(peers.values())) == len(peers)
 
 
-def test_distances_grow_from_one_switch_to_two_sockets() -> None:
-    """On the H100 machine: a card's two ports, a GPU and its card, two GPUs of a socket, two sockets."""
-    there = functions(profiles.load("h100-sxm-8").host)
-
-    def between(one: str, other: str) -> Distance:
-        return distance(there[f"0000:{one}"], there[f"0000:{other}"])
-
-    assert between("0c:00.0", "0c:00.1") is Distance.PIX
-    assert between("0f:00.0", "0c:00.0") is Distance.PXB
-    assert between("0f:00.0", "2d:00.0") is Distance.NODE
-    assert between("0f:00.0", "89:00.0") is Distance.SYS
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reported"),
     [
@@ -202,10 +188,3 @@ def test_a_profile_that_contradicts_itself_is_refused(old: str, new: str, report
         parse(text.replace(old, new).encode(), name="titan-rtx-nv2")
 
     assert "titan-rtx-nv2.yaml" in str(caught.value)
-
-
-def test_a_profile_survives_being_written_down() -> None:
-    """A plugged machine keeps its profile in its folder: nothing is lost on the way."""
-    for name in profiles.names():
-        profile = profiles.load(name)
-        assert msgspec.json.decode(msgspec.json.encode(profile), type=profiles.Profile) == profile

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import msgspec
@@ -17,9 +16,7 @@ import pytest
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, CellOrder, Line, Order, decode_line, encode_order
 from testbed import simulated_nccl
 from testbed.simulated_nccl import pace
-from testbed.simulated_nccl.debuglog import Rank
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE, Gpu, Machine, Way, encode
-from testbed.simulated_nccl.program import visible
 
 FOLDER = Path(simulated_nccl.__file__).parent
 PROBES = Path(__file__).resolve().parents[2] / "probes/src"
@@ -111,74 +108,6 @@ def test_the_environment_makes_the_arm_and_not_the_order(
     assert f"0[0] -> 1[1] via {transport}\n" in log.read_text()
 
 
-def test_a_log_has_the_subsystems_that_were_asked_for(tmp_path: Path) -> None:
-    """NCCL's own three by default; TUNING only on demand; nothing without NCCL_DEBUG."""
-    for number, (asked, tells) in enumerate(
-        [
-            ({}, None),
-            ({"NCCL_DEBUG": "INFO"}, False),
-            ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}, True),
-        ]
-    ):
-        log = tmp_path / f"{number}.log"
-        speak(
-            tmp_path,
-            CellOrder(collective="all_gather", bytes=GIB),
-            environment={**asked, "NCCL_DEBUG_FILE": str(log)},
-        )
-        assert log.exists() == (tells is not None)
-        # A rank puts in half of what nccl-tests calls the size.
-        assert not tells or f"AllGather: {GIB // 2} Bytes -> Algo RING proto SIMPLE" in log.read_text()
-        assert tells is None or ("NCCL version" in log.read_text()) is not tells
-
-
-@pytest.mark.parametrize(
-    ("environment", "seen"),
-    [
-        ({}, ["GPU-a", "GPU-b"]),
-        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}, ["GPU-b", "GPU-a"]),
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, ["GPU-b"]),
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-b", "CUDA_VISIBLE_DEVICES": "GPU-a"}, []),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-x"}, []),
-    ],
-)
-def test_cuda_sees_what_the_container_got_and_the_process_was_told(
-    environment: dict[str, str], seen: list[str]
-) -> None:
-    """In the order of CUDA_VISIBLE_DEVICES."""
-    assert visible({"GPU-a": 0, "GPU-b": 1}, environment) == seen
-
-
-def test_a_gpu_that_is_not_visible_fails_the_arm(tmp_path: Path) -> None:
-    """By name, as CUDA would fail it, before any communicator."""
-    lines = speak(
-        tmp_path, CellOrder(collective="all_reduce", bytes=8), environment={"CUDA_VISIBLE_DEVICES": "GPU-a"}
-    )
-    assert lines[-1].failed is not None
-    assert (lines[-1].failed.kind, "GPU-b" in lines[-1].failed.message) == ("cuda-error", True)
-    assert not any(line.phase == "init" for line in lines)
-
-
-def test_the_budget_cuts_cells_and_not_the_arm(tmp_path: Path) -> None:
-    """Cells that would begin after it are named, in the words of the contract; the arm ends well."""
-    cells = [CellOrder(collective="all_reduce", bytes=GIB, spread=0, max_ms=400) for _ in range(3)]
-    lines = speak(tmp_path, *cells, warm_up_ms=0.0, budget_ms=500.0)
-    assert [line.cut for line in lines if line.cut] == [f"all_reduce/{GIB}"]
-    assert sum(line.cell is not None for line in lines) == 2
-
-
-def test_batches_stop_when_they_agree_or_their_time_is_over() -> None:
-    """At least as many as ordered, each at least as long; a fixed number of calls is one batch."""
-    order = CellOrder(collective="all_reduce", bytes=8)
-    calm = pace.batches(order, 100.0, random=Random(1), noise=0.001)
-    wild = pace.batches(order, 100.0, random=Random(1), noise=0.2)
-    fixed = pace.batches(CellOrder(collective="all_reduce", bytes=8, calls=5), 100.0, random=Random(1))
-    assert (len(calm.times), calm.calls) == (5, 5 * 200)
-    assert wild.spread > order.spread
-    assert wild.seconds == pytest.approx(order.max_ms / 1000, rel=0.05)
-    assert (len(fixed.times), fixed.calls, fixed.spread) == (1, 5, 0.0)
-
-
 @pytest.mark.parametrize(("size", "gbps"), [(GIB, 40.0), (GIB // 4, 40 * 0.85), (1 << 34, 40 * 1.03)])
 def test_bandwidth_depends_on_size_as_the_curve_says(size: int, gbps: float) -> None:
     """At its points exactly, and between them in between; below the first a call takes its latency."""
@@ -195,17 +124,6 @@ def test_bandwidth_depends_on_size_as_the_curve_says(size: int, gbps: float) -> 
     assert pace.call_us(way, "all_reduce", 8, ranks=8) == pytest.approx(30, rel=0.001)
     with pytest.raises(pace.NotMeasured):
         pace.call_us(way, "reduce_scatter", size, ranks=8)
-
-
-@pytest.mark.parametrize(("ranks", "gbps"), [(2, 10.0), (3, 10.0), (4, 20.0), (8, 20.0), (1, 10.0)])
-def test_ranks_that_nobody_measured_take_the_next_fewer(ranks: int, gbps: float) -> None:
-    """And the fewest where there are none fewer."""
-    assert pace.by_ranks({"2": 10.0, "4": 20.0}, ranks) == gbps
-
-
-def test_a_bus_id_is_printed_as_nccl_prints_it() -> None:
-    """One hexadecimal number (measured logs have busId f000 for 0f:00.0)."""
-    assert [Rank(number=0, bus=bus).bus_id for bus in ("0000:0f:00.0", "0008:01:00.0")] == ["f000", "801000"]
 
 
 def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, plug
 from testbed.kubelet.devices import GIVEN_VARIABLE, VISIBLE_DEVICES, Devices
 from testbed.kubelet.errors import StartFailed
-from testbed.kubelet.images import default_images
-from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 
 def container(gpus: int, name: str = "main") -> dict[str, Any]:
@@ -60,12 +58,6 @@ def test_an_unhealthy_gpu_is_counted_and_given_to_nobody(titan: Hardware) -> Non
     assert (devices.allocatable(), devices.stamp()) == (2, before)
 
 
-def test_a_lost_gpu_is_withdrawn(titan: Hardware) -> None:
-    """The plugin hears of its Xid 79."""
-    titan.fault("gpu-lost", gpu=1)
-    assert Devices(titan).allocatable() == 1
-
-
 def test_shared_gpus_are_given_as_often_as_they_are_shared(tmp_path: Path) -> None:
     """Eight GPUs four times each: a pod with ten has all eight, and 22 are left for the next."""
     devices = Devices(plug("h100-timesliced-8", tmp_path))
@@ -74,14 +66,6 @@ def test_shared_gpus_are_given_as_often_as_they_are_shared(tmp_path: Path) -> No
     devices.allocate("b", container(22))
     with pytest.raises(StartFailed, match="Available: 0"):
         devices.allocate("c", container(1))
-
-
-@pytest.mark.parametrize("hardware", [None, "titan"])
-def test_who_asks_for_none_gets_none(hardware: str | None, request: pytest.FixtureRequest) -> None:
-    """No environment, with or without hardware."""
-    devices = Devices(request.getfixturevalue(hardware) if hardware else None)
-    assert devices.allocate("a", {"name": "main"}) == {}
-    assert devices.given({VISIBLE_DEVICES: "all"}) == {}
 
 
 def test_the_driver_shows_what_was_given_and_no_more(titan: Hardware) -> None:
@@ -111,13 +95,3 @@ def test_nvml_tells_who_computes_while_the_process_lives(titan: Hardware) -> Non
     assert counted() == [1, 0]
     devices.release("a")
     assert counted() == [0, 0]
-
-
-def test_the_nccl_image_has_the_stand_in_and_the_machine_its_file(titan: Hardware) -> None:
-    """What the benchmark is told to start exists and is executable; the node says which machine it is."""
-    images = default_images()
-    launcher = images["nodegauge/nccl"].env["NODEGAUGE_NCCL_CHILD"]
-    assert os.access(launcher, os.X_OK)
-    probes = {"nodegauge/probes", "nodegauge/probe", "nodegauge/nccl"}
-    assert {name for name, image in images.items() if image.stands_in} == probes
-    assert Path(titan.env()[MACHINE_VARIABLE]).is_file()
