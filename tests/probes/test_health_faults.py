@@ -80,7 +80,7 @@ def test_an_xid_before_the_run_is_not_heard(probe: On) -> None:
 
 
 def test_throttling_within_the_window_is_growth(probe: On) -> None:
-    """As many nanoseconds as passed, on the throttled GPU; none on the others."""
+    """On the throttled GPU between the window and the time that both readings span; none on the others."""
     faults: list[tuple[str, dict[str, Any], str]] = [
         ("power-brake", {}, "power_brake_ns"),
         ("thermal-slowdown", {"kind": "hw"}, "hw_thermal_ns"),
@@ -95,7 +95,7 @@ def test_throttling_within_the_window_is_growth(probe: On) -> None:
         for index, (_, _, counter) in enumerate(faults):
             grown = getattr(gpu.window.growth, counter)
             if gpu.index == index:
-                assert 0.8 * elapsed <= grown / 1e6 <= 1.05 * elapsed + 5, counter
+                assert 550 <= grown / 1e6 <= elapsed + 5, counter
             else:
                 assert grown == 0, (gpu.index, counter)
 
@@ -108,8 +108,8 @@ def test_work_shows_as_energy_and_at_the_pcie_link(probe: On) -> None:
     busy = on.result("--window", "0.6").gpus[0]
     assert (idle.pcie.utilization, busy.pcie.utilization) == (0, 100)
     assert idle.pcie.generation < busy.pcie.generation == busy.pcie.max_generation
-    watts = busy.window.growth.energy_mj / busy.window.growth.elapsed_ms
-    assert watts == pytest.approx(busy.power.instant_mw / 1000, rel=0.2)
+    watts, growth = busy.power.instant_mw / 1000, busy.window.growth
+    assert 0.8 * watts * 550 <= growth.energy_mj <= 1.2 * watts * growth.elapsed_ms
 
 
 GROWING: list[tuple[str, dict[str, Any], Reading]] = [
