@@ -17,7 +17,6 @@ from testbed.profiles.model import C2C, Platform
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, VERSION_MISMATCH = 3, 13, 15, 25
 CORRECTED, UNCORRECTED, VOLATILE, AGGREGATE, DRAM, SRAM = 0, 1, 0, 1, 2, 7
 XID = 0x8
-SRAM_STATUS = "c_nvmlEccSramErrorStatus_v1_t"
 
 
 @pytest.fixture

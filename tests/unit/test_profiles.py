@@ -4,52 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from testbed import profiles
-from testbed.hardware.machine import NVSWITCH_CLASS, Machine
-from testbed.profiles.model import FAR_SWITCH
-from testbed.profiles.pcitree import cpu_numbers, distance, functions
+from testbed.profiles.pcitree import cpu_numbers, functions
 from testbed.profiles.reading import FOLDER, ProfileError, parse
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-MATRICES = {name: reported.file for name in profiles.names() if (reported := profiles.load(name).recording)}
 OCI = "nccl-topo_oci_h100x8.xml"
-
-
-def recorded_matrix(file: str) -> tuple[list[str], dict[str, list[str]]]:
-    """The devices in column order, and each row's cells (distances, then affinities)."""
-    lines = (FIXTURES / file).read_text().splitlines()
-    columns = re.split(r"\s+", lines[0].partition("CPU Affinity")[0].strip())
-    rows = [re.split(r"\s+", line.strip()) for line in lines[1:]]
-    return columns, {row[0]: row[1:] for row in rows if row[0] in columns}
-
-
-def derived_cell(profile: profiles.Profile, one: str, other: str) -> str:
-    """What `nvidia-smi topo -m` has to print for two devices of a profile, by their column names."""
-    nics = {nic.name: nic.address for nic in profile.host.nics}
-    there = functions(profile.host)
-
-    def address(name: str) -> str:
-        return nics[name] if name in nics else profile.gpus[int(name.removeprefix("GPU"))].address
-
-    if one == other:
-        return "X"
-    if one.startswith("GPU") and other.startswith("GPU"):
-        mine, theirs = (profile.gpus[int(name.removeprefix("GPU"))].links for name in (one, other))
-        if lanes := mine.count(address(other)) or min(map(to_switches(profile), (mine, theirs))):
-            return f"NV{lanes}"
-    return distance(there[address(one)], there[address(other)]).name
-
-
-def to_switches(profile: profiles.Profile) -> Callable[[tuple[str, ...]], int]:
-    """Counts a GPU's links that lead to switches."""
-    there = functions(profile.host)
-    switches = {address for address, result in there.items() if result.kind.class_ == NVSWITCH_CLASS}
-    return lambda links: sum(far in {*switches, FAR_SWITCH} for far in links)
 
 
 @pytest.mark.parametrize("name", profiles.names())
@@ -60,40 +24,6 @@ def test_a_profile_names_its_sources(name: str) -> None:
     named = re.findall(r"tests/fixtures/(\S+?)[,.;]?(?=\s|$)", " ".join(wheres))
     assert named or any(re.search(r"\w/\S+ (issue|pull)s? \d+|^read on ", where) for where in wheres)
     assert [file for file in named if not (FIXTURES / file).is_file()] == []
-
-
-@pytest.mark.parametrize("name", MATRICES)
-def test_the_matrix_that_follows_from_a_profile_is_the_recorded_one(name: str) -> None:
-    """PCI tree and links give every cell of the recording, GPUs and network cards, in the recorded order."""
-    profile = profiles.load(name)
-    columns, rows = recorded_matrix(MATRICES[name])
-
-    derived = {row: [derived_cell(profile, row, column) for column in columns] for row in rows}
-
-    assert derived == {row: cells[: len(columns)] for row, cells in rows.items()}
-    gpus = [f"GPU{n}" for n in range(len(profile.gpus))]
-    assert columns == gpus + [nic.name for nic in profile.host.nics]
-    assert list(rows) in (columns, gpus)
-
-
-@pytest.mark.parametrize("name", MATRICES)
-def test_cpus_next_to_a_gpu_are_the_recorded_ones(name: str) -> None:
-    """The recording's CPU Affinity column is the CPU list of the GPU's NUMA node."""
-    profile = profiles.load(name)
-    columns, rows = recorded_matrix(MATRICES[name])
-    there, nodes = functions(profile.host), {node.id: node.cpus for node in profile.host.nodes}
-
-    for number, gpu in enumerate(profile.gpus):
-        assert nodes[there[gpu.address].numa] == rows[f"GPU{number}"][len(columns)]
-
-
-@pytest.mark.parametrize("name", ["titan-rtx-nv2", "pcie-phb-2"])
-def test_a_numa_column_of_not_available_means_that_no_node_is_told(name: str) -> None:
-    """Where the recording says N/A, the profile's firmware tells no NUMA node."""
-    columns, rows = recorded_matrix(MATRICES[name])
-
-    assert {row[len(columns) + 1] for row in rows.values()} == {"N/A"}
-    assert not profiles.load(name).host.numa_reported
 
 
 @pytest.fixture(scope="module")
@@ -149,17 +79,6 @@ def test_h100_host_is_the_recorded_one(oci: ElementTree.Element) -> None:
     assert [
         (n, nic.name, nic.address[:-1], int(nic.node_guid, 16)) for n, nic in enumerate(host.nics)
     ] == nets
-
-
-@pytest.mark.parametrize("name", profiles.names())
-def test_a_link_has_two_ends(name: str) -> None:
-    """The other end of a link to a GPU leads back to it, and no two links share an end."""
-    machine = Machine.healthy(profiles.load(name))
-    ends = [(gpu, link) for gpu in range(len(machine.gpus)) for link in machine.links(gpu)]
-    peers = {end: peer for end in ends if (peer := machine.peer(*end))}
-
-    assert {end: machine.peer(*peer) for end, peer in peers.items()} == {end: end for end in peers}
-    assert len(set(peers.values())) == len(peers)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,7 @@ MEMORY_V2 = 0x02000028
 THROTTLE_580_65, THROTTLE_NEWER = (251, 252, 253), (269, 270, 271)
 ULL = 3
 """NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: a counter; the constants beside them have 32 bits."""
-PCI, CHIPSET_NOT_SUPPORTED = 4, 1
-"""NVML_P2P_CAPS_INDEX_PCI, NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED."""
+
 
 SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)
 SM, MEMORY, VIDEO = 1, 2, 3
@@ -240,19 +239,6 @@ def test_throttle_counters_are_where_nvidia_smi_prints_any(card: Card) -> None:
 
     counters = [answer for answer in answers if not answer["nvmlReturn"] and answer["valueType"] == ULL]
     assert len(counters) == (3 if recorded else 0)
-
-
-def test_two_rtx3090_share_four_links(tmp_path: Path) -> None:
-    """NV4: four links to the other card, 56.25 GB/s in all, and P2P over them although PCIe has none."""
-    with NvmlClient(plug("rtx3090-nv4-2", tmp_path).env()) as nvml:
-        far = [nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", GPU(0), link)["busId"] for link in range(4)]
-        rate = sum(nvml.field(0, number)["value"]["uiVal"] for number in range(84, 88))
-        p2p = [nvml.ask("nvmlDeviceGetP2PStatus", GPU(0), GPU(1), kind) for kind in (0, 1, 2, PCI)]
-
-        assert far == [nvml.ask("nvmlDeviceGetPciInfo", GPU(1))["busId"]] * 4
-        assert nvml.refusal("nvmlDeviceGetNvLinkState", GPU(0), 4) == NOT_SUPPORTED
-        assert rate == pytest.approx(56250, abs=4)
-        assert p2p == [0, 0, 0, CHIPSET_NOT_SUPPORTED]
 
 
 def test_healthy_cards_have_capped_their_power_for_long(tmp_path: Path) -> None:
