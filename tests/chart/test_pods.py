@@ -161,7 +161,8 @@ def test_hook_pods_have_no_sidecar(helm: Helm) -> None:
 
 
 def test_every_pod_has_the_placement_values(helm: Helm) -> None:
-    """Every pod has the node selector, tolerations, affinity, priority and pull secrets of the values."""
+    """Every pod has the node selector, tolerations, affinity and priority of the values, and their pull
+    secrets, written as names or as objects."""
     for pod in pods(helm.objects(ALL)).values():
         spec = pod["spec"]
         assert spec["nodeSelector"] == ALL["operator"]["nodeSelector"]

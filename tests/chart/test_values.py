@@ -29,7 +29,7 @@ WRONG: list[tuple[Any, ...]] = [
     ("/probe/runtimeClassName", "NVIDIA"),
     ("/probe/priorityClass/value", "low"),
     ("/crds/keep", "maybe"),
-    ("/imagePullSecrets", [{"name": "a"}], "/imagePullSecrets/0"),
+    ("/imagePullSecrets", [{"names": "a"}], "/imagePullSecrets/0"),
     ("/commonLabels", {"app.kubernetes.io/name": "x"}, "/commonLabels/app.kubernetes.io~1name"),
     ("/policy/name", "My Policy"),
     ("/policy/spec/probs", {}, "probs"),

@@ -26,7 +26,7 @@ from testbed.processes import log_tail
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05
-PARTS = ("control-plane", "kubelet", "hardware", "helm")
+PARTS = ("control-plane", "kubelet", "hardware", "helm", "bin")
 """What a testbed puts into its directory, besides `testbed.json` and `testbed.log`."""
 
 

@@ -99,6 +99,14 @@ def exercised(cluster: Any) -> Any:
     return cluster
 
 
+def test_helm_test_passes_and_its_log_can_be_read(cluster: Any) -> None:
+    """As README says: the test's pod reaches the operator's, and `--logs` prints what it saw."""
+    said = cluster.testbed.helm("test", "nodegauge", "--namespace", "nodegauge", "--logs")
+    assert "Succeeded" in said
+    assert "answers /healthz: ok" in said
+    assert "answers /readyz: ok" in said
+
+
 def test_the_operator_asks_only_for_what_its_own_account_may_have(exercised: Any) -> None:
     """Every call of operator and kopf is made by its service account, and none is ever refused."""
     entries = exercised.audit.entries()
