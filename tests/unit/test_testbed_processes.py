@@ -1,4 +1,4 @@
-"""A process that starts while Ctrl-C is pressed is stopped; its log needs no folder later on."""
+"""Processes that start while Ctrl-C is pressed are stopped; a wait that fails says what it saw."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from testbed import processes
+from testbed.errors import TestbedError
+from testbed.wait import wait_for
 
 SLEEP = ["/bin/sleep", "60"]
 
@@ -62,3 +64,25 @@ def test_a_process_starts_when_its_folder_is_removed_meanwhile(tmp_path: Path) -
     assert process.running
     process.stop(grace=0)
     assert process.exit_code == -signal.SIGKILL
+
+
+def test_a_wait_that_fails_says_what_its_condition_saw_last() -> None:
+    """What each function returned that the condition called, or else the condition's own result."""
+    looks: list[str] = []
+
+    def labels(node: str) -> list[str]:
+        looks.append(node)
+        return [f"look-{len(looks)}"]
+
+    with pytest.raises(
+        TestbedError, match=r"not within 0 s: a label; seen last: labels\(\) was \['look-2'\]"
+    ):
+        wait_for(lambda: any("wanted" in labels(node) for node in ("gpu-1",)), what="a label", seconds=0)
+    with pytest.raises(TestbedError, match=r"seen last: \{\}"):
+        wait_for(dict, what="something", seconds=0)
+
+
+def test_a_condition_that_holds_at_the_last_look_is_met() -> None:
+    """The deadline may pass while nobody looks."""
+    answers = iter([0, 7])
+    assert wait_for(lambda: next(answers), what="a number", seconds=0) == 7
