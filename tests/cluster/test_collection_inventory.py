@@ -42,7 +42,7 @@ def fleet(control_plane: ControlPlane) -> Iterator[Rest]:
     rest = control_plane.rest()
     with contextlib.suppress(ApiError):  # another test's
         rest.create(CRDS, crd("nodereports"))
-    wait_for(lambda: _served(rest), seconds=60, what="NodeReports are served")
+    wait_for(lambda: _served(rest), what="NodeReports are served")
     for name, wanted in FLEET.items():
         rest.create(NODES, node(name, wanted))
         if "verdict" in wanted:

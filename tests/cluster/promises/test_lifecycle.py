@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -176,7 +175,7 @@ def test_a_refused_pod_is_unknown_with_the_refusal_and_backs_off(rig: Any) -> No
         run = rig.wait_run(node, 1)
         assert (run["outcome"], run["reason"]) == ("unknown", "CreateRefused")
         assert "quota" in run["message"]
-        time.sleep(2)
+        operator.wait_passes(4)
         assert operator.metric("nodegauge_pods_refused_total") == 1
 
 

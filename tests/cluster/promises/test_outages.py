@@ -37,13 +37,13 @@ def test_an_api_server_that_says_503_is_waited_out(rig: Any, fault_proxy: Any) -
         away["now"] = True
         fault_proxy.pause()
         fault_proxy.resume()
-        wait_for(lambda: "kopf ended" in operator.output(), seconds=90, what="the end of kopf's tries")
+        wait_for(lambda: "kopf ended" in operator.output(), what="the end of kopf's tries")
         assert operator.http("/readyz")[0] == 503
         assert operator.http("/healthz")[0] == 200
         away["now"] = False
         other = rig.add_node()
         rig.wait_up_to_date(other)
-        wait_for(lambda: operator.http("/readyz")[0] == 200, seconds=90, what="readiness")
+        wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
         assert operator.running()
         assert operator.output().count("waiting for the API server") <= 5
         assert "ERROR" not in operator.output()
@@ -59,7 +59,7 @@ def test_a_crd_deleted_and_created_again_is_watched_again(rig: Any, gone: list[s
             rig.wait_up_to_date(node)
             delete_crds(rig.api, *gone)
             install_crds(rig.api)
-        wait_for(lambda: operator.http("/readyz")[0] == 200, seconds=90, what="readiness")
+        wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
         node = rig.add_node()
         rig.add_policy()
         rig.wait_up_to_date(node)
