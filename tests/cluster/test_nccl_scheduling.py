@@ -1,4 +1,4 @@
-"""A rig whose operator makes NCCL runs, on the real control plane with its real scheduler.
+"""The NCCL run among other pods, with the real scheduler: it takes nothing from anybody and comes back.
 
 What NVML and NCCL say is scripted; pods, priorities, preemption, labels and reports are real.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,24 @@ import support.nccl_results as nccl
 from nodegauge_contract import NcclResult, Result, encode_message
 from support.cluster_under_test import OURS, ClusterUnderTest, Object, install_crds, run_of
 from support.results import h100
-from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
 from testbed.scripted import ScriptedKubelet
 from testbed.wait import wait_for
 
+pytestmark = pytest.mark.cluster
+
+PROBES = {
+    "health": {"interval": "12h", "deadline": "30s", "window": "1s"},
+    "nccl": {"interval": "12h", "deadline": "60s", "recheck": "2s"},
+    "load": {"enabled": False},
+}
+MEASURED = {
+    OURS + "interconnect": "nvlink",
+    OURS + "interconnect-evidence": "measured",
+    OURS + "busbw-allreduce": "462",
+}
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-OFTEN = {"interval": "12h", "deadline": "60s", "recheck": "2s"}
 NCCL = ("pull", "nccl")
 PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
 """The engine can be loaded; nothing is said of the machine."""
@@ -72,22 +84,14 @@ class NcclRig(ClusterUnderTest):
         """Ends probe pods with what `machine` finds."""
         return super().kubelet(answer or self.machine.answer)
 
-    def offer(self, node: str, gpus: int, *, capacity: int = 0) -> None:
-        """The node's device plugin offers so many GPUs, of `capacity` where that is more."""
-        reported = {"allocatable": gpus, "capacity": capacity or gpus}
-        known = self.node(node)["status"]
-        status = {kind: known[kind] | {"nvidia.com/gpu": str(count)} for kind, count in reported.items()}
-        self.api.patch(f"/api/v1/nodes/{node}/status", {"status": status})
-
-    def probe(self, node: str, probe: str = "nccl") -> Object:
-        """The status of one probe in the node's report; empty before its first run."""
+    def probe(self, node: str) -> Object:
+        """The status of the NCCL probe in the node's report; empty before its first run."""
         probes = self.report(node).get("status", {}).get("probes") or []
-        return next((p for p in probes if p["name"] == probe), {})
+        return next((p for p in probes if p["name"] == "nccl"), {})
 
     def nccl_run(self, node: str) -> Object:
         """The last NCCL run; empty before the first."""
-        result: Object = self.probe(node).get("lastRun") or {}
-        return result
+        return self.probe(node).get("lastRun") or {}
 
     def wait_nccl(self, node: str, outcome: str = "read", *, more_than: int = 0) -> Object:
         """Wait for an NCCL run that ended so, after number `more_than`; the run."""
@@ -103,18 +107,13 @@ class NcclRig(ClusterUnderTest):
         """Wait until these labels of ours stand on the node; None for absent."""
         wait_for(
             lambda: all(self.ours(node).get(key) == value for key, value in wanted.items()),
-            what=f"{wanted} on {node}, which has {self.ours(node)}",
+            what=f"{wanted} on {node}",
         )
 
     def nccl_pods(self, *probes: str) -> list[Object]:
         """The NCCL probe's pods that are there and not on their way out."""
-        wanted = probes or NCCL
-        return [
-            pod
-            for pod in self.pods()
-            if pod["metadata"]["labels"].get(OURS + "probe") in wanted
-            and not pod["metadata"].get("deletionTimestamp")
-        ]
+        there = [pod for pod in self.pods() if not pod["metadata"].get("deletionTimestamp")]
+        return [p for p in there if p["metadata"]["labels"].get(OURS + "probe") in (probes or NCCL)]
 
     def holder(self) -> Object:
         """Wait for an NCCL run's pod that the scheduler has placed; the pod."""
@@ -149,10 +148,7 @@ class NcclRig(ClusterUnderTest):
         """Take what the test made off the cluster."""
         super().clean()
         for name in (self.low, self.high):
-            try:
-                self.api.delete(f"{CLASSES}/{name}")
-            except ApiError:
-                continue
+            self.api.delete(f"{CLASSES}/{name}")
 
     def _path(self, name: str = "") -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods" + (f"/{name}" if name else "")
@@ -165,3 +161,98 @@ def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterat
     made = NcclRig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
     yield made
     made.clean()
+
+
+def test_all_gpus_of_a_node_are_measured_once_its_image_is_there(rig: Any) -> None:
+    """First a pull that asks for no GPU, then a pod that asks for all of them and one CPU for each; in a
+    namespace that admits what Pod Security calls restricted, and nothing else."""
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    rig.api.patch(f"/api/v1/namespaces/{rig.namespace}", {"metadata": {"labels": level}})
+    node = rig.add_node()
+    rig.add_policy(probes=PROBES)
+    seen: dict[str, Any] = {}
+
+    def watching(pod: Any) -> str | None:
+        seen.setdefault(pod["metadata"]["labels"].get(OURS + "probe"), pod)
+        return rig.machine.answer(pod)
+
+    with rig.kubelet(watching), rig.operator():
+        rig.wait_nccl(node)
+        rig.wait_labels(node, MEASURED)
+        wait_for(lambda: rig.counts().get("measured") == 1, what="the policy's count")
+    assert list(seen) == ["health", "pull", "nccl"]
+    assert "nvidia.com/gpu" not in str(seen["pull"]["spec"]["containers"][0]["resources"])
+    spec = seen["nccl"]["spec"]
+    [container] = spec["containers"]
+    assert (
+        container["image"]
+        == seen["pull"]["spec"]["containers"][0]["image"]
+        == "localhost/nodegauge/nccl:test"
+    )
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert container["resources"]["requests"]["cpu"] == "8"
+    assert (spec["priorityClassName"], spec["priority"]) == (rig.low, -1000)
+    assert "NVIDIA_VISIBLE_DEVICES" not in {entry["name"] for entry in container["env"]}
+    bandwidth = rig.report(node)["status"]["bandwidth"]
+    assert (bandwidth["allReduce"], bandwidth["gpus"], bandwidth["of"]) == (462, 8, 8)
+    assert bandwidth["agreement"] == "confirmed"
+
+
+def test_what_finds_no_place_gives_way_and_waits_longer_each_time(rig: Any) -> None:
+    """GPUs held by a job: pending ends after the limit, old labels stay, and the delay doubles."""
+    node = rig.add_node()
+    rig.add_policy(probes=PROBES, limits={"notScheduled": "2s"})
+    with rig.kubelet(), rig.operator():
+        rig.wait_nccl(node)
+        rig.wait_labels(node, MEASURED)
+        labels, measured = rig.ours(node), rig.nccl_run(node)["number"]
+        job = rig.job(gpus=1)
+        wait_for(lambda: rig.placed(job), what="the job on the node")
+        rig.ask_for_run(node)
+        runs: list[Any] = []
+        for _ in range(3):
+            run = rig.wait_nccl(node, "skipped", more_than=runs[-1]["number"] if runs else 0)
+            assert run["reason"] == "NotScheduled"
+            assert "nvidia.com/gpu" in run["message"]
+            runs.append(run)
+        first, second = (pause(*both) for both in pairwise(runs))
+        assert first >= 1, "2 s, in whole seconds"
+        assert second >= 3, "4 s"
+        probe = rig.probe(node)
+        assert probe["unread"] == probe["lastRun"]["number"] - measured >= 3
+        assert rig.ours(node) == labels
+        assert rig.placed(job) == node, "it took nothing from anybody"
+        rig.end_job(job)
+        rig.wait_nccl(node, more_than=runs[-1]["number"])
+
+
+def pause(earlier: Any, later: Any) -> float:
+    """Seconds between the end of a run and the start of the next."""
+    end, start = (
+        datetime.fromisoformat(run[key]) for run, key in ((earlier, "finishedAt"), (later, "startedAt"))
+    )
+    return (start - end).total_seconds()
+
+
+def test_an_nccl_run_that_is_preempted_while_the_operator_is_away_is_made_up_for(rig: Any) -> None:
+    """Killed in the middle of it, the operator comes back to a pod that is gone without a word."""
+    node = rig.add_node()
+    rig.add_policy(probes=PROBES)
+    operator = rig.operator()
+    with rig.kubelet(), operator:
+        rig.wait_nccl(node)
+        rig.wait_labels(node, MEASURED)
+        labels, number = rig.ours(node), rig.nccl_run(node)["number"]
+        rig.machine.holding = True
+        rig.ask_for_run(node)
+        rig.holder()
+        operator.kill()
+        job = rig.job(gpus=8, priority=rig.high)
+        wait_for(lambda: rig.placed(job) == node, what="the job on the node")
+        wait_for(lambda: not rig.nccl_pods(), what="the NCCL probe's pod gone")
+        rig.machine.holding = False
+        rig.end_job(job)
+        operator.start()
+        rig.wait_nccl(node, more_than=number)
+        assert rig.nccl_run(node)["number"] == number + 1, "the run that nobody saw end is made again"
+        assert rig.ours(node) == labels
