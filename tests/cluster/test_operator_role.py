@@ -10,6 +10,7 @@ import pytest
 
 from support.playbook import Ansible, Played, stage
 from testbed.cluster import Testbed
+from testbed.controlplane import ControlPlane
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -64,10 +65,11 @@ class Role:
 
 
 @pytest.fixture(scope="module")
-def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+def testbed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     """An empty cluster: one node for the operator, and one with GPUs."""
     folder: Path = tmp_path_factory.mktemp("role")
-    with Testbed(folder, nodes={"system-1": None, "gpu-h100": "h100-sxm-8"}) as testbed:
+    nodes = {"system-1": None, "gpu-h100": "h100-sxm-8"}
+    with Testbed(folder, nodes=nodes, control_plane=control_plane) as testbed:
         yield testbed
 
 

@@ -30,9 +30,10 @@ from testbed.loopback import reserve_port
 from testbed.processes import Process
 from testbed.rest import Rest
 from testbed.running import Running
+from testbed.wait import DEADLINE_SECONDS
 
 STOP_SECONDS = 10.0
-READY_SECONDS = 60.0
+READY_SECONDS = DEADLINE_SECONDS
 LARGE_READY_SECONDS = 600.0
 """Until an API server has read a cluster of any size: 20,000 nodes take two minutes of a busy core."""
 LOOK_SECONDS = 0.02
