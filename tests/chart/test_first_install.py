@@ -93,19 +93,14 @@ def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, ch
 
 
 def test_helm_owns_the_first_policy(cluster: Helm, rest: Rest) -> None:
-    """A field that later values no longer set gets the CRD's default again."""
-    install(cluster, {"policy": {"spec": {"mode": "Observe"}}})
+    """A field that later values no longer set gets the CRD's default again.  Quotes, dollar signs and
+    variable references reach the first policy unchanged."""
+    annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
+    install(cluster, {"policy": {"spec": {"mode": "Observe", "podTemplate": {"annotations": annotations}}}})
     before = policies(rest)["default"]
-    assert before["spec"]["mode"] == "Observe"
+    assert (before["spec"]["mode"], before["spec"]["podTemplate"]["annotations"]) == ("Observe", annotations)
     for values in ({"policy": {"spec": {"priority": 7}}}, {}):
         upgrade(cluster, values)
     after = policies(rest)["default"]
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert (after["spec"]["mode"], after["spec"].get("priority")) == ("Enforce", 0)
-
-
-def test_special_characters_reach_the_first_policy(cluster: Helm, rest: Rest) -> None:
-    """Quotes, dollar signs and variable references are unchanged in the first policy."""
-    annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
-    install(cluster, {"policy": {"spec": {"podTemplate": {"annotations": annotations}}}})
-    assert policies(rest)["default"]["spec"]["podTemplate"]["annotations"] == annotations
