@@ -99,27 +99,6 @@ def test_a_release_is_installed_changed_and_left_alone(role: Role) -> None:
     assert role.environment()["NODEGAUGE_WORKERS"] == "8"
 
 
-def test_what_keeps_the_operator_from_starting_is_said_and_repaired(role: Role) -> None:
-    """The message has the scheduler's reason, and the next run with good values brings the operator up."""
-    role.change()
-    failed = role.play(operator={"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}, operator_timeout=5)
-    assert failed.code != 0
-    message = failed.task(TASK, "cluster").result["msg"]
-    assert "is not scheduled: 0/2 nodes are available" in message
-    assert role.change()[0]
-    assert role.change()[0] is False
-
-
-def test_a_wrong_value_changes_nothing(role: Role) -> None:
-    """The chart's schema names it, in check mode too."""
-    role.change()
-    for options in ((), ("--check",)):
-        failed = role.play(*options, operator={"workers": "many"})
-        assert failed.code != 0
-        assert "workers" in failed.task(TASK, "cluster").result["msg"]
-    assert role.change()[0] is False
-
-
 def test_absence_removes_what_the_cluster_carried(role: Role) -> None:
     """Labels and reports go with the release; check mode removes nothing, and a second run finds nothing."""
     role.change()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import pytest
 from testbed import daemon
 from testbed.cli import main
 from testbed.nodes import DEFAULT_NODES
-from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -170,15 +168,6 @@ def test_down_without_up(cli: Cli) -> None:
     """`down` is harmless when nothing runs, and other commands then say how to start."""
     assert cli("down") == "not running\n"
     assert " up`" in cli.refused("nodes")
-
-
-def test_ctrl_c_during_up_leaves_nothing(cli: Cli) -> None:
-    """SIGINT while the control plane starts ends `up` with 130 and every process that it started."""
-    with cli.start("up") as process:
-        wait_for(lambda: (cli.directory / "control-plane").exists(), what="the control plane starts")
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(300) == 130
-    wait_for(lambda: not cli.processes(), what="all processes of the testbed gone")
 
 
 def test_a_foreign_process_with_the_recorded_pid_is_left_alone(cli: Cli) -> None:

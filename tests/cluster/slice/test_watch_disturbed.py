@@ -21,7 +21,6 @@ pytestmark = pytest.mark.cluster
 
 GPU_LOST = ["unhealthy=gpu-lost:NoSchedule"]
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
-DEPLOY = "nvidia.com/gpu.deploy.device-plugin"
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +88,15 @@ def test_a_node_that_waits_for_its_driver_upgrade_is_watched_on(watched: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("key", "begins", "goes_on", "over", "version"),
+    ("begins", "goes_on", "over", "version"),
     [
-        (UPGRADE_STATE, "cordon-required", "pod-restart-required", "upgrade-done", "550.90.07"),
-        (DEPLOY, "paused-for-driver-upgrade", "paused-for-driver-upgrade", "true", "550.163.01"),
-        (UPGRADE_STATE, "by-hand", "by-hand", None, "550.90.07"),
+        ("cordon-required", "pod-restart-required", "upgrade-done", "550.90.07"),
+        ("by-hand", "by-hand", None, "550.90.07"),
     ],
-    ids=["upgrade controller", "driver pod alone", "an administrator, as docs/install.md says"],
+    ids=["upgrade controller", "an administrator, as docs/install.md says"],
 )
 def test_a_driver_upgrade_meets_no_open_session(
-    watched: Any, key: str, begins: str, goes_on: str, over: str | None, version: str
+    watched: Any, begins: str, goes_on: str, over: str | None, version: str
 ) -> None:
     """The container ends at once and the driver can be unloaded; the node keeps its marks without a driver,
     and a new pod reads it under the new one."""
@@ -106,22 +104,22 @@ def test_a_driver_upgrade_meets_no_open_session(
     hardware = watched.testbed.hardware(node)
     with unchanged(watched, node):
         wait_for(lambda: running(watched, node), what="the container running")
-        label(watched, node, **{key: begins})
+        label(watched, node, **{UPGRADE_STATE: begins})
         wait_for(lambda: not running(watched, node), what="the container's end")
         wait_for(lambda: node not in watched.watch_pods(), what="no watch pod on the node")
         hardware.unload_driver()  # refused while a session is open
         number = watched.last_run(node)["number"]
-        label(watched, node, **{key: goes_on})
+        label(watched, node, **{UPGRADE_STATE: goes_on})
         watched.measure("gpu-titan")  # the operator has seen the label by now
         wait_for(lambda: followed(watched), what="DaemonSets that have been brought in line")
         assert node not in watched.watch_pods()
         assert watched.last_run(node)["number"] == number
         hardware.load_driver(version)
-        label(watched, node, **{key: over})
+        label(watched, node, **{UPGRADE_STATE: over})
         wait_for(lambda: watched.last_run(node)["number"] > number, what="a reading under the new driver")
         assert watched.last_run(node)["outcome"] == "read"
     assert watched.report(node)["status"]["gpus"]["driver"] == version
-    label(watched, node, **{key: None})
+    label(watched, node, **{UPGRADE_STATE: None})
 
 
 def test_a_driver_that_goes_without_a_word_is_reported(watched: Any) -> None:
