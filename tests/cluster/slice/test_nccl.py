@@ -113,8 +113,8 @@ def test_nvlink_that_carries_no_data_loses_its_label(installed: Any) -> None:
 
 
 def test_a_job_gets_the_gpus_of_an_nccl_run_and_labels_stay(installed: Any) -> None:
-    """The probe ends on SIGTERM, not by SIGKILL, and its processes are gone.  While the job runs the next run finds
-    no place; then the node is measured."""
+    """The probe ends on SIGTERM, not by SIGKILL, and its processes are gone.  While the job runs the next run
+    finds no place; then the node is measured."""
     node = "gpu-h100"
     before = report_on_node(installed, node)
     labels, number = installed.ours(node), measured(installed, node)["lastRun"]["number"]

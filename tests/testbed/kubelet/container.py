@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import ApiError
-from testbed.kubelet import environment, images, memory_limit, scratch, secrets, status
+from testbed.kubelet import environment, images, scratch, secrets, status
 from testbed.kubelet.checks import HOST_VARIABLE, PORT_VARIABLE, Check, refuse_unknown
 from testbed.kubelet.context import NodeContext, pod_address
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
@@ -215,7 +215,6 @@ class Runner:
         self.record.state = Running(self._began)
         (self._directory / "pid").write_text(f"{process.pid}\n")
         checks = asyncio.ensure_future(self._check())
-        too_much = asyncio.ensure_future(memory_limit.enforce(process, memory_limit.limit_of(self.spec)))
         if self._ending.is_set():
             process.signal(signal.SIGKILL)
         self._changed()
@@ -227,8 +226,6 @@ class Runner:
             self._process = None
             (self._directory / "pid").unlink(missing_ok=True)
             checks.cancel()
-            killed = too_much.done()
-            too_much.cancel()
             [ended] = await asyncio.gather(checks, return_exceptions=True)
             if isinstance(ended, Exception):
                 log.error(
@@ -240,7 +237,7 @@ class Runner:
             code=code,
             policy=self.spec.get("terminationMessagePolicy", "File"),
         )
-        reason = "OOMKilled" if killed else "Completed" if code == 0 else "Error"
+        reason = "Error" if code else "Completed"
         self._rest(code=code, reason=reason, message=message)
 
     def _rest(self, *, code: int, reason: str, message: str) -> None:
