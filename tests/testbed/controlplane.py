@@ -38,8 +38,8 @@ LARGE_READY_SECONDS = 600.0
 """Until an API server has read a cluster of any size: 20,000 nodes take two minutes of a busy core."""
 LOOK_SECONDS = 0.02
 GARBAGE_PERCENT = "200"
-"""GOGC of every program, Go's default being 100: memory is cheaper here than CPU time.  With 400 the start of an
-API server took 2.4 instead of 3.1 s of CPU time."""
+"""GOGC of every program, Go's default being 100: memory is cheaper here than CPU time.  With 400 an API
+server started in 2.4 instead of 3.1 s of CPU time."""
 PORT_ATTEMPTS = 5
 PORT_TAKEN = "address already in use"
 APISERVER = "kube-apiserver"
