@@ -2,12 +2,18 @@
 
 The tests of a file run on one worker, so that a fixture of a module is set up once; so do those of a folder
 whose fixtures cost a minute.  What takes longest starts first: at the end no worker waits for another.
+
+Each worker has one control plane.  Its programs are found or built before the first test, with their progress
+on the terminal: building takes minutes, longer than any test may, and a test that cannot have them must fail,
+not skip.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +21,8 @@ import pytest
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+    from testbed.controlplane import ControlPlane
 
 # A shell starts background jobs with SIGINT ignored, and an ignored signal stays ignored in all children: the
 # programs that tests start would never notice Ctrl-C.  A handler becomes the default action in a child.
@@ -51,13 +59,61 @@ LONGEST = (
     "tests/probes/",
 )
 """Files and folders, those that take longest first; what is not here comes after them."""
-TOGETHER = ("tests/cluster/slice/", "tests/matrix/", "tests/chart/", "tests/images/")
-"""Folders whose tests share a fixture that costs a minute."""
+TOGETHER = (
+    "tests/cluster/slice/",
+    "tests/cluster/admission/",
+    "tests/cluster/test_operator_role.py",
+    "tests/matrix/",
+    "tests/chart/",
+    "tests/images/",
+)
+"""What shares a fixture that costs a minute, and those that need an empty control plane."""
+
+
+def _together(nodeid: str) -> str:
+    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first."""
     items.sort(key=lambda item: next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), 99))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Find or build the programs, outside of any test's time limit."""
+    if session.config.option.collectonly or not any(map(_on_control_plane, session.items)):
+        return
+    from testbed.binaries import find_or_build
+    from testbed.errors import TestbedError
+
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            find_or_build()
+    except TestbedError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _on_control_plane(item: pytest.Item) -> bool:
+    return item.get_closest_marker("cluster") is not None or "helm" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give the control plane to the folder of the next test."""
+    if item.get_closest_marker("cluster"):
+        from support.tenancy import PLANE
+
+        PLANE.take(_together(item.nodeid))
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """The running control plane of this worker; `support.tenancy` says whose it is."""
+    from support.tenancy import PLANE
+
+    with PLANE.started(tmp_path_factory.mktemp("control-plane")) as control_plane:
+        yield control_plane
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -67,8 +123,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), "")
-            return folder or nodeid.partition("::")[0]
+            return _together(nodeid) or nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

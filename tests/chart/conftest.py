@@ -1,7 +1,4 @@
-"""helm for tests of the chart, and an empty control plane to install it on.
-
-The control plane is not shared with other tests, because CRDs come and go on it.
-"""
+"""helm for tests of the chart, and an empty control plane to install it on."""
 
 from __future__ import annotations
 
@@ -24,13 +21,11 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
 
 
 @pytest.fixture(scope="session")
-def empty_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane whose release namespace takes only restricted pods."""
-    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as control_plane:
-        level = {"pod-security.kubernetes.io/enforce": "restricted"}
-        body = {"metadata": {"name": NAMESPACE, "labels": level}}
-        control_plane.rest().create("/api/v1/namespaces", body)
-        yield control_plane
+def empty_plane(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane, on which the release's namespace takes only restricted pods."""
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    control_plane.rest().create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": level}})
+    return control_plane
 
 
 @pytest.fixture

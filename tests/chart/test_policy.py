@@ -24,14 +24,6 @@ def first(helm: Helm, values: Object | None = None) -> Object:
     return json.loads(text.removeprefix("--policy=").replace("$$", "$"))
 
 
-def test_the_first_install_creates_it_with_a_job(helm: Helm) -> None:
-    """Without the CRD, Helm renders no policy; the Job's policy has Helm's ownership annotations."""
-    assert policies(helm) == {}
-    annotations = first(helm)["metadata"]["annotations"]
-    assert annotations["meta.helm.sh/release-name"] == "ng"
-    assert annotations["meta.helm.sh/release-namespace"] == "gpu-tools"
-
-
 def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
     """The Job's policy equals the upgrade's object, except for annotations that Helm adds itself."""
     values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
@@ -61,13 +53,6 @@ def test_everything_around_the_job_is_a_hook(helm: Helm) -> None:
     assert mark not in known
 
 
-def test_an_upgrade_has_it_as_an_ordinary_object(helm: Helm) -> None:
-    """With the CRD, the policy is an ordinary object, which no uninstall deletes or lists as kept."""
-    rendered = policies(helm, None, *KNOWN)
-    assert set(rendered) == {"object"}
-    assert rendered["object"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "deleted-by-hook"}
-
-
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])
 def test_an_uninstall_without_clean_up_deletes_it(helm: Helm, options: tuple[str, ...]) -> None:
     """Without the clean-up a hook lets Helm delete the policy; meanwhile the policy selects no node."""
@@ -93,10 +78,3 @@ def test_a_selector_replaces_the_default_one(helm: Helm) -> None:
     spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "probes": {"health": {"interval": "5m"}}}
     values = {"policy": {"spec": spec}}
     assert first(helm, values)["spec"] == policies(helm, values, *KNOWN)["object"]["spec"] == spec
-
-
-def test_it_can_be_switched_off(helm: Helm) -> None:
-    """With `policy.create` false there is neither a policy nor a hook for one."""
-    values = {"policy": {"create": False}}
-    assert policies(helm, values) == policies(helm, values, *KNOWN) == {}
-    assert "Job/ng-nodegauge-policy" not in pods(helm.objects(values))

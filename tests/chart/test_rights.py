@@ -60,13 +60,6 @@ def test_every_rule_has_its_reason(helm: Helm, values: Object) -> None:
         assert [r for r in comments if not re.fullmatch(r"[A-Za-z].{20,}\.", r)] == []
 
 
-def test_the_check_detects_missing_reasons(helm: Helm) -> None:
-    """The check above detects a rule without a comment."""
-    document = documents(helm.template())[0]
-    bare = "\n".join(line for line in document.splitlines() if not line.strip().startswith("#"))
-    assert set(reasons(bare)) == {""}
-
-
 @variants
 def test_no_wildcards(helm: Helm, values: Object) -> None:
     """No rule contains an asterisk."""

@@ -16,9 +16,9 @@ from nodegauge_operator.kube.client import connect
 from nodegauge_operator.reader.inventory import Target
 from nodegauge_operator.reader.objects import PATH, Objects
 from nodegauge_operator.reader.outcome import failure, status_of
-from support.crds import install_crds
+from support.cluster_under_test import install_crds
 from testbed.controlplane import ControlPlane
-from testbed.kubelet.api import Api
+from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster
 NODE = "bmc-reader-test"
@@ -26,21 +26,14 @@ NOW = 1_800_000_000.0
 
 
 @pytest.fixture
-async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    """An API server with the CRDs and one node."""
-    async with await Api.connect(control_plane.kubeconfig, agent="tests") as session:
-        await install_crds(session, control_plane.kubeconfig)
-        await session.create("/api/v1/nodes", {"metadata": {"name": NODE, "labels": {"bmc-test": "yes"}}})
-        yield session
-        await session.delete(f"/api/v1/nodes/{NODE}")
-
-
-@pytest.fixture
-async def objects(control_plane: ControlPlane, api: Api) -> AsyncIterator[Objects]:
-    """The reader's adapter with the operator's client."""
+async def objects(control_plane: ControlPlane, api: Rest) -> AsyncIterator[Objects]:
+    """The reader's adapter with the operator's client, on an API server with the CRDs and one node."""
+    install_crds(api)
+    api.create("/api/v1/nodes", {"metadata": {"name": NODE, "labels": {"bmc-test": "yes"}}})
     client = await connect(environ={"KUBECONFIG": str(control_plane.kubeconfig)})
     yield Objects(client, instance="release.test")
     await client.close()
+    api.delete(f"/api/v1/nodes/{NODE}")
 
 
 def reading(**fields: Any) -> ChassisReading:
@@ -49,7 +42,7 @@ def reading(**fields: Any) -> ChassisReading:
     return ChassisReading(supplies=[supply], lists_supplies=True, watts=900.4, **fields)
 
 
-async def test_the_life_of_an_object(objects: Objects, api: Api) -> None:
+async def test_the_life_of_an_object(objects: Objects, api: Rest) -> None:
     """What was applied is read back; a later reading leaves nothing of it; a failed try keeps it."""
     nodes = await objects.nodes("bmc-test=yes")
     assert list(nodes) == [NODE]
@@ -60,12 +53,12 @@ async def test_the_life_of_an_object(objects: Objects, api: Api) -> None:
     for number, document in ((1, reading(vendor="Dell", product="XE9680")), (2, reading(vendor="HPE"))):
         status = status_of(document, address=target.address, now=NOW)
         await objects.write(target, replace(status, number=number))
-        stored = parse_chassis(await api.get(f"{PATH}/{NODE}"))
+        stored = parse_chassis(api.get(f"{PATH}/{NODE}"))
         assert stored.left_out == ()
         assert stored.reading == document
         assert (stored.status.number, stored.status.problem, stored.status.watts) == (number, "", 900)
     await objects.failed(NODE, nodes[NODE], failure("no answer", address=target.address, now=NOW + 60))
-    failed = parse_chassis(await api.get(f"{PATH}/{NODE}"))
+    failed = parse_chassis(api.get(f"{PATH}/{NODE}"))
     assert failed.reading == reading(vendor="HPE")
     assert (failed.status.problem, failed.status.number, await objects.number(NODE)) == ("no answer", 2, 2)
     assert (failed.status.read_at, failed.status.tried_at) == ("2027-01-15T08:00:00Z", "2027-01-15T08:01:00Z")

@@ -105,22 +105,3 @@ def test_all_goes_although_no_kubelet_answers(rig: ClusterUnderTest) -> None:
     assert rig.node(node)["spec"]["taints"] == [FOREIGN]
     deployment = rig.api.get(f"/apis/apps/v1/namespaces/{rig.namespace}/deployments/my-gauge")
     assert deployment["spec"]["replicas"] == 0
-
-
-def test_an_operator_elsewhere_is_refused_before_anything_is_changed(rig: ClusterUnderTest) -> None:
-    """With the wrong namespace it says which is the right one; a dry run changes nothing either."""
-    node = rig.add_node()
-    add_marks(rig, node)
-    add_operator(rig, node)
-    refused = cleanup(rig, "--namespace", "default")
-    assert refused.returncode == 1
-    assert f"--namespace {rig.namespace}" in refused.stderr
-    reported = cleanup(rig, "--dry-run")
-    assert reported.returncode == 0, reported.stderr
-    assert f"{rig.namespace}/my-gauge would be scaled to 0" in reported.stdout
-    assert node in reported.stdout
-    assert rig.ours(node) == {"nodegauge.dev/health": "pass"}
-    assert rig.taints(node) == ["throttled=thermal:NoSchedule"]
-    assert rig.report(node)
-    path = f"/apis/apps/v1/namespaces/{rig.namespace}/deployments/my-gauge"
-    assert rig.api.get(path)["spec"]["replicas"] == 1

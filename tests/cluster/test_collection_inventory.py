@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from support.crds import crd
+from support.cluster_under_test import install_crds
 from support.playbook import Ansible, stage
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
 from testbed.rest import Rest
-from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODES = "/api/v1/nodes"
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
 LABEL = "example.com/inventory-test"
@@ -40,9 +36,7 @@ FLEET: dict[str, dict[str, Any]] = {
 def fleet(control_plane: ControlPlane) -> Iterator[Rest]:
     """Nodes and reports as the operator writes them, and one report whose node is gone."""
     rest = control_plane.rest()
-    with contextlib.suppress(ApiError):  # another test's
-        rest.create(CRDS, crd("nodereports"))
-    wait_for(lambda: _served(rest), seconds=60, what="NodeReports are served")
+    install_crds(rest)
     for name, wanted in FLEET.items():
         rest.create(NODES, node(name, wanted))
         if "verdict" in wanted:
@@ -54,13 +48,6 @@ def fleet(control_plane: ControlPlane) -> Iterator[Rest]:
     for name, wanted in {**FLEET, "inv-gone": FLEET["inv-good"]}.items():
         if "verdict" in wanted:
             rest.delete(f"{REPORTS}/{name}")
-
-
-def _served(rest: Rest) -> bool:
-    try:
-        return bool(rest.get(REPORTS))
-    except ApiError:
-        return False
 
 
 def node(name: str, wanted: dict[str, Any]) -> dict[str, Any]:

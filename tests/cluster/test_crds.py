@@ -6,7 +6,6 @@ Nothing is stored: every policy is created as a dry run, which applies schema, d
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -15,10 +14,10 @@ import yaml
 
 from nodegauge_judge import Cause
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
-from support.crds import CRDS, POLICIES, dry_run, install_crds, manifest
-from testbed.controlplane import ControlPlane
-from testbed.kubelet.api import Api
-from testbed.kubelet.errors import ApiError
+from support.cluster_under_test import install_crds
+from support.crds import CRDS, POLICIES, dry_run, manifest
+from testbed.errors import ApiError
+from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster
 
@@ -26,33 +25,32 @@ EXAMPLES = sorted((CRDS / "examples").glob("*.yaml"))
 
 
 @pytest.fixture
-async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    """A session with an API server that has nodegauge's CRDs."""
-    async with await Api.connect(control_plane.kubeconfig, agent="tests") as session:
-        await install_crds(session, control_plane.kubeconfig)
-        yield session
+def api(api: Rest) -> Rest:
+    """An API server that has nodegauge's CRDs."""
+    install_crds(api)
+    return api
 
 
-async def refusal(api: Api, spec: object) -> str:
+def refusal(api: Rest, spec: object) -> str:
     """The API server's error for a policy with this spec."""
     with pytest.raises(ApiError) as caught:
-        await dry_run(api, POLICIES, manifest(POLICIES, spec))
+        dry_run(api, POLICIES, manifest(POLICIES, spec))
     assert caught.value.status in (400, 422)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-async def test_examples_are_accepted(api: Api, path: Any) -> None:
+def test_examples_are_accepted(api: Rest, path: Any) -> None:
     """The API server accepts each example in strict mode."""
     body = yaml.safe_load(path.read_text(encoding="utf-8"))
     body["metadata"]["name"] += f"-{uuid.uuid4().hex[:8]}"
-    assert (await dry_run(api, POLICIES, body))["spec"]["nodeSelector"] == body["spec"]["nodeSelector"]
+    assert (dry_run(api, POLICIES, body))["spec"]["nodeSelector"] == body["spec"]["nodeSelector"]
 
 
-async def test_defaults_are_those_of_the_operator(api: Api) -> None:
+def test_defaults_are_those_of_the_operator(api: Rest) -> None:
     """A policy with only a node selector gets the defaults of the operator's type."""
     spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
-    stored = await dry_run(api, POLICIES, manifest(POLICIES, spec))
+    stored = dry_run(api, POLICIES, manifest(POLICIES, spec))
     assert stored["spec"]["probes"]["health"]["interval"] == "15m"
     assert parse(stored).spec == msgspec.convert(spec, PolicySpec)
 
@@ -210,11 +208,11 @@ def below(path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", MALFORMED, ids=lambda case: f"{case[0]}={case[1]}"[:60])
-async def test_malformed_policies_are_refused(api: Api, case: tuple[Any, ...]) -> None:
+def test_malformed_policies_are_refused(api: Rest, case: tuple[Any, ...]) -> None:
     """The API server refuses a malformed policy with a message that names the field and the fix."""
     path, value, hint, field = (*case, case[0])[:4]
     selector = {} if field == "spec.nodeSelector" else {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
-    message = await refusal(api, selector | below(path, value))
+    message = refusal(api, selector | below(path, value))
     assert field in message
     assert hint in message
 
@@ -258,9 +256,9 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("spec", GOOD.values(), ids=GOOD.keys())
-async def test_good_policies_are_accepted(api: Api, spec: dict[str, Any]) -> None:
+def test_good_policies_are_accepted(api: Rest, spec: dict[str, Any]) -> None:
     """Policies at the limits of the rules are accepted, and the operator can parse them."""
-    stored = await dry_run(
+    stored = dry_run(
         api, POLICIES, manifest(POLICIES, {"nodeSelector": {"matchLabels": {"gpu": "yes"}}} | spec)
     )
     assert parse(stored).spec.mode in Mode

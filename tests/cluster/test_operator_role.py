@@ -10,6 +10,7 @@ import pytest
 
 from support.playbook import Ansible, Played, stage
 from testbed.cluster import Testbed
+from testbed.controlplane import ControlPlane
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -64,10 +65,11 @@ class Role:
 
 
 @pytest.fixture(scope="module")
-def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+def testbed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     """An empty cluster: one node for the operator, and one with GPUs."""
     folder: Path = tmp_path_factory.mktemp("role")
-    with Testbed(folder, nodes={"system-1": None, "gpu-h100": "h100-sxm-8"}) as testbed:
+    nodes = {"system-1": None, "gpu-h100": "h100-sxm-8"}
+    with Testbed(folder, nodes=nodes, control_plane=control_plane) as testbed:
         yield testbed
 
 
@@ -95,27 +97,6 @@ def test_a_release_is_installed_changed_and_left_alone(role: Role) -> None:
     assert role.change(operator={"workers": 9})[0] is False
     assert role.change()[0]
     assert role.environment()["NODEGAUGE_WORKERS"] == "8"
-
-
-def test_what_keeps_the_operator_from_starting_is_said_and_repaired(role: Role) -> None:
-    """The message has the scheduler's reason, and the next run with good values brings the operator up."""
-    role.change()
-    failed = role.play(operator={"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}, operator_timeout=5)
-    assert failed.code != 0
-    message = failed.task(TASK, "cluster").result["msg"]
-    assert "is not scheduled: 0/2 nodes are available" in message
-    assert role.change()[0]
-    assert role.change()[0] is False
-
-
-def test_a_wrong_value_changes_nothing(role: Role) -> None:
-    """The chart's schema names it, in check mode too."""
-    role.change()
-    for options in ((), ("--check",)):
-        failed = role.play(*options, operator={"workers": "many"})
-        assert failed.code != 0
-        assert "workers" in failed.task(TASK, "cluster").result["msg"]
-    assert role.change()[0] is False
 
 
 def test_absence_removes_what_the_cluster_carried(role: Role) -> None:

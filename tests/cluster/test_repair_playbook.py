@@ -49,7 +49,7 @@ class Repairs:
             "repair_tasks": str(self.tasks),
             "repair_kubectl": str(self.kubectl),
             "repair_kubeconfig": str(self.plane.kubeconfig),
-            "repair_drain_timeout": 3,
+            "repair_drain_timeout": 120,
         } | variables
         play = [{"ansible.builtin.import_playbook": "nodegauge.gpu.repair", "vars": given}]
         return self.ansible.play(play, self.hosts, *options)
@@ -151,7 +151,7 @@ def test_a_disruption_budget_is_respected(repairs: Repairs, namespace: str) -> N
     wait_for(
         lambda: repairs.api.get(f"{budgets}/keep").get("status", {}).get("expectedPods"), what="the budget"
     )
-    played = repairs.play()
+    played = repairs.play(repair_drain_timeout=3)
     assert played.code != 0
     assert "disruption budget" in played.task(KEPT, name).result["msg"]
     assert uids() == before

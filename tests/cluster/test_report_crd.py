@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ import yaml
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
-from support.crds import REPORTS, dry_run, install_crds, manifest, nodes_of, part
-from testbed.controlplane import ControlPlane
-from testbed.kubelet.api import MERGE, Api
-from testbed.kubelet.errors import ApiError
+from support.cluster_under_test import install_crds
+from support.crds import REPORTS, dry_run, manifest, nodes_of, part
+from testbed.errors import ApiError
+from testbed.rest import Rest
 
 FULL = Path(__file__).parent / "full-status.yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -31,22 +30,21 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    """A session with an API server that has nodegauge's CRDs."""
-    async with await Api.connect(control_plane.kubeconfig, agent="tests") as session:
-        await install_crds(session, control_plane.kubeconfig)
-        yield session
+def api(api: Rest) -> Rest:
+    """An API server that has nodegauge's CRDs."""
+    install_crds(api)
+    return api
 
 
-@asynccontextmanager
-async def report(api: Api) -> AsyncIterator[str]:
+@contextmanager
+def report(api: Rest) -> Iterator[str]:
     """The path of a report that exists during the block."""
-    created = await api.create(REPORTS, manifest(REPORTS, {}))
+    created = api.create(REPORTS, manifest(REPORTS, {}))
     path = f"{REPORTS}/{created['metadata']['name']}"
     try:
         yield path
     finally:
-        await api.delete(path)
+        api.delete(path)
 
 
 def full_status() -> ReportStatus:
@@ -63,37 +61,36 @@ def paths(value: Any, path: str = "") -> set[str]:
     return {path} if value not in ("", None) else set()
 
 
-async def test_full_status_round_trips(api: Api) -> None:
+def test_full_status_round_trips(api: Rest) -> None:
     """The API server stores a status with every field set unchanged."""
     status = full_status()
     written = msgspec.to_builtins(status)
     described = nodes_of(part(names.REPORT_PLURAL, "status"), "status")
     assert {path for path, _ in described if not path.endswith(("[]", "{}"))} <= paths(written, "status")
-    async with report(api) as path:
-        await api.patch(f"{path}/status?fieldValidation=Strict", {"status": written}, kind=MERGE)
-        read = await api.get(path)
+    with report(api) as path:
+        api.patch(f"{path}/status?fieldValidation=Strict", {"status": written})
+        read = api.get(path)
         assert parse_report(read).status == status
         assert read["status"] == written
 
 
-async def test_the_table_shows_bandwidth_and_taints(api: Api, control_plane: ControlPlane) -> None:
+def test_the_table_shows_bandwidth_and_taints(api: Rest) -> None:
     """`kubectl get nr` shows all_reduce and the cause of a taint; both cells are empty without a result."""
     for status, bandwidth, cause in ((full_status(), 476, "thermal"), (ReportStatus(), None, None)):
-        async with report(api) as path:
-            await api.patch(f"{path}/status", {"status": msgspec.to_builtins(status)}, kind=MERGE)
-            rest = control_plane.rest()
-            table = await asyncio.to_thread(rest.call, "GET", path, headers={"Accept": TABLE})
+        with report(api) as path:
+            api.patch(f"{path}/status", {"status": msgspec.to_builtins(status)})
+            table = api.call("GET", path, headers={"Accept": TABLE})
         columns = [column["name"] for column in table["columnDefinitions"]]
         cells = dict(zip(columns, table["rows"][0]["cells"], strict=True))
         assert (cells["all-reduce GB/s"], cells["Taints"]) == (bandwidth, cause)
 
 
-async def test_an_empty_status_is_accepted(api: Api) -> None:
+def test_an_empty_status_is_accepted(api: Rest) -> None:
     """The status of a node without results is accepted, including its nulls."""
-    async with report(api) as path:
+    with report(api) as path:
         written = msgspec.to_builtins(ReportStatus(probes=[ProbeStatus(name="health")]))
-        await api.patch(f"{path}/status", {"status": written}, kind=MERGE)
-        assert parse_report(await api.get(path)).status.probe("health").verdict is Verdict.UNKNOWN
+        api.patch(f"{path}/status", {"status": written})
+        assert parse_report(api.get(path)).status.probe("health").verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -119,16 +116,16 @@ async def test_an_empty_status_is_accepted(api: Api) -> None:
         ),
     ],
 )
-async def test_invalid_statuses_are_refused(api: Api, change: dict[str, Any], field: str) -> None:
+def test_invalid_statuses_are_refused(api: Rest, change: dict[str, Any], field: str) -> None:
     """A status that violates the schema is refused, and the error names the field."""
-    async with report(api) as path:
+    with report(api) as path:
         with pytest.raises(ApiError) as caught:
-            await api.patch(f"{path}/status", {"status": change}, kind=MERGE)
+            api.patch(f"{path}/status", {"status": change})
         assert field in str(caught.value)
 
 
-async def test_requested_at_is_a_time(api: Api) -> None:
+def test_requested_at_is_a_time(api: Rest) -> None:
     """`spec.requestedAt` accepts only a time."""
-    assert await dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "2026-01-31T12:00:00Z"}))
+    assert dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "2026-01-31T12:00:00Z"}))
     with pytest.raises(ApiError, match=r"spec\.requestedAt"):
-        await dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "now"}))
+        dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "now"}))

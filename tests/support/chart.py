@@ -36,6 +36,8 @@ KNOWN = ("--api-versions", "nodegauge.dev/v1alpha1/GPUValidationPolicy")
 REGISTRY = "registry.example.com"
 NO_REGISTRY: dict[str, Any] = {"image": {"registry": ""}}
 """The chart's own default; every other test has a registry, because nothing renders without one."""
+HELM_SECONDS = 240.0
+"""Less than the five minutes for which helm itself waits: a run that waits in vain fails here."""
 RENDERING = ("template", "install", "upgrade", "lint")
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -74,9 +76,17 @@ class Helm:
         command = [str(self.program), *arguments, *(["--values", "-"] if values else [])]
         homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         kubeconfig = str(self.kubeconfig or self.home / "no-cluster")
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "KUBECONFIG": kubeconfig, **homes}
+        env = {
+            "GOGC": "off",
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "KUBECONFIG": kubeconfig,
+            **homes,
+        }
         text = None if values is None else json.dumps(values)
-        done = subprocess.run(command, input=text, env=env, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(
+            command, input=text, env=env, capture_output=True, text=True, timeout=HELM_SECONDS
+        )
         if done.returncode != 0:
             raise HelmFailed(done.stdout + done.stderr)
         return done.stdout

@@ -30,7 +30,7 @@ Object = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-PER_NODE = ("nodereports", "nodeevidences")
+PER_NODE = ("nodereports", "nodeevidences", "chassisreadings")
 OURS = "nodegauge.dev/"
 VOLATILE = {
     "policy",
@@ -298,7 +298,7 @@ def _crds() -> list[Object]:
 
 
 def served(api: Rest) -> bool:
-    """Whether both of our resources can be listed."""
+    """Whether all of our resources can be listed."""
     try:
         for plural in ("gpuvalidationpolicies", *PER_NODE):
             api.get(f"{GROUP}/{plural}")

@@ -1,13 +1,11 @@
-"""The CRDs in tests: their schemas, their comparison with the operator's types, an API server that has them.
+"""The CRDs in tests: their schemas, and their comparison with the operator's types.
 
 `differences` compares a CRD's schema with a msgspec type.  The schema may be stricter than the type (a
-length, an enum), but not laxer; a type that this module does not know is a difference too.  Tests that share
-an API server only add CRDs and never delete them.
+length, an enum), but not laxer; a type that this module does not know is a difference too.
 """
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from functools import cache
 from pathlib import Path
@@ -19,8 +17,7 @@ from msgspec import inspect
 
 from nodegauge_judge import OpenEnum
 from nodegauge_operator import names
-from testbed.kubelet.api import Api
-from testbed.kubelet.errors import ApiError
+from testbed.rest import Rest
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 SCALARS = {inspect.StrType, inspect.IntType, inspect.FloatType, inspect.BoolType}
@@ -173,44 +170,9 @@ def _same(path: str, what: str, actual: object, wanted: object) -> list[str]:
     return [] if actual == wanted else [f"{path}: {what} is {actual!r} in the CRD and {wanted!r} in the type"]
 
 
-APPLY = "application/apply-patch+yaml"
-CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
-EVIDENCE = f"/apis/{names.API_VERSION}/{names.EVIDENCE_PLURAL}"
-CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 KINDS = {POLICIES: names.POLICY_KIND, REPORTS: names.REPORT_KIND}
-
-_applied: set[Path] = set()
-
-
-async def install_crds(api: Api, kubeconfig: Path) -> None:
-    """Install this checkout's CRDs and wait until they are served; `TimeoutError` after 20 s."""
-    if kubeconfig in _applied and await served(api):
-        return
-    for plural in (names.POLICY_PLURAL, names.REPORT_PLURAL, names.EVIDENCE_PLURAL, names.CHASSIS_PLURAL):
-        body = crd(plural)
-        await api.patch(f"{CRD_PATH}/{body['metadata']['name']}?force=true", body, kind=APPLY)
-    async with asyncio.timeout(20):
-        while True:
-            if await served(api):
-                break
-            await asyncio.sleep(0.05)
-    _applied.add(kubeconfig)
-
-
-async def served(api: Api) -> bool:
-    """Whether the API server serves all resources."""
-    try:
-        await api.get(POLICIES, limit="1")
-        await api.get(REPORTS, limit="1")
-        await api.get(EVIDENCE, limit="1")
-        await api.get(CHASSIS, limit="1")
-    except ApiError as error:
-        if error.status == 404:
-            return False
-        raise
-    return True
 
 
 def manifest(path: str, spec: object) -> dict[str, Any]:
@@ -223,6 +185,6 @@ def manifest(path: str, spec: object) -> dict[str, Any]:
     }
 
 
-async def dry_run(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def dry_run(api: Rest, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The object as the API server would store it, without storing it; unknown fields are errors."""
-    return await api.create(f"{path}?dryRun=All&fieldValidation=Strict", body)
+    return api.create(f"{path}?dryRun=All&fieldValidation=Strict", body)

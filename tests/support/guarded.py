@@ -27,7 +27,7 @@ from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
-NAMESPACE, RELEASE, NODE = "gpu-tools", "ng", "gpu-1"
+NAMESPACE, RELEASE, NODE = "guarded", "ng", "gpu-1"
 ACCOUNT = "ng-nodegauge"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
@@ -71,34 +71,35 @@ class Guarded:
 
 
 @contextmanager
-def release(directory: Path) -> Iterator[Guarded]:
+def release(plane: ControlPlane, directory: Path) -> Iterator[Guarded]:
     """An installed release without its hooks, in a namespace that takes only restricted pods."""
-    with ControlPlane(directory) as plane:
-        rest = plane.rest()
-        level = {"pod-security.kubernetes.io/enforce": "restricted"}
-        rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": level}})
-        values = plane.directory / "values.json"
-        values.write_text(json.dumps(VALUES))
-        chart = str(ROOT / "charts" / "nodegauge")
-        where = ["--namespace", NAMESPACE, "--values", str(values), "--no-hooks"]
-        plane.helm("install", RELEASE, chart, *where)
-        create_node(rest, NODE, labels={"team": "vision"})
-        rest.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"example.com/a": "1"}}})
-        cleanup = {"metadata": {"name": f"{ACCOUNT}-cleanup"}}
-        rest.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", cleanup)
-        mighty = {
-            "metadata": {"name": "cleanup-may-all"},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": "cluster-admin",
-            },
-            "subjects": [{"kind": "ServiceAccount", "namespace": NAMESPACE, "name": f"{ACCOUNT}-cleanup"}],
-        }
-        rest.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", mighty)
-        guarded = Guarded(plane)
-        wait_for(lambda: in_force(guarded), what="the policies in force")
-        yield guarded
+    rest = plane.rest()
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": level}})
+    values = directory / "values.json"
+    values.write_text(json.dumps(VALUES))
+    chart = str(ROOT / "charts" / "nodegauge")
+    where = ["--namespace", NAMESPACE, "--values", str(values), "--no-hooks"]
+    plane.helm("install", RELEASE, chart, *where)
+    create_node(rest, NODE, labels={"team": "vision"})
+    rest.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"example.com/a": "1"}}})
+    cleanup = {"metadata": {"name": f"{ACCOUNT}-cleanup"}}
+    rest.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", cleanup)
+    mighty = {
+        "metadata": {"name": "cleanup-may-all"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [{"kind": "ServiceAccount", "namespace": NAMESPACE, "name": f"{ACCOUNT}-cleanup"}],
+    }
+    rest.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", mighty)
+    guarded = Guarded(plane)
+    wait_for(lambda: in_force(guarded), what="the policies in force")
+    yield guarded
+    plane.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+    rest.delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cleanup-may-all")
 
 
 def in_force(guarded: Guarded) -> bool:

@@ -91,6 +91,13 @@ class Slice(ClusterUnderTest):
         """`helm uninstall`, hooks included."""
         self.testbed.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "180s")
 
+    @contextlib.contextmanager
+    def released(self) -> Iterator[Slice]:
+        """The slice; afterwards nothing of the release is left."""
+        yield self
+        if self.installed():
+            self.uninstall()
+
     # -- its parts -------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Object]:

@@ -8,19 +8,17 @@ kube-system.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import ControlPlaneError
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
 READS = frozenset({"get", "list", "watch"})
-SYNC_SECONDS = 10.0
 LOOK_SECONDS = 0.01
 SYNC_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 SYNC_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -105,17 +103,20 @@ class AuditTrail:
         mark = str(uuid.uuid4())
         before = self._log.stat().st_size
         self._rest.call("POST", SYNC_PATH, body=SYNC_BODY, headers={"Audit-ID": mark})
-        until = time.monotonic() + SYNC_SECONDS
-        while time.monotonic() < until:
+
+        def behind() -> int | None:
+            position = before
             with self._log.open("rb") as log:
                 log.seek(before)
-                position = before
                 for line in log:
                     position += len(line)
                     if mark.encode() in line and line.endswith(b"\n"):
                         return position
-            time.sleep(LOOK_SECONDS)
-        raise ControlPlaneError(f"no line of request {mark} in {self._log} after {SYNC_SECONDS:.0f} s")
+            return None
+
+        position = wait_for(behind, every=LOOK_SECONDS, what=f"a line of request {mark} in {self._log}")
+        assert position is not None
+        return position
 
 
 def _entry(event: Object) -> Entry | None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import daemon
-from testbed.binaries import find_or_build
+from testbed.binaries import build_kubectl, find_or_build
 from testbed.cluster import read_logs
 from testbed.errors import TestbedError
 from testbed.hardware import FAULTS
@@ -58,8 +59,8 @@ def _usage(result: daemon.Holder, directory: Path) -> str:
     """What to type next."""
     me = _command(directory)
     lines = [
-        f"export KUBECONFIG={shlex.quote(result.kubeconfig)}",
-        "kubectl get nodes   # or any other Kubernetes client",
+        f'eval "$({me} env)"   # KUBECONFIG, and kubectl and helm on PATH',
+        "kubectl get nodes",
         f"{me} nodes",
         f"{me} fault gpu-h100 p2p-refused",
         f"{me} heal gpu-h100",
@@ -202,14 +203,22 @@ def unplug(options: Options) -> None:
 
 
 def logs(options: Options) -> None:
-    """Print the logs of a pod (`kubectl logs` does not work: simulated kubelets have no port)."""
+    """Print the logs of a pod, also of one that is gone."""
     _running(options)
     print(read_logs(Nodes(options.dir).pods, namespace=options.namespace, pod=options.pod), end="")
 
 
 def env(options: Options) -> None:
-    """Print KUBECONFIG for `eval "$(python -m testbed env)"`."""
-    print(f"export KUBECONFIG={shlex.quote(_running(options).kubeconfig)}")
+    """Print KUBECONFIG, and a PATH with kubectl and helm, for `eval "$(python -m testbed env)"`."""
+    kubeconfig = _running(options).kubeconfig
+    programs = options.dir / "bin"
+    programs.mkdir(exist_ok=True)
+    for name, find in (("helm", lambda: find_or_build(_say).helm), ("kubectl", lambda: build_kubectl(_say))):
+        if shutil.which(name) is None:  # one that is there serves as well, and building takes time
+            (programs / name).unlink(missing_ok=True)
+            (programs / name).symlink_to(find())
+    print(f"export KUBECONFIG={shlex.quote(kubeconfig)}")
+    print(f'export PATH="$PATH":{shlex.quote(str(programs))}')
 
 
 def _running(options: Options) -> daemon.Holder:

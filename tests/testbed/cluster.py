@@ -50,11 +50,16 @@ class Testbed(Running):
         directory: Path,
         *,
         nodes: Mapping[str, str | None] | None = None,
+        control_plane: ControlPlane | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
+        """`control_plane`: one that runs already and goes on afterwards."""
         self.directory = directory.resolve()
         self._progress = progress or (lambda _: None)
-        self.control_plane = ControlPlane(self.directory / "control-plane", progress=self._progress)
+        self._borrowed = control_plane is not None
+        self.control_plane = control_plane or ControlPlane(
+            self.directory / "control-plane", progress=self._progress
+        )
         self.nodes = Nodes(self.directory)
         self._wanted = dict(nodes or {})
         self._kubelets: Process | None = None
@@ -70,7 +75,8 @@ class Testbed(Running):
     def start(self) -> None:
         """Control plane, kubelets, nodes; returns when every node is registered."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.control_plane.start()
+        if not self._borrowed:
+            self.control_plane.start()
         self.nodes.log.parent.mkdir(exist_ok=True)
         plane, folder = self.control_plane, self.nodes.log.parent
         where = ("--kubeconfig", plane.kubelet_kubeconfig, "--directory", folder)
@@ -88,7 +94,8 @@ class Testbed(Running):
     def stop(self) -> None:
         """End everything; harmless when nothing runs."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self.control_plane.stop)
+            if not self._borrowed:
+                stack.callback(self.control_plane.stop)
             if self._kubelets is not None:  # the containers end with them
                 self._kubelets.stop(grace=STOP_SECONDS)
 

@@ -121,6 +121,8 @@ def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
         "--audit-log-mode=blocking",
         "--audit-log-maxsize=100000",
         "--profiling=false",
+        # Nodes have no DNS name: their kubelets are asked for logs at their address.
+        "--kubelet-preferred-address-types=InternalIP",
         # Ends watches when it is told to stop; without this it waits a minute for clients to hang up.
         "--shutdown-watch-termination-grace-period=100ms",
     ]

@@ -22,11 +22,12 @@ from pathlib import Path
 from testbed.cluster import TESTS, Testbed
 from testbed.errors import TestbedError
 from testbed.processes import log_tail
+from testbed.wait import DEADLINE_SECONDS
 
-START_SECONDS = 120.0
+START_SECONDS = DEADLINE_SECONDS
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05
-PARTS = ("control-plane", "kubelet", "hardware", "helm")
+PARTS = ("control-plane", "kubelet", "hardware", "helm", "bin")
 """What a testbed puts into its directory, besides `testbed.json` and `testbed.log`."""
 
 

@@ -22,6 +22,7 @@ from testbed.wait import DEADLINE_SECONDS, wait_for
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 ANSWER_SECONDS = 60.0
+LAST_PASS = "nodegauge_last_pass_timestamp_seconds"
 _PORT = re.compile(r"listening on port (\d+)")
 
 
@@ -99,15 +100,15 @@ class OperatorProcess(Running):
                 self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
-    def stop(self) -> int:
-        """SIGTERM; its exit code."""
+    def stop(self, *, within: float = DEADLINE_SECONDS) -> int:
+        """SIGTERM; its exit code. TestbedError if it lives on for so many seconds."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(DEADLINE_SECONDS)
+            return self._process.wait(within)
         except subprocess.TimeoutExpired:
             output = self.output()[-3000:]
-            raise TestbedError(f"it lives on {DEADLINE_SECONDS:g} s after SIGTERM:\n{output}") from None
+            raise TestbedError(f"it lives on {within:g} s after SIGTERM:\n{output}") from None
 
     def output(self) -> str:
         """What it printed since its last start."""
@@ -137,6 +138,12 @@ class OperatorProcess(Running):
     def wait_ready(self) -> None:
         """Wait until the first full list has been taken."""
         wait_for(lambda: self.http("/readyz")[0] == 200, what=f"readiness, see {self.log}")
+
+    def wait_passes(self, count: int) -> None:
+        """Wait until it has looked at everything so many times more."""
+        for _ in range(count):
+            last = self.metric(LAST_PASS)
+            wait_for(lambda last=last: self.metric(LAST_PASS) > last, what="another pass")  # type: ignore[misc]
 
     def metric(self, name: str) -> float:
         """The sum of all samples of a metric."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import ApiError
+from testbed.errors import ApiError, TestbedError
 from testbed.kubelet.agent import Kubelet
 from testbed.kubelet.api import Api
 from testbed.kubelet.context import Hardware
@@ -38,14 +39,15 @@ class PodRunner:
         return name
 
     async def until(self, name: str, reached: Callable[[Object], Any]) -> Object:
-        """The pod, once `reached` is true of it."""
-
-        async def pod() -> Object | None:
-            result = await self.api.get(f"{PODS}/{name}")
-            return result if reached(result) else None
-
-        result: Object = await wait_for(pod)
-        return result
+        """The pod, once `reached` is true of it; TestbedError with its status after the deadline."""
+        end = time.monotonic() + DEADLINE_SECONDS
+        while not reached(pod := await self.api.get(f"{PODS}/{name}")):
+            if time.monotonic() > end:
+                raise TestbedError(
+                    f"pod {name}: not within {DEADLINE_SECONDS:g} s, seen last: {pod['status']}"
+                )
+            await asyncio.sleep(0.05)
+        return pod
 
     async def last_words(self, name: str) -> str:
         """The termination message of the pod's first container, once the pod is over."""
@@ -73,11 +75,3 @@ async def pod_runner(
             for pod in (await api.get(PODS, fieldSelector=f"spec.nodeName={name}"))["items"]:
                 with suppress(ApiError):  # the controllers may have been faster
                     await api.delete(f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
-
-
-async def wait_for(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """Poll until the condition gives something truthy; TimeoutError after `DEADLINE_SECONDS`."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not (result := await condition()):  # noqa: ASYNC110 - the API is asked
-            await asyncio.sleep(0.05)
-        return result

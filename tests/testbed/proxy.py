@@ -35,7 +35,6 @@ from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.running import Running
-from testbed.wait import wait_for
 
 CALL_SECONDS = 60.0
 BODY_LIMIT = 64 * 1024 * 1024
@@ -177,10 +176,6 @@ class FaultProxy(Running):
     def resume(self) -> None:
         """Listen again, on the same port."""
         self._call(self._listen())
-
-    def wait_idle(self) -> None:
-        """Until every request has ended."""
-        wait_for(lambda: not self._handling, what="the end of every request")
 
     @property
     def server(self) -> str:

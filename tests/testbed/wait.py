@@ -1,10 +1,15 @@
-"""The one way to wait for something: poll, with a deadline that a busy machine does not reach."""
+"""The one way to wait for something: poll, with a deadline that a busy machine does not reach.
+
+A wait that fails says what it waited for and what its condition saw last.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 from testbed.errors import TestbedError
 
@@ -13,15 +18,45 @@ T = TypeVar("T")
 DEADLINE_SECONDS = 300.0
 """Chosen by this project: only a failure waits so long, and a machine at load 8 does not."""
 POLL_SECONDS = 0.05
+SHOWN_CHARACTERS = 400
+"""Of one value that a condition saw."""
 
 
 def wait_for(
     condition: Callable[[], T], *, what: str, seconds: float = DEADLINE_SECONDS, every: float = POLL_SECONDS
 ) -> T:
-    """Poll until `condition` is truthy and return it; TestbedError that names `what` after `seconds`."""
+    """Poll until `condition` is truthy and return it.
+
+    TestbedError after `seconds`: it names `what`, and what every call in the condition returned at last.
+    """
     end = time.monotonic() + seconds
     while not (result := condition()):
         if time.monotonic() > end:
-            raise TestbedError(f"not within {seconds:g} s: {what}")
+            result, seen = _last_look(condition)
+            if result:
+                return result
+            raise TestbedError(f"not within {seconds:g} s: {what}; seen last: {seen}")
         time.sleep(every)
     return result
+
+
+def _last_look(condition: Callable[[], T]) -> tuple[T, str]:
+    """The condition's result, and in words what the functions returned that it called itself."""
+    code, seen = getattr(condition, "__code__", None), []
+
+    def note(frame: FrameType, event: str, value: Any) -> None:
+        caller, called = frame.f_back, frame.f_code
+        if event != "return" or caller is None or code is None or called.co_name.startswith("<"):
+            return
+        # A generator or comprehension inside the condition counts as the condition.
+        where = caller.f_code
+        if where.co_filename == code.co_filename and where.co_qualname.startswith(code.co_qualname):
+            seen.append(f"{called.co_name}() was {repr(value)[:SHOWN_CHARACTERS]}")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        result = condition()
+    finally:
+        sys.setprofile(before)
+    return result, ", ".join(seen) or repr(result)

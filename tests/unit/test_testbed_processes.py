@@ -1,4 +1,5 @@
-"""Processes of the testbed: an interrupted start leaves none, and a forked probe ends as a started one."""
+"""Processes of the testbed: an interrupted start leaves none, a forked probe ends as a started one, and a wait
+that fails says what it saw."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pytest
 
 from nodegauge_contract import Result, decode
 from testbed import forkserver, processes
+from testbed.errors import TestbedError
 from testbed.hardware import Hardware, plug
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
@@ -133,3 +135,25 @@ def test_a_forked_probe_has_what_it_was_started_with(tmp_path: Path) -> None:
         assert process.poll() is None
         process.kill()
     assert process.returncode == -signal.SIGKILL
+
+
+def test_a_wait_that_fails_says_what_its_condition_saw_last() -> None:
+    """What each function returned that the condition called, or else the condition's own result."""
+    looks: list[str] = []
+
+    def labels(node: str) -> list[str]:
+        looks.append(node)
+        return [f"look-{len(looks)}"]
+
+    with pytest.raises(
+        TestbedError, match=r"not within 0 s: a label; seen last: labels\(\) was \['look-2'\]"
+    ):
+        wait_for(lambda: any("wanted" in labels(node) for node in ("gpu-1",)), what="a label", seconds=0)
+    with pytest.raises(TestbedError, match=r"seen last: \{\}"):
+        wait_for(dict, what="something", seconds=0)
+
+
+def test_a_condition_that_holds_at_the_last_look_is_met() -> None:
+    """The deadline may pass while nobody looks."""
+    answers = iter([0, 7])
+    assert wait_for(lambda: next(answers), what="a number", seconds=0) == 7

@@ -160,12 +160,21 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* Names of the pull secrets as a JSON list: the values have names, or objects as Kubernetes writes them. */}}
+{{- define "nodegauge.pullSecrets" -}}
+{{- $names := list -}}
+{{- range .Values.imagePullSecrets -}}
+{{- if kindIs "map" . -}}{{- $names = append $names .name -}}{{- else -}}{{- $names = append $names . -}}{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end }}
+
 {{/* Priority, pull secrets and placement of pods that run the operator's image. */}}
 {{- define "nodegauge.placement" -}}
 {{- with .Values.operator.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with .Values.imagePullSecrets }}
+{{- with include "nodegauge.pullSecrets" . | fromJsonArray }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.guarded import Guarded, release
+from support.tenancy import PLANE
+from testbed.controlplane import ControlPlane
 
 
-@pytest.fixture(scope="package")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+@pytest.fixture(scope="session")
+def guarded(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Guarded:
     """A release with its policies in force; tests leave nothing behind."""
-    with release(tmp_path_factory.mktemp("guarded")) as guarded:
-        yield guarded
+    return PLANE.enter(release(control_plane, tmp_path_factory.mktemp("guarded")))

@@ -1,19 +1,20 @@
-"""Nodes, policies, CRDs and the API server come and go; two operators run by mistake."""
+"""Nodes, CRDs and the API server come and go; two operators run by mistake."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, answering, delete_crds, install_crds
+from support.cluster_under_test import answering, delete_crds, install_crds, run_of
 from support.results import dgx1, h100
+from testbed.proxy import Refuse, RequestInfo, ResponseInfo
 from testbed.scripted import create_node
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
+REFUSAL = Refuse(status=503, reason="ServiceUnavailable", message="etcd is away")
 NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")
 
 
@@ -63,51 +64,25 @@ def test_a_node_deleted_and_recreated_is_measured_anew(rig: Any) -> None:
         assert rig.ours(node)["nodegauge.dev/nvlink-gbps"] == "150"
 
 
-def test_a_report_of_an_earlier_node_counts_as_absent(rig: Any) -> None:
-    """A report left by a node of the same name is replaced, never read."""
-    node = rig.add_node()
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": "00000000-0000-0000-0000-000000000000"}
-    body = {
-        "apiVersion": "nodegauge.dev/v1alpha1",
-        "kind": "NodeReport",
-        "metadata": {"name": node, "ownerReferences": [owner]},
-        "spec": {},
-    }
-    rig.api.create(f"{GROUP}/nodereports", body)
-    rig.add_policy()
-    with rig.kubelet(), rig.operator():
-        rig.wait_up_to_date(node, 1)
-    assert rig.report(node)["metadata"]["ownerReferences"][0]["uid"] == rig.node(node)["metadata"]["uid"]
-
-
-def test_an_api_server_restarted_in_the_middle_of_a_run_loses_nothing(rig: Any, control_plane: Any) -> None:
-    """The run that was going on is judged once the API server is back."""
-    node = rig.add_node()
-    rig.add_policy()
-    hold = {"answer": False}
-    with (
-        rig.kubelet(lambda pod: answering(h100())(pod) if hold["answer"] else None) as kubelet,
-        rig.operator() as operator,
-    ):
-        wait_for(lambda: rig.pods(), what="the probe pod")
-        control_plane.restart_apiserver()
-        hold["answer"] = True
-        rig.wait_up_to_date(node, 1)
-        assert operator.running()
-        assert len(kubelet.ended) == 1
-    assert rig.ours(node)["interconnect"] == "nvlink"
-
-
 def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
     rig: Any, control_plane: Any, fault_proxy: Any
 ) -> None:
-    """No watch ever says so; the full list after the gap does, long before the next regular one."""
+    """No watch ever says so; the full list after the gap does, long before the next regular one.  A run that
+    goes on meanwhile on another node is judged once."""
     node, other = rig.add_node(), rig.add_node()
     rig.add_policy()
+    hold: list[str] = []
     away = rig.operator(kubeconfig=fault_proxy.kubeconfig(), NODEGAUGE_RELIST_INTERVAL="1h")
-    with rig.kubelet(), away as operator:
+
+    def answer(pod: Any) -> str | None:
+        return None if run_of(pod)[1] in hold else answering(h100())(pod)
+
+    with rig.kubelet(answer) as kubelet, away as operator:
         rig.wait_up_to_date(node)
         rig.wait_up_to_date(other)
+        hold.append(other)
+        rig.ask_for_run(other)
+        wait_for(rig.pods, what="the probe pod of a second run")
         count = operator.metric("nodegauge_nodes")
         fault_proxy.pause()  # the operator's connections are cut before the node goes
         rig.api.delete(f"/api/v1/nodes/{node}")
@@ -115,118 +90,29 @@ def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
         fault_proxy.resume()
         wait_for(lambda: operator.metric("nodegauge_nodes") == count - 1, what="the node forgotten")
         wait_for(lambda: not rig.report(node), what="its report collected")
+        hold.clear()
+        rig.wait_up_to_date(other, 2)
+        assert len(kubelet.ended) == 3
         assert operator.running()
-
-
-def test_a_pod_that_never_starts_is_ended_by_the_operator(rig: Any) -> None:
-    """activeDeadlineSeconds never ends a Pending pod; the policy's limits do, and say what it waited for."""
-    node = rig.add_node()
-    rig.add_policy(limits={"notStarted": "2s", "notScheduled": "60s"})
-    with rig.kubelet(lambda pod: None), rig.operator():
-        run = rig.wait_run(node, 1)
-    assert run["outcome"] == "unknown"
-    assert "did not start" in run["message"]
-
-
-def test_a_pod_that_finds_no_room_is_skipped_and_ages_nothing(rig: Any) -> None:
-    """A full node is not a fault of the node."""
-    node = rig.add_node()
-    rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"cpu": "1m"}}})
-    rig.add_policy(limits={"notStarted": "60s", "notScheduled": "8s"})
-
-    def explained() -> bool:
-        """Whether the scheduler had a look at the pod before the operator gave it up; if not, another run."""
-        run = rig.wait_run(node, rig.last_run(node).get("number", 0) + 1)
-        assert (run["outcome"], run["reason"]) == ("skipped", "NotScheduled")
-        rig.ask_for_run(node)
-        return "Insufficient cpu" in run["message"]
-
-    with rig.kubelet(), rig.operator():
-        assert any(explained() for _ in range(3)), rig.last_run(node)["message"]
-
-
-def test_a_pod_that_somebody_deleted_is_unknown(rig: Any) -> None:
-    """An evicted or deleted probe decides nothing: what was read before it stays."""
-    node = rig.add_node()
-    rig.add_policy()
-    with rig.operator():
-        with rig.kubelet():
-            rig.wait_run(node, 1)
-            before = wait_for(lambda: rig.ours(node), what="labels")
-            wait_for(lambda: not rig.pods(), what="the first run's pod gone")
-        with rig.kubelet(lambda pod: None):
-            rig.ask_for_run(node)
-            [pod] = wait_for(lambda: rig.pods(), what="the second run's pod")
-            path = f"/api/v1/namespaces/{rig.namespace}/pods/{pod['metadata']['name']}"
-            rig.api.delete(path)
-            run = rig.wait_run(node, 2)
-    assert (run["outcome"], run["reason"]) == ("unknown", "PodDeleted")
-    assert rig.ours(node) == before
-
-
-def test_a_refused_pod_is_unknown_with_the_refusal_and_backs_off(rig: Any) -> None:
-    """A quota refuses the pod: the report says so, and the operator does not hammer."""
-    node = rig.add_node()
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    rig.api.create(f"/api/v1/namespaces/{rig.namespace}/resourcequotas", quota)
-    path = f"/api/v1/namespaces/{rig.namespace}/resourcequotas/none"
-    wait_for(lambda: rig.api.get(path).get("status", {}).get("hard"), what="quota in force")
-    rig.add_policy()
-    with rig.kubelet(), rig.operator() as operator:
-        run = rig.wait_run(node, 1)
-        assert (run["outcome"], run["reason"]) == ("unknown", "CreateRefused")
-        assert "quota" in run["message"]
-        time.sleep(2)
-        assert operator.metric("nodegauge_pods_refused_total") == 1
-
-
-def test_a_new_boot_takes_topology_labels_until_measured_again(rig: Any) -> None:
-    """What was measured before the reboot is not believed after it; a new run starts at once."""
-    node = rig.add_node()
-    rig.add_policy()
-    hold = {"answer": True}
-    with rig.kubelet(lambda pod: answering(h100())(pod) if hold["answer"] else None), rig.operator():
-        rig.wait_up_to_date(node)
-        hold["answer"] = False
-        rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
-        wait_for(lambda: "interconnect" not in rig.labels(node), what="topology labels gone")
-        hold["answer"] = True
-        rig.wait_up_to_date(node, 2)
-        assert rig.labels(node)["interconnect"] == "nvlink"
-
-
-def test_the_policy_of_higher_priority_wins_and_the_other_says_so(rig: Any) -> None:
-    """Two policies on one node: one is in force, the other's condition reports it."""
-    node = rig.add_node()
-    low = rig.add_policy(mode="Observe")
-    high = rig.add_policy(priority=5)
-    with rig.kubelet(), rig.operator():
-        rig.wait_up_to_date(node)
-        assert rig.report(node)["status"]["policy"] == high
-
-        def reason() -> str:
-            status = rig.api.get(f"{GROUP}/gpuvalidationpolicies/{low}").get("status", {})
-            return next((c["reason"] for c in status.get("conditions", [])), "")
-
-        wait_for(lambda: reason() == "Overridden", what="the condition Overridden")
 
 
 def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
-    """Without CRDs the operator waits and says which; it goes on when they come, and survives their going."""
+    """Without CRDs the operator waits and says which; it goes on when they come, survives their going, and
+    watches them again when they come back, time after time."""
     node = rig.add_node()
     delete_crds(rig.api, *NAMES)
-    with rig.kubelet(), rig.operator() as operator:
+    with rig.kubelet(), rig.operator(NODEGAUGE_RELIST_INTERVAL="1h") as operator:
         wait_for(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
         assert NAMES[0] in operator.output()
         assert operator.http("/readyz")[0] == 503
+        for gone in (NAMES, NAMES[1:]):
+            install_crds(rig.api)
+            rig.add_policy()
+            rig.wait_up_to_date(node)
+            delete_crds(rig.api, *gone)
+            wait_for(lambda: not rig.report(node), what="the report gone with its CRD")
         install_crds(rig.api)
-        rig.add_policy()
-        rig.wait_up_to_date(node)
-        delete_crds(rig.api, *NAMES)
-        wait_for(lambda: not rig.ours(node), what="labels gone with their policy")
-        assert operator.running()
-        install_crds(rig.api)
-        rig.add_policy()
+        wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
         rig.wait_up_to_date(node)
         assert operator.running()
 
@@ -246,3 +132,36 @@ def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, co
         assert "Traceback" not in operator.output()
     finally:
         install_crds(rig.api)
+
+
+def test_an_api_server_that_says_503_is_waited_out(rig: Any, fault_proxy: Any) -> None:
+    """At the start, and later past all of kopf's tries: not ready, alive, few lines; then it goes on."""
+    node = rig.add_node()
+    rig.add_policy()
+    away = {"now": True}
+
+    def refuse(_request: RequestInfo, _answer: ResponseInfo | None) -> Refuse | None:
+        return REFUSAL if away["now"] else None
+
+    fault_proxy.on(times=None, do=refuse)
+    with rig.kubelet(), rig.operator(kubeconfig=fault_proxy.kubeconfig()) as operator:
+        wait_for(lambda: "etcd is away" in operator.output(), what="the outage named")
+        assert operator.http("/readyz")[0] == 503
+        assert operator.metric("nodegauge_ready") == 0
+        away["now"] = False
+        rig.wait_up_to_date(node)
+        operator.wait_ready()
+        assert operator.metric("nodegauge_ready") == 1
+        away["now"] = True
+        fault_proxy.pause()
+        fault_proxy.resume()
+        wait_for(lambda: "kopf ended" in operator.output(), what="the end of kopf's tries")
+        assert operator.http("/readyz")[0] == 503
+        assert operator.http("/healthz")[0] == 200
+        away["now"] = False
+        other = rig.add_node()
+        rig.wait_up_to_date(other)
+        wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
+        assert operator.running()
+        assert operator.output().count("waiting for the API server") <= 5
+        assert "ERROR" not in operator.output()

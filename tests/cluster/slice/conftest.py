@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 from support.slice import GPU_NODES, Slice
+from support.tenancy import PLANE
 from testbed.cluster import Testbed
+from testbed.controlplane import ControlPlane
 from testbed.wait import wait_for
 
 
 @pytest.fixture(scope="session")
-def shared_slice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
+def shared_slice(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Slice:
     """The testbed of all tests here, in a folder with a space in its name."""
     directory: Path = tmp_path_factory.mktemp("slice") / "a path with spaces"
-    with Testbed(directory, nodes={"system-1": None, **GPU_NODES}) as testbed:
-        yield Slice(testbed)
+    nodes = {"system-1": None, **GPU_NODES}
+    testbed = Testbed(directory, nodes=nodes, control_plane=control_plane)
+    return PLANE.enter(Slice(PLANE.enter(testbed)).released())
 
 
 @pytest.fixture

@@ -15,17 +15,6 @@ from testbed.wait import wait_for
 pytestmark = pytest.mark.cluster
 
 
-def test_requested_at_brings_one_run_at_once(cluster: Any) -> None:
-    """The policy's interval is half a day; `spec.requestedAt` starts a run now, and only one."""
-    before = {node: cluster.last_run(node)["number"] for node in cluster.nodes}
-    cluster.ask_for_run("gpu-phb")
-    cluster.wait_run("gpu-phb", before["gpu-phb"] + 1)
-    for node in ("gpu-titan", "gpu-titan", "gpu-phb"):
-        cluster.measure(node)
-    assert cluster.last_run("gpu-phb")["number"] == before["gpu-phb"] + 2
-    assert cluster.last_run("gpu-h100")["number"] == before["gpu-h100"]
-
-
 def test_a_rebooted_node_is_measured_anew(cluster: Any) -> None:
     """A new boot id: what was read before it is not believed after it, and a run starts by itself."""
     number = cluster.last_run("gpu-titan")["number"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import OURS, Object
+from support.cluster_under_test import GROUP, OURS, Object
 from testbed.audit import service_account
 from testbed.cluster import Testbed
 from testbed.wait import wait_for
@@ -113,7 +113,8 @@ def test_nvlink_that_carries_no_data_loses_its_label(installed: Any) -> None:
 
 
 def test_a_job_gets_the_gpus_of_an_nccl_run_and_labels_stay(installed: Any) -> None:
-    """The probe ends on SIGTERM, not by SIGKILL; its processes are gone, and the node is measured later."""
+    """The probe ends on SIGTERM, not by SIGKILL, and its processes are gone.  While the job runs the next run
+    finds no place; then the node is measured."""
     node = "gpu-h100"
     before = report_on_node(installed, node)
     labels, number = installed.ours(node), measured(installed, node)["lastRun"]["number"]
@@ -144,6 +145,14 @@ def test_a_job_gets_the_gpus_of_an_nccl_run_and_labels_stay(installed: Any) -> N
     assert 137 not in exit_codes(installed, run["podName"]), "it was killed when its grace was over"
     assert installed.ours(node) == labels
     assert installed.report(node)["status"]["bandwidth"] == before["bandwidth"]
+    policy = f"{GROUP}/gpuvalidationpolicies/default"
+    installed.api.patch(policy, {"spec": {"limits": {"notScheduled": "2s"}}})
+    wait_for(
+        lambda: measured(installed, node)["lastRun"]["reason"] == "NotScheduled", what="no place for a run"
+    )
+    assert "nvidia.com/gpu" in measured(installed, node)["lastRun"]["message"]
+    assert installed.ours(node) == labels
+    installed.api.patch(policy, {"spec": {"limits": None}})
     installed.api.delete(path, {"gracePeriodSeconds": 0})
     installed.testbed.hardware(node).heal()
     wait_for(lambda: measured(installed, node)["lastRun"]["outcome"] == "read", what="measured again")

@@ -25,6 +25,7 @@ HEAD = """\
 # `at`: when each step ended, epoch seconds. `series`: a value for each step; `_` where the series was absent.
 """
 SAMPLE = re.compile(r"^(nodegauge_[^ ]+) (\S+)$", re.MULTILINE)
+OPERATOR = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=operator"
 LEFT_OUT = re.compile(r"_(bucket|created)(\{|$)")
 
 
@@ -37,12 +38,12 @@ class Recording:
         self._series: defaultdict[str, dict[int, str]] = defaultdict(dict)
 
     def take(self, step: str, session: Session) -> None:
-        """Read /metrics now, if the operator runs.  Raises `TestbedError` if it runs and says no port."""
-        log = session.testbed.logs(NAMESPACE, "nodegauge-")
-        ports = re.findall(r"listening on port (\d+)", log)
-        if not ports:
-            raise TestbedError("the operator's log names no port to read its metrics from")
-        with urllib.request.urlopen(f"http://127.0.0.1:{ports[-1]}/metrics", timeout=10) as answer:
+        """Read /metrics of the operator's pod.  Raises `TestbedError` if it has none with an address."""
+        pods = session.testbed.control_plane.rest().get(OPERATOR)["items"]
+        addresses = [pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")]
+        if not addresses:
+            raise TestbedError("no pod of the operator has an address to read its metrics from")
+        with urllib.request.urlopen(f"http://{addresses[-1]}:8080/metrics", timeout=10) as answer:
             text = answer.read().decode()
         number = len(self._steps)
         self._steps.append(step)

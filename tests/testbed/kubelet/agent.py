@@ -20,6 +20,7 @@ from testbed.kubelet.context import Hardware, NodeContext
 from testbed.kubelet.devices import Devices
 from testbed.kubelet.errors import ApiUnreachable, KubeletError
 from testbed.kubelet.images import default_images
+from testbed.kubelet.logs import LogServer
 from testbed.kubelet.node import NodeAgent
 from testbed.kubelet.pod import PodWorker, directory_name, is_terminal, remove
 
@@ -37,7 +38,7 @@ class Kubelet:
     """One simulated node.
 
     server: kubeconfig of an administrator (a real kubelet has an identity of its own).
-    directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid,ports.json}`.
+    directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Kubelet:
         self._removals: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._node: NodeContext | None = None
+        self._logs = LogServer(directory / "pods")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -80,6 +82,7 @@ class Kubelet:
             http=aiohttp.ClientSession(),
             images=default_images(),
             directory=self._directory.resolve(),
+            port=await self._logs.start(),
             hardware=self._hardware,
             devices=Devices(self._hardware),
         )
@@ -106,6 +109,7 @@ class Kubelet:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
+        await self._logs.stop()
         if self._node is not None:
             await self._node.http.close()
             await self._node.api.close()

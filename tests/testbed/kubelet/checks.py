@@ -4,26 +4,24 @@ A check is a loop that reports changes of its answer; what follows from an answe
 the container's business.  While a readiness or startup check has never succeeded it is asked at least every
 second, so that `helm install --wait` does not sit through a period of ten.
 
-A real pod has a network of its own, so two operators may both serve on 8080.  Here they share the loopback
-interface: a container that takes its port from NODEGAUGE_HTTP_PORT is given a free port in that variable, and
-its probes (and `ports.json` beside its log) use the new number.  Other ports are left as declared.
+A real pod has a network of its own, so two operators may both serve on 8080.  Here each has a loopback
+address of its own, which a container that has NODEGAUGE_HTTP_PORT is told in NODEGAUGE_HTTP_HOST.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 
 from testbed.kubelet.errors import NotSimulated
-from testbed.loopback import reserve_port
 
 Object = dict[str, Any]
 
 KINDS = ("startupProbe", "readinessProbe", "livenessProbe")
-PORT_VARIABLE = "NODEGAUGE_HTTP_PORT"
+PORT_VARIABLE, HOST_VARIABLE = "NODEGAUGE_HTTP_PORT", "NODEGAUGE_HTTP_HOST"
 
 
 def refuse_unknown(container: Object) -> None:
@@ -33,28 +31,16 @@ def refuse_unknown(container: Object) -> None:
             raise NotSimulated(f"{container['name']}: the simulated kubelet knows only httpGet {kind}s")
 
 
-def move_port(env: dict[str, str]) -> dict[int, int]:
-    """Replace the port in `env`; returns declared port to the port that is really used."""
-    declared = env.get(PORT_VARIABLE, "")
-    if not declared.isdigit():
-        return {}
-    port = reserve_port()
-    env[PORT_VARIABLE] = str(port)
-    return {int(declared): port}
-
-
 class Check:
-    """One probe of one container; `moved` as `move_port` has it."""
+    """One probe of one container, asked at the pod's address."""
 
-    def __init__(
-        self, spec: Object, container: Object, *, moved: Mapping[int, int], http: aiohttp.ClientSession
-    ) -> None:
+    def __init__(self, spec: Object, container: Object, *, address: str, http: aiohttp.ClientSession) -> None:
         self._spec = spec
         self._http = http
         request = spec["httpGet"]
         named = {port.get("name"): port["containerPort"] for port in container.get("ports", [])}
         port = int(named.get(request["port"], request["port"]))
-        self._url = f"http://127.0.0.1:{moved.get(port, port)}/{request.get('path', '/').lstrip('/')}"
+        self._url = f"http://{address}:{port}/{request.get('path', '/').lstrip('/')}"
 
     async def run(self, report: Callable[[bool], None], *, hurry: float | None = None) -> None:
         """Ask for ever and report each change, after its threshold; `hurry` caps the period until the first

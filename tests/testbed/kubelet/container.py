@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import ApiError
-from testbed.kubelet import environment, images, memory_limit, scratch, secrets, status
-from testbed.kubelet.checks import Check, move_port, refuse_unknown
-from testbed.kubelet.context import NodeContext
+from testbed.kubelet import environment, images, scratch, secrets, status
+from testbed.kubelet.checks import HOST_VARIABLE, PORT_VARIABLE, Check, refuse_unknown
+from testbed.kubelet.context import NodeContext, pod_address
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
 from testbed.kubelet.process import ContainerProcess, ProcessSpec
 from testbed.kubelet.status import Record, Running, Terminated, Waiting
@@ -69,7 +68,7 @@ class Runner:
         self._changed = changed
         self._process: ContainerProcess | None = None
         self._ending = asyncio.Event()
-        self._moved: dict[int, int] = {}
+        self._address = pod_address(pod["metadata"]["uid"])
         self._began = stamp()
 
     def end(self, number: signal.Signals) -> None:
@@ -186,7 +185,8 @@ class Runner:
         env |= await environment.pod_environment(self.spec, self._pod, self._node, known=env)
         volumes = self._directory.parent / "volumes"
         env = await secrets.mounted(self.spec, self._pod, self._node, env=env, directory=volumes)
-        self._moved = move_port(env)
+        if PORT_VARIABLE in env:
+            env[HOST_VARIABLE] = self._address
         if self._credentials:
             try:
                 await self._credentials.write()
@@ -214,9 +214,7 @@ class Runner:
         self.record.container_id = f"testbed://{uuid.uuid4().hex}"
         self.record.state = Running(self._began)
         (self._directory / "pid").write_text(f"{process.pid}\n")
-        (self._directory / "ports.json").write_text(json.dumps(self._moved))
         checks = asyncio.ensure_future(self._check())
-        too_much = asyncio.ensure_future(memory_limit.enforce(process, memory_limit.limit_of(self.spec)))
         if self._ending.is_set():
             process.signal(signal.SIGKILL)
         self._changed()
@@ -228,8 +226,6 @@ class Runner:
             self._process = None
             (self._directory / "pid").unlink(missing_ok=True)
             checks.cancel()
-            killed = too_much.done()
-            too_much.cancel()
             [ended] = await asyncio.gather(checks, return_exceptions=True)
             if isinstance(ended, Exception):
                 log.error(
@@ -241,7 +237,7 @@ class Runner:
             code=code,
             policy=self.spec.get("terminationMessagePolicy", "File"),
         )
-        reason = "OOMKilled" if killed else "Completed" if code == 0 else "Error"
+        reason = "Error" if code else "Completed"
         self._rest(code=code, reason=reason, message=message)
 
     def _rest(self, *, code: int, reason: str, message: str) -> None:
@@ -279,7 +275,7 @@ class Runner:
                 group.create_task(self._make(liveness).run(lambda good: None if good else self._unalive()))
 
     def _make(self, check: Object) -> Check:
-        return Check(check, self.spec, moved=self._moved, http=self._node.http)
+        return Check(check, self.spec, address=self._address, http=self._node.http)
 
     def _set_ready(self, good: bool) -> None:
         self.record.ready = good

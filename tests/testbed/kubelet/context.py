@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,13 @@ from testbed.kubelet.devices import Devices
 from testbed.kubelet.images import Image
 
 ADDRESS = "127.0.0.1"
-"""Address of every node and of all its pods: they share the host's network."""
+"""Address of every node: they share the host's network."""
+
+
+def pod_address(uid: str) -> str:
+    """The loopback address of one pod's own: two operators may both serve on port 8080."""
+    first, second, third = hashlib.sha256(uid.encode()).digest()[:3]
+    return f"127.{1 + first % 254}.{second}.{1 + third % 254}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +45,13 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """Everything that a pod's worker needs of its node."""
+    """Everything that a pod's worker needs of its node; `port`: the kubelet's own, for logs."""
 
     name: str
     api: Api
     http: aiohttp.ClientSession
     images: Mapping[str, Image]
     directory: Path
+    port: int
     hardware: Hardware | None
     devices: Devices

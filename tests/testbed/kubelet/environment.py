@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from testbed.errors import ApiError
-from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
+from testbed.kubelet.context import ADDRESS, Hardware, NodeContext, pod_address
 from testbed.kubelet.devices import VISIBLE_DEVICES, requested
 from testbed.kubelet.errors import ConfigMissing, NotSimulated
 from testbed.kubelet.images import SYSTEM_PATH
@@ -92,7 +92,7 @@ def field_value(path: str, pod: Object, node: NodeContext) -> str:
         "metadata.uid": metadata["uid"],
         "spec.nodeName": node.name,
         "spec.serviceAccountName": spec.get("serviceAccountName", "default"),
-        "status.podIP": ADDRESS,
+        "status.podIP": pod_address(metadata["uid"]),
         "status.hostIP": ADDRESS,
     }
     if path not in values:

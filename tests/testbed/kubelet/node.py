@@ -121,6 +121,7 @@ def node_status(node: NodeContext, *, before: Sequence[Object]) -> Object:
             {"type": "Hostname", "address": node.name},
         ],
         "nodeInfo": node_info(node.name, node.hardware),
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": node.port}},
     }
 
 

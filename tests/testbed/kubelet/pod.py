@@ -17,7 +17,7 @@ from typing import Any
 from testbed.errors import ApiError
 from testbed.kubelet.api import retry
 from testbed.kubelet.container import Runner
-from testbed.kubelet.context import ADDRESS, NodeContext
+from testbed.kubelet.context import ADDRESS, NodeContext, pod_address
 from testbed.kubelet.publisher import StatusPublisher
 from testbed.kubelet.status import Record, Terminated, Waiting, lost, pod_status, remember
 from testbed.kubelet.tokens import Credentials, token_source
@@ -250,7 +250,8 @@ class PodWorker:
             late=self._ending is Ending.DEADLINE and (self._over or self._doomed),
             before=self._conditions,
             started=self._started,
-            address=ADDRESS,
+            host=ADDRESS,
+            address=pod_address(self.pod["metadata"]["uid"]),
             now=stamp(),
         )
         self._conditions = status["conditions"]

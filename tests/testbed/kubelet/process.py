@@ -4,7 +4,8 @@ The only module that starts processes.  What it promises: when this kubelet's pr
 every process of every container ends too (`shim.py` says how).
 
 The socket to the shim is read and written directly, not through asyncio's streams: those throw away what was
-received as soon as a write fails, and a container's last word often crosses with a signal to it.
+received as soon as a write fails, and a container's last word often crosses with a signal to it.  Shims are
+started by `zygote.py`; a shim's end, after all of its processes, is the end of its socket.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.kubelet.errors import StartFailed
+from testbed.kubelet.images import default_images
 
-SHIM = Path(__file__).with_name("shim.py")
+ZYGOTE = "testbed.kubelet.zygote"
+TESTS = Path(__file__).resolve().parents[2]
 LOST = 137
 """Exit code of a container whose shim was killed: it goes with its shim, by SIGKILL."""
 
@@ -39,13 +42,14 @@ class ProcessSpec:
 
 
 class Channel:
-    """The line to one shim: messages in, signals out; `closed` is done when the shim has hung up."""
+    """The line to one shim: messages in, signals out; `closed` is set when the shim has ended."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._buffer = b""
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.closed = asyncio.Event()
         end.setblocking(False)
         self._loop.add_reader(end, self._read)
 
@@ -64,12 +68,16 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.send(bytes([number]))
 
-    def close(self) -> None:
-        """Hang up: the shim kills everything and ends."""
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
-            self._messages.put_nowait({})
+    def hang_up(self) -> None:
+        """The shim kills everything and ends."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def _close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._messages.put_nowait({})
+        self.closed.set()
 
     def _read(self) -> None:
         try:
@@ -79,7 +87,7 @@ class Channel:
         except OSError:
             data = b""
         if not data:
-            self.close()
+            self._close()
             return
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
@@ -89,9 +97,8 @@ class Channel:
 class ContainerProcess:
     """A running container. `pid` is its first process."""
 
-    def __init__(self, shim: subprocess.Popen[bytes], channel: Channel, *, pid: int) -> None:
+    def __init__(self, channel: Channel, *, pid: int) -> None:
         self.pid = pid
-        self._shim = shim
         self._channel = channel
         self._exit = asyncio.ensure_future(self._await_exit())
 
@@ -100,7 +107,7 @@ class ContainerProcess:
         """Start it; StartFailed with the system's words when the command cannot be executed."""
         ours, theirs = socket.socketpair()
         with theirs:
-            shim = _start_shim(theirs)
+            _zygote.start_shim(theirs)
         channel = Channel(ours)
         try:
             answer = await channel.order(
@@ -109,10 +116,10 @@ class ContainerProcess:
             if "pid" not in answer:
                 raise StartFailed(answer.get("error", "the shim died"))
         except BaseException:
-            channel.close()  # the shim kills what it may have started
-            await _reap(shim)
+            channel.hang_up()  # the shim kills what it may have started
+            await channel.closed.wait()
             raise
-        return cls(shim, channel, pid=answer["pid"])
+        return cls(channel, pid=answer["pid"])
 
     async def wait(self) -> int:
         """The exit code (128 + n after signal n), once no process of the container is left."""
@@ -132,30 +139,45 @@ class ContainerProcess:
 
     def abandon(self) -> None:
         """Hang up on the shim, which then kills everything; for a kubelet that stops at once."""
-        self._channel.close()
+        self._channel.hang_up()
 
     async def _await_exit(self) -> int:
         message = await self._channel.message()
-        self._channel.close()
-        await _reap(self._shim)
+        self._channel.hang_up()
+        await self._channel.closed.wait()
         return int(message.get("exit", LOST))
 
 
-def _start_shim(channel: socket.socket) -> subprocess.Popen[bytes]:
-    """A shim with one end of a socket pair as its standard input; its own troubles go to our error output."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SHIM)],
-        stdin=channel.fileno(),
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-        env={k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"},  # some Pythons need it
-    )
+class _Zygote:
+    """The process that starts this kubelet's shims; it ends with this one."""
+
+    def __init__(self) -> None:
+        self._orders: socket.socket | None = None
+
+    def start_shim(self, channel: socket.socket) -> None:
+        """A shim with one end of a socket pair as its standard input; its troubles go to our error output."""
+        if self._orders is None:
+            self._orders = self._start()
+        socket.send_fds(self._orders, [b"!"], [channel.fileno()])
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        modules = default_images()["nodegauge/operator"].env
+        own = {key: value for key, value in os.environ.items() if key == "LD_LIBRARY_PATH"}
+        with theirs:
+            program = f"import sys; sys.path.append({str(TESTS)!r})\nfrom {ZYGOTE} import main\nmain()"
+            subprocess.Popen(
+                [sys.executable, "-c", program, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**own, **modules},
+            ).returncode = 0  # nobody waits for it
+        return ours
 
 
-async def _reap(shim: subprocess.Popen[bytes]) -> None:
-    """Wait for the shim, which ends within milliseconds of its last word."""
-    while shim.poll() is None:  # noqa: ASYNC110 - a child's end sends no event
-        await asyncio.sleep(0.002)
+_zygote = _Zygote()
 
 
 def alive(pid: int) -> bool:

@@ -180,12 +180,13 @@ def pod_status(
     late: bool,
     before: list[Object],
     started: str,
+    host: str,
     address: str,
     now: str,
 ) -> Object:
     """The whole status as a strategic merge patch wants it (conditions merge by type, null removes).
 
-    `late`: the pod ends by its deadline, not by its containers.
+    `late`: the pod ends by its deadline, not by its containers.  `host`, `address`: the node's and the pod's.
     """
     current = "Failed" if late else phase(records, over=over)
     begun = any(record.container_id for record in records)
@@ -197,8 +198,8 @@ def pod_status(
         "reason": DEADLINE if late else None,
         "message": DEADLINE_MESSAGE if late else None,
         "startTime": started,
-        "hostIP": address,
-        "hostIPs": [{"ip": address}],
+        "hostIP": host,
+        "hostIPs": [{"ip": host}],
         "conditions": conditions(shown, records, before=before, now=now),
         "containerStatuses": [record.render() for record in records],
     }

@@ -22,11 +22,12 @@ from testbed.kubelet_comparison.facts import Facts
 from testbed.kubelet_comparison.samples import SAMPLES, SLOT, URGENT, Act, Sample, When, urgent
 from testbed.kubelet_comparison.watching import Event
 from testbed.rest import Rest
+from testbed.wait import DEADLINE_SECONDS
 
 Object = dict[str, Any]
 
 LOOK_SECONDS = 0.05
-WITHIN_SECONDS = 90.0
+WITHIN_SECONDS = DEADLINE_SECONDS
 SETTLE_SECONDS = 1.0
 """A pod whose phase is final may still get its container's end."""
 EVERY_POD = "every pod"

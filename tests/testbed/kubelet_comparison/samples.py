@@ -120,11 +120,6 @@ SAMPLES = (
     ),
     Sample(name="no-such-program", container={"command": ["no-such-program"]}),
     Sample(
-        name="out-of-memory",
-        script=f"say('first words')\n{STAY}b = [bytearray(1 << 20) for _ in range(300)]\n{FOREVER}",
-        container={"resources": {"limits": {"memory": "64Mi"}}},
-    ),
-    Sample(
         name="image-missing",
         container={"image": "localhost/nodegauge/absent:1"},
         act=Act.DELETE,

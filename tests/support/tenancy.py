@@ -1,0 +1,108 @@
+"""One control plane for all tests of a worker: a folder that needs it to itself takes it over as new.
+
+    PLANE.take("tests/chart/")           # before each test; who had it before leaves, and what is left goes
+    testbed = PLANE.enter(Testbed(...))  # in a fixture of the session: ends when somebody else takes over
+
+Tests that break the control plane itself have their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nodegauge_operator.kube.leases import LEASE
+from support.cluster_under_test import delete_crds
+from testbed.controlplane import ControlPlane
+from testbed.errors import ApiError, TestbedError
+from testbed.rest import Rest
+from testbed.wait import wait_for
+
+T = TypeVar("T")
+
+OF_KUBERNETES = ("default", "kube-")
+"""Prefixes of namespaces that stay."""
+COLLECTIONS = (
+    "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "/apis/apps/v1/namespaces/default/deployments",
+    "/api/v1/nodes",
+)
+"""Everything in them goes, in this order."""
+
+
+class Tenancy:
+    """Whose the control plane is."""
+
+    def __init__(self) -> None:
+        self._plane: ControlPlane | None = None
+        self._guests = contextlib.ExitStack()
+        self._owner = ""
+        self._left: set[str] = set()
+
+    @contextlib.contextmanager
+    def started(self, directory: Path) -> Any:
+        """The control plane of this process."""
+        with ControlPlane(directory) as plane, contextlib.closing(self):
+            self._plane = plane
+            yield plane
+
+    def take(self, owner: str) -> None:
+        """A test of this folder is next; "" for all those that tidy up after themselves.
+
+        TestbedError for one that has left already: its fixtures are gone.
+        """
+        if owner == self._owner:
+            return
+        if owner and owner in self._left:
+            raise TestbedError(f"tests of {owner} must run one after the other")
+        self._guests.close()
+        if self._plane is not None:
+            reset(self._plane.rest())
+        self._left.add(self._owner)
+        self._owner = owner
+
+    def enter(self, guest: AbstractContextManager[T]) -> T:
+        """The value of a context that is left when somebody else takes over, or at the end."""
+        return self._guests.enter_context(guest)
+
+    def close(self) -> None:
+        """Everybody leaves."""
+        self._guests.close()
+        self._plane = None
+
+
+def reset(rest: Rest) -> None:
+    """Remove all that is not Kubernetes' own, as far as tests of others could meet it."""
+    for collection in COLLECTIONS:
+        with contextlib.suppress(ApiError):  # a CRD that is not there
+            rest.delete(collection)
+    with contextlib.suppress(ApiError):
+        rest.delete(LEASE)
+    delete_crds(rest)
+
+    def namespaces() -> list[str]:
+        """Namespaces that are there still, and are on their way."""
+        names = [one["metadata"]["name"] for one in rest.get("/api/v1/namespaces")["items"]]
+        paths = [f"/api/v1/namespaces/{name}" for name in names if not name.startswith(OF_KUBERNETES)]
+        for path in paths:
+            with contextlib.suppress(ApiError):
+                rest.delete(path)
+        return paths
+
+    def pods() -> list[str]:
+        """Pods that are there still: without their nodes nobody else ends them soon."""
+        paths = []
+        for pod in rest.get("/api/v1/pods")["items"]:
+            paths.append(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}")
+            with contextlib.suppress(ApiError):
+                rest.delete(paths[-1], {"gracePeriodSeconds": 0})
+        return paths
+
+    wait_for(lambda: not (namespaces() or pods()), what="the control plane as new", every=0.5)
+
+
+PLANE = Tenancy()
