@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec import to_builtins
 
-from loadtest import copying, documents, loops, objects
-from loadtest.kubelets import Kubelets
-from loadtest.population import Population, pods_path
-from loadtest.stage import crds
+from fleet.load import copying, documents, loops, objects
+from fleet.load.kubelets import Kubelets
+from fleet.load.population import Population, pods_path
+from fleet.load.stage import crds
 from nodegauge_contract import decode
 from nodegauge_operator import names
 from nodegauge_operator.core.evidence import noted

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from loadtest import cores, documents, objects, pace
-from loadtest.figures import CHANGED, SAME, SAME_16, Cost, Figures, Relist, Start, Steady, latency_of, summary
-from loadtest.measured import top
-from loadtest.writes import Record, Write, latencies
-from loadtest.writes import parse as parse_writes
+from fleet.load import cores, documents, objects, pace
+from fleet.load.figures import CHANGED, SAME, SAME_16, Cost, Figures, Relist, Start, Steady, latency_of, summary
+from fleet.load.measured import top
+from fleet.load.writes import Record, Write, latencies
+from fleet.load.writes import parse as parse_writes
 from nodegauge_contract import Result, decode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import parse

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadtest import clones, documents, objects
-from loadtest.writes import Write, by_whom
+from fleet.load import clones, documents, objects
+from fleet.load.writes import Write, by_whom
 from nodegauge_contract import decode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import parse

@@ -6,17 +6,14 @@ flap.  The same story without the outage says what must be true.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from day.__main__ import Fleet
-from day.kubelet import WatchContainer
-from life.hardware import KINDS, NO_FAULT, Machine
+from fleet.machines import KINDS, NO_FAULT, Machine
+from fleet.virtual import Fleet
 from nodegauge_operator import names
 from support.api_server import NODES, Body
-from support.objects import NOW
 from support.virtual_operator import VirtualTimeOperator, play
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -65,10 +62,10 @@ class Lived:
 def lived(*, outage: bool) -> Lived:
     """The stories, each on a machine of its own, with or without the outage."""
     result, kinds = Lived(), [k for k in KINDS if not KINDS[k].immune]
-    machines = {
-        f"node-{n}": Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="")
-        for n in range(len(STORIES))
-    }
+    fleet = Fleet()
+    machines = [
+        Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(len(STORIES))
+    ]
 
     def seen(path: str, _: str, body: Body) -> None:
         name = body["metadata"]["name"]
@@ -76,44 +73,28 @@ def lived(*, outage: bool) -> Lived:
             result.lost.append(name)
 
     async def story(operator: VirtualTimeOperator) -> None:
-        cluster, loop, chance = operator.cluster, operator.loop, random.Random(1)
-        assert isinstance(cluster, Fleet)
-        cluster.machines = machines
-        for name, machine in machines.items():
-            cluster.add_node(name, boot=machine.boot_id)
-        cluster.add_policy(
-            probes={"health": {"mode": "Watch"}, "load": {"enabled": False}, "nccl": {"enabled": False}},
-            budget={"gatedNodes": "100%"},
-        )
-        operator.start()
-        await operator.after(5.0)
-        containers = {
-            name: WatchContainer(cluster, machine, chance=chance) for name, machine in machines.items()
-        }
-        tasks = [asyncio.create_task(container.live()) for container in containers.values()]
-        cluster.subscribers.append(seen)
+        chance = random.Random(1)
+        await fleet.begin(operator, machines, mode="Watch", chance=chance)
+        fleet.subscribers.append(seen)
         for at, name, fault in moments(outage=outage):
-            await operator.after(max(0.0, at - loop.time()))
+            await operator.after(max(0.0, at - operator.loop.time()))
             if name:
-                machines[name].fault = fault
-                containers[name].changed()
+                fleet.fault(name, fault)
             elif fault == "away":
-                result.meanwhile = {name: marks(body) for name, body in cluster.objects[NODES].items()}
+                result.meanwhile = {name: marks(body) for name, body in fleet.objects[NODES].items()}
                 operator.cut_off()
-                for container in containers.values():
+                for container in fleet.containers.values():
                     container.cut_off()
             elif fault == "back":
                 made = len(operator.begun)
-                for container in containers.values():
-                    loop.call_later(chance.uniform(0, 10), container.reconnect)
+                for container in fleet.containers.values():
+                    operator.loop.call_later(chance.uniform(0, 10), container.reconnect)
                 operator.reconnect()
-        await operator.after(END - loop.time())
+        await operator.after(END - operator.loop.time())
         result.pods = [node for _, node in operator.begun[made:]] if outage else []
-        result.nodes = {name: marks(body) for name, body in cluster.objects[NODES].items()}
-        for task in tasks:
-            task.cancel()
+        result.nodes = {name: marks(body) for name, body in fleet.objects[NODES].items()}
 
-    play(story, cluster=Fleet(lambda: NOW + asyncio.get_running_loop().time()))
+    play(story, cluster=fleet)
     return result
 
 

@@ -5,18 +5,15 @@ The kubelet keeps the newest end alone, so what the ends before it reported is i
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass, field
 
 import pytest
 
-from day.__main__ import Fleet
-from day.kubelet import WatchContainer
-from life.hardware import Machine
+from fleet.machines import Machine
+from fleet.virtual import Fleet
 from nodegauge_operator import names
 from support.api_server import NODES, REPORTS, Body
-from support.objects import NOW
 from support.virtual_operator import VirtualTimeOperator, play
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -42,12 +39,11 @@ class Lived:
 
 def lived(*, outage: bool) -> Lived:
     """The stories, with or without the outage."""
-    result = Lived()
-    machines = {name: Machine(name=name, kind="2x TITAN RTX", pool="") for name in STORIES}
+    result, fleet = Lived(), Fleet()
+    machines = [Machine(name=name, kind="2x TITAN RTX", pool="") for name in STORIES]
 
     async def story(operator: VirtualTimeOperator) -> None:
-        cluster, loop, chance = operator.cluster, operator.loop, random.Random(1)
-        assert isinstance(cluster, Fleet)
+        loop = operator.loop
         before = dict.fromkeys(STORIES, False)
 
         def seen(path: str, _: str, body: Body) -> None:
@@ -64,38 +60,24 @@ def lived(*, outage: bool) -> Lived:
                         if count := finding["evidence"].get("count"):
                             result.counts[name] = max(int(count), result.counts.get(name, 0))
 
-        cluster.machines = machines
-        for name, machine in machines.items():
-            cluster.add_node(name, boot=machine.boot_id)
-        cluster.add_policy(
-            probes={"health": {"mode": "Watch"}, "load": {"enabled": False}, "nccl": {"enabled": False}},
-            budget={"gatedNodes": "100%", "gatedNodesPerHour": "100%"},
-            xids=[{"codes": [COUNTED], "count": 3, "severity": "Fail"}],
-        )
-        operator.start()
-        await operator.after(5.0)
-        containers = {
-            name: WatchContainer(cluster, machine, chance=chance) for name, machine in machines.items()
-        }
-        tasks = [asyncio.create_task(container.live()) for container in containers.values()]
-        cluster.subscribers.append(seen)
+        rule = {"codes": [COUNTED], "count": 3, "severity": "Fail"}
+        await fleet.begin(operator, machines, mode="Watch", chance=random.Random(1), xids=[rule])
+        fleet.subscribers.append(seen)
         for name, times in STORIES.items():
             for at, code in times:
-                loop.call_at(at, containers[name].xid, 1, code)
+                loop.call_at(at, fleet.containers[name].xid, 1, code)
         if outage:
             await operator.after(AWAY - loop.time())
             operator.cut_off()
-            for container in containers.values():
+            for container in fleet.containers.values():
                 container.cut_off()
             await operator.after(BACK - loop.time())
-            for container in containers.values():
+            for container in fleet.containers.values():
                 container.reconnect()
             operator.reconnect()
         await operator.after(END - loop.time())
-        for task in tasks:
-            task.cancel()
 
-    play(story, cluster=Fleet(lambda: NOW + asyncio.get_running_loop().time()))
+    play(story, cluster=fleet)
     return result
 
 

@@ -1,0 +1,161 @@
+"""`python -m loadtest`: one line per phase, one table at the end; everything it starts ends with it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from fleet.load import stage, validation
+from fleet.load.cores import split
+from fleet.load.figures import Figures, summary
+from fleet.load.measured import Defaults, Options, chart_defaults
+from nodegauge_operator.kube.client import connect
+from nodegauge_operator.kube.errors import KubeError
+from testbed.binaries import find_or_build
+from testbed.controlplane import ControlPlane
+from testbed.errors import TestbedError
+from testbed.operatorprocess import CHECKOUT
+
+SIZES = (100, 1_000, 5_000)
+LARGEST = 20_000
+COPIES_ABOVE = 5_000
+"""Above this size most nodes are copies: to fill the cluster in the real way takes longer than an hour."""
+
+
+class Clock:
+    """Lines of progress with the time since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """One line, at once."""
+        print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
+
+
+def sizes(text: str) -> list[int]:
+    """`100,1000,5000` as numbers; what argparse shows when it is not that."""
+    try:
+        result = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give counts such as 100,1000") from None
+    if not all(1 <= one <= LARGEST for one in result):
+        raise argparse.ArgumentTypeError(f"{text!r}: counts from 1 to {LARGEST:,}")
+    return result
+
+
+def run(wanted: Sequence[int], directory: Path, options: Options) -> None:
+    """All sizes, each on a control plane of its own below `directory`."""
+    clock, defaults = Clock(), chart_defaults()
+    print("nodegauge load test: a real control plane, and nodes without kubelets.")
+    print(
+        f"This machine: {os.cpu_count()} cores, {os.getloadavg()[0]:.1f} load average before the start.\n"
+        f"{options.cores}"
+    )
+    limits = f"{defaults.rate:g}/s and {defaults.burst} at once"
+    if options.limited:
+        print(f"The operator has the chart's settings, also the limit of its API calls: {limits}.\n")
+    else:
+        print(f"The operator has the chart's settings, but for the limit of its API calls, {limits}.\n")
+    find_or_build(progress=clock.say)
+    result = [
+        one_size(count, directory / f"{count}-nodes", defaults=defaults, options=options, clock=clock)
+        for count in wanted
+    ]
+    print(f"\n{summary(result)}\n")
+    for figures in result:
+        print(f"{figures.nodes:,} nodes of {figures.node_kilobytes:.1f} KB. Steady state, writes a second:")
+        print(f"  {figures.steady}")
+        print(f"  a full list: {figures.relist}")
+    print("Absolute numbers are of this machine, and of what else it did meanwhile.")
+
+
+def one_size(count: int, directory: Path, *, defaults: Defaults, options: Options, clock: Clock) -> Figures:
+    """One size on a fresh control plane; its data is removed afterwards."""
+
+    def say(text: str) -> None:
+        clock.say(f"{count:,} nodes: {text}")
+
+    options = replace(options, copies=options.copies or count > COPIES_ABOVE)
+
+    say("starting a control plane")
+    with ControlPlane(directory) as plane:
+        result = asyncio.run(_measure(plane, count, defaults=defaults, options=options, say=say))
+    shutil.rmtree(directory, ignore_errors=True)
+    return result
+
+
+async def _measure(
+    plane: ControlPlane, count: int, *, defaults: Defaults, options: Options, say: stage.Say
+) -> Figures:
+    client = await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)})
+    try:
+        scene = stage.Stage(plane, client, count=count, defaults=defaults, options=options, say=say)
+        return await scene.run(stage.crds(CHECKOUT / "crds"))
+    finally:
+        await client.close()
+
+
+def _interrupted(signum: int, _: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(signum).name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when everything was measured, 1 with the reason if not, 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="make loadtest", description="Measure the operator against a bare loop, on a real API server."
+    )
+    parser.add_argument(
+        "--nodes", type=sizes, default=list(SIZES), metavar="N,N", help="sizes (default: 100,1000,5000)"
+    )
+    parser.add_argument(
+        "--nccl", action="store_true", help="measure only the cost of a validation next to NCCL"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="show where the operator's CPU time goes, phase by phase"
+    )
+    parser.add_argument(
+        "--limited", action="store_true", help="leave the operator the chart's limit of its API calls"
+    )
+    parser.add_argument(
+        "--copies", action="store_true", help="fill a smaller cluster, too, with copies of 100 nodes"
+    )
+    parser.add_argument("--quick", action="store_true", help="100 nodes only, about four minutes")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGINT, _interrupted)  # a shell's background job inherits it as ignored
+    directory = Path(tempfile.mkdtemp(prefix="nodegauge-loadtest-"))
+    try:
+        if options.nccl:
+            print(f"\n{validation.summary(validation.measure(directory))}")
+        else:
+            own = Options(
+                cores=split(os.sched_getaffinity(0)),
+                limited=options.limited,
+                profile=options.profile,
+                copies=options.copies,
+            )
+            run([100] if options.quick else options.nodes, directory, own)
+    except (TestbedError, KubeError) as error:
+        print(f"\nloadtest failed: {error}\nLogs are in {directory}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: everything that was started has been ended", file=sys.stderr)
+        shutil.rmtree(directory, ignore_errors=True)
+        return 130
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

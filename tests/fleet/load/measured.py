@@ -1,0 +1,173 @@
+"""The operator under measurement: with the chart's own settings, but for the limit of its API calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fleet.load.cores import Cores, cpu_of, pin
+from testbed.errors import TestbedError
+from testbed.operatorprocess import CHECKOUT, OperatorProcess
+
+RATE, BURST = 10_000, 100_000
+"""Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
+
+LOOK_SECONDS = 0.02
+CALM_SHARE, CALM_LOOKS, CALM_SECONDS = 0.5, 3, 180.0
+"""An operator that runs, or waits for its core, for less of the time in so many seconds in a row has only its
+regular looks to do.  So long is waited for that."""
+
+
+PROFILE_SECONDS = 5.0
+SAMPLED = Path(__file__).with_name("sampled.py")
+TOP = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run the operator.  `limited`: with the chart's limit of API calls; `profile`: sample where its
+    CPU time goes; `copies`: fill the cluster with copies of a few nodes."""
+
+    cores: Cores
+    limited: bool = False
+    profile: bool = False
+    copies: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What the chart sets for everybody."""
+
+    rate: float
+    burst: int
+    workers: int
+    environment: Mapping[str, str]
+
+
+def chart_defaults(chart: Path = CHECKOUT / "charts" / "nodegauge") -> Defaults:
+    """Read from the chart's values, so that they cannot differ."""
+    values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))["operator"]
+    return Defaults(
+        rate=values["api"]["rate"],
+        burst=values["api"]["burst"],
+        workers=values["workers"],
+        environment={
+            "NODEGAUGE_WORKERS": str(values["workers"]),
+            "NODEGAUGE_SWEEP_INTERVAL": values["sweepInterval"],
+            "NODEGAUGE_RELIST_INTERVAL": values["relistInterval"],
+            "NODEGAUGE_LOG_LEVEL": values["logLevel"],
+            "NODEGAUGE_LOG_FORMAT": values["logFormat"],
+        },
+    )
+
+
+class Measured:
+    """One operator process, and what can be seen of it from outside."""
+
+    def __init__(
+        self, *, kubeconfig: Path, namespace: str, directory: Path, defaults: Defaults, options: Options
+    ) -> None:
+        calls = {"NODEGAUGE_API_RATE": str(RATE), "NODEGAUGE_API_BURST": str(BURST)}
+        if options.limited:
+            calls = {"NODEGAUGE_API_RATE": f"{defaults.rate:g}", "NODEGAUGE_API_BURST": f"{defaults.burst}"}
+        self._profile = directory / "profile.json" if options.profile else None
+        program = [] if self._profile is None else [sys.executable, "-P", str(SAMPLED), str(self._profile)]
+        self._process = OperatorProcess(
+            kubeconfig=kubeconfig,
+            namespace=namespace,
+            directory=directory,
+            environment={**defaults.environment, **calls},
+            program=program,
+        )
+        self._cores = options.cores
+
+    async def start(self, *, within: float) -> tuple[float, float]:
+        """Start it and wait for its first full list: the seconds that took, and when it was (epoch)."""
+        started = time.monotonic()
+        self._process.start()
+        pin(self._process.pid, self._cores.operator)
+        while '"listed ' not in self._process.output():
+            self.alive()
+            if time.monotonic() - started > within:
+                raise TestbedError(
+                    f"no first full list after {within:.0f} s:\n{self._process.output()[-2000:]}"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+        return time.monotonic() - started, time.time()
+
+    def alive(self) -> None:
+        """Raises `TestbedError` with its last words when it has ended."""
+        if not self._process.running():
+            raise TestbedError(f"the operator ended:\n{self._process.output()[-2000:]}")
+
+    def cpu(self) -> float:
+        """CPU seconds so far."""
+        return cpu_of(self._process.pid)
+
+    async def calm(self) -> tuple[float, float]:
+        """Wait until it has nothing to do, or for `CALM_SECONDS`: seconds and CPU seconds from now on."""
+        started, cpu, idle = time.monotonic(), self.cpu(), 0
+        while idle < CALM_LOOKS and time.monotonic() - started < CALM_SECONDS:
+            before, at_work = time.monotonic(), self._at_work()
+            await asyncio.sleep(1.0)
+            self.alive()
+            share = (self._at_work() - at_work) / (time.monotonic() - before)
+            idle = idle + 1 if share < CALM_SHARE else 0
+        return time.monotonic() - started - idle, self.cpu() - cpu
+
+    def _at_work(self) -> float:
+        """Seconds so far in which its main thread ran or waited for a core (/proc/PID/schedstat)."""
+        ran, waited, _ = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
+        return (int(ran) + int(waited)) / 1e9
+
+    async def profile(self) -> Mapping[str, Mapping[str, int]] | None:
+        """Samples by function since the last call, `own` and `cumulative`; None without `--profile`."""
+        if self._profile is None:
+            return None
+        self._profile.unlink(missing_ok=True)
+        os.kill(self._process.pid, signal.SIGUSR1)
+        until = time.monotonic() + PROFILE_SECONDS
+        while not self._profile.exists():
+            self.alive()
+            if time.monotonic() > until:
+                raise TestbedError(f"no profile of the operator after {PROFILE_SECONDS:.0f} s")
+            await asyncio.sleep(LOOK_SECONDS)
+        samples: dict[str, dict[str, int]] = json.loads(self._profile.read_text())
+        return samples
+
+    def memory(self) -> tuple[float, float]:
+        """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+        return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
+
+    def stop(self) -> None:
+        """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""
+        code = self._process.stop()
+        if code:
+            raise TestbedError(f"the operator ended with {code}:\n{self._process.output()[-2000:]}")
+
+    def kill(self) -> None:
+        """At once, if it still runs."""
+        self._process.kill()
+
+
+def top(samples: Mapping[str, Mapping[str, int]]) -> str:
+    """The functions with most samples: a table of shares in per cent, own and with what they call."""
+    count = sum(samples["own"].values()) or 1
+    lines = [f"{count} samples of the operator's CPU time, 5 ms each"]
+    for kind, what in (("own", "in the function itself"), ("cumulative", "with what it calls")):
+        ranked = sorted(samples[kind].items(), key=lambda item: -item[1])[:TOP]
+        lines += ["", f"  {what}:", *(f"  {100 * n / count:5.1f} %  {name}" for name, n in ranked)]
+    return "\n".join(lines)

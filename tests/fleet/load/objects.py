@@ -1,0 +1,240 @@
+"""The objects that fill the cluster: GPU nodes as large as real ones, and what kubelets write of pods.
+
+The size is spent as on a real GPU node with node-feature-discovery and GPU feature discovery: some 60 labels,
+the kubelet's list of 50 images (its own limit, nodeStatusMaxImages), five conditions; managedFields come from
+the API server.  Pure: nothing here talks to anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from fleet.load import documents
+from nodegauge_contract import Result
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import Outcome, Report, Run, stamp
+from nodegauge_operator.core.context import Snapshot
+from nodegauge_operator.core.desired_state import next_status
+from nodegauge_operator.core.model import NodeView, ProbeDefaults
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
+from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.report_update import after_run
+from testbed.kubelet.node import HEALTHY
+
+Object = dict[str, Any]
+
+SELECTED = {"load.example/fleet": "gpu"}
+"""Label of the nodes that the policy selects."""
+POLICY = "loadtest"
+IMAGE = "nodegauge/probe:loadtest"
+IMAGES = 50
+CPU_FLAGS = [f"AVX512F{number:02d}" for number in range(32)]
+"""As many, and as long, as node-feature-discovery finds; their names do not matter."""
+
+
+def node_body(name: str, *, labels: Mapping[str, str]) -> Object:
+    """A Ready node with 8 GPUs, of about 20 KB once the API server has added managedFields."""
+    free = {"cpu": "224", "memory": "2113411308Ki", "pods": "110", "nvidia.com/gpu": "8"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": _labels(name) | dict(labels), "annotations": _annotations()},
+        "spec": {
+            "providerID": f"metal:///zone-a/{name}",
+            "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
+        },
+        "status": {
+            "capacity": free,
+            "allocatable": free,
+            "conditions": _conditions(),
+            "addresses": [
+                {"type": "InternalIP", "address": "10.9.8.7"},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": _node_info(name),
+            "images": [_image(location) for location in range(IMAGES)],
+        },
+    }
+
+
+def _labels(name: str) -> dict[str, str]:
+    features = {f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in CPU_FLAGS}
+    return features | {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "node.kubernetes.io/instance-type": "gpu-8x-h100",
+        "topology.kubernetes.io/region": "region-1",
+        "topology.kubernetes.io/zone": "region-1-a",
+        "feature.node.kubernetes.io/kernel-version.full": "6.8.0-52-generic",
+        "feature.node.kubernetes.io/kernel-version.major": "6",
+        "feature.node.kubernetes.io/memory-numa": "true",
+        "feature.node.kubernetes.io/network-sriov.capable": "true",
+        "feature.node.kubernetes.io/pci-10de.present": "true",
+        "feature.node.kubernetes.io/pci-15b3.present": "true",
+        "feature.node.kubernetes.io/system-os_release.ID": "ubuntu",
+        "feature.node.kubernetes.io/system-os_release.VERSION_ID": "24.04",
+        "nvidia.com/cuda.driver.major": "550",
+        "nvidia.com/cuda.runtime.major": "12",
+        "nvidia.com/gfd.timestamp": "1763712000",
+        "nvidia.com/gpu.compute.major": "9",
+        "nvidia.com/gpu.compute.minor": "0",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.family": "hopper",
+        "nvidia.com/gpu.machine": "8x-SXM",
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/mig.capable": "true",
+        "nvidia.com/mig.strategy": "single",
+    }
+
+
+def _annotations() -> dict[str, str]:
+    features = ",".join(f"cpu-cpuid.{flag}" for flag in CPU_FLAGS)
+    return {
+        "nfd.node.kubernetes.io/feature-labels": features,
+        "node.alpha.kubernetes.io/ttl": "0",
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+        "csi.volume.kubernetes.io/nodeid": '{"block.csi.example.com":"i-0123456789abcdef0"}',
+    }
+
+
+def _conditions() -> list[Object]:
+    at = "2026-11-01T08:00:00Z"
+    network = ("NetworkUnavailable", "False", "CiliumIsUp", "Cilium is running on this node")
+    return [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": at,
+        }
+        for kind, status, reason, message in (*HEALTHY, network)
+    ]
+
+
+def machine_ids(name: str) -> tuple[str, str]:
+    """Ids of a node's machine, that no other has: of its operating system, and of its board."""
+    return _hex(name, 32), _hex(name + "-system", 32)
+
+
+def _node_info(name: str) -> Object:
+    machine, board = machine_ids(name)
+    return {
+        "machineID": machine,
+        "systemUUID": board,
+        "bootID": str(documents.h100().host.boot_id),
+        "kernelVersion": "6.8.0-52-generic",
+        "osImage": "Ubuntu 24.04.2 LTS",
+        "containerRuntimeVersion": "containerd://1.7.27",
+        "kubeletVersion": "v1.36.3",
+        "kubeProxyVersion": "v1.36.3",
+        "operatingSystem": "linux",
+        "architecture": "amd64",
+    }
+
+
+def _image(location: int) -> Object:
+    repository = f"registry.example.com/platform/training/pytorch-distributed-{location:02d}"
+    names_ = [f"{repository}@sha256:{_hex(repository, 64)}", f"{repository}:2.7.1-cuda12.8-{location:02d}"]
+    return {"names": names_, "sizeBytes": 9_000_000_000 - location}
+
+
+def _hex(seed: str, length: int) -> str:
+    return hashlib.sha256(seed.encode()).hexdigest()[:length]
+
+
+def policy_body() -> Object:
+    """A policy in mode Watch; its containers and its pods run when the load test says so."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.POLICY_KIND,
+        "metadata": {"name": POLICY},
+        "spec": {
+            "nodeSelector": {"matchLabels": SELECTED},
+            "probes": {
+                "health": {"mode": "Watch"},
+                "load": {"enabled": False},
+            },
+            "budget": {"concurrentProbes": "100%"},
+            "limits": {"notStarted": "12h"},
+        },
+    }
+
+
+def running(at: str, *, restarts: int = 0, before: Object | None = None) -> Object:
+    """The status when the container runs; `before`: how it ended last."""
+    last = {"lastState": {"terminated": before}} if before else {}
+    state = {"state": {"running": {"startedAt": at}}, **last, "restartCount": restarts}
+    return _status("Running", at, state | {"ready": True, "started": True})
+
+
+def ended(end: Object, *, restarts: int, phase: str = "Running") -> Object:
+    """The status when the container has ended; in a watch pod the phase stays Running."""
+    state = {"state": {"terminated": end}, "restartCount": restarts, "ready": False, "started": False}
+    return _status(phase, end["startedAt"], state)
+
+
+def end_of(message: str, *, pod: str, restarts: int, started: str, at: str) -> Object:
+    """How a container ended that left this message."""
+    return {
+        "exitCode": 0,
+        "reason": "Completed",
+        "message": message,
+        "startedAt": started,
+        "finishedAt": at,
+        "containerID": f"containerd://{container_id(pod, restarts=restarts)}",
+    }
+
+
+def container_id(pod: str, *, restarts: int) -> str:
+    """Of this life of the pod's container."""
+    return _hex(f"{pod}/{restarts}", 64)
+
+
+def _status(phase: str, at: str, container: Object) -> Object:
+    whether = "True" if container["ready"] else "False"
+    conditions = [
+        {"type": kind, "status": whether, "lastTransitionTime": at} for kind in ("Ready", "ContainersReady")
+    ]
+    own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
+    conditions += [
+        {"type": kind, "status": "True", "lastTransitionTime": at}
+        for kind in ("PodReadyToStartContainers", "Initialized")
+    ]
+    return {
+        "phase": phase,
+        "startTime": at,
+        "hostIP": "10.9.8.7",
+        "podIP": "10.0.3.4",
+        "podIPs": [{"ip": "10.0.3.4"}],
+        "conditions": conditions,
+        "containerStatuses": [own | container],
+    }
+
+
+def statuses(node: NodeView, results: Sequence[Result], *, policy: Policy, now: float) -> list[AfterRun]:
+    """What the operator would write after each of these results of one node, in their order."""
+    report = Report(name=node.name, uid="", resource_version="", node_uid=node.uid)
+    made = []
+    for number, result in enumerate(results, 1):
+        end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+        run = Run(number=number, pod_name="pod", pod_uid=f"{number}", started_at=stamp(now))
+        defaults = ProbeDefaults(namespace="", image=IMAGE)
+        context = Snapshot(node=node, policy=policy, report=report, now=now, defaults=defaults).context
+        assert context is not None
+        after = after_run(context, KINDS[names.PROBE_HEALTH], EndedRun(run=run, end=end))
+        status = next_status(context.after(after.status))
+        made.append(replace(after, status=status))
+        report = replace(report, status=status)
+        now += 900
+    return made

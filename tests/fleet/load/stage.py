@@ -1,0 +1,352 @@
+"""One size from an empty cluster to its figures, phase by phase, each announced by a line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from fleet.load import clones, copying, documents, loops, objects, pace, relist
+from fleet.load.cores import cpu_of, pin
+from fleet.load.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Start, Steady, latency_of
+from fleet.load.kubelets import Kubelets
+from fleet.load.measured import Defaults, Measured, Options, top
+from fleet.load.population import Population, in_flight
+from fleet.load.steady import SteadyState
+from fleet.load.writes import Record, Write, kinds, latencies
+from nodegauge_contract import Result
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.kube import nodes as kube_nodes
+from nodegauge_operator.kube.client import Client
+from testbed.controlplane import APISERVER, ControlPlane
+from testbed.controlplane_config import ADMIN, KUBELET
+from testbed.errors import TestbedError
+
+Say = Callable[[str], None]
+
+NAMESPACE = "nodegauge"
+CONTROLLERS = "kube-controller-manager"
+BARE_NODES = clones.SEEDS // 2
+"""Of the bare loop at most, before and after the operator: longer would not be truer.  It leaves labels on
+them, so the others are copied."""
+BATCH = 500
+"""Results of a phase at most."""
+RATE, ROLL_OUT_RATE = 50.0, 100.0
+"""Results a second: as many as a fleet of 5,000 brings in an incident; and of a roll-out, whose pods come as
+fast as the scheduler places them."""
+RACK = 72
+RUNS = 100
+"""Pods of single runs."""
+STEADY_SECONDS = 120.0
+IDLE_SECONDS = 10.0
+START_SECONDS, START_SECONDS_PER_NODE = 300.0, 0.03
+SETTLE_SECONDS = 120.0
+SETTLE_SECONDS_PER_NODE = 0.2
+"""The longest that a phase may take: ten times what an idle machine of two cores needs."""
+QUIET_SECONDS = 1.0
+"""Without a write of the operator for so long, it has done with the results."""
+OF_NODES = ("nodes", "pods", names.REPORT_PLURAL, names.EVIDENCE_PLURAL)
+"""Resources that a restart of the operator has nothing to write to."""
+REPORT_STATUS = f"patch {names.REPORT_PLURAL}/status"
+
+
+class Stage:
+    """One control plane filled with `count` nodes."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        client: Client,
+        *,
+        count: int,
+        defaults: Defaults,
+        options: Options,
+        say: Say,
+    ) -> None:
+        self._plane = plane
+        self._client = client
+        self._count = count
+        self._defaults = defaults
+        self._cores = options.cores
+        self._copies = options.copies and count > clones.SEEDS
+        self._say = say
+        self._population = Population(client)
+        self._kubelets = Kubelets(self._population, NAMESPACE)
+        self._record = Record(plane.audit_log)
+        self._machines: dict[str, Result] = {}
+        """What each node's container reported last."""
+        self._operator = Measured(
+            kubeconfig=plane.kubeconfig,
+            namespace=NAMESPACE,
+            directory=plane.directory / "operator",
+            defaults=defaults,
+            options=options,
+        )
+
+    async def run(self, crds: Sequence[str]) -> Figures:
+        """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
+        for pid in self._server_pids():
+            pin(pid, self._cores.server)
+        policy = await self._population.install(crds)
+        await self._population.namespace(NAMESPACE)
+        every = [f"gpu-{number:05d}" for number in range(self._count)]
+        few = every[:BATCH]
+        nodes, size = await self._fill(every[: clones.SEEDS] if self._copies else every)
+        bare = await self._bare(policy, nodes, mark="before")
+        try:
+            roll_out = await self._roll_out([node.name for node in nodes])
+            start = await self._restart(copies=every[len(nodes) :])
+            watch, pods = {}, {}
+            with self._alone():
+                watch[CHANGED], paced = await self._batch(few, documents.other_boards(), rate=RATE)
+                watch[SAME], _ = await self._batch(few, documents.other_boards(), rate=RATE)
+                rack = await self._rack(every[-RACK:])
+            assert paced is not None, "another machine than in the roll-out"
+            if not self._copies:
+                pods[SAME] = await self._runs(every[-RUNS:])
+            with self._alone():
+                await self._batch(few, documents.dgx2(), rate=RATE)
+                watch[SAME_16], _ = await self._batch(few, documents.dgx2(), rate=RATE)
+            if not self._copies:
+                pods[SAME_16] = await self._runs(few[:RUNS], request="2")
+            steady = await self._steady(every, interval=policy.interval_of(names.PROBE_HEALTH))
+            self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
+            await asyncio.sleep(IDLE_SECONDS)
+            memory, peak = self._operator.memory()
+            self._say(f"{memory:.0f} MiB, at most {peak:.0f} MiB since the restart")
+            self._operator.stop()
+        finally:
+            self._operator.kill()
+        listed = await relist.measure(self._plane, namespace=NAMESPACE)
+        self._say(f"a full list: {listed}")
+        after = await self._bare(policy, nodes, mark="after")
+        return Figures(
+            nodes=self._count,
+            node_kilobytes=size / 1000,
+            bare={what: bare[what] + after[what] for what in bare},
+            roll_out=roll_out,
+            watch=watch,
+            pods=pods,
+            paced=paced,
+            rack=rack,
+            steady=steady,
+            relist=listed,
+            start=start,
+            rss_steady_mib=memory,
+            rss_peak_mib=peak,
+        )
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
+        stopped = self._cores.enough or not self._plane.runs(CONTROLLERS)
+        return contextlib.nullcontext() if stopped else self._plane.frozen(CONTROLLERS)
+
+    async def _fill(self, wanted: Sequence[str]) -> tuple[list[NodeView], float]:
+        self._say(f"creating {len(wanted):,} nodes")
+        nodes = await self._population.nodes(wanted, labels=objects.SELECTED)
+        size = len(
+            json.dumps(self._plane.rest().get(f"/api/v1/nodes/{nodes[0].name}"), separators=(",", ":"))
+        )
+        self._say(f"nodes are {size / 1000:.1f} KB each")
+        return nodes, size
+
+    async def _bare(self, policy: Policy, nodes: Sequence[NodeView], *, mark: str) -> dict[str, Cost]:
+        loop = loops.BareLoop(self._client, policy=policy, at_a_time=self._defaults.workers)
+        result = await loop.run(nodes[:BARE_NODES], mark=mark)
+        self._say(
+            f"bare loop ({mark} the operator): "
+            + "; ".join(
+                f"{what}: {cost.writes_per_second:.0f} writes/s, {cost.milliseconds:.1f} ms CPU a result"
+                for what, cost in result.items()
+            )
+        )
+        return result
+
+    async def _roll_out(self, every: Sequence[str]) -> Cost:
+        """The operator makes its DaemonSet, the cluster its pods, and each container reports for the first
+        time."""
+        self._say("starting the operator, and waiting for the pods of its DaemonSet")
+        await self._operator.start(within=START_SECONDS)
+        await self._kubelets.run_containers(
+            count=len(every), within=self._within(), alive=self._operator.alive
+        )
+        await self._population.quiet()
+        self._say(f"{len(every):,} watch containers run; each reports for the first time")
+        with self._alone():
+            cost, _ = await self._batch(every, documents.h100(), rate=ROLL_OUT_RATE)
+        node = await kube_nodes.get(self._client, every[-1])
+        if node.labels.get(names.LABEL_NVLINK_GBPS) != "450":
+            raise TestbedError(f"node {every[-1]} has other labels than its hardware demands: {node.labels}")
+        return cost
+
+    async def _restart(self, *, copies: Sequence[str]) -> Start:
+        """A new start of the operator, with these nodes as copies of those that there are."""
+        await self._population.quiet()
+        self._operator.stop()
+        if copies:
+            await self._copy(copies)
+        self._record.mark()
+        within = START_SECONDS + START_SECONDS_PER_NODE * self._count
+        listed, _ = await self._operator.start(within=within)
+        cpu = self._operator.cpu()
+        self._say(f"restarted: listed after {listed:.1f} s, with {cpu:.1f} s of CPU time")
+        calm, calm_cpu = await self._operator.calm()
+        writes = kinds((one for one in self._of(ADMIN) if one.resource.startswith(OF_NODES)), per=1)
+        self._say(f"idle after {calm:.1f} s and {calm_cpu:.1f} s more; writes of nodes meanwhile: {writes}")
+        if copies and writes:
+            raise TestbedError(f"the operator does not take the copies for nodes at rest: {writes}")
+        await self._population.quiet()
+        await self._operator.profile()
+        return Start(listed=listed, cpu=cpu, calm=calm, calm_cpu=calm_cpu)
+
+    async def _copy(self, copies: Sequence[str]) -> None:
+        seeds = list(self._machines)[BARE_NODES:]
+        self._say(f"copying {len(seeds)} nodes until there are {self._count:,}; no scheduler, no controllers")
+        filled = await copying.fill(
+            self._plane, self._population, seeds=seeds, wanted=copies, count=self._count, namespace=NAMESPACE
+        )
+        self._say(f"the API server shows {self._count:,} nodes, pods, reports and evidence: {filled:.0f} s")
+        pin(self._plane.pid(APISERVER), self._cores.server)
+        await self._kubelets.adopt()
+        self._machines.update(dict.fromkeys(copies, documents.h100()))
+
+    async def _batch(
+        self, nodes: Sequence[str], machine: Result, *, rate: float
+    ) -> tuple[Cost, Latency | None]:
+        """End the containers of these nodes with a result of this machine; latency if it is another one."""
+        changed = {node for node in nodes if self._machines.get(node) is not machine}
+        messages = self._kubelets.messages(nodes, machine)
+        what = "another machine" if changed else "the same machine"
+        self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second, with {what} each")
+        self._record.mark()
+        cost_of = self._meter()
+        offered = await pace.at_rate(self._kubelets, messages, rate=rate)
+        await self._judged(nodes, changed)
+        cost = cost_of(len(nodes))
+        self._machines.update(dict.fromkeys(nodes, machine))
+        latency = self._latency() if changed else None
+        self._say(
+            f"{offered:.0f} results/s offered; {cost.milliseconds:.1f} ms CPU and "
+            f"{cost.writes_per_result:.2f} writes a result{f'; {latency}' if latency else ''}"
+        )
+        await self._show_profile(what)
+        return cost, latency
+
+    def _meter(self) -> Callable[[int], Cost]:
+        """What so many results cost from now until it is called, less the wait that ends a phase."""
+        began, cpu, server = time.monotonic(), self._operator.cpu(), cpu_of(*self._server_pids())
+
+        def cost(results: int) -> Cost:
+            return Cost(
+                results=results,
+                writes=sum(one.done for one in self._of(ADMIN)),
+                seconds=time.monotonic() - began - QUIET_SECONDS,
+                cpu=self._operator.cpu() - cpu,
+                server=cpu_of(*self._server_pids()) - server,
+            )
+
+        return cost
+
+    def _server_pids(self) -> list[int]:
+        return [self._plane.pid(program) for program in (APISERVER, "etcd")]
+
+    async def _rack(self, nodes: Sequence[str]) -> Latency:
+        """All containers of a rack end at once, with another machine each."""
+        last = self._machines[nodes[0]]
+        machine = documents.h100() if last is not documents.h100() else documents.other_boards()
+        messages = self._kubelets.messages(nodes, machine)
+        self._record.mark()
+        await pace.at_once(self._kubelets, messages)
+        await self._judged(nodes, set(nodes))
+        self._machines.update(dict.fromkeys(nodes, machine))
+        latency = self._latency()
+        self._say(f"a rack of {len(nodes)} nodes at once: {latency}")
+        return latency
+
+    def _latency(self) -> Latency:
+        ended = [one for one in self._of(KUBELET) if one.kind == "patch pods/status"]
+        labelled = [one for one in self._of(ADMIN) if one.kind == "patch nodes"]
+        return latency_of(list(latencies(ended, labelled, node_of=self._kubelets.pods_of()).values()))
+
+    async def _runs(self, nodes: Sequence[str], *, request: str = "1") -> Cost:
+        """A pod for each of these nodes, as in mode Periodic, that finds the machine that is known."""
+        self._say(f"asking for a run on {len(nodes)} nodes: a pod each")
+        await self._population.quiet()
+        self._record.mark()
+        cost_of = self._meter()
+        machines = {node: self._machines[node] for node in nodes}
+        serving = asyncio.create_task(self._kubelets.serve_runs(machines))
+        try:
+            await in_flight(nodes, lambda name: self._ask(name, request), at_a_time=4)
+            await self._judged(nodes, set())
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        cost = cost_of(len(nodes))
+        self._say(f"{cost.milliseconds:.1f} ms CPU and {cost.writes_per_result:.2f} writes a result")
+        await self._show_profile("pods")
+        return cost
+
+    async def _ask(self, name: str, request: str) -> None:
+        body = {"spec": {"requestedAt": f"2026-11-01T00:00:0{request}Z"}}
+        path = f"{loops.REPORTS}/{name}"
+        await self._population.call("PATCH", path, body=body, content_type="application/merge-patch+json")
+
+    async def _steady(self, every: Sequence[str], *, interval: float) -> Steady:
+        times = pace.arrivals(rate=self._count / interval, seconds=STEADY_SECONDS)
+        await self._population.quiet()
+        self._say(
+            f"steady state for {STEADY_SECONDS:.0f} s: {len(times)} reports, one per node in {interval:g} s"
+        )
+        state = SteadyState(self._population, self._kubelets, record=self._record, operator=self._operator)
+        controllers = self._plane.runs(CONTROLLERS)
+        steady = await state.run(
+            every, self._machines, times=times, seconds=STEADY_SECONDS, controllers=controllers
+        )
+        self._say(f"{steady.total:.2f} writes a second, {100 * steady.cpu:.1f} % of a core: {steady}")
+        await self._show_profile("steady state")
+        return steady
+
+    async def _judged(self, nodes: Sequence[str], changed: set[str]) -> None:
+        """Until the operator has judged a result of each of these nodes, and has nothing left to write."""
+        until, wanted, last, seen = time.monotonic() + self._within(), set(nodes), time.monotonic(), -1
+        while True:
+            mine = self._of(ADMIN)
+            judged = {one.name for one in mine if one.kind == REPORT_STATUS and one.done}
+            labelled = {one.name for one in mine if one.kind == "patch nodes" and one.done}
+            if len(mine) != seen:
+                last, seen = time.monotonic(), len(mine)
+            if wanted <= judged and changed <= labelled and time.monotonic() - last >= QUIET_SECONDS:
+                return
+            self._operator.alive()
+            if time.monotonic() > until:
+                raise TestbedError(
+                    f"{len(wanted & judged)} of {len(wanted)} results were judged, "
+                    f"{len(changed & labelled)} of {len(changed)} nodes labelled"
+                )
+            await asyncio.sleep(0.1)
+
+    def _of(self, user: str) -> list[Write]:
+        """Its writes since the mark, without those of the policy's status: one a second for all nodes."""
+        policies = names.POLICY_PLURAL
+        writes = self._record.since_mark()
+        return [one for one in writes if one.user == user and not one.resource.startswith(policies)]
+
+    def _within(self) -> float:
+        return SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
+
+    async def _show_profile(self, what: str) -> None:
+        samples = await self._operator.profile()
+        if samples is not None:
+            self._say(f"profile ({what}): {top(samples)}")
+
+
+def crds(folder: Path) -> list[str]:
+    """The texts of the CRDs of this checkout."""
+    return [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.yaml"))]
