@@ -191,9 +191,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run_scenario(chosen: argparse.Namespace) -> int:
     """0 when every fault was tainted in both modes."""
     wanted = plans(chosen.nodes, chosen.hours, chosen.faults, seed=chosen.seed)
-    print(
-        f"{chosen.nodes} nodes, {chosen.hours:g} hours, {len(wanted)} faults, --seed {chosen.seed}", flush=True
-    )
+    size = f"{chosen.nodes} nodes, {chosen.hours:g} hours, {len(wanted)} faults"
+    print(f"{size}, --seed {chosen.seed}", flush=True)
     days = {}
     for mode in MODES:
         hours = chosen.periodic_hours if mode == "Periodic" else None

@@ -1,4 +1,4 @@
-"""Every fault, as a context: it begins, a machine changes under it, and it ends."""
+"""Every fault, as a context: it begins, machines change under it, and it ends once it was seen to bite."""
 
 from __future__ import annotations
 
@@ -6,137 +6,146 @@ import contextlib
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fleet.real import FAST, World, Wrong
+from fleet.real import FAST, RealFleet, until
 from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK
 from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
-from testbed.wait import wait_for
 
-Injection = Callable[[World], contextlib.AbstractContextManager[None]]
+Injection = Callable[[RealFleet], contextlib.AbstractContextManager[None]]
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 WRITES = ("POST", "PATCH", "PUT", "DELETE")
 STORM = 0.5
 """Share of the calls that a storm hits."""
+CALLS = 20
+"""A fault of calls lasts until it has hit so many, which are several for each node."""
+READS = 4
+"""The same for a fault of reads alone, which the operator makes seldom."""
+PODS = 2 * 6
+"""A fault of pods lasts until it has hit so many: two of each node."""
+HUNG = 3
+"""etcd is frozen until so many calls wait for it."""
+MOMENT = 40
+"""Calls of the operator within which a fault begins: those of about four runs."""
 FINALIZER = "example.com/stuck"
-PODS_SECONDS = 60.0
-"""Within this every node is read anew: all are due every ten seconds."""
 
 
-def nothing(world: World) -> contextlib.AbstractContextManager[None]:
+def lasting(what: str, hits: Callable[[], int], *, times: int) -> None:
+    """The fault goes on until it has hit so often: one that met nothing shows nothing."""
+    until(lambda: hits() >= times, what=f"{what}, {times} times", seen=hits)
+
+
+def nothing(fleet: RealFleet) -> contextlib.AbstractContextManager[None]:
     """A calm day."""
     return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def apiserver_killed(world: World) -> Iterator[None]:
+def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
     """SIGKILL to kube-apiserver in the middle of the runs, and its restart."""
-    time.sleep(world.random.uniform(0.2, 1.5))
-    world.plane.restart_apiserver(grace=0)
+    fleet.after_calls(MOMENT)
+    fleet.plane.restart_apiserver(grace=0)
     yield
 
 
 @contextlib.contextmanager
-def etcd_frozen(world: World) -> Iterator[None]:
-    """etcd answers nobody for eight seconds."""
+def etcd_frozen(fleet: RealFleet) -> Iterator[None]:
+    """etcd answers nobody, until calls of the operator hang."""
     yield
-    time.sleep(world.random.uniform(0.2, 1.0))
-    with world.plane.frozen("etcd"):
-        time.sleep(8.0)
+    fleet.after_calls(MOMENT)
+    with fleet.plane.frozen("etcd"):
+        begun, answered = len(fleet.calls.fired), Counter(_shown(fleet.answers.fired))
+
+        def hung() -> int:
+            asked = Counter(_shown(fleet.calls.fired[begun:]))
+            return (asked - (Counter(_shown(fleet.answers.fired)) - answered)).total()
+
+        lasting("a call that etcd does not answer", hung, times=HUNG)
+
+
+def _shown(calls: list[RequestInfo]) -> list[str]:
+    return [f"{call.method} {call.path}" for call in list(calls)]
 
 
 def _watches(mode: Watches) -> Injection:
     """Watches that say nothing, or end all the time: the end of a calm run comes while they still do."""
 
     @contextlib.contextmanager
-    def inject(world: World) -> Iterator[None]:
-        world.proxy.watches = mode
+    def inject(fleet: RealFleet) -> Iterator[None]:
+        fleet.proxy.watches = mode
         try:
             yield
-            world.settle()
+            fleet.settle()
         finally:
-            world.proxy.watches = Watches.PASS
+            fleet.proxy.watches = Watches.PASS
 
     return inject
 
 
 @contextlib.contextmanager
-def connections_cut(world: World) -> Iterator[None]:
+def connections_cut(fleet: RealFleet) -> Iterator[None]:
     """Every connection is cut, five times."""
     yield
     for _ in range(5):
-        time.sleep(world.random.uniform(0.2, 0.8))
-        world.proxy.pause()
-        time.sleep(world.random.uniform(0.0, 0.5))
-        world.proxy.resume()
-
-
-def _storm(refuse: Refuse, *, methods: tuple[str, ...] = (), seconds: float = 8.0) -> Injection:
-    @contextlib.contextmanager
-    def inject(world: World) -> Iterator[None]:
-        with _acting(world, lambda info: refuse if not methods or info.method in methods else None):
-            yield
-            time.sleep(seconds)
-
-    return inject
+        fleet.after_calls(MOMENT)
+        fleet.proxy.pause()
+        fleet.proxy.resume()
 
 
 @contextlib.contextmanager
 def _acting(
-    world: World, act: Callable[[RequestInfo], Refuse | None], *, share: float = STORM
+    fleet: RealFleet,
+    act: Callable[[RequestInfo, ResponseInfo | None], Refuse | None],
+    *,
+    methods: tuple[str, ...] = (*WRITES, "GET"),
+    share: float = 1.0,
+    when: When = When.BEFORE,
+    times: int = CALLS,
 ) -> Iterator[None]:
-    """So large a share of the calls is acted on until the end."""
-    over = threading.Event()
+    """So large a share of the calls, or of their answers, is acted on, until enough have been."""
+    over, hits = threading.Event(), []
 
-    hits = 0
+    def do(info: RequestInfo, answer: ResponseInfo | None) -> Refuse | None:
+        if over.is_set() or info.method not in methods or fleet.random.random() >= share:
+            return None
+        hits.append(info)
+        return act(info, answer)
 
-    def do(info: RequestInfo, _: ResponseInfo | None) -> Refuse | None:
-        nonlocal hits
-        hit = not over.is_set() and world.random.random() < share
-        hits += hit
-        return act(info) if hit else None
-
-    world.proxy.on(times=None, do=do)
+    fleet.proxy.on(times=None, when=when, do=do)
     try:
         yield
+        lasting("a call that is hit", lambda: len(hits), times=times)
     finally:
         over.set()
-    _bit(hits)
 
 
-@contextlib.contextmanager
-def slow_answers(world: World) -> Iterator[None]:
+def _storm(status: int, reason: str, *, headers: dict[str, str] | None = None, **which: Any) -> Injection:
+    refuse = Refuse(status=status, reason=reason, message="injected", headers=headers or {})
+    return lambda fleet: _acting(fleet, lambda *_: refuse, share=STORM, **which)
+
+
+def slow_answers(fleet: RealFleet) -> contextlib.AbstractContextManager[None]:
     """Every call takes up to three seconds more."""
-
-    def dawdle(_: RequestInfo) -> None:
-        time.sleep(world.random.uniform(0.0, 3.0))
-
-    with _acting(world, dawdle, share=1.0):
-        yield
-        time.sleep(8.0)
+    return _acting(fleet, lambda *_: time.sleep(fleet.random.uniform(0.0, 3.0)))
 
 
 def _clock(seconds: float) -> Injection:
     """The API server's clock, which dates everything for the operator, is wrong by this much for a while."""
 
+    def date(_: RequestInfo, answer: ResponseInfo | None) -> None:
+        assert answer is not None
+        moment = time.gmtime(time.time() + seconds)
+        answer.headers["Date"] = time.strftime("%a, %d %b %Y %H:%M:%S GMT", moment)
+
     @contextlib.contextmanager
-    def inject(world: World) -> Iterator[None]:
-        over = threading.Event()
-
-        def date(_: RequestInfo, answer: ResponseInfo | None) -> None:
-            if answer is not None and not over.is_set():
-                moment = time.gmtime(time.time() + seconds)
-                answer.headers["Date"] = time.strftime("%a, %d %b %Y %H:%M:%S GMT", moment)
-
-        world.proxy.on(times=None, when=When.AFTER, do=date)
-        try:
+    def inject(fleet: RealFleet) -> Iterator[None]:
+        with _acting(fleet, date, when=When.AFTER):
             yield
-            time.sleep(6.0)
-        finally:
-            over.set()
+            fleet.read_anew()
 
     return inject
 
@@ -145,131 +154,154 @@ def killed(times: int) -> Injection:
     """SIGKILL to the operator at random moments, and its restart."""
 
     @contextlib.contextmanager
-    def inject(world: World) -> Iterator[None]:
+    def inject(fleet: RealFleet) -> Iterator[None]:
         yield
-        for n in range(times):
-            time.sleep(world.random.uniform(0.0, 1.5))
-            world.operator.kill()
-            world.operator.start()
-            if n % 5 == 4:
-                world.operator.wait_ready()
-                world.ask()
+        for _ in range(times):
+            fleet.after_calls(MOMENT)
+            fleet.operator.kill()
+            fleet.operator.start()
 
     return inject
 
 
 @contextlib.contextmanager
-def two_operators(world: World) -> Iterator[None]:
+def two_operators(fleet: RealFleet) -> Iterator[None]:
     """A second process of the same installation works beside the first."""
-    with world.rig.operator(name="second") as second:
+    with fleet.rig.operator(name="second") as second:
         second.wait_ready()
         yield
-        time.sleep(5.0)
+        fleet.read_anew()
 
 
 @contextlib.contextmanager
-def node_made_again(world: World) -> Iterator[None]:
+def node_made_again(fleet: RealFleet) -> Iterator[None]:
     """Two nodes are deleted while their probes run, and register again."""
     yield
-    names = world.random.sample(world.rig.nodes, 2)
+    names = fleet.random.sample(fleet.rig.nodes, 2)
     for name in names:
-        world.rig.api.delete(f"/api/v1/nodes/{name}")
-    time.sleep(world.random.uniform(0.0, 2.0))
+        fleet.rig.api.delete(f"/api/v1/nodes/{name}")
+    fleet.after_calls(MOMENT)
     for name in names:
-        world.make_again(name)
+        fleet.make_again(name)
 
 
 @contextlib.contextmanager
-def node_cordoned(world: World) -> Iterator[None]:
-    """Two nodes are cordoned for five seconds."""
-    names = world.random.sample(world.rig.nodes, 2)
-    _cordon(world, names, on=True)
+def node_cordoned(fleet: RealFleet) -> Iterator[None]:
+    """Two nodes are cordoned while every node is read."""
+    names = fleet.random.sample(fleet.rig.nodes, 2)
+    _cordon(fleet, names, on=True)
     yield
-    time.sleep(5.0)
-    _cordon(world, names, on=False)
+    fleet.read_anew()
+    _cordon(fleet, names, on=False)
 
 
-def _cordon(world: World, names: list[str], *, on: bool) -> None:
+def _cordon(fleet: RealFleet, names: list[str], *, on: bool) -> None:
     for name in names:
-        world.rig.api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": on or None}})
+        fleet.rig.api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": on or None}})
 
 
 @contextlib.contextmanager
-def namespace_deleted(world: World) -> Iterator[None]:
+def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     """The operator's namespace goes with all that is in it, and is made again."""
     yield
-    path = f"/api/v1/namespaces/{world.rig.namespace}"
-    world.rig.api.delete(path)
-    wait_for(lambda: not _there(world, path), seconds=60, what="the namespace gone")
-    world.rig.api.create("/api/v1/namespaces", {"metadata": {"name": world.rig.namespace}})
-    world.plane.await_objects(namespace=world.rig.namespace)
+    path = f"/api/v1/namespaces/{fleet.rig.namespace}"
+    fleet.rig.api.delete(path)
+    until(lambda: not _there(fleet, path), what="the namespace gone", seen=lambda: fleet.rig.api.get(path))
+    fleet.rig.api.create("/api/v1/namespaces", {"metadata": {"name": fleet.rig.namespace}})
+    fleet.plane.await_objects(namespace=fleet.rig.namespace)
 
 
 @contextlib.contextmanager
-def crds_deleted(world: World) -> Iterator[None]:
+def crds_deleted(fleet: RealFleet) -> Iterator[None]:
     """The CRDs go with all policies and reports, and are applied again."""
     yield
-    time.sleep(world.random.uniform(0.0, 1.0))
-    delete_crds(world.rig.api)
-    install_crds(world.rig.api)
-    world.rig.policies.clear()
-    world.rig.add_policy("faults", **FAST)
+    fleet.after_calls(MOMENT)
+    delete_crds(fleet.rig.api)
+    install_crds(fleet.rig.api)
+    fleet.rig.policies.clear()
+    fleet.rig.add_policy("faults", **FAST)
+
+
+def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Injection:
+    """Something happens to every probe pod while it runs."""
+
+    @contextlib.contextmanager
+    def inject(fleet: RealFleet) -> Iterator[None]:
+        yield
+        hit: set[str] = set()
+
+        def hits() -> int:
+            for pod in fleet.rig.pods():
+                with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
+                    act(fleet, pod)
+                    hit.add(pod["metadata"]["uid"])
+            return len(hit)
+
+        lasting(what, hits, times=PODS)
+
+    return inject
+
+
+def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+    fleet.rig.api.create(f"{_path(pod)}/eviction", body)
 
 
 @contextlib.contextmanager
-def pods_deleted(world: World) -> Iterator[None]:
-    """Probe pods are deleted while they run."""
-    yield
-    _for_a_while(
-        lambda: sum(_tolerant(world.rig.api.delete, _path(pod)) for pod in world.rig.pods()),
-        seconds=3.0,
-    )
-
-
-@contextlib.contextmanager
-def pods_evicted(world: World) -> Iterator[None]:
-    """Probe pods are evicted, as `kubectl drain` does."""
-    yield
-
-    def evict(pod: dict[str, Any]) -> bool:
-        metadata = {"name": pod["metadata"]["name"]}
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-        return _tolerant(world.rig.api.create, f"{_path(pod)}/eviction", body)
-
-    _for_a_while(lambda: sum(evict(pod) for pod in world.rig.pods()), seconds=3.0)
-
-
-@contextlib.contextmanager
-def pods_stuck(world: World) -> Iterator[None]:
-    """A stranger's finalizer keeps every probe pod for ten seconds."""
+def pods_stuck(fleet: RealFleet) -> Iterator[None]:
+    """A stranger's finalizer keeps every probe pod, until the operator has deleted some a second time."""
     yield
     kept: set[str] = set()
+    before = Counter(_shown(fleet.calls.fired))
 
-    def keep(pod: dict[str, Any]) -> bool:
-        if FINALIZER in pod["metadata"].get("finalizers", []):
-            return False
-        kept.add(_path(pod))
-        return _tolerant(world.rig.api.patch, _path(pod), {"metadata": {"finalizers": [FINALIZER]}})
+    def twice() -> int:
+        for pod in fleet.rig.pods():
+            with contextlib.suppress(ApiError):
+                if not pod["metadata"].get("finalizers"):
+                    fleet.rig.api.patch(_path(pod), {"metadata": {"finalizers": [FINALIZER]}})
+                    kept.add(_path(pod))
+        calls = Counter(_shown(fleet.calls.fired)) - before
+        return sum(calls[f"DELETE {path}"] > 1 for path in kept)
 
-    _for_a_while(lambda: sum(keep(pod) for pod in world.rig.pods()), seconds=10.0)
-    hits = [_tolerant(world.rig.api.patch, path, {"metadata": {"finalizers": None}}) for path in kept]
-    _bit(sum(hits))
+    try:
+        lasting("a pod that is stuck is deleted again", twice, times=2)
+    finally:
+        for path in kept:
+            with contextlib.suppress(ApiError):
+                fleet.rig.api.patch(path, {"metadata": {"finalizers": None}})
 
 
 @contextlib.contextmanager
-def quota_zero(world: World) -> Iterator[None]:
-    """A ResourceQuota admits no pod for eight seconds."""
-    path = f"/api/v1/namespaces/{world.rig.namespace}/resourcequotas"
-    body = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    world.rig.api.create(path, body)
+def _refusing(fleet: RealFleet, *, path: str, what: str) -> Iterator[None]:
+    """The API server refuses calls of this path for a reason that holds `what`; it ends once it has."""
+    refused: list[str] = []
+
+    def note(_: RequestInfo, answer: ResponseInfo | None) -> None:
+        if answer is not None and answer.status >= 400 and what in str(answer.json()):
+            refused.append(str(answer.json()["message"]))
+
+    rule = fleet.proxy.on(times=None, path=path, when=When.AFTER, do=note)
     yield
-    time.sleep(8.0)
-    world.rig.api.delete(f"{path}/none")
+    lasting(f"a call refused with {what!r}", lambda: len(refused), times=6)
+    rule.times = 0
 
 
 @contextlib.contextmanager
-def webhook_hangs(world: World) -> Iterator[None]:
-    """A validating webhook for nodes, pods and reports takes connections and says nothing, for a while."""
+def quota_zero(fleet: RealFleet) -> Iterator[None]:
+    """A ResourceQuota admits no pod, until six were refused."""
+    path = f"/api/v1/namespaces/{fleet.rig.namespace}/resourcequotas"
+    fleet.rig.api.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    try:
+        with _refusing(fleet, path="/pods$", what="exceeded quota"):
+            yield
+    finally:
+        fleet.rig.api.delete(f"{path}/none")
+
+
+@contextlib.contextmanager
+def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
+    """A validating webhook for nodes, pods and reports takes connections and says nothing, until six writes
+    have failed."""
     with socket.create_server((LOOPBACK, 0)) as silent:
         rules = [
             {"apiGroups": ["", "nodegauge.dev"], "apiVersions": ["*"], "operations": ["*"]}
@@ -279,7 +311,7 @@ def webhook_hangs(world: World) -> Iterator[None]:
             "name": "silent.example.com",
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
-            "timeoutSeconds": 2,
+            "timeoutSeconds": 1,
             "failurePolicy": "Fail",
             "clientConfig": {"url": f"https://{LOOPBACK}:{silent.getsockname()[1]}/"},
             "rules": rules,
@@ -287,17 +319,17 @@ def webhook_hangs(world: World) -> Iterator[None]:
                 {"name": "operator", "expression": "request.userInfo.username.startsWith('admin')"}
             ],
         }
-        world.rig.api.create(WEBHOOKS, {"metadata": {"name": "silent"}, "webhooks": [webhook]})
+        fleet.rig.api.create(WEBHOOKS, {"metadata": {"name": "silent"}, "webhooks": [webhook]})
         try:
-            yield
-            time.sleep(10.0)
+            with _refusing(fleet, path="", what="failed calling webhook"):
+                yield
         finally:
-            world.rig.api.delete(f"{WEBHOOKS}/silent")
+            fleet.rig.api.delete(f"{WEBHOOKS}/silent")
 
 
-def _there(world: World, path: str) -> bool:
+def _there(fleet: RealFleet, path: str) -> bool:
     try:
-        world.rig.api.get(path)
+        fleet.rig.api.get(path)
     except ApiError as error:
         return error.status != 404
     return True
@@ -307,35 +339,6 @@ def _path(pod: dict[str, Any]) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
-def _tolerant(call: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether it could be done: the pod may be gone, or changed, since it was listed."""
-    try:
-        call(*arguments)
-    except ApiError:
-        return False
-    return True
-
-
-def _for_a_while(act: Callable[[], int], *, seconds: float) -> None:
-    """Act ten times a second, for so long, and on until something was hit: on a machine that stands still
-    pods may come late."""
-    hits, began = 0, time.monotonic()
-    while time.monotonic() < began + seconds or (not hits and time.monotonic() < began + PODS_SECONDS):
-        time.sleep(0.1)
-        hits += act()
-    _bit(hits)
-
-
-def _bit(hits: int) -> None:
-    """A fault that met nothing shows nothing."""
-    if not hits:
-        raise Wrong("the fault met no call and no pod")
-
-
-def _refusal(status: int, reason: str, **headers: str) -> Refuse:
-    return Refuse(status=status, reason=reason, message="injected", headers=headers)
-
-
 INJECTIONS: dict[str, Injection] = {
     "nothing": nothing,
     "API server killed": apiserver_killed,
@@ -343,11 +346,11 @@ INJECTIONS: dict[str, Injection] = {
     "connections cut": connections_cut,
     "watches silent": _watches(Watches.SILENT),
     "watches cut every 100 ms": _watches(Watches.CUT),
-    "409 storm": _storm(_refusal(409, "Conflict"), methods=WRITES),
-    "410 storm": _storm(_refusal(410, "Expired"), methods=("GET",)),
-    "429 storm, Retry-After": _storm(_refusal(429, "TooManyRequests", **{"Retry-After": "1"})),
-    "500 storm": _storm(_refusal(500, "InternalError")),
-    "503 storm": _storm(_refusal(503, "ServiceUnavailable")),
+    "409 storm": _storm(409, "Conflict", methods=WRITES),
+    "410 storm": _storm(410, "Expired", methods=("GET",), times=READS),
+    "429 storm, Retry-After": _storm(429, "TooManyRequests", headers={"Retry-After": "1"}),
+    "500 storm": _storm(500, "InternalError"),
+    "503 storm": _storm(503, "ServiceUnavailable"),
     "slow answers": slow_answers,
     "clock an hour ahead": _clock(3600.0),
     "clock an hour behind": _clock(-3600.0),
@@ -357,8 +360,8 @@ INJECTIONS: dict[str, Injection] = {
     "nodes cordoned": node_cordoned,
     "namespace deleted": namespace_deleted,
     "CRDs deleted": crds_deleted,
-    "pods deleted": pods_deleted,
-    "pods evicted": pods_evicted,
+    "pods deleted": _pods("a pod deleted", lambda fleet, pod: fleet.rig.api.delete(_path(pod))),
+    "pods evicted": _pods("a pod evicted", _evict),
     "pods stuck": pods_stuck,
     "quota 0": quota_zero,
     "webhook hangs": webhook_hangs,

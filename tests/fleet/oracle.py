@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fleet.virtual import LivingCluster
 from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_TAINT
 from fleet.record import LATE, LEAVE_RUNS, FaultSeen, NodeRecord, Record, stamp_of
+from fleet.virtual import LivingCluster
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.incident import incidents_of
+from nodegauge_operator.api.policy import Mode
 from support.api_server import NODES, POLICIES, Body
 
 CLUSTER_BUDGET = "20%"

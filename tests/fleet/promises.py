@@ -6,10 +6,10 @@ Time counts only while runs could be made and judged.
 
 from __future__ import annotations
 
-from fleet.virtual import LivingCluster
 from fleet.machines import FAULTS
 from fleet.oracle import Oracle, expected_at_rest, ours_of
 from fleet.record import LEAVE_RUNS, NodeRecord, Record
+from fleet.virtual import LivingCluster
 from nodegauge_operator.api.policy import Mode
 from support.api_server import NODES
 

@@ -1,27 +1,28 @@
-"""The world that faults happen in: six nodes with strangers' marks, machines that break and are repaired.
+"""The fleet on a real control plane behind a proxy: six nodes with strangers' marks, machines that break and
+are repaired.
 
-Every fault happens while all nodes are being read anew and one machine changes.  The end must be that of the
-same change on a calm day.
+Every fault happens while all nodes are being read anew and three machines change.  The end must be that of
+the same change on a calm day.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import support.results as made
+from fleet.progress import Wrong
 from nodegauge_contract import Result
 from support.cluster_under_test import OURS, ClusterUnderTest, answering, at_work, install_crds, run_of
 from support.taint_history import TaintHistory
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
+from testbed.errors import ApiError, TestbedError
 from testbed.operatorprocess import OperatorProcess
-from testbed.proxy import FaultProxy
+from testbed.proxy import FaultProxy, Rule, When
 from testbed.scripted import create_node
 from testbed.wait import wait_for
 
@@ -46,25 +47,25 @@ FAST = {
     },
     "hysteresis": {"leaveRuns": 1, "dwell": "1s", "enterRuns": 1},
     "budget": {"concurrentProbes": "100%", "gatedNodes": BUDGET, "gatedNodesPerHour": "100%"},
-    "limits": {"notScheduled": "10s", "notStarted": "15s", "notGone": "10s", "overtime": "5s"},
+    "limits": {"notScheduled": "10s", "notStarted": "15s", "notGone": "2s", "overtime": "5s"},
 }
 MOST_SECONDS = 240.0
 """Outer bound of how long it takes until all is as it should be; what it took is printed."""
 
 
-class Wrong(Exception):
-    """Something is not as it should be after a fault; the text says what."""
-
-
 @dataclass
-class World:
-    """A control plane, a proxy before it, an operator behind that, and its nodes."""
+class RealFleet:
+    """A control plane, a proxy before it, an operator behind that, and its nodes.
+
+    `calls`: the operator's through the proxy, as they begin; `answers`: as they end."""
 
     plane: ControlPlane
     proxy: FaultProxy
     rig: ClusterUnderTest
     operator: OperatorProcess
     random: random.Random
+    calls: Rule
+    answers: Rule
     state: str = "good"
     results: dict[str, Result] = field(default_factory=dict)
     expected: dict[str, Object] = field(default_factory=dict)
@@ -87,40 +88,35 @@ class World:
         result = self.results.get(run_of(pod)[1])
         return answering(result)(pod) if result is not None else None
 
+    # -- what is so ------------------------------------------------------------------------------------------
+
     def summary(self) -> Object:
         """Everything that must be equal with and without faults: which of the bad nodes are tainted and which
         are held back may differ, how many of each may not."""
-        nodes = [self.one(name) for name in self.rig.nodes]
-        counts = Counter(taint for node in nodes for taint in node["taints"])
-        kinds = {taint.partition("=")[2].partition(":")[0] for taint in counts}
-        tainted = sum(1 for node in nodes if node["taints"])
-        return {
+        taints = {name: self.rig.taints(name) for name in self.rig.nodes}
+        kinds = {t.partition("=")[2].partition(":")[0] for on_node in taints.values() for t in on_node}
+        tainted = sum(map(bool, taints.values()))
+        summary = {
             "tainted": tainted,
             "causes": sorted(kinds) if tainted < BUDGET else [],
-            "nodes": [{k: v for k, v in node.items() if k != "taints"} for node in nodes],
             "pods": len(self.rig.pods()),
         }
+        return summary | {f"node {n}": self.one(name) for n, name in enumerate(self.rig.nodes)}
 
     def one(self, name: str) -> Object:
-        """One node as schedulers and people see it."""
+        """One node as schedulers and people see it, but for its taints."""
         labels, condition = self.rig.ours(name), self.rig.condition(name)
-        verdict = self.rig.report(name).get("status", {}).get("rawVerdict", "")
         labels.pop(OURS + "health", None)  # fail only where the taint found room
-        return {
-            "labels": labels,
-            "verdict": verdict,
-            "known": condition.get("status") != "Unknown",
-            "taints": self.rig.taints(name),
-        }
+        verdict = self.rig.report(name).get("status", {}).get("rawVerdict", "")
+        return {"labels": labels, "verdict": verdict, "known": condition.get("status") != "Unknown"}
 
     def wrong(self) -> str:
         """What is not as it should be now; empty if all is."""
-        expected = self.expected.get(self.state)
-        now = self.summary()
-        if expected is not None and now != expected:
-            differing = [key for key in now if now[key] != expected[key]]
-            return f"{differing[0]}: {now[differing[0]]}, expected {expected[differing[0]]}"
-        return self.foreign()
+        expected, now = self.expected[self.state], self.summary()
+        differing = [
+            f"{key}: {now[key]}, expected {expected[key]}" for key in now if now[key] != expected[key]
+        ]
+        return "; ".join(differing) or self.foreign()
 
     def foreign(self) -> str:
         """What of a stranger's marks is not there any more; empty if all are."""
@@ -131,17 +127,16 @@ class World:
             for marks, there in zip((FOREIGN_LABEL, FOREIGN_ANNOTATION), kept, strict=True):
                 if not marks.items() <= there.items():
                     return f"{name} lost a stranger's label or annotation: {there}"
-            if FOREIGN_TAINT not in [
-                {k: v for k, v in taint.items() if k != "timeAdded"}
-                for taint in node["spec"].get("taints", [])
-            ]:
-                return f"{name} lost a stranger's taint: {node['spec'].get('taints')}"
+            taints = node["spec"].get("taints", [])
+            if not any(FOREIGN_TAINT.items() <= taint.items() for taint in taints):
+                return f"{name} lost a stranger's taint: {taints}"
         return ""
+
+    # -- nodes -----------------------------------------------------------------------------------------------
 
     def add_node(self) -> None:
         """A machine with strangers' marks."""
-        name = self.rig.add_node(**FOREIGN_LABEL)
-        self.mark(name)
+        self.mark(self.rig.add_node(**FOREIGN_LABEL))
 
     def mark(self, name: str) -> None:
         """Strangers put their taint and annotation on it."""
@@ -156,30 +151,78 @@ class World:
         create_node(self.rig.api, name, labels=labels, boot=f"boot-{self.random.randrange(1000)}")
         self.mark(name)
 
-    def settle(self, *, seconds: float = MOST_SECONDS) -> None:
-        """Wait until all is as it should be, with readings from now on; `Wrong` says what is not."""
-        before = {name: self.rig.last_run(name).get("number", 0) for name in self.rig.nodes}
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def after_calls(self, most: int) -> None:
+        """At a random moment: after up to `most` more calls of the operator, which is to read all nodes."""
         self.ask()
-        last = "no run ended"
+        wanted = len(self.calls.fired) + self.random.randrange(most)
+        until(
+            lambda: len(self.calls.fired) >= wanted,
+            what="calls of the operator",
+            seen=lambda: f"{len(self.calls.fired)} of {wanted}",
+        )
+
+    def numbers(self) -> dict[str, int]:
+        """By node: the number of its last run."""
+        return {name: self.rig.last_run(name).get("number", 0) for name in self.rig.nodes}
+
+    def read_anew(self) -> None:
+        """Wait until every node has been read since now."""
+        before = self.numbers()
+        self.ask()
+
+        def unread() -> list[str]:
+            return [name for name, number in self.numbers().items() if number <= before[name]]
+
+        until(lambda: not unread(), what="a reading of every node", seen=lambda: f"none of {unread()}")
+
+    def settle(self) -> None:
+        """Wait until all is as it should be, with readings from now on; `Wrong` says what is not."""
+        before, last = self.numbers(), "nothing was looked at"
+        self.ask()
 
         def right() -> bool:
             nonlocal last
             try:
-                unread = [n for n in self.rig.nodes if self.rig.last_run(n).get("number", 0) <= before[n]]
+                unread = [name for name, number in self.numbers().items() if number <= before[name]]
                 last = f"not read anew: {unread}" if unread else self.wrong()
             except (ApiError, OSError) as error:
                 last = str(error)
             return not last
 
-        try:
-            wait_for(right, seconds=seconds, what="the end of a calm run")
-        except Exception as error:
-            raise Wrong(last or str(error)) from error
+        until(right, what="the end of a calm run", seen=lambda: last, seconds=MOST_SECONDS)
+
+    def learn(self, state: str) -> None:
+        """What a calm change to this state ends in."""
+        wanted = 0 if state == "good" else BUDGET
+        self.change(state)
+        self.read_anew()
+        now: Object = {}
+
+        def calm() -> bool:
+            nonlocal now
+            now = self.summary()
+            known = all(self.one(name)["known"] for name in self.rig.nodes)
+            return known and (now["pods"], now["tainted"]) == (0, wanted) and not self.foreign()
+
+        until(calm, what=f"{wanted} nodes tainted and no pod left", seen=lambda: f"{now}, {self.foreign()}")
+        self.expected[state] = now
+
+
+def until(
+    reached: Callable[[], object], *, what: str, seen: Callable[[], object], seconds: float = MOST_SECONDS
+) -> None:
+    """Wait until something is so; `Wrong` says what was waited for, and what was seen last."""
+    try:
+        wait_for(reached, seconds=seconds, what=what)
+    except TestbedError as error:
+        raise Wrong(f"{error}: {seen()}") from error
 
 
 @contextlib.contextmanager
-def living(folder: Path, *, seed: int) -> Iterator[World]:
-    """A world in which a calm change to the bad state and back has been seen."""
+def living(folder: Path, *, seed: int) -> Iterator[RealFleet]:
+    """A fleet whose calm change to the bad state and back has been seen."""
     with ControlPlane(folder / "control-plane") as plane, FaultProxy(plane) as proxy:
         api = plane.rest()
         install_crds(api)
@@ -187,47 +230,31 @@ def living(folder: Path, *, seed: int) -> Iterator[World]:
         api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
         plane.await_objects(namespace=namespace)
         rig = ClusterUnderTest(api, namespace=namespace, directory=folder, kubeconfig=proxy.kubeconfig())
-        operator = rig.operator(NODEGAUGE_RELIST_INTERVAL="10s")
-        world = World(plane=plane, proxy=proxy, rig=rig, operator=operator, random=random.Random(seed))
+        fleet = RealFleet(
+            plane=plane,
+            proxy=proxy,
+            rig=rig,
+            operator=rig.operator(NODEGAUGE_RELIST_INTERVAL="5s"),
+            random=random.Random(seed),
+            calls=proxy.on(times=None),
+            answers=proxy.on(times=None, when=When.AFTER),
+        )
         for _ in range(NODES):
-            world.add_node()
+            fleet.add_node()
         rig.add_policy("faults", **FAST)
-        with rig.kubelet(world.answer), operator:
-            world.change("good")
-            learn(world, "good")
-            world.change("bad")
-            learn(world, "bad")
-            world.change("good")
-            world.settle()
-            yield world
-
-
-def learn(world: World, state: str) -> None:
-    """What a calm change to this state ends in."""
-    wanted = 0 if state == "good" else BUDGET
-    before = {name: world.rig.last_run(name).get("number", 0) for name in world.rig.nodes}
-    world.ask()
-    for name, number in before.items():
-        world.rig.wait_run(name, number + 1)
-
-    def calm() -> Object:
-        now = world.summary()
-        known = all(node["known"] for node in now["nodes"])
-        right = known and now["pods"] == 0 and now["tainted"] == wanted and not world.foreign()
-        return now if right else {}
-
-    world.expected[state] = wait_for(
-        calm,
-        seconds=MOST_SECONDS,
-        what=f"{state} machines: {wanted} nodes tainted, no pod left, strangers' marks as they were",
-    )
+        with rig.kubelet(fleet.answer), fleet.operator:
+            fleet.learn("good")
+            fleet.learn("bad")
+            fleet.change("good")
+            fleet.settle()
+            yield fleet
 
 
 @contextlib.contextmanager
-def watched(world: World) -> Iterator[None]:
+def watched(fleet: RealFleet) -> Iterator[None]:
     """Every moment of the nodes' taints; `Wrong` if there were ever more than the budget allows."""
-    prefix = f"node-{world.rig.mark}"
-    with TaintHistory(world.plane.kubeconfig, prefix=prefix) as history:
+    prefix = f"node-{fleet.rig.mark}"
+    with TaintHistory(fleet.plane.kubeconfig, prefix=prefix) as history:
         yield
     worst = max((len(nodes) for nodes, _ in history.moments()), default=0)
     if worst > BUDGET:

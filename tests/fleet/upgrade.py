@@ -1,5 +1,5 @@
-"""`make upgrade`: an earlier commit is installed on real parts, upgraded to this checkout, rolled back, and
-upgraded again, while machines are broken.  Each step prints what is so; the first that is not ends the run.
+"""An earlier commit is installed on real parts, upgraded to this checkout, rolled back, and upgraded again,
+while machines are broken.  Each step prints what is so; the first that is not ends the run.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fleet.progress import Progress, Wrong
 from support.cluster_under_test import OURS, ROOT
 from support.slice import GPU_NODES, NAMESPACE, RELEASE, VALUES, Slice
 from support.taint_history import NODES, TaintHistory
 from testbed.cluster import Testbed
-from testbed.errors import TestbedError
 from testbed.kubelet.images import OTHER_IMAGES
 from testbed.wait import wait_for
 
@@ -35,19 +33,11 @@ ANY_RATE = ("operator.maxGatedNodesPerHour=100%", "policy.spec.budget.gatedNodes
 """Earlier versions know no rate of new taints; under the default a fleet of four gets one an hour."""
 
 
-class Wrong(Exception):
-    """Something is not as it was, or not as it should be."""
-
-
 class Story:
     """One release on its way through the versions."""
 
     def __init__(self, slice_: Slice, *, commit: str) -> None:
-        self._slice, self._commit, self._began = slice_, commit, time.monotonic()
-
-    def say(self, text: str) -> None:
-        """A line with the seconds since the beginning."""
-        print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
+        self._slice, self._commit, self.say = slice_, commit, Progress().say
 
     def tell(self) -> None:
         """All of it; raises `Wrong` or `TestbedError`."""
@@ -76,7 +66,7 @@ class Story:
         left = [node for node in slice_.nodes if slice_.ours(node) or slice_.taints(node)]
         self._check(not left, "uninstalled: no label and no taint is left")
 
-    def _move(self, what: str, act: Any, kept: Object, *, version: str) -> None:
+    def _move(self, what: str, act: Callable[[], None], kept: Object, *, version: str) -> None:
         """Another version takes over; labels, taints, conditions and reports stay, and every node is read."""
         slice_ = self._slice
         before = slice_.operator_pod()["metadata"]["uid"]
@@ -180,30 +170,22 @@ def earlier_values() -> Object:
     return result
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when all is as it should be, 1 if something is not, 130 on Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="make upgrade", description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
     parser.add_argument("--from", dest="commit", required=True, metavar="COMMIT", help="a commit or a tag")
-    commit = parser.parse_args(arguments).commit
-    try:
-        with (
-            checked_out(commit) as before,
-            tempfile.TemporaryDirectory(prefix="nodegauge-up-") as folder,
-        ):
-            os.environ[OTHER_IMAGES] = f"{BEFORE}={before}"
-            with Testbed(Path(folder), nodes={"system-1": None, **GPU_NODES}) as testbed:
-                slice_ = Slice(testbed)
-                slice_.values.write_text(json.dumps(earlier_values()))
-                slice_.chart = before / "charts" / "nodegauge"
-                Story(slice_, commit=commit).tell()
-    except KeyboardInterrupt:
-        return 130
-    except (Wrong, TestbedError, TimeoutError) as error:
-        print(error, flush=True)
-        return 1
-    print(f"upgrade from {commit}, rollback and upgrade again: all is as it should be", flush=True)
+
+
+def run_scenario(chosen: argparse.Namespace) -> int:
+    """0 when all is as it should be."""
+    with (
+        checked_out(chosen.commit) as before,
+        tempfile.TemporaryDirectory(prefix="nodegauge-up-") as folder,
+    ):
+        os.environ[OTHER_IMAGES] = f"{BEFORE}={before}"
+        with Testbed(Path(folder), nodes={"system-1": None, **GPU_NODES}) as testbed:
+            slice_ = Slice(testbed)
+            slice_.values.write_text(json.dumps(earlier_values()))
+            slice_.chart = before / "charts" / "nodegauge"
+            Story(slice_, commit=chosen.commit).tell()
+    print(f"upgrade from {chosen.commit}, rollback and upgrade again: all is as it should be", flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

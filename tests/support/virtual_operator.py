@@ -29,6 +29,8 @@ from support.objects import NOW
 from support.operator import MEASURING, SETTINGS, Watches
 from support.virtual_time import VirtualLoop, run
 
+Seconds = Callable[[], float]
+
 LATENCY, LAG = 0.004, 0.02
 RUN_SECONDS = 5.0
 
@@ -52,7 +54,12 @@ class VirtualProcess:
         cluster.subscribers.append(self._event)
 
     def renew(
-        self, client: FakeClient, settings: Settings, *, clock: Callable[[], float], jitter: Callable[[], float]
+        self,
+        client: FakeClient,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        jitter: Callable[[], float],
     ) -> None:
         """Another process, which knows nothing yet."""
         self.client, self.metrics = client, Metrics()

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from fleet import life as story
 from fleet import process
-from fleet.machines import FAULTS, KINDS, Machine
 from fleet.life import Size, live
+from fleet.machines import FAULTS, KINDS, Machine
 from nodegauge_judge import Answer, History, judge_health
 from nodegauge_operator.api.report import ProbeStatus, unstamp
 from nodegauge_operator.core import gates

@@ -63,9 +63,7 @@ def lived(*, outage: bool) -> Lived:
     """The stories, each on a machine of its own, with or without the outage."""
     result, kinds = Lived(), [k for k in KINDS if not KINDS[k].immune]
     fleet = Fleet()
-    machines = [
-        Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(len(STORIES))
-    ]
+    machines = [Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(len(STORIES))]
 
     def seen(path: str, _: str, body: Body) -> None:
         name = body["metadata"]["name"]

@@ -23,7 +23,7 @@ import trustme
 import yaml
 from aiohttp import web
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 TICKS = os.sysconf("SC_CLK_TCK")
 SERVERS = 2
 

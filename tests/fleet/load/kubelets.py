@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fleet.load import documents, objects
+from fleet.load import objects
 from fleet.load.population import AT_A_TIME, Population, in_flight, pods_path
 from nodegauge_contract import Result
 from nodegauge_operator import names
@@ -60,14 +60,6 @@ class Kubelets:
             await in_flight(new, self._start, at_a_time=AT_A_TIME)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def adopt(self) -> None:
-        """Know all watch pods whose container runs, in whichever of its lives."""
-        for body in await self._bound(names.WATCH_SET):
-            (container,) = body["status"]["containerStatuses"]
-            pod = _WatchPod(body)
-            pod.restarts, pod.started = container["restartCount"], container["state"]["running"]["startedAt"]
-            self._watch[body["spec"]["nodeName"]] = pod
-
     async def _start(self, body: Object) -> None:
         pod = _WatchPod(body)
         pod.started = stamp()
@@ -79,7 +71,7 @@ class Kubelets:
         advance, because it takes milliseconds."""
         self._round += 1
         return {
-            node: documents.message(result, run=self._watch[node].uid, node=node, round_=self._round)
+            node: objects.message(result, run=self._watch[node].uid, node=node, round_=self._round)
             for node in nodes
         }
 
@@ -91,6 +83,17 @@ class Kubelets:
         await asyncio.sleep(RESTART_SECONDS)
         pod.restarts, pod.started = pod.restarts + 1, stamp()
         await self._write(pod.name, objects.running(pod.started, restarts=pod.restarts, before=end))
+
+    async def at_rate(self, messages: Mapping[str, str], *, rate: float) -> float:
+        """End each node's container with its message, `rate` a second, whether or not the operator keeps up;
+        the rate that was reached.  Returns when each of them runs again."""
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number, (node, message) in enumerate(messages.items()):
+                await asyncio.sleep(started + number / rate - time.monotonic())
+                group.create_task(self.end(node, message))
+            seconds = time.monotonic() - started
+        return len(messages) / seconds
 
     def pods_of(self) -> dict[str, str]:
         """From watch pod to node."""
@@ -112,7 +115,7 @@ class Kubelets:
     async def _serve(self, body: Object, result: Result) -> None:
         name, node, at = body["metadata"]["name"], body["spec"]["nodeName"], stamp()
         await self._write(name, objects.running(at))
-        text = documents.message(result, run=names.run_of_pod(name), node=node, round_=self._round)
+        text = objects.message(result, run=names.run_of_pod(name), node=node, round_=self._round)
         end = objects.end_of(text, pod=name, restarts=0, started=at, at=stamp())
         await self._write(name, objects.ended(end, restarts=0, phase="Succeeded"))
 

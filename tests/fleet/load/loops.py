@@ -8,24 +8,30 @@ and those of a result that shows the same: patch the report's status.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from msgspec import to_builtins
 
-from fleet.load import documents, objects
-from fleet.load.figures import CHANGED, SAME, Cost
+from fleet.load import objects
+from fleet.load.figures import CHANGED, SAME, Cost, Relist
 from fleet.load.population import in_flight
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import ReportStatus
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.kind import AfterRun
-from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client
+from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client, connect
 from nodegauge_operator.kube.errors import NotFound
 from nodegauge_operator.kube.reports import difference, without_nulls
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.resync import list_all
+from nodegauge_operator.reconcile.watch_sets import WatchPods
+from testbed.controlplane import ControlPlane
 
 Object = dict[str, Any]
 Call = tuple[str, str, Object, str]
@@ -51,7 +57,7 @@ class BareLoop:
     async def run(self, nodes: Sequence[NodeView], *, mark: str) -> dict[str, Cost]:
         """Both kinds on every node.  The reports are made before and deleted after, untimed."""
         await self._delete(nodes, mark)
-        machines = [documents.h100(), documents.other_boards(), documents.other_boards()]
+        machines = [objects.h100(), objects.other_boards(), objects.other_boards()]
         first, changed, same = objects.statuses(nodes[0], machines, policy=self._policy, now=time.time())
         before = [_plain(first.status), _plain(changed.status)]
         for node in nodes:
@@ -153,3 +159,40 @@ def _event(node: NodeView, note: str, mark: str) -> Object:
         "reportingInstance": "loadtest",
         "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
     }
+
+
+_SIZES = re.compile(r"^apiserver_response_sizes_sum\{(?P<labels>.*)\} (?P<value>\S+)$", re.MULTILINE)
+_RESOURCE = re.compile(r'(?:^|,)resource="(?P<resource>[^"]+)"')
+
+
+async def relist(plane: ControlPlane, *, namespace: str) -> Relist:
+    """A full list when nothing was missed: the operator's own code, a second time on the same cache.
+    Bytes are the API server's own count of its answers (`apiserver_response_sizes`)."""
+    client = await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)})
+    cache = Cache()
+    watch_pods = WatchPods(cache)
+    try:
+        await list_all(client, cache, namespace=namespace, node_selector="", watch_pods=watch_pods)
+        before = _sizes(plane)
+        started, cpu = time.monotonic(), time.process_time()
+        await list_all(client, cache, namespace=namespace, node_selector="", watch_pods=watch_pods)
+        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+    finally:
+        await client.close()
+    sizes = {resource: count - before[resource] for resource, count in _sizes(plane).items()}
+    listed = {resource: count for resource, count in sizes.items() if resource in LISTED}
+    return Relist(bytes=dict(sorted(listed.items(), key=lambda item: -item[1])), seconds=seconds, cpu=cpu)
+
+
+LISTED = ("nodes", "pods", "nodereports", "gpuvalidationpolicies")
+
+
+def _sizes(plane: ControlPlane) -> Mapping[str, int]:
+    """Bytes of answers so far, by resource."""
+    text = str(plane.rest().get("/metrics")["message"])
+    result: Counter[str] = Counter()
+    for match in _SIZES.finditer(text):
+        resource = _RESOURCE.search(match["labels"])
+        if resource is not None:
+            result[resource["resource"]] += int(float(match["value"]))
+    return result

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
-
-import yaml
 
 from fleet.load import objects
 from nodegauge_operator import names
@@ -18,6 +16,8 @@ from nodegauge_operator.api.policy import Policy, parse
 from nodegauge_operator.core.model import NodeView, node_view
 from nodegauge_operator.kube.client import STRATEGIC, Client
 from nodegauge_operator.kube.errors import NotFound, Unavailable
+from support.cluster_under_test import CRDS as CRDS_PATH
+from support.cluster_under_test import crds
 from testbed.errors import TestbedError
 from testbed.scripted import stamp
 
@@ -30,7 +30,6 @@ QUIET_SECONDS = 300.0
 QUIET_WRITES = 20
 """Writes a second below which nobody is at work any more: leases and the like go on for ever."""
 SERVED_SECONDS = 30.0
-CRDS_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES_PATH = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 
 
@@ -70,10 +69,10 @@ class Population:
                 await asyncio.sleep(0.2 * attempt)
         return await self._client.call(method, path, **how)
 
-    async def install(self, crds: Sequence[str]) -> Policy:
-        """The CRDs (YAML texts), once they are served, and the policy."""
-        for text in crds:
-            await self.call("POST", CRDS_PATH, body=yaml.safe_load(text))
+    async def install(self) -> Policy:
+        """The CRDs, once they are served, and the policy."""
+        for crd in crds():
+            await self.call("POST", CRDS_PATH, body=crd)
         until = time.monotonic() + SERVED_SECONDS
         while True:
             try:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
-from fleet.load import clones, copying, documents, loops, objects, pace, relist
-from fleet.load.cores import cpu_of, pin
+from fleet.load import loops, objects
 from fleet.load.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Start, Steady, latency_of
 from fleet.load.kubelets import Kubelets
-from fleet.load.measured import Defaults, Measured, Options, top
+from fleet.load.measured import Defaults, Measured, Options, cpu_of, pin, top
 from fleet.load.population import Population, in_flight
-from fleet.load.steady import SteadyState
-from fleet.load.writes import Record, Write, kinds, latencies
+from fleet.load.writes import Record, Write, by_whom, kinds, latencies
 from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
@@ -32,9 +30,8 @@ Say = Callable[[str], None]
 
 NAMESPACE = "nodegauge"
 CONTROLLERS = "kube-controller-manager"
-BARE_NODES = clones.SEEDS // 2
-"""Of the bare loop at most, before and after the operator: longer would not be truer.  It leaves labels on
-them, so the others are copied."""
+BARE_NODES = 50
+"""Of the bare loop at most, before and after the operator: longer would not be truer."""
 BATCH = 500
 """Results of a phase at most."""
 RATE, ROLL_OUT_RATE = 50.0, 100.0
@@ -44,6 +41,8 @@ RACK = 72
 RUNS = 100
 """Pods of single runs."""
 STEADY_SECONDS = 120.0
+HEARTBEAT_SECONDS = 300.0
+"""A kubelet's nodeStatusReportFrequency: it writes the node's status as seldom as that if nothing changes."""
 IDLE_SECONDS = 10.0
 START_SECONDS, START_SECONDS_PER_NODE = 300.0, 0.03
 SETTLE_SECONDS = 120.0
@@ -74,7 +73,6 @@ class Stage:
         self._count = count
         self._defaults = defaults
         self._cores = options.cores
-        self._copies = options.copies and count > clones.SEEDS
         self._say = say
         self._population = Population(client)
         self._kubelets = Kubelets(self._population, NAMESPACE)
@@ -89,32 +87,30 @@ class Stage:
             options=options,
         )
 
-    async def run(self, crds: Sequence[str]) -> Figures:
+    async def run(self) -> Figures:
         """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
         for pid in self._server_pids():
             pin(pid, self._cores.server)
-        policy = await self._population.install(crds)
+        policy = await self._population.install()
         await self._population.namespace(NAMESPACE)
         every = [f"gpu-{number:05d}" for number in range(self._count)]
         few = every[:BATCH]
-        nodes, size = await self._fill(every[: clones.SEEDS] if self._copies else every)
+        nodes, size = await self._fill(every)
         bare = await self._bare(policy, nodes, mark="before")
         try:
             roll_out = await self._roll_out([node.name for node in nodes])
-            start = await self._restart(copies=every[len(nodes) :])
+            start = await self._restart()
             watch, pods = {}, {}
             with self._alone():
-                watch[CHANGED], paced = await self._batch(few, documents.other_boards(), rate=RATE)
-                watch[SAME], _ = await self._batch(few, documents.other_boards(), rate=RATE)
+                watch[CHANGED], paced = await self._batch(few, objects.other_boards(), rate=RATE)
+                watch[SAME], _ = await self._batch(few, objects.other_boards(), rate=RATE)
                 rack = await self._rack(every[-RACK:])
             assert paced is not None, "another machine than in the roll-out"
-            if not self._copies:
-                pods[SAME] = await self._runs(every[-RUNS:])
+            pods[SAME] = await self._runs(every[-RUNS:])
             with self._alone():
-                await self._batch(few, documents.dgx2(), rate=RATE)
-                watch[SAME_16], _ = await self._batch(few, documents.dgx2(), rate=RATE)
-            if not self._copies:
-                pods[SAME_16] = await self._runs(few[:RUNS], request="2")
+                await self._batch(few, objects.dgx2(), rate=RATE)
+                watch[SAME_16], _ = await self._batch(few, objects.dgx2(), rate=RATE)
+            pods[SAME_16] = await self._runs(few[:RUNS], request="2")
             steady = await self._steady(every, interval=policy.interval_of(names.PROBE_HEALTH))
             self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
             await asyncio.sleep(IDLE_SECONDS)
@@ -123,7 +119,7 @@ class Stage:
             self._operator.stop()
         finally:
             self._operator.kill()
-        listed = await relist.measure(self._plane, namespace=NAMESPACE)
+        listed = await loops.relist(self._plane, namespace=NAMESPACE)
         self._say(f"a full list: {listed}")
         after = await self._bare(policy, nodes, mark="after")
         return Figures(
@@ -144,8 +140,7 @@ class Stage:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
-        stopped = self._cores.enough or not self._plane.runs(CONTROLLERS)
-        return contextlib.nullcontext() if stopped else self._plane.frozen(CONTROLLERS)
+        return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)
 
     async def _fill(self, wanted: Sequence[str]) -> tuple[list[NodeView], float]:
         self._say(f"creating {len(wanted):,} nodes")
@@ -179,18 +174,16 @@ class Stage:
         await self._population.quiet()
         self._say(f"{len(every):,} watch containers run; each reports for the first time")
         with self._alone():
-            cost, _ = await self._batch(every, documents.h100(), rate=ROLL_OUT_RATE)
+            cost, _ = await self._batch(every, objects.h100(), rate=ROLL_OUT_RATE)
         node = await kube_nodes.get(self._client, every[-1])
         if node.labels.get(names.LABEL_NVLINK_GBPS) != "450":
             raise TestbedError(f"node {every[-1]} has other labels than its hardware demands: {node.labels}")
         return cost
 
-    async def _restart(self, *, copies: Sequence[str]) -> Start:
-        """A new start of the operator, with these nodes as copies of those that there are."""
+    async def _restart(self) -> Start:
+        """A new start of the operator, on the fleet at work."""
         await self._population.quiet()
         self._operator.stop()
-        if copies:
-            await self._copy(copies)
         self._record.mark()
         within = START_SECONDS + START_SECONDS_PER_NODE * self._count
         listed, _ = await self._operator.start(within=within)
@@ -199,22 +192,9 @@ class Stage:
         calm, calm_cpu = await self._operator.calm()
         writes = kinds((one for one in self._of(ADMIN) if one.resource.startswith(OF_NODES)), per=1)
         self._say(f"idle after {calm:.1f} s and {calm_cpu:.1f} s more; writes of nodes meanwhile: {writes}")
-        if copies and writes:
-            raise TestbedError(f"the operator does not take the copies for nodes at rest: {writes}")
         await self._population.quiet()
         await self._operator.profile()
         return Start(listed=listed, cpu=cpu, calm=calm, calm_cpu=calm_cpu)
-
-    async def _copy(self, copies: Sequence[str]) -> None:
-        seeds = list(self._machines)[BARE_NODES:]
-        self._say(f"copying {len(seeds)} nodes until there are {self._count:,}; no scheduler, no controllers")
-        filled = await copying.fill(
-            self._plane, self._population, seeds=seeds, wanted=copies, count=self._count, namespace=NAMESPACE
-        )
-        self._say(f"the API server shows {self._count:,} nodes, pods, reports and evidence: {filled:.0f} s")
-        pin(self._plane.pid(APISERVER), self._cores.server)
-        await self._kubelets.adopt()
-        self._machines.update(dict.fromkeys(copies, documents.h100()))
 
     async def _batch(
         self, nodes: Sequence[str], machine: Result, *, rate: float
@@ -226,7 +206,7 @@ class Stage:
         self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second, with {what} each")
         self._record.mark()
         cost_of = self._meter()
-        offered = await pace.at_rate(self._kubelets, messages, rate=rate)
+        offered = await self._kubelets.at_rate(messages, rate=rate)
         await self._judged(nodes, changed)
         cost = cost_of(len(nodes))
         self._machines.update(dict.fromkeys(nodes, machine))
@@ -259,10 +239,10 @@ class Stage:
     async def _rack(self, nodes: Sequence[str]) -> Latency:
         """All containers of a rack end at once, with another machine each."""
         last = self._machines[nodes[0]]
-        machine = documents.h100() if last is not documents.h100() else documents.other_boards()
+        machine = objects.h100() if last is not objects.h100() else objects.other_boards()
         messages = self._kubelets.messages(nodes, machine)
         self._record.mark()
-        await pace.at_once(self._kubelets, messages)
+        await self._kubelets.at_rate(messages, rate=float("inf"))
         await self._judged(nodes, set(nodes))
         self._machines.update(dict.fromkeys(nodes, machine))
         latency = self._latency()
@@ -299,19 +279,40 @@ class Stage:
         await self._population.call("PATCH", path, body=body, content_type="application/merge-patch+json")
 
     async def _steady(self, every: Sequence[str], *, interval: float) -> Steady:
-        times = pace.arrivals(rate=self._count / interval, seconds=STEADY_SECONDS)
+        """Each node reports once an interval, at random moments, and its machine does not change."""
+        chance, times = random.Random(1), [0.0]
+        while times[-1] < STEADY_SECONDS:
+            times.append(times[-1] + chance.expovariate(self._count / interval))
+        ends = [(at, chance.choice(every)) for at in times[1:-1]]
+        messages = [self._kubelets.messages([node], self._machines[node])[node] for _, node in ends]
         await self._population.quiet()
         self._say(
-            f"steady state for {STEADY_SECONDS:.0f} s: {len(times)} reports, one per node in {interval:g} s"
+            f"steady state for {STEADY_SECONDS:.0f} s: {len(ends)} reports, one per node in {interval:g} s"
         )
-        state = SteadyState(self._population, self._kubelets, record=self._record, operator=self._operator)
-        controllers = self._plane.runs(CONTROLLERS)
-        steady = await state.run(
-            every, self._machines, times=times, seconds=STEADY_SECONDS, controllers=controllers
-        )
+        self._record.mark()
+        began, cpu = time.monotonic(), self._operator.cpu()
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(self._heartbeats(every))
+            for (at, node), message in zip(ends, messages, strict=True):
+                await asyncio.sleep(began + at - time.monotonic())
+                group.create_task(self._kubelets.end(node, message))
+            await asyncio.sleep(began + STEADY_SECONDS - time.monotonic())
+            beating.cancel()
+        took, cpu = time.monotonic() - began, self._operator.cpu() - cpu
+        writes = [w for w in self._record.since_mark() if w.kind != "patch nodes/status" or w.user == ADMIN]
+        counted = by_whom(writes, {KUBELET: "kubelets", ADMIN: "operator"}, others="controllers")
+        each = {who: kinds(of, per=took) for who, of in counted.items()}
+        steady = Steady(seconds=took, reports=len(ends) / took, writes=each, cpu=cpu / took)
         self._say(f"{steady.total:.2f} writes a second, {100 * steady.cpu:.1f} % of a core: {steady}")
         await self._show_profile("steady state")
         return steady
+
+    async def _heartbeats(self, every: Sequence[str]) -> None:
+        """Until cancelled, as kubelets do."""
+        began = time.monotonic()
+        for beat in range(1_000_000):
+            await asyncio.sleep(began + beat * HEARTBEAT_SECONDS / len(every) - time.monotonic())
+            await self._population.heartbeat(every[beat % len(every)])
 
     async def _judged(self, nodes: Sequence[str], changed: set[str]) -> None:
         """Until the operator has judged a result of each of these nodes, and has nothing left to write."""
@@ -345,8 +346,3 @@ class Stage:
         samples = await self._operator.profile()
         if samples is not None:
             self._say(f"profile ({what}): {top(samples)}")
-
-
-def crds(folder: Path) -> list[str]:
-    """The texts of the CRDs of this checkout."""
-    return [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.yaml"))]

@@ -1,4 +1,4 @@
-"""`python -m loadtest`: one line per phase, one table at the end; everything it starts ends with it."""
+"""Measure the operator against a bare loop, on a real API server: a line per phase, a table at the end."""
 
 from __future__ import annotations
 
@@ -6,41 +6,23 @@ import argparse
 import asyncio
 import os
 import shutil
-import signal
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from fleet.load import stage, validation
-from fleet.load.cores import split
 from fleet.load.figures import Figures, summary
-from fleet.load.measured import Defaults, Options, chart_defaults
+from fleet.load.measured import Defaults, Options, chart_defaults, split
+from fleet.progress import Progress
 from nodegauge_operator.kube.client import connect
 from nodegauge_operator.kube.errors import KubeError
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
-from testbed.operatorprocess import CHECKOUT
 
 SIZES = (100, 1_000, 5_000)
-LARGEST = 20_000
-COPIES_ABOVE = 5_000
-"""Above this size most nodes are copies: to fill the cluster in the real way takes longer than an hour."""
-
-
-class Clock:
-    """Lines of progress with the time since the start."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """One line, at once."""
-        print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
+LARGEST = 5_000
+"""The most that Kubernetes itself is tested with."""
 
 
 def sizes(text: str) -> list[int]:
@@ -56,7 +38,7 @@ def sizes(text: str) -> list[int]:
 
 def run(wanted: Sequence[int], directory: Path, options: Options) -> None:
     """All sizes, each on a control plane of its own below `directory`."""
-    clock, defaults = Clock(), chart_defaults()
+    clock, defaults = Progress(), chart_defaults()
     print("nodegauge load test: a real control plane, and nodes without kubelets.")
     print(
         f"This machine: {os.cpu_count()} cores, {os.getloadavg()[0]:.1f} load average before the start.\n"
@@ -80,13 +62,13 @@ def run(wanted: Sequence[int], directory: Path, options: Options) -> None:
     print("Absolute numbers are of this machine, and of what else it did meanwhile.")
 
 
-def one_size(count: int, directory: Path, *, defaults: Defaults, options: Options, clock: Clock) -> Figures:
+def one_size(
+    count: int, directory: Path, *, defaults: Defaults, options: Options, clock: Progress
+) -> Figures:
     """One size on a fresh control plane; its data is removed afterwards."""
 
     def say(text: str) -> None:
         clock.say(f"{count:,} nodes: {text}")
-
-    options = replace(options, copies=options.copies or count > COPIES_ABOVE)
 
     say("starting a control plane")
     with ControlPlane(directory) as plane:
@@ -101,20 +83,13 @@ async def _measure(
     client = await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)})
     try:
         scene = stage.Stage(plane, client, count=count, defaults=defaults, options=options, say=say)
-        return await scene.run(stage.crds(CHECKOUT / "crds"))
+        return await scene.run()
     finally:
         await client.close()
 
 
-def _interrupted(signum: int, _: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(signum).name)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when everything was measured, 1 with the reason if not, 130 on Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        prog="make loadtest", description="Measure the operator against a bare loop, on a real API server."
-    )
+def options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
     parser.add_argument(
         "--nodes", type=sizes, default=list(SIZES), metavar="N,N", help="sizes (default: 100,1000,5000)"
     )
@@ -127,35 +102,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--limited", action="store_true", help="leave the operator the chart's limit of its API calls"
     )
-    parser.add_argument(
-        "--copies", action="store_true", help="fill a smaller cluster, too, with copies of 100 nodes"
-    )
     parser.add_argument("--quick", action="store_true", help="100 nodes only, about four minutes")
-    options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupted)
-    signal.signal(signal.SIGINT, _interrupted)  # a shell's background job inherits it as ignored
+
+
+def run_scenario(chosen: argparse.Namespace) -> int:
+    """0 when everything was measured; files stay only after a failure."""
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-loadtest-"))
     try:
-        if options.nccl:
+        if chosen.nccl:
             print(f"\n{validation.summary(validation.measure(directory))}")
         else:
             own = Options(
-                cores=split(os.sched_getaffinity(0)),
-                limited=options.limited,
-                profile=options.profile,
-                copies=options.copies,
+                cores=split(os.sched_getaffinity(0)), limited=chosen.limited, profile=chosen.profile
             )
-            run([100] if options.quick else options.nodes, directory, own)
+            run([100] if chosen.quick else chosen.nodes, directory, own)
     except (TestbedError, KubeError) as error:
-        print(f"\nloadtest failed: {error}\nLogs are in {directory}", file=sys.stderr)
-        return 1
+        raise TestbedError(f"loadtest failed: {error}\nLogs are in {directory}") from error
     except KeyboardInterrupt:
-        print("\ninterrupted: everything that was started has been ended", file=sys.stderr)
         shutil.rmtree(directory, ignore_errors=True)
-        return 130
+        raise
     shutil.rmtree(directory, ignore_errors=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
