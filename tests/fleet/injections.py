@@ -23,7 +23,7 @@ STORM = 0.5
 """Share of the calls that a storm hits."""
 CALLS = 20
 """A fault of calls lasts until it has hit so many, which are several for each node."""
-READS = 4
+READS = 6
 """The same for a fault of reads alone, which the operator makes seldom."""
 PODS = 2 * 6
 """A fault of pods lasts until it has hit so many: two of each node."""
@@ -126,6 +126,15 @@ def _acting(
 def _storm(status: int, reason: str, *, headers: dict[str, str] | None = None, **which: Any) -> Injection:
     refuse = Refuse(status=status, reason=reason, message="injected", headers=headers or {})
     return lambda fleet: _acting(fleet, lambda *_: refuse, share=STORM, **which)
+
+
+@contextlib.contextmanager
+def reads_expired(fleet: RealFleet) -> Iterator[None]:
+    """Half of the reads are expired, and every watch has to begin anew."""
+    with _storm(410, "Expired", methods=("GET",), times=READS)(fleet):
+        fleet.proxy.pause()
+        fleet.proxy.resume()
+        yield
 
 
 def slow_answers(fleet: RealFleet) -> contextlib.AbstractContextManager[None]:
@@ -347,7 +356,7 @@ INJECTIONS: dict[str, Injection] = {
     "watches silent": _watches(Watches.SILENT),
     "watches cut every 100 ms": _watches(Watches.CUT),
     "409 storm": _storm(409, "Conflict", methods=WRITES),
-    "410 storm": _storm(410, "Expired", methods=("GET",), times=READS),
+    "410 storm": reads_expired,
     "429 storm, Retry-After": _storm(429, "TooManyRequests", headers={"Retry-After": "1"}),
     "500 storm": _storm(500, "InternalError"),
     "503 storm": _storm(503, "ServiceUnavailable"),

@@ -16,9 +16,7 @@ NOW = 1_800_000_000.0
 def write(name: str, at: float, *, kind: str = "patch nodes", code: int = 200) -> Write:
     """One answered write."""
     verb, resource = kind.split()
-    return Write(
-        user="operator", verb=verb, resource=resource, name=name, code=code, received=at - 0.5, at=at
-    )
+    return Write(user="operator", verb=verb, resource=resource, name=name, code=code, at=at)
 
 
 def a_node() -> NodeView:

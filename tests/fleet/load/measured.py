@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
-import signal
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,9 +29,6 @@ regular looks to do.  So long is waited for that."""
 
 ENOUGH = 4
 """Cores from which everybody can have some of their own."""
-PROFILE_SECONDS = 5.0
-SAMPLED = Path(__file__).with_name("sampled.py")
-TOP = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +91,10 @@ def listed(cores: frozenset[int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to run the operator.  `limited`: with the chart's limit of API calls; `profile`: sample where its
-    CPU time goes."""
+    """How to run the operator.  `limited`: with the chart's limit of API calls."""
 
     cores: Cores
     limited: bool = False
-    profile: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,14 +133,11 @@ class Measured:
         calls = {"NODEGAUGE_API_RATE": str(RATE), "NODEGAUGE_API_BURST": str(BURST)}
         if options.limited:
             calls = {"NODEGAUGE_API_RATE": f"{defaults.rate:g}", "NODEGAUGE_API_BURST": f"{defaults.burst}"}
-        self._profile = directory / "profile.json" if options.profile else None
-        program = [] if self._profile is None else [sys.executable, "-P", str(SAMPLED), str(self._profile)]
         self._process = OperatorProcess(
             kubeconfig=kubeconfig,
             namespace=namespace,
             directory=directory,
             environment={**defaults.environment, **calls},
-            program=program,
         )
         self._cores = options.cores
 
@@ -191,21 +180,6 @@ class Measured:
         ran, waited, _ = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
         return (int(ran) + int(waited)) / 1e9
 
-    async def profile(self) -> Mapping[str, Mapping[str, int]] | None:
-        """Samples by function since the last call, `own` and `cumulative`; None without `--profile`."""
-        if self._profile is None:
-            return None
-        self._profile.unlink(missing_ok=True)
-        os.kill(self._process.pid, signal.SIGUSR1)
-        until = time.monotonic() + PROFILE_SECONDS
-        while not self._profile.exists():
-            self.alive()
-            if time.monotonic() > until:
-                raise TestbedError(f"no profile of the operator after {PROFILE_SECONDS:.0f} s")
-            await asyncio.sleep(LOOK_SECONDS)
-        samples: dict[str, dict[str, int]] = json.loads(self._profile.read_text())
-        return samples
-
     def memory(self) -> tuple[float, float]:
         """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -221,13 +195,3 @@ class Measured:
     def kill(self) -> None:
         """At once, if it still runs."""
         self._process.kill()
-
-
-def top(samples: Mapping[str, Mapping[str, int]]) -> str:
-    """The functions with most samples: a table of shares in per cent, own and with what they call."""
-    count = sum(samples["own"].values()) or 1
-    lines = [f"{count} samples of the operator's CPU time, 5 ms each"]
-    for kind, what in (("own", "in the function itself"), ("cumulative", "with what it calls")):
-        ranked = sorted(samples[kind].items(), key=lambda item: -item[1])[:TOP]
-        lines += ["", f"  {what}:", *(f"  {100 * n / count:5.1f} %  {name}" for name, n in ranked)]
-    return "\n".join(lines)

@@ -43,6 +43,7 @@ IMAGE = "nodegauge/probe:loadtest"
 IMAGES = 50
 CPU_FLAGS = [f"AVX512F{number:02d}" for number in range(32)]
 """As many, and as long, as node-feature-discovery finds; their names do not matter."""
+LABELS = 28
 
 
 def node_body(name: str, *, labels: Mapping[str, str]) -> Object:
@@ -71,74 +72,28 @@ def node_body(name: str, *, labels: Mapping[str, str]) -> Object:
 
 
 def _labels(name: str) -> dict[str, str]:
+    """As many as node-feature-discovery and GPU feature discovery set, as long as theirs."""
     features = {f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in CPU_FLAGS}
-    return features | {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/arch": "amd64",
-        "kubernetes.io/os": "linux",
-        "node.kubernetes.io/instance-type": "gpu-8x-h100",
-        "topology.kubernetes.io/region": "region-1",
-        "topology.kubernetes.io/zone": "region-1-a",
-        "feature.node.kubernetes.io/kernel-version.full": "6.8.0-52-generic",
-        "feature.node.kubernetes.io/kernel-version.major": "6",
-        "feature.node.kubernetes.io/memory-numa": "true",
-        "feature.node.kubernetes.io/network-sriov.capable": "true",
-        "feature.node.kubernetes.io/pci-10de.present": "true",
-        "feature.node.kubernetes.io/pci-15b3.present": "true",
-        "feature.node.kubernetes.io/system-os_release.ID": "ubuntu",
-        "feature.node.kubernetes.io/system-os_release.VERSION_ID": "24.04",
-        "nvidia.com/cuda.driver.major": "550",
-        "nvidia.com/cuda.runtime.major": "12",
-        "nvidia.com/gfd.timestamp": "1763712000",
-        "nvidia.com/gpu.compute.major": "9",
-        "nvidia.com/gpu.compute.minor": "0",
-        "nvidia.com/gpu.count": "8",
-        "nvidia.com/gpu.family": "hopper",
-        "nvidia.com/gpu.machine": "8x-SXM",
-        "nvidia.com/gpu.memory": "81559",
-        "nvidia.com/gpu.present": "true",
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-        "nvidia.com/mig.capable": "true",
-        "nvidia.com/mig.strategy": "single",
-    }
+    gpus = {f"nvidia.com/gpu.feature-{number:02d}": "NVIDIA-H100-80GB" for number in range(LABELS)}
+    return features | gpus | {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
 
 
 def _annotations() -> dict[str, str]:
-    features = ",".join(f"cpu-cpuid.{flag}" for flag in CPU_FLAGS)
-    return {
-        "nfd.node.kubernetes.io/feature-labels": features,
-        "node.alpha.kubernetes.io/ttl": "0",
-        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
-        "csi.volume.kubernetes.io/nodeid": '{"block.csi.example.com":"i-0123456789abcdef0"}',
-    }
+    return {"nfd.node.kubernetes.io/feature-labels": ",".join(f"cpu-cpuid.{flag}" for flag in CPU_FLAGS)}
 
 
 def _conditions() -> list[Object]:
     at = "2026-11-01T08:00:00Z"
+    times = {"lastHeartbeatTime": at, "lastTransitionTime": at}
     network = ("NetworkUnavailable", "False", "CiliumIsUp", "Cilium is running on this node")
-    return [
-        {
-            "type": kind,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastHeartbeatTime": at,
-            "lastTransitionTime": at,
-        }
-        for kind, status, reason, message in (*HEALTHY, network)
-    ]
-
-
-def machine_ids(name: str) -> tuple[str, str]:
-    """Ids of a node's machine, that no other has: of its operating system, and of its board."""
-    return _hex(name, 32), _hex(name + "-system", 32)
+    fields = ("type", "status", "reason", "message")
+    return [dict(zip(fields, one, strict=True)) | times for one in (*HEALTHY, network)]
 
 
 def _node_info(name: str) -> Object:
-    machine, board = machine_ids(name)
     return {
-        "machineID": machine,
-        "systemUUID": board,
+        "machineID": _hex(name, 32),
+        "systemUUID": _hex(name + "-system", 32),
         "bootID": str(h100().host.boot_id),
         "kernelVersion": "6.8.0-52-generic",
         "osImage": "Ubuntu 24.04.2 LTS",
@@ -199,13 +154,8 @@ def end_of(message: str, *, pod: str, restarts: int, started: str, at: str) -> O
         "message": message,
         "startedAt": started,
         "finishedAt": at,
-        "containerID": f"containerd://{container_id(pod, restarts=restarts)}",
+        "containerID": f"containerd://{_hex(f'{pod}/{restarts}', 64)}",
     }
-
-
-def container_id(pod: str, *, restarts: int) -> str:
-    """Of this life of the pod's container."""
-    return _hex(f"{pod}/{restarts}", 64)
 
 
 def _status(phase: str, at: str, container: Object) -> Object:
@@ -288,13 +238,8 @@ def message(result: Result, *, run: str, node: str, round_: int = 0) -> str:
     boottime = result.host.boottime_ms
     assert isinstance(boottime, int)
     host = replace(result.host, boottime_ms=boottime + round_ * 900_000)
-    gpus = boards(result, node)
+    gpus = [_board(gpu, node) for gpu in result.gpus]
     return encode_message(replace(result, run=run, node=node, host=host, gpus=gpus))
-
-
-def boards(result: Result, node: str) -> list[Gpu]:
-    """The GPUs of this machine on this node: boards that no other node has."""
-    return [_board(gpu, node) for gpu in result.gpus]
 
 
 def _board(gpu: Gpu, node: str) -> Gpu:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet.load import stage, validation
+from fleet.load import stage
 from fleet.load.figures import Figures, summary
 from fleet.load.measured import Defaults, Options, chart_defaults, split
 from fleet.progress import Progress
@@ -94,12 +94,6 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--nodes", type=sizes, default=list(SIZES), metavar="N,N", help="sizes (default: 100,1000,5000)"
     )
     parser.add_argument(
-        "--nccl", action="store_true", help="measure only the cost of a validation next to NCCL"
-    )
-    parser.add_argument(
-        "--profile", action="store_true", help="show where the operator's CPU time goes, phase by phase"
-    )
-    parser.add_argument(
         "--limited", action="store_true", help="leave the operator the chart's limit of its API calls"
     )
     parser.add_argument("--quick", action="store_true", help="100 nodes only, about four minutes")
@@ -109,13 +103,8 @@ def run_scenario(chosen: argparse.Namespace) -> int:
     """0 when everything was measured; files stay only after a failure."""
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-loadtest-"))
     try:
-        if chosen.nccl:
-            print(f"\n{validation.summary(validation.measure(directory))}")
-        else:
-            own = Options(
-                cores=split(os.sched_getaffinity(0)), limited=chosen.limited, profile=chosen.profile
-            )
-            run([100] if chosen.quick else chosen.nodes, directory, own)
+        own = Options(cores=split(os.sched_getaffinity(0)), limited=chosen.limited)
+        run([100] if chosen.quick else chosen.nodes, directory, own)
     except (TestbedError, KubeError) as error:
         raise TestbedError(f"loadtest failed: {error}\nLogs are in {directory}") from error
     except KeyboardInterrupt:

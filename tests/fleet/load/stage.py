@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from fleet.load import loops, objects
 from fleet.load.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Start, Steady, latency_of
 from fleet.load.kubelets import Kubelets
-from fleet.load.measured import Defaults, Measured, Options, cpu_of, pin, top
+from fleet.load.measured import Defaults, Measured, Options, cpu_of, pin
 from fleet.load.population import Population, in_flight
 from fleet.load.writes import Record, Write, by_whom, kinds, latencies
 from nodegauge_contract import Result
@@ -193,7 +193,6 @@ class Stage:
         writes = kinds((one for one in self._of(ADMIN) if one.resource.startswith(OF_NODES)), per=1)
         self._say(f"idle after {calm:.1f} s and {calm_cpu:.1f} s more; writes of nodes meanwhile: {writes}")
         await self._population.quiet()
-        await self._operator.profile()
         return Start(listed=listed, cpu=cpu, calm=calm, calm_cpu=calm_cpu)
 
     async def _batch(
@@ -215,7 +214,6 @@ class Stage:
             f"{offered:.0f} results/s offered; {cost.milliseconds:.1f} ms CPU and "
             f"{cost.writes_per_result:.2f} writes a result{f'; {latency}' if latency else ''}"
         )
-        await self._show_profile(what)
         return cost, latency
 
     def _meter(self) -> Callable[[int], Cost]:
@@ -270,7 +268,6 @@ class Stage:
             await asyncio.gather(serving, return_exceptions=True)
         cost = cost_of(len(nodes))
         self._say(f"{cost.milliseconds:.1f} ms CPU and {cost.writes_per_result:.2f} writes a result")
-        await self._show_profile("pods")
         return cost
 
     async def _ask(self, name: str, request: str) -> None:
@@ -304,7 +301,6 @@ class Stage:
         each = {who: kinds(of, per=took) for who, of in counted.items()}
         steady = Steady(seconds=took, reports=len(ends) / took, writes=each, cpu=cpu / took)
         self._say(f"{steady.total:.2f} writes a second, {100 * steady.cpu:.1f} % of a core: {steady}")
-        await self._show_profile("steady state")
         return steady
 
     async def _heartbeats(self, every: Sequence[str]) -> None:
@@ -341,8 +337,3 @@ class Stage:
 
     def _within(self) -> float:
         return SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
-
-    async def _show_profile(self, what: str) -> None:
-        samples = await self._operator.profile()
-        if samples is not None:
-            self._say(f"profile ({what}): {top(samples)}")

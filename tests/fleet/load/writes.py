@@ -35,7 +35,6 @@ class _Event(Struct, rename="camel"):
     stage: str
     verb: str
     stage_timestamp: str
-    request_received_timestamp: str
     user: _User = _User()
     object_ref: _Target = _Target()
     response_status: _Status = _Status()
@@ -47,7 +46,7 @@ _event = msgspec.json.Decoder(_Event)
 class Write(Struct, frozen=True, kw_only=True):
     """One answered write, `resource` as RBAC names it (`nodes/status`).
 
-    `received`, and `at` when it was answered, in epoch seconds.
+    `at`: when it was answered, in epoch seconds.
     """
 
     user: str
@@ -55,7 +54,6 @@ class Write(Struct, frozen=True, kw_only=True):
     resource: str
     name: str
     code: int
-    received: float
     at: float
 
     @property
@@ -108,7 +106,6 @@ def parse(lines: Iterable[bytes]) -> Iterator[Write]:
             resource="/".join(filter(None, (target.resource, target.subresource))),
             name=target.name,
             code=event.response_status.code,
-            received=_seconds(event.request_received_timestamp),
             at=_seconds(event.stage_timestamp),
         )
 
