@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from fleet.machines import FAULTS, KINDS, NO_FAULT, Machine
 from fleet.virtual import Fleet
-from nodegauge_operator import names
-from support.api_server import NODES, Body
 from support.virtual_operator import VirtualTimeOperator, play
 
 HOUR = 3600.0
@@ -92,18 +90,7 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
     """The day in this mode."""
     day, kinds, fleet = Day(hours=hours), list(KINDS), Fleet()
     machines = [Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(nodes)]
-    waiting: dict[str, tuple[float, str]] = {}
     began = time.monotonic()
-
-    def seen(path: str, kind: str, body: Body) -> None:
-        name = body["metadata"]["name"]
-        if path != NODES or name not in waiting:
-            return
-        since, fault = waiting[name]
-        taints = [t for t in body["spec"].get("taints") or () if t["key"] in names.TAINTS_OF_FAULTS]
-        if any(taint["value"] == FAULTS[fault].cause for taint in taints):
-            day.taints.setdefault(fault, []).append(fleet.seconds() - since)
-            del waiting[name]
 
     def counted(operator: VirtualTimeOperator) -> Counted:
         containers = fleet.containers.values()
@@ -114,22 +101,36 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
         return Counted(pods=pods, reports=reports, writes=Counter(operator.client.log), others=others)
 
     async def story(operator: VirtualTimeOperator) -> None:
-        fleet.subscribers.append(seen)
         await fleet.begin(operator, machines, mode=mode, chance=random.Random(seed))
         operator.loop.call_at(HOUR, lambda: setattr(day, "at_first", counted(operator)))
         shown = asyncio.create_task(_show(mode, hours, began))
         for at, node, fault in _moments(wanted):
             await asyncio.sleep(max(0.0, at - operator.loop.time()))
             fleet.fault(f"node-{node}", fault)
-            if fault:
-                waiting[f"node-{node}"] = (operator.loop.time(), fault)
         await operator.after(max(0.0, hours * HOUR - operator.loop.time()))
         shown.cancel()
-        day.missed, day.counted = len(waiting), counted(operator)
+        day.counted = counted(operator)
 
     play(story, cluster=fleet)
+    for plan in wanted:
+        at = _tainted_at(fleet, plan)
+        if at is None:
+            day.missed += 1
+        else:
+            day.taints.setdefault(plan.fault, []).append(at - plan.at)
     day.seconds = time.monotonic() - began
     return day
+
+
+def _tainted_at(fleet: Fleet, plan: Plan) -> float | None:
+    """When the node took the taint for its fault; None if not before its repair."""
+    span = (plan.at, plan.at + REPAIRED_AFTER)
+    there = [
+        at
+        for at, name, taints in fleet.tainted
+        if name == f"node-{plan.node}" and span[0] <= at < span[1] and FAULTS[plan.fault].taint in taints
+    ]
+    return there[0] if there else None
 
 
 async def _show(mode: str, hours: float, began: float) -> None:

@@ -35,7 +35,21 @@ class Fleet(FakeCluster):
         super().__init__(lambda: NOW + self.seconds())
         self.machines: dict[str, Machine] = {}
         self.containers: dict[str, WatchContainer] = {}
+        self.tainted: list[tuple[float, str, frozenset[str]]] = []
+        """When the taints for faults of which node became which."""
         self._lives: list[asyncio.Task[None]] = []
+        self._taints: dict[str, frozenset[str]] = {}
+        self.subscribers.append(self._note_taints)
+
+    def _note_taints(self, path: str, kind: str, body: Body) -> None:
+        if path != NODES:
+            return
+        name, every = body["metadata"]["name"], body["spec"].get("taints") or ()
+        ours = [taint for taint in every if taint["key"] in names.TAINTS_OF_FAULTS]
+        taints = frozenset(f"{taint['key'].removeprefix(names.PREFIX)}={taint['value']}" for taint in ours)
+        if taints != self._taints.get(name, frozenset()):
+            self._taints[name] = taints
+            self.tainted.append((self.seconds(), name, taints))
 
     def result(self, pod: Body) -> str:
         """What a health probe reads there now."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
 
 from fleet.machines import KINDS, NO_FAULT, Machine
+from fleet.oracle import ours_of
 from fleet.virtual import Fleet
 from nodegauge_operator import names
 from support.api_server import NODES, Body
@@ -53,8 +53,8 @@ class Lived:
     """What nodes carried at the end, and during the outage; nodes for which a health pod was made after it;
     what calm nodes lost at any time."""
 
-    nodes: dict[str, Body] = field(default_factory=dict)
-    meanwhile: dict[str, Body] = field(default_factory=dict)
+    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
+    meanwhile: dict[str, dict[str, str]] = field(default_factory=dict)
     pods: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
@@ -102,28 +102,16 @@ def moments(*, outage: bool) -> list[tuple[float, str, str]]:
     return sorted([*faults, *([(AWAY, "", "away"), (BACK, "", "back")] if outage else [])])
 
 
-def marks(node: Body) -> dict[str, Any]:
-    """Ours on a node."""
-    labels = {
-        k: v
-        for k, v in node["metadata"]["labels"].items()
-        if k.startswith(names.PREFIX) or k == "interconnect"
-    }
-    labels.pop(names.LABEL_VALIDATED_AT, None)
-    taints = [t for t in node["spec"].get("taints") or () if t["key"] in names.TAINTS_OF_FAULTS]
-    conditions = [c for c in node["status"]["conditions"] if c["type"] != "Ready"]
-    return {
-        "labels": labels,
-        "taints": sorted(f"{t['key'].removeprefix(names.PREFIX)}={t['value']}" for t in taints),
-        "condition": [(c["status"], c["reason"]) for c in conditions],
-    }
+def marks(node: Body) -> dict[str, str]:
+    """Ours on a node, but for the time."""
+    return {key: value for key, value in ours_of(node).items() if key != names.LABEL_VALIDATED_AT}
 
 
 def test_an_hour_without_the_api_server_ends_like_a_calm_one() -> None:
     """What stands is tainted, what was repaired is not, no label is lost; only nodes on which something is
     to be confirmed are read by pods, although every regular reading is overdue by then."""
     calm, disturbed = lived(outage=False), lived(outage=True)
-    tainted = {name: node["taints"] for name, node in calm.nodes.items() if node["taints"]}
+    tainted = [name for name, node in calm.nodes.items() if any(key.startswith("taint ") for key in node)]
     standing = [f"node-{n}" for n, story in enumerate(STORIES.values()) if story and story[-1][1]]
     assert sorted(tainted) == sorted(standing)
     assert disturbed.nodes == calm.nodes

@@ -12,8 +12,7 @@ import pytest
 
 from fleet.machines import Machine
 from fleet.virtual import Fleet
-from nodegauge_operator import names
-from support.api_server import NODES, REPORTS, Body
+from support.api_server import REPORTS, Body
 from support.virtual_operator import VirtualTimeOperator, play
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -44,17 +43,10 @@ def lived(*, outage: bool) -> Lived:
 
     async def story(operator: VirtualTimeOperator) -> None:
         loop = operator.loop
-        before = dict.fromkeys(STORIES, False)
 
         def seen(path: str, _: str, body: Body) -> None:
             name = body["metadata"]["name"]
-            if path == NODES:
-                taints = {(t["key"], t["value"]) for t in body["spec"].get("taints") or ()}
-                now = (names.TAINT_UNHEALTHY, "xid") in taints
-                if now != before[name]:
-                    (result.tainted if now else result.lifted)[name].append(loop.time())
-                before[name] = now
-            elif path == REPORTS:
+            if path == REPORTS:
                 for probe in body.get("status", {}).get("probes", []):
                     for finding in probe.get("findings") or ():
                         if count := finding["evidence"].get("count"):
@@ -78,6 +70,8 @@ def lived(*, outage: bool) -> Lived:
         await operator.after(END - loop.time())
 
     play(story, cluster=fleet)
+    for at, name, taints in fleet.tainted:
+        (result.tainted if "unhealthy=xid" in taints else result.lifted)[name].append(at)
     return result
 
 
