@@ -124,13 +124,11 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
 
 def _tainted_at(fleet: Fleet, plan: Plan) -> float | None:
     """When the node took the taint for its fault; None if not before its repair."""
-    span = (plan.at, plan.at + REPAIRED_AFTER)
-    there = [
-        at
-        for at, name, taints in fleet.tainted
-        if name == f"node-{plan.node}" and span[0] <= at < span[1] and FAULTS[plan.fault].taint in taints
-    ]
-    return there[0] if there else None
+    for at, name, taints in fleet.tainted:
+        in_time = plan.at <= at < plan.at + REPAIRED_AFTER
+        if in_time and name == f"node-{plan.node}" and FAULTS[plan.fault].taint in taints:
+            return at
+    return None
 
 
 async def _show(mode: str, hours: float, began: float) -> None:

@@ -23,8 +23,9 @@ import trustme
 import yaml
 from aiohttp import web
 
+from fleet.load.measured import cpu_of, memory_of
+
 TESTS = Path(__file__).resolve().parents[2]
-TICKS = os.sysconf("SC_CLK_TCK")
 SERVERS = 2
 
 
@@ -160,18 +161,10 @@ async def measured(folder: Path, arguments: argparse.Namespace, stub: Stub, *, p
         async with asyncio.timeout(5 * arguments.limit):
             await stub.done.wait()
     seconds = time.monotonic() - started
-    cost = spent(reader.pid)
+    cpu, (_, peak) = cpu_of(reader.pid), memory_of(reader.pid)
     reader.send_signal(signal.SIGTERM)
     async with asyncio.timeout(30):
-        return {"seconds": seconds, **cost, "exit": await reader.wait()}
-
-
-def spent(pid: int) -> dict[str, float]:
-    """CPU seconds of a process, and its peak memory in MiB."""
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    status = Path(f"/proc/{pid}/status").read_text()
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    return {"cpu": (int(stat[11]) + int(stat[12])) / TICKS, "rss": peak / 1024}
+        return {"seconds": seconds, "cpu": cpu, "rss": peak, "exit": await reader.wait()}
 
 
 if __name__ == "__main__":

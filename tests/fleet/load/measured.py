@@ -81,6 +81,13 @@ def cpu_of(*pids: int) -> float:
     return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
+def memory_of(pid: int) -> tuple[float, float]:
+    """Resident MiB of a process, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+    return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
+
+
 def listed(cores: frozenset[int]) -> str:
     """`0-3`, `1`, or `0, 2`."""
     ordered = sorted(cores)
@@ -181,10 +188,8 @@ class Measured:
         return (int(ran) + int(waited)) / 1e9
 
     def memory(self) -> tuple[float, float]:
-        """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
-        return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
+        """Resident MiB, now and at its highest."""
+        return memory_of(self._process.pid)
 
     def stop(self) -> None:
         """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""
