@@ -166,7 +166,7 @@ def killed(times: int) -> Injection:
     def inject(fleet: RealFleet) -> Iterator[None]:
         yield
         for _ in range(times):
-            fleet.after_calls(MOMENT)
+            fleet.after_calls(MOMENT // 2)  # of which some are those of its start
             fleet.operator.kill()
             fleet.operator.start()
 
@@ -240,10 +240,13 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
         hit: set[str] = set()
 
         def hits() -> int:
-            for pod in fleet.rig.pods():
+            pods = fleet.rig.pods()
+            for pod in pods:
                 with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
                     act(fleet, pod)
                     hit.add(pod["metadata"]["uid"])
+            if not pods:
+                fleet.ask()
             return len(hit)
 
         lasting(what, hits, times=PODS)

@@ -17,7 +17,19 @@ from typing import Any
 import support.results as made
 from fleet.progress import Wrong
 from nodegauge_contract import Result
-from support.cluster_under_test import OURS, ClusterUnderTest, answering, at_work, install_crds, run_of
+from support.cluster_under_test import (
+    GROUP,
+    OURS,
+    ClusterUnderTest,
+    answering,
+    at_work,
+    condition_of,
+    install_crds,
+    last_run_of,
+    ours_of,
+    run_of,
+    taints_of,
+)
 from support.taint_history import TaintHistory
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
@@ -90,25 +102,36 @@ class RealFleet:
 
     # -- what is so ------------------------------------------------------------------------------------------
 
+    def nodes(self) -> dict[str, Object]:
+        """Its nodes, by name."""
+        items = self.rig.api.get(f"/api/v1/nodes?labelSelector=test={self.rig.mark}")["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    def reports(self) -> dict[str, Object]:
+        """Reports, by node."""
+        return {item["metadata"]["name"]: item for item in self.rig.api.get(f"{GROUP}/nodereports")["items"]}
+
+    def numbers(self) -> dict[str, int]:
+        """By node: the number of its last run."""
+        reports = self.reports()
+        return {name: last_run_of(reports.get(name, {})).get("number", 0) for name in self.rig.nodes}
+
     def summary(self) -> Object:
         """Everything that must be equal with and without faults: which of the bad nodes are tainted and which
         are held back may differ, how many of each may not."""
-        taints = {name: self.rig.taints(name) for name in self.rig.nodes}
-        kinds = {t.partition("=")[2].partition(":")[0] for on_node in taints.values() for t in on_node}
-        tainted = sum(map(bool, taints.values()))
-        summary = {
+        nodes, reports = self.nodes(), self.reports()
+        taints = [taints_of(node) for node in nodes.values()]
+        kinds = {t.partition("=")[2].partition(":")[0] for on_node in taints for t in on_node}
+        tainted = sum(map(bool, taints))
+        summary: Object = {
             "tainted": tainted,
             "causes": sorted(kinds) if tainted < BUDGET else [],
             "pods": len(self.rig.pods()),
         }
-        return summary | {f"node {n}": self.one(name) for n, name in enumerate(self.rig.nodes)}
-
-    def one(self, name: str) -> Object:
-        """One node as schedulers and people see it, but for its taints."""
-        labels, condition = self.rig.ours(name), self.rig.condition(name)
-        labels.pop(OURS + "health", None)  # fail only where the taint found room
-        verdict = self.rig.report(name).get("status", {}).get("rawVerdict", "")
-        return {"labels": labels, "verdict": verdict, "known": condition.get("status") != "Unknown"}
+        for number, name in enumerate(self.rig.nodes):
+            node = nodes.get(name)
+            summary[f"node {number}"] = node and _seen(node, reports.get(name, {}))
+        return summary
 
     def wrong(self) -> str:
         """What is not as it should be now; empty if all is."""
@@ -120,8 +143,7 @@ class RealFleet:
 
     def foreign(self) -> str:
         """What of a stranger's marks is not there any more; empty if all are."""
-        for name in self.rig.nodes:
-            node = self.rig.node(name)
+        for name, node in self.nodes().items():
             metadata = node["metadata"]
             kept = (metadata.get("labels", {}), metadata.get("annotations", {}))
             for marks, there in zip((FOREIGN_LABEL, FOREIGN_ANNOTATION), kept, strict=True):
@@ -163,10 +185,6 @@ class RealFleet:
             seen=lambda: f"{len(self.calls.fired)} of {wanted}",
         )
 
-    def numbers(self) -> dict[str, int]:
-        """By node: the number of its last run."""
-        return {name: self.rig.last_run(name).get("number", 0) for name in self.rig.nodes}
-
     def read_anew(self) -> None:
         """Wait until every node has been read since now."""
         before = self.numbers()
@@ -203,11 +221,19 @@ class RealFleet:
         def calm() -> bool:
             nonlocal now
             now = self.summary()
-            known = all(self.one(name)["known"] for name in self.rig.nodes)
+            known = all(node["known"] for key, node in now.items() if key.startswith("node"))
             return known and (now["pods"], now["tainted"]) == (0, wanted) and not self.foreign()
 
         until(calm, what=f"{wanted} nodes tainted and no pod left", seen=lambda: f"{now}, {self.foreign()}")
         self.expected[state] = now
+
+
+def _seen(node: Object, report: Object) -> Object:
+    """A node as schedulers and people see it, but for its taints."""
+    labels = ours_of(node)
+    labels.pop(OURS + "health", None)  # fail only where the taint found room
+    verdict = report.get("status", {}).get("rawVerdict", "")
+    return {"labels": labels, "verdict": verdict, "known": condition_of(node).get("status") != "Unknown"}
 
 
 def until(
