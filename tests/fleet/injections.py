@@ -12,6 +12,7 @@ from typing import Any
 
 from fleet.real import FAST, RealFleet, until
 from support.cluster_under_test import delete_crds, install_crds
+from testbed.controlplane_config import ADMIN
 from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK
 from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
@@ -328,7 +329,7 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
             "clientConfig": {"url": f"https://{LOOPBACK}:{silent.getsockname()[1]}/"},
             "rules": rules,
             "matchConditions": [
-                {"name": "operator", "expression": "request.userInfo.username.startsWith('admin')"}
+                {"name": "operator", "expression": f"request.userInfo.username == '{ADMIN}'"}
             ],
         }
         fleet.rig.api.create(WEBHOOKS, {"metadata": {"name": "silent"}, "webhooks": [webhook]})
