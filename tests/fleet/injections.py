@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fleet.real import FAST, RealFleet, until
+from fleet.progress import until
+from fleet.real import FAST, RealFleet
 from support.cluster_under_test import delete_crds, install_crds
 from testbed.controlplane_config import ADMIN
 from testbed.errors import ApiError

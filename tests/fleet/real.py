@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import support.results as made
-from fleet.progress import Wrong
+from fleet.progress import Wrong, until
 from nodegauge_contract import Result
 from support.cluster_under_test import (
     GROUP,
@@ -32,11 +32,10 @@ from support.cluster_under_test import (
 )
 from support.taint_history import TaintHistory
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError, TestbedError
+from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.proxy import FaultProxy, Rule, When
 from testbed.scripted import create_node
-from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
@@ -61,8 +60,6 @@ FAST = {
     "budget": {"concurrentProbes": "100%", "gatedNodes": BUDGET, "gatedNodesPerHour": "100%"},
     "limits": {"notScheduled": "10s", "notStarted": "15s", "notGone": "2s", "overtime": "5s"},
 }
-MOST_SECONDS = 240.0
-"""Outer bound of how long it takes until all is as it should be; what it took is printed."""
 
 
 @dataclass
@@ -209,7 +206,7 @@ class RealFleet:
                 last = str(error)
             return not last
 
-        until(right, what="the end of a calm run", seen=lambda: last, seconds=MOST_SECONDS)
+        until(right, what="the end of a calm run", seen=lambda: last)
 
     def learn(self, state: str) -> None:
         """What a calm change to this state ends in."""
@@ -234,16 +231,6 @@ def _seen(node: Object, report: Object) -> Object:
     labels.pop(OURS + "health", None)  # fail only where the taint found room
     verdict = report.get("status", {}).get("rawVerdict", "")
     return {"labels": labels, "verdict": verdict, "known": condition_of(node).get("status") != "Unknown"}
-
-
-def until(
-    reached: Callable[[], object], *, what: str, seen: Callable[[], object], seconds: float = MOST_SECONDS
-) -> None:
-    """Wait until something is so; `Wrong` says what was waited for, and what was seen last."""
-    try:
-        wait_for(reached, seconds=seconds, what=what)
-    except TestbedError as error:
-        raise Wrong(f"{error}: {seen()}") from error
 
 
 @contextlib.contextmanager

@@ -290,7 +290,7 @@ def install_crds(api: Rest) -> None:
     """Create the CRDs of this checkout where they are missing, and wait until the API server serves them."""
     if served(api):
         return
-    for crd in crds():
+    for crd in _crds():
         with contextlib.suppress(ApiError):
             api.create(CRDS, crd)
     wait_for(lambda: served(api), what="CRDs served")
@@ -300,7 +300,7 @@ def delete_crds(api: Rest, *names: str) -> None:
     """Delete these CRDs, by default all of this checkout, and wait until they are gone.
 
     One that is on its way is no longer served, and cannot be made again yet."""
-    going = set(names) or {crd["metadata"]["name"] for crd in crds()}
+    going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):
             api.delete(f"{CRDS}/{name}")
@@ -312,8 +312,7 @@ def delete_crds(api: Rest, *names: str) -> None:
 
 
 @functools.cache
-def crds() -> list[Object]:
-    """The CRDs of this checkout."""
+def _crds() -> list[Object]:
     return [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml"))]
 
 

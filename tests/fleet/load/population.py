@@ -11,14 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from fleet.load import objects
-from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy, parse
 from nodegauge_operator.core.model import NodeView, node_view
 from nodegauge_operator.kube.client import STRATEGIC, Client
-from nodegauge_operator.kube.errors import NotFound, Unavailable
-from support.cluster_under_test import CRDS as CRDS_PATH
-from support.cluster_under_test import crds
-from testbed.errors import TestbedError
+from nodegauge_operator.kube.errors import Unavailable
 from testbed.scripted import stamp
 
 T = TypeVar("T")
@@ -29,8 +24,6 @@ TRIES = 4
 QUIET_SECONDS = 300.0
 QUIET_WRITES = 20
 """Writes a second below which nobody is at work any more: leases and the like go on for ever."""
-SERVED_SECONDS = 30.0
-POLICIES_PATH = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 
 
 async def in_flight(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, at_a_time: int) -> None:
@@ -68,33 +61,6 @@ class Population:
             except Unavailable:
                 await asyncio.sleep(0.2 * attempt)
         return await self._client.call(method, path, **how)
-
-    async def install(self) -> Policy:
-        """The CRDs, once they are served, and the policy."""
-        for crd in crds():
-            await self.call("POST", CRDS_PATH, body=crd)
-        until = time.monotonic() + SERVED_SECONDS
-        while True:
-            try:
-                await self.call("GET", f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}")
-                return parse(await self.call("POST", POLICIES_PATH, body=objects.policy_body()))
-            except NotFound as error:
-                if time.monotonic() > until:
-                    raise TestbedError(f"the CRDs are not served: {error}") from error
-                await asyncio.sleep(0.1)
-
-    async def namespace(self, name: str) -> None:
-        """A namespace that pods can be made in: its service account is there."""
-        await self.call("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
-        until = time.monotonic() + SERVED_SECONDS
-        while True:
-            try:
-                await self.call("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
-                return
-            except NotFound as error:
-                if time.monotonic() > until:
-                    raise TestbedError(f"no service account in namespace {name}") from error
-                await asyncio.sleep(0.05)
 
     async def nodes(self, wanted: Iterable[str], *, labels: Mapping[str, str]) -> list[NodeView]:
         """Create nodes; as the operator sees them."""

@@ -18,10 +18,11 @@ from fleet.load.population import Population, in_flight
 from fleet.load.writes import Record, Write, by_whom, kinds, latencies
 from nodegauge_contract import Result
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.policy import Policy, parse
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube import nodes as kube_nodes
 from nodegauge_operator.kube.client import Client
+from support.cluster_under_test import GROUP, install_crds
 from testbed.controlplane import APISERVER, ControlPlane
 from testbed.controlplane_config import ADMIN, KUBELET
 from testbed.errors import TestbedError
@@ -91,8 +92,7 @@ class Stage:
         """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
         for pid in self._server_pids():
             pin(pid, self._cores.server)
-        policy = await self._population.install()
-        await self._population.namespace(NAMESPACE)
+        policy = await asyncio.to_thread(self._install)
         every = [f"gpu-{number:05d}" for number in range(self._count)]
         few = every[:BATCH]
         nodes, size = await self._fill(every)
@@ -137,6 +137,14 @@ class Stage:
             rss_steady_mib=memory,
             rss_peak_mib=peak,
         )
+
+    def _install(self) -> Policy:
+        """The CRDs, a namespace that pods can be made in, and the policy."""
+        api = self._plane.rest()
+        install_crds(api)
+        api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        self._plane.await_objects(namespace=NAMESPACE)
+        return parse(api.create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
 
     def _alone(self) -> AbstractContextManager[None]:
         """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
