@@ -1,7 +1,7 @@
 """`python -m fleet.load.bmc`: how long one BMC reader takes for a first round over many BMCs.
 
-The reader is the real process with the chart's settings; BMCs are `loadtest.bmcs` in two processes; the API
-server is a stub that counts what is written.  The clock runs from the reader's start to the last BMC's first
+The reader is the real process with the chart's settings; the BMCs are in two processes, each as little as a BMC
+can be (`testbed.hardware.bmc` is the one with faults); the API server is a stub that counts what is written.  The clock runs from the reader's start to the last BMC's first
 reading.
 """
 
@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import sys
 import tempfile
 import time
@@ -24,9 +25,87 @@ import yaml
 from aiohttp import web
 
 from fleet.load.measured import cpu_of, memory_of
+from testbed.hardware.bmc import TREES, recorded
 
 TESTS = Path(__file__).resolve().parents[2]
 SERVERS = 2
+
+
+TOKEN = "token"
+HEAD = "HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{more}Content-Length: {length}\r\n\r\n"
+
+
+def answers(tree: str) -> dict[bytes, bytes]:
+    """The whole answer to a GET, by path."""
+    given = {path.encode(): answer(json.dumps(body).encode()) for path, body in recorded(tree).items()}
+    return given | {b"": answer(b"{}", status="404 Not Found")}
+
+
+def answer(body: bytes, *, status: str = "200 OK", more: str = "") -> bytes:
+    """An answer with its head."""
+    return HEAD.format(status=status, more=more, length=len(body)).encode() + body
+
+
+LOGIN = answer(
+    b"{}",
+    status="201 Created",
+    more=f"X-Auth-Token: {TOKEN}\r\nLocation: /redfish/v1/SessionService/Sessions/1\r\n",
+)
+LOGOUT = answer(b"", status="204 No Content")
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a client that sends one request at a time."""
+
+    def __init__(self, known: dict[bytes, bytes], latency: float) -> None:
+        self._known, self._latency = known, latency
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep it for the answers."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a request once all of it is here."""
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.split(b"\r\n") if line[:15].lower() == b"content-length:"), 0
+        )
+        if not end or len(body) < length:
+            return
+        self._received = b""
+        method, path, _ = head.split(b" ", 2)
+        if method == b"GET":
+            reply = self._known.get(path.rstrip(b"/")) or self._known[b""]
+        else:
+            reply = LOGIN if method == b"POST" else LOGOUT
+        asyncio.get_running_loop().call_later(self._latency, self._reply, reply)
+
+    def _reply(self, reply: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(reply)
+
+
+async def serve(*, count: int, skip: int, latency: float, key: str, certificate: str) -> None:
+    """`count` BMCs; their trees take turns, from the one after `skip` others on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    names = sorted(path.stem for path in TREES.glob("*.json"))
+    known = {name: answers(name) for name in names}
+    loop = asyncio.get_running_loop()
+    ports = []
+    for number in range(skip, skip + count):
+        tree = known[names[number % len(names)]]
+
+        def connection(tree: dict[bytes, bytes] = tree) -> Connection:
+            return Connection(tree, latency)
+
+        server = await loop.create_server(connection, "127.0.0.1", 0, ssl=context, backlog=64)
+        ports.append(server.sockets[0].getsockname()[1])
+    print(json.dumps(ports), flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
 
 
 class Stub:
@@ -113,7 +192,8 @@ async def bmcs(folder: Path, arguments: argparse.Namespace, number: int) -> asyn
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "fleet.load.bmcs",
+        "fleet.load.bmc",
+        "--serve",
         *map(str, options),
         cwd=TESTS,
         stdin=asyncio.subprocess.PIPE,
@@ -168,6 +248,11 @@ async def measured(folder: Path, arguments: argparse.Namespace, stub: Stub, *, p
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        count, skip, latency, key, certificate = sys.argv[2:]
+        numbers = {"count": int(count), "skip": int(skip), "latency": float(latency)}
+        asyncio.run(serve(**numbers, key=key, certificate=certificate))  # type: ignore[arg-type]
+        sys.exit()
     parser = argparse.ArgumentParser(prog="python -m fleet.load.bmc", description=__doc__)
     parser.add_argument("--bmcs", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds of a BMC for one answer")
