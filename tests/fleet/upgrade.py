@@ -30,7 +30,7 @@ BROKEN = {"gpu-titan": "p2p-refused", "gpu-phb": "gpu-lost"}
 NEXT, NEXT_FAULT = "gpu-dgx1", "gpu-lost"
 """What breaks under the new version."""
 ANY_RATE = ("operator.maxGatedNodesPerHour=100%", "policy.spec.budget.gatedNodesPerHour=100%")
-"""Earlier versions know no rate of new taints; under the default a fleet of four gets one an hour."""
+"""Some earlier versions know no rate of new taints; under the default a fleet of four gets one an hour."""
 
 
 class Story:
@@ -157,14 +157,15 @@ def checked_out(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "worktree", "remove", "--force", str(path)], check=False)
 
 
-def earlier_values() -> Object:
-    """The values of the slice's tests that every version knows, with images of the earlier one.  Readings
-    come as each version does it by default: by pods, or by containers that stay."""
+def earlier_values(chart: Path) -> Object:
+    """The values of the slice's tests that its version knows, with its images.  Readings come as each version
+    does it by default: by pods, or by containers that stay."""
     values = json.loads(json.dumps(VALUES))
     values["image"]["registry"] = f"{REGISTRY}/{BEFORE}"
-    del values["operator"]["maxGatedNodesPerHour"]
     del values["policy"]["spec"]["probes"]["health"]["mode"]
-    del values["policy"]["spec"]["budget"]["gatedNodesPerHour"]
+    if "maxGatedNodesPerHour" not in (chart / "values.yaml").read_text(encoding="utf-8"):
+        del values["operator"]["maxGatedNodesPerHour"]
+        del values["policy"]["spec"]["budget"]["gatedNodesPerHour"]
     values["operator"]["maxGatedNodes"] = values["policy"]["spec"]["budget"]["gatedNodes"] = "100%"
     result: Object = values
     return result
@@ -184,8 +185,8 @@ def run_scenario(chosen: argparse.Namespace) -> int:
         os.environ[OTHER_IMAGES] = f"{BEFORE}={before}"
         with Testbed(Path(folder), nodes={"system-1": None, **GPU_NODES}) as testbed:
             slice_ = Slice(testbed)
-            slice_.values.write_text(json.dumps(earlier_values()))
             slice_.chart = before / "charts" / "nodegauge"
+            slice_.values.write_text(json.dumps(earlier_values(slice_.chart)))
             Story(slice_, commit=chosen.commit).tell()
     print(f"upgrade from {chosen.commit}, rollback and upgrade again: all is as it should be", flush=True)
     return 0

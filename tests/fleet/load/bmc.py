@@ -1,8 +1,8 @@
 """`python -m fleet.load.bmc`: how long one BMC reader takes for a first round over many BMCs.
 
-The reader is the real process with the chart's settings; the BMCs are in two processes, each as little as a BMC
-can be (`testbed.hardware.bmc` is the one with faults); the API server is a stub that counts what is written.  The clock runs from the reader's start to the last BMC's first
-reading.
+The reader is the real process with the chart's settings; the BMCs are in two processes, each as little as one
+can be (`testbed.hardware.bmc` has faults); the API server is a stub that counts what is written.  The clock
+runs from the reader's start to the last BMC's first reading.
 """
 
 from __future__ import annotations
