@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,8 +19,13 @@ from nodegauge_operator.api.policy import Mode, PolicySpec
 from support.api_server import NODES, POLICIES, Body
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 KNOWN_READINGS = 2
 """Links and GPUs that went before a node was read twice were never there, for all that anybody can know."""
+
+
+State = Callable[[bool], None]
+"""Makes something so, or ends it."""
 
 
 class _Disturbing:
@@ -48,9 +54,7 @@ class Disturbances(_Disturbing):
 
     # -- the API server and the operator's process ----------------------------------------------------------
 
-    async def _wrong(
-        self, what: str, seconds: float, begin: Callable[[], None], end: Callable[[], None]
-    ) -> None:
+    async def _wrong(self, what: str, seconds: float, state: State) -> None:
         """For so long the API server or the operator is not as it should be."""
         if self._api_busy:
             return
@@ -58,55 +62,51 @@ class Disturbances(_Disturbing):
         self._record.counts[what] += 1
         self._record.note(self.now, f"{what} for {seconds / MINUTE:.0f} min")
         span = self._record.wrong.begin(self.now, what)
-        begin()
+        state(True)
         await asyncio.sleep(seconds)
-        end()
+        state(False)
         span.end = self.now
         self._record.note(self.now, f"{what} is over")
         self._api_busy = False
 
-    async def outage(self) -> None:
-        """No call is answered, for minutes or hours; the watches break."""
-        api, resumed = self._process.api, self._chance.random() < 0.5
-
-        def begin() -> None:
-            api.down = self._chance.choice(["refused", "503"])
+    def _watches(self, *, away: bool, resumed: bool) -> None:
+        if away:
             self._process.deafen()
-
-        def end() -> None:
-            api.down = ""
+        else:
             self._process.reconnect(resumed=resumed)
 
+    async def outage(self) -> None:
+        """No call is answered, for minutes or hours; the watches break."""
+        resumed = self._chance.random() < 0.5
+
+        def state(on: bool) -> None:
+            self._process.api.down = self._chance.choice(["refused", "503"]) if on else ""
+            self._watches(away=on, resumed=resumed)
+
         minutes = self._chance.choice([2, 10, 50, 50, 180, 720])
-        await self._wrong("outage of the API", minutes * MINUTE * self._chance.uniform(0.8, 1.2), begin, end)
+        await self._wrong("outage of the API", minutes * MINUTE * self._chance.uniform(0.8, 1.2), state)
 
     async def watch_gap(self) -> None:
         """Watches are interrupted while calls work."""
         resumed = self._chance.random() < 0.3
         minutes = self._chance.choice([1, 5, 30, 90])
-        await self._wrong(
-            "gap in the watches",
-            minutes * MINUTE,
-            self._process.deafen,
-            lambda: self._process.reconnect(resumed=resumed),
-        )
+        gap = partial(self._watches, resumed=resumed)
+        await self._wrong("gap in the watches", minutes * MINUTE, lambda on: gap(away=on))
 
     async def conflicts(self) -> None:
         """Somebody else writes the same objects all the time."""
-        minutes = self._chance.uniform(5, 60)
-        await self._api_is("storm of conflicts", minutes * MINUTE, {"conflicts": 0.6}, {"conflicts": 0.0})
+        api, minutes = self._process.api, self._chance.uniform(5, 60)
+        await self._wrong(
+            "storm of conflicts", minutes * MINUTE, lambda on: setattr(api, "conflicts", 0.6 if on else 0.0)
+        )
 
     async def lost_answers(self) -> None:
         """Writes are made, and their answers are lost; calls are slow."""
-        minutes = self._chance.uniform(5, 40)
-        slow, normal = {"lost": 0.3, "latency": 1.0}, {"lost": 0.0, "latency": LATENCY}
-        await self._api_is("slow API that loses answers", minutes * MINUTE, slow, normal)
 
-    async def _api_is(
-        self, what: str, seconds: float, state: dict[str, float], after: dict[str, float]
-    ) -> None:
-        api = vars(self._process.api)
-        await self._wrong(what, seconds, lambda: api.update(state), lambda: api.update(after))
+        def state(on: bool) -> None:
+            self._process.api.lost, self._process.api.latency = (0.3, 1.0) if on else (0.0, LATENCY)
+
+        await self._wrong("slow API that loses answers", self._chance.uniform(5, 40) * MINUTE, state)
 
     async def restart(self) -> None:
         """The operator is stopped or killed, at times between two writes; it returns after a while."""
@@ -238,9 +238,8 @@ class NodeDisturbances(_Disturbing):
         what: str,
         *,
         seconds: float,
-        begin: Callable[[], None],
-        end: Callable[[], None],
-        spans: str = "",
+        state: State,
+        spans: str = "wrong",
     ) -> None:
         """For so long something is so on one node, unless it is gone meanwhile."""
         if machine.busy or not machine.there:
@@ -249,13 +248,12 @@ class NodeDisturbances(_Disturbing):
         node = self._record.nodes[machine.name]
         self._record.counts[what] += 1
         node.note(self.now, f"{what} for {seconds / MINUTE:.1f} min")
-        span = getattr(node, spans).begin(self.now, what) if spans else None
-        begin()
+        span = getattr(node, spans).begin(self.now, what)
+        state(True)
         await asyncio.sleep(seconds)
-        if span is not None:
-            span.end = self.now
+        span.end = self.now
         if self._record.nodes[machine.name] is node and machine.there:
-            end()
+            state(False)
             machine.busy.discard(what)
             node.note(self.now, f"{what} is over")
 
@@ -263,53 +261,42 @@ class NodeDisturbances(_Disturbing):
         """The label that the policy selects by is away, mostly for moments, at times for longer."""
         seconds = self._chance.choice([3.0, 40.0, 300.0, 540.0, 1500.0, 3 * HOUR])
         name, pool = machine.name, machine.pool
-        await self._on_node(
-            machine,
-            "flapping label",
-            seconds=seconds,
-            begin=lambda: self._cluster.set_label(name, None),
-            end=lambda: self._cluster.set_label(name, pool),
-            spans="unlabelled",
-        )
+
+        def state(on: bool) -> None:
+            self._cluster.set_label(name, None if on else pool)
+
+        await self._on_node(machine, "flapping label", seconds=seconds, state=state, spans="unlabelled")
+
+    def _has_its_gpu_again(self, machine: Machine) -> None:
+        if machine.fault == "gpu-lost":
+            self._record.fault_changed(machine.name, self.now, NO_FAULT)
 
     async def reboot(self, machine: Machine) -> None:
         """The node is away for minutes, and in another boot after it."""
 
-        def begin() -> None:
-            self._cluster.set_ready(machine, False)
-            self._cluster.kill_pods(machine.name)
-
-        def end() -> None:
-            machine.boot, machine.booted_at = machine.boot + 1, self.now
-            if machine.fault == "gpu-lost":
-                self._record.fault_changed(machine.name, self.now, NO_FAULT)
-            self._cluster.set_ready(machine, True)
+        def state(on: bool) -> None:
+            if not on:
+                machine.boot, machine.booted_at = machine.boot + 1, self.now
+                self._has_its_gpu_again(machine)
+            self._cluster.set_ready(machine, not on)
+            if on:
+                self._cluster.kill_pods(machine.name)
 
         minutes = self._chance.choice([3, 8, 30, 300])
-        await self._on_node(machine, "reboot", seconds=minutes * MINUTE, begin=begin, end=end, spans="wrong")
+        await self._on_node(machine, "reboot", seconds=minutes * MINUTE, state=state)
 
     async def driver_upgrade(self, machine: Machine) -> None:
         """The GPU Operator changes the driver: no run may start."""
 
-        def state(value: str) -> None:
-            self._cluster.change(
-                NODES, machine.name, {"metadata": {"labels": {names.GPU_UPGRADE_STATE: value}}}
-            )
+        def state(on: bool) -> None:
+            if not on:
+                machine.driver += 1
+                self._has_its_gpu_again(machine)
+            label = {names.GPU_UPGRADE_STATE: "pod-restart-required" if on else names.GPU_UPGRADE_DONE}
+            self._cluster.change(NODES, machine.name, {"metadata": {"labels": label}})
 
-        def end() -> None:
-            machine.driver += 1
-            if machine.fault == "gpu-lost":
-                self._record.fault_changed(machine.name, self.now, NO_FAULT)
-            state(names.GPU_UPGRADE_DONE)
-
-        await self._on_node(
-            machine,
-            "driver upgrade",
-            seconds=self._chance.uniform(5, 40) * MINUTE,
-            begin=lambda: state("pod-restart-required"),
-            end=end,
-            spans="wrong",
-        )
+        minutes = self._chance.uniform(5, 40)
+        await self._on_node(machine, "driver upgrade", seconds=minutes * MINUTE, state=state)
 
     async def replacement(self, machine: Machine) -> None:
         """The node is deleted, and registers again under its name."""
@@ -327,30 +314,26 @@ class NodeDisturbances(_Disturbing):
     async def cordon(self, machine: Machine) -> None:
         """Nothing new is scheduled there."""
 
-        def mark(value: bool | None) -> Callable[[], None]:
-            return lambda: _cordoned(self._cluster, machine.name, value)
+        def state(on: bool) -> None:
+            taints = self._cluster.objects[NODES][machine.name]["spec"].get("taints") or []
+            others = [t for t in taints if t["key"] != UNSCHEDULABLE]
+            more = [{"key": UNSCHEDULABLE, "effect": "NoSchedule"}] if on else []
+            spec = {"unschedulable": on or None, "taints": others + more}
+            self._cluster.change(NODES, machine.name, {"spec": spec})
 
         hours = self._chance.choice([1, 6, 40])
-        await self._on_node(
-            machine, "cordon", seconds=hours * HOUR, begin=mark(True), end=mark(None), spans="wrong"
-        )
+        await self._on_node(machine, "cordon", seconds=hours * HOUR, state=state)
 
     async def trouble(self, machine: Machine) -> None:
         """Probes cannot be scheduled, crash, hang or are preempted, for minutes to days."""
         kind = self._chance.choice(["full", "full", "crash", "garbage", "silent", "preempt"])
-        days = (
-            8.5
-            if kind == "full" and self._chance.random() < 0.1
-            else self._chance.choice([0.01, 0.1, 0.5, 2.0])
-        )
-        await self._on_node(
-            machine,
-            f"probes: {kind}",
-            seconds=days * DAY,
-            begin=lambda: setattr(machine, "trouble", kind),
-            end=lambda: setattr(machine, "trouble", ""),
-            spans="wrong",
-        )
+        for_long = kind == "full" and self._chance.random() < 0.1
+        days = 8.5 if for_long else self._chance.choice([0.01, 0.1, 0.5, 2.0])
+
+        def state(on: bool) -> None:
+            machine.trouble = kind if on else ""
+
+        await self._on_node(machine, f"probes: {kind}", seconds=days * DAY, state=state)
 
     async def idleness(self, machine: Machine) -> None:
         """Nobody wants the node's GPUs for hours."""
@@ -373,10 +356,3 @@ class NodeDisturbances(_Disturbing):
         await asyncio.sleep(DAY * (days or self._chance.choice([0.05, 0.5, 2.0, 6.0])))
         if self._record.nodes[machine.name] is node and machine.fault == name:
             self._record.fault_changed(machine.name, self.now, NO_FAULT)
-
-
-def _cordoned(cluster: LivingCluster, name: str, value: bool | None) -> None:
-    taints = cluster.objects[NODES][name]["spec"].get("taints") or []
-    others = [t for t in taints if t["key"] != "node.kubernetes.io/unschedulable"]
-    more = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}] if value else []
-    cluster.change(NODES, name, {"spec": {"unschedulable": value, "taints": others + more}})

@@ -25,7 +25,7 @@ STORM = 0.5
 """Share of the calls that a storm hits."""
 CALLS = 20
 """A fault of calls lasts until it has hit so many, which are several for each node."""
-READS = 6
+READS = 4
 """The same for a fault of reads alone, which the operator makes seldom."""
 PODS = 2 * 6
 """A fault of pods lasts until it has hit so many: two of each node."""
