@@ -63,22 +63,22 @@ collection: $(READY) need-cc ## build the Ansible collection into dist/collectio
 	@$(RUN) -m galaxy $(ARGS)
 
 loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
-	@$(RUN) -m loadtest $(ARGS)
+	@cd tests && ../$(RUN) -m fleet loadtest $(ARGS)
 
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
-	@cd tests && ../$(RUN) -m life $(ARGS)
+	@cd tests && ../$(RUN) -m fleet life $(ARGS)
 
 fuzz: $(READY) ## give a million odd inputs to all that reads what strangers wrote (ARGS="--inputs 20000 --seed 7")
 	@cd tests && ../$(RUN) -m fuzz $(ARGS)
 
 faults: $(READY) need-cc ## break API server, etcd, watches, clocks and the operator, and compare each end with a calm day's (ARGS=--short)
-	@cd tests && ../$(RUN) -m faults $(ARGS)
+	@cd tests && ../$(RUN) -m fleet faults $(ARGS)
 
 upgrade: $(READY) need-cc ## install an earlier commit, upgrade to this checkout, roll back and upgrade again (ARGS="--from COMMIT")
-	@cd tests && ../$(RUN) -m upgrade $(ARGS)
+	@cd tests && ../$(RUN) -m fleet upgrade $(ARGS)
 
 day: $(READY) ## live a day of a fleet in virtual time, by pods and by resident containers, and compare (ARGS="--nodes 200")
-	@cd tests && ../$(RUN) -m day $(ARGS)
+	@cd tests && ../$(RUN) -m fleet day $(ARGS)
 
 testbed: $(READY) need-cc ## start a control plane with simulated GPU nodes that stays up, and print how to use it
 	@$(RUN) -m testbed up $(ARGS)

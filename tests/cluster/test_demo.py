@@ -8,45 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.program import Program
+from testbed.demo.fleet import FLEET, HOT_NODE
 from testbed.wait import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 WITHIN = 900.0
-REPORTED = {
-    "gpu-h100": "nvlink 450 reported - pass none - True -",
-    "gpu-gb200": "nvlink 900 reported - pass - - True -",
-    "gpu-h800": "nvlink 200 reported - pass - - True -",
-    "gpu-a100": "nvlink 300 reported - pass - - True -",
-    "gpu-mesh4": "nvlink 300 reported - pass - ok True -",
-    "gpu-dgx2": "nvlink 150 reported - pass - - True -",
-    "gpu-dgx1": "nvlink 150 reported - pass - - True -",
-    "gpu-titan": "nvlink 50 reported - pass - - True -",
-    "gpu-3090": "nvlink 56 reported - pass - ok True -",
-    "gpu-pairs": "nvlink-pairs - reported - pass - - True -",
-    "gpu-phb": "pcie - reported - pass - - True -",
-    "gpu-single": "- - - - pass - - True -",
-    "gpu-mig": "- - - - pass - ok True -",
-    "gpu-hidden": "- - - - - - - Unknown -",
-    "gpu-cable": "- - - - fail - fault False unhealthy=power-cable:NoSchedule",
-    "gpu-p2p": "- - - - fail - - False unhealthy=p2p:NoSchedule",
-}
-"""Node to interconnect, GB/s, evidence, busbw, health, throttled, psu, condition, taint, before NCCL runs."""
-BROKEN = "gpu-h800"
-MEASURED = {node: row.replace("reported -", "measured B") for node, row in REPORTED.items()} | {
-    BROKEN: "- - - - fail - - False unhealthy=busbw:NoSchedule",
-    "gpu-a100": "nvlink 300 measured B warn - - True -",
-}
-"""The same after NCCL runs; B is bus bandwidth, whose numbers the demo checks itself."""
-NVLINK_NODES = {node for node, row in MEASURED.items() if row.startswith("nvlink ")}
-HOT = "gpu-3090"
 
 
 class Demo(Program):
@@ -117,18 +90,22 @@ def test_the_inventory_in_the_collection_s_readme_is_the_demo_s(finished: str) -
 
 
 @pytest.mark.parametrize(
-    ("moment", "presses"),
-    [("starting the control plane", 1), ("the operator is running", 1000)],
+    ("moment", "again"),
+    [("starting the control plane", False), ("the operator is running", True)],
     ids=["while the control plane starts", "many times while pods run"],
 )
-def test_ctrl_c_ends_the_demo_and_everything_it_started(other: Demo, moment: str, presses: int) -> None:
+def test_ctrl_c_ends_the_demo_and_everything_it_started(other: Demo, moment: str, again: bool) -> None:
     """At any moment, and pressed any number of times: exit code 130, no process, no file, no traceback."""
     other.wait_for_output(moment)
     assert other.processes()
-    while other.process.poll() is None and presses > 0:
-        other.interrupt()
-        presses -= 1
-        time.sleep(0.05)
+    other.interrupt()
+
+    def ended() -> bool:
+        if again and other.process.poll() is None:
+            other.interrupt()
+        return other.process.poll() is not None
+
+    wait_for(ended, seconds=WITHIN, what="the end of the demo")
     assert other.process.wait(WITHIN) == 130, other.output
     wait_for(lambda: not other.processes(), seconds=WITHIN, what=f"{other.processes()} gone")
     assert list(other.directory.iterdir()) == []
@@ -146,44 +123,23 @@ def test_a_demo_that_cannot_start_explains_why_and_leaves_nothing(tmp_path: Path
     assert list(demo.directory.iterdir()) == []
 
 
-def test_the_demo_shows_every_label_and_taint_and_leaves_nothing(running: Demo, finished: str) -> None:
-    """It ends with 0, although others ran beside it, and prints what the hardware calls for."""
-    rows = [line.split() for line in finished.splitlines() if line.startswith("gpu-")]
-    seen = [(row[0], re.sub(r"\d+/\d+/\d+", "B", " ".join(row[-9:]))) for row in rows]
-    assert dict(seen[: len(REPORTED)]) == REPORTED
-    assert dict(seen[len(REPORTED) :]) == MEASURED
+def test_the_demo_ends_well_and_leaves_nothing(running: Demo, finished: str) -> None:
+    """Each of its steps checks what it shows; it ends with 0 although others ran beside it.  It prints a row
+    for every node before NCCL runs and after them."""
+    rows = [line.split()[0] for line in finished.splitlines() if line.startswith("gpu-")]
+    assert rows[: 2 * len(FLEET)] == [*FLEET, *FLEET]
+    assert "every check passed" in finished
     assert "no label, taint, condition, report or pod of nodegauge is left" in finished
     assert "Traceback" not in finished
     assert running.processes() == []
     assert list(running.directory.iterdir()) == []
 
 
-def test_jobs_run_where_their_interconnect_is(finished: str) -> None:
-    """kube-scheduler places them by the labels, and not on the tainted node."""
-    placed = dict(re.findall(r"job (\S+): kube-scheduler placed it on (\S+),", finished))
-    assert placed.keys() == {"zero-any-nvlink", "zero-over-400", "zero-second"}
-    assert placed["zero-any-nvlink"] in NVLINK_NODES
-    assert placed["zero-over-400"] in {"gpu-h100", "gpu-gb200"}
-    assert placed["zero-second"] in NVLINK_NODES - {HOT}
-
-
 def test_the_hot_node_is_tainted_after_two_runs_and_untainted_after_three_good_ones(finished: str) -> None:
-    """The first bad run sets no taint, idle runs keep it, the third good run under load removes it.
+    """The first bad run sets no taint, and two good ones do not lift it.
 
     On a slow machine there may be a third bad run before the load ends."""
-    counted = re.findall(rf"{HOT}: run \d+ \(.*\): .* is (\S+), (\d) bad and (\d) good", finished)
+    counted = re.findall(rf"{HOT_NODE}: run \d+ \(.*\): .* is (\S+), (\d) bad and (\d) good", finished)
     assert counted[:2] == [("watching", "1", "0"), ("gated", "2", "0")], finished
-    assert re.search(rf"{HOT} is tainted \S+ \d+\.\d s after the fault", finished), finished
-    assert f"{HOT} is still tainted" in finished
     good = [count for count in counted if count[2] != "0"]
     assert good[:2] == [("gated", "0", "1"), ("gated", "0", "2")], finished
-    assert f"{HOT}: the taint is gone, label throttled=none" in finished
-    assert f"job zero-only-here ran on {HOT} and succeeded" in finished
-
-
-def test_measured_bandwidth_decides(finished: str) -> None:
-    """Low bandwidth removes a label and says why; missing GPUs are named; a job preempts an NCCL run."""
-    message = r": Contradicted: all_reduce at 1 GiB \(RING\) reaches 2\d[.\d]* GB/s, .* with 200 GB/s per GPU"
-    assert re.search(BROKEN + message, finished), finished
-    assert re.search(r"gpu-a100: 7 of 8 GPUs took part\. Missing: GPU-\w{8}\.", finished)
-    assert re.search(r"preempted the NCCL run: zero-all-gpus ran \d+\.\d s after its creation", finished)

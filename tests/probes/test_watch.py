@@ -321,8 +321,8 @@ def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
 
 
 def test_its_cost_is_measured() -> None:
-    """`python -m loadtest.watch_probe` says what it costs, and what of that is spent in the driver."""
-    command = [sys.executable, "-m", "loadtest.watch_probe", "--seconds", "1", "--profile", "titan-rtx-nv2"]
+    """`python -m fleet.load.watch_probe` says what it costs, and what of that is spent in the driver."""
+    command = [sys.executable, "-m", "fleet.load.watch_probe", "--seconds", "1", "--profile", "titan-rtx-nv2"]
     folder = Path(__file__).parents[1]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
     *_, last = run.stdout.splitlines()

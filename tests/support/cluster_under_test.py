@@ -157,22 +157,15 @@ class ClusterUnderTest:
 
     def ours(self, name: str) -> dict[str, str]:
         """The node's labels under our prefix, and the short key, without the time."""
-        labels = self.labels(name)
-        kept = {k: v for k, v in labels.items() if k.startswith(OURS) or k == "interconnect"}
-        kept.pop(OURS + "validated-at", None)
-        return kept
+        return ours_of(self.node(name))
 
     def taints(self, name: str) -> list[str]:
         """The node's taints under our prefix, as kubectl writes them."""
-        taints = self.node(name)["spec"].get("taints") or []
-        ours = [t for t in taints if t["key"].startswith(OURS)]
-        return [f"{t['key'].removeprefix(OURS)}={t.get('value', '')}:{t['effect']}" for t in ours]
+        return taints_of(self.node(name))
 
     def condition(self, name: str) -> Object:
         """Our condition without its times; empty where there is none."""
-        conditions = self.node(name)["status"].get("conditions", [])
-        condition = next((c for c in conditions if c["type"] == "GPUValidated"), {})
-        return {k: v for k, v in condition.items() if not k.startswith("last")}
+        return condition_of(self.node(name))
 
     def report(self, name: str) -> Object:
         """The node's report; empty where there is none."""
@@ -192,8 +185,7 @@ class ClusterUnderTest:
 
     def last_run(self, name: str) -> Object:
         """The last run of the health probe; empty before the first."""
-        probes = self.report(name).get("status", {}).get("probes") or [{}]
-        return probes[0].get("lastRun") or {}
+        return last_run_of(self.report(name))
 
     def pods(self) -> list[Object]:
         """Every pod in the test's namespace."""
@@ -255,6 +247,33 @@ class ClusterUnderTest:
         for path in paths:
             with contextlib.suppress(ApiError):
                 self.api.delete(path)
+
+
+def ours_of(node: Object) -> dict[str, str]:
+    """A node's labels under our prefix, and the short key, without the time."""
+    labels = node["metadata"].get("labels", {})
+    kept = {k: v for k, v in labels.items() if k.startswith(OURS) or k == "interconnect"}
+    kept.pop(OURS + "validated-at", None)
+    return kept
+
+
+def taints_of(node: Object) -> list[str]:
+    """A node's taints under our prefix, as kubectl writes them."""
+    ours = [t for t in node["spec"].get("taints") or [] if t["key"].startswith(OURS)]
+    return [f"{t['key'].removeprefix(OURS)}={t.get('value', '')}:{t['effect']}" for t in ours]
+
+
+def condition_of(node: Object) -> Object:
+    """Our condition without its times; empty where there is none."""
+    conditions = node["status"].get("conditions", [])
+    condition = next((c for c in conditions if c["type"] == "GPUValidated"), {})
+    return {k: v for k, v in condition.items() if not k.startswith("last")}
+
+
+def last_run_of(report: Object) -> Object:
+    """The last run of the health probe; empty before the first."""
+    probes = report.get("status", {}).get("probes") or [{}]
+    return probes[0].get("lastRun") or {}
 
 
 def _plain(value: Any) -> Any:

@@ -22,19 +22,106 @@ from nodegauge_operator.reconcile import sweep as sweep_module
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
+from support.api_server import EVENTS, NODES, PODS, POLICIES, REPORTS, Body
 from support.client import FakeClient, unreachable
 from support.cluster import FakeCluster
 from support.objects import NOW
 from support.operator import MEASURING, SETTINGS, Watches
 from support.virtual_time import VirtualLoop, run
 
+Seconds = Callable[[], float]
+
 LATENCY, LAG = 0.004, 0.02
 RUN_SECONDS = 5.0
 
 
-class VirtualTimeOperator:
-    """An operator on a cluster in memory; `start` begins its loop, `after` lets time pass."""
+class VirtualProcess:
+    """The operator as a process on a cluster in memory: its watches lag, and can be interrupted."""
+
+    client: FakeClient
+    sweep: Sweep
+    metrics: Metrics
+    lag = LAG
+    """Seconds from a write to its watch event."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cluster: FakeCluster) -> None:
+        self.loop = loop
+        self.cluster = cluster
+        self.task: asyncio.Task[None] | None = None
+        self.watches: Watches | None = None
+        self._missed: list[tuple[str, str, Body]] | None = None
+        """Events of an interruption, while there is one."""
+        cluster.subscribers.append(self._event)
+
+    def renew(
+        self,
+        client: FakeClient,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        jitter: Callable[[], float],
+    ) -> None:
+        """Another process, which knows nothing yet."""
+        self.client, self.metrics = client, Metrics()
+        self.sweep = Sweep(
+            client=client, cache=Cache(), metrics=self.metrics, settings=settings, clock=clock, jitter=jitter
+        )
+        self.watches, self._missed = Watches(self.sweep), None
+
+    def start(self) -> None:
+        """Begin to sweep."""
+        self.task = self.loop.create_task(self.sweep.run())
+
+    async def stop(self) -> None:
+        """The process ends."""
+        self.watches = self._missed = None
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+        self.task = None
+
+    def check(self) -> None:
+        """An error in the loop is an error of the test."""
+        if self.task is not None and self.task.done():
+            self.task.result()
+            raise AssertionError("the operator's loop ended")
+
+    def deafen(self) -> None:
+        """The watches are interrupted."""
+        if self.watches is not None:
+            self._missed = []
+
+    def reconnect(self, *, resumed: bool = False) -> None:
+        """The watches come back: with every event since, or with a list of what is there."""
+        if self.watches is None or self._missed is None:
+            return
+        missed, self._missed = self._missed, None
+        if not resumed:
+            self.list_by_watch(self.watches)
+        for event in missed if resumed else ():
+            self.loop.call_later(self.lag, self._give, self.watches, *event)
+
+    def list_by_watch(self, watches: Watches | None) -> None:
+        """What is there, as watches list it."""
+        for path in (POLICIES, NODES, REPORTS, PODS):
+            for body in list(self.cluster.objects[path].values()):
+                self._give(watches, path, None, body)
+
+    def _event(self, path: str, kind: str, body: Body) -> None:
+        if self._missed is not None:
+            self._missed.append((path, kind, body))
+        elif self.watches is not None and path != EVENTS:
+            self.loop.call_later(self.lag, self._give, self.watches, path, kind, body)
+
+    def _give(self, watches: Watches | None, path: str, kind: str | None, body: Body) -> None:
+        if watches is not None and watches is self.watches:
+            watches.give(path, kind, body)
+
+
+class VirtualTimeOperator(VirtualProcess):
+    """An operator whose pods end by themselves; `start` begins its loop, `after` lets time pass."""
+
+    loop: VirtualLoop
 
     def __init__(
         self,
@@ -44,34 +131,22 @@ class VirtualTimeOperator:
         settings: Settings = SETTINGS,
         cluster: FakeCluster | None = None,
     ) -> None:
-        self.loop = loop
+        super().__init__(loop, cluster or FakeCluster(lambda: NOW + loop.time()))
         self.latency = latency
-        self.cluster = cluster or FakeCluster(lambda: NOW + loop.time())
-        self.client = FakeClient(self.cluster, turn=self._wait)
-        self.metrics = Metrics()
-        self.sweep = Sweep(
-            client=self.client,
-            cache=Cache(),
-            metrics=self.metrics,
-            settings=settings,
-            clock=self.cluster.clock,
-            jitter=lambda: 0.0,
-        )
-        self.watches = Watches(self.sweep)
+        client = FakeClient(self.cluster, turn=self._wait)
+        self.renew(client, settings, clock=self.cluster.clock, jitter=lambda: 0.0)
         self.most_pods = 0
         self.most: Counter[str] = Counter()
         """Pods at a time, by probe."""
         self.begun: list[tuple[str, str]] = []
         """Probe and node of each pod, in the order in which they were made."""
         self.order: list[str] = []
-        self.cluster.subscribers.append(self._watch)
-        self.task: asyncio.Task[None] | None = None
+        self.cluster.subscribers.append(self._count)
 
     async def _wait(self) -> None:
         await asyncio.sleep(self.latency)
 
-    def _watch(self, path: str, kind: str, body: Body) -> None:
-        self.loop.call_later(LAG, self.watches.give, path, kind, body)
+    def _count(self, path: str, kind: str, body: Body) -> None:
         if path == PODS and kind == "ADDED":
             pods = self.cluster.objects[PODS]
             self.most_pods = max(self.most_pods, len(pods))
@@ -94,16 +169,10 @@ class VirtualTimeOperator:
             offered = {names.GPU_RESOURCE: str(gpus)} if gpus else {}
             self.cluster.change(NODES, f"node-{n}", {"status": {"capacity": offered, "allocatable": offered}})
 
-    def start(self) -> None:
-        """Begin to sweep."""
-        self.task = asyncio.create_task(self.sweep.run())
-
     async def stop(self) -> None:
-        """The process ends."""
-        self.cluster.subscribers.remove(self._watch)
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
+        """The process ends, and others end its pods."""
+        self.cluster.subscribers.remove(self._count)
+        await super().stop()
 
     async def begin(self, nodes: int, *, gpus: int = 0, after: float = 0.0, **spec: Any) -> None:
         """Nodes register, a policy with this spec is made, the loop starts, and so much time passes."""
@@ -139,21 +208,17 @@ class VirtualTimeOperator:
         """Let time pass; an error in the loop is an error of the test."""
         await asyncio.sleep(seconds)
         assert self.task is not None
-        if self.task.done():
-            self.task.result()
+        self.check()
 
     def cut_off(self) -> None:
         """The API server is away: no call is answered, and no watch event arrives."""
         self.client.refuse = lambda _verb, _path: unreachable()
-        self.cluster.subscribers.remove(self._watch)
+        self.deafen()
 
-    def reconnect(self) -> None:
+    def reconnect(self, *, resumed: bool = False) -> None:
         """It is back, and the watches list what is there."""
         self.client.refuse = lambda _verb, _path: None
-        self.cluster.subscribers.append(self._watch)
-        for path in (POLICIES, NODES, REPORTS, PODS):
-            for body in list(self.cluster.objects[path].values()):
-                self.watches.give(path, None, body)
+        super().reconnect(resumed=resumed)
 
     def lists(self) -> int:
         """How often nodes have been listed."""

@@ -20,7 +20,7 @@ class WatchPod:
         self._cluster, self.node = cluster, node
         ((name, made),) = cluster.objects[DAEMONSETS].items()
         uid = owner or made["metadata"]["uid"]
-        self._restarts, self.ahead = 0, 0.0
+        self.restarts, self.ahead = 0, 0.0
         """`ahead`: seconds of the node's clock before the operator's."""
         body: Body = {
             "metadata": {
@@ -41,18 +41,28 @@ class WatchPod:
     def ends(self, message: str, *, later: float = 20.0, code: int = 0, reason: str = "Completed") -> None:
         """The container ends so, and runs again."""
         self._cluster.pass_time(later)
-        self._restarts += 1
+        self.stopped(message, code=code, reason=reason)
+        self.started()
+
+    def stopped(self, message: str, *, code: int = 0, reason: str = "Completed") -> None:
+        """The container has ended."""
+        self.restarts += 1
         ended = {
             "exitCode": code,
             "reason": reason,
             "message": message,
             "finishedAt": stamp(self._cluster.clock() + self.ahead),
-            "containerID": f"containerd://{self._restarts:064x}",
+            "containerID": f"containerd://{self.restarts:064x}",
         }
-        for state in ({"state": {"terminated": ended}}, self._running(ended)):
-            statuses = [{"name": names.PROBE_CONTAINER} | state]
-            self._cluster.pod_status(self.name, {"phase": "Running", "containerStatuses": statuses})
+        self._ended = {"terminated": ended}
+        self._status({"state": self._ended})
 
-    def _running(self, ended: Body) -> Body:
+    def started(self) -> None:
+        """It runs again."""
         running = {"running": {"startedAt": stamp(self._cluster.clock())}}
-        return {"state": running, "lastState": {"terminated": ended}, "restartCount": self._restarts}
+        self._status({"state": running, "lastState": self._ended, "restartCount": self.restarts})
+
+    def _status(self, container: Body) -> None:
+        """The kubelet's write."""
+        statuses = [{"name": names.PROBE_CONTAINER} | container]
+        self._cluster.pod_status(self.name, {"phase": "Running", "containerStatuses": statuses})

@@ -270,6 +270,8 @@ class FaultProxy(Running):
     async def _answer(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         if early := await self._act(request, info, None):
             return early
+        if self._session.closed:  # cut while it was read
+            return _dropped(request)
         async with self._session.request(
             request.method,
             URL(self._upstream.server + request.raw_path, encoded=True),

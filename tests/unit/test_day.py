@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from statistics import median
 
-from day.__main__ import HOUR, MODES, lived, plans, table
+from fleet.day import HOUR, MODES, lived, plans, table
 
 
 def test_watched_nodes_are_tainted_sooner_and_without_pods() -> None:
@@ -16,7 +16,7 @@ def test_watched_nodes_are_tainted_sooner_and_without_pods() -> None:
     periodic, watch = (days[mode] for mode in MODES)
     assert (periodic.missed, watch.missed) == (0, 0)
     assert median(chain(*watch.taints.values())) < 60 < median(chain(*periodic.taints.values()))
-    assert periodic.pods > 3 * 4 * HOUR / 900
-    assert watch.pods <= 2 * len(wanted)
-    assert watch.reports >= 3 * 4
+    assert periodic.counted.pods > 3 * 4 * HOUR / 900
+    assert watch.counted.pods <= 2 * len(wanted)
+    assert watch.counted.reports >= 3 * 4
     assert "faults without a taint before their repair | 0 | 0" in table(days, nodes=3)

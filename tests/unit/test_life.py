@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from life import process, story
-from life.hardware import FAULTS, KINDS, Machine
-from life.story import Size, live
+from fleet import life as story
+from fleet import process
+from fleet.life import Size, live
+from fleet.machines import FAULTS, KINDS, Machine
 from nodegauge_judge import Answer, History, judge_health
 from nodegauge_operator.api.report import ProbeStatus, unstamp
 from nodegauge_operator.core import gates
@@ -34,7 +35,7 @@ def test_every_change_in_a_disturbed_week_has_a_cause(seed: str) -> None:
 
     In a process of its own: only there a seed fixes the order of sets too.
     """
-    command = [sys.executable, "-m", "life", "--nodes", "20", "--days", "6", "--seed", seed]
+    command = [sys.executable, "-m", "fleet", "life", "--nodes", "20", "--days", "6", "--seed", seed]
     result = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 violations" in result.stdout

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from loadtest import bmc
+from fleet.load import bmc
 from nodegauge_operator.reader.settings import parse
 from nodegauge_operator.settings import SettingsError
 

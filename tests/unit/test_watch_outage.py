@@ -6,17 +6,14 @@ flap.  The same story without the outage says what must be true.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass, field
-from typing import Any
 
-from day.__main__ import Fleet
-from day.kubelet import WatchContainer
-from life.hardware import KINDS, NO_FAULT, Machine
+from fleet.machines import KINDS, NO_FAULT, Machine
+from fleet.oracle import ours_of
+from fleet.virtual import Fleet
 from nodegauge_operator import names
 from support.api_server import NODES, Body
-from support.objects import NOW
 from support.virtual_operator import VirtualTimeOperator, play
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -56,8 +53,8 @@ class Lived:
     """What nodes carried at the end, and during the outage; nodes for which a health pod was made after it;
     what calm nodes lost at any time."""
 
-    nodes: dict[str, Body] = field(default_factory=dict)
-    meanwhile: dict[str, Body] = field(default_factory=dict)
+    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
+    meanwhile: dict[str, dict[str, str]] = field(default_factory=dict)
     pods: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
@@ -65,10 +62,8 @@ class Lived:
 def lived(*, outage: bool) -> Lived:
     """The stories, each on a machine of its own, with or without the outage."""
     result, kinds = Lived(), [k for k in KINDS if not KINDS[k].immune]
-    machines = {
-        f"node-{n}": Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="")
-        for n in range(len(STORIES))
-    }
+    fleet = Fleet()
+    machines = [Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(len(STORIES))]
 
     def seen(path: str, _: str, body: Body) -> None:
         name = body["metadata"]["name"]
@@ -76,44 +71,28 @@ def lived(*, outage: bool) -> Lived:
             result.lost.append(name)
 
     async def story(operator: VirtualTimeOperator) -> None:
-        cluster, loop, chance = operator.cluster, operator.loop, random.Random(1)
-        assert isinstance(cluster, Fleet)
-        cluster.machines = machines
-        for name, machine in machines.items():
-            cluster.add_node(name, boot=machine.boot_id)
-        cluster.add_policy(
-            probes={"health": {"mode": "Watch"}, "load": {"enabled": False}, "nccl": {"enabled": False}},
-            budget={"gatedNodes": "100%"},
-        )
-        operator.start()
-        await operator.after(5.0)
-        containers = {
-            name: WatchContainer(cluster, machine, chance=chance) for name, machine in machines.items()
-        }
-        tasks = [asyncio.create_task(container.live()) for container in containers.values()]
-        cluster.subscribers.append(seen)
+        chance = random.Random(1)
+        await fleet.begin(operator, machines, mode="Watch", chance=chance)
+        fleet.subscribers.append(seen)
         for at, name, fault in moments(outage=outage):
-            await operator.after(max(0.0, at - loop.time()))
+            await operator.after(max(0.0, at - operator.loop.time()))
             if name:
-                machines[name].fault = fault
-                containers[name].changed()
+                fleet.fault(name, fault)
             elif fault == "away":
-                result.meanwhile = {name: marks(body) for name, body in cluster.objects[NODES].items()}
+                result.meanwhile = {name: marks(body) for name, body in fleet.objects[NODES].items()}
                 operator.cut_off()
-                for container in containers.values():
+                for container in fleet.containers.values():
                     container.cut_off()
             elif fault == "back":
                 made = len(operator.begun)
-                for container in containers.values():
-                    loop.call_later(chance.uniform(0, 10), container.reconnect)
+                for container in fleet.containers.values():
+                    operator.loop.call_later(chance.uniform(0, 10), container.reconnect)
                 operator.reconnect()
-        await operator.after(END - loop.time())
+        await operator.after(END - operator.loop.time())
         result.pods = [node for _, node in operator.begun[made:]] if outage else []
-        result.nodes = {name: marks(body) for name, body in cluster.objects[NODES].items()}
-        for task in tasks:
-            task.cancel()
+        result.nodes = {name: marks(body) for name, body in fleet.objects[NODES].items()}
 
-    play(story, cluster=Fleet(lambda: NOW + asyncio.get_running_loop().time()))
+    play(story, cluster=fleet)
     return result
 
 
@@ -123,28 +102,16 @@ def moments(*, outage: bool) -> list[tuple[float, str, str]]:
     return sorted([*faults, *([(AWAY, "", "away"), (BACK, "", "back")] if outage else [])])
 
 
-def marks(node: Body) -> dict[str, Any]:
-    """Ours on a node."""
-    labels = {
-        k: v
-        for k, v in node["metadata"]["labels"].items()
-        if k.startswith(names.PREFIX) or k == "interconnect"
-    }
-    labels.pop(names.LABEL_VALIDATED_AT, None)
-    taints = [t for t in node["spec"].get("taints") or () if t["key"] in names.TAINTS_OF_FAULTS]
-    conditions = [c for c in node["status"]["conditions"] if c["type"] != "Ready"]
-    return {
-        "labels": labels,
-        "taints": sorted(f"{t['key'].removeprefix(names.PREFIX)}={t['value']}" for t in taints),
-        "condition": [(c["status"], c["reason"]) for c in conditions],
-    }
+def marks(node: Body) -> dict[str, str]:
+    """Ours on a node, but for the time."""
+    return {key: value for key, value in ours_of(node).items() if key != names.LABEL_VALIDATED_AT}
 
 
 def test_an_hour_without_the_api_server_ends_like_a_calm_one() -> None:
     """What stands is tainted, what was repaired is not, no label is lost; only nodes on which something is
     to be confirmed are read by pods, although every regular reading is overdue by then."""
     calm, disturbed = lived(outage=False), lived(outage=True)
-    tainted = {name: node["taints"] for name, node in calm.nodes.items() if node["taints"]}
+    tainted = [name for name, node in calm.nodes.items() if any(key.startswith("taint ") for key in node)]
     standing = [f"node-{n}" for n, story in enumerate(STORIES.values()) if story and story[-1][1]]
     assert sorted(tainted) == sorted(standing)
     assert disturbed.nodes == calm.nodes

@@ -5,18 +5,14 @@ The kubelet keeps the newest end alone, so what the ends before it reported is i
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass, field
 
 import pytest
 
-from day.__main__ import Fleet
-from day.kubelet import WatchContainer
-from life.hardware import Machine
-from nodegauge_operator import names
-from support.api_server import NODES, REPORTS, Body
-from support.objects import NOW
+from fleet.machines import Machine
+from fleet.virtual import Fleet
+from support.api_server import REPORTS, Body
 from support.virtual_operator import VirtualTimeOperator, play
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -42,60 +38,40 @@ class Lived:
 
 def lived(*, outage: bool) -> Lived:
     """The stories, with or without the outage."""
-    result = Lived()
-    machines = {name: Machine(name=name, kind="2x TITAN RTX", pool="") for name in STORIES}
+    result, fleet = Lived(), Fleet()
+    machines = [Machine(name=name, kind="2x TITAN RTX", pool="") for name in STORIES]
 
     async def story(operator: VirtualTimeOperator) -> None:
-        cluster, loop, chance = operator.cluster, operator.loop, random.Random(1)
-        assert isinstance(cluster, Fleet)
-        before = dict.fromkeys(STORIES, False)
+        loop = operator.loop
 
         def seen(path: str, _: str, body: Body) -> None:
             name = body["metadata"]["name"]
-            if path == NODES:
-                taints = {(t["key"], t["value"]) for t in body["spec"].get("taints") or ()}
-                now = (names.TAINT_UNHEALTHY, "xid") in taints
-                if now != before[name]:
-                    (result.tainted if now else result.lifted)[name].append(loop.time())
-                before[name] = now
-            elif path == REPORTS:
+            if path == REPORTS:
                 for probe in body.get("status", {}).get("probes", []):
                     for finding in probe.get("findings") or ():
                         if count := finding["evidence"].get("count"):
                             result.counts[name] = max(int(count), result.counts.get(name, 0))
 
-        cluster.machines = machines
-        for name, machine in machines.items():
-            cluster.add_node(name, boot=machine.boot_id)
-        cluster.add_policy(
-            probes={"health": {"mode": "Watch"}, "load": {"enabled": False}, "nccl": {"enabled": False}},
-            budget={"gatedNodes": "100%", "gatedNodesPerHour": "100%"},
-            xids=[{"codes": [COUNTED], "count": 3, "severity": "Fail"}],
-        )
-        operator.start()
-        await operator.after(5.0)
-        containers = {
-            name: WatchContainer(cluster, machine, chance=chance) for name, machine in machines.items()
-        }
-        tasks = [asyncio.create_task(container.live()) for container in containers.values()]
-        cluster.subscribers.append(seen)
+        rule = {"codes": [COUNTED], "count": 3, "severity": "Fail"}
+        await fleet.begin(operator, machines, mode="Watch", chance=random.Random(1), xids=[rule])
+        fleet.subscribers.append(seen)
         for name, times in STORIES.items():
             for at, code in times:
-                loop.call_at(at, containers[name].xid, 1, code)
+                loop.call_at(at, fleet.containers[name].xid, 1, code)
         if outage:
             await operator.after(AWAY - loop.time())
             operator.cut_off()
-            for container in containers.values():
+            for container in fleet.containers.values():
                 container.cut_off()
             await operator.after(BACK - loop.time())
-            for container in containers.values():
+            for container in fleet.containers.values():
                 container.reconnect()
             operator.reconnect()
         await operator.after(END - loop.time())
-        for task in tasks:
-            task.cancel()
 
-    play(story, cluster=Fleet(lambda: NOW + asyncio.get_running_loop().time()))
+    play(story, cluster=fleet)
+    for at, name, taints in fleet.tainted:
+        (result.tainted if "unhealthy=xid" in taints else result.lifted)[name].append(at)
     return result
 
 

@@ -1,0 +1,45 @@
+"""`python -m fleet SCENARIO`: 0 if all was as it should be, 1 with what was not, 130 after Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+from types import FrameType
+
+from fleet.progress import Wrong
+from testbed.errors import TestbedError
+
+SCENARIOS = {name: f"fleet.{name}" for name in ("life", "day", "faults", "upgrade")} | {
+    "loadtest": "fleet.load.scenario"
+}
+
+
+def main() -> int:
+    """Everything that a scenario starts ends with it."""
+    scenario = importlib.import_module(SCENARIOS[sys.argv[1]])
+    parser = argparse.ArgumentParser(prog=f"make {sys.argv[1]}", description=scenario.__doc__)
+    scenario.options(parser)
+    chosen = parser.parse_args(sys.argv[2:])
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background job inherits SIGINT as ignored
+        signal.signal(number, _interrupted)
+    try:
+        code: int = scenario.run_scenario(chosen)
+    except (Wrong, TestbedError) as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: everything that was started has been ended", file=sys.stderr)
+        return 130
+    return code
+
+
+def _interrupted(signum: int, _: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(signum).name)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [] or sys.argv[1] not in SCENARIOS:
+        sys.exit(f"python -m fleet SCENARIO, one of {', '.join(SCENARIOS)}; --help shows the options of each")
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Faults of the API server, of etcd and of everybody, each with the end of a calm day.
+
+One fault after the other, a line each, and a table at the end; the seed repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.injections import INJECTIONS, Injection, killed
+from fleet.progress import Progress, Wrong
+from fleet.real import RealFleet, living, watched
+from testbed.table import table
+
+KILLS, FEW = 100, 5
+"""How often the operator is killed while machines break, and again while they are repaired."""
+UNWATCHED = {"API server killed", "CRDs deleted"}
+"""Faults that end a watch of the API server itself: there the budget is looked at in the end alone."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one fault: seconds from its end until all was as it should be, or what was wrong."""
+
+    fault: str
+    seconds: float
+    wrong: str = ""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="repeats a run; default: 1")
+    parser.add_argument("--only", nargs="+", choices=list(INJECTIONS), metavar="FAULT")
+    parser.add_argument(
+        "--short", action="store_true", help=f"{2 * FEW} kills of the operator instead of {2 * KILLS}"
+    )
+    parser.add_argument("--folder", metavar="DIR", help="for logs; default: a new one")
+
+
+def run_scenario(chosen: argparse.Namespace) -> int:
+    """0 when every fault ended as a calm run does."""
+    folder = Path(chosen.folder or tempfile.mkdtemp(prefix="nodegauge-faults-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    injections = {name: INJECTIONS[name] for name in chosen.only or INJECTIONS}
+    if "operator killed" in injections:
+        injections["operator killed"] = killed(FEW if chosen.short else KILLS)
+    print(f"{len(injections)} faults, --seed {chosen.seed}, logs in {folder}", flush=True)
+    progress, outcomes = Progress(), []
+    with living(folder, seed=chosen.seed) as fleet:
+        progress.say("a calm day is known")
+        for name, injection in injections.items():
+            outcomes.append(outcome := _tried(fleet, name, injection))
+            progress.say(f"{name}: {outcome.wrong or f'as on a calm day after {outcome.seconds:.1f} s'}")
+    rows = [[one.fault, "no" if one.wrong else "yes", f"{one.seconds:.1f} s"] for one in outcomes]
+    print(f"\n{table([['injected', 'converged', 'worst'], *rows])}")
+    wrong = [f"\n{one.fault}: {one.wrong}" for one in outcomes if one.wrong]
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+def _tried(fleet: RealFleet, name: str, injection: Injection) -> Outcome:
+    """The machines break under the fault, and are repaired under it."""
+    worst, state = 0.0, ""
+    try:
+        with contextlib.nullcontext() if name in UNWATCHED else watched(fleet):
+            for state in ("bad", "good"):
+                with injection(fleet):
+                    fleet.change(state)
+                began = time.monotonic()
+                fleet.settle()
+                worst = max(worst, time.monotonic() - began)
+    except Exception as error:
+        _recover(fleet)
+        return Outcome(name, worst, f"{state}: {error if isinstance(error, Wrong) else repr(error)}")
+    return Outcome(name, worst)
+
+
+def _recover(fleet: RealFleet) -> None:
+    """Go on with the next fault from a fleet that is well, if it can be."""
+    fleet.change("good")
+    try:
+        fleet.settle()
+    except Wrong as wrong:
+        print(f"  the fleet is not well again: {wrong}", flush=True)

@@ -1,0 +1,382 @@
+"""Every fault, as a context: it begins, machines change under it, and it ends once it was seen to bite."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fleet.progress import until
+from fleet.real import FAST, RealFleet
+from support.cluster_under_test import delete_crds, install_crds
+from testbed.controlplane_config import ADMIN
+from testbed.errors import ApiError
+from testbed.loopback import LOOPBACK
+from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
+
+Injection = Callable[[RealFleet], contextlib.AbstractContextManager[None]]
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+WRITES = ("POST", "PATCH", "PUT", "DELETE")
+STORM = 0.5
+"""Share of the calls that a storm hits."""
+CALLS = 20
+"""A fault of calls lasts until it has hit so many, which are several for each node."""
+READS = 4
+"""The same for a fault of reads alone, which the operator makes seldom."""
+PODS = 2 * 6
+"""A fault of pods lasts until it has hit so many: two of each node."""
+HUNG = 3
+"""etcd is frozen until so many calls wait for it."""
+MOMENT = 40
+"""Calls of the operator within which a fault begins: those of about four runs."""
+FINALIZER = "example.com/stuck"
+
+
+def lasting(what: str, hits: Callable[[], int], *, times: int) -> None:
+    """The fault goes on until it has hit so often: one that met nothing shows nothing."""
+    until(lambda: hits() >= times, what=f"{what}, {times} times", seen=hits)
+
+
+def nothing(fleet: RealFleet) -> contextlib.AbstractContextManager[None]:
+    """A calm day."""
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
+    """SIGKILL to kube-apiserver in the middle of the runs, and its restart."""
+    fleet.after_calls(MOMENT)
+    fleet.plane.restart_apiserver(grace=0)
+    yield
+
+
+@contextlib.contextmanager
+def etcd_frozen(fleet: RealFleet) -> Iterator[None]:
+    """etcd answers nobody, until calls of the operator hang."""
+    yield
+    fleet.after_calls(MOMENT)
+    with fleet.plane.frozen("etcd"):
+        begun, answered = len(fleet.calls.fired), Counter(_shown(fleet.answers.fired))
+
+        def hung() -> int:
+            asked = Counter(_shown(fleet.calls.fired[begun:]))
+            return (asked - (Counter(_shown(fleet.answers.fired)) - answered)).total()
+
+        lasting("a call that etcd does not answer", hung, times=HUNG)
+
+
+def _shown(calls: list[RequestInfo]) -> list[str]:
+    return [f"{call.method} {call.path}" for call in list(calls)]
+
+
+def _watches(mode: Watches) -> Injection:
+    """Watches that say nothing, or end all the time: the end of a calm run comes while they still do."""
+
+    @contextlib.contextmanager
+    def inject(fleet: RealFleet) -> Iterator[None]:
+        fleet.proxy.watches = mode
+        try:
+            yield
+            fleet.settle()
+        finally:
+            fleet.proxy.watches = Watches.PASS
+
+    return inject
+
+
+@contextlib.contextmanager
+def connections_cut(fleet: RealFleet) -> Iterator[None]:
+    """Every connection is cut, five times."""
+    yield
+    for _ in range(5):
+        fleet.after_calls(MOMENT)
+        fleet.proxy.pause()
+        fleet.proxy.resume()
+
+
+@contextlib.contextmanager
+def _acting(
+    fleet: RealFleet,
+    act: Callable[[RequestInfo, ResponseInfo | None], Refuse | None],
+    *,
+    methods: tuple[str, ...] = (*WRITES, "GET"),
+    share: float = 1.0,
+    when: When = When.BEFORE,
+    times: int = CALLS,
+) -> Iterator[None]:
+    """So large a share of the calls, or of their answers, is acted on, until enough have been."""
+    over, hits = threading.Event(), []
+
+    def do(info: RequestInfo, answer: ResponseInfo | None) -> Refuse | None:
+        if over.is_set() or info.method not in methods or fleet.random.random() >= share:
+            return None
+        hits.append(info)
+        return act(info, answer)
+
+    fleet.proxy.on(times=None, when=when, do=do)
+    try:
+        yield
+        lasting("a call that is hit", lambda: len(hits), times=times)
+    finally:
+        over.set()
+
+
+def _storm(status: int, reason: str, *, headers: dict[str, str] | None = None, **which: Any) -> Injection:
+    refuse = Refuse(status=status, reason=reason, message="injected", headers=headers or {})
+    return lambda fleet: _acting(fleet, lambda *_: refuse, share=STORM, **which)
+
+
+@contextlib.contextmanager
+def reads_expired(fleet: RealFleet) -> Iterator[None]:
+    """Half of the reads are expired, and every watch has to begin anew."""
+    with _storm(410, "Expired", methods=("GET",), times=READS)(fleet):
+        fleet.proxy.pause()
+        fleet.proxy.resume()
+        yield
+
+
+def slow_answers(fleet: RealFleet) -> contextlib.AbstractContextManager[None]:
+    """Every call takes up to three seconds more."""
+    return _acting(fleet, lambda *_: time.sleep(fleet.random.uniform(0.0, 3.0)))
+
+
+def _clock(seconds: float) -> Injection:
+    """The API server's clock, which dates everything for the operator, is wrong by this much for a while."""
+
+    def date(_: RequestInfo, answer: ResponseInfo | None) -> None:
+        assert answer is not None
+        moment = time.gmtime(time.time() + seconds)
+        answer.headers["Date"] = time.strftime("%a, %d %b %Y %H:%M:%S GMT", moment)
+
+    @contextlib.contextmanager
+    def inject(fleet: RealFleet) -> Iterator[None]:
+        with _acting(fleet, date, when=When.AFTER):
+            yield
+            fleet.read_anew()
+
+    return inject
+
+
+def killed(times: int) -> Injection:
+    """SIGKILL to the operator at random moments, and its restart."""
+
+    @contextlib.contextmanager
+    def inject(fleet: RealFleet) -> Iterator[None]:
+        yield
+        for _ in range(times):
+            fleet.after_calls(MOMENT // 2)  # of which some are those of its start
+            fleet.operator.kill()
+            fleet.operator.start()
+
+    return inject
+
+
+@contextlib.contextmanager
+def two_operators(fleet: RealFleet) -> Iterator[None]:
+    """A second process of the same installation works beside the first."""
+    with fleet.rig.operator(name="second") as second:
+        second.wait_ready()
+        yield
+        fleet.read_anew()
+
+
+@contextlib.contextmanager
+def node_made_again(fleet: RealFleet) -> Iterator[None]:
+    """Two nodes are deleted while their probes run, and register again."""
+    yield
+    names = fleet.random.sample(fleet.rig.nodes, 2)
+    for name in names:
+        fleet.rig.api.delete(f"/api/v1/nodes/{name}")
+    fleet.after_calls(MOMENT)
+    for name in names:
+        fleet.make_again(name)
+
+
+@contextlib.contextmanager
+def node_cordoned(fleet: RealFleet) -> Iterator[None]:
+    """Two nodes are cordoned while every node is read."""
+    names = fleet.random.sample(fleet.rig.nodes, 2)
+    _cordon(fleet, names, on=True)
+    yield
+    fleet.read_anew()
+    _cordon(fleet, names, on=False)
+
+
+def _cordon(fleet: RealFleet, names: list[str], *, on: bool) -> None:
+    for name in names:
+        fleet.rig.api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": on or None}})
+
+
+@contextlib.contextmanager
+def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
+    """The operator's namespace goes with all that is in it, and is made again."""
+    yield
+    path = f"/api/v1/namespaces/{fleet.rig.namespace}"
+    fleet.rig.api.delete(path)
+    until(lambda: not _there(fleet, path), what="the namespace gone", seen=lambda: fleet.rig.api.get(path))
+    fleet.rig.api.create("/api/v1/namespaces", {"metadata": {"name": fleet.rig.namespace}})
+    fleet.plane.await_objects(namespace=fleet.rig.namespace)
+
+
+@contextlib.contextmanager
+def crds_deleted(fleet: RealFleet) -> Iterator[None]:
+    """The CRDs go with all policies and reports, and are applied again."""
+    yield
+    fleet.after_calls(MOMENT)
+    delete_crds(fleet.rig.api)
+    install_crds(fleet.rig.api)
+    fleet.rig.policies.clear()
+    fleet.rig.add_policy("faults", **FAST)
+
+
+def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Injection:
+    """Something happens to every probe pod while it runs."""
+
+    @contextlib.contextmanager
+    def inject(fleet: RealFleet) -> Iterator[None]:
+        yield
+        hit: set[str] = set()
+
+        def hits() -> int:
+            pods = fleet.rig.pods()
+            for pod in pods:
+                with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
+                    act(fleet, pod)
+                    hit.add(pod["metadata"]["uid"])
+            if not pods:
+                fleet.ask()
+            return len(hit)
+
+        lasting(what, hits, times=PODS)
+
+    return inject
+
+
+def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+    fleet.rig.api.create(f"{_path(pod)}/eviction", body)
+
+
+@contextlib.contextmanager
+def pods_stuck(fleet: RealFleet) -> Iterator[None]:
+    """A stranger's finalizer keeps every probe pod, until the operator has deleted some a second time."""
+    yield
+    kept: set[str] = set()
+    before = Counter(_shown(fleet.calls.fired))
+
+    def twice() -> int:
+        for pod in fleet.rig.pods():
+            with contextlib.suppress(ApiError):
+                if not pod["metadata"].get("finalizers"):
+                    fleet.rig.api.patch(_path(pod), {"metadata": {"finalizers": [FINALIZER]}})
+                    kept.add(_path(pod))
+        calls = Counter(_shown(fleet.calls.fired)) - before
+        return sum(calls[f"DELETE {path}"] > 1 for path in kept)
+
+    try:
+        lasting("a pod that is stuck is deleted again", twice, times=2)
+    finally:
+        for path in kept:
+            with contextlib.suppress(ApiError):
+                fleet.rig.api.patch(path, {"metadata": {"finalizers": None}})
+
+
+@contextlib.contextmanager
+def _refusing(fleet: RealFleet, *, path: str, what: str) -> Iterator[None]:
+    """The API server refuses calls of this path for a reason that holds `what`; it ends once it has."""
+    refused: list[str] = []
+
+    def note(_: RequestInfo, answer: ResponseInfo | None) -> None:
+        if answer is not None and answer.status >= 400 and what in str(answer.json()):
+            refused.append(str(answer.json()["message"]))
+
+    rule = fleet.proxy.on(times=None, path=path, when=When.AFTER, do=note)
+    yield
+    lasting(f"a call refused with {what!r}", lambda: len(refused), times=6)
+    rule.times = 0
+
+
+@contextlib.contextmanager
+def quota_zero(fleet: RealFleet) -> Iterator[None]:
+    """A ResourceQuota admits no pod, until six were refused."""
+    path = f"/api/v1/namespaces/{fleet.rig.namespace}/resourcequotas"
+    fleet.rig.api.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    try:
+        with _refusing(fleet, path="/pods$", what="exceeded quota"):
+            yield
+    finally:
+        fleet.rig.api.delete(f"{path}/none")
+
+
+@contextlib.contextmanager
+def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
+    """A validating webhook for nodes, pods and reports takes connections and says nothing, until six writes
+    have failed."""
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        rules = [
+            {"apiGroups": ["", "nodegauge.dev"], "apiVersions": ["*"], "operations": ["*"]}
+            | {"resources": ["nodes", "nodes/status", "pods", "nodereports/status"]}
+        ]
+        webhook = {
+            "name": "silent.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 1,
+            "failurePolicy": "Fail",
+            "clientConfig": {"url": f"https://{LOOPBACK}:{silent.getsockname()[1]}/"},
+            "rules": rules,
+            "matchConditions": [
+                {"name": "operator", "expression": f"request.userInfo.username == '{ADMIN}'"}
+            ],
+        }
+        fleet.rig.api.create(WEBHOOKS, {"metadata": {"name": "silent"}, "webhooks": [webhook]})
+        try:
+            with _refusing(fleet, path="", what="failed calling webhook"):
+                yield
+        finally:
+            fleet.rig.api.delete(f"{WEBHOOKS}/silent")
+
+
+def _there(fleet: RealFleet, path: str) -> bool:
+    try:
+        fleet.rig.api.get(path)
+    except ApiError as error:
+        return error.status != 404
+    return True
+
+
+def _path(pod: dict[str, Any]) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+INJECTIONS: dict[str, Injection] = {
+    "nothing": nothing,
+    "API server killed": apiserver_killed,
+    "etcd frozen": etcd_frozen,
+    "connections cut": connections_cut,
+    "watches silent": _watches(Watches.SILENT),
+    "watches cut every 100 ms": _watches(Watches.CUT),
+    "409 storm": _storm(409, "Conflict", methods=WRITES),
+    "410 storm": reads_expired,
+    "429 storm, Retry-After": _storm(429, "TooManyRequests", headers={"Retry-After": "1"}),
+    "500 storm": _storm(500, "InternalError"),
+    "503 storm": _storm(503, "ServiceUnavailable"),
+    "slow answers": slow_answers,
+    "clock an hour ahead": _clock(3600.0),
+    "clock an hour behind": _clock(-3600.0),
+    "operator killed": killed(20),
+    "two operators": two_operators,
+    "nodes made again": node_made_again,
+    "nodes cordoned": node_cordoned,
+    "namespace deleted": namespace_deleted,
+    "CRDs deleted": crds_deleted,
+    "pods deleted": _pods("a pod deleted", lambda fleet, pod: fleet.rig.api.delete(_path(pod))),
+    "pods evicted": _pods("a pod evicted", _evict),
+    "pods stuck": pods_stuck,
+    "quota 0": quota_zero,
+    "webhook hangs": webhook_hangs,
+}

@@ -1,0 +1,282 @@
+"""Weeks of a disturbed cluster in virtual time; every change needs a cause.
+
+A cluster, an operator, and a plan of disturbances drawn by a seed; the same seed gives the same life.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fleet.disturbances import DAY, HOUR, Disturbances, NodeDisturbances
+from fleet.machines import KINDS, Machine
+from fleet.oracle import Oracle
+from fleet.process import OperatorProcess, clocks
+from fleet.promises import Promises
+from fleet.record import Record, Spans
+from fleet.virtual import LivingCluster
+from nodegauge_operator.kube import client as client_module
+from nodegauge_operator.reconcile import reconciler as reconciler_module
+from nodegauge_operator.reconcile import sweep as sweep_module
+from support.virtual_time import VirtualLoop, run
+
+FAST, FLEET = "fast", "fleet"
+REST_DAYS = 2.0
+"""At the end nothing is disturbed for so long: time for any gate to be left."""
+MOST_VIOLATIONS = 25
+PER_DAY: dict[str, float] = {
+    "outage": 0.6,
+    "watch_gap": 0.8,
+    "conflicts": 0.4,
+    "lost_answers": 0.3,
+    "restart": 0.6,
+    "clock_step": 0.3,
+    "policy_edit": 0.6,
+}
+"""Disturbances of the whole cluster a day."""
+PER_NODE_AND_DAY: dict[str, float] = {
+    "label_flap": 0.03,
+    "reboot": 0.02,
+    "driver_upgrade": 0.01,
+    "replacement": 0.005,
+    "cordon": 0.02,
+    "trouble": 0.03,
+    "idleness": 0.1,
+    "fault": 0.03,
+}
+"""Disturbances of each node a day."""
+HEAT_WAVE_DAYS = 13.0
+"""From one heat wave to the next; each heats three of ten nodes, more than the budget allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much of it: nodes, how many of those are read often, days, and the seed."""
+
+    nodes: int
+    days: float
+    seed: int
+    fast_nodes: int
+    fleet_interval: str = "24h"
+    fast_interval: str = "1h"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of it."""
+
+    record: Record
+    oracle: Oracle
+    promises: Promises
+    pods: int
+    starts: int
+    wall_seconds: float
+
+
+Say = Callable[[str], None]
+
+
+def live(size: Size, *, say: Say = lambda text: None) -> Outcome:
+    """A whole life on virtual time; the same size and seed give the same life."""
+
+    async def main() -> Outcome:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        story = Story(loop, size, say)
+        with pytest.MonkeyPatch.context() as patch:
+            clock = clocks(story.process)
+            patch.setattr(sweep_module, "time", clock)
+            patch.setattr(reconciler_module, "time", clock)
+            patch.setattr(client_module, "time", clock)
+            return await story.live()
+
+    logger = logging.getLogger("nodegauge")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return run(main())
+    finally:
+        logger.setLevel(before)
+
+
+class Story:
+    """The cluster, the operator, and the tasks that disturb both."""
+
+    def __init__(self, loop: VirtualLoop, size: Size, say: Say) -> None:
+        chance = random.Random(size.seed)
+        self.loop = loop
+        self.size = size
+        self.record = Record()
+        self.cluster = LivingCluster(loop, self.record, random.Random(chance.random()))
+        self.process = OperatorProcess(self.cluster, random.Random(chance.random()))
+        self.oracle = Oracle(self.cluster, self.record)
+        self.promises = Promises(self.cluster, self.record, self.oracle)
+        self.disturbances = Disturbances(self.cluster, self.process, random.Random(chance.random()))
+        self.node_disturbances = NodeDisturbances(self.cluster, random.Random(chance.random()))
+        self._chance = chance
+        self._say = say
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._violations_printed = 0
+
+    async def live(self) -> Outcome:
+        """From the first node to the end of the calm days."""
+        started = time.monotonic()
+        loop: Any = self.loop
+        loop.set_exception_handler(lambda _loop, context: None)
+        self._create()
+        self.process.start()
+        await asyncio.sleep(DAY / 2 if self.size.days > 1 else HOUR)
+        self._disturb()
+        end = self.size.days * DAY
+        while self.loop.time() < end and len(self.oracle.violations) < MOST_VIOLATIONS:
+            await self._hour(started)
+        await self._rest(started)
+        await self.process.stop()
+        return Outcome(
+            record=self.record,
+            oracle=self.oracle,
+            promises=self.promises,
+            pods=self.cluster.pods_made,
+            starts=self.process.starts,
+            wall_seconds=time.monotonic() - started,
+        )
+
+    def _create(self) -> None:
+        """Policies and nodes, before the operator is there."""
+        intervals = {FAST: self.size.fast_interval, FLEET: self.size.fleet_interval}
+        for pool, interval in intervals.items():
+            self.record.inactive[pool], self.record.absent[pool] = Spans(), Spans()
+            self.disturbances.specs[pool] = {
+                "nodeSelector": {"matchLabels": {"example.com/pool": pool}},
+                "mode": "Enforce",
+                "probes": {"health": {"mode": "Periodic", "interval": interval}, "load": {"enabled": False}},
+                "budget": {"concurrentProbes": "20%", "gatedNodes": "20%", "gatedNodesPerHour": "5%"},
+                "breaker": {},
+                "taints": {"causes": {"thermal": "NoSchedule"}},
+            }
+            self.disturbances.write_policy(pool, self.disturbances.specs[pool])
+        kinds, shares = list(KINDS), [kind.share for kind in KINDS.values()]
+        for number in range(self.size.nodes):
+            pool = FAST if number < self.size.fast_nodes else FLEET
+            [kind] = self._chance.choices(kinds, shares)
+            self.cluster.register(Machine(name=f"node-{number}", kind=kind, pool=pool))
+
+    def _disturb(self) -> None:
+        """Every disturbance at its own random times, for as long as there are disturbances."""
+        until = self.size.days * DAY
+        for name, rate in PER_DAY.items():
+            self._begin(self._repeat(getattr(self.disturbances, name), rate, until))
+        for machine in self.cluster.machines.values():
+            for name, rate in PER_NODE_AND_DAY.items():
+                disturb = getattr(self.node_disturbances, name)
+                self._begin(self._repeat(disturb, rate, until, machine))
+        self._begin(self._heat_waves(until))
+
+    async def _repeat(self, disturb: Callable[..., Any], rate: float, until: float, *of: Machine) -> None:
+        while True:
+            await asyncio.sleep(self._chance.expovariate(rate) * DAY)
+            if self.loop.time() >= until:
+                return
+            await disturb(*of)
+
+    async def _heat_waves(self, until: float) -> None:
+        while True:
+            await asyncio.sleep(HEAT_WAVE_DAYS * DAY * self._chance.uniform(0.3, 1.0))
+            if self.loop.time() >= until:
+                return
+            self.record.note(self.loop.time(), "a heat wave")
+            self.record.counts["heat wave"] += 1
+            for machine in self.cluster.machines.values():
+                if self._chance.random() < 0.3:
+                    self._begin(self.node_disturbances.fault(machine, only="hot", days=1.5))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+
+    async def _hour(self, started: float) -> None:
+        await asyncio.sleep(HOUR)
+        self.process.check()
+        if self._failure is not None:
+            raise self._failure
+        self.promises.check()
+        self.cluster.forget_events()
+        for text in self.oracle.violations[self._violations_printed :]:
+            self._say(f"\nVIOLATION {text}\n")
+        self._violations_printed = len(self.oracle.violations)
+        day, hour = divmod(round(self.loop.time() / HOUR), 24)
+        if hour == 0:
+            changes, tainted = sum(self.oracle.changed.values()), len(self.oracle.slots.tainted)
+            self._say(
+                f"day {day:3}: {self.cluster.pods_made:7,} runs, {changes:7,} changes, {tainted:3} tainted, "
+                f"{len(self.oracle.violations)} violations, {time.monotonic() - started:4.0f} s"
+            )
+
+    async def _rest(self, started: float) -> None:
+        """Let everything that goes on come to its end, heal nothing, disturb nothing."""
+        if self.oracle.violations:
+            return
+        for _ in range(round(REST_DAYS * 24)):
+            await self._hour(started)
+        self.promises.check_at_rest()
+        await self._hour(started)
+
+
+def table(size: Size, outcome: Outcome) -> str:
+    """As Markdown."""
+    record, oracle = outcome.record, outcome.oracle
+    lines = [
+        f"{size.nodes} nodes, {size.days:g} days, seed {size.seed}: {outcome.pods:,} runs, "
+        f"{outcome.starts} starts of the operator, {sum(oracle.changed.values()):,} changes on nodes, "
+        f"{len(oracle.violations)} violations, {outcome.wall_seconds:.0f} s.",
+        f"At most {oracle.most_gated} nodes were tainted at a time.",
+        "",
+        "| change | why | how often |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {what} | {why} | {count:,} |" for (what, why), count in sorted(oracle.changed.items())]
+    lines += ["", "| what happened | how often |", "|---|---|"]
+    lines += [f"| {what} | {count:,} |" for what, count in sorted(record.counts.items())]
+    return "\n".join(lines)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("--nodes", type=int, default=500, metavar="N", help="default: 500")
+    parser.add_argument("--days", type=float, default=60.0, metavar="N", help="default: 60")
+    parser.add_argument("--seed", type=int, help="repeats a life; default: a new one")
+
+
+def run_scenario(chosen: argparse.Namespace) -> int:
+    """0 when every change had a cause."""
+    _with_fixed_hashes()
+    seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(100_000)
+    size = Size(nodes=chosen.nodes, days=chosen.days, seed=seed, fast_nodes=max(1, chosen.nodes // 100))
+    print(f"{size.nodes} nodes, {size.days:g} days, --seed {seed}", flush=True)
+    outcome = live(size, say=lambda text: print(text, flush=True))
+    print(f"\n{table(size, outcome)}")
+    return 1 if outcome.oracle.violations else 0
+
+
+def _with_fixed_hashes() -> None:
+    """The order of sets of names follows Python's hashes: the same seed has to give the same life."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", "fleet", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})

@@ -1,0 +1,114 @@
+"""What must happen, beside what must not: a fault is tainted in time, a node that is well again is released,
+and once nothing is wrong every node carries what its machine is.
+
+Time counts only while runs could be made and judged.
+"""
+
+from __future__ import annotations
+
+from fleet.machines import FAULTS
+from fleet.oracle import Oracle, expected_at_rest, ours_of
+from fleet.record import LEAVE_RUNS, NodeRecord, Record
+from fleet.virtual import LivingCluster
+from nodegauge_operator.api.policy import Mode
+from support.api_server import NODES
+
+HOUR = 3600.0
+PAD = 0.5 * HOUR
+"""After a disturbance: retries have their pauses."""
+PROMISED_SLACK = HOUR
+CALM_AT_REST = 40 * HOUR
+"""Three intervals of the slower policy."""
+LAST_PROBATION = 24 * HOUR
+
+
+class Promises:
+    """Asked every hour of virtual time.  `at_rest`: nodes compared with their machines at the end."""
+
+    def __init__(self, cluster: LivingCluster, record: Record, oracle: Oracle) -> None:
+        self.at_rest = 0
+        self._cluster = cluster
+        self._record = record
+        self._oracle = oracle
+        self._late: set[tuple[str, float]] = set()
+        self._full_at: dict[str, float] = {}
+        """By pool: when its budget was last seen used up."""
+
+    def check(self) -> None:
+        """Every faulty node is tainted in time, and every healthy one free in time."""
+        now = self._cluster.loop.time()
+        for pool in self._record.policies:
+            if not self._oracle.slots.has_free(pool, now):
+                self._full_at[pool] = now
+        for name, node in self._record.nodes.items():
+            if node.machine.there and self._applies(node):
+                self._check_node(name, node)
+
+    def check_at_rest(self) -> None:
+        """Nothing has been wrong for long."""
+        for name, node in self._record.nodes.items():
+            now = self._cluster.loop.time()
+            begin = now - CALM_AT_REST
+            recent = max(node.healthy_since, node.faulty_since or 0.0) > begin
+            if recent or not node.machine.there or self._record.disturbed(name, begin, now):
+                continue
+            self.at_rest += 1
+            ours = ours_of(self._cluster.objects[NODES][name])
+            wanted = expected_at_rest(node)
+            topology = {key: ours.get(key) for key in wanted}
+            if topology != wanted:
+                self._broken(name, f"at rest it carries {topology} instead of {wanted}")
+            health, fault = ours.get("nodegauge.dev/health"), FAULTS.get(node.machine.fault)
+            if fault is not None and fault.absent_when_idle:
+                continue  # it depends on whether there was work when the node was read
+            if (health == "fail") is not bool(fault) and not self._excused(node):
+                self._broken(
+                    name, f"at rest health is {health}, the machine is {node.machine.fault or 'well'}"
+                )
+
+    def _applies(self, node: NodeRecord) -> bool:
+        spec = self._record.spec(node.machine.pool)
+        return spec is not None and spec.mode is Mode.ENFORCE
+
+    def _check_node(self, name: str, node: NodeRecord) -> None:
+        machine = node.machine
+        if machine.fault and node.faulty_since is not None:
+            if machine.fault in node.tainting:
+                return
+            since = max(node.faulty_since, node.changed_at, self._full_at.get(machine.pool, 0.0))
+            needed = self._runs(node, FAULTS[machine.fault].runs, since)
+            if self._calm(name, since) > needed and not self._excused(node):
+                self._broken(name, f"{machine.fault} is not tainted after {needed / HOUR:.1f} calm hours")
+        elif not machine.fault and node.tainting:
+            loads = any(FAULTS[fault].under_load for fault in node.tainting)
+            needed = self._runs(node, LEAVE_RUNS, node.healthy_since) + (LAST_PROBATION if loads else 0.0)
+            if self._calm(name, node.healthy_since) > needed:
+                self._broken(name, f"well, and still tainted after {needed / HOUR:.1f} calm hours")
+
+    def _runs(self, node: NodeRecord, count: int, since: float) -> float:
+        """Seconds in which so many runs are promised, the first of them an interval away."""
+        now = self._cluster.loop.time()
+        return count * self._record.longest_interval(node.machine.pool, since, now) + PROMISED_SLACK
+
+    def _calm(self, name: str, since: float) -> float:
+        """Seconds without any disturbance."""
+        now = self._cluster.loop.time()
+        return now - since - self._record.disturbed(name, since, now, pad=PAD)
+
+    def _excused(self, node: NodeRecord) -> bool:
+        """The budget is used up, or the policy wants no such taint."""
+        pool, fault = node.machine.pool, node.machine.fault
+        if not self._oracle.slots.has_free(pool, self._cluster.loop.time()):
+            return True
+        spec = self._record.spec(pool)
+        assert spec is not None
+        cause = FAULTS[fault].cause if fault else ""
+        return any(c.value == cause and e.value == "None" for c, e in spec.taints.causes.items())
+
+    def _broken(self, name: str, what: str) -> None:
+        """Say it once for each fault."""
+        node = self._record.nodes[name]
+        key = (name, node.faulty_since or node.healthy_since)
+        if key not in self._late:
+            self._late.add(key)
+            self._oracle.violate(name, what)

@@ -1,0 +1,274 @@
+"""The fleet on a real control plane behind a proxy: six nodes with strangers' marks, machines that break and
+are repaired.
+
+Every fault happens while all nodes are being read anew and three machines change.  The end must be that of
+the same change on a calm day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import support.results as made
+from fleet.progress import Wrong, until
+from nodegauge_contract import Result
+from support.cluster_under_test import (
+    GROUP,
+    OURS,
+    ClusterUnderTest,
+    answering,
+    at_work,
+    condition_of,
+    install_crds,
+    last_run_of,
+    ours_of,
+    run_of,
+    taints_of,
+)
+from support.taint_history import TaintHistory
+from testbed.controlplane import ControlPlane
+from testbed.errors import ApiError
+from testbed.operatorprocess import OperatorProcess
+from testbed.proxy import FaultProxy, Rule, When
+from testbed.scripted import create_node
+
+Object = dict[str, Any]
+
+NODES = 6
+BUDGET = 2
+"""Nodes that may be tainted at a time; three machines are bad in the bad state."""
+FOREIGN_LABEL = {"team": "a", "example.com/rack": "r1"}
+FOREIGN_TAINT = {"key": "example.com/reserved", "value": "b", "effect": "PreferNoSchedule"}
+FOREIGN_ANNOTATION = {"example.com/note": "theirs"}
+GOOD: dict[int, Result] = {n: at_work(60) for n in range(NODES)}
+P2P = made.with_pair(at_work(60), 0, 1, nvlink=4, read=4, write=4)
+BAD: dict[int, Result] = GOOD | dict.fromkeys(range(3), P2P)
+"""By node: three machines lose their interconnect, and are tainted if there is room.  No heat: what a load
+shows is judged over minutes."""
+STATES = {"good": GOOD, "bad": BAD}
+FAST = {
+    "probes": {
+        "health": {"interval": "10s", "deadline": "5s", "window": "1s", "recheck": "2s"},
+        "load": {"enabled": False},
+    },
+    "hysteresis": {"leaveRuns": 1, "dwell": "1s", "enterRuns": 1},
+    "budget": {"concurrentProbes": "100%", "gatedNodes": BUDGET, "gatedNodesPerHour": "100%"},
+    "limits": {"notScheduled": "10s", "notStarted": "15s", "notGone": "2s", "overtime": "5s"},
+}
+
+
+@dataclass
+class RealFleet:
+    """A control plane, a proxy before it, an operator behind that, and its nodes.
+
+    `calls`: the operator's through the proxy, as they begin; `answers`: as they end."""
+
+    plane: ControlPlane
+    proxy: FaultProxy
+    rig: ClusterUnderTest
+    operator: OperatorProcess
+    random: random.Random
+    calls: Rule
+    answers: Rule
+    state: str = "good"
+    results: dict[str, Result] = field(default_factory=dict)
+    expected: dict[str, Object] = field(default_factory=dict)
+    """By state: what a calm change ends in."""
+
+    def change(self, state: str) -> None:
+        """The machines break, or are repaired; and every node is to be read anew."""
+        self.state = state
+        self.results = {name: STATES[state][n] for n, name in enumerate(self.rig.nodes)}
+        self.ask()
+
+    def ask(self) -> None:
+        """Read every node anew."""
+        for name in self.rig.nodes:
+            with contextlib.suppress(ApiError, OSError):
+                self.rig.ask_for_run(name)
+
+    def answer(self, pod: Object) -> str | None:
+        """What the probe of this pod brings."""
+        result = self.results.get(run_of(pod)[1])
+        return answering(result)(pod) if result is not None else None
+
+    # -- what is so ------------------------------------------------------------------------------------------
+
+    def nodes(self) -> dict[str, Object]:
+        """Its nodes, by name."""
+        items = self.rig.api.get(f"/api/v1/nodes?labelSelector=test={self.rig.mark}")["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    def reports(self) -> dict[str, Object]:
+        """Reports, by node."""
+        return {item["metadata"]["name"]: item for item in self.rig.api.get(f"{GROUP}/nodereports")["items"]}
+
+    def numbers(self) -> dict[str, int]:
+        """By node: the number of its last run."""
+        reports = self.reports()
+        return {name: last_run_of(reports.get(name, {})).get("number", 0) for name in self.rig.nodes}
+
+    def summary(self) -> Object:
+        """Everything that must be equal with and without faults: which of the bad nodes are tainted and which
+        are held back may differ, how many of each may not."""
+        nodes, reports = self.nodes(), self.reports()
+        taints = [taints_of(node) for node in nodes.values()]
+        kinds = {t.partition("=")[2].partition(":")[0] for on_node in taints for t in on_node}
+        tainted = sum(map(bool, taints))
+        summary: Object = {
+            "tainted": tainted,
+            "causes": sorted(kinds) if tainted < BUDGET else [],
+            "pods": len(self.rig.pods()),
+        }
+        for number, name in enumerate(self.rig.nodes):
+            node = nodes.get(name)
+            summary[f"node {number}"] = node and _seen(node, reports.get(name, {}))
+        return summary
+
+    def wrong(self) -> str:
+        """What is not as it should be now; empty if all is."""
+        expected, now = self.expected[self.state], self.summary()
+        differing = [
+            f"{key}: {now[key]}, expected {expected[key]}" for key in now if now[key] != expected[key]
+        ]
+        return "; ".join(differing) or self.foreign()
+
+    def foreign(self) -> str:
+        """What of a stranger's marks is not there any more; empty if all are."""
+        for name, node in self.nodes().items():
+            metadata = node["metadata"]
+            kept = (metadata.get("labels", {}), metadata.get("annotations", {}))
+            for marks, there in zip((FOREIGN_LABEL, FOREIGN_ANNOTATION), kept, strict=True):
+                if not marks.items() <= there.items():
+                    return f"{name} lost a stranger's label or annotation: {there}"
+            taints = node["spec"].get("taints", [])
+            if not any(FOREIGN_TAINT.items() <= taint.items() for taint in taints):
+                return f"{name} lost a stranger's taint: {taints}"
+        return ""
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def add_node(self) -> None:
+        """A machine with strangers' marks."""
+        self.mark(self.rig.add_node(**FOREIGN_LABEL))
+
+    def mark(self, name: str) -> None:
+        """Strangers put their taint and annotation on it."""
+        self.rig.api.patch(
+            f"/api/v1/nodes/{name}",
+            {"spec": {"taints": [FOREIGN_TAINT]}, "metadata": {"annotations": FOREIGN_ANNOTATION}},
+        )
+
+    def make_again(self, name: str) -> None:
+        """The machine registers again, with a boot of its own, after its node was deleted."""
+        labels = {"test": self.rig.mark, **FOREIGN_LABEL}
+        create_node(self.rig.api, name, labels=labels, boot=f"boot-{self.random.randrange(1000)}")
+        self.mark(name)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def after_calls(self, most: int) -> None:
+        """At a random moment: after up to `most` more calls of the operator, which is to read all nodes."""
+        self.ask()
+        wanted = len(self.calls.fired) + self.random.randrange(most)
+        until(
+            lambda: len(self.calls.fired) >= wanted,
+            what="calls of the operator",
+            seen=lambda: f"{len(self.calls.fired)} of {wanted}",
+        )
+
+    def read_anew(self) -> None:
+        """Wait until every node has been read since now."""
+        before = self.numbers()
+        self.ask()
+
+        def unread() -> list[str]:
+            return [name for name, number in self.numbers().items() if number <= before[name]]
+
+        until(lambda: not unread(), what="a reading of every node", seen=lambda: f"none of {unread()}")
+
+    def settle(self) -> None:
+        """Wait until all is as it should be, with readings from now on; `Wrong` says what is not."""
+        before, last = self.numbers(), "nothing was looked at"
+        self.ask()
+
+        def right() -> bool:
+            nonlocal last
+            try:
+                unread = [name for name, number in self.numbers().items() if number <= before[name]]
+                last = f"not read anew: {unread}" if unread else self.wrong()
+            except (ApiError, OSError) as error:
+                last = str(error)
+            return not last
+
+        until(right, what="the end of a calm run", seen=lambda: last)
+
+    def learn(self, state: str) -> None:
+        """What a calm change to this state ends in."""
+        wanted = 0 if state == "good" else BUDGET
+        self.change(state)
+        self.read_anew()
+        now: Object = {}
+
+        def calm() -> bool:
+            nonlocal now
+            now = self.summary()
+            known = all(node["known"] for key, node in now.items() if key.startswith("node"))
+            return known and (now["pods"], now["tainted"]) == (0, wanted) and not self.foreign()
+
+        until(calm, what=f"{wanted} nodes tainted and no pod left", seen=lambda: f"{now}, {self.foreign()}")
+        self.expected[state] = now
+
+
+def _seen(node: Object, report: Object) -> Object:
+    """A node as schedulers and people see it, but for its taints."""
+    labels = ours_of(node)
+    labels.pop(OURS + "health", None)  # fail only where the taint found room
+    verdict = report.get("status", {}).get("rawVerdict", "")
+    return {"labels": labels, "verdict": verdict, "known": condition_of(node).get("status") != "Unknown"}
+
+
+@contextlib.contextmanager
+def living(folder: Path, *, seed: int) -> Iterator[RealFleet]:
+    """A fleet whose calm change to the bad state and back has been seen."""
+    with ControlPlane(folder / "control-plane") as plane, FaultProxy(plane) as proxy:
+        api = plane.rest()
+        install_crds(api)
+        namespace = "faults"
+        api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        plane.await_objects(namespace=namespace)
+        rig = ClusterUnderTest(api, namespace=namespace, directory=folder, kubeconfig=proxy.kubeconfig())
+        fleet = RealFleet(
+            plane=plane,
+            proxy=proxy,
+            rig=rig,
+            operator=rig.operator(NODEGAUGE_RELIST_INTERVAL="5s"),
+            random=random.Random(seed),
+            calls=proxy.on(times=None),
+            answers=proxy.on(times=None, when=When.AFTER),
+        )
+        for _ in range(NODES):
+            fleet.add_node()
+        rig.add_policy("faults", **FAST)
+        with rig.kubelet(fleet.answer), fleet.operator:
+            fleet.learn("good")
+            fleet.learn("bad")
+            fleet.change("good")
+            fleet.settle()
+            yield fleet
+
+
+@contextlib.contextmanager
+def watched(fleet: RealFleet) -> Iterator[None]:
+    """Every moment of the nodes' taints; `Wrong` if there were ever more than the budget allows."""
+    prefix = f"node-{fleet.rig.mark}"
+    with TaintHistory(fleet.plane.kubeconfig, prefix=prefix) as history:
+        yield
+    worst = max((len(nodes) for nodes, _ in history.moments()), default=0)
+    if worst > BUDGET:
+        raise Wrong(f"{worst} nodes were tainted at a time, the budget allows {BUDGET}")

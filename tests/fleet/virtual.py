@@ -1,0 +1,268 @@
+"""The fleet on a cluster in memory: machines behind nodes, and kubelets that live in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fleet.containers import WatchContainer
+from fleet.machines import NO_FAULT, Machine
+from fleet.record import Left, NodeRecord, Record
+from nodegauge_operator import names
+from nodegauge_operator.core.model import pod_view
+from support.api_server import DAEMONSETS, EVENTS, NODES, PODS, REPORTS, Body
+from support.cluster import FakeCluster
+from support.objects import NOW, addressed
+from support.virtual_operator import VirtualTimeOperator
+
+POOL = "example.com/pool"
+RUN_SECONDS = 6.0
+GARBAGE = "Segmentation fault"
+SEEN_BY_COMPARISON = ("gpu-lost", "nvlink")
+"""Faults that only an earlier reading shows: whoever has the report deleted repairs the machine first."""
+BAD_LUCK = 0.005
+"""Share of runs that crash for no reason."""
+
+
+class Fleet(FakeCluster):
+    """Nodes with machines behind them; `containers` are those of mode Watch, by node."""
+
+    def __init__(self, seconds: Callable[[], float] | None = None) -> None:
+        """`seconds`: virtual time, by default that of the loop that runs."""
+        self.seconds = seconds or (lambda: asyncio.get_running_loop().time())
+        super().__init__(lambda: NOW + self.seconds())
+        self.machines: dict[str, Machine] = {}
+        self.containers: dict[str, WatchContainer] = {}
+        self.tainted: list[tuple[float, str, frozenset[str]]] = []
+        """When the taints for faults of which node became which."""
+        self._lives: list[asyncio.Task[None]] = []
+        self._taints: dict[str, frozenset[str]] = {}
+        self.subscribers.append(self._note_taints)
+
+    def _note_taints(self, path: str, kind: str, body: Body) -> None:
+        if path != NODES:
+            return
+        name, every = body["metadata"]["name"], body["spec"].get("taints") or ()
+        ours = [taint for taint in every if taint["key"] in names.TAINTS_OF_FAULTS]
+        taints = frozenset(f"{taint['key'].removeprefix(names.PREFIX)}={taint['value']}" for taint in ours)
+        if taints != self._taints.get(name, frozenset()):
+            self._taints[name] = taints
+            self.tainted.append((self.seconds(), name, taints))
+
+    def result(self, pod: Body) -> str:
+        """What a health probe reads there now."""
+        view = pod_view(pod)
+        assert view is not None
+        return addressed(self.machines[view.node].document(self.seconds()), view)
+
+    def plug(self, machine: Machine, **labels: str) -> Body:
+        """The machine becomes a node."""
+        self.machines[machine.name] = machine
+        return self.add_node(machine.name, boot=machine.boot_id, **labels)
+
+    def fault(self, name: str, fault: str) -> None:
+        """A machine breaks, or is repaired."""
+        self.machines[name].fault = fault
+        if name in self.containers:
+            self.containers[name].changed()
+
+    async def begin(
+        self,
+        operator: VirtualTimeOperator,
+        machines: Iterable[Machine],
+        *,
+        mode: str,
+        chance: random.Random,
+        **spec: Any,
+    ) -> None:
+        """The machines are plugged, and the operator reads them by pods or by containers that stay.
+        `spec`: more of the policy's."""
+        for machine in machines:
+            self.plug(machine)
+        off = {"enabled": False}
+        probes = {"health": {"mode": mode}, "load": off, "nccl": off}
+        self.add_policy(probes=probes, budget={"gatedNodes": "100%"}, **spec)
+        operator.start()
+        if mode == "Watch":
+            await operator.after(5.0)
+            assert self.objects[DAEMONSETS], "the operator makes it at once"
+            self.containers = {n: WatchContainer(self, m, chance=chance) for n, m in self.machines.items()}
+            self._lives = [asyncio.create_task(container.live()) for container in self.containers.values()]
+
+
+class LivingCluster(Fleet):
+    """The same with pods that start, end, hang and vanish by themselves."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, record: Record, chance: random.Random) -> None:
+        super().__init__(loop.time)
+        self.loop = loop
+        self.record = record
+        self.left: dict[str, Left] = {}
+        """What pods left, by UID."""
+        self.wrong_read: Callable[[str], None] = lambda text: None
+        self.pods_made = 0
+        self._chance = chance
+        self._last_pods: dict[str, str] = {}
+        self.subscribers.append(self._follow)
+
+    # -- machines ------------------------------------------------------------------------------------------
+
+    def register(self, machine: Machine) -> None:
+        """The machine becomes a node, from now on also in the record."""
+        machine.there = machine.up = True
+        machine.busy, machine.trouble, machine.drained = set(), "", False
+        body = self.plug(machine, **{POOL: machine.pool})
+        self.record.nodes[machine.name] = NodeRecord(
+            machine=machine, uid=body["metadata"]["uid"], healthy_since=self.loop.time()
+        )
+
+    def set_label(self, name: str, value: str | None) -> None:
+        """Somebody writes the label that the policies select by."""
+        self.change(NODES, name, {"metadata": {"labels": {POOL: value}}})
+
+    def set_ready(self, machine: Machine, ready: bool) -> None:
+        """The kubelet comes or goes; it says which boot it runs in."""
+        machine.up = ready
+        conditions = [
+            c for c in self.objects[NODES][machine.name]["status"]["conditions"] if c["type"] != "Ready"
+        ]
+        conditions.append({"type": "Ready", "status": "True" if ready else "Unknown"})
+        info = {"bootID": machine.boot_id}
+        self.change(NODES, machine.name, {"status": {"conditions": conditions, "nodeInfo": info}})
+        if ready:
+            for pod in self._pods_on(machine.name):
+                self._deleted(pod)
+
+    def kill_pods(self, name: str) -> None:
+        """A boot ends whatever runs."""
+        for pod in self._pods_on(name):
+            if _open(pod):
+                status: Body = {"phase": "Failed", "reason": "NodeShutdown", "message": "the node shut down"}
+                self.pod_status(pod["metadata"]["name"], status, node=name)
+
+    def collect_pods(self, name: str) -> None:
+        """The garbage collector removes the pods of a node that is gone."""
+        for pod in self._pods_on(name):
+            self.remove(PODS, pod["metadata"]["name"])
+
+    def _pods_on(self, name: str) -> list[Body]:
+        pods = list(self.objects[PODS].values())
+        return [pod for pod in pods if pod["metadata"]["annotations"][names.POD_NODE] == name]
+
+    def forget_events(self) -> None:
+        """Events live for an hour."""
+        self.objects[EVENTS].clear()
+
+    # -- what happens to pods ------------------------------------------------------------------------------
+
+    def _follow(self, path: str, kind: str, body: Body) -> None:
+        if path == PODS:
+            self._pod_changed(kind, body)
+        elif path == REPORTS:
+            self._report_changed(kind, body)
+
+    def _pod_changed(self, kind: str, body: Body) -> None:
+        name, uid = body["metadata"]["name"], body["metadata"]["uid"]
+        if kind == "ADDED":
+            self.pods_made += 1
+            self.loop.call_later(self._chance.uniform(0.5, 3.0), self._schedule, name, uid)
+        elif kind == "MODIFIED" and body["metadata"].get("deletionTimestamp"):
+            self.loop.call_later(2.0, self._deleted, body)
+
+    def _deleted(self, body: Body) -> None:
+        """A kubelet that is up confirms a deletion."""
+        pod = self.objects[PODS].get(body["metadata"]["name"])
+        if pod is None or pod["metadata"]["uid"] != body["metadata"]["uid"]:
+            return
+        machine = self.machines[pod["metadata"]["annotations"][names.POD_NODE]]
+        if pod["metadata"].get("deletionTimestamp") and machine.up:
+            self.remove(PODS, pod["metadata"]["name"])
+
+    def _schedule(self, name: str, uid: str) -> None:
+        pod = self._pod(name, uid)
+        if pod is None:
+            return
+        machine = self.machines[pod["metadata"]["annotations"][names.POD_NODE]]
+        if machine.trouble == "full":
+            waiting = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "full",
+            }
+            self.pod_status(name, {"conditions": [waiting]})
+        elif machine.there and machine.up:
+            self.schedule(pod)
+            self.loop.call_later(RUN_SECONDS, self._end, name, uid, machine.boot)
+
+    def _end(self, name: str, uid: str, boot: int) -> None:
+        """The container ends, in one way or another."""
+        pod = self._pod(name, uid)
+        if pod is None:
+            return
+        machine = self.machines[pod["metadata"]["annotations"][names.POD_NODE]]
+        if not machine.there or not machine.up or machine.boot != boot or not _open(pod):
+            return
+        trouble = machine.trouble or ("crash" if self._chance.random() < BAD_LUCK else "")
+        match trouble:
+            case "crash":
+                self._leave(pod, machine, readable=False)
+                self.end(pod, "", code=139)
+            case "garbage":
+                self._leave(pod, machine, readable=False)
+                self.end(pod, GARBAGE, code=1)
+            case "preempt":
+                target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+                self.pod_status(name, {"conditions": [target]})
+                self.remove(PODS, name)
+            case "silent":
+                return
+            case _:
+                self._leave(pod, machine, readable=True)
+                self.end(pod, self.result(pod))
+
+    def _leave(self, pod: Body, machine: Machine, *, readable: bool) -> None:
+        self.left[pod["metadata"]["uid"]] = Left(
+            readable=readable,
+            fault=machine.visible_fault,
+            loaded=machine.loaded,
+            boot=machine.boot,
+            ended_at=self.loop.time(),
+            stamped=self.clock(),
+        )
+
+    def _pod(self, name: str, uid: str) -> Body | None:
+        pod = self.objects[PODS].get(name)
+        same = pod is not None and pod["metadata"]["uid"] == uid
+        return pod if same and pod is not None and not pod["metadata"].get("deletionTimestamp") else None
+
+    # -- what reports say ----------------------------------------------------------------------------------
+
+    def _report_changed(self, kind: str, body: Body) -> None:
+        name = body["metadata"]["name"]
+        if kind == "DELETED":
+            self._last_pods.pop(name, None)
+            if name in self.record.nodes:
+                self.record.nodes[name].forget(self.loop.time())
+                self.record.nodes[name].note(self.loop.time(), "report deleted")
+                if self.record.nodes[name].machine.fault in SEEN_BY_COMPARISON:
+                    self.record.fault_changed(name, self.loop.time(), NO_FAULT)
+            return
+        run = _last_run(body)
+        if run is None or self._last_pods.get(name) == f"{run['podUID']}/{run['number']}":
+            return
+        self._last_pods[name] = f"{run['podUID']}/{run['number']}"
+        wrong = self.record.report_written(self.loop.time(), name, run, self.left.pop(run["podUID"], None))
+        if wrong:
+            self.wrong_read(wrong)
+
+
+def _open(pod: Body) -> bool:
+    return pod["status"]["phase"] not in ("Succeeded", "Failed")
+
+
+def _last_run(report: Body) -> dict[str, Any] | None:
+    probes = report.get("status", {}).get("probes") or []
+    return next((p.get("lastRun") for p in probes if p["name"] == names.PROBE_HEALTH), None)
