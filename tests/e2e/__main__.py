@@ -33,7 +33,7 @@ from testbed.errors import TestbedError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TESTS = Path(__file__).resolve().parents[1]
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 120.0
 
 
 def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:

@@ -26,7 +26,7 @@ def drains(cluster: Cluster) -> None:
     cluster.api.patch(node_marks.POLICY, {"spec": SLOW})
     before = node_marks.last_run(cluster)
     node_marks.ask(cluster)
-    cluster.until(lambda: any(map(speaks, _probes(cluster))), seconds=60, what="a probe to run")
+    cluster.until(lambda: any(map(speaks, _probes(cluster))), what="a probe to run")
     [pod] = _probes(cluster)
     command = [kubectl, f"--kubeconfig={cluster.plane.kubeconfig}", "drain", cluster.node.name]
     command += [f"--pod-selector={PROBE}", f"--timeout={DRAINED_WITHIN}s"]
@@ -36,7 +36,7 @@ def drains(cluster: Cluster) -> None:
     cluster.say("; ".join(done.stdout.splitlines()))
     if f"pod/{pod['metadata']['name']} evicted" not in done.stdout:
         raise TestbedError(f"kubectl drain evicted no {pod['metadata']['name']}: {done.stdout}{done.stderr}")
-    cluster.until(lambda: node_marks.last_run(cluster) != before, seconds=60, what="the run's judgement")
+    cluster.until(lambda: node_marks.last_run(cluster) != before, what="the run's judgement")
     cluster.must_be(node_marks.last_run(cluster)["outcome"], "unknown", what="the evicted run's outcome")
     cluster.must_be(node_marks.taints(cluster), [], what="our taints after a drain")
     cluster.must_be(_probes(cluster), [], what="the probes on a node that is being drained")

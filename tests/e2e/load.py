@@ -7,18 +7,15 @@ says in its place that the GPUs work.
 
 from __future__ import annotations
 
-import time
-
-from e2e import node_marks
+from e2e import containers, node_marks
 from e2e.cluster import NAMESPACE, Cluster, Object, terminated
-from e2e.nccl import GPU, GPUS, PRIORITY, PROBE, WITHIN
+from e2e.nccl import GPU, GPUS, PRIORITY, PROBE
 from nodegauge_contract import decode
+from nodegauge_probes.load.probe import CHILD
 from testbed.kubelet_comparison import watching
 from testbed.kubelet_comparison.watching import Event
 
 LOAD = {"enabled": True, "duration": "15s", "deadline": "3m"}
-BEGINS_AFTER = 4.0
-"""Seconds from the start of the container until its GPUs work; before that it looks whether they are free."""
 
 
 def loads(cluster: Cluster) -> None:
@@ -26,11 +23,10 @@ def loads(cluster: Cluster) -> None:
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=load") as seen:
         cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": LOAD}}})
         node_marks.ask(cluster)
-        cluster.until(lambda: _running(seen), seconds=WITHIN, what="a load run")
-        begun = time.monotonic() + BEGINS_AFTER
-        cluster.until(lambda: time.monotonic() > begun, seconds=WITHIN, what="the load")
+        # Before that, it looks whether the GPUs are free.
+        cluster.until(lambda: containers.with_argument(CHILD), what="the process that drives the GPUs")
         cluster.hardware.load(100)
-        cluster.until(lambda: _ended(seen), seconds=3 * WITHIN, what="the end of the load run")
+        cluster.until(lambda: _ended(seen), what="the end of the load run")
         cluster.hardware.load(0)
     pod = _ended(seen)
     assert pod is not None
@@ -40,15 +36,11 @@ def loads(cluster: Cluster) -> None:
     assert load is not None
     ends = {(gpu.ended, gpu.mismatches, gpu.memory_mismatches) for gpu in load.gpus}
     cluster.must_be((len(load.gpus), ends), (GPUS, {("done", 0, 0)}), what="how each GPU ended, and errors")
-    cluster.until(lambda: node_marks.last_run(cluster, "load"), seconds=WITHIN, what="the run in the report")
+    cluster.until(lambda: node_marks.last_run(cluster, "load"), what="the run in the report")
     probe = node_marks.probe(cluster, "load")
     cluster.must_be((probe["verdict"], node_marks.taints(cluster)), ("pass", []), what="verdict and taints")
     cluster.say(f"the load run held {GPU}: {GPUS} with priority {PRIORITY}: {probe['summary']}")
     cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": {"enabled": False}}}})
-
-
-def _running(events: list[Event]) -> bool:
-    return any(event.pod["status"].get("phase") == "Running" for event in events)
 
 
 def _ended(events: list[Event]) -> Object | None:

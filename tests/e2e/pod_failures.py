@@ -19,7 +19,6 @@ from testbed.kubelet_comparison.watching import Event
 from testbed.table import table
 
 PROBE = "nodegauge.dev/probe"
-WITHIN = 120.0
 
 SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
 SHORT = {"probes": {"health": {"window": "1s", "deadline": "2s"}}}
@@ -157,12 +156,10 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[str, Object, str]:
         node_marks.ask(cluster)
         pod = _act(cluster, failure, seen)
         judged = f"{failure.name}: the run's judgement"
-        cluster.until(lambda: _last_run(cluster) != before, seconds=WITHIN, what=judged)
+        cluster.until(lambda: _last_run(cluster) != before, what=judged)
         if failure.after is not None:
             failure.after(cluster)
-        cluster.until(
-            lambda: not _probes(cluster), seconds=60, what=f"{failure.name}: the probe's pod to be gone"
-        )
+        cluster.until(lambda: not _probes(cluster), what=f"{failure.name}: the probe's pod to be gone")
     uid = (pod or seen[-1].pod)["metadata"]["uid"]
     return _shown([one for one in seen if one.pod["metadata"]["uid"] == uid]), _last_run(cluster), uid
 
@@ -173,7 +170,6 @@ def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None
         return None
     pod = cluster.until(
         lambda: next((event.pod for event in reversed(seen) if speaks(event.pod)), None),
-        seconds=60,
         what=f"{failure.name}: the probe to run",
     )
     assert pod is not None

@@ -301,14 +301,15 @@ def main() -> int:
     """Read orders from standard input; print a machine's profile once its answers stand.  1 if one failed."""
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Order])
     at_a_time, failed = os.cpu_count() or 1, False
-    living: dict[object, tuple[str, ForkProcess]] = {}
+    living: dict[int, tuple[str, ForkProcess]] = {}
     while orders or living:
         while orders and len(living) < at_a_time:
             order = orders.pop(0)
             process = get_context("fork").Process(target=play, args=[order])
             process.start()
             living[process.sentinel] = order.profile, process
-        for sentinel in connection.wait([*living]):
+        ended = connection.wait([*living])
+        for sentinel in [one for one in living if one in ended]:
             profile, process = living.pop(sentinel)
             process.join()
             failed |= process.exitcode != 0
