@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import sshd
-from support.nccl_probe import environment_of, pids
 from support.playbook import Ansible, Played, stage
 from testbed.hardware.plugged import Hardware, plug
 
@@ -48,9 +42,12 @@ PLAN: dict[str, Planned] = {
     "hangs": Planned("p100-sxm-8", "unknown", "call-hung", "hung-call"),
     "no-driver": Planned("l40s-4", "unknown", "library-not-found", reached="no-driver"),
     "old-python": Planned("l40s-4", "unknown", "not-measured", reached="old-python"),
-    "over-ssh": Planned("titan-rtx-nv2", reached="ssh"),
-    "connection-lost": Planned("titan-rtx-nv2", "unknown", "unreachable", reached="lost"),
+    "two-titans": Planned("titan-rtx-nv2"),
+    "away": Planned("titan-rtx-nv2", "unknown", "unreachable", reached="nobody-listens"),
 }
+
+
+NOBODY_LISTENS = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
 
 
 def plugged(folder: Path, *chosen: str) -> dict[str, Hardware]:
@@ -62,10 +59,8 @@ def plugged(folder: Path, *chosen: str) -> dict[str, Hardware]:
     return result
 
 
-def variables(
-    folder: Path, hardware: Mapping[str, Hardware], ssh: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """The inventory: `ssh` by `reached`, for those hosts."""
+def variables(folder: Path, hardware: Mapping[str, Hardware]) -> dict[str, dict[str, Any]]:
+    """The inventory."""
     old = folder / "python3.6"
     old.write_text(OLD_PYTHON, encoding="utf-8")
     old.chmod(0o755)
@@ -74,7 +69,9 @@ def variables(
         planned, environment = PLAN[name], machine.env()
         if planned.reached == "no-driver":
             del environment["LD_LIBRARY_PATH"]
-        result[name] = {"simulated": environment, **ssh.get(planned.reached, {})}
+        result[name] = {"simulated": environment}
+        if planned.reached == "nobody-listens":
+            result[name] |= NOBODY_LISTENS
         if planned.reached == "old-python":
             result[name]["ansible_python_interpreter"] = str(old)
         if planned.verdict == "pass":
@@ -109,42 +106,6 @@ def rows(ansible: Ansible) -> dict[str, dict[str, Any]]:
     return {row["host"]: row for row in json.loads(text)["hosts"]}
 
 
-def of_machine(folder: Path) -> list[int]:
-    """The processes that use this machine."""
-    return [pid for pid in pids() if any(str(folder).encode() in entry for entry in environment_of(pid))]
-
-
-@contextlib.contextmanager
-def losing(connection: sshd.Sshd, machine: Path) -> Iterator[list[int]]:
-    """Kill the connection as soon as a probe reads this machine, once; then what is left of the probe."""
-    over, lost = threading.Event(), []
-
-    def watch() -> None:
-        while not lost and not over.wait(0.05):
-            # The probe, not its start, loses its connection.
-            if any(b"libnvidia-ml" in read(pid, "maps") for pid in of_machine(machine)):
-                lost.append(connection.drop())
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield lost
-    finally:
-        over.set()
-        thread.join()
-        for pid in of_machine(machine):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def read(pid: int, file: str) -> bytes:
-    """What the kernel says of a process; nothing once it has ended."""
-    try:
-        return Path(f"/proc/{pid}/{file}").read_bytes()
-    except OSError:
-        return b""
-
-
 def left(folder: Path) -> set[str]:
     """Files of modules and probes on the hosts."""
     return {
@@ -152,26 +113,9 @@ def left(folder: Path) -> set[str]:
     }
 
 
-@pytest.fixture
-def ssh(tmp_path: Path) -> Iterator[dict[str, sshd.Sshd]]:
-    """Two of them: one works, and one will lose its connection."""
-    with contextlib.ExitStack() as stack:
-        try:
-            yield {
-                name: stack.enter_context(sshd.running(tmp_path / f"sshd-{name}")) for name in ("ssh", "lost")
-            }
-        except sshd.NoSshd as error:
-            pytest.skip(str(error))
-
-
-def test_each_host_gets_its_verdict_and_fails_alone(ansible: Ansible, ssh: dict[str, sshd.Sshd]) -> None:
-    """Also with a hung probe, without a driver, without a Python, and when the connection is lost."""
-    machines = ansible.folder / "machines"
-    hardware = plugged(machines)
-    hosts = variables(ansible.folder, hardware, {name: one.variables for name, one in ssh.items()})
-    with losing(ssh["lost"], machines / "connection-lost") as lost:
-        played = play(ansible, hosts)
-    assert lost, played.output
+def test_each_host_gets_its_verdict_and_fails_alone(ansible: Ansible) -> None:
+    """Also with a hung probe, without a driver, without a Python, and where nobody answers."""
+    played = play(ansible, variables(ansible.folder, plugged(ansible.folder / "machines")))
     seen = rows(ansible)
     assert {name: (seen[name]["verdict"], seen[name]["cause"]) for name in PLAN} == {
         name: (planned.verdict, planned.cause) for name, planned in PLAN.items()
@@ -189,7 +133,7 @@ def test_each_host_gets_its_verdict_and_fails_alone(ansible: Ansible, ssh: dict[
 def test_a_second_run_and_check_mode_change_nothing(ansible: Ansible) -> None:
     """Not on the hosts, and not in the report; check mode writes none."""
     chosen = ("t4-1", "gpu-lost", "no-driver", "old-python")
-    hosts = variables(ansible.folder, plugged(ansible.folder / "machines", *chosen), {})
+    hosts = variables(ansible.folder, plugged(ansible.folder / "machines", *chosen))
     checked = play(ansible, hosts, "--check", nccl=True)
     assert not (ansible.folder / "report").exists()
     assert left(ansible.folder) == set(), checked.output
@@ -212,10 +156,10 @@ def test_a_second_run_and_check_mode_change_nothing(ansible: Ansible) -> None:
 
 def test_every_probe_runs_before_the_verdict(ansible: Ansible) -> None:
     """One that cannot measure accepts nothing, and says what it lacks; documents stay out of the output."""
-    hosts = variables(ansible.folder, plugged(ansible.folder / "machines", "over-ssh"), {})
+    hosts = variables(ansible.folder, plugged(ansible.folder / "machines", "two-titans"))
     played = play(ansible, hosts, nccl=True, load=True, load_seconds=2)
     [row] = rows(ansible).values()
     assert set(row["probes"]) == {"health", "nccl", "load"}, played.output
     assert (row["probes"]["nccl"], row["verdict"]) == ("skipped", "unknown")
-    assert "  1. With nccl-tests on the host" in played.task(VERDICT, "over-ssh").result["msg"]
+    assert "  1. With nccl-tests on the host" in played.task(VERDICT, "two-titans").result["msg"]
     assert len(played.output) < 12_000

@@ -1,7 +1,8 @@
 """The NCCL run on a real kubelet: it holds all GPUs, gives them to whoever comes, and outlives its engine.
 
 The engine is the testbed's simulated NCCL, inside the NCCL probe's image; pods, priorities, preemption, the
-file system under /dev/shm and the ends of processes are real.
+file system under /dev/shm and the ends of processes are real.  So are program and pod of the load run; its
+CUDA is the testbed's simulated library, and `loads` says in its place that the GPUs work.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from e2e.node_images import ENGINE
 from e2e.node_marks import PREFIX
 from e2e.steps import container
 from nodegauge_contract import decode
+from nodegauge_probes.load.probe import CHILD
 from testbed.kubelet_comparison import watching
 from testbed.kubelet_comparison.watching import Event
 
@@ -27,6 +29,7 @@ NOISE = 0.03
 SHM_BYTES = 4 << 30
 PRIORITY = -50
 JOB = "train"
+LOAD = {"enabled": True, "duration": "15s", "deadline": "3m"}
 HANGS_AFTER = "30,2,2"
 """Seconds for starting, measuring and ending, instead of 90, 45 and 10."""
 
@@ -119,6 +122,31 @@ def hangs(cluster: Cluster) -> None:
     cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"nccl": {"enabled": False}}}})
 
 
+def loads(cluster: Cluster) -> None:
+    """A load run takes all GPUs, every GPU computes right, and the report says so."""
+    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=load") as seen:
+        cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": LOAD}}})
+        node_marks.ask(cluster)
+        # Before that, it looks whether the GPUs are free.
+        cluster.until(lambda: containers.with_argument(CHILD), what="the process that drives the GPUs")
+        cluster.hardware.load(100)
+        cluster.until(lambda: _load_ended(seen), what="the end of the load run")
+        cluster.hardware.load(0)
+    pod = _load_ended(seen)
+    assert pod is not None
+    asked = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU)
+    cluster.must_be((asked, pod["spec"]["priority"]), (str(GPUS), PRIORITY), what=f"{GPU}, and priority")
+    load = decode(terminated(pod)["message"]).load
+    assert load is not None
+    ends = {(gpu.ended, gpu.mismatches, gpu.memory_mismatches) for gpu in load.gpus}
+    cluster.must_be((len(load.gpus), ends), (GPUS, {("done", 0, 0)}), what="how each GPU ended, and errors")
+    cluster.until(lambda: node_marks.last_run(cluster, "load"), what="the run in the report")
+    probe = node_marks.probe(cluster, "load")
+    cluster.must_be((probe["verdict"], node_marks.taints(cluster)), ("pass", []), what="verdict and taints")
+    cluster.say(f"the load run held {GPU}: {GPUS} with priority {PRIORITY}: {probe['summary']}")
+    cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": {"enabled": False}}}})
+
+
 def _job(cluster: Cluster) -> Object:
     spec = {
         "nodeSelector": {"kubernetes.io/hostname": cluster.node.name},
@@ -153,6 +181,10 @@ def _is(event: Event, probe: str) -> bool:
 def _ended(events: list[Event]) -> Object | None:
     """The last that was seen of an NCCL run's pod after its container ended."""
     return next((e.pod for e in reversed(events) if _is(e, "nccl") and terminated(e.pod)), None)
+
+
+def _load_ended(events: list[Event]) -> Object | None:
+    return next((event.pod for event in reversed(events) if terminated(event.pod)), None)
 
 
 def _taken(pod: Object) -> str:

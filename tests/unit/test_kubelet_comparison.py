@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from testbed.kubelet_comparison import recorded
-from testbed.kubelet_comparison.declared import DECLARED, EVERYTHING, Difference, complaints
+from testbed.kubelet_comparison.declared import DECLARED
 from testbed.kubelet_comparison.perform import EVERY_POD
 from testbed.kubelet_comparison.samples import SAMPLES
 
@@ -24,19 +22,3 @@ def test_the_readme_says_every_declared_difference() -> None:
     """One table, and the page that people read."""
     page = " ".join(README.read_text(encoding="utf-8").split())
     assert [one.why for one in DECLARED if one.why not in page] == []
-
-
-def test_a_difference_that_nobody_declared_is_complained_about() -> None:
-    """Also another aspect of a pod that is known to differ."""
-    declared = [Difference(pod="a", aspects=("phase",), why="so")]
-    assert complaints({("a", "phase")}, declared=declared) == []
-    assert complaints({("a", "phase"), ("a", "reason")}, declared=declared) == [
-        ("a", "reason differs, and is not declared")
-    ]
-
-
-@pytest.mark.parametrize("aspect", ["phase", EVERYTHING])
-def test_a_declared_difference_that_is_none_any_more_is_complained_about(aspect: str) -> None:
-    """Else the table would grow old."""
-    [(_, message)] = complaints(set(), declared=[Difference(pod="a", aspects=(aspect,), why="so")])
-    assert "does not differ any more" in message
