@@ -105,12 +105,12 @@ class Run:
         lanes = [threading.Thread(target=self._walk, args=[lane]) for lane in LANES]
         for lane in lanes:
             lane.start()
-        said = time.monotonic()
+        last_progress = time.monotonic()
         while any(lane.is_alive() for lane in lanes):
             for lane in lanes:
                 lane.join(1.0 / len(lanes))
-            if time.monotonic() - said >= MINUTE:
-                said = time.monotonic()
+            if time.monotonic() - last_progress >= MINUTE:
+                last_progress = time.monotonic()
                 say("; ".join(step.progress() for step in self.steps if step.runs))
         failed = [step for step in self.steps if step.process.returncode]
         for step in failed:

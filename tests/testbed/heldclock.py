@@ -1,6 +1,6 @@
 """A clock that stands still until it is told to move, for a probe, the driver under it, and the hardware.
 
-The driver reads it from a file, so a process needs `env()` before it loads the driver; `held()` has the probe
+The driver reads it from a file, so a process needs `env()` before it loads the driver; `patched()` has the probe
 that runs in this process read and wait by it.
 """
 
@@ -51,7 +51,7 @@ class HeldClock:
         self.set(self.ns() + max(1, round(seconds * 1e9)))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def patched(self) -> Iterator[None]:
         """The probe in this process goes by this clock."""
         watch = partial(sampling.watch, clock=self.seconds, sleep=self.sleep)
         with (

@@ -283,7 +283,7 @@ def play(order: Order) -> None:
     machine = Machine(order.profile, Path(order.directory))
     judged: list[tuple[int, NodeHarness]] = []
     answers: dict[int, Row | str] = {}
-    with machine.clock.held():
+    with machine.clock.patched():
         for number, scenario, load in order.items:
             try:
                 node = machine.observe(scenario, load=load)
