@@ -14,6 +14,12 @@ from testbed.hardware.bmc import PASSWORD, USER
 from testbed.hardware.bmcs import bmcs
 
 
+def task(options: Any, **more: Any) -> dict[str, Any]:
+    """A play that reads each host's BMC."""
+    one = {"name": "bmc", "nodegauge.gpu.bmc_power": options, **more}
+    return {"hosts": "all", "gather_facts": False, "tasks": [one]}
+
+
 class Server:
     """A machine with a BMC, and a play that reads it."""
 
@@ -22,11 +28,12 @@ class Server:
         self.options = {"url": url, "username": USER, "password": PASSWORD, "ca": str(ca)}
         self.ansible = ansible
 
+    def given(self, **options: Any) -> dict[str, Any]:
+        """The module's options, without those that are None."""
+        return {name: value for name, value in (self.options | options).items() if value is not None}
+
     def play(self, *flags: str, **options: Any) -> Played:
-        given = {name: value for name, value in (self.options | options).items() if value is not None}
-        task = {"name": "bmc", "nodegauge.gpu.bmc_power": given}
-        play = [{"hosts": "all", "gather_facts": False, "tasks": [task]}]
-        return self.ansible.play(play, {"gpu-1": {}}, *flags)
+        return self.ansible.play([task(self.given(**options))], {"gpu-1": {}}, *flags)
 
     def result(self, *flags: str, **options: Any) -> dict[str, Any]:
         return self.play(*flags, **options).task("bmc", "gpu-1").result
@@ -66,26 +73,23 @@ def test_the_password_is_nowhere_in_what_ansible_prints(server: Server) -> None:
     assert "Wr0ng-secret" not in refused.output
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"ca": None}, "certificate"),
-        ({"url": "https://127.0.0.1:9"}, "no connection"),
-        ({"url": "ftp://127.0.0.1"}, "ftp"),
-        ({"ca": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
-        ({"needed": 99}, "suppliesNeeded"),
-    ],
-    ids=["unknown CA", "nobody listens", "wrong scheme", "no CA file", "too many supplies"],
-)
-def test_a_bmc_that_cannot_be_read_fails_the_task_with_a_sentence(
-    options: dict[str, Any], says: str, server: Server
-) -> None:
+UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown-ca": ({"ca": None}, "certificate"),
+    "nobody-listens": ({"url": "https://127.0.0.1:9"}, "no connection"),
+    "wrong-scheme": ({"url": "ftp://127.0.0.1"}, "ftp"),
+    "no-ca-file": ({"ca": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
+    "too-many-supplies": ({"needed": 99}, "suppliesNeeded"),
+}
+
+
+def test_a_bmc_that_cannot_be_read_fails_the_task_with_a_sentence(server: Server) -> None:
     """No traceback, and no verdict."""
-    played = server.play(**options)
-    task = played.task("bmc", "gpu-1")
-    assert task.status == "failed"
-    assert says in task.result["msg"]
-    assert "verdict" not in task.result
+    hosts = {name: {"options": server.given(**options)} for name, (options, _) in UNREADABLE.items()}
+    played = server.ansible.play([task("{{ options }}")], hosts)
+    for name, (_, says) in UNREADABLE.items():
+        result = played.task("bmc", name)
+        assert (result.status, says in result.result["msg"]) == ("failed", True), result
+        assert "verdict" not in result.result
     assert "Traceback" not in played.output
 
 
@@ -94,13 +98,7 @@ def test_a_ca_may_be_given_as_text(server: Server, tmp_path: Path) -> None:
     content = Path(server.options["ca"]).read_text(encoding="utf-8")
     folder = tmp_path / "tmp"
     folder.mkdir()
-    task = {
-        "name": "bmc",
-        "nodegauge.gpu.bmc_power": server.options | {"ca": None, "ca_content": content},
-        "environment": {"TMPDIR": str(folder)},
-    }
-    task["nodegauge.gpu.bmc_power"].pop("ca")  # type: ignore[attr-defined]
-    play = [{"hosts": "all", "gather_facts": False, "tasks": [task]}]
-    played = server.ansible.play(play, {"gpu-1": {}})
+    options = server.given(ca=None, ca_content=content)
+    played = server.ansible.play([task(options, environment={"TMPDIR": str(folder)})], {"gpu-1": {}})
     assert played.task("bmc", "gpu-1").result["psu"] == "ok", played.output
     assert list(folder.iterdir()) == []

@@ -22,7 +22,7 @@ from types import FrameType
 
 import msgspec
 
-from e2e import aptlists, cgroups, debian, hoststate, needs, node_images
+from e2e import cgroups, debian, hoststate, needs, node_images
 from e2e.hoststate import HostState
 from e2e.inside import PROFILE, Order
 from e2e.sandbox import Sandbox
@@ -33,7 +33,7 @@ from testbed.errors import TestbedError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TESTS = Path(__file__).resolve().parents[1]
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 120.0
 
 
 def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
@@ -46,7 +46,7 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
         runtime, images = _packaged(cache)
     except (debian.FetchFailed, node_images.ImageFailed) as error:
         _say(f"{error}\nTrying again with freshly fetched package lists:")
-        aptlists.fetch(cache, progress=_say)
+        debian.fetch_lists(cache, progress=_say)
         runtime, images = _packaged(cache)
     order = Order(
         directory=str(directory),

@@ -8,6 +8,7 @@ folder is there whole or not at all.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,6 +17,11 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 
+CONFIG = """\
+Dir::State::lists "{folder}/lists";
+Dir::Cache "{folder}/cache";
+APT::Sandbox::User "root";
+"""
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
 DOWNLOAD = ("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root")
 WAY_OUT = "Where apt has never fetched its lists: apt-get update.  Behind a firewall set http_proxy."
@@ -71,6 +77,24 @@ def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
         if not program.exists():
             raise FetchFailed(f"{program} is missing: remove {runtime.root} and try again")
     return runtime
+
+
+def fetch_lists(cache: Path, *, progress: Callable[[str], None]) -> None:
+    """Where apt's own lists are missing or too old: from now on apt programs started from here use lists of
+    the cache, fetched now.  Nothing of the machine's apt is changed.  Raises FetchFailed."""
+    folder = cache / "e2e" / "apt"
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    config = folder / "apt.conf"
+    config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
+    progress("fetching apt's lists into the cache: the machine's own are missing or out of date")
+    os.environ["APT_CONFIG"] = str(config)
+    done = subprocess.run(["apt-get", "update", "-q"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        output = done.stderr.strip()
+        raise FetchFailed(
+            f"apt-get update failed ({done.returncode}): {output}\nBehind a firewall set http_proxy."
+        )
 
 
 def _unpacked(folder: Path) -> Path:

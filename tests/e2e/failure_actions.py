@@ -18,9 +18,6 @@ from testbed.kubelet_comparison import perform, samples
 
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/nodegauge"
 OPERATOR = "app.kubernetes.io/component=operator"
-TERM_WITHIN = 30.0
-GONE_WITHIN = 60.0
-READY_WITHIN = 90.0
 
 
 def deadline(cluster: Cluster, pod: Object) -> None:
@@ -97,11 +94,9 @@ def stop_kubelet(cluster: Cluster, pod: Object) -> None:
 
 def back(cluster: Cluster) -> None:
     """After `stop_kubelet`: the node must turn NotReady, and its kubelet comes back."""
-    cluster.until(
-        lambda: _ready(cluster) == "Unknown", seconds=60, what="a node without kubelet to be NotReady"
-    )
+    cluster.until(lambda: _ready(cluster) == "Unknown", what="a node without kubelet to be NotReady")
     cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
-    cluster.until(lambda: _ready(cluster) == "True", seconds=60, what="the node to be Ready again")
+    cluster.until(lambda: _ready(cluster) == "True", what="the node to be Ready again")
 
 
 def clear_preemption(cluster: Cluster) -> None:
@@ -109,10 +104,10 @@ def clear_preemption(cluster: Cluster) -> None:
     if cluster.pod(samples.URGENT) is None:
         return
     ended = "the urgent pod's end"
-    cluster.until(lambda: terminated(cluster.pod(samples.URGENT)), seconds=GONE_WITHIN, what=ended)
+    cluster.until(lambda: terminated(cluster.pod(samples.URGENT)), what=ended)
     cluster.api.delete(f"/api/v1/namespaces/{WORKLOADS}/pods/{samples.URGENT}")
     gone = "the urgent pod to be gone"
-    cluster.until(lambda: cluster.pod(samples.URGENT) is None, seconds=GONE_WITHIN, what=gone)
+    cluster.until(lambda: cluster.pod(samples.URGENT) is None, what=gone)
 
 
 @contextmanager
@@ -135,7 +130,7 @@ def _scale(cluster: Cluster, replicas: int) -> None:
         ready = cluster.api.get(DEPLOYMENT)["status"].get("readyReplicas", 0)
         return ready == replicas and len(_operators(cluster)) == replicas
 
-    cluster.until(done, seconds=READY_WITHIN, what=f"{replicas} operators")
+    cluster.until(done, what=f"{replicas} operators")
 
 
 def _operators(cluster: Cluster) -> list[Object]:
@@ -145,15 +140,13 @@ def _operators(cluster: Cluster) -> list[Object]:
 
 
 def _let_speak(cluster: Cluster, probe: int) -> None:
-    cluster.until(lambda: pending(probe, signal.SIGTERM), seconds=TERM_WITHIN, what="the kubelet's SIGTERM")
+    cluster.until(lambda: pending(probe, signal.SIGTERM), what="the kubelet's SIGTERM")
     os.kill(probe, signal.SIGCONT)
 
 
 def _gone(cluster: Cluster, pod: Object) -> None:
     name = pod["metadata"]["name"]
-    cluster.until(
-        lambda: cluster.pod(name, namespace=NAMESPACE) is None, seconds=GONE_WITHIN, what=f"{name} to be gone"
-    )
+    cluster.until(lambda: cluster.pod(name, namespace=NAMESPACE) is None, what=f"{name} to be gone")
 
 
 def _ready(cluster: Cluster) -> str:

@@ -17,10 +17,8 @@ from pathlib import Path
 import msgspec
 
 from e2e import (
-    drain,
     join_gate,
     kubelet_comparison,
-    load,
     mounts,
     nccl,
     pod_failures,
@@ -82,8 +80,8 @@ BEGIN: tuple[Stage, ...] = (
 STAGES: tuple[Stage, ...] = (
     ((steps.trivial_pod,),),
     ((kubelet_comparison.the_common_pods,), scenario.BEFORE),
-    ((nccl.measures, nccl.gives_way, nccl.hangs, load.loads), (scenario.helm_test,)),
-    ((pod_failures.what_a_kubelet_does, drain.drains),),
+    ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
+    ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
     ((watch.watches, watch_disturbed.survives),),
     (scenario.AFTER,),
 )

@@ -1,7 +1,8 @@
 """The NCCL run on a real kubelet: it holds all GPUs, gives them to whoever comes, and outlives its engine.
 
 The engine is the testbed's simulated NCCL, inside the NCCL probe's image; pods, priorities, preemption, the
-file system under /dev/shm and the ends of processes are real.
+file system under /dev/shm and the ends of processes are real.  So are program and pod of the load run; its
+CUDA is the testbed's simulated library, and `loads` says in its place that the GPUs work.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from e2e.node_images import ENGINE
 from e2e.node_marks import PREFIX
 from e2e.steps import container
 from nodegauge_contract import decode
-from testbed.errors import TestbedError
+from nodegauge_probes.load.probe import CHILD
 from testbed.kubelet_comparison import watching
 from testbed.kubelet_comparison.watching import Event
 
@@ -28,12 +29,7 @@ NOISE = 0.03
 SHM_BYTES = 4 << 30
 PRIORITY = -50
 JOB = "train"
-WITHIN = 60.0
-AT_ONCE = 2.0
-"""Seconds from asking for a job until it runs and no process of the NCCL run is left."""
-TIMELY = ("processes gone", "job running")
-TRIES = 2
-"""A machine that is busy for a moment is late once."""
+LOAD = {"enabled": True, "duration": "15s", "deadline": "3m"}
 HANGS_AFTER = "30,2,2"
 """Seconds for starting, measuring and ending, instead of 90, 45 and 10."""
 
@@ -43,7 +39,7 @@ def measures(cluster: Cluster) -> None:
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
         if node_marks.probe(cluster, "nccl"):  # it was faster than this watch
             node_marks.ask(cluster)
-        cluster.until(lambda: _ended(seen), seconds=WITHIN, what="the end of an NCCL run's pod")
+        cluster.until(lambda: _ended(seen), what="the end of an NCCL run's pod")
         _await_run(cluster, "read", after=0)
     pod = _ended(seen)
     holding = [e.pod for e in seen if _is(e, "nccl") and _bound(e) and not terminated(e.pod)]
@@ -59,7 +55,7 @@ def measures(cluster: Cluster) -> None:
     cluster.must_be((nccl.ranks, nccl.expected), (GPUS, GPUS), what="GPUs measured, and expected")
     memory = cluster.node_object()["status"]["allocatable"]["memory"].removesuffix("Ki")
     cluster.must_be(nccl.shm_bytes, min(SHM_BYTES, int(memory) << 10), what="the size of /dev/shm")
-    cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
+    cluster.until(lambda: _measured(cluster), what="labels of what was measured")
     run = node_marks.last_run(cluster, "nccl")
     cluster.say(
         f"the NCCL run held {GPU}: {_taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
@@ -69,17 +65,33 @@ def measures(cluster: Cluster) -> None:
 
 def gives_way(cluster: Cluster) -> None:
     """A job takes all GPUs from an NCCL run at once; it is skipped, and what was measured stays."""
-    for left in reversed(range(TRIES)):
-        times = _take_over(cluster)
-        message = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times.items())
-        cluster.say(f"after a job wanted {GPUS} GPUs: {message}")
-        if all(times[what] < AT_ONCE for what in TIMELY):
-            return
-        if left:
-            before = _number(cluster)
-            _end_job(cluster)
-            _await_run(cluster, "read", after=before)
-    raise TestbedError(f"a job did not have an NCCL run's GPUs within {AT_ONCE} s, {TRIES} times: {message}")
+    kept, before = _kept(cluster), _number(cluster)
+    cluster.hardware.fault("nccl-in-real-time")
+    node_marks.ask(cluster)
+    with (
+        watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=nccl") as ours,
+        watching.pods(cluster.plane, namespace=WORKLOADS, selector=JOB) as jobs,
+    ):
+        cluster.until(lambda: containers.with_argument(ENGINE), what="NCCL at work")
+        [pod] = _pods(cluster)
+        victim, asked = _uid(pod), time.monotonic()
+        cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", _job(cluster))
+        cluster.until(lambda: not containers.with_argument(ENGINE), what="the engine's processes to be gone")
+        ended = time.monotonic()
+        running = cluster.until(lambda: _at(jobs, _runs), what="the job to run")
+        cluster.until(
+            lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
+            what="the NCCL probe's pod to be gone",
+        )
+    cluster.hardware.heal("nccl-in-real-time")
+    run = _await_run(cluster, "skipped", after=before)
+    cluster.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the NCCL probe's end")
+    cluster.must_be(_kept(cluster), kept, what="what was measured before")
+    cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
+    cluster.say(
+        f"after a job wanted {GPUS} GPUs: processes gone {ended - asked:.1f} s,"
+        f" job running {running - asked:.1f} s"
+    )
 
 
 def hangs(cluster: Cluster) -> None:
@@ -91,7 +103,7 @@ def hangs(cluster: Cluster) -> None:
     if cluster.pod(JOB) is None:
         node_marks.ask(cluster)
     else:
-        _end_job(cluster)
+        cluster.api.delete(f"/api/v1/namespaces/{WORKLOADS}/pods/{JOB}")
     run = _await_run(cluster, "read", after=before)
     cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
     cluster.hardware.heal("nccl-hang")
@@ -104,57 +116,35 @@ def hangs(cluster: Cluster) -> None:
     cluster.must_be(
         node_marks.probe(cluster, "nccl").get("findings", []), [], what="findings when nothing hangs"
     )
-    cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
-    cluster.until(lambda: not _pods(cluster), seconds=WITHIN, what="the NCCL probe's pods to be gone")
+    cluster.until(lambda: _measured(cluster), what="labels of what was measured")
+    cluster.until(lambda: not _pods(cluster), what="the NCCL probe's pods to be gone")
     # What follows looks at health probes, and at pods of theirs alone.
     cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"nccl": {"enabled": False}}}})
 
 
-def _take_over(cluster: Cluster) -> dict[str, float]:
-    """Let a job take an NCCL run's GPUs while it measures; seconds from asking for the job to each event."""
-    kept = _kept(cluster)
-    cluster.hardware.fault("nccl-in-real-time")
-    before = _number(cluster)
-    node_marks.ask(cluster)
-    with (
-        watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=nccl") as ours,
-        watching.pods(cluster.plane, namespace=WORKLOADS, selector=JOB) as jobs,
-    ):
-        victim = _measuring(cluster)
-        asked = time.monotonic()
-        cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", _job(cluster))
-        gone_too = "the engine's processes to be gone"
-        cluster.until(lambda: not containers.with_argument(ENGINE), seconds=WITHIN, every=0.02, what=gone_too)
-        ended = time.monotonic()
-        running = cluster.until(lambda: _at(jobs, _runs), seconds=WITHIN, what="the job to run")
-        gone = cluster.until(
-            lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
-            seconds=WITHIN,
-            what="the NCCL probe's pod to be gone",
-        )
-    bound = _at(jobs, _bound)
-    cluster.hardware.heal("nccl-in-real-time")
-    run = _await_run(cluster, "skipped", after=before)
-    cluster.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the NCCL probe's end")
-    cluster.must_be(_kept(cluster), kept, what="what was measured before")
-    cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
-    moments = {"processes gone": ended, "job bound": bound, "job running": running, "pod gone": gone}
-    return {what: at - asked for what, at in moments.items()}
-
-
-def _measuring(cluster: Cluster) -> str:
-    """Wait until an NCCL run's engine is past its start, which takes its real time now; its pod's UID.
-
-    A kubelet is slow to hear of a pod that it has just started: it looks at its containers once a second, and
-    first ends what it was about.  Tried: 1.7 s from the order to SIGTERM, against 0.1 s later on.
-    """
-    cluster.until(lambda: containers.with_argument(ENGINE), seconds=WITHIN, what="NCCL at work")
-    nccl = cluster.hardware.profile.nccl
-    assert nccl is not None
-    starts_until = time.monotonic() + nccl.init_seconds + nccl.load_seconds
-    cluster.until(lambda: time.monotonic() > starts_until, seconds=WITHIN, what="NCCL to measure")
-    [pod] = _pods(cluster)
-    return _uid(pod)
+def loads(cluster: Cluster) -> None:
+    """A load run takes all GPUs, every GPU computes right, and the report says so."""
+    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=load") as seen:
+        cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": LOAD}}})
+        node_marks.ask(cluster)
+        # Before that, it looks whether the GPUs are free.
+        cluster.until(lambda: containers.with_argument(CHILD), what="the process that drives the GPUs")
+        cluster.hardware.load(100)
+        cluster.until(lambda: _load_ended(seen), what="the end of the load run")
+        cluster.hardware.load(0)
+    pod = _load_ended(seen)
+    assert pod is not None
+    asked = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU)
+    cluster.must_be((asked, pod["spec"]["priority"]), (str(GPUS), PRIORITY), what=f"{GPU}, and priority")
+    load = decode(terminated(pod)["message"]).load
+    assert load is not None
+    ends = {(gpu.ended, gpu.mismatches, gpu.memory_mismatches) for gpu in load.gpus}
+    cluster.must_be((len(load.gpus), ends), (GPUS, {("done", 0, 0)}), what="how each GPU ended, and errors")
+    cluster.until(lambda: node_marks.last_run(cluster, "load"), what="the run in the report")
+    probe = node_marks.probe(cluster, "load")
+    cluster.must_be((probe["verdict"], node_marks.taints(cluster)), ("pass", []), what="verdict and taints")
+    cluster.say(f"the load run held {GPU}: {GPUS} with priority {PRIORITY}: {probe['summary']}")
+    cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": {"enabled": False}}}})
 
 
 def _job(cluster: Cluster) -> Object:
@@ -165,11 +155,6 @@ def _job(cluster: Cluster) -> Object:
         "containers": [container("import time; time.sleep(3600)", resources={"limits": {GPU: str(GPUS)}})],
     }
     return {"metadata": {"name": JOB, "labels": {JOB: ""}}, "spec": spec}
-
-
-def _end_job(cluster: Cluster) -> None:
-    cluster.api.delete(f"/api/v1/namespaces/{WORKLOADS}/pods/{JOB}")
-    cluster.until(lambda: cluster.pod(JOB) is None, seconds=WITHIN, what="the job to be gone")
 
 
 def _uid(pod: Object) -> str:
@@ -198,6 +183,10 @@ def _ended(events: list[Event]) -> Object | None:
     return next((e.pod for e in reversed(events) if _is(e, "nccl") and terminated(e.pod)), None)
 
 
+def _load_ended(events: list[Event]) -> Object | None:
+    return next((event.pod for event in reversed(events) if terminated(event.pod)), None)
+
+
 def _taken(pod: Object) -> str:
     """GPUs that a pod asks for, and so has once it is bound."""
     result: str = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU, "")
@@ -216,7 +205,7 @@ def _number(cluster: Cluster) -> int:
 
 def _await_run(cluster: Cluster, outcome: str, *, after: int) -> Object:
     """The first NCCL run after that number; TestbedError where it did not end so."""
-    cluster.until(lambda: _number(cluster) > after, seconds=WITHIN, what=f"the NCCL run after number {after}")
+    cluster.until(lambda: _number(cluster) > after, what=f"the NCCL run after number {after}")
     run = node_marks.last_run(cluster, "nccl")
     cluster.must_be(run["outcome"], outcome, what=f"the outcome of NCCL run {run['number']} ({run})")
     return run

@@ -153,9 +153,7 @@ class Node:
             cwd=Path("/run/e2e"),
         )
         self._containerd.start()
-        wait(
-            lambda: self._ctr("version"), seconds=30, what=f"containerd, see {self._directory}/containerd.log"
-        )
+        wait(lambda: self._ctr("version"), what=f"containerd, see {self._directory}/containerd.log")
 
     def load(self, archive: Path) -> None:
         """Import an image.  Raises TestbedError with containerd's words."""

@@ -19,7 +19,7 @@ from typing import Self
 from testbed.errors import TestbedError
 
 INIT = Path(__file__).with_name("init.py")
-END_SECONDS = 15.0
+END_SECONDS = 120.0
 
 
 class Sandbox:

@@ -6,8 +6,6 @@ from e2e import join_gate
 from e2e.cluster import WORKLOADS, Cluster, terminated
 from nodegauge_operator.names import TAINT_UNVALIDATED
 
-READY_WITHIN = 60.0
-POD_WITHIN = 30.0
 CLOSED = [{"key": TAINT_UNVALIDATED, "operator": "Exists"}]
 """For pods that run before the node has passed."""
 
@@ -24,7 +22,7 @@ def node_ready(cluster: Cluster) -> None:
         known = [taint["key"] for taint in node["spec"].get("taints") or ()]
         return states.get("Ready") == "True" and known == [TAINT_UNVALIDATED]
 
-    cluster.until(ready, seconds=READY_WITHIN, what=f"the node to be Ready, with {TAINT_UNVALIDATED} alone")
+    cluster.until(ready, what=f"the node to be Ready, with {TAINT_UNVALIDATED} alone")
     registered = cluster.node_object()["metadata"]["labels"]
     cluster.must_be(join_gate.LABELS.items() - registered.items(), set(), what="labels that are missing")
     info = cluster.node_object()["status"]["nodeInfo"]
@@ -52,9 +50,7 @@ def trivial_pod(cluster: Cluster) -> None:
         "spec": {"restartPolicy": "Never", "tolerations": CLOSED, "containers": [container(code)]},
     }
     cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", body)
-    cluster.until(
-        lambda: terminated(cluster.pod("trivial")), seconds=POD_WITHIN, what="the trivial pod's end"
-    )
+    cluster.until(lambda: terminated(cluster.pod("trivial")), what="the trivial pod's end")
     output = terminated(cluster.pod("trivial"))
     wanted = f"10.0.0.1:443 {cluster.api.get('/version')['gitVersion']}"
     cluster.must_be(output.get("message"), wanted, what="the termination message")

@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 from e2e.cluster import Cluster, Object
 from e2e.containers import find, process, use_up_memory
-from e2e.node_marks import FINDINGS_WITHIN, HEALTHY, labels, last_run, measure, taints
+from e2e.node_marks import HEALTHY, labels, last_run, measure, taints
 from e2e.scenario import LEAVE_RUNS, RECHECK
 from e2e.watch import FAULTS, PODS, fresh_pod, pods, set_mode
 from nodegauge_operator.names import WATCH_SET
 from testbed.errors import TestbedError
 
 FAULT = "gpu-lost"
-TAINT, _ = FAULTS[FAULT]
+TAINT = FAULTS[FAULT]
 WELL = {"labels": HEALTHY, "taints": []}
 
 
@@ -36,7 +36,7 @@ def survives(cluster: Cluster) -> None:
     _uncordon(cluster)
     _driver_away(cluster)
     set_mode(cluster, "Periodic", recheck=RECHECK)
-    cluster.until(lambda: not pods(cluster), seconds=60, what="the end of the watch pods")
+    cluster.until(lambda: not pods(cluster), what="the end of the watch pods")
 
 
 def _cordon(cluster: Cluster) -> None:
@@ -66,7 +66,7 @@ def _out_of_memory(cluster: Cluster) -> None:
     """No run comes of it, and nothing on the node changes."""
     pod, run = _running(cluster), last_run(cluster)["number"]
     use_up_memory(pod)
-    cluster.until(lambda: _end(cluster).get("reason") == "OOMKilled", seconds=30, what="OOMKilled")
+    cluster.until(lambda: _end(cluster).get("reason") == "OOMKilled", what="OOMKilled")
     end = _end(cluster)
     cluster.must_be(end["exitCode"], 137, what="the exit code of a container out of memory")
     cluster.must_be(last_run(cluster)["number"], run, what="the last run after an end without a result")
@@ -79,11 +79,11 @@ def _api_server_away(cluster: Cluster) -> None:
     [pod], run = pods(cluster), last_run(cluster)["number"]
     with cluster.plane.without_apiserver():
         cluster.hardware.fault(FAULT)
-        number = cluster.until(lambda: find(pod), seconds=60, what="a container's start without API server")
+        number = cluster.until(lambda: find(pod), what="a container's start without API server")
         assert number is not None
-        cluster.until(lambda: not _alive(number), seconds=30, what="the container's end")
+        cluster.until(lambda: not _alive(number), what="the container's end")
     began = time.monotonic()
-    cluster.until(lambda: TAINT in taints(cluster), seconds=FINDINGS_WITHIN, what=f"the taint {TAINT}")
+    cluster.until(lambda: TAINT in taints(cluster), what=f"the taint {TAINT}")
     cluster.must_be(last_run(cluster)["number"], run + 1, what="the run that tainted")
     cluster.say(f"API server away: {TAINT} {time.monotonic() - began:.1f} s after it was back")
 
@@ -95,11 +95,11 @@ def _kubelet_killed(cluster: Cluster) -> None:
     number = process(_running(cluster))
     cluster.node.stop_kubelet()
     cluster.hardware.heal(FAULT)
-    cluster.until(lambda: not _alive(number), seconds=30, what="the container's end without a kubelet")
+    cluster.until(lambda: not _alive(number), what="the container's end without a kubelet")
     run = last_run(cluster)["number"]
     began = time.monotonic()
     cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
-    cluster.until(lambda: last_run(cluster)["number"] > run, seconds=60, what="the judgement of that end")
+    cluster.until(lambda: last_run(cluster)["number"] > run, what="the judgement of that end")
     cluster.say(
         f"kubelet killed: what ended without it is judged {time.monotonic() - began:.1f} s after a new one"
     )
@@ -119,7 +119,6 @@ def _driver_away(cluster: Cluster) -> None:
     cluster.api.delete(f"{PODS}/{pods(cluster)[0]['metadata']['name']}")
     cluster.until(
         lambda: _uid(cluster) not in ("", old) and _end(cluster).get("reason") == "StartError",
-        seconds=60,
         what="a container that cannot start",
     )
     # The DaemonSet controller may take longer than the 30 s after which a health pod tries again.
@@ -136,7 +135,7 @@ def _driver_away(cluster: Cluster) -> None:
 
 
 def _run_that(cluster: Cluster, is_it: Callable[[Object], bool]) -> None:
-    cluster.until(lambda: is_it(last_run(cluster)), seconds=FINDINGS_WITHIN, what="the judgement of a run")
+    cluster.until(lambda: is_it(last_run(cluster)), what="the judgement of a run")
 
 
 def _is_lifted(cluster: Cluster) -> None:
@@ -144,7 +143,7 @@ def _is_lifted(cluster: Cluster) -> None:
     for _ in range(LEAVE_RUNS):
         if taints(cluster):
             measure(cluster)
-    cluster.until(lambda: _marks(cluster) == WELL, seconds=FINDINGS_WITHIN, what="a node as before its fault")
+    cluster.until(lambda: _marks(cluster) == WELL, what="a node as before its fault")
 
 
 def _running(cluster: Cluster) -> Object:
@@ -157,7 +156,7 @@ def _running(cluster: Cluster) -> Object:
                 return pod
         return None
 
-    result = cluster.until(running, seconds=90, what="the watch container running")
+    result = cluster.until(running, what="the watch container running")
     assert result is not None
     return result
 

@@ -1,10 +1,15 @@
-"""Each rule about faults, tried on two of the machines to which it applies (`make matrix` tries all)."""
+"""Every machine while healthy, each rule about faults on two of the machines to which it applies, and what
+differs from the merge base with $NODEGAUGE_CHANGED_SINCE (`make matrix` tries all)."""
 
 from __future__ import annotations
 
+import os
+
+import msgspec
 import pytest
 
 from testbed.hardware.fault import FAULTS
+from testbed.matrix.affected import PROFILES, RULES, affected, changed_since
 from testbed.matrix.board import Cell, play
 from testbed.matrix.expected import (
     Machine,
@@ -34,7 +39,8 @@ OF_NCCL = {name for name, fault in FAULTS.items() if fault.module in ("faults_nc
 tests/probes/test_load.py."""
 
 MACHINES, SCENARIOS = machines(), scenarios()
-CHOSEN = representative(MACHINES, SCENARIOS)
+SINCE = os.environ.get("NODEGAUGE_CHANGED_SINCE")
+CHOSEN = representative(MACHINES, SCENARIOS) | (changed_since(SINCE, MACHINES, SCENARIOS) if SINCE else set())
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +75,7 @@ def test_every_expectation_of_a_scenario_is_tried() -> None:
         rules = {
             machine.profile: (exists(machine, scenario), *_rule(machine, scenario)) for machine in MACHINES
         }
-        assert {rules[name] for name, of in CHOSEN if of == scenario.name} == set(rules.values())
+        assert {rules[name] for name, of in CHOSEN if of == scenario.name} == {*rules.values()}, scenario.name
     assert {name for name, _ in CHOSEN} == set(profile_names())
 
 
@@ -77,6 +83,21 @@ def _rule(machine: Machine, scenario: Scenario) -> tuple[str, bool]:
     """Which of the scenario's expectations holds for the machine."""
     differs = next((one.has for one in scenario.otherwise if one.has in machine.has), "")
     return differs, machine.verdict == "unknown"
+
+
+def test_a_change_has_all_its_cells_tried() -> None:
+    """A profile: all scenarios; an entry of the table: all machines; a rules file: those of its codes."""
+
+    def cells(changed: dict[str, str], before: object = None) -> set[tuple[str, str]]:
+        return affected(changed, before, machines=MACHINES, scenarios=SCENARIOS)
+
+    assert cells({"README.md": '"xid"'}) == set()
+    assert cells({f"{PROFILES}t4-1.yaml": ""}) == {("t4-1", one.name) for one in SCENARIOS}
+    table = [msgspec.to_builtins(one) for one in SCENARIOS]
+    assert cells({}, table[1:]) == {(machine.profile, SCENARIOS[0].name) for machine in MACHINES}
+    assert {name for _, name in cells({f"{RULES}driver_errors.py": 'code="xid"'})} == {
+        one.name for one in SCENARIOS if one.fault_name == "xid"
+    }
 
 
 def test_every_fault_is_in_the_table() -> None:

@@ -45,11 +45,12 @@ def simulate(collection: Path) -> None:
         path.write_text("", encoding="utf-8")
 
 
-def host(folder: Path, name: str, **modules: Mapping[str, Any]) -> dict[str, str]:
-    """A host's variables: its modules return these results."""
+def host(folder: Path, name: str, **values: Any) -> dict[str, Any]:
+    """A host's variables: its modules return these results; those of the role `validate` are as they are."""
     path = folder / f"simulated-{name}.json"
-    path.write_text(json.dumps(modules), encoding="utf-8")
-    return {"simulated": str(path)}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    own = {key: value for key, value in values.items() if key.startswith("validate_")}
+    return {"simulated": str(path), **own}
 
 
 def finding(code: str = "link-down", severity: str = "fail", **more: Any) -> dict[str, Any]:

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e import cgroups, inside, needs
-from e2e.hoststate import HostState
+from e2e import cgroups, inside
 from testbed.errors import TestbedError
-
-NOTHING = HostState(**{one.name: frozenset() for one in fields(HostState)})
-
-
-@pytest.mark.parametrize("kind", [one.name for one in fields(HostState)])
-def test_every_kind_of_change_is_told(kind: str) -> None:
-    """What came and what went, of each kind, with its name; nothing where nothing changed."""
-    changed = replace(NOTHING, **{kind: frozenset({"something"})})
-    assert NOTHING.differences(changed) == [f"{kind}: new: something"]
-    assert changed.differences(NOTHING) == [f"{kind}: gone: something"]
-    assert changed.differences(changed) == []
-
-
-def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with the reason."""
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert "needs root" in needs.missing()
 
 
 def test_only_the_runs_own_cgroups_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

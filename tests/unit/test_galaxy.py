@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from galaxy import docs, environments, sanity
-from galaxy.__main__ import Outcome, Run, exit_code, table
-from galaxy.commands import CheckFailed, Core, Done, NotRun, run
+from galaxy import docs, environments
+from galaxy.__main__ import Run, exit_code, table
+from galaxy.commands import CheckFailed, Core, NotRun
 from support.playbook import COLLECTION, TOOLS, stage
-from testbed.wait import wait_for
 
 MODULE = """\
 DOCUMENTATION = r'''
@@ -112,33 +106,6 @@ def test_what_comes_from_elsewhere_is_staged(tmp_path: Path) -> None:
     assert not (folder / "archive").exists()
 
 
-def test_pips_settings_become_one_file() -> None:
-    """ansible-test passes no variable on to pip; the variables win, as they do for pip."""
-    listed = [
-        "global.index-url='https://one.example/simple'",
-        ":env:.index-url='https://two.example/simple'",
-        "install.user='true'",
-        "global.cert='/a.crt'",
-    ]
-    assert sanity.pip_conf(listed) == "[global]\nindex-url = https://two.example/simple\ncert = /a.crt\n"
-
-
-def test_folders_of_pythons_leave_path(tmp_path: Path) -> None:
-    """A `python3.8` that does not work must not be taken for one."""
-    (tmp_path / "shims").mkdir()
-    (tmp_path / "shims" / "python3.8").touch()
-    (tmp_path / "tools").mkdir()
-    path = os.pathsep.join([str(tmp_path / "shims"), str(tmp_path / "tools"), "/usr/bin"])
-    assert sanity.usable_path(path) == [str(tmp_path / "tools"), "/usr/bin"]
-
-
-def test_only_the_findings_of_ansible_test_are_quoted() -> None:
-    """Not the hundred lines of pip around them."""
-    output = "Collecting x\nERROR: plugins/modules/a.py:1:1: no-docs: it has none\nFATAL: The 1 failed\nx"
-    assert sanity.findings(Done(1, output)).count("\n") == 1
-    assert "  | x" in sanity.findings(Done(1, "a\nx"))
-
-
 def test_where_no_python_fits_the_check_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,38 +147,6 @@ def test_a_failure_stops_no_other_check_and_sets_the_exit_code(tmp_path: Path) -
     assert exit_code(current.outcomes[1:], required=False) == 0
     assert exit_code(current.outcomes[1:], required=True) == 1
     assert exit_code([], required=False) == 1
-
-
-def test_a_check_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
-    """Also not the child of a child that ignores the interruption."""
-    pid = tmp_path / "pid"
-    script = f"trap '' INT; sh -c 'echo $$ > {pid}; exec sleep 600' & wait"
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def interrupt() -> None:
-        wait_for(lambda: pid.exists() and pid.read_text().strip(), what="the child")
-        signal.pthread_kill(main, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run(["sh", "-c", script], cwd=tmp_path, env=os.environ, seconds=600)
-    thread.join()
-    wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists(), what="its end")
-
-
-def test_a_check_that_hangs_fails(tmp_path: Path) -> None:
-    """With the time it had."""
-    began = time.monotonic()
-    with pytest.raises(CheckFailed, match="did not end in 1 s"):
-        run([sys.executable, "-c", "import time; time.sleep(600)"], cwd=tmp_path, env=os.environ, seconds=1)
-    assert time.monotonic() - began < 300
-
-
-def test_outcomes_are_plain() -> None:
-    """A remark of a check that passed is not repeated in the table."""
-    assert "remark" not in table([Outcome("a", "ok", 1.0, "remark")])
 
 
 def documented_plugins() -> set[str]:

@@ -1,4 +1,4 @@
-"""Runs machines through scenarios, a few machines at a time, and compares the result with the expectation."""
+"""Has machines go through scenarios, and compares the result with the expectation."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from testbed import hostarchive, profiles
+from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
-from testbed.hardware import plug
 from testbed.matrix import worker
 from testbed.matrix.expected import Machine, Row, Scenario, exists, expected, healthy
 
 TESTS = Path(__file__).resolve().parents[2]
-AT_A_TIME = 4
-"""Machines read at once: a worker mostly waits for its windows."""
-WORKER_SECONDS = 1800.0
-TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,34 +52,56 @@ def play(
     *,
     done: Callable[[list[Cell]], None] = lambda _: None,
 ) -> list[Cell]:
-    """Each machine while healthy and with the scenarios of its profile; `done` gets a machine's cells."""
-    for machine in machines:  # msgspec learns a type at its first use, which is not safe in threads
-        profiles.load(machine.profile)
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        tasks = [pool.submit(_machine, machine, scenarios[machine.profile]) for machine in machines]
-        for task in as_completed(tasks):
-            done(task.result())
-        return [cell for task in tasks for cell in task.result()]
+    """Each machine while healthy and with the scenarios of its profile; `done` gets a machine's cells.
+
+    Raises TestbedError with the last words of the program that plays them if it fails.
+    """
+    with tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as top:
+        orders = {one.profile: _order(one, scenarios[one.profile], Path(top)) for one in machines}
+        by_profile = {machine.profile: machine for machine in machines}
+        result: dict[str, list[Cell]] = {}
+        with (
+            (Path(top) / "errors").open("w+b") as errors,
+            subprocess.Popen(
+                [sys.executable, "-m", "testbed.matrix.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+            ) as process,
+        ):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode([*orders.values()]))
+            process.stdin.close()
+            for line in process.stdout:
+                profile = line.decode().strip()
+                if orders[profile].answers.exists():
+                    result[profile] = _cells(by_profile[profile], orders[profile])
+                    done(result[profile])
+            process.wait()
+            if process.returncode:
+                errors.seek(0)
+                raise TestbedError(f"the matrix failed: {errors.read().decode(errors='replace')[-2000:]}")
+    return [cell for machine in machines for cell in result[machine.profile]]
 
 
-def _machine(machine: Machine, scenarios: Sequence[Scenario]) -> list[Cell]:
-    """A cell that differs is tried again: a busy machine stretches milliseconds, a wrong rule stays wrong."""
+def _order(machine: Machine, scenarios: Sequence[Scenario], top: Path) -> worker.Order:
+    """What the worker is to do; the machine's driver is built by now."""
+    library_folder(profiles.load(machine.profile).driver.version)
+    (top / machine.profile).mkdir()
     items: list[tuple[Scenario | None, int]] = [(None, 0), (None, 100)]
     items += [(scenario, scenario.load) for scenario in scenarios]
-    cells = _cells(machine, items)
-    for _ in range(TRIES - 1):
-        wrong = [number for number, cell in enumerate(cells) if not cell.good]
-        if not wrong:
-            break
-        again = _cells(machine, [items[number] for number in wrong])
-        for number, cell in zip(wrong, again, strict=True):
-            cells[number] = cell
-    return cells
+    return worker.Order(
+        profile=machine.profile,
+        directory=str(top / machine.profile),
+        items=[(number, scenario, load) for number, (scenario, load) in enumerate(items)],
+        archive=str(hostarchive.host_archive()),
+    )
 
 
-def _cells(machine: Machine, items: Sequence[tuple[Scenario | None, int]]) -> list[Cell]:
-    with tempfile.TemporaryDirectory(prefix="nodegauge-matrix-") as folder:
-        seen = dict(_work(machine.profile, Path(folder) / "hardware", items))
+def _cells(machine: Machine, order: worker.Order) -> list[Cell]:
+    seen = dict(msgspec.json.decode(order.answers.read_bytes(), type=worker.Answers))
     return [
         Cell(
             machine=machine,
@@ -93,7 +110,7 @@ def _cells(machine: Machine, items: Sequence[tuple[Scenario | None, int]]) -> li
             must=_must(machine, scenario, load),
             seen=seen[number],
         )
-        for number, (scenario, load) in enumerate(items)
+        for number, scenario, load in order.items
     ]
 
 
@@ -101,30 +118,3 @@ def _must(machine: Machine, scenario: Scenario | None, load: int) -> Row | None:
     if scenario is None:
         return healthy(machine, load=load)
     return expected(machine, scenario) if exists(machine, scenario) else None
-
-
-def _work(
-    profile: str, directory: Path, items: Sequence[tuple[Scenario | None, int]]
-) -> Iterator[tuple[int, Row | str]]:
-    """One process with the machine's driver; raises `TestbedError` with its last words when it fails."""
-    hardware = plug(profile, directory)
-    environ = hardware.env()
-    hardware.unplug()
-    order = worker.Order(
-        profile=profile,
-        directory=str(directory),
-        items=[(number, scenario, load) for number, (scenario, load) in enumerate(items)],
-        archive=str(hostarchive.host_archive()),
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed.matrix.worker"],
-        input=msgspec.json.encode(order),
-        env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
-        capture_output=True,
-        timeout=WORKER_SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        raise TestbedError(f"{profile}: {done.stderr.decode(errors='replace')[-2000:]}")
-    for line in done.stdout.splitlines():
-        yield msgspec.json.decode(line, type=tuple[int, Row | str])

@@ -1,15 +1,22 @@
-"""What is: one machine through scenarios, in a process that has the machine's driver (started by `board`).
+"""What is: machines through scenarios, each machine in a fork of one process that has everything loaded.
 
-Each scenario gets a machine that was healed and rebooted, and a node without a past.  It is read twice while
-healthy, then broken, then read again: by the real probe through the real pynvml, judged by the judge, and
-advanced by the operator's own code, which decides what the node carries.  Prints a line of JSON per scenario.
+A scenario gets a node that was read twice while healthy, under the scenario's load; then the fault comes, and
+the node is read again: by the real probe through the real pynvml, judged by the judge, and advanced by the
+operator's own code, which decides what the node carries.  The policy is the default one, and an interval
+passes between two runs: of a clock that stands still in between, so nothing depends on this machine's speed,
+and what the healthy runs of a load read serves all scenarios under that load.
 """
 
 from __future__ import annotations
 
-import subprocess
+import copy
+import ctypes
+import os
 import sys
-import time
+import threading
+from functools import partial
+from multiprocessing import connection, get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import msgspec
@@ -26,47 +33,43 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.core.report_update import status_after
-from nodegauge_probes import health
+from nodegauge_probes import health, runner
+from nodegauge_probes.nvml.library import Watch
 from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
+from testbed.driver.build import LIBRARY
 from testbed.hardware import Hardware, HardwareError, plug
+from testbed.hardware.plugged import CLIENTS, CONDITION
+from testbed.heldclock import HeldClock
 from testbed.matrix import collection
 from testbed.matrix.expected import Row, Scenario
 
-WINDOW, HZ = "0.16", "50"
-BETWEEN = 0.05
-"""Seconds between a fault and the run that meets it: it must have stood for a while."""
+WINDOW, HZ = 2.5, 2.0
+"""Six samples: a slowdown bit without a counter needs five, over two seconds."""
+INTERVAL = 900.0
+"""Seconds between two runs, and between a fault and the run that meets it: the default policy's."""
 HANGS = ("hung-call",)
-"""Faults after which a probe in this process would never return: a process of its own reads them."""
-DEADLINE = "2"
+"""Faults after which a probe never returns by itself: a child with the probe's own watchdog reads them."""
+DEADLINE = 60.0
 
-SPEC = {
-    "nodeSelector": {},
-    "budget": {"gatedNodes": 1, "gatedNodesPerHour": "100%"},
-    "probes": {"health": {"interval": "1m"}},
-    "thresholds": {
-        "intervalFloor": 0.01,
-        "busyFloor": 0.08,
-        "swThermalWarnSeconds": 0.001,
-        "swThermalFailSeconds": 0.005,
-        "hwThermalWarnSeconds": 0.001,
-        "hwThermalFailSeconds": 0.005,
-        "powerBrakeWarnSeconds": 0.001,
-        "powerBrakeFailSeconds": 0.005,
-        "bitFailSamples": 3,
-        "bitFailSeconds": 0.05,
-    },
-}
-"""The default policy with floors of milliseconds: the same rules on the same clock, sooner."""
+SPEC = {"nodeSelector": {}, "budget": {"gatedNodes": 1, "gatedNodesPerHour": "100%"}}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What one worker is to do: scenarios by number, None for the healthy machine under `load`."""
+    """What is to be done with one machine: scenarios by number, None for the healthy machine under `load`."""
 
     profile: str
     directory: str
     items: list[tuple[int, Scenario | None, int]]
     archive: str
+
+    @property
+    def answers(self) -> Path:
+        """Where number and row, or why there is none, stand in the end."""
+        return Path(self.directory) / "answers.json"
+
+
+Answers = list[tuple[int, Row | str]]
 
 
 class Quiet:
@@ -82,9 +85,9 @@ class Quiet:
 class NodeHarness:
     """One node of one machine, and all that was read of it."""
 
-    def __init__(self, hardware: Hardware) -> None:
+    def __init__(self, hardware: Hardware, clock: HeldClock) -> None:
         profile = hardware.profile
-        self.hardware = hardware
+        self.hardware, self.clock = hardware, clock
         self.policy = Policy(name="matrix", uid="1", generation=1, spec=msgspec.convert(SPEC, PolicySpec))
         self.node = NodeView(
             name="node-1",
@@ -105,10 +108,18 @@ class NodeHarness:
         node = self.node
         return NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
 
-    def run(self, *, apart: bool = False) -> None:
-        """One run: probe, message, judgement, report."""
+    def clone(self) -> NodeHarness:
+        """The same node with a future of its own."""
+        other = copy.copy(self)
+        other.documents = [*self.documents]
+        return other
+
+    def run(self, *, hangs: bool = False) -> None:
+        """One run, an interval later: probe, message, judgement, report."""
         self.number += 1
-        self.documents.append(_apart(self.hardware) if apart else encode_message(_measure(self.hardware)))
+        self.clock.sleep(INTERVAL)
+        read = partial(_hanging, clock=self.clock) if hangs else _measure
+        self.documents.append(read(self.hardware))
         result = decode(self.documents[-1])
         policy, node = self.policy, self.node
         before = self.status.probe(names.PROBE_HEALTH)
@@ -119,7 +130,7 @@ class NodeHarness:
             node=self.facts,
             interval=policy.interval_of(names.PROBE_HEALTH),
         )
-        now = time.time()
+        now = self.clock.seconds()
         report = Report(name=node.name, uid="1", resource_version="1", node_uid=node.uid, status=self.status)
         context = Snapshot(
             node=node,
@@ -155,66 +166,155 @@ class NodeHarness:
         )
 
 
-def observe(harness: NodeHarness, scenario: Scenario | None, *, load: int) -> Row:
-    """Baseline twice, then the fault and its runs; the row that came of it."""
-    harness.hardware.load(load)
-    for _ in range(2):
-        time.sleep(BETWEEN)
-        harness.run()
-    if scenario is not None:
-        harness.hardware.fault(scenario.fault_name, **scenario.parameters)
-        for _ in range(scenario.runs):
-            time.sleep(BETWEEN)
-            harness.run(apart=scenario.fault_name in HANGS)
-    return harness.row()
+class Machine:
+    """One machine.  What it is while healthy under a load is kept, and every scenario begins there."""
+
+    def __init__(self, profile: str, directory: Path) -> None:
+        self.clock = HeldClock(directory / "clock")
+        os.environ.update(self.clock.env())
+        self.hardware = plug(profile, directory, clock=self.clock.ns)
+        environ = self.hardware.env()
+        os.environ.update(environ)
+        if "LD_LIBRARY_PATH" in environ:  # the loader read the variable when this process began
+            ctypes.CDLL(f"{environ['LD_LIBRARY_PATH']}/{LIBRARY}", mode=ctypes.RTLD_GLOBAL)
+        self._healthy: dict[int, tuple[int, bytes, NodeHarness]] = {}
+
+    def healthy(self, load: int) -> NodeHarness:
+        """A node that was read twice; the machine is as it was then."""
+        if load not in self._healthy:
+            self.hardware.heal()
+            self.hardware.reboot()  # counters begin anew, and nothing runs
+            self.hardware.load(load)
+            node = NodeHarness(self.hardware, self.clock)
+            node.run()
+            node.run()
+            condition = (self.hardware.directory / CONDITION).read_bytes()
+            self._healthy[load] = self.clock.ns(), condition, node
+        now, condition, node = self._healthy[load]
+        self.clock.set(now)
+        (self.hardware.directory / CONDITION).write_bytes(condition)
+        (self.hardware.directory / CLIENTS).unlink(missing_ok=True)
+        return node.clone()
+
+    def observe(self, scenario: Scenario | None, *, load: int) -> NodeHarness:
+        """The node after the fault and its runs; HardwareError where the machine cannot have the fault."""
+        node = self.healthy(load)
+        if scenario is not None:
+            self.hardware.fault(scenario.fault_name, **scenario.parameters)
+            for _ in range(scenario.runs):
+                node.run(hangs=scenario.fault_name in HANGS)
+        return node
 
 
-def _measure(hardware: Hardware) -> Result:
-    """The probe in this process: it loaded the machine's driver when it started."""
+def _measure(hardware: Hardware) -> str:
+    """The probe in this process."""
+    builder = ResultBuilder(probe=health.NAME, run="", node="node-1")
+    try:
+        _read(hardware, builder, Quiet())
+    except NvmlUnusable as unusable:
+        return encode_message(builder.build(duration_ms=0, problem=unusable.problem))
+    return encode_message(builder.build(duration_ms=0))
+
+
+def _read(hardware: Hardware, builder: ResultBuilder, watch: Watch) -> None:
     environ = hardware.env()
     settings = health.Settings(
         sysfs=Path(environ["NODEGAUGE_SYSFS"]),
         procfs=Path(environ["NODEGAUGE_PROCFS"]),
-        window=float(WINDOW),
-        hz=float(HZ),
+        window=WINDOW,
+        hz=HZ,
     )
-    builder = ResultBuilder(probe=health.NAME, run="", node="node-1")
-    try:
-        health.measure(builder, watch=Quiet(), settings=settings)
-    except NvmlUnusable as unusable:
-        return builder.build(duration_ms=0, problem=unusable.problem)
-    return builder.build(duration_ms=0)
+    health.measure(builder, watch=watch, settings=settings)
 
 
-def _apart(hardware: Hardware) -> str:
-    """The probe as a program, with its own watchdog."""
-    command = [sys.executable, "-m", "nodegauge_probes", health.NAME, "--window", WINDOW, "--hz", HZ]
-    done = subprocess.run(
-        [*command, "--deadline", DEADLINE], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout
+def _hanging(hardware: Hardware, *, clock: HeldClock) -> str:
+    """The probe under its watchdog, in a child: the watchdog's waits pass at once from the hung call on."""
+    call = str(hardware.condition().faults[-1].parameters["call"])
+    document = hardware.directory / "document"
+
+    def write(result: Result) -> int:
+        return document.write_text(encode_message(result), encoding="utf-8") and 0
+
+    def child() -> None:
+        builder = ResultBuilder(probe=health.NAME, run="", node="node-1")
+        run = runner.Run(result=builder, deadline=DEADLINE, write=write)
+        run._done = ticks = Ticks(clock)
+        run.run(lambda result, watch: _read(hardware, result, HangsAt(watch, call=call, ticks=ticks)))
+
+    process = get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    return document.read_text(encoding="utf-8")
+
+
+class Ticks(threading.Event):
+    """What the watchdog waits for; `pass_time`: its waits move the clock."""
+
+    def __init__(self, clock: HeldClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.pass_time = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Look at once."""
+        if not super().wait(0.001) and self.pass_time:
+            self._clock.sleep(timeout or 0)
+        return self.is_set()
+
+
+class HangsAt:
+    """The watch of a probe whose `call` will not return: time passes from then on."""
+
+    def __init__(self, watch: Watch, *, call: str, ticks: Ticks) -> None:
+        self._watch, self._call, self._ticks = watch, call, ticks
+
+    def enter(self, call: str, subject: str) -> None:
+        """A call begins."""
+        self._watch.enter(call, subject)
+        self._ticks.pass_time |= call == self._call
+
+    def leave(self) -> None:
+        """It came back."""
+        self._watch.leave()
+
+
+def play(order: Order) -> None:
+    """Everything that is ordered of one machine, in a process of its own."""
+    machine = Machine(order.profile, Path(order.directory))
+    judged: list[tuple[int, NodeHarness]] = []
+    answers: dict[int, Row | str] = {}
+    with machine.clock.patched():
+        for number, scenario, load in order.items:
+            try:
+                node = machine.observe(scenario, load=load)
+            except HardwareError as error:
+                answers[number] = str(error)
+            else:
+                answers[number] = node.row()
+                judged.append((number, node))
+    differ = collection.differences([node for _, node in judged], archive=order.archive, policy=SPEC)
+    answers |= {number: text for (number, _), text in zip(judged, differ, strict=True) if text}
+    order.answers.write_bytes(msgspec.json.encode([*answers.items()]))
 
 
 def main() -> int:
-    """Read an `Order` from standard input, print a line per item: number, then a row or why not."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    hardware = plug(order.profile, Path(order.directory))
-    judged: list[tuple[int, NodeHarness]] = []
-    answers: dict[int, Row | str] = {}
-    for number, scenario, load in order.items:
-        hardware.heal()
-        hardware.reboot()  # counters begin anew, and nothing runs
-        harness = NodeHarness(hardware)
-        try:
-            answers[number] = observe(harness, scenario, load=load)
-            judged.append((number, harness))
-        except HardwareError as error:
-            answers[number] = str(error)
-    differ = collection.differences([harness for _, harness in judged], archive=order.archive, policy=SPEC)
-    answers |= {number: text for (number, _), text in zip(judged, differ, strict=True) if text}
-    for number, answer in answers.items():
-        sys.stdout.buffer.write(msgspec.json.encode([number, answer]) + b"\n")
-    return 0
+    """Read orders from standard input; print a machine's profile once its answers stand.  1 if one failed."""
+    orders = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Order])
+    at_a_time, failed = os.cpu_count() or 1, False
+    living: dict[int, tuple[str, ForkProcess]] = {}
+    while orders or living:
+        while orders and len(living) < at_a_time:
+            order = orders.pop(0)
+            process = get_context("fork").Process(target=play, args=[order])
+            process.start()
+            living[process.sentinel] = order.profile, process
+        ended = connection.wait([*living])
+        for sentinel in [one for one in living if one in ended]:
+            profile, process = living.pop(sentinel)
+            process.join()
+            failed |= process.exitcode != 0
+            print(profile, flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

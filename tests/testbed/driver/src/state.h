@@ -16,6 +16,7 @@
 #define MAX_GPUS 64
 #define STATE_VARIABLE "NODEGAUGE_SIM_HARDWARE" /* the file's path */
 #define GIVEN_VARIABLE "NODEGAUGE_SIM_GPUS"     /* UUIDs of the GPUs that a container was given; absent: all */
+#define CLOCK_VARIABLE "NODEGAUGE_SIM_CLOCK"    /* a file of 8 bytes: the nanoseconds of a clock that a test holds */
 
 /* Read the file if it changed.  NVML_ERROR_DRIVER_NOT_LOADED without a file, NVML_ERROR_UNKNOWN for a bad one. */
 nvmlReturn_t state_refresh(void);
@@ -36,7 +37,7 @@ nvmlReturn_t integrate_number(const char *key, uint64_t from, uint64_t to, doubl
 typedef void piece_fn(void *context, int64_t value, uint64_t length);
 nvmlReturn_t walk_number(const char *key, uint64_t from, uint64_t to, piece_fn *piece, void *context);
 
-/* CLOCK_BOOTTIME in nanoseconds: runs on through suspend, and is not set back. */
+/* CLOCK_BOOTTIME in nanoseconds: runs on through suspend, and is not set back; or the clock that a test holds. */
 uint64_t boottime_ns(void);
 
 /* The wall clock in microseconds since 1970, as the machine has it: `clock.step` seconds off ours. */
