@@ -73,6 +73,7 @@ CONTRACT, DRIVER = "probes/src/nodegauge_contract", "tests/testbed/driver"
 CHART, MODULES, ROLES = "charts/nodegauge", "ansible/plugins/modules", "ansible/roles"
 RUNBOOK, ACT, NO_RUN = "docs/runbook.md", "Must I act now?", "No NCCL run happens"
 FLOORS = "tests/unit/test_judge_nccl_floors.py"
+VALUES, SCHEMA = f"{CHART}/values.yaml", f"{CHART}/values.schema.json"
 VARIANT, ANSIBLE = "tests/chart/variants/all.yaml", "ansible/README.md"
 CRD, FULL, WIRE = "crds/gpuvalidationpolicies.yaml", "crds/examples/full.yaml", "tests/golden/wire-"
 
@@ -95,6 +96,8 @@ ONLY_FAKED = {"nvmlDeviceGetClock"}
 """Calls that no driver of `releases.yaml` needs: of releases to come."""
 OF_THE_TEST = {"self/cgroup", "fs/cgroup", "information"}
 """Files of the kernel that tests of a probe write themselves; no simulated machine has them."""
+FREE = {"affinity", "textResources", "resources", "policySpec"}
+"""Definitions of the chart's schema whose values Kubernetes knows."""
 SWITCHES = re.compile(r"\.(create|enabled|tag|digest|registry)$")
 """Values of the chart that the variant `all` may leave as they are."""
 
@@ -161,8 +164,14 @@ def judge() -> Iterator[str]:
     for key, cause in runbook().keys() - causes:
         if key in names.TAINTS_OF_FAULTS and cause:
             yield f"{RUNBOOK}: {cause}: no rule sets {key} for this cause; remove the section"
+    known = {cause for _, cause in causes}
+    for line in runbook()[ACT, ""].splitlines():
+        for cause in (
+            {*re.findall(r"`([a-z0-9-]+)`", line.split("|")[1])} - known if line[:3] == "| `" else ()
+        ):
+            yield f'{RUNBOOK}: {cause}: no rule has this cause; remove it from "{ACT}"'
     rows = findings_page().splitlines()
-    meaning = {line.split("`")[1]: line for line in rows if re.match(r"\| `\w+` \| [\d.]+ \|", line)}
+    meaning = {line.split("`")[1]: line for line in rows if re.match(r"\| `\w+` \| [\w.+-]+ \|", line)}
     yield from lacking(
         (
             Thing(f"{JUDGE}/thresholds.py", f.name, (f.encode_name,), f"Default {f.default:g}.")
@@ -481,18 +490,10 @@ def functions_of(call: str) -> set[str]:
 
 def chart() -> Iterator[str]:
     """Values of the chart; the generator of its page wants their comments."""
-    schema = msgspec.yaml.decode(text(f"{CHART}/values.schema.json"))
-    defaults, variant = (msgspec.yaml.decode(text(f)) for f in (f"{CHART}/values.yaml", VARIANT))
+    schema = msgspec.json.decode(text(SCHEMA))
+    defaults, variant = (msgspec.yaml.decode(text(f)) for f in (VALUES, VARIANT))
     templates = "\n".join(map(text, files(f"{CHART}/templates")))
-
-    def known(thing: Thing) -> bool:
-        rule = schema
-        for key in thing.name.split("."):
-            rule = schema["definitions"].get(rule.get("$ref", "").removeprefix("#/definitions/"), rule)
-            if key not in rule.get("properties", {key: {}}):
-                return False
-            rule = rule.get("properties", {key: {}})[key]
-        return True
+    yield from in_schema(defaults, schema, schema["definitions"])
 
     def rendered(thing: Thing) -> bool:
         groups = itertools.accumulate(f"Values.{thing.name}".split("."), "{}.{}".format)
@@ -500,14 +501,39 @@ def chart() -> Iterator[str]:
         return any(re.search(rf"[.]{re.escape(group)}(?![.\w])", templates) for group in groups)
 
     yield from lacking(
-        (Thing(f"{CHART}/values.yaml", path) for path in leaves(defaults)),
-        (known, f"the schema lacks it; add it to properties and required in {CHART}/values.schema.json"),
+        (Thing(VALUES, path) for path in leaves(defaults)),
         (rendered, f"no template reads it; read .Values.{{t.name}} in {CHART}/templates"),
         (
             lambda t: SWITCHES.search(t.name) or at(variant, t.name) not in (None, at(defaults, t.name)),
             f"the variant `all` keeps its default; add {{t.name}} with another value to {VARIANT}",
         ),
     )
+
+
+def in_schema(values: Any, rule: Any, definitions: Any, path: str = "") -> Iterator[str]:
+    """What values and schema do not have alike; null may remove maps and lists, no groups and single values."""
+
+    def resolved(rule: Any) -> Any:
+        name = rule.get("$ref", "").removeprefix("#/definitions/")
+        return {} if name in FREE else definitions.get(name, rule)
+
+    rule = resolved(rule)
+    if not isinstance(values, dict) or "properties" not in rule:
+        return
+    listed = {key: resolved(each) for key, each in rule["properties"].items() if key != "global"}
+    for key in values.keys() - listed.keys():
+        yield f"{VALUES}: {path}{key}: the schema lacks it; add it to properties and required in {SCHEMA}"
+    for key in listed.keys() - values.keys():
+        yield f"{SCHEMA}: {path}{key}: no such value; add it to {VALUES}"
+    if rule.get("additionalProperties") is not False:
+        yield f"{SCHEMA}: {path}: takes any value; add additionalProperties: false"
+    for key in values.keys() & listed.keys():
+        whole = isinstance(values[key], list) or (
+            isinstance(values[key], dict) and "properties" not in listed[key]
+        )
+        if whole == (key in rule["required"]):
+            yield f"{SCHEMA}: {path}{key}: {'remove it from' if whole else 'add it to'} required"
+        yield from in_schema(values[key], listed[key], definitions, f"{path}{key}.")
 
 
 def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -593,11 +619,15 @@ def generated(*, write: bool = False) -> Iterator[str]:
 
 
 def contributing() -> Iterator[str]:
-    """Files that CONTRIBUTING.md names in its tables, and that are not there."""
+    """Files that CONTRIBUTING.md names in its tables and that are not there, and wrong numbers of files."""
     for line in text("CONTRIBUTING.md").splitlines():
-        for path in re.findall(r"`([\w.-]+/[\w./-]+)`", line) if line.startswith("| ") else ():
+        paths = re.findall(r"`([\w.-]+/[\w./-]+)`", line) if line.startswith("| ") else []
+        for path in paths:
             if not any(Path().glob(re.sub(r"[A-Z]{4,}", "*", path))):
                 yield f"CONTRIBUTING.md: {path}: no such file; name the one that took its place"
+        for count in re.findall(r"\| (\d+)[^|]*\|$", line):
+            if abs(len(paths) - int(count)) > ("its" in line):
+                yield f"CONTRIBUTING.md: {line[:30]}...: {len(paths)} files; correct the number {count}"
 
 
 CHECKS = (

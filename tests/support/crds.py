@@ -95,8 +95,9 @@ def _struct(schema: Schema, fields: tuple[inspect.Field, ...], path: str) -> lis
     properties = schema.get("properties", {})
     by_name = {field.encode_name: field for field in fields}
     result = _type(schema, "object", path)
-    result += [f"{path}.{name}: not in the CRD; add it there" for name in by_name.keys() - properties.keys()]
-    result += [f"{path}.{name}: not in the type; add it there" for name in properties.keys() - by_name.keys()]
+    untyped, unlisted = properties.keys() - by_name.keys(), by_name.keys() - properties.keys()
+    result += [f"{path}.{name}: not in the CRD; add it there, described and bounded" for name in unlisted]
+    result += [f"{path}.{name}: not in the type; add it there" for name in untyped]
     required = sorted(name for name, field in by_name.items() if field.required)
     result += _same(path, "required", sorted(schema.get("required", [])), required)
     for name in properties.keys() & by_name.keys():
