@@ -1,4 +1,4 @@
-"""The checkout as `complete` looks at it: files, the words of their code, things and what they need."""
+"""The checkout as `complete` looks at it: files, the tokens of their code, things and what they need."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Thing(NamedTuple):
     more: Any = None
 
 
-Met = Callable[[Thing], object]
-Need = tuple[Met, str]
+Condition = Callable[[Thing], object]
+Need = tuple[Condition, str]
 """What a thing must have, and what to say of one that has it not, with `{t}` and `{stem}` (of its file)."""
 
 
 def lacking(things: Iterable[Thing], *needs: Need) -> Iterator[str]:
     """A line for each need of each thing that is not met."""
     for thing in things:
-        for met, message in needs:
-            if not met(thing):
+        for condition, message in needs:
+            if not condition(thing):
                 yield f"{thing.file}: {thing.name}: {message.format(t=thing, stem=Path(thing.file).stem)}"
 
 
@@ -64,7 +64,7 @@ def code(*starts: str) -> str:
 
 
 @cache
-def words(*starts: str) -> frozenset[str]:
+def tokens(*starts: str) -> frozenset[str]:
     """Words of that code; a hyphen belongs to a word, and attributes begin with a dot as well."""
     return frozenset(re.findall(r"[\w-]+", code(*starts)) + re.findall(r"\.\w+", code(*starts)))
 
@@ -77,7 +77,7 @@ def test_modules() -> tuple[str, ...]:
 
 def is_tested(thing: Thing) -> bool:
     """A test module names it."""
-    return not words(*test_modules()).isdisjoint({thing.name, *thing.spellings})
+    return not tokens(*test_modules()).isdisjoint({thing.name, *thing.spellings})
 
 
 def tested(where: str) -> Need:
@@ -96,23 +96,23 @@ def modules_of(package: ModuleType) -> Iterator[ModuleType]:
         yield importlib.import_module(module.name)
 
 
-def row(file: str, *parts: str) -> Met:
+def row(file: str, *parts: str) -> Condition:
     """A row of a table in the file has all these parts, which may name `{t}`."""
 
-    def met(thing: Thing) -> bool:
+    def fulfilled(thing: Thing) -> bool:
         wanted = ["| ", *(each.format(t=thing) for each in parts)]
         return any(
             line.startswith("| ") and all(map(line.__contains__, wanted)) for line in text(file).split("\n")
         )
 
-    return met
+    return fulfilled
 
 
-def holds(file: str, content: str) -> Met:
+def holds(file: str, content: str) -> Condition:
     """The file, which is there, has this content; both may name `{t}`."""
     return lambda t: Path(file.format(t=t)).is_file() and content.format(t=t) in text(file.format(t=t))
 
 
-def word(*starts: str, form: str = ".{t.spellings[0]}") -> Met:
+def token(*starts: str, form: str = ".{t.spellings[0]}") -> Condition:
     """The code below these paths has the word."""
-    return lambda t: form.format(t=t) in words(*starts)
+    return lambda t: form.format(t=t) in tokens(*starts)

@@ -37,8 +37,8 @@ from checkout import (
     row,
     tested,
     text,
-    word,
-    words,
+    token,
+    tokens,
 )
 from msgspec import inspect as types
 from prometheus_client.metrics import MetricWrapperBase
@@ -186,7 +186,7 @@ def judge() -> Iterator[str]:
             "project: REASON)",
         ),
         (
-            word(JUDGE, form=".{t.name}"),
+            token(JUDGE, form=".{t.name}"),
             "no rule compares with it; add the comparison to its rule's check",
         ),
     )
@@ -255,7 +255,7 @@ def policy() -> Iterator[str]:
         every,
         (lambda t: at(full, t.name) is not None, f"no example; add {{t.name}} to {FULL}"),
         (
-            word("operator/src"),
+            token("operator/src"),
             "no code reads it; add the code, and its test",
         ),
         (
@@ -264,7 +264,7 @@ def policy() -> Iterator[str]:
         ),
         (
             lambda t: (
-                t.more is not Hysteresis or f".{t.spellings[0]}" in words(f"{OPERATOR}/core/hysteresis.py")
+                t.more is not Hysteresis or f".{t.spellings[0]}" in tokens(f"{OPERATOR}/core/hysteresis.py")
             ),
             f"no gate counts with it; read it in {OPERATOR}/core/hysteresis.py, and add a test to "
             "tests/unit/test_hysteresis.py",
@@ -291,7 +291,7 @@ def labels() -> Iterator[str]:
             "README lacks it; add a row `{t.spellings[0]}` to its table of labels or taints in README.md",
         ),
         (
-            lambda t: f".{t.name}" in words(OPERATOR) or t.spellings[0] in names.TAINTS_OF_FAULTS,
+            lambda t: f".{t.name}" in tokens(OPERATOR) or t.spellings[0] in names.TAINTS_OF_FAULTS,
             f"nothing sets it; set it in {OPERATOR}/core/desired_state.py",
         ),
         tested("tests/unit/test_desired_state.py"),
@@ -304,7 +304,7 @@ def reasons() -> Iterator[str]:
     enums = (Reason, PolicyReason, BudgetReason, BreakerReason, PaceReason)
     yield from lacking(
         (Thing(file_of(e), f"{e.__name__}.{m.name}", (m.name, m.value), m) for e in enums for m in e),
-        (word(OPERATOR), "nothing gives it; give it, or remove it"),
+        (token(OPERATOR), "nothing gives it; give it, or remove it"),
         tested("the test of the code that gives it"),
         (
             lambda t: isinstance(t.more, Reason | BreakerReason) or t.more.value in conditions,
@@ -351,7 +351,7 @@ def all_metrics() -> Iterator[str]:
 def counted(metric: Thing, *, own: str) -> bool:
     """A module uses it, be it the metrics' `own` beside the line that makes it."""
     others = tuple(file for file in files(OPERATOR, ".py") if file != own)
-    return f".{metric.name}" in words(*others) or code(own).count(f"self.{metric.name}") > 1
+    return f".{metric.name}" in tokens(*others) or code(own).count(f"self.{metric.name}") > 1
 
 
 def kinds() -> Iterator[str]:
@@ -422,7 +422,7 @@ def contract() -> Iterator[str]:
         yield from lacking(
             (t for t in fields(struct, "", lists=True) if t.name not in ("schema", "major")),
             (
-                word(reader, form="{t.spellings[0]}"),
+                token(reader, form="{t.spellings[0]}"),
                 f"nothing reads it; set it in the module of its subject in {reader}",
             ),
             tested(test),
@@ -459,7 +459,7 @@ def driver() -> Iterator[str]:
             f"{DRIVER}/src/fields.c, and KEY to tests/testbed/hardware/gpustate.py",
         ),
     )
-    simulated = words("tests/testbed/hardware", "tests/testbed/profiles")
+    simulated = tokens("tests/testbed/hardware", "tests/testbed/profiles")
     paths = {path: f for f in files(f"{PROBES}/host", ".py") for path in re.findall(r'/ "([^"]+)"', text(f))}
     yield from lacking(
         (Thing(file, path) for path, file in paths.items() if path not in OF_THE_TEST),
@@ -511,7 +511,7 @@ def chart() -> Iterator[str]:
 
 
 def in_schema(values: Any, rule: Any, definitions: Any, path: str = "") -> Iterator[str]:
-    """What values and schema do not have alike; null may remove maps and lists, no groups and single values."""
+    """What values and schema do not have alike; null may remove maps and lists, no group and single value."""
 
     def resolved(rule: Any) -> Any:
         name = rule.get("$ref", "").removeprefix("#/definitions/")
