@@ -13,6 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import inspect as types
+
 
 class Thing(NamedTuple):
     """One of a kind: where it is declared, its name, other spellings, what else its needs look at."""
@@ -100,10 +103,9 @@ def row(file: str, *parts: str) -> Condition:
     """A row of a table in the file has all these parts, which may name `{t}`."""
 
     def fulfilled(thing: Thing) -> bool:
-        wanted = ["| ", *(each.format(t=thing) for each in parts)]
-        return any(
-            line.startswith("| ") and all(map(line.__contains__, wanted)) for line in text(file).split("\n")
-        )
+        wanted = [part.format(t=thing) for part in parts]
+        rows = (line for line in text(file).splitlines() if line.startswith("| "))
+        return any(all(part in line for part in wanted) for line in rows)
 
     return fulfilled
 
@@ -116,3 +118,31 @@ def holds(file: str, content: str) -> Condition:
 def token(*starts: str, form: str = ".{t.spellings[0]}") -> Condition:
     """The code below these paths has the word."""
     return lambda t: form.format(t=t) in tokens(*starts)
+
+
+def fields(struct: Any, path: str, *, lists: bool) -> Iterator[Thing]:
+    """Every field of a struct and of the structs in it, by its path in a document."""
+    for field in msgspec.structs.fields(struct):
+        here = f"{path}.{field.encode_name}".lstrip(".")
+        yield Thing(file_of(struct), here, (field.name, field.encode_name), struct)
+        for inner in structs(types.type_info(field.type), lists=lists):
+            yield from fields(inner, here, lists=lists)
+
+
+def structs(kind: types.Type, *, lists: bool) -> Iterator[type]:
+    """The structs that a value of this type holds."""
+    match kind:
+        case types.StructType(cls=cls) if cls.__name__ not in ("Unavailable", "Selector"):
+            yield cls
+        case types.UnionType(types=ways):
+            for way in ways:
+                yield from structs(way, lists=lists)
+        case types.ListType(item_type=item) | types.VarTupleType(item_type=item) if lists:
+            yield from structs(item, lists=lists)
+
+
+def at(document: Any, path: str) -> Any:
+    """The value at a path; None if there is none."""
+    for key in path.split("."):
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
