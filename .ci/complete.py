@@ -45,7 +45,7 @@ from probes_and_packages import chart, collection, contract, driver
 from prometheus_client.metrics import MetricWrapperBase
 
 import nodegauge_judge
-from nodegauge_judge import CATALOGUE, Rule, Thresholds
+from nodegauge_judge import CATALOGUE, Cause, Rule, Thresholds
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.reference import findings_page
 from nodegauge_operator import metrics, names
@@ -123,6 +123,11 @@ def judge() -> Iterator[str]:
         ),
         tested("tests/unit/test_judge_{stem}.py (bad, good, unreadable)"),
     )
+    for cause in {*Cause} - {rule.gate.cause for rule in CATALOGUE.values() if rule.gate}:
+        yield f"{JUDGE}/model.py: cause {cause}: no rule has it; add its rule, or remove it"
+    schema = at(part(names.POLICY_PLURAL, "spec"), "properties.taints.properties.causes")
+    (rule,) = schema["x-kubernetes-validations"]
+    crd = [{*re.findall(r"[a-z0-9-]+", t)} for t in (schema["description"], *rule.values())]
     gates = {rule.gate for rule in CATALOGUE.values() if rule.gate}
     causes = {(f"{names.PREFIX}{gate.kind.value}", gate.cause.value) for gate in gates}
     yield from lacking(
@@ -144,11 +149,18 @@ def judge() -> Iterator[str]:
             lambda t: t.more[1] in names.NODE_TAINTS[t.more[0]][0].split(" | "),
             f"the taint lacks it; add {{t.more[1]}} to NODE_TAINTS in {OPERATOR}/names.py",
         ),
+        (
+            lambda t: all(t.more[1] in allowed for allowed in crd),
+            "a policy cannot name it; add {t.more[1]} to rule, message, messageExpression and description of "
+            f"spec.taints.causes in {CRD}",
+        ),
     )
     for key, cause in runbook().keys() - causes:
         if key in names.TAINTS_OF_FAULTS and cause:
             yield f"{RUNBOOK}: {cause}: no rule sets {key} for this cause; remove the section"
     known = {cause for _, cause in causes}
+    for cause in {*re.findall(r"'([a-z0-9-]+)'", rule["rule"])} - known:
+        yield f"{CRD}: spec.taints.causes: no rule has the cause {cause}; remove it from rule and messages"
     for line in runbook()[ACT, ""].splitlines():
         for cause in (
             {*re.findall(r"`([a-z0-9-]+)`", line.split("|")[1])} - known if line[:3] == "| `" else ()

@@ -23,19 +23,26 @@ MODULE, ROLE = "ansible/plugins/modules/half_done.py", "ansible/roles/half_done"
 METRIC = '        self.half_done = Gauge("nodegauge_half_done", "Half", registry=self.registry)\n'
 ENTRY = '- {gpu: "*B300*", count: 8, collective: all_reduce, bytes: 1073741824, busbw: 900}\n'
 KIND = "from nodegauge_operator.core.probes.bmc import BmcKind\nclass HalfDoneKind(BmcKind):\n    name = ''\n"
+RULE = """
+from msgspec import structs
+from nodegauge_judge.model import Cause, Gate, GateKind
+GATE = Gate(kind=GateKind.UNHEALTHY, cause=Cause.HALF)
+RULES = (*RULES, structs.replace(RULES[0], code="half-done", gate=GATE, readable=lambda case: True))
+"""
 DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
     "a finding": (
         [
-            (
-                f"{JUDGE}/rules/power.py",
-                "",
-                "from msgspec import structs\n"
-                'RULES = (*RULES, structs.replace(RULES[0], code="half-done"))\n',
-            ),
+            (f"{JUDGE}/rules/power.py", "", RULE),
+            (f"{JUDGE}/model.py", '    THERMAL = "thermal"', '    HALF = "half"\n'),
             (f"{JUDGE}/thresholds.py", "    hot_margin:", "    half_done: Ratio = 0.5\n"),
         ],
         [
             (f"{JUDGE}/rules/power.py: half-done: no test", "tests/unit/test_judge_power.py"),
+            (f"{JUDGE}/model.py: cause half: the runbook lacks it", "`### half`"),
+            (f"{JUDGE}/model.py: cause half: nobody knows whether to act", "docs/runbook.md"),
+            (f"{JUDGE}/model.py: cause half: README lacks it", "`nodegauge.dev/unhealthy`"),
+            (f"{JUDGE}/model.py: cause half: the taint lacks it", "NODE_TAINTS"),
+            (f"{JUDGE}/model.py: cause half: a policy cannot name it", CRD),
             (f"{JUDGE}/thresholds.py: half_done: not explained", "Default 0.5."),
             (f"{CRD}: spec.thresholds.halfDone: not in the CRD", "add it there"),
             (f"{JUDGE}/thresholds.py: spec.thresholds.halfDone: no example", FULL),
