@@ -113,7 +113,7 @@ def rules() -> Iterator[Thing]:
 
 
 def judge() -> Iterator[str]:
-    """Rules, causes, thresholds, expected bandwidths."""
+    """Rules, thresholds, expected bandwidths."""
     yield from lacking(
         rules(),
         (
@@ -123,15 +123,45 @@ def judge() -> Iterator[str]:
         ),
         tested("tests/unit/test_judge_{stem}.py (bad, good, unreadable)"),
     )
-    for cause in {*Cause} - {rule.gate.cause for rule in CATALOGUE.values() if rule.gate}:
-        yield f"{JUDGE}/model.py: cause {cause}: no rule has it; add its rule, or remove it"
+    rows = findings_page().splitlines()
+    meaning = {line.split("`")[1]: line for line in rows if re.match(r"\| `\w+` \| [\w.+-]+ \|", line)}
+    yield from lacking(
+        (
+            Thing(f"{JUDGE}/thresholds.py", f.name, (f.encode_name,), f"Default {f.default:g}.")
+            for f in msgspec.structs.fields(Thresholds)
+        ),
+        (
+            lambda t: (
+                t.more in meaning[t.spellings[0]]
+                and re.search(r"Chosen by this project[.:]|Source: ", meaning[t.spellings[0]])
+            ),
+            'not explained; add """UNIT, meaning.  {t.more}  Source: ...""" below it (or: Chosen by this '
+            "project: REASON)",
+        ),
+        (token(JUDGE, form=".{t.name}"), "no rule compares with it; add the comparison to its rule's check"),
+    )
+    yield from lacking(
+        dict.fromkeys(
+            Thing(f"{JUDGE}/nccl/expectations.yaml", e.gpu, more=e.source) for e in Expectations.default()
+        ),
+        (lambda t: t.more, "no source; add source: AUTHOR/REPOSITORY COMMIT, FILE"),
+        (
+            holds(FLOORS, '"{t.name}": ('),
+            'no test knows this GPU; add "{t.name}": (NVML NAME, JOINED BY, NVLINK, CAPABILITY, PCIE) to '
+            f"MACHINES in {FLOORS}",
+        ),
+    )
+
+
+def causes() -> Iterator[str]:
+    """Causes of taints: what the rules have, people read and policies name."""
     schema = at(part(names.POLICY_PLURAL, "spec"), "properties.taints.properties.causes")
     (rule,) = schema["x-kubernetes-validations"]
     crd = [{*re.findall(r"[a-z0-9-]+", t)} for t in (schema["description"], *rule.values())]
-    gates = {rule.gate for rule in CATALOGUE.values() if rule.gate}
-    causes = {(f"{names.PREFIX}{gate.kind.value}", gate.cause.value) for gate in gates}
+    of_rules = {rule.gate for rule in CATALOGUE.values() if rule.gate}
+    gates = {(f"{names.PREFIX}{gate.kind.value}", gate.cause.value) for gate in of_rules}
     yield from lacking(
-        (Thing(f"{JUDGE}/model.py", f"cause {cause}", more=(key, cause)) for key, cause in sorted(causes)),
+        (Thing(f"{JUDGE}/model.py", f"cause {cause}", more=(key, cause)) for key, cause in sorted(gates)),
         (
             lambda t: "- Clears: " in runbook().get(t.more, ""),
             "the runbook lacks it; add `### {t.more[1]}` with `- Clears: ...` below `## {t.more[0]}` "
@@ -155,48 +185,17 @@ def judge() -> Iterator[str]:
             f"spec.taints.causes in {CRD}",
         ),
     )
-    for key, cause in runbook().keys() - causes:
+    for key, cause in sorted(runbook().keys() - gates):
         if key in names.TAINTS_OF_FAULTS and cause:
             yield f"{RUNBOOK}: {cause}: no rule sets {key} for this cause; remove the section"
-    known = {cause for _, cause in causes}
-    for cause in {*re.findall(r"'([a-z0-9-]+)'", rule["rule"])} - known:
+    known = {cause for _, cause in gates}
+    for cause in sorted({*Cause} - known):
+        yield f"{JUDGE}/model.py: cause {cause}: no rule has it; add its rule, or remove it"
+    for cause in sorted({*re.findall(r"'([a-z0-9-]+)'", rule["rule"])} - known):
         yield f"{CRD}: spec.taints.causes: no rule has the cause {cause}; remove it from rule and messages"
-    for line in runbook()[ACT, ""].splitlines():
-        for cause in (
-            {*re.findall(r"`([a-z0-9-]+)`", line.split("|")[1])} - known if line[:3] == "| `" else ()
-        ):
-            yield f'{RUNBOOK}: {cause}: no rule has this cause; remove it from "{ACT}"'
-    rows = findings_page().splitlines()
-    meaning = {line.split("`")[1]: line for line in rows if re.match(r"\| `\w+` \| [\w.+-]+ \|", line)}
-    yield from lacking(
-        (
-            Thing(f"{JUDGE}/thresholds.py", f.name, (f.encode_name,), f"Default {f.default:g}.")
-            for f in msgspec.structs.fields(Thresholds)
-        ),
-        (
-            lambda t: (
-                t.more in meaning[t.spellings[0]]
-                and re.search(r"Chosen by this project[.:]|Source: ", meaning[t.spellings[0]])
-            ),
-            'not explained; add """UNIT, meaning.  {t.more}  Source: ...""" below it (or: Chosen by this '
-            "project: REASON)",
-        ),
-        (
-            token(JUDGE, form=".{t.name}"),
-            "no rule compares with it; add the comparison to its rule's check",
-        ),
-    )
-    yield from lacking(
-        {
-            e.gpu: Thing(f"{JUDGE}/nccl/expectations.yaml", e.gpu, more=e) for e in Expectations.default()
-        }.values(),
-        (lambda t: t.more.source, "no source; add source: AUTHOR/REPOSITORY COMMIT, FILE"),
-        (
-            holds(FLOORS, '"{t.name}": ('),
-            'no test knows this GPU; add "{t.name}": (NVML NAME, JOINED BY, NVLINK, CAPABILITY, PCIE) to '
-            f"MACHINES in {FLOORS}",
-        ),
-    )
+    cells = " ".join(re.findall(r"(?m)^\| (`.+?) \|", runbook()[ACT, ""]))
+    for cause in sorted({*re.findall(r"`([a-z0-9-]+)`", cells)} - known):
+        yield f'{RUNBOOK}: {cause}: no rule has this cause; remove it from "{ACT}"'
 
 
 # -- what the operator writes and reads
@@ -222,10 +221,7 @@ def policy() -> Iterator[str]:
     yield from lacking(
         every,
         (lambda t: at(full, t.name) is not None, f"no example; add {{t.name}} to {FULL}"),
-        (
-            token("operator/src"),
-            "no code reads it; add the code, and its test",
-        ),
+        (token("operator/src"), "no code reads it; add the code, and its test"),
         (
             lambda t: t.more is Thresholds or is_tested(t),
             "no test names it; add one to the test of the code that reads it",
@@ -404,7 +400,7 @@ def contributing() -> Iterator[str]:
 
 
 CHECKS = (
-    *(judge, crds, policy, labels, reasons, all_metrics, kinds),
+    *(judge, causes, crds, policy, labels, reasons, all_metrics, kinds),
     *(contract, driver, chart, collection, contributing, generated),
 )
 

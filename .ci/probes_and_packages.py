@@ -165,13 +165,13 @@ def in_schema(values: Any, rule: Any, definitions: Any, path: str = "") -> Itera
     if not isinstance(values, dict) or "properties" not in rule:
         return
     listed = {key: resolved(each) for key, each in rule["properties"].items() if key != "global"}
-    for key in values.keys() - listed.keys():
+    for key in sorted(values.keys() - listed.keys()):
         yield f"{VALUES}: {path}{key}: the schema lacks it; add it to properties and required in {SCHEMA}"
-    for key in listed.keys() - values.keys():
+    for key in sorted(listed.keys() - values.keys()):
         yield f"{SCHEMA}: {path}{key}: no such value; add it to {VALUES}"
     if rule.get("additionalProperties") is not False:
         yield f"{SCHEMA}: {path}: takes any value; add additionalProperties: false"
-    for key in values.keys() & listed.keys():
+    for key in sorted(values.keys() & listed.keys()):
         whole = isinstance(values[key], list) or (
             isinstance(values[key], dict) and "properties" not in listed[key]
         )

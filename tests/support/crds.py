@@ -96,11 +96,13 @@ def _struct(schema: Schema, fields: tuple[inspect.Field, ...], path: str) -> lis
     by_name = {field.encode_name: field for field in fields}
     result = _type(schema, "object", path)
     untyped, unlisted = properties.keys() - by_name.keys(), by_name.keys() - properties.keys()
-    result += [f"{path}.{name}: not in the CRD; add it there, described and bounded" for name in unlisted]
-    result += [f"{path}.{name}: not in the type; add it there" for name in untyped]
+    result += [
+        f"{path}.{name}: not in the CRD; add it there, described and bounded" for name in sorted(unlisted)
+    ]
+    result += [f"{path}.{name}: not in the type; add it there" for name in sorted(untyped)]
     required = sorted(name for name, field in by_name.items() if field.required)
     result += _same(path, "required", sorted(schema.get("required", [])), required)
-    for name in properties.keys() & by_name.keys():
+    for name in sorted(properties.keys() & by_name.keys()):
         here = f"{path}.{name}"
         result += differences(properties[name], by_name[name].type, here)
         if path.startswith("spec") or "default" in properties[name]:
