@@ -193,7 +193,7 @@ def documented(text: str) -> Iterator[tuple[str, str, str]]:
             yield ".".join(path), code(value), " ".join(comment).replace("|", "\\|")
             comment, inside = [], depth
         elif not isinstance(value, dict) or not value:
-            raise SystemExit(f"{VALUES.name}: {'.'.join(path)} has no comment: describe the value")
+            raise SystemExit(f"{VALUES.name}: {'.'.join(path)} has no comment; add one above it")
 
 
 def code(value: Any) -> str:
