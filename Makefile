@@ -44,15 +44,12 @@ test: $(READY) need-cc ## all tests, on a real control plane (ARGS="tests/cluste
 e2e: $(READY) need-cc ## test install, faults and upgrade on a real kubelet with containerd (needs Linux and root, else skipped)
 	@$(RUN) -m e2e $(ARGS)
 
-check: $(READY) ## lint, format, types, import contracts, generated files
-	@$(RUN) docs/generate.py --check
-	@$(RUN) charts/generate.py --check
+check: $(READY) ## name what a change still lacks; lint, format, types, import contracts, names
+	@$(RUN) .ci/complete.py
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
-	@$(RUN) -m mypy images
 	@$(RUN) -m galaxy.types
-	@$(RUN) -m mypy .ci/venv.py docs/generate.py charts/generate.py
 	@.venv/bin/lint-imports
 	@$(RUN) .ci/names.py
 
@@ -87,8 +84,7 @@ images: $(READY) ## build the images as OCI archives in dist/images, without a c
 	@$(RUN) -m images archives $(if $(NCCL),operator probe nccl) $(ARGS)
 
 reference: $(READY) ## write the generated files: docs/reference, the chart's copies of the CRDs, its schema
-	@$(RUN) docs/generate.py
-	@$(RUN) charts/generate.py
+	@$(RUN) .ci/complete.py --write
 
 constraints: ## pin the newest versions that pyproject.toml allows in constraints.txt
 	@"$(PYTHON)" .ci/venv.py pins

@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import symtable
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 RETIRED_PARTS = {
@@ -87,15 +89,29 @@ def faults(path: Path, text: str) -> Iterator[str]:
     stem = path.stem
     if stem in RETIRED_MODULES and not path.as_posix().endswith(MEMORY_OF_GPUS):
         yield f"{path}: the module's name {stem!r} is retired: {RETIRED_MODULES[stem]}"
+    if not any(map(replacement, symbols(symtable.symtable(text, str(path), "exec")))) and not replacement(
+        stem
+    ):
+        return  # without the costly syntax tree
     for line, name in [(1, stem), *names(ast.parse(text))]:
-        if name.startswith("test_"):  # a sentence, not a name
-            continue
-        whole = name.strip("_").lower()
-        retired = RETIRED_NAMES.get(whole) or next(
-            (RETIRED_PARTS[part] for part in parts(name) if part in RETIRED_PARTS), None
-        )
-        if retired:
-            yield f"{path}:{line}: {name!r} is retired: {retired}"
+        if word := replacement(name):
+            yield f"{path}:{line}: {name!r} is retired: {word}"
+
+
+@cache
+def replacement(name: str) -> str | None:
+    """What to take instead of a retired name; None for others, and for a test's, which is a sentence."""
+    if name.startswith("test_"):
+        return None
+    listed = (RETIRED_PARTS[part] for part in parts(name) if part in RETIRED_PARTS)
+    return RETIRED_NAMES.get(name.strip("_").lower()) or next(listed, None)
+
+
+def symbols(table: symtable.SymbolTable) -> Iterator[str]:
+    """Every name in the code, also of what it only uses."""
+    yield from table.get_identifiers()
+    for inner in table.get_children():
+        yield from symbols(inner)
 
 
 def main(arguments: list[str]) -> int:

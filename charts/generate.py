@@ -1,7 +1,6 @@
-"""Write the generated files of the chart, so that they cannot differ from their sources.
+"""The generated files of the chart, made from their sources, so that the two cannot differ.
 
-    python charts/generate.py            write it
-    python charts/generate.py --check    exit 1 and name each file that differs
+`make reference` writes them, `make check` names each one that differs (`.ci/complete.py`):
 
 - `charts/nodegauge/files/crds/*.yaml`: copies of `crds/*.yaml`, because Helm reads no file outside the chart;
 - `values.schema.json`, definition `policySpec`: the CRD's schema of `spec`, so that Helm refuses a typing
@@ -14,23 +13,23 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from nodegauge_judge.model import Cause, InterconnectClass
 from nodegauge_operator import names
 
-ROOT = Path(__file__).resolve().parent.parent
-CRDS = ROOT / "crds"
-CHART = ROOT / "charts" / "nodegauge"
+CRDS = Path("crds")
+CHART = Path("charts/nodegauge")
 SCHEMA = CHART / "values.schema.json"
 VALUES = CHART / "values.yaml"
 ADMISSION = CHART / "files" / "admission.yaml"
-PAGE = ROOT / "docs" / "reference" / "values.md"
+PAGE = Path("docs/reference/values.md")
 
 HEAD = """# Values of the chart
 
@@ -60,14 +59,16 @@ NESTED = ("required", "anyOf", "items", "properties", "additionalProperties")
 Schema = dict[str, Any]
 
 
-def outputs() -> dict[Path, str]:
-    """Every generated file with its content."""
-    copies = {CHART / "files" / "crds" / source.name: source.read_text("utf-8") for source in crd_files()}
+def outputs() -> dict[Path, Callable[[], str | None]]:
+    """Every generated file with what makes it; None: it must not be there."""
+    folder = CHART / "files" / "crds"
+    copies = {folder / source.name: partial(source.read_text, "utf-8") for source in crd_files()}
     return {
+        **dict.fromkeys(folder.glob("*"), lambda: None),
         **copies,
-        ADMISSION: admission(),
-        SCHEMA: values_schema(),
-        PAGE: values_page(VALUES.read_text("utf-8")),
+        ADMISSION: admission,
+        SCHEMA: values_schema,
+        PAGE: lambda: values_page(VALUES.read_text("utf-8")),
     }
 
 
@@ -95,7 +96,7 @@ def crd_files() -> list[Path]:
 
 def values_schema() -> str:
     """The current schema of values, with a new definition `policySpec`."""
-    crd = yaml.safe_load((CRDS / "gpuvalidationpolicies.yaml").read_text("utf-8"))
+    crd = msgspec.yaml.decode((CRDS / "gpuvalidationpolicies.yaml").read_text("utf-8"))
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     policy = json_schema(spec)
     del policy["required"]  # the chart adds a nodeSelector to specs without one
@@ -169,7 +170,7 @@ def documented(text: str) -> Iterator[tuple[str, str, str]]:
     A key with a comment is one value, even if it is a map (`resources`). A key without a comment is a group
     of values.
     """
-    tree = yaml.safe_load(text)
+    tree = msgspec.yaml.decode(text)
     path: list[str] = []
     comment: list[str] = []
     inside: int | None = None  # indentation of the documented key whose map we are in
@@ -192,31 +193,9 @@ def documented(text: str) -> Iterator[tuple[str, str, str]]:
             yield ".".join(path), code(value), " ".join(comment).replace("|", "\\|")
             comment, inside = [], depth
         elif not isinstance(value, dict) or not value:
-            raise SystemExit(f"{VALUES.name}: {'.'.join(path)} has no comment: describe the value")
+            raise SystemExit(f"{VALUES.name}: {'.'.join(path)} has no comment; add one above it")
 
 
 def code(value: Any) -> str:
     """A default as Markdown: compact JSON; empty for an empty string."""
     return "" if value == "" else f"`{value if isinstance(value, str) else json.dumps(value)}`"
-
-
-def main(arguments: list[str]) -> int:
-    """Write the files, or with --check name those that differ."""
-    wanted = outputs()
-    extra = sorted(set((CHART / "files" / "crds").glob("*")) - wanted.keys())
-    if arguments == ["--check"]:
-        stale = [p for p, text in wanted.items() if not p.exists() or p.read_text("utf-8") != text] + extra
-        for path in stale:
-            name = path.relative_to(ROOT)
-            print(f"{name} differs from its source: run make reference", file=sys.stderr)
-        return 1 if stale else 0
-    for path in extra:
-        path.unlink()
-    for path, text in wanted.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.chart import ALL, CHART, ROOT, Helm, HelmFailed, Object
+from support.chart import CHART, ROOT, Helm, HelmFailed, Object
 
 WRONG: list[tuple[Any, ...]] = [
     ("/bogus", 1, "bogus"),
@@ -192,53 +192,6 @@ def test_good_values_are_accepted(helm: Helm) -> None:
     """The schema accepts what the CRD accepts in a policy, and what helm passes to every chart."""
     for _, values in batches({json.dumps(values): values for values in GOOD}):
         assert helm.template(values), values
-
-
-def test_schema_knows_every_value() -> None:
-    """values.yaml and values.schema.json have the same values, and every group refuses others.
-
-    null may remove maps and lists, but neither groups nor single values.
-    """
-    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
-    free = {"affinity", "textResources", "resources", "policySpec"}
-
-    def is_free(value: Any, rule: Any) -> bool:
-        return isinstance(value, list) or (isinstance(value, dict) and "properties" not in resolved(rule))
-
-    def resolved(rule: Any) -> Any:
-        reference = rule.get("$ref", "").removeprefix("#/definitions/")
-        return {} if reference in free else schema["definitions"][reference] if reference else rule
-
-    def look(value: Any, rule: Any, path: str) -> list[str]:
-        rule = resolved(rule)
-        if not isinstance(value, dict) or not rule.get("properties"):
-            return []
-        known = set(rule["properties"]) - {"global"}
-        wrong = [f"{path}: {sorted(known ^ value.keys())}"] if known != value.keys() else []
-        wrong += [] if rule.get("additionalProperties") is False else [f"{path}: open"]
-        needed = {k for k in known & value.keys() if not is_free(value[k], rule["properties"][k])}
-        wrong += (
-            [f"{path}: {sorted(needed ^ set(rule['required']))}"] if needed != set(rule["required"]) else []
-        )
-        return wrong + [
-            w for k in known & value.keys() for w in look(value[k], rule["properties"][k], f"{path}.{k}")
-        ]
-
-    assert look(values, schema, "") == []
-
-
-def test_all_sets_every_value() -> None:
-    """The variant `all` changes every default that is not a switch, a tag, a digest or a registry."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    spared = re.compile(r"\.(create|enabled|tag|digest|registry)$")
-
-    def look(default: Any, given: Any, path: str) -> list[str]:
-        if isinstance(default, dict) and default and isinstance(given, dict):
-            return [w for k in default for w in look(default[k], given.get(k), f"{path}.{k}")]
-        return [] if given not in (None, default) or spared.search(path) else [path]
-
-    assert look(values, ALL, "") == []
 
 
 def test_chart_metadata() -> None:

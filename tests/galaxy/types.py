@@ -1,7 +1,7 @@
 """mypy on the collection's plugins: `python -m galaxy.types`, part of `make check`.
 
-Plugins import each other as `ansible_collections.nodegauge.gpu...`, so they are checked in a staged copy.
-ansible-core has no types: what comes from it is Any.
+Plugins import each other as `ansible_collections.nodegauge.gpu...`, so they are checked in a staged copy,
+with the checkout's options and cache.  ansible-core has no types: what comes from it is Any.
 """
 
 from __future__ import annotations
@@ -13,21 +13,8 @@ from pathlib import Path
 
 from galaxy.build import NAME
 from galaxy.commands import run
-from support.playbook import stage
+from support.playbook import ROOT, stage
 
-OPTIONS = (
-    "--strict",
-    "--namespace-packages",
-    "--explicit-package-bases",
-    "--ignore-missing-imports",
-    "--allow-untyped-defs",
-    "--allow-incomplete-defs",
-    "--check-untyped-defs",
-    "--allow-subclassing-any",
-    "--allow-untyped-calls",
-    "--allow-untyped-decorators",
-    "--no-warn-return-any",
-)
 SECONDS = 300.0
 
 
@@ -36,7 +23,8 @@ def check() -> int:
     with tempfile.TemporaryDirectory(prefix="nodegauge-types-") as folder:
         stage(Path(folder))
         package = f"ansible_collections.{NAME}.plugins"
-        command = [sys.executable, "-m", "mypy", "--config-file=", *OPTIONS, "--package", package]
+        options = (f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={ROOT / '.mypy_cache'}")
+        command = [sys.executable, "-m", "mypy", *options, "--package", package]
         done = run(command, cwd=Path(folder), env=os.environ, seconds=SECONDS)
     print(done.output.replace(f"{package.rpartition('.')[0].replace('.', '/')}/", "ansible/"), end="")
     return done.code

@@ -60,7 +60,9 @@ def test_an_nvswitch_machine_has_its_links_and_its_fabric(healthy: Healthy) -> N
         }
         assert gpu.switch_links == 18
         assert (gpu.fabric.state, gpu.fabric.status) == (3, 0)
-        assert gpu.temperature.tlimit_slowdown == -2
+        assert (gpu.temperature.tlimit_slowdown, gpu.temperature.tlimit_shutdown) == (-2, -8)
+        assert (gpu.architecture, gpu.counters.sync_boost_ns) == (9, 0)
+        assert gpu.power.average_mw == pytest.approx(72_020, rel=0.1)
         assert isinstance(gpu.temperature.gpu_max, Unavailable)
 
 

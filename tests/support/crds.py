@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from msgspec import inspect
 
 from nodegauge_judge import OpenEnum
@@ -28,7 +27,7 @@ Schema = dict[str, Any]
 @cache
 def crd(plural: str) -> Schema:
     """One CRD as a dictionary, which its users must not change."""
-    return yaml.safe_load((CRDS / f"{plural}.yaml").read_text(encoding="utf-8"))
+    return msgspec.yaml.decode((CRDS / f"{plural}.yaml").read_bytes())
 
 
 def part(plural: str, name: str) -> Schema:
@@ -92,15 +91,35 @@ def _differences(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
 def _struct(schema: Schema, fields: tuple[inspect.Field, ...], path: str) -> list[str]:
     properties = schema.get("properties", {})
     by_name = {field.encode_name: field for field in fields}
-    result = _type(schema, "object", path) + _same(path, "fields", sorted(properties), sorted(by_name))
+    result = _type(schema, "object", path)
+    untyped, unlisted = properties.keys() - by_name.keys(), by_name.keys() - properties.keys()
+    result += [
+        f"{path}.{name}: not in the CRD; add it there, described and bounded" for name in sorted(unlisted)
+    ]
+    result += [f"{path}.{name}: not in the type; add it there" for name in sorted(untyped)]
     required = sorted(name for name, field in by_name.items() if field.required)
     result += _same(path, "required", sorted(schema.get("required", [])), required)
-    for name in properties.keys() & by_name.keys():
+    for name in sorted(properties.keys() & by_name.keys()):
         here = f"{path}.{name}"
         result += differences(properties[name], by_name[name].type, here)
         if path.startswith("spec") or "default" in properties[name]:
             result += _same(here, "default", properties[name].get("default"), _default(by_name[name]))
     return result
+
+
+def unbounded(schema: Schema) -> str:
+    """What bound a node lacks; empty if it has one: every string, list, map and number needs one."""
+    needed: dict[object, tuple[set[str], ...]] = {
+        "string": ({"maxLength", "enum", "format"},),
+        "array": ({"maxItems"}, {"x-kubernetes-list-type"}),
+        "object": ({"properties", "maxProperties"},),
+        "integer": ({"minimum"},),
+        "number": ({"minimum"},),
+        "boolean": (),
+        None: ({"maxLength"},),
+    }
+    lacking = [ways for ways in needed[schema.get("type")] if not ways & schema.keys()]
+    return "; ".join(f"no bound; add {' or '.join(sorted(ways))}" for ways in lacking)
 
 
 def _default(field: inspect.Field) -> object:

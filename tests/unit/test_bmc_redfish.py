@@ -13,7 +13,7 @@ import trustme
 
 from nodegauge_bmc.connection import Access
 from nodegauge_bmc.redfish import read
-from nodegauge_contract.chassis import ChassisReading
+from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge import Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
@@ -245,6 +245,15 @@ async def test_a_fault_has_its_finding_and_no_other(fault: str, authority: trust
     assert (judgement.verdict, codes(judgement), judgement.psu) == (verdict, expected, psu), (
         judgement.findings
     )
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(900.0, set()), (910.0, {"spare-watts"})])
+def test_full_power_leaves_a_tenth_of_the_supplies_to_spare(limit: float, expected: set[str]) -> None:
+    """Two GPUs at their limits and 1,800 W for the rest, of two supplies of 2 kW."""
+    gpus = [BoardGpu(name=f"GPU{n}", watts=100.0, limit_watts=limit) for n in range(2)]
+    supplies = [Supply(name=f"PSU{n}", health="OK", capacity_watts=2000.0) for n in range(2)]
+    reading = ChassisReading(lists_supplies=True, supplies=supplies, gpus=gpus, watts=2000.0)
+    assert codes(judge_chassis(reading)) == expected
 
 
 async def test_the_owner_s_number_of_needed_supplies_counts_where_no_size_is_stated(

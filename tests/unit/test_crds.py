@@ -1,7 +1,6 @@
-"""The CRDs and the operator's types agree: same fields, defaults, bounds and enums.
+"""The CRDs are what the operator reads and writes: names, limits, patterns, messages, examples.
 
-Both `crds/` and the types in `nodegauge_operator.api` are written by hand.  A field that only one of them has
-would be lost without an error, so every difference is an error here.
+`make check` compares them with the types in `nodegauge_operator.api`, field by field (`support.crds`).
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import re
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,17 +15,14 @@ import yaml
 from msgspec import inspect
 
 from nodegauge_contract.model import MAX_GPUS
-from nodegauge_judge import Cause
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
-from nodegauge_operator.api.chassis import ChassisStatus
-from nodegauge_operator.api.evidence import MAX_FINDINGS, MAX_MATRIX, NodeEvidence, ProbeEvidence
+from nodegauge_operator.api.evidence import MAX_FINDINGS, MAX_MATRIX, NodeEvidence
 from nodegauge_operator.api.policy import PolicySpec, parse, seconds
 from nodegauge_operator.api.probe_settings import DURATION
-from nodegauge_operator.api.report import Report, ReportStatus, stamp
+from nodegauge_operator.api.report import Report, stamp
 from nodegauge_operator.core import desired_state, gates, report_size
-from nodegauge_operator.names import BudgetReason, PaceReason, PolicyReason
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
 
 POLICY, REPORT, EVIDENCE = "gpuvalidationpolicies", "nodereports", "nodeevidences"
@@ -41,21 +36,6 @@ PARTS = (
     (CHASSIS, "status"),
 )
 
-ALL_NODES = [
-    pytest.param(schema, id=f"{plural}:{path}")
-    for plural, name in PARTS
-    for path, schema in nodes_of(part(plural, name), name)
-]
-
-
-@pytest.mark.parametrize(
-    ("plural", "name", "struct"),
-    [(POLICY, "spec", PolicySpec), (REPORT, "status", ReportStatus), (CHASSIS, "status", ChassisStatus)],
-)
-def test_schema_and_type_agree(plural: str, name: str, struct: type[msgspec.Struct]) -> None:
-    """Field by field, a CRD and its type have the same names, types, defaults, required fields and bounds."""
-    assert differences(part(plural, name), inspect.type_info(struct), name) == []
-
 
 @pytest.mark.parametrize(
     ("path", "change", "difference"),
@@ -65,11 +45,12 @@ def test_schema_and_type_agree(plural: str, name: str, struct: type[msgspec.Stru
         ("mode", {"enum": ["Observe"]}, "spec.mode: enum"),
         ("labels.takeOver", {"type": "string"}, "spec.labels.takeOver: type"),
         ("limits", {"required": ["notGone"]}, "spec.limits: required"),
-        ("budget", {"properties": {}}, "spec.budget: fields"),
+        ("budget", {"properties": {}}, "spec.budget.gatedNodes: not in the CRD"),
         ("thresholds.powerCapRatio", {"exclusiveMinimum": False}, "spec.thresholds.powerCapRatio: gt"),
         ("taints.causes", {"additionalProperties": {"enum": ["None"]}}, "spec.taints.causes{}: enum"),
         ("hysteresis.probationAfter", {"maxItems": 9}, "spec.hysteresis.probationAfter: maxItems"),
         ("hysteresis.probationAfter", {"default": ["1h"]}, "spec.hysteresis.probationAfter: default"),
+        ("labels", {"properties": {"new": {}}}, "spec.labels.new: not in the type"),
         ("hysteresis.dwell", {"nullable": True}, "spec.hysteresis.dwell: nullable"),
     ],
 )
@@ -84,8 +65,7 @@ def test_the_comparison_finds_differences(path: str, change: Schema, difference:
 
 
 def test_the_evidence_is_what_the_operator_writes() -> None:
-    """Field by field, the CRD and its type agree."""
-    assert differences(part(EVIDENCE, "probes"), inspect.type_info(dict[str, ProbeEvidence]), "probes") == []
+    """Its one member, and the limits of lists and texts in it."""
     assert [field.encode_name for field in msgspec.structs.fields(NodeEvidence)] == ["probes"]
     described = dict(nodes_of(part(EVIDENCE, "probes"), "probes"))
     assert described["probes{}.findings"]["maxItems"] == MAX_FINDINGS
@@ -96,33 +76,6 @@ def test_report_spec_is_what_the_operator_reads() -> None:
     """A report's spec has only `requestedAt`, and `Report` reads it."""
     assert set(part(REPORT, "spec")["properties"]) == {"requestedAt"}
     assert "requested_at" in Report.__struct_fields__
-
-
-@pytest.mark.parametrize("schema", ALL_NODES)
-def test_everything_is_described(schema: Schema, request: pytest.FixtureRequest) -> None:
-    """Each field has a description for `kubectl explain`; items and map values may rely on their parent's."""
-    name = request.node.callspec.id
-    if not name.endswith(("[]", "{}")):
-        assert schema.get("description", "").endswith((".", ".)")), f"{name}: describe it in a full sentence"
-
-
-@pytest.mark.parametrize("schema", ALL_NODES)
-def test_everything_is_bounded(schema: Schema) -> None:
-    """Every string, list, map and number has a bound."""
-    match schema.get("type"):
-        case "string":
-            assert {"maxLength", "enum", "format"} & schema.keys()
-        case "array":
-            assert "maxItems" in schema
-            assert "x-kubernetes-list-type" in schema
-        case "object":
-            assert "properties" in schema or "maxProperties" in schema
-        case "integer" | "number":
-            assert "minimum" in schema
-        case "boolean":
-            pass
-        case None:
-            assert "maxLength" in schema
 
 
 def test_only_evidence_and_readings_have_free_fields() -> None:
@@ -198,19 +151,8 @@ def test_the_operator_s_limits_fit_the_crd() -> None:
     assert status["status.gates[].subject"]["maxLength"] >= report_size.MAX_SUBJECT
 
 
-def test_causes_are_those_of_the_judge() -> None:
-    """The policy's rule and its messages list exactly the causes of the judge."""
-    causes = part(POLICY, "spec")["properties"]["taints"]["properties"]["causes"]
-    (rule,) = causes["x-kubernetes-validations"]
-    for text in (rule["rule"], rule["messageExpression"]):
-        assert re.findall(r"'([a-z0-9-]+)'", text) == [cause.value for cause in Cause]
-    assert all(cause.value in causes["description"] and cause.value in rule["message"] for cause in Cause)
-    listed = re.findall(r"[a-z0-9-]+", " ".join(values for values, _ in names.NODE_TAINTS.values()))
-    assert {cause.value for cause in Cause} <= set(listed)
-
-
 def test_values_of_the_code_match_the_patterns() -> None:
-    """Timestamps, finding codes and reasons of the code match the CRD's patterns."""
+    """Timestamps and finding codes of the code match the CRD's patterns."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     time = status["status.probes[].readAt"]["pattern"]
     assert re.search(time, stamp(1_800_000_000))
@@ -218,9 +160,6 @@ def test_values_of_the_code_match_the_patterns() -> None:
     assert not re.search(time, "yesterday")
     code = status["status.probes[].findings[].code"]
     assert [c for c in CATALOGUE if not re.search(code["pattern"], c) or len(c) > code["maxLength"]] == []
-    conditions = part(POLICY, "status")["properties"]["conditions"]["description"]
-    reasons = (*PolicyReason, *BudgetReason, *PaceReason)
-    assert [reason for reason in reasons if reason not in conditions] == []
 
 
 @pytest.mark.parametrize("name", ["15m", "1h30m", "500ms", "90s"])
@@ -240,19 +179,3 @@ def test_examples_are_valid_policies(path: Path) -> None:
     assert text.startswith("# ")
     assert (body["apiVersion"], body["kind"]) == (names.API_VERSION, names.POLICY_KIND)
     assert parse(body).spec.node_selector.match_labels
-
-
-def test_full_example_names_every_field() -> None:
-    """crds/examples/full.yaml has every field of spec."""
-    spec = yaml.safe_load((CRDS / "examples" / "full.yaml").read_text(encoding="utf-8"))["spec"]
-    missing = []
-
-    def look(schema: Schema, value: Any, path: str) -> None:
-        for name, child in schema.get("properties", {}).items():
-            if name not in value:
-                missing.append(f"{path}.{name}")
-            elif isinstance(value[name], dict):
-                look(child, value[name], f"{path}.{name}")
-
-    look(part(POLICY, "spec"), spec, "spec")
-    assert missing == []

@@ -45,6 +45,7 @@ def test_a_load_below_sixty_per_cent_is_never_a_pass(watts: Any) -> None:
             False,
             "TooLight",
         )
+        assert {finding.code for finding in judgement.findings} == {"load-too-light"}
         assert judgement.answers == {}
         assert judgement.fingerprint == ""
     assert judge_load(everywhere(steady_mw=420_000, reasons=[])).verdict is Verdict.PASS
@@ -69,6 +70,7 @@ def test_a_gpu_that_fails_leaves_the_node_unjudged(end: LoadEnd) -> None:
     """It is named with what CUDA said; the health probe says whether it still answers."""
     judgement = judge_load(spoilt(ended=end, message="CUDA_ERROR_LAUNCH_FAILED (719)", steady_mw=UNREAD))
     assert (judgement.verdict, judgement.reason) == (Verdict.UNKNOWN, "LoadIncomplete")
+    assert judgement.findings[0].code == "load-incomplete"
     assert "GPU 3" in judgement.summary
     assert "719" in judgement.findings[0].message
 

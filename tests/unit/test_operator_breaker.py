@@ -363,7 +363,7 @@ def test_a_whole_fleet_that_gets_hot_is_shown_once_and_heals_by_itself() -> None
         assert len(shown.events()) == 1
         shown.all("", but=1)
         await again.after(1800)
-        assert shown.condition()["status"] == "False"
+        assert (shown.condition()["status"], shown.condition()["reason"]) == ("False", "NoIncident")
         assert shown.incidents()[0]["closedAt"]
         assert shown.tainted() == {"node-0"}, "still bad, and alone"
         shown.all("")

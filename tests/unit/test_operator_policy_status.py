@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
+from nodegauge_operator.names import PolicyReason
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.node_counts import NodeCounters
@@ -111,6 +113,13 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
     operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
     operator.measure()
     operator.cluster.add_node("node-new")
+    until = stamp(operator.cluster.now + 3600)
+    texts = {names.OVERRIDE: "leave-alone", names.OVERRIDE_UNTIL: until, names.OVERRIDE_BY: "ann"}
+    operator.cluster.change(
+        NODES, "node-2", {"metadata": {"annotations": texts | {names.OVERRIDE_REASON: "fan"}}}
+    )
+    operator.deliver()
+    operator.reconcile("node-2")
     operator.deliver()
     assert operator.write() == ["PATCH gpuvalidationpolicies/status"]
     counts = {"selected": 4, "validated": 2, "failing": 1, "unknown": 1, "gated": 0, "heldBack": 0}
@@ -122,6 +131,8 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
     assert 'nodegauge_nodes{policy="default",verdict="fail"} 1.0' in shown
     assert 'nodegauge_nodes_by_interconnect{interconnect="none",policy="default"} 2.0' in shown
     assert 'nodegauge_health_interval_seconds{policy="default"} 900.0' in shown
+    assert re.findall(r"^nodegauge_gate_slots (.+)$", shown, re.MULTILINE) == ["4.0"]
+    assert 'nodegauge_overrides{kind="leave-alone",policy="default"} 1.0' in shown
     assert operator.counters.selected("default") == 4
 
 
@@ -309,6 +320,18 @@ def test_a_policy_without_nodes_says_why(operator: PolicyOperator) -> None:
     operator.write()
     assert operator.ready("gold") == ("True", "Paused")
     assert operator.written("under")["nodes"]["selected"] == 0
+
+
+def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOperator) -> None:
+    """They are left alone; the message has the command for an installation that is gone."""
+    operator.cluster.add_policy()
+    operator.measure()
+    body = operator.cluster.objects[REPORTS]["node-1"]
+    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"installation": "a/b"}}, "MODIFIED")
+    operator.deliver()
+    operator.write()
+    assert operator.ready() == ("False", PolicyReason.OTHER_INSTALLATION)
+    assert "nodegauge cleanup --namespace a --release b" in operator.condition("Ready")["message"]
 
 
 def test_a_policy_that_is_deleted_while_another_is_written_is_no_error(operator: PolicyOperator) -> None:

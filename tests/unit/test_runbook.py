@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-from nodegauge_judge import CATALOGUE, Cause, Thresholds
-from nodegauge_operator import names
+from nodegauge_judge import Thresholds
 from nodegauge_operator.api.policy import Hysteresis, seconds
 from nodegauge_operator.api.probe_settings import Probes
-from nodegauge_operator.core.gpu_eligibility import Why
-from nodegauge_operator.names import BudgetReason, PaceReason
+from nodegauge_operator.names import PaceReason
 from nodegauge_probes.watch_options import CONFIRM
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,38 +28,9 @@ def sections() -> dict[str, dict[str, str]]:
     return chapters
 
 
-def test_every_cause_has_its_section() -> None:
-    """Under its own taint, no section of an unknown cause, and each says how the taint clears."""
-    gates = {(f"{names.PREFIX}{e.gate.kind.value}", e.gate.cause.value) for e in CATALOGUE.values() if e.gate}
-    written = {(key, cause) for key in names.TAINTS_OF_FAULTS for cause in sections()[key] if cause}
-    assert written == gates
-    for key, cause in written:
-        assert "- Clears: " in sections()[key][cause], cause
-    assert "- Clears: " in sections()[names.TAINT_UNVALIDATED][""]
-
-
-def test_every_cause_says_whether_to_act_now() -> None:
-    """Each stands in the table once; `nccl` twice, for wrong data and for hangs."""
-    table = [line.split("|")[1] for line in sections()["Must I act now?"][""].splitlines() if "| `" in line]
-    named = re.findall(r"`([a-z0-9-]+)`", " ".join(table))
-    assert sorted(named) == sorted([*Cause, Cause.NCCL])
-
-
-@pytest.mark.parametrize("reason", [r for r in BudgetReason if r is not BudgetReason.WITHIN_BUDGET])
-def test_what_a_policy_says_of_its_budget_is_explained(reason: BudgetReason) -> None:
-    """People search for the reason that the policy shows."""
-    assert f"- `{reason.value}`: " in RUNBOOK
-
-
 def test_runs_that_cannot_keep_up_are_explained() -> None:
     """By the reason that the policy shows."""
     assert f"The policy says {PaceReason.TOO_FEW_SLOTS.value}" in sections()
-
-
-@pytest.mark.parametrize("reason", [*Why])
-def test_every_reason_for_no_nccl_run_is_explained(reason: Why) -> None:
-    """`status.bandwidth.reason` shows these."""
-    assert f"`{reason.value}`" in sections()["No NCCL run happens"][""]
 
 
 def test_the_readme_has_the_times_that_follow_from_the_defaults() -> None:

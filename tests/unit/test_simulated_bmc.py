@@ -112,6 +112,7 @@ async def test_a_board_s_bmc_shows_links_that_are_down(authority: trustme.CA, tm
     hardware.fault("driver-mismatch")
     gpus = (await reading_of(hardware, authority, tmp_path)).gpus
     assert [gpu.ports_up for gpu in gpus] == [18, 18, 18, 17, 18, 18, 18, 18]
+    assert {gpu.port_gbps for gpu in gpus} == {212.496}
 
 
 def test_a_workstation_has_no_bmc(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def _reports(client, **options):
 def _nodes(client, **options):
     api = kubernetes.client.CoreV1Api(client)
     answer = api.list_node(_preload_content=False, _request_timeout=TIMEOUT, **options)
-    return json.loads(answer.data)  # type: ignore[attr-defined]  # the raw answer
+    return json.loads(answer.data)
 
 
 def _listed(client, call, name, **options):

@@ -110,7 +110,7 @@ def _thresholds() -> str:
         and isinstance(text, ast.Expr)
     }
     rows = (
-        f"| `{field.encode_name}` | {field.default:g} | {docstrings[field.name]} |"
+        f"| `{field.encode_name}` | {field.default:g} | {docstrings.get(field.name, '')} |"
         for field in msgspec.structs.fields(Thresholds)
     )
     return _THRESHOLDS + "\n".join(rows) + "\n"

@@ -1,7 +1,7 @@
 """GPUValidationPolicy: what to measure on which nodes, how often, how strict.
 
 Field names are those of the CRD in camelCase; every default here equals the CRD's (a test compares).
-`parse` never raises on what a user wrote: it returns the policy or a list of errors with their paths.
+`parse` returns the policy, or raises `PolicyInvalid` with the path of the field that cannot be read.
 """
 
 from __future__ import annotations
