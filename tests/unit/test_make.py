@@ -28,6 +28,8 @@ TARGETS = {
     "faults",
     "upgrade",
     "day",
+    "mutants",
+    "flaky",
     "testbed",
     "images",
     "reference",
