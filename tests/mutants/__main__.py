@@ -102,23 +102,41 @@ def read(path: Path) -> dict[str, list[Mutant]]:
     return areas
 
 
+def tests_of(mutant: Mutant, *, near: int) -> list[str]:
+    """The test files that reach it, those first that probably kill it; `near`: so many, 0 for all."""
+    named = [file for file in mutant.killer.split() if (ROOT / file).is_file()]
+    files = list(dict.fromkeys([*named, *nearest(ROOT / mutant.file)]))
+    return files[:near] if near else files
+
+
+class Saved:
+    """A file with the outcome of each mutant; `killers`: by mutant the test that it names."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        lines = path.read_text("utf-8").splitlines() if path is not None and path.exists() else []
+        self.killers = dict(line.split("\t", 1) for line in lines)
+
+    def note(self, mutant: Mutant, outcome: Outcome) -> None:
+        """Write it at once: a run may be cut short."""
+        self.killers[mutant.id] = outcome.test or "SURVIVED"
+        if self._path is not None:
+            text = "".join(f"{name}\t{test}\n" for name, test in sorted(self.killers.items()))
+            self._path.write_text(text, "utf-8")
+
+
 class Mutants:
-    """A plugin of pytest: instead of the collected tests it runs them once for each mutant, in forks.
+    """A plugin of pytest: instead of the collected tests it runs them once for each mutant, in forks."""
 
-    `killers`: by mutant the test to begin with.  `seconds`: CPU time after which no further test of a mutant
-    begins.  `every`: run all tests that were collected, and not only those that reach the mutant.
-    """
-
-    def __init__(
-        self, mutants: Sequence[Mutant], *, killers: dict[str, str], jobs: int, seconds: float, every: bool
-    ) -> None:
+    def __init__(self, mutants: Sequence[Mutant], options: Any) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.unsound = Outcome()
         self._waiting = list(mutants)
-        self._killers = killers
-        self._jobs, self._seconds, self._every = jobs, seconds, every
+        self._options = options
+        self._saved = Saved(options.save)
         self._out = os.fdopen(os.dup(1), "w")  # pytest captures what is printed
         self._session: pytest.Session
+        self._seconds = float(RUN_SECONDS)
         self._failed = ""
 
     def pytest_configure(self) -> None:
@@ -139,11 +157,11 @@ class Mutants:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._session = session
-        loaded(), self._every or importers()  # once, for all forks
+        loaded(), self._options.tests or importers()  # once, for all forks
         gc.freeze()
         count, running = len(self._waiting), dict[int, tuple[Mutant, Child]]()
         while self._waiting or running:
-            while self._waiting and len(running) < self._jobs:
+            while self._waiting and len(running) < self._options.jobs:
                 mutant = self._waiting.pop(0)
                 child = Child(partial(self._run, mutant))
                 running[child.ends] = mutant, child
@@ -152,6 +170,7 @@ class Mutants:
                 if descriptor in ended or child.is_overdue():
                     del running[descriptor]
                     self.outcomes[mutant.id] = outcome = child.outcome()
+                    self._saved.note(mutant, outcome)
                     number = len(self.outcomes)
                     print(f"{number:3}/{count} {line_of(mutant, outcome)}", file=self._out, flush=True)
         killers = {one.test for one in self.outcomes.values()}
@@ -164,21 +183,23 @@ class Mutants:
         """In the fork: all tests that reach the mutant, until one fails."""
         path = ROOT / mutant.file
         copied(folder, mutant)
+        self._seconds = self._options.seconds
         every = [item.location[0] for item in self._session.items]
-        order = every if self._every else [*mutant.killer.split(), *nearest(path)]
-        known = self._killers.get(mutant.id, "")
+        order = every if self._options.tests else tests_of(mutant, near=self._options.near)
         ranks = {file: rank for rank, file in reversed(list(enumerate(order)))}
+        killer = self._saved.killers.get(mutant.id, "")
         items = [item for item in self._session.items if item.location[0] in ranks]
-        items.sort(key=lambda item: -1 if item.nodeid == known else ranks[item.location[0]])
+        items.sort(key=lambda item: -1 if item.nodeid == killer else ranks[item.location[0]])
         if patched(path, mutant.text):
             return self._tests(items, folder)
         files = list(dict.fromkeys(item.location[0] for item in items))
         outcome = self._fresh(files[:NEAR], folder, mutant=mutant)
-        enough = outcome.test or outcome.error or self._seconds < RUN_SECONDS
-        return outcome if enough else self._fresh(files[NEAR:], folder, mutant=mutant)
+        return outcome if outcome.test or outcome.error else self._fresh(files[NEAR:], folder, mutant=mutant)
 
     def _fresh(self, files: Sequence[str], folder: Path, *, mutant: Mutant) -> Outcome:
         """In a process that imports the mutant."""
+        if not files:
+            return Outcome()
         command = [sys.executable, "-c", FRESH.format(module=module_of(ROOT / mutant.file)), str(folder)]
         command += [*OPTIONS, "-rfE", *files]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -309,6 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=float(RUN_SECONDS),
         help="CPU time of one mutant's tests, the closest first",
     )
+    parser.add_argument("--near", type=int, default=0, metavar="N", help="run the N closest test files alone")
     parser.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="run these tests alone")
     parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help="default: mutants.yaml")
     parser.add_argument(
@@ -327,22 +349,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.only or {area, mutant.id} & {*options.only}
         if mutant.survives or not options.survivors
     ]
-    saved = options.save.read_text("utf-8").splitlines() if options.save and options.save.exists() else []
-    plugin = Mutants(
-        wanted,
-        killers=dict(line.split("\t", 1) for line in saved),
-        jobs=options.jobs,
-        seconds=options.seconds,
-        every=bool(options.tests),
-    )
-    command = [*OPTIONS, *(options.tests or TESTS)]
+    plugin = Mutants(wanted, options)
+    near = {file for mutant in wanted for file in tests_of(mutant, near=options.near)} if options.near else ()
+    command = [*OPTIONS, *(options.tests or sorted(near) or TESTS)]
     status = quietly(partial(pytest.main, command, plugins=[plugin]))
     outcomes, unsound = plugin.outcomes, plugin.unsound
     if len(outcomes) < len(wanted):
         return 130 if status == pytest.ExitCode.INTERRUPTED else 2
-    if options.save:
-        lines = [f"{one.id}\t{outcomes[one.id].test or 'SURVIVED'}\n" for one in wanted]
-        options.save.write_text("".join(lines), "utf-8")
     print(f"\n{table(areas, outcomes)}")
     if unsound.test or unsound.error:
         print(f"This proves nothing: without a mutant {unsound.test or unsound.error} fails too.")
