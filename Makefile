@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection matrix loadtest life fuzz faults upgrade day testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection matrix loadtest life fuzz faults upgrade day mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -76,6 +76,12 @@ upgrade: $(READY) need-cc ## install an earlier commit, upgrade to this checkout
 
 day: $(READY) ## live a day of a fleet in virtual time, by pods and by resident containers, and compare (ARGS="--nodes 200")
 	@cd tests && ../$(RUN) -m fleet day $(ARGS)
+
+mutants: $(READY) need-cc ## put each fault of tests/mutants into the product, and say which test notices it (ARGS="--only gates")
+	@$(RUN) -m mutants $(ARGS)
+
+flaky: $(READY) need-cc ## run tests many times beside busy loops, and say which failed how often (ARGS="tests/unit -k watch --times 20 --load 8")
+	@$(RUN) -P .ci/flaky.py $(ARGS)
 
 testbed: $(READY) need-cc ## start a control plane with simulated GPU nodes that stays up, and print how to use it
 	@$(RUN) -m testbed up $(ARGS)

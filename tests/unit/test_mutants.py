@@ -1,0 +1,105 @@
+"""`make mutants` and `make flaky`: what they call killed or passed is so, or they would hide gaps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+BUDGET = "operator/src/nodegauge_operator/core/budget.py"
+MUTANT = "  - {{id: {id}, file: {file}, old: {old!r}, new: {new!r}, breaks: it{more}}}\n"
+
+
+def mutant(name: str, old: str, new: str, more: str = "") -> str:
+    """An entry of the list."""
+    return MUTANT.format(id=name, file=BUDGET, old=old, new=new, more=more)
+
+
+IN_FUNCTION = mutant("in-function", "1 + well - badly", "2 + well - badly")
+IN_MODULE = mutant("in-module", "RETRY_SHARE = 5", "RETRY_SHARE = 1")
+UNNOTICED = ("unnoticed", "unread // nodes if nodes", "unread // nodes if nodes > 0")
+TESTS = """
+from nodegauge_operator.core.budget import retry_slots, slow_start
+
+def test_slow_start():
+    assert slow_start(well=1, badly=0) == 2
+
+def test_retry_slots():
+    assert retry_slots(10, unread=0, nodes=10) == 2
+"""
+ODD_RUNS = """
+from pathlib import Path
+
+def test_of_odd_runs():
+    runs = Path(__file__).with_suffix(".runs")
+    runs.write_text(f"{runs.read_text() if runs.exists() else ''}x")
+    assert len(runs.read_text()) % 2, "an even run"
+
+def test_of_every_run():
+    pass
+"""
+
+
+def mutants(folder: Path, *listed: str, tests: str = TESTS) -> subprocess.CompletedProcess[str]:
+    """`make mutants` with these mutants, and these tests alone."""
+    (folder / "mutants.yaml").write_text("area:\n" + "".join(listed), "utf-8")
+    (folder / "test_some.py").write_text(tests, "utf-8")
+    options = ["--list", str(folder / "mutants.yaml"), "--tests", str(folder / "test_some.py")]
+    command = [sys.executable, "-m", "mutants", *options, "--jobs", "1"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_killed_mutants_and_survivors_are_told_apart(tmp_path: Path) -> None:
+    """A mutant in a function, and one in what a module does while it is imported, are killed by the test that
+    fails for them; a survivor is named and fails the run.  The checkout stays as it is."""
+    before = (ROOT / BUDGET).read_text("utf-8")
+    done = mutants(tmp_path, IN_FUNCTION, IN_MODULE, mutant(*UNNOTICED))
+    assert done.returncode == 1, done.stdout + done.stderr
+    outcomes = [line.split()[1:5] for line in done.stdout.splitlines()[:3]]
+    assert [[*first, last.rpartition("::")[2]] for *first, last in outcomes] == [
+        ["killed", "in-function", "by", "test_slow_start"],
+        ["killed", "in-module", "by", "test_retry_slots"],
+        ["SURVIVED", "unnoticed", "(it)", "after"],
+    ]
+    assert (ROOT / BUDGET).read_text("utf-8") == before
+
+
+def test_a_survivor_with_a_reason_passes(tmp_path: Path) -> None:
+    """The list says why no test notices it."""
+    done = mutants(tmp_path, mutant(*UNNOTICED, more=", survives: no number of nodes is negative"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_stale_mutant_is_refused(tmp_path: Path) -> None:
+    """One whose text is gone from its file is named, and no test runs."""
+    done = mutants(tmp_path, IN_FUNCTION, mutant("of-old", "a text that is gone", "x"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"of-old is stale: its `old` text is there 0 times in {BUDGET}")
+
+
+def test_a_test_that_fails_anyway_kills_no_mutant(tmp_path: Path) -> None:
+    """A kill by a test that fails without the mutant too fails the run."""
+    done = mutants(
+        tmp_path, IN_FUNCTION, tests=f"{TESTS.partition('def')[0]}\ndef test_broken():\n    assert 0"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "This proves nothing" in done.stdout
+    assert "::test_broken fails too" in done.stdout
+
+
+def test_flaky_counts_the_runs_in_which_a_test_failed(tmp_path: Path) -> None:
+    """By test, with its last error; no busy loop outlives the run."""
+    (tmp_path / "test_odd.py").write_text(ODD_RUNS, "utf-8")
+    own = [str(tmp_path / "test_odd.py"), "-c", "/dev/null", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-P", ".ci/flaky.py", *own, "--times", "2", "--load", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = done.stdout.partition("FAILED")[2].split()
+    assert failed[:4] == ["1", "of", "2", "test_odd.py::test_of_odd_runs"], done.stdout
+    assert "an even run" in done.stdout
+    assert "test_of_every_run" not in done.stdout
