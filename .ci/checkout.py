@@ -18,7 +18,7 @@ from msgspec import inspect as types
 
 
 class Thing(NamedTuple):
-    """One of a kind: where it is declared, its name, other spellings, what else its needs look at."""
+    """One of a kind: where it is declared, its name, its spellings in code, what else its needs look at."""
 
     file: str
     name: str
@@ -79,8 +79,8 @@ def test_modules() -> tuple[str, ...]:
 
 
 def is_tested(thing: Thing) -> bool:
-    """A test module names it."""
-    return not tokens(*test_modules()).isdisjoint({thing.name, *thing.spellings})
+    """A test module names it, by a spelling where it has some."""
+    return not tokens(*test_modules()).isdisjoint(thing.spellings or (thing.name,))
 
 
 def tested(where: str) -> Need:

@@ -6,9 +6,9 @@
 Each function lists the things of one kind (rules, labels, policy fields, metrics ...), which it takes from
 the code by import, and what each of them needs.
 
-A test names a thing if the thing's name, or another spelling of it, is a word in the code of a `test_*.py`;
-docstrings and comments do not count.  That is cheap and finds what nobody thought of; whether the test is any
-good, it cannot say.  What is read or set is a word in the code that should do so, which is as weak.
+A test names a thing if its name, or one of its spellings, is a word in the code of a `test_*.py`; docstrings
+and comments do not count.  That is cheap and finds what nobody thought of; whether the test is any good, it
+cannot say.  What is read or set is a word in the code that should do so, which is as weak.
 """
 
 from __future__ import annotations
@@ -240,22 +240,24 @@ def labels() -> Iterator[str]:
     """Labels and taints on nodes."""
     known = {**names.NODE_LABELS, **names.NODE_TAINTS}
     things = [
-        Thing(f"{OPERATOR}/names.py", name, (key, f"-{key.rpartition('-')[2]}"))
+        Thing(f"{OPERATOR}/names.py", name, (name,), key)
         for name, key in vars(names).items()
         if name.startswith(("LABEL_", "TAINT_")) and key.startswith(names.PREFIX)
     ]
     yield from lacking(
         things,
         (
-            lambda t: t.spellings[0] in known,
+            lambda t: t.more in known,
             "not explained; add {t.name}: (VALUES, MEANING) to NODE_LABELS or NODE_TAINTS in {t.file}",
         ),
         (
-            lambda t: any(row("README.md", f"`{spelling}`")(t) for spelling in t.spellings),
-            "README lacks it; add a row `{t.spellings[0]}` to its table of labels or taints in README.md",
+            lambda t: any(
+                row("README.md", f"`{key}`")(t) for key in (t.more, f"-{t.more.rpartition('-')[2]}")
+            ),
+            "README lacks it; add a row `{t.more}` to its table of labels or taints in README.md",
         ),
         (
-            lambda t: f".{t.name}" in tokens(OPERATOR) or t.spellings[0] in names.TAINTS_OF_FAULTS,
+            lambda t: f".{t.name}" in tokens(OPERATOR) or t.more in names.TAINTS_OF_FAULTS,
             f"nothing sets it; set it in {OPERATOR}/core/desired_state.py",
         ),
         tested("tests/unit/test_desired_state.py"),

@@ -71,6 +71,7 @@ async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOpe
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
     assert labels[names.LABEL_EVIDENCE] == "measured"
     assert labels[names.LABEL_BUSBW_ALLREDUCE] in ("39", "40")
+    assert sample(operator, "nodegauge_measured_nodes", policy="default", agreement="confirmed") == 1
     for name in (names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL):
         assert sample(operator, "nodegauge_runs_total", probe=name, outcome="read", reason="Read") == 1
 

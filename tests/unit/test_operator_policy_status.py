@@ -330,6 +330,7 @@ def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOper
     operator.cluster._store(REPORTS, body | {"status": body["status"] | {"installation": "a/b"}}, "MODIFIED")
     operator.deliver()
     operator.write()
+    assert 'nodegauge_foreign_nodes{policy="default"} 1.0' in operator.metrics.render().decode()
     assert operator.ready() == ("False", PolicyReason.OTHER_INSTALLATION)
     assert "nodegauge cleanup --namespace a --release b" in operator.condition("Ready")["message"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -115,6 +116,10 @@ async def test_a_bad_bmc_delays_and_hides_nothing(
     assert problem
     assert "--" not in problem, "options of the command are none of the inventory"
     assert f'nodegauge_bmc_bmcs{{state="{reason}"}} 1.0' in shown, problem
+    failed = f'nodegauge_bmc_failures_total{{reason="{reason}"}}'
+    for counted in (failed, "nodegauge_bmc_readings_total", "nodegauge_bmc_reading_seconds_count"):
+        refused = counted == failed and reason is Reason.INVENTORY  # it never tries such an entry
+        assert bool(re.search(rf"(?m)^{re.escape(counted)} [1-9]", shown)) is not refused, counted
     assert rig.status("gpu-2").get("number") is None
     assert sum("gpu-2" in line for line in caplog.messages) == 1
     assert PASSWORD not in caplog.text + shown + str(rig.objects) + repr(rig.poller._tasks)
@@ -197,6 +202,8 @@ async def test_what_leaves_is_deleted_and_read_no_more(
             (folder / "gpu-2").unlink()
         await rig.look()
         assert set(rig.objects) == {"gpu-1"}
+        unused = rig.metrics.registry.get_sample_value("nodegauge_bmc_unused_entries")
+        assert unused == (gone == "node")
         asked = len(other.asked)
         (folder / "gpu-1").unlink()
         (folder / "gpu-2").unlink(missing_ok=True)
