@@ -28,7 +28,7 @@ OPTIONS = (
     "--allow-untyped-decorators",
     "--no-warn-return-any",
 )
-SECONDS = 300.0
+SECONDS = 1800.0
 
 
 def check() -> int:
