@@ -101,7 +101,12 @@ def run(
     }
     command = [str(image.python), *arguments]
     return subprocess.run(
-        command, cwd=image.root.parent, env={**own, **(env or {})}, capture_output=True, text=True, timeout=600
+        command,
+        cwd=image.root.parent,
+        env={**own, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
 
 
