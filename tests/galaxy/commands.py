@@ -95,7 +95,7 @@ class Core(Ansible):
     version: str = field(default="")
 
     def run(
-        self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 300
+        self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 1800
     ) -> subprocess.CompletedProcess[str]:
         """One of Ansible's programs until its end; nothing of it outlives an interruption."""
         done = run([self.tools / program, *options], cwd=self.folder, env=self.env(more), seconds=seconds)

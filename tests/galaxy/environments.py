@@ -17,7 +17,7 @@ from galaxy.commands import CheckFailed, NotRun, run
 from support.archive import interpreter
 
 PINS = Path(__file__).with_name("pins")
-INSTALL_SECONDS = 300.0
+INSTALL_SECONDS = 1800.0
 TARGETS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 """Versions of Python that a supported ansible-core can use on hosts."""
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from galaxy.commands import CheckFailed, Core, Done, quoted, run
 from galaxy.environments import PINS
 
-SANITY_SECONDS = 900.0
-"""A minute on two quiet cores, several where other work is under way."""
-PIP_SECONDS = 120.0
+SANITY_SECONDS = 3600.0
+"""A minute on two quiet cores; 15 were too few at a load of 30 while its environments were made."""
+PIP_SECONDS = 1800.0
 SKIPPED = re.compile(r"^(?:WARNING|NOTICE): ((?:Skipping|Required program) .+)$", re.MULTILINE)
 GET_PIP = """\
 import runpy

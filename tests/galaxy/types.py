@@ -15,7 +15,7 @@ from galaxy.build import NAME
 from galaxy.commands import run
 from support.playbook import ROOT, stage
 
-SECONDS = 300.0
+SECONDS = 1800.0
 
 
 def check() -> int:

@@ -101,7 +101,12 @@ def run(
     }
     command = [str(image.python), *arguments]
     return subprocess.run(
-        command, cwd=image.root.parent, env={**own, **(env or {})}, capture_output=True, text=True, timeout=60
+        command,
+        cwd=image.root.parent,
+        env={**own, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
 
 
@@ -131,5 +136,5 @@ def contained(image: Built, *command: str) -> subprocess.CompletedProcess[str]:
     if subprocess.run([*unshare[: unshare.index("sh")], "true"], capture_output=True).returncode != 0:
         pytest.skip("the kernel allows this user no mount namespace (unshare --mount)")
     return subprocess.run(
-        [*unshare, *command], cwd="/", env=image.environment, capture_output=True, text=True, timeout=60
+        [*unshare, *command], cwd="/", env=image.environment, capture_output=True, text=True, timeout=600
     )

@@ -102,7 +102,7 @@ class Ansible:
         return {**kept, "LC_ALL": "C.UTF-8", **own, "PATH": path, **(more or {})}
 
     def run(
-        self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 300
+        self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """One of Ansible's programs until its end."""
         command = [str(self.tools / program), *options]
@@ -122,7 +122,7 @@ class Ansible:
         hosts: Mapping[str, Mapping[str, Any]],
         *options: str,
         more: Mapping[str, str] | None = None,
-        seconds: float = 300,
+        seconds: float = 600,
     ) -> Played:
         """A playbook on these hosts (name to variables); local connection and this Python are the default."""
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}

@@ -1,7 +1,7 @@
 """A clock that stands still until it is told to move, for a probe, the driver under it, and the hardware.
 
-The driver reads it from a file, so a process needs `env()` before it loads the driver; `patched()` has the probe
-that runs in this process read and wait by it.
+The driver reads it from a file, so a process needs `env()` before it loads the driver; `patched()` has the
+probe that runs in this process read and wait by it.
 """
 
 from __future__ import annotations
