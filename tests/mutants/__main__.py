@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,31 @@ def read(path: Path) -> dict[str, list[Mutant]]:
     return areas
 
 
-def tests_of(mutant: Mutant, *, near: int) -> list[str]:
-    """The test files that reach it, those first that probably kill it; `near`: so many, 0 for all."""
+def tests_of(mutant: Mutant, *, killer: str, near: int) -> list[str]:
+    """The test files that reach it, those first that probably kill it: `killer` may have moved since.
+
+    `near`: so many files, 0 for all.
+    """
     named = [file for file in mutant.killer.split() if (ROOT / file).is_file()]
-    files = list(dict.fromkeys([*named, *nearest(ROOT / mutant.file)]))
+    files = list(
+        dict.fromkeys([*defining().get(function_of(killer), ()), *named, *nearest(ROOT / mutant.file)])
+    )
     return files[:near] if near else files
+
+
+def function_of(test: str) -> str:
+    """The name of a test without its file and its parameters."""
+    return test.rpartition("::")[2].partition("[")[0]
+
+
+@cache
+def defining() -> dict[str, list[str]]:
+    """By the name of a quick test: the files that define one."""
+    files: dict[str, list[str]] = {}
+    for path in sorted(path for folder in TESTS for path in (ROOT / folder).rglob("test_*.py")):
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE):
+            files.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
+    return files
 
 
 class Saved:
@@ -128,12 +148,12 @@ class Saved:
 class Mutants:
     """A plugin of pytest: instead of the collected tests it runs them once for each mutant, in forks."""
 
-    def __init__(self, mutants: Sequence[Mutant], options: Any) -> None:
+    def __init__(self, mutants: Sequence[Mutant], saved: Saved, options: Any) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.unsound = Outcome()
         self._waiting = list(mutants)
         self._options = options
-        self._saved = Saved(options.save)
+        self._saved = saved
         self._out = os.fdopen(os.dup(1), "w")  # pytest captures what is printed
         self._session: pytest.Session
         self._seconds = float(RUN_SECONDS)
@@ -185,11 +205,12 @@ class Mutants:
         copied(folder, mutant)
         self._seconds = self._options.seconds
         every = [item.location[0] for item in self._session.items]
-        order = every if self._options.tests else tests_of(mutant, near=self._options.near)
-        ranks = {file: rank for rank, file in reversed(list(enumerate(order)))}
         killer = self._saved.killers.get(mutant.id, "")
+        order = every if self._options.tests else tests_of(mutant, killer=killer, near=self._options.near)
+        ranks = {file: rank for rank, file in reversed(list(enumerate(order)))}
         items = [item for item in self._session.items if item.location[0] in ranks]
-        items.sort(key=lambda item: -1 if item.nodeid == killer else ranks[item.location[0]])
+        probable = function_of(killer)
+        items.sort(key=lambda item: -1 if function_of(item.nodeid) == probable else ranks[item.location[0]])
         if patched(path, mutant.text):
             return self._tests(items, folder)
         files = list(dict.fromkeys(item.location[0] for item in items))
@@ -349,8 +370,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.only or {area, mutant.id} & {*options.only}
         if mutant.survives or not options.survivors
     ]
-    plugin = Mutants(wanted, options)
-    near = {file for mutant in wanted for file in tests_of(mutant, near=options.near)} if options.near else ()
+    saved = Saved(options.save)
+    plugin = Mutants(wanted, saved, options)
+    near = {
+        file
+        for one in wanted
+        for file in tests_of(one, killer=saved.killers.get(one.id, ""), near=options.near)
+        if options.near
+    }
     command = [*OPTIONS, *(options.tests or sorted(near) or TESTS)]
     status = quietly(partial(pytest.main, command, plugins=[plugin]))
     outcomes, unsound = plugin.outcomes, plugin.unsound
