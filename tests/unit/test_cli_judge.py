@@ -150,22 +150,6 @@ def test_logs_of_nccl_tests_are_judged(path: Path, code: int, part: str) -> None
     assert (outcome.exit_code, part in flat(outcome)) == (code, True), outcome.output
 
 
-def test_logs_of_several_collectives_can_be_joined() -> None:
-    """Tables of the same GPUs are one NCCL run."""
-    both = ALL_REDUCE.read_text() + ALL_GATHER.read_text().replace("112372", "1")
-    assert "busbw all_reduce 229, all_gather 220 GB/s" in flat(judge("-", stdin=both))
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_nccl_result_shows_its_cells(packed: bool) -> None:
-    """As JSON, and as the packed message of a pod."""
-    text = encode_message(nccl_result(), limit=700) if packed else encode(nccl_result()).decode()
-    output = flat(judge("-", stdin=text))
-    assert "busbw all_reduce 230 GB/s" in output
-    assert "engine nccl4py" in output
-    assert "default all_reduce 1 GiB 8160 us 230.3 GB/s" in output
-
-
 @pytest.mark.parametrize(
     ("data", "part"),
     [

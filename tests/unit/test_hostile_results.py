@@ -101,15 +101,6 @@ def test_each_value_may_be_anything_the_contract_lets_pass() -> None:
     assert tried_so_far > 500
 
 
-@given(first=results(), second=results())
-@tried(120)
-def test_whatever_is_read_the_report_fits_its_crd(first: Result, second: Result) -> None:
-    """Several lies at once, and one after another: judging never raises, and what it says can be kept."""
-    once = after(make_report(), first)
-    check(once)
-    check(after(once, second))
-
-
 @given(result=results())
 @tried(80)
 def test_an_unreadable_verdict_never_carries_a_class(result: Result) -> None:

@@ -306,7 +306,7 @@ SILENT: dict[str, tuple[Result, Verdict, str, str]] = {
 
 @pytest.mark.parametrize("name", SILENT)
 def test_a_load_that_was_not_whole_has_no_verdict(name: str) -> None:
-    """Whatever it measured until then, and whoever noticed; it clears nothing, and no peer compares with it."""
+    """Whatever it measured until then; it clears nothing, and no peer compares with it."""
     result, verdict, reason_, part = SILENT[name]
     judgement = judge_load(result)
     assert (judgement.verdict, judgement.readable, judgement.answers) == (verdict, False, {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -275,27 +274,6 @@ def test_every_combination_of_outcomes_is_judged(result: Result, previous: str) 
     hung = result.nccl is not None and any(arm.outcome == "hung" for arm in result.nccl.arms)
     if judgement.readable and not hung:
         assert judgement.answers["nccl-hang"] is not Answer.BAD
-
-
-@given(results, st.integers(0, 2**32), st.integers(1, 30))
-@fuzzed
-def test_a_record_with_edited_numbers_is_graded_or_refused(result: Result, seed: int, times: int) -> None:
-    """It is graded alike every time."""
-    measurement = Measurement.decode(judge_nccl(result).record)
-    if measurement is not None:
-        check(regrade(msgspec.json.encode(disturbed(measurement, seed=seed, times=times)).decode()))
-
-
-@given(outcomes())
-@quickly
-def test_missing_data_never_changes_a_verdict(result: Result) -> None:
-    """Without cells nothing is answered."""
-    if result.nccl is not None:
-        assert judge_nccl(nccl.changed(result, arms=[])).answers == {}
-        bare = [replace(arm, cells=[], outcome="failed") for arm in result.nccl.arms]
-        judgement = judge_nccl(nccl.changed(result, arms=bare))
-        assert (judgement.readable, judgement.busbw) == (False, {})
-        assert judgement.agreement is Agreement.UNSURE
 
 
 @given(st.floats(0.5, 899), st.floats(1.0, 2.0), st.sampled_from([nccl.h100, nccl.titan]))

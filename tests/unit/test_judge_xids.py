@@ -252,14 +252,6 @@ def test_without_rules_nothing_is_kept() -> None:
     assert node.came({(0, 94): at(150)}, up=200).history.xids == {}
 
 
-@pytest.mark.parametrize(
-    "text", ['{"xids": "a 94 1"}', '{"xids": "a 94 "}', '{"xids": "a"}', '{"booted": -1}']
-)
-def test_an_edited_history_is_none(text: str) -> None:
-    """As with every other part of it."""
-    assert History.decode(text) is None
-
-
 def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:
     """`nodegauge judge --before` knows none: documents of one boot add up, another boot begins anew."""
     facts = NodeFacts(xids=(THRICE,))

@@ -1,9 +1,12 @@
-"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets."""
+"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets, its process."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,12 +16,15 @@ from typing import Any
 import pytest
 import trustme
 
+from loadtest import bmc
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.kube.client import APPLY
 from nodegauge_operator.kube.errors import Forbidden, Unavailable, Unreachable
 from nodegauge_operator.reader import poller
 from nodegauge_operator.reader.outcome import Reason, reason_of
 from nodegauge_operator.reader.poller import pause_after
+from nodegauge_operator.reader.settings import parse
+from nodegauge_operator.settings import SettingsError
 from support.reading import Rig, reader
 from testbed.hardware import ipmibmc
 from testbed.hardware.bmc import PASSWORD, USER, Behaviour, Bmc, serving, tree
@@ -290,3 +296,32 @@ def test_the_pause_doubles_to_half_an_hour_and_never_falls_below_the_interval() 
 def test_an_unknown_problem_has_a_reason() -> None:
     """So that a new message is counted."""
     assert reason_of("something new") is Reason.ANSWER
+
+
+async def test_a_round_over_every_recorded_tree(capfd: pytest.CaptureFixture[str]) -> None:
+    """The load test with twelve BMCs: all are read over TLS and written, and SIGTERM ends it well."""
+    arguments = argparse.Namespace(bmcs=12, latency=0.0, concurrency=8, interval=10.0, limit=60.0)
+    code = await bmc.main(arguments)
+    output = capfd.readouterr()
+    assert code == 0, output
+    assert "12 of 12 BMCs read" in output.out
+    assert "of the load test" not in output.err, "the password"
+
+
+def test_its_memory_is_its_own() -> None:
+    """No core dump, and only root may look into it (prctl(2), PR_GET_DUMPABLE)."""
+    code = (
+        "import ctypes, resource; from nodegauge_operator.reader.__main__ import keep_memory_private; "
+        "keep_memory_private(); "
+        "print(resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(0, 0) 0"
+
+
+def test_wrong_settings_are_listed_together() -> None:
+    """Each with what to set."""
+    with pytest.raises(SettingsError) as caught:
+        parse({"NODEGAUGE_BMC_INTERVAL": "1s", "NODEGAUGE_BMC_CONCURRENCY": "many"})
+    for name in ("NODEGAUGE_BMC_INVENTORY", "NODEGAUGE_BMC_INTERVAL", "NODEGAUGE_BMC_CONCURRENCY"):
+        assert name in str(caught.value)
