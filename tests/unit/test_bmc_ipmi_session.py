@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 import trustme
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
@@ -23,7 +21,6 @@ from nodegauge_bmc.ipmi import read, read_session
 from nodegauge_bmc.lan import PORT, Refused, Session, address
 from nodegauge_bmc.repository import of_bytes
 from nodegauge_bmc.rmcp import SUITES, Malformed
-from nodegauge_cli.__main__ import main
 from nodegauge_contract.chassis import IPMI, REDFISH
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge.chassis.judge import judge_chassis
@@ -239,27 +236,6 @@ async def test_a_machine_without_redfish_learns_of_ipmi(authority: trustme.CA, c
     ) as web:
         with pytest.raises(BmcError, match="ipmi://HOST"):
             await protocols.read(access(web.url, ca=ca))
-
-
-def run(*arguments: str, stdin: str = "") -> Result:
-    """The command `nodegauge bmc`."""
-    return CliRunner().invoke(main, ["bmc", *arguments], input=stdin)
-
-
-async def test_the_command_prints_the_judgement() -> None:
-    """As for Redfish, with its source and that it is trusted less."""
-    async with answering(server()) as bmc:
-        login = (bmc.url, "--user", USER, "--password-file", "-")
-        text = await asyncio.to_thread(run, *login, stdin=f"{PASSWORD}\n")
-        machine = await asyncio.to_thread(run, *login, "--format", "json", stdin=f"{PASSWORD}\n")
-        wrong = await asyncio.to_thread(run, *login, stdin="wrong\n")
-    assert (text.exit_code, machine.exit_code, wrong.exit_code) == (0, 0, 2), text.output
-    assert "PS1      OK Enabled  3000 W  528 W  496 W  P-0001" in text.output
-    assert "trusted less" in text.output
-    outcome = json.loads(machine.output)
-    assert (outcome["judgement"]["psu"], outcome["reading"]["source"]) == ("ok", "ipmi")
-    assert "refuses the user or the password" in wrong.output
-    assert PASSWORD not in text.output + machine.output
 
 
 SENSOR = Sensor("P12V", 1, VOLTAGE, unit=4)

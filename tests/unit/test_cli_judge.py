@@ -295,15 +295,6 @@ def test_an_earlier_result_gives_counters_their_growth(tmp_path: Path) -> None:
     assert "1 uncorrectable memory error since the last run." in outcome.output
 
 
-def test_an_earlier_nccl_result_shows_whether_runs_agree(tmp_path: Path) -> None:
-    """Two runs that differ by more than a tenth need a third."""
-    earlier = written(tmp_path / "earlier.json", nccl_result(us=6500.0))
-    assert "rerun needed" not in flat(judge("-", stdin=nccl_result()))
-    later = judge("-", "--before", earlier, stdin=nccl_result())
-    assert "rerun needed" in flat(later)
-    assert "busbw-disagrees" in later.output
-
-
 def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:
     """It is found among other documents; results, logs and reports are judged by it."""
     policy = written(tmp_path / "policy.yaml", "kind: Namespace\n---\n" + POLICY)

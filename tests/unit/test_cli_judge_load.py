@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Result as Document
-from nodegauge_contract import Unavailable, encode, encode_message
+from nodegauge_contract import Unavailable, encode
 from support.load_results import everywhere, loaded, spoilt
 
 
@@ -52,14 +51,6 @@ def test_scripts_can_rely_on_word_and_exit_code(
     result = judge(tmp_path, document)
     assert result.output.startswith(word)
     assert result.exit_code == code
-
-
-def test_json_and_termination_messages(tmp_path: Path) -> None:
-    """The judgement as it is, also of what a pod leaves behind."""
-    verdict = json.loads(judge(tmp_path, spoilt(tflops=300.0), "--format", "json").output)
-    assert (verdict["verdict"], verdict["findings"][0]["code"]) == ("fail", "load-slow-gpu")
-    piped = CliRunner().invoke(main, ["judge", "-"], input=encode_message(loaded()))
-    assert piped.output.startswith("PASS")
 
 
 def test_a_policy_decides_what_is_slow_and_an_earlier_run_does_not(tmp_path: Path) -> None:

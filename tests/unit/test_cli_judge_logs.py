@@ -104,14 +104,6 @@ def test_the_given_ranks_are_of_one_node() -> None:
     assert judged(devices(0, 1) + table(8, gbps=4), "--ranks", "8")[0] == 1
 
 
-@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
-def test_a_log_of_one_collective_is_a_whole_reading_of_it(collective: str) -> None:
-    """Nothing is missing because all_reduce is."""
-    code, output = judged(devices(*range(8)) + table(8, collective=collective, gbps=340))
-    assert (code, "all_reduce" in output) == (0, False), output
-    assert f"busbw {collective} 33" in output
-
-
 def test_every_row_with_wrong_or_unchecked_data_is_marked() -> None:
     """Also the smallest of more sizes than a result holds; `-c 0` checks none."""
     rows = [row(4 * n, 100.0, 50.0, wrong="2" if n % 40 == 1 else "0") for n in range(1, 101)]

@@ -35,7 +35,7 @@ from nodegauge_judge import (
 )
 from nodegauge_judge.case import Case
 from nodegauge_judge.history import growth
-from support.judge_results import codes, events, every, judge, later, node, resting, span, working
+from support.judge_results import events, every, judge, later, node, resting, span, working
 
 NO_IDLE_COUNTER = Counters(trio="251-253", low_utilization_ns=Unavailable("NotSupported"))
 
@@ -258,25 +258,6 @@ def test_no_interval_counts_as_missed_while_every_run_is_made(interval: float) -
     assert passed - judged < FLOOR + interval + max(RUN_SECONDS)
 
 
-@pytest.mark.parametrize("interval", [20, 55, 117])
-def test_heat_is_found_at_a_short_interval(interval: float) -> None:
-    """A GPU that heat slows down all the time is found as soon as `intervalFloor` has passed."""
-    runs = [every(node(), **working())]
-    while sum(1 for _ in runs[1:]) * interval < FLOOR:
-        runs.append(every(later(runs[-1], interval, sw_thermal=interval), **working()))
-    assert codes(judge(*runs, interval=interval)) == ["sw-thermal-slowdown/fail"]
-
-
-def test_runs_that_were_missed_are_still_told_apart() -> None:
-    """An hour without a run is no growth of a short interval."""
-    runs = (node(), later(node(), 3600))
-    history = judge(runs[0], interval=60).history
-    since = Case.of(
-        runs[1], thresholds=Thresholds(), history=history, node=NodeFacts(), interval=60
-    ).growth.interval
-    assert (since.valid, since.counts) == (False, True)
-
-
 UNDER_LOAD = sorted(
     code for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD
 )
@@ -349,17 +330,6 @@ def test_an_idle_run_is_no_load_for_rules_that_need_load_and_good_for_others() -
     assert {answers["power-brake"], answers["hw-thermal-slowdown"]} == {GOOD}
 
 
-def test_load_on_one_gpu_does_not_heal_another() -> None:
-    """GPU 3 was bad; GPU 0 works well while GPU 3 rests: that says nothing, however often."""
-    first = node(4)
-    bad = slowed(first, 3)
-    elsewhere = only_works(bad, 0, 1)
-    assert heat(first, bad, elsewhere) is NO_LOAD
-    assert heat(first, bad, elsewhere, only_works(elsewhere, 0, 1)) is NO_LOAD
-    assert heat(first, bad, elsewhere, only_works(elsewhere, 3)) is GOOD
-    assert heat(first, bad, elsewhere, later(only_works(elsewhere), 900)) is GOOD
-
-
 def test_every_gpu_that_was_bad_must_be_good_under_load() -> None:
     """Two were bad, one after the other without a good run between: both must work."""
     first = node(4)
@@ -379,15 +349,6 @@ def test_a_gpu_that_was_good_while_another_was_bad_need_not_work_again() -> None
     two = slowed(one, 1)
     assert heat(first, one, two, only_works(two, 1)) is GOOD
     assert heat(first, one, two, only_works(two, 3)) is NO_LOAD
-
-
-def test_each_good_run_needs_the_gpu_that_was_bad() -> None:
-    """One good run on GPU 3 is not followed by two on GPU 0."""
-    first = node(4)
-    bad = slowed(first, 3)
-    good = only_works(bad, 3)
-    assert heat(first, bad, good) is GOOD
-    assert heat(first, bad, good, only_works(good, 0)) is NO_LOAD
 
 
 def test_bad_gpus_are_remembered_across_reboots_and_reordering() -> None:

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import NOT_READ, ArmName, Problem, Result, Unavailable
-from nodegauge_judge import CATALOGUE, Answer, NodeFacts, Severity, Sharing, Verdict, judge_health
+from nodegauge_judge import Answer, NodeFacts, Sharing, Verdict, judge_health
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl
 from nodegauge_judge.nccl.measurement import Agreement
-from nodegauge_judge.rule import filled
 from support.nccl_results import GIB, MIB, SHM, codes, finding
 
 
@@ -39,19 +38,6 @@ def test_the_nccl_probe_answers_its_own_gated_findings_only() -> None:
 def test_labels_are_rounded_down() -> None:
     """A job that asks for more than 462 must not get 462.9."""
     assert judge_nccl(nccl.h100(462.9)).busbw["all_reduce"] == 462
-
-
-def test_every_finding_names_the_next_step() -> None:
-    """At 3 a.m. the message alone must be enough to begin."""
-    worst = nccl.with_pairs(nccl.h100(20, gather=20, host=19), 40.0)
-    findings = judge_nccl(nccl.changed(worst, expected=9, cut=["x"])).findings
-    assert len(findings) > 3
-    for one in findings:
-        step = filled(CATALOGUE[one.code].next_step, gpus=one.gpus, evidence=one.evidence)
-        assert one.message.endswith(f"Next: {step}")
-        assert one.severity in CATALOGUE[one.code].when
-    order = [Severity.FAIL, Severity.WARN, Severity.INFO]
-    assert [one.severity for one in findings] == sorted((one.severity for one in findings), key=order.index)
 
 
 # -- missing sizes

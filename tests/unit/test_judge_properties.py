@@ -90,20 +90,6 @@ def test_no_document_makes_the_judge_raise(
     assert History.decode(judgement.history.encode()) == judgement.history
 
 
-@quickly
-@given(st.integers(0, 2**32), st.integers(1, 8), st.floats(0, 4000))
-def test_no_edited_history_makes_the_judge_raise(seed: int, times: int, seconds: float) -> None:
-    """A report is a text that people can edit; what it says is bounded, or nothing."""
-    first = node(3)
-    chance, text = random.Random(seed), list(judge(first, later(first, 900, sw_thermal=300)).history.encode())
-    for _ in range(times):
-        text[chance.randrange(len(text))] = chance.choice('09azAZ-_."{}[],:+ \x00\ud800ü')
-    past = History.decode("".join(text))
-    judgement = judge_health(later(first, 900 + seconds), history=past)
-    assert len(judgement.history.encode()) <= 2048
-    msgspec.json.encode(judgement)
-
-
 grown = st.fixed_dictionaries(
     {},
     optional={
@@ -125,21 +111,6 @@ def test_idle_runs_never_judge_rules_that_need_load(
         seen.append(result)
     answers = judge(*seen).answers
     assert not {answers[row] for row in UNDER_LOAD} & {Answer.GOOD, Answer.BAD}
-
-
-@quickly
-@given(
-    st.sampled_from(["sw_thermal", "hw_thermal", "power_brake"]),
-    st.floats(0, 900),
-    st.floats(0, 900),
-    st.floats(120, 1800),
-)
-def test_more_slowdown_is_never_less_of_a_finding(name: str, one: float, two: float, seconds: float) -> None:
-    """At the same work over the same time, a longer slowdown is as bad or worse."""
-    first = node()
-    less, more = sorted((min(one, seconds), min(two, seconds)))
-    brief, long = (judge(first, later(first, seconds, **{name: amount})) for amount in (less, more))
-    assert WORSE.index(brief.verdict) <= WORSE.index(long.verdict)
 
 
 @quickly
@@ -208,19 +179,6 @@ def _one_less(result: Result, gpu_index: int) -> Result:
             groups[n : n + 1] = [replace(group, links=group.links[:1], state=0), *rest]
             break
     return made.with_gpu(result, gpu_index, links=groups)
-
-
-@quickly
-@given(machines, st.data())
-def test_an_unreadable_p2p_status_never_adds_a_class(machine: Result, data: st.DataObject) -> None:
-    """Making one P2P status unreadable never adds a class, and never turns one class into another."""
-    size = len(machine.gpus)
-    i, j = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))
-    grid = data.draw(st.sampled_from(["read", "write", "nvlink"]))
-    unreadable = made.with_pair(machine, i, j, **{grid: {"unavailable": "x"}})
-    unreadable = msgspec.convert(msgspec.to_builtins(unreadable), Result)
-    before, after = judge_health(machine).interconnect, judge_health(unreadable).interconnect
-    assert after.klass in (before.klass, None)
 
 
 CARDS = Nics(names=["mlx5_0", "mlx5_1"], to_gpu=[["PIX"] * 8] * 2, to_nic=[["X", "SYS"], ["SYS", "X"]])
