@@ -22,6 +22,7 @@ from nodegauge_bmc.redfish import read, read_tree
 from nodegauge_bmc.tree import Tree
 from nodegauge_cli.__main__ import main
 from nodegauge_judge.chassis.judge import judge_chassis
+from support.virtual_time import in_virtual_time
 from testbed.hardware.bmc import PASSWORD, SESSIONS, USER, Behaviour, Bmc, recorded, serving, tree
 
 POWER = "/redfish/v1/Chassis/1/Power"
@@ -41,6 +42,7 @@ async def error_of(bmc: Bmc, **changed: Any) -> str:
     return str(caught.value)
 
 
+@in_virtual_time
 async def test_a_session_ends_with_the_reading(authority: trustme.CA, ca: str) -> None:
     """BMCs have few of them; it ends also when the reading fails."""
     async with serving(tree("hpe"), authority=authority) as bmc:
@@ -113,6 +115,7 @@ async def test_a_fingerprint_of_another_kind_is_refused(fingerprint: str, author
         assert "SHA-256" in await error_of(bmc, fingerprint=fingerprint)
 
 
+@in_virtual_time
 async def test_nobody_at_the_address(authority: trustme.CA, ca: str) -> None:
     """A closed port, and a server that is no BMC."""
     async with serving({}, authority=authority) as bmc:
@@ -122,6 +125,7 @@ async def test_nobody_at_the_address(authority: trustme.CA, ca: str) -> None:
         await read(Access(url=url, ca=ca))
 
 
+@in_virtual_time
 async def test_one_hanging_resource_costs_its_timeout_and_nothing_else(
     authority: trustme.CA, ca: str
 ) -> None:
@@ -133,6 +137,7 @@ async def test_one_hanging_resource_costs_its_timeout_and_nothing_else(
     assert any("no answer within 0.5 s" in one.reason for one in reading.unread)
 
 
+@in_virtual_time
 async def test_a_bmc_that_hangs_for_good_ends_by_the_deadline(authority: trustme.CA, ca: str) -> None:
     """However many resources it has."""
     async with serving(tree("dgx-h100"), authority=authority, behaviour=Behaviour(delay=0.2)) as bmc:
@@ -140,11 +145,9 @@ async def test_a_bmc_that_hangs_for_good_ends_by_the_deadline(authority: trustme
             await read(access(bmc, ca=ca), deadline=1.0)
 
 
-async def test_a_busy_bmc_is_asked_once_more(
-    authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@in_virtual_time
+async def test_a_busy_bmc_is_asked_once_more(authority: trustme.CA, ca: str) -> None:
     """503 while it boots a part of itself."""
-    monkeypatch.setattr(connection, "RETRY_AFTER", 0.01)
     async with serving(tree("hpe"), authority=authority) as bmc:
         bmc.behaviour.busy = 1
         assert len((await read(access(bmc, ca=ca))).supplies) == 2
@@ -173,6 +176,7 @@ async def test_an_answer_that_is_no_resource_is_unread(lie: str, authority: trus
     assert judge_chassis(reading).verdict == "unknown"
 
 
+@in_virtual_time
 async def test_a_redirect_to_another_host_is_not_followed(authority: trustme.CA, ca: str) -> None:
     """The session's token would go there."""
     async with (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +23,7 @@ from nodegauge_bmc.rmcp import SUITES, Malformed
 from nodegauge_contract.chassis import IPMI, REDFISH
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge.chassis.judge import judge_chassis
+from support.virtual_time import in_virtual_time
 from testbed.hardware import bmc as redfish_bmc
 from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, IpmiBmc, answering
 from testbed.hardware.ipmibmc import Behaviour as Quirks
@@ -88,6 +88,7 @@ async def test_who_does_not_know_the_password_gets_no_proof_of_it() -> None:
         assert bmc.proofs == 0
 
 
+@in_virtual_time
 async def test_an_answer_that_was_here_before_is_dropped() -> None:
     """Numbers of requests come again after 64 commands; an old answer must not be taken for the new one."""
     readings = []
@@ -107,19 +108,23 @@ async def test_a_session_has_the_lowest_level_and_ends() -> None:
         assert set(bmc.levels) == {2}
 
 
+@in_virtual_time
 async def test_a_bmc_that_stops_answering_ends_the_reading() -> None:
     """After one timeout, not after one for each sensor."""
-    start = time.monotonic()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
     message = await error_of(Behaviour(silent_after=40), timeout=0.6)
     assert "no answer any more after 41 commands" in message
-    assert time.monotonic() - start < 10
+    assert loop.time() - start < 10
 
 
+@in_virtual_time
 async def test_a_bmc_that_is_too_slow_ends_by_the_deadline() -> None:
     """However often it answers."""
     assert "--deadline" in await error_of(Behaviour(silent_after=40), deadline=0.5)
 
 
+@in_virtual_time
 async def test_nobody_at_the_port() -> None:
     """A closed port says so at once; a silent one after the timeout."""
     with socket.socket(type=socket.SOCK_DGRAM) as silent:
@@ -131,6 +136,7 @@ async def test_nobody_at_the_port() -> None:
         await read(access(url))
 
 
+@in_virtual_time
 async def test_packets_of_others_are_dropped() -> None:
     """A forged answer in a session has no valid check: the true one counts."""
     async with answering(server(1, 1)) as bmc:
@@ -146,6 +152,7 @@ async def test_packets_of_others_are_dropped() -> None:
     assert len(reading.supplies) == 1
 
 
+@in_virtual_time
 async def test_a_silent_bmc_does_not_hold_up_another() -> None:
     """Both are read in one loop, which turns meanwhile."""
     async with answering(server(1, 1), Behaviour(silent_after=3)) as silent, answering(server()) as bmc:
@@ -200,6 +207,7 @@ async def auto(resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **oth
             return str(error)
 
 
+@in_virtual_time
 async def test_auto_reads_redfish_where_it_is_and_ipmi_where_it_is_not(
     authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +220,7 @@ async def test_auto_reads_redfish_where_it_is_and_ipmi_where_it_is_not(
 
 
 @pytest.mark.parametrize("case", ["certificate", "password", "broken", "hanging"])
+@in_virtual_time
 async def test_auto_never_falls_back_for_another_reason(
     case: str, authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

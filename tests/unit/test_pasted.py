@@ -212,8 +212,12 @@ def table(*rows: str, gpus: int = 2, command: str = "topo -m") -> str:
 
 
 NV4 = table("X NV4", "NV4 X")
+SYS = table("X SYS", "SYS X")
+NO_LINKS = NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS")
 P2P = {letter: table("X OK", "OK X", command=f"topo -p2p {letter}") for letter in "rwnap"}
 QUERY = read("pasted/q_gh200_healthy-idle.txt")
+THREE = table("X NV4 NV4", "NV4 X NV4", "NV4 NV4 X", gpus=3)
+BROKEN_XML = read("nvidia-smi-qx_rtx3060.xml").replace("</fan_speed>", "", 1)
 
 
 @pytest.mark.parametrize(
@@ -222,58 +226,34 @@ QUERY = read("pasted/q_gh200_healthy-idle.txt")
         (NV4 + P2P["r"], NVLINK, "from a pasted table: P2P and fabric not known"),
         (NV4 + P2P["r"] + P2P["w"] + P2P["n"], NVLINK, "from a pasted table: fabric not known"),
         (P2P["a"] + NV4 + P2P["p"], NVLINK, "P2P and fabric not known"),
-        (
-            NV4 + P2P["n"].replace("OK", "NS"),
-            None,
-            "P2P is refused between GPU 0 and GPU 1: NVLINK (NS: not supported)",
-        ),
+        (NV4 + P2P["n"].replace("OK", "NS"), None, "GPU 0 and GPU 1: NVLINK (NS: not supported)"),
         (
             NV4 + P2P["w"].replace("OK", "CNS"),
             None,
-            "P2P is refused between GPU 0 and GPU 1: WRITE (CNS: chipset",
+            "refused between GPU 0 and GPU 1: WRITE (CNS: chipset",
         ),
-        (
-            NV4 + P2P["r"].replace("OK", "U"),
-            None,
-            "P2P between GPU 0 and GPU 1: READ (U: unknown to the driver)",
-        ),
+        (NV4 + P2P["r"].replace("OK", "U"), None, "GPU 0 and GPU 1: READ (U: unknown to the driver)"),
         (NV4 + P2P["r"].replace("OK", "TNS").replace(" r\n", "\n"), None, "P2P between GPU 0 and GPU 1"),
-        (table("X SYS", "SYS X") + P2P["r"].replace("OK", "GNS"), PCIE, "no GPU of 2 has an active NVLink"),
-        (
-            table("X SYS", "SYS X") + P2P["n"],
-            None,
-            "P2P over NVLink is OK between GPU 0 and GPU 1, but no link",
-        ),
+        (SYS + P2P["r"].replace("OK", "GNS"), PCIE, "no GPU of 2 has an active NVLink"),
+        (SYS + P2P["n"], None, "P2P over NVLink is OK between GPU 0 and GPU 1, but no link"),
         (P2P["r"], None, "the paste has no table of `nvidia-smi topo -m`"),
         (NV4 + NV4, NVLINK, "both GPUs are joined"),
-        (NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS"), None, "hides NVLinks"),
-        (
-            table("X SYS", "SYS X") + "SYS = a\nPIX = b\n",
-            None,
-            "line 2: the table of `topo -mp` hides NVLinks",
-        ),
-        (NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS") + NV4, NVLINK, "both GPUs are joined"),
+        (NO_LINKS, None, "hides NVLinks"),
+        (SYS + "SYS = a\nPIX = b\n", None, "line 2: the table of `topo -mp` hides NVLinks"),
+        (NO_LINKS + NV4, NVLINK, "both GPUs are joined"),
         (table("X NV12", "NV1\n2 X"), None, "line 4: the table is cut: row GPU1 has 1 of 2 cells, then 2"),
+        (table("X NV12 NV8", "NV12 X NV9", "NV8 NV9 X", gpus=3), None, "neither NVSwitches nor direct links"),
         (
-            table("X NV12 NV8", "NV12 X NV9", "NV8 NV9 X", gpus=3),
+            table("X NV18 ...", "NV18 X ...").replace("GPU1\n", "GPU1 ... GPU7\n", 1),
             None,
-            "fit neither NVSwitches nor direct links",
+            "columns were",
         ),
-        (
-            table("X NV18 ...", "NV18 X ...", gpus=2).replace("GPU1\n", "GPU1 ... GPU7\n", 1),
-            None,
-            "columns were left out",
-        ),
-        (
-            table("X NV1 SYS", "NV1 X", "SYS").replace("GPU1\n", "GP\n", 1),
-            None,
-            "a row of GPU1, which the header lacks",
-        ),
+        (table("X NV1 SYS", "NV1 X", "SYS").replace("GPU1\n", "GP\n", 1), None, "which the header lacks"),
         (table("X SYS", "PHB X"), None, "line 4: GPU1 to GPU0 is PHB, but GPU0 to GPU1 is SYS"),
         (
             table("X SYS SYS", "SYS X SYS"),
             None,
-            "line 3: row GPU0 has more cells than the header has columns",
+            "line 3: row GPU0 has more cells than the header has",
         ),
         (table("SYS X", "X SYS"), None, "line 3: expected X, and only there, where row and column are GPU0"),
     ],
@@ -303,23 +283,11 @@ def test_readings_give_a_table_its_rate() -> None:
     ("text", "part"),
     [
         (NV4 + NV4.replace("NV4", "SYS"), "line 6: a table that differs from the one in line 2"),
-        (
-            table("X NV4 NV4", "NV4 X NV4", "NV4 NV4 X", gpus=3) + P2P["r"],
-            "line 7: this table has 2 GPUs, the table in line 2 has 3",
-        ),
+        (THREE + P2P["r"], "line 7: this table has 2 GPUs, the table in line 2 has 3"),
         (NV4 + QUERY, "line 2: this table has 2 GPUs, `nvidia-smi -q` has 1"),
-        (
-            QUERY + QUERY,
-            "GPU 00000000:dd:00.0 again, after line 8: judge outputs of different times or machines",
-        ),
-        (
-            QUERY + QUERY[QUERY.index("    Product Name") :],
-            "a second GPU without its line `GPU 00000000:3B:00.0` above it",
-        ),
-        (
-            read("nvidia-smi-qx_rtx3060.xml").replace("</fan_speed>", "", 1),
-            "line 317: not XML (mismatched tag",
-        ),
+        (QUERY + QUERY, "GPU 00000000:dd:00.0 again, after line 8: judge outputs of different times"),
+        (QUERY + QUERY[QUERY.index("    Product Name") :], "a second GPU without its line `GPU 00000000:3B"),
+        (BROKEN_XML, "line 317: not XML (mismatched tag"),
         ("nvidia-smi says no", "expected the table of `nvidia-smi topo -m` with its header `GPU0 GPU1 ...`"),
     ],
     ids=range(7),
