@@ -18,12 +18,9 @@ from msgspec import Struct, inspect
 
 from nodegauge_contract import (
     MESSAGE_LIMIT,
-    ContractError,
     Gpu,
-    LinkGroup,
     Malformed,
     NotAResult,
-    Problem,
     Result,
     TooLarge,
     Unavailable,
@@ -122,23 +119,6 @@ def test_every_member_comes_back(null: bool) -> None:
     assert decode(message) == whole
 
 
-LEAVES = st.integers(-(2**63), 2**63 - 1) | st.builds(Unavailable, st.text(max_size=40))
-LINKS = st.builds(
-    LinkGroup, links=st.lists(st.integers(0, 35), max_size=36), state=LEAVES, remote=st.text(max_size=20)
-)
-GPUS = st.builds(Gpu, index=st.integers(0, 63), memory_mib=LEAVES, links=st.lists(LINKS, max_size=3))
-PROBLEMS = st.none() | st.builds(Problem, kind=st.text(max_size=20), message=st.text(max_size=100))
-
-
-@given(st.lists(GPUS, max_size=4), PROBLEMS)
-def test_every_document_comes_back_as_it_was(gpus: list[Gpu], problem: Problem | None) -> None:
-    """Plain, by column and packed by row, values and reasons alike."""
-    result = Result(probe="health", gpus=gpus, problem=problem)
-    assert decode(encode(result).decode()) == result
-    assert decode(codec.wrap(encode(result))) == result
-    assert decode(codec._pack(result)) == result
-
-
 def test_a_document_takes_the_plain_form_if_it_fits_and_is_never_cut() -> None:
     """JSON that a person can read, else a packet; what fits nowhere is a problem with run and node."""
     small = Result(probe="health", node="n" * 253)
@@ -227,13 +207,6 @@ def test_wrong_types_and_lengths_are_named_with_their_path(changes: dict[str, An
     with pytest.raises(Malformed) as error:
         decode(document(**changes))
     assert path in str(error.value)
-
-
-@given(st.text() | st.binary().map(codec.wrap))
-def test_no_text_does_worse_than_an_error(text: str) -> None:
-    """Whatever arrives is a document or one `ContractError` (columns and bits: `tests/fuzz`)."""
-    with pytest.raises(ContractError):
-        decode(text)
 
 
 # -- columns and bits

@@ -63,9 +63,9 @@ def test_control_characters_in_a_condition_or_event_are_found(monkeypatch: pytes
 def test_make_fuzz_tries_its_inputs_and_says_what_they_reached() -> None:
     """The guided run itself, on the quickest target."""
     pytest.importorskip("atheris", reason="atheris has no package for this machine")
-    command = [sys.executable, "-m", "fuzz", "--inputs", "300", "--targets", "wire"]
+    command = [sys.executable, "-m", "fuzz", "--inputs", "100", "--targets", "wire"]
     run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     row = run.stdout.splitlines()[-1].split()
     assert (row[0], row[-1]) == ("wire", "ok")
-    assert int(row[1].replace(",", "")) >= 300
+    assert int(row[1].replace(",", "")) >= 100

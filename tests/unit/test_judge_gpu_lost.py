@@ -144,7 +144,7 @@ JUDGED: dict[str, tuple[Result, Result | None, NodeFacts | None, list[str]]] = {
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_a_gpu_is_lost_only_by_proof(name: str) -> None:
-    """By what an earlier run of this boot saw and what the bus shows; not by capacity, order or half a run."""
+    """By what an earlier run of this boot saw and what the bus shows; not by capacity or half a run."""
     result, before, facts, expected = JUDGED[name]
     history = judge_health(before).history if before else None
     found_codes = codes(judge_health(result, history=history, node=facts))

@@ -142,29 +142,22 @@ def test_p2p_between_gpus_without_links_does_not_matter() -> None:
     assert joined(result).nvlink_gbps == 150
 
 
+READY = [
+    *(Fabric(), Fabric(state=0), Fabric(state=3, status=0)),
+    *(Fabric(state=3, status=0, health_mask=0x5, health_summary=summary) for summary in (1, 3)),
+    Fabric(state=3, status=0, health_mask=1 << 12 | 1 << 14 | 2 | 1 << 8),
+]
+NOT_READY = [
+    *(Fabric(state=state) for state in (1, 2, 7)),
+    *(Fabric(state=3, status=999), Fabric(state=3, status=0, health_summary=2)),
+    *(Fabric(state=3, status=0, health_mask=0x5, health_summary=0),),
+    *(Fabric(state=3, status=0, health_mask=mask) for mask in (1, 1 << 2, 1 << 6, 5 << 8, 2 << 12, 2 << 14)),
+    Fabric(state=3, status=0, health_mask=1 << 4, health_summary=1),
+]
+
+
 @pytest.mark.parametrize(
-    ("fabric", "agrees"),
-    [
-        (Fabric(), True),
-        (Fabric(state=0), True),
-        (Fabric(state=3, status=0), True),
-        (Fabric(state=3, status=0, health_mask=0x5, health_summary=3), True),
-        (Fabric(state=3, status=0, health_mask=1 << 12 | 1 << 14 | 2 | 1 << 8), True),
-        (Fabric(state=3, status=0, health_mask=0x5, health_summary=1), True),
-        (Fabric(state=3, status=0, health_mask=0x5, health_summary=0), False),
-        (Fabric(state=1), False),
-        (Fabric(state=2), False),
-        (Fabric(state=7), False),
-        (Fabric(state=3, status=999), False),
-        (Fabric(state=3, status=0, health_summary=2), False),
-        (Fabric(state=3, status=0, health_mask=1), False),
-        (Fabric(state=3, status=0, health_mask=1 << 2), False),
-        (Fabric(state=3, status=0, health_mask=1 << 4, health_summary=1), False),
-        (Fabric(state=3, status=0, health_mask=1 << 6), False),
-        (Fabric(state=3, status=0, health_mask=5 << 8), False),
-        (Fabric(state=3, status=0, health_mask=2 << 12), False),
-        (Fabric(state=3, status=0, health_mask=2 << 14), False),
-    ],
+    ("fabric", "agrees"), [(each, True) for each in READY] + [(each, False) for each in NOT_READY]
 )
 def test_a_fabric_that_is_not_ready_removes_the_class(fabric: Fabric, agrees: bool) -> None:
     """One GPU whose fabric is not ready takes the node's class away."""
@@ -218,18 +211,10 @@ def test_without_a_link_rate_the_class_has_no_number() -> None:
     ("mbps", "rate"),
     [
         (14_062, 14.0625),
-        (20_000, 20.0),
-        (20_625, 20.0),
-        (25_000, 25.0),
-        (25_781, 25.0),
-        (26_562, 25.0),
-        (27_000, 25.0),
-        (27_001, None),
-        (50_000, 50.0),
-        (53_125, 50.0),
-        (17_000, None),
-        (100_000, None),
-        (0, None),
+        *((mbps, 20.0) for mbps in (20_000, 20_625)),
+        *((mbps, 25.0) for mbps in (25_000, 25_781, 26_562, 27_000)),
+        *((mbps, 50.0) for mbps in (50_000, 53_125)),
+        *((mbps, None) for mbps in (0, 17_000, 27_001, 100_000)),
     ],
 )
 def test_raw_rates_snap_to_advertised_rates(mbps: int, rate: float | None) -> None:

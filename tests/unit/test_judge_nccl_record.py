@@ -16,7 +16,6 @@ from nodegauge_judge import Answer, GpuIdentity, NodeFacts, Severity, Sharing, T
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Agreement, Measurement, NcclJudgement
-from support.disturbing import disturbed
 from support.nccl_results import GIB, codes
 
 HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="load", cells=[])
@@ -253,16 +252,6 @@ def check(judgement: NcclJudgement, *, node: NodeFacts | None = None) -> None:
 def test_the_record_alone_gives_the_same_judgement(result: Result) -> None:
     """For every kind of run, healthy and not."""
     check(judge_nccl(result))
-
-
-@given(results, st.integers(0, 2**32), st.integers(1, 40), records, nodes)
-@fuzzed
-def test_every_document_is_judged(
-    result: Result, seed: int, times: int, previous: str, node: NodeFacts
-) -> None:
-    """Whatever decodes does not raise."""
-    judgement = judge_nccl(disturbed(result, seed=seed, times=times), previous=previous, node=node)
-    check(judgement, node=node)
 
 
 @given(outcomes(), records)

@@ -209,7 +209,7 @@ def test_a_long_row_is_counted_rather_low_than_high() -> None:
     """One every ten minutes for three days: about 144 are within a day, and few times are kept."""
     node = Node(XidRule(codes=(13,), severity=Severity.WARN, count=1))
     for up in range(600, 3 * DAY, 600):
-        judgement = node.came({(0, 13): at(up - 1)}, up=up)
+        judgement = node.judged(document({(0, 13): at(up - 1)}, up=up, gpus=1))
         count = judgement.findings[0].evidence["count"]
         assert isinstance(count, int)
         assert 0.8 * min(144, up // 600) <= count <= min(144, up // 600)
