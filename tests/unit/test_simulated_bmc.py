@@ -51,7 +51,7 @@ def codes(judgement: ChassisJudgement) -> set[str]:
 
 @pytest.mark.parametrize("profile", WITH_BMC)
 async def test_a_healthy_machine_has_no_finding(profile: str, authority: trustme.CA, tmp_path: Path) -> None:
-    """At full load (idle: after a fault was healed); each supply, fan and GPU is read, and nothing is missing."""
+    """At full load (idle: after a fault was healed); every part is read, and nothing is missing."""
     hardware = plug(profile, tmp_path / "machine")
     hardware.load(100)
     chassis = hardware.profile.chassis
