@@ -161,15 +161,13 @@ def test_logs_of_nccl_tests_are_judged(path: Path, code: int, part: str) -> None
         (PREFIX.encode() + b"abc", "cannot be unpacked"),
         (encode(made.titan()).replace(VERSION, b'"version":"2.0"'), "major version 2"),
         (encode(Document(probe="pull")), "results of probe 'pull' cannot be judged"),
-        (encode(made.titan()).replace(b'"index":0', b'"index":"zero"'), "gpus"),
-        (ALL_REDUCE.read_text().split("#       size")[0], "no table: expected a line `# size count"),
         (ALL_REDUCE.read_text().replace("float", "quad"), "line 17: unknown type quad"),
         (report(""), "the NodeReport of n1 contains no NCCL run"),
         (report("x").replace("name: n1", "nom: n1"), "a NodeReport without metadata.name"),
         (report("x") + "---\n" + report("x"), "2 documents of kind NodeReport, expected one"),
         (report("x").replace("probes:", "probes: 3 #"), "not readable as YAML"),
     ],
-    ids=range(15),
+    ids=range(13),
 )
 def test_bad_input_is_named_with_exit_code_2(data: bytes | str, part: str) -> None:
     """The message says what was expected, without a traceback."""
@@ -320,11 +318,6 @@ def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:
         (POLICY.replace("hotMargin: 10", "hotMargin: 900"), "spec.thresholds.hotMargin"),
         (POLICY.replace("hotMargin", "hotMargarine"), "no such threshold: hotMargarine"),
         (POLICY.replace("hotMargin: 10", "hotWarn: 95"), "hotFail must be above hotWarn"),
-        (POLICY.replace("{hotMargin: 10}", "[1]"), "spec.thresholds must be a mapping"),
-        (
-            POLICY.replace("thresholds:", "expectedGpus: 65\n  thresholds:"),
-            "spec.expectedGpus: Expected `int` <= 64",
-        ),
         (POLICY.replace("count: 8", "count: 1"), "spec.expectations: Expected `int` >= 2 - at `$[0].count`"),
         ("kind: Pod\n", "0 documents of kind GPUValidationPolicy"),
         ("a: [", "not readable as YAML"),

@@ -72,6 +72,7 @@ def test_an_error_count_without_an_earlier_reading_warns_and_is_unsure() -> None
 
 
 GOOD, BAD, UNSURE = Answer.GOOD, Answer.BAD, Answer.UNSURE
+MUTE = Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))
 
 
 @pytest.mark.parametrize(
@@ -86,23 +87,17 @@ GOOD, BAD, UNSURE = Answer.GOOD, Answer.BAD, Answer.UNSURE
         pytest.param(judge_health(with_errors(0, 900)), [], GOOD, id="corrected-on-a-first-run"),
         pytest.param(after(with_errors(), with_errors(1, 4)), ["ecc/fail", "ecc/warn"], BAD, id="both-kinds"),
         pytest.param(judge_health(made.phb()), [], UNSURE, id="no-ecc"),
+        pytest.param(judge_health(made.with_gpu(sound(), 1, ecc=MUTE)), [], UNSURE, id="unreadable"),
     ],
 )
 def test_memory_errors_are_judged_by_growth(
     judgement: Judgement, expected: list[str], answer: Answer
 ) -> None:
-    """Old errors are INFO, corrected ones warn when they grow, and a restarted counter is not growth."""
+    """Old errors are INFO, corrected ones warn when they grow, a restart is no growth, silence no health."""
     assert (codes(judgement), judgement.answers["ecc"]) == (expected, answer)
     assert judgement.verdict == next(
         (code.partition("/")[2] for code in expected if "info" not in code), "pass"
     )
-
-
-def test_a_gpu_that_stops_counting_is_not_good() -> None:
-    """ECC is on, but its count could not be read: silence is no health."""
-    unreadable = Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))
-    judgement = judge_health(made.with_gpu(sound(), 1, ecc=unreadable))
-    assert (codes(judgement), judgement.answers["ecc"]) == ([], Answer.UNSURE)
 
 
 @pytest.mark.parametrize(
