@@ -28,7 +28,7 @@ from support.client import AnsweringClient, Call, Object
 class Rig:
     """A reader on an inventory folder; `objects` is what the cluster holds, `refuse` what every call gets."""
 
-    def __init__(self, folder: Path, *, interval: float = 0.05, deadline: float = 5.0, timeout: float = 2.0):
+    def __init__(self, folder: Path, *, interval: float = 1.0, deadline: float = 5.0, timeout: float = 2.0):
         self.folder = folder
         self.nodes = {"gpu-1": "uid-1", "gpu-2": "uid-2"}
         self.objects: dict[str, Object] = {}
@@ -66,10 +66,12 @@ class Rig:
         return self.objects.get(node, {}).get("status", {})
 
     async def until(self, condition: Any) -> None:
-        """Wait for it."""
-        async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110 - what a condition looks at sets no event
-                await asyncio.sleep(0.01)
+        """Wait for it, in the loop's time."""
+        end = asyncio.get_running_loop().time() + 600
+        while not condition():
+            known = {name: body.get("status", {}).get("problem") for name, body in self.objects.items()}
+            assert asyncio.get_running_loop().time() < end, f"never came; problems of objects: {known}"
+            await asyncio.sleep(0.1)
 
     async def _read(self, access: Access, deadline: float) -> ChassisReading:
         self.active[access.url] = self.active.get(access.url, 0) + 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -63,6 +65,20 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an asynchronous test on a virtual loop: no busy machine is late for its timeouts.
+
+    Servers of the same loop answer in no time, since the kernel hands over loopback packets at once.  Threads
+    and other processes have a time of their own: a test that waits for one must not be in virtual time.
+    """
+
+    @functools.wraps(test)
+    def wrapped(*arguments: P.args, **fixtures: P.kwargs) -> None:
+        run(test(*arguments, **fixtures))
+
+    return wrapped
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:

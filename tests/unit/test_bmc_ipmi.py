@@ -18,6 +18,7 @@ from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge import Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from support.virtual_time import in_virtual_time
 from testbed.hardware import ipmisim
 from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, answering
 from testbed.hardware.ipmimachine import (
@@ -246,6 +247,7 @@ def take_away(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("cause", [silence, stop_watching])
+@in_virtual_time
 async def test_a_supply_that_says_nothing_is_unread(cause: Callable[[Machine], None]) -> None:
     """Its inventory answers, so it is there: nobody knows how it is."""
     machine = server()
@@ -259,6 +261,7 @@ async def test_a_supply_that_says_nothing_is_unread(cause: Callable[[Machine], N
 
 
 @pytest.mark.parametrize("cause", [silence, stop_watching, take_away])
+@in_virtual_time
 async def test_a_bay_whose_inventory_is_silent_too_is_empty(cause: Callable[[Machine], None]) -> None:
     """An empty bay is no fault."""
     machine = server()
@@ -379,6 +382,7 @@ async def test_a_sensor_behind_another_controller_is_named() -> None:
         {name: value for name, value in vars(one).items() if value != vars(Behaviour())[name]}
     ),
 )
+@in_virtual_time
 async def test_bmcs_with_quirks_are_read_whole(behaviour: Behaviour) -> None:
     """Lost packets, small buffers, cancelled reservations, lists without an end, records of sensors alone."""
     got = await reading(server(fans=2), behaviour)

@@ -134,103 +134,62 @@ CRITICAL = {"Health": "Critical", "State": "Enabled"}
 OFFLINE = {"Health": "OK", "State": "UnavailableOffline"}
 ABSENT = {"State": "Absent"}
 LOADED = nested(f"{LENOVO}/EnvironmentMetrics", "PowerWatts", "Reading", value=7000)
+VOLTS = ("Voltages", 0, "ReadingVolts")
+HPE_FAN = ("/redfish/v1/Chassis/1/Thermal", "Fans", 2, "Status")
+DELL_SUPPLY = "/redfish/v1/Chassis/System.Embedded.1/PowerSubsystem/PowerSupplies/PSU.Slot.1/Metrics"
+LEAKING = (
+    "/redfish/v1/Chassis/Chassis_0/ThermalSubsystem/LeakDetection/LeakDetectors/"
+    "Chassis_0_LeakDetector_1_Manifold"
+)
+GROUP = nested(f"{LENOVO}/PowerSubsystem", "PowerSupplyRedundancy", 0, "Status", value={"Health": "Critical"})
+TWO_FAILED = each(LOADED, lenovo_supply(1, Status=CRITICAL), lenovo_supply(2, Status=OFFLINE))
+PASS, WARN, FAIL, OK = Verdict.PASS, Verdict.WARN, Verdict.FAIL, Psu.OK
 FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | None]] = {
-    "supply failed": (
-        "lenovo", lenovo_supply(2, Status=CRITICAL), Verdict.WARN, {"supply-failed"}, LOST,
-    ),
-    "supply offline": (
-        "lenovo", lenovo_supply(2, Status=OFFLINE), Verdict.WARN, {"supply-failed"}, LOST,
-    ),
+    "supply failed": ("lenovo", lenovo_supply(2, Status=CRITICAL), WARN, {"supply-failed"}, LOST),
+    "supply offline": ("lenovo", lenovo_supply(2, Status=OFFLINE), WARN, {"supply-failed"}, LOST),
     "supply wants a look": (
-        "lenovo", lenovo_supply(2, Status={"Health": "Warning"}), Verdict.WARN, {"supply-failed"},
-        LOST,
+        "lenovo", lenovo_supply(2, Status={"Health": "Warning"}), WARN, {"supply-failed"}, LOST,
     ),
     "input lost": (
-        "lenovo", lenovo_supply(3, LineInputStatus="LossOfInput"), Verdict.WARN, {"supply-no-input"},
-        LOST,
+        "lenovo", lenovo_supply(3, LineInputStatus="LossOfInput"), WARN, {"supply-no-input"}, LOST,
     ),
-    "removed, and none is needed": ("lenovo", lenovo_supply(4, Status=ABSENT), Verdict.PASS, set(), Psu.OK),
+    "removed, and none is needed": ("lenovo", lenovo_supply(4, Status=ABSENT), PASS, set(), OK),
     "removed under load that three carry": (
-        "lenovo", each(LOADED, lenovo_supply(4, Status=ABSENT)), Verdict.PASS, set(), Psu.OK,
+        "lenovo", each(LOADED, lenovo_supply(4, Status=ABSENT)), PASS, set(), OK,
     ),
     "one failed under load that three carry": (
-        "lenovo", each(LOADED, lenovo_supply(1, Status=CRITICAL)), Verdict.WARN,
-        {"supply-failed", "redundancy-lost"}, LOST,
+        "lenovo", each(LOADED, lenovo_supply(1, Status=CRITICAL)), WARN, {"supply-failed", "redundancy-lost"},
+        LOST,
     ),
     "two failed under load that three carry": (
-        "lenovo",
-        each(LOADED, lenovo_supply(1, Status=CRITICAL), lenovo_supply(2, Status=OFFLINE)),
-        Verdict.FAIL,
-        {"supply-failed", "supplies-short"}, Psu.FAULT,
+        "lenovo", TWO_FAILED, FAIL, {"supply-failed", "supplies-short"}, Psu.FAULT,
     ),
-    "the group says so": (
-        "lenovo",
-        nested(
-            f"{LENOVO}/PowerSubsystem", "PowerSupplyRedundancy", 0, "Status", value={"Health": "Critical"},
-        ),
-        Verdict.WARN, {"redundancy-lost"}, LOST,
-    ),
+    "the group says so": ("lenovo", GROUP, WARN, {"redundancy-lost"}, LOST),
     "Critical while redundancy says OK, size unknown": (
-        "dgx-h100", change(f"{DGX_SUPPLIES}/PSU3", Status=CRITICAL), Verdict.WARN,
+        "dgx-h100", change(f"{DGX_SUPPLIES}/PSU3", Status=CRITICAL), WARN,
         {"supply-failed", "redundancy-lost"}, LOST,
     ),
     "12 V low": (
-        "supermicro", nested(SUPERMICRO_POWER, "Voltages", 0, "ReadingVolts", value=10.1), Verdict.FAIL,
-        {"chassis-rail"}, Psu.FAULT,
+        "supermicro", nested(SUPERMICRO_POWER, *VOLTS, value=10.1), FAIL, {"chassis-rail"}, Psu.FAULT,
     ),
     "5 V low": (
-        "supermicro", nested(SUPERMICRO_POWER, "Voltages", 1, "ReadingVolts", value=4.2), Verdict.WARN,
-        {"chassis-rail"}, Psu.OK,
+        "supermicro", nested(SUPERMICRO_POWER, "Voltages", 1, "ReadingVolts", value=4.2), WARN,
+        {"chassis-rail"}, OK,
     ),
-    "a rail without a scale": (
-        "supermicro",
-        nested(SUPERMICRO_POWER, "Voltages", 0, "ReadingVolts", value=1),
-        Verdict.PASS, set(), Psu.OK,
-    ),
-    "a flag in volts": (
-        "supermicro",
-        nested(SUPERMICRO_POWER, "Voltages", 0, "ReadingVolts", value=True),
-        Verdict.PASS, set(),
-        Psu.OK,
-    ),
+    "a rail without a scale": ("supermicro", nested(SUPERMICRO_POWER, *VOLTS, value=1), PASS, set(), OK),
+    "a flag in volts": ("supermicro", nested(SUPERMICRO_POWER, *VOLTS, value=True), PASS, set(), OK),
     "fan stopped": (
-        "supermicro",
-        nested(f"{LENOVO}/Thermal", "Fans", 0, "Reading", value=0),
-        Verdict.WARN, {"fan-failed"},
-        Psu.OK,
+        "supermicro", nested(f"{LENOVO}/Thermal", "Fans", 0, "Reading", value=0), WARN, {"fan-failed"}, OK,
     ),
-    "fan Critical": (
-        "hpe", nested("/redfish/v1/Chassis/1/Thermal", "Fans", 2, "Status", "Health", value="Critical"),
-        Verdict.WARN, {"fan-failed"}, Psu.OK,
-    ),
-    "fan removed": (
-        "hpe",
-        nested("/redfish/v1/Chassis/1/Thermal", "Fans", 2, "Status", value=ABSENT),
-        Verdict.PASS, set(),
-        Psu.OK,
-    ),
+    "fan Critical": ("hpe", nested(*HPE_FAN, "Health", value="Critical"), WARN, {"fan-failed"}, OK),
+    "fan removed": ("hpe", nested(*HPE_FAN, value=ABSENT), PASS, set(), OK),
     "inlet hot": (
-        "supermicro",
-        nested(f"{LENOVO}/Thermal", "Temperatures", 2, "ReadingCelsius", value=43),
-        Verdict.WARN,
-        {"inlet-hot"}, Psu.OK,
+        "supermicro", nested(f"{LENOVO}/Thermal", "Temperatures", 2, "ReadingCelsius", value=43), WARN,
+        {"inlet-hot"}, OK,
     ),
-    "leak": (
-        "gb200",
-        change(
-            "/redfish/v1/Chassis/Chassis_0/ThermalSubsystem/LeakDetection/LeakDetectors/"
-            "Chassis_0_LeakDetector_1_Manifold",
-            DetectorState="Critical",
-        ),
-        Verdict.FAIL, {"leak"}, None,
-    ),
+    "leak": ("gb200", change(LEAKING, DetectorState="Critical"), FAIL, {"leak"}, None),
     "output above input": (
-        "dell",
-        nested(
-            "/redfish/v1/Chassis/System.Embedded.1/PowerSubsystem/PowerSupplies/PSU.Slot.1/Metrics",
-            "OutputPowerWatts", "Reading", value=900,
-        ),
-        Verdict.PASS, set(), Psu.OK,
+        "dell", nested(DELL_SUPPLY, "OutputPowerWatts", "Reading", value=900), PASS, set(), OK,
     ),
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from nodegauge_operator.kube.errors import (
     Unreachable,
 )
 from support.client import AnsweringClient, Call
+from support.virtual_time import in_virtual_time
 
 POLICY = {
     "apiVersion": "nodegauge.dev/v1alpha1",
@@ -42,12 +43,6 @@ class Api(AnsweringClient):
         if self.failures:
             raise self.failures.pop(0)
         return dict(call.body)
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hardly any time between two tries."""
-    monkeypatch.setattr(command, "POLL_SECONDS", 0.001)
 
 
 async def test_the_policy_is_applied_once_without_force() -> None:
@@ -75,6 +70,7 @@ async def test_the_policy_is_applied_once_without_force() -> None:
     ],
     ids=["not served", "right not seen", "busy", "away", "the old CRD goes"],
 )
+@in_virtual_time
 async def test_temporary_errors_are_retried(failure: KubeError, capsys: pytest.CaptureFixture[str]) -> None:
     """Until the policy is written; each reason is printed once."""
     api = Api(failure, failure, failure)
@@ -99,11 +95,12 @@ async def test_permanent_errors_are_not_retried(failure: KubeError) -> None:
     assert len(api.calls) == 1
 
 
+@in_virtual_time
 async def test_retries_end_after_the_timeout() -> None:
     """It raises the last error."""
-    api = Api(*[NOT_SERVED] * 10_000)
+    api = Api(*[NOT_SERVED] * 1_000)
     with pytest.raises(NotFound):
-        await command.write(api, POLICY, owner="helm", within=0.05)
+        await command.write(api, POLICY, owner="helm", within=60.0)
     assert len(api.calls) > 1
 
 

@@ -400,15 +400,6 @@ def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: Dir
     assert dirty.left() == CLEAN
 
 
-def test_cleans_without_an_operator(dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The output says so."""
-    dirty.clean()
-    dirty.clean(deployment="gone")
-    output = capsys.readouterr().out
-    assert "no Deployment with its labels" in output
-    assert f"no Deployment {NAMESPACE}/gone" in output
-
-
 # -- the command ---------------------------------------------------------------------------------------------
 
 
@@ -420,14 +411,6 @@ def invoke(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch, *arguments: str
 
     monkeypatch.setattr(command, "connect", connect)
     return CliRunner().invoke(command.cleanup, list(arguments))
-
-
-def test_the_command_succeeds(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 0 and a line for each kind of object."""
-    outcome = invoke(dirty, monkeypatch)
-    assert outcome.exit_code == 0, outcome.output
-    assert "nodes: 3 of 3 cleaned" in outcome.output
-    assert dirty.left() == CLEAN
 
 
 def test_the_command_lists_what_remains(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:

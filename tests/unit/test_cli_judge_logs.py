@@ -1,11 +1,20 @@
-"""`nodegauge judge` on logs of nccl-tests: what is graded by which floor, and what fails without one."""
+"""`nodegauge judge` on logs of nccl-tests, on load runs, and with an inventory of cables."""
 
 from __future__ import annotations
 
-import pytest
-from click.testing import CliRunner
+import re
+from pathlib import Path
 
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+import support.results as made
 from nodegauge_cli.__main__ import main
+from nodegauge_contract import Power, Unavailable, encode
+from nodegauge_contract import Result as Document
+from nodegauge_judge.power_inventory import PowerInventory
+from support.load_results import everywhere, loaded, spoilt
 from support.nccltests import FOOT, HEAD, PROCESS, SIZES, devices, row, table
 
 H100, A100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA B200"
@@ -104,14 +113,6 @@ def test_the_given_ranks_are_of_one_node() -> None:
     assert judged(devices(0, 1) + table(8, gbps=4), "--ranks", "8")[0] == 1
 
 
-@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
-def test_a_log_of_one_collective_is_a_whole_reading_of_it(collective: str) -> None:
-    """Nothing is missing because all_reduce is."""
-    code, output = judged(devices(*range(8)) + table(8, collective=collective, gbps=340))
-    assert (code, "all_reduce" in output) == (0, False), output
-    assert f"busbw {collective} 33" in output
-
-
 def test_every_row_with_wrong_or_unchecked_data_is_marked() -> None:
     """Also the smallest of more sizes than a result holds; `-c 0` checks none."""
     rows = [row(4 * n, 100.0, 50.0, wrong="2" if n % 40 == 1 else "0") for n in range(1, 101)]
@@ -127,3 +128,118 @@ def test_wrong_data_that_only_the_summary_counts_is_refused_with_its_line() -> N
     text = PROCESS + devices(*range(8)) + table(8).replace("0 OK", "12 FAILED")
     code, output = judged(text)
     assert (code, "line 23: 12 values are out of bounds, but no row has any" in output) == (2, True), output
+
+
+def judge_load_run(tmp_path: Path, document: Document, *arguments: str) -> Result:
+    """The command's result for this document."""
+    path = tmp_path / "load.json"
+    path.write_bytes(encode(document))
+    return CliRunner().invoke(main, ["judge", str(path), *arguments])
+
+
+def test_the_page_names_the_gpu_and_lists_all_of_them(tmp_path: Path) -> None:
+    """Verdict, taint, serial number, what to do, and a line for each GPU; in 80 columns."""
+    result = judge_load_run(tmp_path, spoilt(mismatches=2))
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[0].startswith("FAIL     8x NVIDIA H100 80GB HBM3: a GPU computes wrong results: GPU 3")
+    assert "unhealthy=corruption after this run (load-corruption)" in result.output
+    assert "serial 1654922000003" in result.output
+    assert "`kubectl cordon node-1`" in result.output
+    table = [line.split() for line in lines[-8:]]
+    assert [line[0] for line in table] == [str(index) for index in range(8)]
+    assert [line[-1] for line in table] == ["0", "0", "0", "2", "0", "0", "0", "0"]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("document", "word", "code"),
+    [
+        (loaded(), "PASS", 0),
+        (everywhere(steady_mw=300_000), "NO-LOAD", 3),
+        (loaded(skipped="busy", message="a job runs on GPU 1"), "SKIPPED", 3),
+        (everywhere(tflops=Unavailable("x"), steady_c=Unavailable("x"), max_c=Unavailable("x")), "PASS", 0),
+    ],
+)
+def test_scripts_can_rely_on_word_and_exit_code(
+    tmp_path: Path, document: Document, word: str, code: int
+) -> None:
+    """The words are those of the verdicts; missing values are dashes."""
+    result = judge_load_run(tmp_path, document)
+    assert result.output.startswith(word)
+    assert result.exit_code == code
+
+
+def test_a_policy_decides_what_is_slow_and_an_earlier_run_does_not(tmp_path: Path) -> None:
+    """Thresholds count; load runs have no history."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: nodegauge.dev/v1alpha1\nkind: GPUValidationPolicy\nmetadata: {name: a}\n"
+        "spec: {nodeSelector: {}, thresholds: {loadSlowWarn: 0.99}}\n"
+    )
+    slow = spoilt(tflops=600.0)
+    assert judge_load_run(tmp_path, slow).output.startswith("PASS")
+    assert judge_load_run(tmp_path, slow, "--policy", str(policy)).output.startswith("WARN")
+    assert judge_load_run(tmp_path, slow, "--before", str(policy)).exit_code == 2
+
+
+BUSY = made.with_gpu(made.phb(), 1, power=Power(enforced_limit_mw=450_000, default_limit_mw=450_000))
+CABLES = "gpus: [{gpu: '*4090*', sockets: [{connector: 12VHPWR, watts: 300}]}]\n"
+POLICY = f"kind: GPUValidationPolicy\nspec:\n  nodeSelector: {{}}\n  powerInventory:\n    {CABLES}"
+
+
+def judge_by_cables(*arguments: str | Path, stdin: bytes = encode(BUSY)) -> Result:
+    """The command's outcome in this process."""
+    return CliRunner().invoke(main, ["judge", *map(str, arguments)], input=stdin)
+
+
+def written(path: Path, text: str) -> Path:
+    """The text in a file."""
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_or_the_policy_gives_the_cables(tmp_path: Path) -> None:
+    """Both raise the finding; the file replaces the policy's inventory; without either nothing is said."""
+    assert "cable-watts" not in judge_by_cables("-").output
+    cables = written(tmp_path / "cables.yaml", CABLES)
+    for option in (("--power-inventory", cables), ("--policy", written(tmp_path / "policy.yaml", POLICY))):
+        outcome = judge_by_cables("-", *option)
+        assert (outcome.exit_code, outcome.output[:4]) == (0, "WARN")
+        assert "`nvidia-smi -pl 375 -i 1`" in " ".join(outcome.output.split())
+    enough = written(tmp_path / "enough.yaml", CABLES.replace("300", "450"))
+    both = judge_by_cables("-", "--policy", tmp_path / "policy.yaml", "--power-inventory", enough)
+    assert "cable-watts" not in both.output
+
+
+def test_the_example_of_the_documentation_is_an_inventory() -> None:
+    """The page's file can be copied."""
+    page = (Path(__file__).parents[2] / "docs" / "single-server.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(# cables.yaml\n.*?)```", page, re.DOTALL)
+    assert [entry.slot_watts for entry in PowerInventory.of_file(yaml.safe_load(example)).gpus] == [75] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("gpus: [{gpu: 0000:01:00.0}]", "gpus[0].gpu"),
+        ("gpu: []", "no field gpu"),
+        ("a: [", "not readable as YAML"),
+        ("gpus: []\n---\ngpus: []", "not readable as YAML"),
+        ("supplyWatts: 700", "otherWatts"),
+    ],
+)
+def test_a_bad_inventory_is_named_with_its_field(tmp_path: Path, text: str, part: str) -> None:
+    """Exit code 2, file and field in the message; in a policy with the path below spec."""
+    outcome = judge_by_cables("-", "--power-inventory", written(tmp_path / "cables.yaml", text))
+    assert (outcome.exit_code, "cables.yaml" in outcome.output, part in outcome.output) == (2, True, True)
+    policy = POLICY.replace("300", "500")
+    refused = judge_by_cables("-", "--policy", written(tmp_path / "policy.yaml", policy))
+    assert (refused.exit_code, "spec.powerInventory" in refused.output) == (2, True)
+
+
+def test_an_inventory_is_for_health_results(tmp_path: Path) -> None:
+    """For a log of nccl-tests it would say nothing, so it is refused."""
+    log = Path(__file__).parents[1] / "fixtures" / "nccl-tests_allreduce_superbench.log"
+    cables = written(tmp_path / "cables.yaml", CABLES)
+    assert judge_by_cables(log, "--power-inventory", cables).exit_code == 2

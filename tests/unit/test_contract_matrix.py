@@ -5,17 +5,12 @@ That real recordings come out of real probe runs is shown in tests/probes.
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from nodegauge_contract import Gpu, LinkGroup, Nics, Pairs, Result, System, Unavailable, render_matrix
 from nodegauge_contract.matrix import Style, style
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
-EIGHT = Path(__file__).parents[1] / "fixtures/topo-m_h100x8_wrapped-header_nvsentinel.txt"
-"""A matrix of the newest look as another project's tests have it, its header broken over two lines."""
 
 
 def gpu(index: int, *, peer: str = "", links: int = 0) -> Gpu:
@@ -77,13 +72,6 @@ def test_the_oldest_style_has_cpu_affinity_alone() -> None:
     assert "N/A" not in text
 
 
-def test_an_unavailable_memory_affinity_prints_as_not_available() -> None:
-    """As recorded on machines with one NUMA node."""
-    text = render_matrix(pair("470.82"))
-    assert cells(text)[1] == ["GPU0", "X", "PHB", "0-23", "N/A"]
-    assert "PIX  = Connection traversing at most a single PCIe bridge" in text
-
-
 def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
     """NIC rows have no affinity, and the legend gives each number its device."""
     nics = Nics(
@@ -104,35 +92,6 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
     assert "mlx5_bond_0" in cells(render_matrix(pair("450.80", nics=nics)))[0]
 
 
-def test_the_newest_look_is_the_one_that_another_project_parses() -> None:
-    """Eight H100 and two cards: header, cells, three affinity columns and the list of cards."""
-    table, _, legend = EIGHT.read_text().replace("GPU0\nGPU1", "GPU0  GPU1", 1).partition("NIC Legend:")
-    head, *rows = [
-        [cell for cell in re.split(r"\s{2,}", line) if cell] for line in table.strip().splitlines()
-    ]
-    near = [["PXB", "NODE"], ["NODE", "PXB"], *[["NODE", "NODE"]] * 2, *[["SYS", "SYS"]] * 4]
-    gpus = [
-        Gpu(
-            index=n,
-            pci=f"0000:{n}0:00.0",
-            cpus="56-111" if n > 3 else "0-55",
-            memory_nodes=str(n // 4),
-            gpu_numa_id=NO,
-            links=[LinkGroup(links=list(range(18)), state=1, p2p=1, remote_type=2)],
-        )
-        for n in range(8)
-    ]
-    nics = Nics(
-        names=["mlx5_0", "mlx5_1"],
-        to_gpu=[[cells[n] for cells in near] for n in (0, 1)],
-        to_nic=[["X", "NODE"], ["NODE", "X"]],
-    )
-    text = render_matrix(Result(probe="health", system=System(driver="550.54.15"), gpus=gpus, nics=nics))
-
-    assert cells(text)[: len(rows) + 1] == [head, *rows]
-    assert text.partition("NIC Legend:")[2].split() == legend.split()
-
-
 @pytest.mark.parametrize(
     ("level", "letters"),
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (99, "N/A"), (NO, "N/A")],
@@ -140,11 +99,6 @@ def test_the_newest_look_is_the_one_that_another_project_parses() -> None:
 def test_ancestors_have_the_letters_of_the_tool(level: int | Unavailable, letters: str) -> None:
     """An unknown level and one that could not be read are not available, never a guess."""
     assert cells(render_matrix(pair("470.82", ancestor=level)))[1][2] == letters
-
-
-def test_links_stand_over_letters_whatever_p2p_says() -> None:
-    """nvidia-smi counts links; refused P2P is another matter."""
-    assert cells(render_matrix(pair("470.82", links=4, ancestor=50)))[1][2] == "NV4"
 
 
 def test_a_document_that_ended_early_still_prints() -> None:

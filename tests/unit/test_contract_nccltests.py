@@ -1,19 +1,21 @@
-"""Logs of nccl-tests in every layout that they have had, and what is answered to those that are none.
+"""Logs of nccl-tests: every layout that they have had, as launchers hand them on, whole, shortened or cut.
 
 Three are recordings of other projects; the rest is made from the formats of nccl-tests' own sources.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from nodegauge_contract import ArmOutcome, Collective, Unavailable, decode, encode
+from nodegauge_contract import ArmOutcome, Collective, NcclResult, Unavailable, decode, encode
 from nodegauge_contract.nccl_tests.document import result
 from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError, looks_like, parse
 from nodegauge_judge.nccl.measurement import busbw_gbps
-from support.nccltests import row
+from support.nccltests import HEAD as PLAIN_HEAD
+from support.nccltests import PROCESS, devices, row, table
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = {
@@ -307,3 +309,160 @@ def test_a_text_that_is_not_a_log(text: str, message: str) -> None:
 def test_a_log_is_told_from_other_input(text: str, is_log: bool) -> None:
     """By its header or its list of ranks."""
     assert looks_like(text) is is_log
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "[1,0]<stdout>:",
+        "        [1,0]<stdout>: ",
+        "0: ",
+        " 3:  ",
+        "2026-05-05T06:16:47.123456789Z ",
+        "2026-05-05T06:16:47+02:00 [1,0]<stdout>:",
+        "[prterun-box-4711@1,0]<stdout>: ",
+        "allreduce-1  | ",
+        "Nov 22 16:47:45 box all_reduce[127]: ",
+        "\x1b[32m[1,0]<stdout>:\x1b[0m",
+        "[pod/allreduce-launcher-x7k2p/mpi] 2026-05-05T06:16:47.1Z [1,0]<stdout>:",
+    ],
+)
+def test_what_launchers_put_before_each_line_is_left_aside(tag: str) -> None:
+    """mpirun, srun --label, kubectl logs with --timestamps and --prefix, docker compose, syslog, colours."""
+    plain = log(ROW)
+    tagged = "".join(f"{tag}{line}\n" for line in plain.splitlines())
+    assert looks_like(tagged)
+    assert result(tagged) == result(plain)
+    assert result(tagged.replace("\n", "\r\n")) == result(plain)
+
+
+def test_what_nccl_chose_is_taken_from_its_own_lines() -> None:
+    """Rows of expectations depend on NVLS: a log with NCCL_DEBUG_SUBSYS=TUNING can be graded by them."""
+    given = "box:1:2 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
+    other = "box:1:2 [0] NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}"
+    nccl = result(log(other, given, ROW)).nccl
+    assert [(cell.algorithm, cell.protocol) for cell in nccl.arms[0].cells] == [("NVLS", "SIMPLE")]
+
+
+ALL_REDUCE_LOG = (FIXTURES / "nccl-tests_allreduce_superbench.log").read_text()
+AT_256 = """\
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+    33554432       8388608   float     sum   1464.2   22.92   45.65    N/A   1458.1   23.01   45.84    N/A
+   134217728      33554432   float     sum   4263.8   31.48   62.71    N/A   4647.4   28.88   57.53    N/A
+   268435456      67108864   float     sum   7946.8   33.78   67.29    N/A   7615.2   35.25   70.22    N/A
+  1073741824     268435456   float     sum    29896   35.92   71.55    N/A    29411   36.51   72.73    N/A
+"""
+"""256 GPUs without a list of devices.  Source: NVIDIA/nccl-tests issue 78 (its last complete rows)."""
+AT_24 = f"""\
+{PLAIN_HEAD}
+[0] 1048576  262144 float sum -1[0] 1626.5  0.64  1.24 0[0] 2302.3  0.46  0.87 0
+[0] 8388608 2097152 float sum -1[0]  992.6  8.45 16.20 0[0]  986.0  8.51 16.31 0
+[0]16777216 4194304 float sum -1[0] 1334.9 12.57 24.09 0[0] 1336.5 12.55 24.06 0
+"""
+"""A launcher that prints the rank at every write.  Source: NVIDIA/nccl issue 1453."""
+
+
+def read(text: str, ranks: int | None = None) -> NcclResult:
+    """The NCCL run in a log."""
+    nccl = result(text, ranks=ranks).nccl
+    assert nccl is not None
+    return nccl
+
+
+THREADS = PROCESS.replace("nThread 1 nGpus 8", "nThread 4 nGpus 2")
+SHORTENED = devices(0, 1) + "# ...\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        (re.sub(r".*(Rank|nThread) .*\n", "", ALL_REDUCE_LOG), 8),
+        (AT_24, 24),
+        (table(8), 8),
+        (table(2), 2),
+        (table(5), 5),
+        (table(16, collective="all_gather"), 16),
+        (table(72, collective="reduce_scatter"), 72),
+        (PROCESS + table(64), 64),
+        (PROCESS + devices(0, 1) + table(8), 8),
+        (PROCESS + SHORTENED + table(8), 8),
+        (SHORTENED + devices(7) + table(8), 8),
+        (devices(0) + "#  [6 ranks omitted]\n" + devices(7) + table(8), 8),
+        (devices(0, 1, 5) + table(6), 6),
+        (devices(*range(8)) + table(8), 8),
+    ],
+)
+def test_the_rows_tell_the_ranks_that_the_list_does_not(text: str, ranks: int) -> None:
+    """No list, one with dots, one that was cut, and a whole one."""
+    assert read(text).ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        (PROCESS + devices(0, 1) + table(8), 1),
+        (THREADS + SHORTENED + table(8), 1),
+        (SHORTENED + devices(7) + table(8), 1),
+        (devices(0, 1) + table(8), 0),
+        (table(8), 0),
+        (devices(0) + "...\n" + devices(15, host="other") + table(16), 2),
+    ],
+    ids=["one-process", "threads", "both-ends", "cut", "no-list", "two-hosts"],
+)
+def test_a_list_that_is_not_whole_may_leave_the_nodes_open(text: str, nodes: int) -> None:
+    """One process, or the first and the last rank on the same host, is one node; 0 is unknown."""
+    assert read(text).nodes == nodes
+
+
+def test_large_numbers_are_taken_only_if_they_are_alone() -> None:
+    """Rounded figures of 256 ranks fit 252 to 256: the caller has to know."""
+    with pytest.raises(NcclTestsError, match=r"is missing, and 2\d\d to 2\d\d ranks fit .*--ranks"):
+        read(AT_256)
+    assert read(AT_256, 256).ranks == 256
+    assert read("# nThread 1 nGpus 8 minBytes 8\n" + AT_256).ranks == 256
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "message"),
+    [
+        (devices(*range(8)) + table(8), 4, "4 ranks were given, but the log lists rank 7"),
+        (table(8), 4, r"line 2: busbw .* over 4 ranks"),
+        (table(8, collective="all_gather"), 4, "line 2: the sizes are those of 8 ranks, not of 4"),
+        (devices(*range(8)) + table(4), None, r"line \d+: busbw .* over 8 ranks"),
+        (PROCESS + table(12), None, "do not"),
+    ],
+)
+def test_ranks_that_the_rows_contradict_are_refused(text: str, ranks: int | None, message: str) -> None:
+    """With the line of the first row that does not fit."""
+    with pytest.raises(NcclTestsError, match=message):
+        read(text, ranks)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("229.81", "299.81"), ("229.81", "131.32"), ("4184.0", "2092.0"), ("8159.5", "8519.5")],
+    ids=["typed", "algbw", "half-the-time", "swapped-digits"],
+)
+def test_a_row_whose_busbw_does_not_follow_is_refused_by_its_line(right: str, wrong: str) -> None:
+    """Size, time, ranks and busbw of every row must agree."""
+    assert right in ALL_REDUCE_LOG
+    line = next(n for n, text in enumerate(ALL_REDUCE_LOG.splitlines(), 1) if right in text)
+    with pytest.raises(NcclTestsError, match=f"line {line}: busbw .* does not follow from the row"):
+        read(ALL_REDUCE_LOG.replace(right, wrong))
+
+
+def test_the_time_of_the_cpu_is_not_that_of_the_gpus() -> None:
+    """With `-C` the column is the launch alone; the bandwidth tells the rest."""
+    text = table(8).replace("time", "cputime")
+    launches = re.sub(r"\d+\.\d\d(  \d+\.\d\d  \d+\.\d\d  0)", r"7.25\1", text)
+    [slow, fast] = [read(one).arms[0].cells[-1] for one in (table(8), launches)]
+    assert fast.us == pytest.approx(slow.us, rel=1e-3)
+    assert read(launches).ranks == 8
+
+
+def test_a_log_that_ends_anywhere_has_the_rows_before_it() -> None:
+    """Cut after any character of its last rows: the same numbers, or an error; never others."""
+    whole = {cell.bytes: cell.us for cell in read(ALL_REDUCE_LOG).arms[0].cells}
+    for end in range(ALL_REDUCE_LOG.index("  4294967296"), len(ALL_REDUCE_LOG)):
+        cells = read(ALL_REDUCE_LOG[:end]).arms[0].cells
+        assert {cell.bytes: cell.us for cell in cells}.items() <= whole.items()

@@ -1,8 +1,14 @@
-"""What a message goes without when it has no room, and what it never goes without."""
+"""What a message holds, what it goes without when it has no room, and what it never goes without."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +16,6 @@ from msgspec.structs import replace
 from nodegauge_contract import (
     MESSAGE_LIMIT,
     Arm,
-    Gpu,
     Growth,
     LoadGpu,
     LoadResult,
@@ -38,6 +43,86 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = [name for name, _ in DROP_ORDER]
 TEXT = "signal 11: " + " ".join(f"frame {n * 7919 % 1000}" for n in range(20))
 LOAD_TEXT = "error 719: " + " ".join(f"{n * 104_729 % 100_003}" for n in range(20))
+
+
+# -- the largest runs
+
+
+def golden(name: str) -> Result:
+    """A golden document."""
+    return decode((GOLDEN / f"{name}.json").read_text())
+
+
+def unlike(value: Any, chance: Random, *, text: int = 0) -> Any:
+    """The value with other numbers, no two alike, and messages of so many characters that do not compress."""
+    if isinstance(value, dict):
+        noise = " ".join(f"{chance.getrandbits(32):08x}" for _ in range(text // 9 + 1))[:text]
+        changed = {name: unlike(inner, chance, text=text) for name, inner in value.items()}
+        return changed | {name: noise for name in ("message",) if name in value and text}
+    if isinstance(value, list):
+        return [unlike(inner, chance, text=text) for inner in value]
+    if isinstance(value, float):
+        digits = len(str(value).partition(".")[2])
+        return round(value * chance.uniform(0.9, 1.1), digits) if abs(value) < 1e6 else value
+    return value + chance.randrange(value // 9) if type(value) is int and value > 99 else value
+
+
+def worst(node: Result, part: Any, *, text: int = 0) -> Any:
+    """A benchmark or a load run on this machine, as it compresses worst."""
+    return decode(json.dumps(json.loads(encode(node)) | unlike(part, Random(4), text=text)))
+
+
+def benchmark(name: str, *, text: int = 0) -> Result:
+    """A golden benchmark in which no two numbers are alike."""
+    node = golden(f"result-1.2-{name}")
+    result: Result = worst(node, {"bench": json.loads(encode(node))["bench"]}, text=text)
+    return result
+
+
+def under_load(name: str, *, text: int = 0) -> Result:
+    """A recorded machine under load with six supplies; the numbers of its GPUs are those of a golden run."""
+    node = golden(f"result-1.2-{name}")
+    load = json.loads(encode(golden("result-1.4-h100-load-slow")))["load"]
+    gpus = [load["gpus"][gpu.index % len(load["gpus"])] | {"index": gpu.index} for gpu in node.gpus]
+    one = {"chip": "pmbus", "name": "in", "label": "vout1", "samples": 60}
+    volts = {"idle": 12_345, "loaded": 11_987, "min": 11_876, "max": 12_456}
+    sensors = [one | volts | {"name": f"in{n}"} for n in range(18)]
+    result: Result = worst(
+        node, {"load": load | {"gpus": gpus, "sensors": sensors}, "bench": None}, text=text
+    )
+    return result
+
+
+@pytest.mark.parametrize("whole", [benchmark, under_load])
+@pytest.mark.parametrize("name", ["h100-nccl", "dgx2-nccl"])
+def test_a_message_holds_a_whole_run(name: str, whole: Any) -> None:
+    """Every arm, cell, pair and GPU, every number different: nothing is given up."""
+    result = whole(name)
+    message = encode_message(result)
+    assert len(message) < 0.9 * MESSAGE_LIMIT
+    assert decode(message) == result
+
+
+@pytest.mark.parametrize("name", ["h100-nccl", "dgx2-nccl"])
+def test_long_messages_cost_no_measurement(name: str) -> None:
+    """240 characters of every arm or GPU that do not compress: cells and numbers are still whole."""
+    sent = benchmark(name, text=240)
+    arrived = decode(encode_message(sent))
+    assert arrived.problem is None
+    assert sent.nccl is not None
+    assert arrived.nccl is not None
+    assert set(arrived.omitted) <= {"gpus.affinities", "gpus.serials", "bench.pairs", "bench.messages"}
+    assert [arm.cells for arm in arrived.nccl.arms] == [arm.cells for arm in sent.nccl.arms]
+    sent = under_load(name, text=240)
+    arrived = decode(encode_message(sent))
+    assert sent.load is not None
+    assert arrived.load is not None
+    for gpu, whole in zip(arrived.load.gpus, sent.load.gpus, strict=True):
+        assert replace(gpu, message=whole.message) == whole
+        assert whole.message.startswith(gpu.message[:40])
+
+
+# -- what is given up
 
 
 def node() -> Result:
@@ -77,32 +162,41 @@ def nccl() -> NcclResult:
     return NcclResult(ranks=8, message=TEXT, arms=arms)
 
 
-def sent(result: Result, *, given_up: int) -> Result:
-    """What arrives when just enough room is missing for so many members to be given up."""
-    full = len(encode_message(result, limit=20_000))
-    for limit in range(full, 0, -5):
-        arrived = decode(encode_message(result, limit=limit))
-        if len(arrived.omitted) >= given_up or arrived.problem is not None:
-            return arrived
-    raise AssertionError("nothing was given up")
+def shortened(result: Result) -> Iterator[Result]:
+    """What arrives with room for all, then each time with a byte less than what came before it needed."""
+    limit, arrived = 20_000, result
+    while arrived.problem is None:
+        message = encode_message(result, limit=limit)
+        limit, arrived = len(message) - 1, decode(message)
+        yield arrived
+
+
+@cache
+def shorter() -> list[Result]:
+    """`shortened` of the node that has everything."""
+    return list(shortened(node()))
+
+
+def short_of(given_up: int) -> Result:
+    """The first of them in which so many members were given up."""
+    return next(one for one in shorter() if len(one.omitted) >= given_up)
 
 
 def test_members_are_given_up_in_their_order_and_named() -> None:
-    """One after the other, never more than has to be, and `omitted` says which."""
-    full, seen = len(encode_message(node(), limit=20_000)), []
-    for limit in range(full, full - 800, -9):
-        arrived = decode(encode_message(node(), limit=limit))
-        if arrived.problem is None:
-            seen.append(arrived.omitted)
-    assert all(omitted == NAMES[: len(omitted)] for omitted in seen)
-    assert sorted(seen, key=len) == seen
-    assert (seen[0], seen[-1]) == ([], NAMES)
+    """One after the other, never more than has to be, and `omitted` says which; half a document is never
+    sent."""
+    *whole, arrived = shorter()
+    for before, after in pairwise(one.omitted for one in whole):
+        assert (after, len(after) > len(before)) == (NAMES[: len(after)], True)
+    assert (whole[0].omitted, whole[-1].omitted) == ([], NAMES)
+    assert arrived.problem is not None
+    assert (arrived.problem.kind, arrived.gpus, arrived.sensors) == ("result-too-large", [], [])
 
 
 def test_what_verdicts_and_labels_rest_on_stays() -> None:
     """Without all that may go, every reading that is judged is as it was."""
     whole = node()
-    less = sent(whole, given_up=len(NAMES))
+    less = short_of(len(NAMES))
     assert (less.pairs, less.bus, less.host, less.system) == (
         whole.pairs,
         whole.bus,
@@ -121,7 +215,7 @@ def test_what_verdicts_and_labels_rest_on_stays() -> None:
 
 def test_the_slowest_pair_stays_with_its_neighbours() -> None:
     """The rows of its two GPUs are there to compare it with, the others read as "not read"."""
-    kept = sent(node(), given_up=len(NAMES)).nccl
+    kept = short_of(len(NAMES)).nccl
     rows = kept.arms[0].pairs
     assert (rows[5], rows[2]) == (nccl().arms[0].pairs[5], nccl().arms[0].pairs[2])
     assert all(row == [Unavailable("not read")] * 8 for n, row in enumerate(rows) if n not in (2, 5))
@@ -130,14 +224,15 @@ def test_the_slowest_pair_stays_with_its_neighbours() -> None:
 
 def test_what_a_document_does_not_have_is_not_given_up() -> None:
     """`omitted` names members that are missing: a health result has no pairs to leave out."""
-    arrived = sent(replace(node(), nccl=None, watch=None), given_up=4)
-    assert arrived.omitted == ["nics.to_nic", "gpus.affinities", "sensors.others", "gpus.serials"]
+    omitted = [one.omitted for one in shortened(replace(node(), nccl=None, watch=None))]
+    assert ["nics.to_nic", "gpus.affinities", "sensors.others", "gpus.serials"] in omitted
+    assert not any(name.startswith(("bench", "watch")) for names in omitted for name in names)
 
 
 def test_of_repeated_xids_the_oldest_go_first() -> None:
     """The newest stay for longer than what no verdict rests on, and the document's own for longer still."""
     whole = node()
-    first, last = sent(whole, given_up=1), sent(whole, given_up=NAMES.index("watch.repeated") + 1)
+    first, last = short_of(1), short_of(NAMES.index("watch.repeated") + 1)
     assert whole.watch is not None
     assert first.watch == replace(whole.watch, repeated=whole.watch.repeated[-NEWEST:])
     assert last.watch == WatchReport(at=whole.watch.at)
@@ -179,16 +274,3 @@ def xids(gpu: int, codes: int) -> Xids:
     first = [3_000_000 + gpu * 401 % 3600 + n * 977 % 3600 for n in range(codes)]
     counts = [XidCount(count=at % 41 + 1, first=at, last=at + at % 601) for at in first]
     return Xids(registered=True, seen=seen, counts=counts)
-
-
-def test_half_a_document_is_never_sent() -> None:
-    """One byte less than the least that is whole: a problem in place of the document."""
-    arrived = sent(node(), given_up=len(NAMES) + 1)
-    assert (arrived.problem.kind, arrived.gpus, arrived.sensors) == ("result-too-large", [], [])
-
-
-def test_a_document_that_fits_goes_whole() -> None:
-    """Nothing is given up while there is room."""
-    result = Result(probe="health", gpus=[Gpu(index=n, name="T4") for n in range(8)])
-    assert decode(encode_message(result)) == result
-    assert len(encode(result)) > 4096

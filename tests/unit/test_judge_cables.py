@@ -138,17 +138,6 @@ def test_the_first_matching_entry_applies() -> None:
     assert judgement.findings[0].gpus[0].index == 1
 
 
-def test_models_have_their_own_sockets() -> None:
-    """Of two models in one machine, each is compared with its own entry; models that are absent are fine."""
-    result = made.with_gpu(node(225, 300), 1, name="NVIDIA GeForce RTX 3090")
-    entries = [
-        {"gpu": "*RTX 3090*", "sockets": [EIGHT, EIGHT]},
-        {"gpu": "*GTX 480*", "sockets": []},
-        {"gpu": str(NAME), "sockets": [EIGHT]},
-    ]
-    assert codes(judge(result, gpus=entries)) == []
-
-
 def test_a_shared_cable_is_said() -> None:
     """Plugs of one GPU, or of two GPUs, on one cable: each has its share, and the cable is named."""
     pigtail = judge(node(225), gpus=[{"gpu": "*", "sockets": [plug("8-pin", "a"), plug("8-pin", "a")]}])

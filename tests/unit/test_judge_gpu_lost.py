@@ -114,16 +114,41 @@ def test_a_missing_gpu_without_proof_is_hidden(result: Result) -> None:
     assert (judgement.verdict, judgement.answers) == (Verdict.UNKNOWN, {})
 
 
-def test_without_a_history_no_gpu_is_lost() -> None:
-    """Seven of eight on a first run, or a mute function: something is not shown."""
-    assert codes(judge_health(left(7, on_bus=7))) == []
-    assert codes(judge_health(left(7, on_bus=8, silent=1))) == ["gpus-not-visible/warn"]
+SHARED = NodeFacts(gpu_capacity=32, sharing=Sharing.SHARED)
+EIGHT = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
+WORN = made.with_gpu(
+    left(8, on_bus=8), 7, error=Problem(kind="nvml-error", code=999), repair=Repair(action=2)
+)
+MESH = made.with_bus(made.hgx_a100_4())
+MESH_LEFT = replace(made.later(MESH), gpus=MESH.gpus[:3], pairs=made.pairs([[1] * 3] * 3))
+MESH_GONE = replace(MESH_LEFT, bus=Bus(gpus=[made.pci(index) for index in range(3)]))
+TURNED = made.with_bus(made.later(made.shuffled(made.h100(), [7, 6, 5, 4, 3, 2, 1, 0])))
+VIRTUAL = replace(made.ncv4(), bus=Bus(gpus=["0001:00:00.0", "0002:00:00.0"]))
+CUT = replace(left(3, on_bus=3), problem=Problem(kind="deadline"))
+JUDGED: dict[str, tuple[Result, Result | None, NodeFacts | None, list[str]]] = {
+    # what: the run, the run before it, facts of the node, and what is found
+    "seven of eight on a first run": (left(7, on_bus=7), None, None, []),
+    "a mute function on a first run": (left(7, on_bus=8, silent=1), None, None, ["gpus-not-visible/warn"]),
+    "a run that was cut off": (CUT, whole(), None, ["probe-deadline/warn"]),
+    "the device plugin did not notice yet": (left(7, on_bus=7), whole(), EIGHT, ["gpu-lost/fail"]),
+    "an unreadable GPU that asks for recovery": (WORN, whole(), None, ["gpu-lost/fail"]),
+    "the same on a first run": (WORN, None, None, ["recovery-action/fail", "gpu-unreadable/warn"]),
+    "a virtual machine that shows another bus": (VIRTUAL, None, None, []),
+    "sharing multiplies the capacity": (whole(), None, SHARED, []),
+    "so does MIG": (made.with_gpu(whole(), 0, mig=1), None, SHARED, []),
+    "NVML's order is not stable": (TURNED, whole(), None, []),
+    "links of its peers are active half a second after the fall": (MESH_GONE, MESH, None, ["gpu-lost/fail"]),
+    "the same while the bus was not read": (MESH_LEFT, MESH, None, ["gpus-not-visible/warn"]),
+}
 
 
-def test_a_run_that_was_cut_off_proves_no_loss() -> None:
-    """Half a document lacks GPUs because of its own problem."""
-    cut = replace(left(3, on_bus=3), problem=Problem(kind="deadline"))
-    assert codes(judge_health(cut, history=past())) == ["probe-deadline/warn"]
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_gpu_is_lost_only_by_proof(name: str) -> None:
+    """By what an earlier run of this boot saw and what the bus shows; not by capacity or half a run."""
+    result, before, facts, expected = JUDGED[name]
+    history = judge_health(before).history if before else None
+    found_codes = codes(judge_health(result, history=history, node=facts))
+    assert [code for code in found_codes if code in expected or not expected] == expected
 
 
 def test_an_error_and_a_missing_pci_function_are_one_lost_gpu() -> None:
@@ -145,14 +170,6 @@ def test_a_gpu_that_needs_a_reset_is_not_lost() -> None:
     assert judgement.answers["gpu-lost"] is Answer.UNSURE
 
 
-def test_an_unreadable_gpu_that_asks_for_recovery_is_lost() -> None:
-    """Only on a node that was read in this boot; else it is only unreadable."""
-    error = Problem(kind="nvml-error", code=999)
-    result = made.with_gpu(left(8, on_bus=8), 7, error=error, repair=Repair(action=2))
-    assert "gpu-lost/fail" in codes(judge_health(result, history=past()))
-    assert "gpu-unreadable/warn" in codes(judge_health(result))
-
-
 def test_gpus_on_the_bus_that_nvml_does_not_show_leave_the_node_unjudged() -> None:
     """No past and no capacity needed; each error without an address may explain one of them."""
     judgement = judge_health(left(2, on_bus=8))
@@ -162,25 +179,6 @@ def test_gpus_on_the_bus_that_nvml_does_not_show_leave_the_node_unjudged() -> No
     assert codes(judge_health(nameless)) == ["gpu-lost/fail"]
 
 
-def test_a_virtual_machine_that_shows_another_bus_proves_nothing() -> None:
-    """Addresses that are not those of the GPUs that work."""
-    virtual = replace(made.ncv4(), bus=Bus(gpus=["0001:00:00.0", "0002:00:00.0"]))
-    assert codes(judge_health(virtual)) == []
-
-
-def test_sharing_and_mig_do_not_change_what_the_bus_shows() -> None:
-    """Sharing multiplies the capacity, never what the bus shows."""
-    shared = NodeFacts(gpu_capacity=32, sharing=Sharing.SHARED)
-    assert codes(judge_health(whole(), node=shared)) == []
-    assert codes(judge_health(made.with_gpu(whole(), 0, mig=1), node=shared)) == []
-
-
-def test_a_lost_gpu_explains_missing_capacity() -> None:
-    """The device plugin has not noticed yet."""
-    facts = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
-    assert codes(judge_health(left(7, on_bus=7), history=past(), node=facts)) == ["gpu-lost/fail"]
-
-
 def test_gpu_faults_are_good_only_on_a_complete_node() -> None:
     """Every GPU must have given its handle."""
     rows = ("gpu-lost", "reset-required", "insufficient-power", "gpu-fault")
@@ -188,22 +186,6 @@ def test_gpu_faults_are_good_only_on_a_complete_node() -> None:
     hot = made.with_gpu(left(7, on_bus=7), 0, error=Problem(kind=ProblemKind.IRQ_ISSUE))
     answers = judge_health(hot, history=past()).answers
     assert (answers["gpu-fault"], answers["insufficient-power"]) == (Answer.BAD, Answer.UNSURE)
-
-
-def test_reordered_gpus_are_not_lost() -> None:
-    """NVML's order is not stable; UUIDs are."""
-    turned = made.with_bus(made.later(made.shuffled(made.h100(), [7, 6, 5, 4, 3, 2, 1, 0])))
-    assert codes(judge_health(turned, history=past())) == []
-
-
-def test_active_links_of_its_peers_do_not_hide_a_lost_gpu() -> None:
-    """Half a second after the fall the other ends may still read as active."""
-    mesh = made.with_bus(made.hgx_a100_4())
-    left_over = replace(made.later(mesh), gpus=mesh.gpus[:3], pairs=made.pairs([[1] * 3] * 3))
-    gone = replace(left_over, bus=Bus(gpus=[made.pci(index) for index in range(3)]))
-    history = judge_health(mesh).history
-    assert codes(judge_health(gone, history=history)) == ["gpu-lost/fail"]
-    assert codes(judge_health(left_over, history=history)) == ["gpus-not-visible/warn"]
 
 
 NO_DRIVER = Unavailable("no driver is bound")

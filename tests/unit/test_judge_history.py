@@ -152,6 +152,8 @@ def test_absurd_uuids_leave_an_empty_history() -> None:
         '{"gpus": {"a": "+1"}}',
         '{"gpus": {"a": "zzzzzzzzzzzz"}}',
         '{"at": -1}',
+        '{"booted": -1}',
+        '{"xids": "a 94 "}',
         "\ud800",
         "[" * 100_000,
     ],

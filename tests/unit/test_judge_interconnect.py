@@ -1,9 +1,10 @@
-"""The interconnect class and nvlink-gbps, on machines with published numbers and on made ones."""
+"""The interconnect class and nvlink-gbps, cliques of a fabric, and virtual GPUs."""
 
 from __future__ import annotations
 
 import random
 from itertools import combinations, pairwise, permutations
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,16 +12,16 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Fabric, Pairs, Problem, ProblemKind, Result, Unavailable
 from nodegauge_judge import (
-    History,
     Interconnect,
     InterconnectClass,
     NodeFacts,
+    Severity,
     Sharing,
     Thresholds,
     judge_health,
 )
-from nodegauge_judge.history.model import GpuHistory, LinkHistory
 from nodegauge_judge.interconnect.classify import Ring, ring, snapped
+from support.judge_results import codes, only
 
 NVLINK, PAIRS, PCIE = InterconnectClass.NVLINK, InterconnectClass.NVLINK_PAIRS, InterconnectClass.PCIE
 
@@ -70,12 +71,6 @@ def test_a_class_names_its_evidence_and_reason() -> None:
     assert joined(made.ncv4()).reason == "NvlinkSomePairs"
     assert joined(made.ncv4()).message.startswith("2 of 6 pairs have NVLink")
     assert joined(made.phb()).reason == "NoNvlink"
-
-
-def test_a_chain_of_nvlinks_is_not_a_ring() -> None:
-    """Every GPU linked to its neighbours in a line: some pairs, no ring."""
-    nv = [[0, 2, 0, 0], [2, 0, 2, 0], [0, 2, 0, 2], [0, 0, 2, 0]]
-    assert joined(made.mesh(nv, name="made", mbps=25_000)).klass is PAIRS
 
 
 @pytest.mark.parametrize("grid", ["read", "write", "nvlink"])
@@ -147,29 +142,22 @@ def test_p2p_between_gpus_without_links_does_not_matter() -> None:
     assert joined(result).nvlink_gbps == 150
 
 
+READY = [
+    *(Fabric(), Fabric(state=0), Fabric(state=3, status=0)),
+    *(Fabric(state=3, status=0, health_mask=0x5, health_summary=summary) for summary in (1, 3)),
+    Fabric(state=3, status=0, health_mask=1 << 12 | 1 << 14 | 2 | 1 << 8),
+]
+NOT_READY = [
+    *(Fabric(state=state) for state in (1, 2, 7)),
+    *(Fabric(state=3, status=999), Fabric(state=3, status=0, health_summary=2)),
+    *(Fabric(state=3, status=0, health_mask=0x5, health_summary=0),),
+    *(Fabric(state=3, status=0, health_mask=mask) for mask in (1, 1 << 2, 1 << 6, 5 << 8, 2 << 12, 2 << 14)),
+    Fabric(state=3, status=0, health_mask=1 << 4, health_summary=1),
+]
+
+
 @pytest.mark.parametrize(
-    ("fabric", "agrees"),
-    [
-        (Fabric(), True),
-        (Fabric(state=0), True),
-        (Fabric(state=3, status=0), True),
-        (Fabric(state=3, status=0, health_mask=0x5, health_summary=3), True),
-        (Fabric(state=3, status=0, health_mask=1 << 12 | 1 << 14 | 2 | 1 << 8), True),
-        (Fabric(state=3, status=0, health_mask=0x5, health_summary=1), True),
-        (Fabric(state=3, status=0, health_mask=0x5, health_summary=0), False),
-        (Fabric(state=1), False),
-        (Fabric(state=2), False),
-        (Fabric(state=7), False),
-        (Fabric(state=3, status=999), False),
-        (Fabric(state=3, status=0, health_summary=2), False),
-        (Fabric(state=3, status=0, health_mask=1), False),
-        (Fabric(state=3, status=0, health_mask=1 << 2), False),
-        (Fabric(state=3, status=0, health_mask=1 << 4, health_summary=1), False),
-        (Fabric(state=3, status=0, health_mask=1 << 6), False),
-        (Fabric(state=3, status=0, health_mask=5 << 8), False),
-        (Fabric(state=3, status=0, health_mask=2 << 12), False),
-        (Fabric(state=3, status=0, health_mask=2 << 14), False),
-    ],
+    ("fabric", "agrees"), [(each, True) for each in READY] + [(each, False) for each in NOT_READY]
 )
 def test_a_fabric_that_is_not_ready_removes_the_class(fabric: Fabric, agrees: bool) -> None:
     """One GPU whose fabric is not ready takes the node's class away."""
@@ -223,18 +211,10 @@ def test_without_a_link_rate_the_class_has_no_number() -> None:
     ("mbps", "rate"),
     [
         (14_062, 14.0625),
-        (20_000, 20.0),
-        (20_625, 20.0),
-        (25_000, 25.0),
-        (25_781, 25.0),
-        (26_562, 25.0),
-        (27_000, 25.0),
-        (27_001, None),
-        (50_000, 50.0),
-        (53_125, 50.0),
-        (17_000, None),
-        (100_000, None),
-        (0, None),
+        *((mbps, 20.0) for mbps in (20_000, 20_625)),
+        *((mbps, 25.0) for mbps in (25_000, 25_781, 26_562, 27_000)),
+        *((mbps, 50.0) for mbps in (50_000, 53_125)),
+        *((mbps, None) for mbps in (0, 17_000, 27_001, 100_000)),
     ],
 )
 def test_raw_rates_snap_to_advertised_rates(mbps: int, rate: float | None) -> None:
@@ -243,7 +223,7 @@ def test_raw_rates_snap_to_advertised_rates(mbps: int, rate: float | None) -> No
 
 
 def test_known_graphs_have_a_ring_or_none() -> None:
-    """A cycle has one, a cycle that lost an edge and two triangles joined at a point have none."""
+    """Sixteen GPUs in a cycle have one, without one of its edges none; of more nobody knows."""
 
     def graph(size: int, edges: list[tuple[int, int]]) -> list[list[bool]]:
         return [[(i, j) in edges or (j, i) in edges for j in range(size)] for i in range(size)]
@@ -251,10 +231,6 @@ def test_known_graphs_have_a_ring_or_none() -> None:
     cycle = [(i, (i + 5) % 16) for i in range(16)]
     assert ring(graph(16, cycle)) is Ring.YES
     assert ring(graph(16, cycle[1:])) is Ring.NO
-    assert ring(graph(5, [(0, 1), (1, 2), (2, 0), (0, 3), (3, 4), (4, 0)])) is Ring.NO
-    petersen = [(i, (i + 1) % 5) for i in range(5)] + [(i, i + 5) for i in range(5)]
-    petersen += [(5 + i, 5 + (i + 2) % 5) for i in range(5)]
-    assert ring(graph(10, petersen)) is Ring.NO
     assert ring(graph(17, cycle)) is Ring.UNKNOWN
     assert ring(graph(1, [])) is Ring.NO
 
@@ -267,12 +243,6 @@ def test_a_replaced_gpu_has_no_history_but_its_neighbour_has() -> None:
     judgement = judge_health(down, history=history)
     assert judgement.interconnect.reason == "LinksDegraded"
     assert judgement.findings[0].subject == "GPU 0 (0000:0f:00.0)"
-
-
-def test_the_history_of_other_gpus_changes_nothing() -> None:
-    """Memory of GPUs that are not here is not compared with those that are."""
-    history = History(gpus={key: GpuHistory(links=LinkHistory(18, True)) for key in ("a", "b")})
-    assert joined(made.titan(), history=history).klass is NVLINK
 
 
 def by_trying(joined: list[list[bool]]) -> bool:
@@ -296,3 +266,114 @@ def test_the_ring_search_agrees_with_brute_force(size: int) -> None:
         seen.add(exists)
         assert ring(joined) is (Ring.YES if exists else Ring.NO), joined
     assert seen == {True, False}
+
+
+RACK = "c1a570f0-0000-4000-8000-0000000000aa"
+OTHER = "c1a570f0-0000-4000-8000-0000000000bb"
+NONE = "0" * 32
+
+
+def tray(*fabrics: Fabric) -> Result:
+    """A GB200 tray whose GPUs report these."""
+    result = made.switched(len(fabrics), name="NVIDIA GB200", links=18, mbps=53_125)
+    for gpu_index, each in enumerate(fabrics):
+        result = made.with_gpu(result, gpu_index, fabric=each)
+    return result
+
+
+def of_fabric(uuid: str | Unavailable, clique: int | Unavailable, **more: Any) -> Fabric:
+    """A completed registration."""
+    return Fabric(**({"state": 3, "status": 0, "cluster_uuid": uuid, "clique": clique} | more))
+
+
+@pytest.mark.parametrize(
+    ("fabrics", "members"),
+    [
+        pytest.param(
+            [of_fabric(RACK, 1), of_fabric(RACK, 1), of_fabric(RACK, 2), of_fabric(RACK, 2)],
+            ["GPU 0, GPU 1 in c1a570f0", "00aa.1; GPU 2, GPU 3 in c1a570f0"],
+            id="two-halves-of-a-tray",
+        ),
+        pytest.param(
+            [of_fabric(RACK, 32766), of_fabric(RACK, 32766), of_fabric(RACK, 32766), of_fabric(RACK, 7)],
+            ["GPU 3 in c1a570f00000400080000000000000aa.7"],
+            id="one-gpu-left-the-default-partition",
+        ),
+        pytest.param([of_fabric(RACK, 1), of_fabric(OTHER, 1)], ["00aa.1", "00bb.1"], id="two-clusters"),
+        pytest.param([of_fabric(RACK, 1), of_fabric(NONE, 0)], ["GPU 1 in 0000"], id="one-without-a-cluster"),
+        pytest.param([of_fabric(NONE, 0), of_fabric(NONE, 3)], [".0;", ".3"], id="cliques-without-a-cluster"),
+    ],
+)
+def test_gpus_in_different_cliques_warn_and_have_no_class(fabrics: list[Fabric], members: list[str]) -> None:
+    """NVLink does not join them, whatever their links say; the finding names who is where, as GFD does."""
+    judgement = judge_health(tray(*fabrics))
+    finding = only(judgement)
+    assert (finding.code, finding.severity, finding.subject) == ("fabric-cliques", Severity.WARN, "node")
+    assert all(text in finding.message for text in members), finding.message
+    assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "CliquesDiffer")
+
+
+@pytest.mark.parametrize(
+    "fabrics",
+    [
+        pytest.param([of_fabric(NONE, 0)] * 8, id="hgx-h100"),
+        pytest.param([of_fabric(RACK, 5)] * 4, id="one-clique"),
+        pytest.param(
+            [of_fabric(RACK.upper(), 5), of_fabric(RACK.replace("-", ""), 5)], id="one-cluster-in-two-forms"
+        ),
+        pytest.param([of_fabric(RACK, 5), Fabric(state=0), Fabric()], id="gpus-without-a-fabric"),
+        pytest.param([of_fabric(RACK, 5), of_fabric(Unavailable("Unknown"), 9)], id="unreadable-cluster"),
+        pytest.param([of_fabric(RACK, 5), of_fabric(OTHER, Unavailable("Unknown"))], id="unreadable-clique"),
+    ],
+)
+def test_gpus_of_one_clique_or_of_none_are_healthy(fabrics: list[Fabric]) -> None:
+    """A single-node machine reports clique 0 of an all-zero cluster; missing data accuses nobody."""
+    judgement = judge_health(tray(*fabrics))
+    assert (codes(judgement), judgement.interconnect.klass) == ([], "nvlink")
+
+
+@pytest.mark.parametrize(
+    ("result", "mode"),
+    [
+        pytest.param(made.phb(), 2, id="vgpu-without-links"),
+        pytest.param(made.h100(), 2, id="vgpus-with-links"),
+        pytest.param(made.a100_bridged_pairs(), 3, id="vgpu-host"),
+        pytest.param(made.rtx3090(), 4, id="vsga-host"),
+    ],
+)
+def test_virtual_gpus_have_no_class_and_an_info(result: Result, mode: int) -> None:
+    """What the hypervisor shows of them is not how they are joined."""
+    judgement = judge_health(made.every_gpu(result, virtualization=mode))
+    assert (codes(judgement), judgement.verdict) == (["virtual-gpu/info"], "pass")
+    assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "VirtualGpu")
+    assert "NVML" in only(judgement).message
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param(made.with_pair(made.h100(2), 0, 1, read=5, nvlink=5), id="p2p-refused-by-the-profile"),
+        pytest.param(made.without_links(made.h100(4), 2, count=9), id="fewer-links"),
+        pytest.param(made.with_pair(made.ncv4(), 0, 2, nvlink=0), id="far-ends-hidden"),
+        pytest.param(made.with_gpu(made.h100(2), 1, fabric=Fabric(state=2)), id="fabric-in-progress"),
+        pytest.param(tray(of_fabric(RACK, 1), of_fabric(RACK, 2)), id="two-cliques"),
+    ],
+)
+@pytest.mark.parametrize("mode", [2, 3])
+def test_what_a_hypervisor_shows_of_links_accuses_no_node(result: Result, mode: int) -> None:
+    """A vGPU may refuse P2P and hide links by design; nothing of it is remembered either."""
+    history = judge_health(made.h100(len(result.gpus))).history
+    judgement = judge_health(made.every_gpu(result, virtualization=mode), history=history)
+    assert codes(judgement) == ["virtual-gpu/info"]
+    assert {gpu.links.sum for gpu in judgement.history.gpus.values()} == {18}
+
+
+@pytest.mark.parametrize("mode", [0, 1, 99, Unavailable("NVML_ERROR_NOT_SUPPORTED")])
+@pytest.mark.parametrize(
+    ("result", "klass"),
+    [(made.phb(), "pcie"), (made.h100(), "nvlink"), (made.ncv4(), "nvlink-pairs"), (made.titan(), "nvlink")],
+)
+def test_whole_gpus_keep_what_links_and_p2p_show(result: Result, klass: str, mode: int | Unavailable) -> None:
+    """On bare metal, passed through to a virtual machine, and where the mode is not known."""
+    judgement = judge_health(made.every_gpu(result, virtualization=mode))
+    assert (codes(judgement), judgement.interconnect.klass) == ([], klass)

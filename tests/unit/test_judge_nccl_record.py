@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from nodegauge_judge import Answer, GpuIdentity, NodeFacts, Severity, Sharing, T
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Agreement, Measurement, NcclJudgement
-from support.disturbing import disturbed
 from support.nccl_results import GIB, codes
 
 HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="load", cells=[])
@@ -256,16 +254,6 @@ def test_the_record_alone_gives_the_same_judgement(result: Result) -> None:
     check(judge_nccl(result))
 
 
-@given(results, st.integers(0, 2**32), st.integers(1, 40), records, nodes)
-@fuzzed
-def test_every_document_is_judged(
-    result: Result, seed: int, times: int, previous: str, node: NodeFacts
-) -> None:
-    """Whatever decodes does not raise."""
-    judgement = judge_nccl(disturbed(result, seed=seed, times=times), previous=previous, node=node)
-    check(judgement, node=node)
-
-
 @given(outcomes(), records)
 @fuzzed
 def test_every_combination_of_outcomes_is_judged(result: Result, previous: str) -> None:
@@ -275,27 +263,6 @@ def test_every_combination_of_outcomes_is_judged(result: Result, previous: str) 
     hung = result.nccl is not None and any(arm.outcome == "hung" for arm in result.nccl.arms)
     if judgement.readable and not hung:
         assert judgement.answers["nccl-hang"] is not Answer.BAD
-
-
-@given(results, st.integers(0, 2**32), st.integers(1, 30))
-@fuzzed
-def test_a_record_with_edited_numbers_is_graded_or_refused(result: Result, seed: int, times: int) -> None:
-    """It is graded alike every time."""
-    measurement = Measurement.decode(judge_nccl(result).record)
-    if measurement is not None:
-        check(regrade(msgspec.json.encode(disturbed(measurement, seed=seed, times=times)).decode()))
-
-
-@given(outcomes())
-@quickly
-def test_missing_data_never_changes_a_verdict(result: Result) -> None:
-    """Without cells nothing is answered."""
-    if result.nccl is not None:
-        assert judge_nccl(nccl.changed(result, arms=[])).answers == {}
-        bare = [replace(arm, cells=[], outcome="failed") for arm in result.nccl.arms]
-        judgement = judge_nccl(nccl.changed(result, arms=bare))
-        assert (judgement.readable, judgement.busbw) == (False, {})
-        assert judgement.agreement is Agreement.UNSURE
 
 
 @given(st.floats(0.5, 899), st.floats(1.0, 2.0), st.sampled_from([nccl.h100, nccl.titan]))

@@ -63,29 +63,24 @@ def test_a_chips_own_tolerance_replaces_the_policys(
     assert codes(judge_health(node(volts(millivolts, low=low, high=high)))) == expected
 
 
+RAILS = [
+    *(
+        ("corsairpsu", "v_out +12v"),
+        ("acbel_fsg032", "vout1"),
+        ("ibm_cffps1", "vout1"),
+        ("bpa-rs600", "vout1"),
+    ),
+    *(("pfe1100", ""), ("asus_wmi_sensors", "+12V"), ("hp", "12V"), ("asusec", "+12V1")),
+]
+NO_RAILS = [
+    *(("corsairpsu", "v_in"), ("acbel_fsg032", "vin"), ("nct6775", ""), ("nct6798", "in1"), ("it8686", "")),
+    *(("adm1275", "vout1"), ("ina226", ""), ("dell", "12V PG"), ("asus", "3.12V"), ("asus", "112V")),
+    ("asus", "12VSB"),
+]
+
+
 @pytest.mark.parametrize(
-    ("chip", "label", "is_rail"),
-    [
-        ("corsairpsu", "v_out +12v", True),
-        ("acbel_fsg032", "vout1", True),
-        ("ibm_cffps1", "vout1", True),
-        ("bpa-rs600", "vout1", True),
-        ("pfe1100", "", True),
-        ("asus_wmi_sensors", "+12V", True),
-        ("hp", "12V", True),
-        ("asusec", "+12V1", True),
-        ("corsairpsu", "v_in", False),
-        ("acbel_fsg032", "vin", False),
-        ("nct6775", "", False),
-        ("nct6798", "in1", False),
-        ("it8686", "", False),
-        ("adm1275", "vout1", False),
-        ("ina226", "", False),
-        ("dell", "12V PG", False),
-        ("asus", "3.12V", False),
-        ("asus", "112V", False),
-        ("asus", "12VSB", False),
-    ],
+    ("chip", "label", "is_rail"), [(*one, True) for one in RAILS] + [(*one, False) for one in NO_RAILS]
 )
 def test_only_supply_outputs_and_12_volt_labels_are_rails(chip: str, label: str, is_rail: bool) -> None:
     """An output of a supply, or a label; a bare number of a mainboard chip is never taken for one."""

@@ -209,7 +209,7 @@ def test_a_long_row_is_counted_rather_low_than_high() -> None:
     """One every ten minutes for three days: about 144 are within a day, and few times are kept."""
     node = Node(XidRule(codes=(13,), severity=Severity.WARN, count=1))
     for up in range(600, 3 * DAY, 600):
-        judgement = node.came({(0, 13): at(up - 1)}, up=up)
+        judgement = node.judged(document({(0, 13): at(up - 1)}, up=up, gpus=1))
         count = judgement.findings[0].evidence["count"]
         assert isinstance(count, int)
         assert 0.8 * min(144, up // 600) <= count <= min(144, up // 600)
@@ -250,14 +250,6 @@ def test_without_rules_nothing_is_kept() -> None:
     assert node.came({(0, 94): at(50)}, up=100).history.xids
     node.rules = ()
     assert node.came({(0, 94): at(150)}, up=200).history.xids == {}
-
-
-@pytest.mark.parametrize(
-    "text", ['{"xids": "a 94 1"}', '{"xids": "a 94 "}', '{"xids": "a"}', '{"booted": -1}']
-)
-def test_an_edited_history_is_none(text: str) -> None:
-    """As with every other part of it."""
-    assert History.decode(text) is None
 
 
 def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:

@@ -15,7 +15,7 @@ from nodegauge_cli.__main__ import main
 from nodegauge_contract import Result as Document
 from nodegauge_contract import render_matrix
 from nodegauge_contract.pasted.document import PasteError, result
-from nodegauge_judge import judge_health
+from nodegauge_judge import Verdict, judge_health
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -212,8 +212,12 @@ def table(*rows: str, gpus: int = 2, command: str = "topo -m") -> str:
 
 
 NV4 = table("X NV4", "NV4 X")
+SYS = table("X SYS", "SYS X")
+NO_LINKS = NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS")
 P2P = {letter: table("X OK", "OK X", command=f"topo -p2p {letter}") for letter in "rwnap"}
 QUERY = read("pasted/q_gh200_healthy-idle.txt")
+THREE = table("X NV4 NV4", "NV4 X NV4", "NV4 NV4 X", gpus=3)
+BROKEN_XML = read("nvidia-smi-qx_rtx3060.xml").replace("</fan_speed>", "", 1)
 
 
 @pytest.mark.parametrize(
@@ -222,58 +226,34 @@ QUERY = read("pasted/q_gh200_healthy-idle.txt")
         (NV4 + P2P["r"], NVLINK, "from a pasted table: P2P and fabric not known"),
         (NV4 + P2P["r"] + P2P["w"] + P2P["n"], NVLINK, "from a pasted table: fabric not known"),
         (P2P["a"] + NV4 + P2P["p"], NVLINK, "P2P and fabric not known"),
-        (
-            NV4 + P2P["n"].replace("OK", "NS"),
-            None,
-            "P2P is refused between GPU 0 and GPU 1: NVLINK (NS: not supported)",
-        ),
+        (NV4 + P2P["n"].replace("OK", "NS"), None, "GPU 0 and GPU 1: NVLINK (NS: not supported)"),
         (
             NV4 + P2P["w"].replace("OK", "CNS"),
             None,
-            "P2P is refused between GPU 0 and GPU 1: WRITE (CNS: chipset",
+            "refused between GPU 0 and GPU 1: WRITE (CNS: chipset",
         ),
-        (
-            NV4 + P2P["r"].replace("OK", "U"),
-            None,
-            "P2P between GPU 0 and GPU 1: READ (U: unknown to the driver)",
-        ),
+        (NV4 + P2P["r"].replace("OK", "U"), None, "GPU 0 and GPU 1: READ (U: unknown to the driver)"),
         (NV4 + P2P["r"].replace("OK", "TNS").replace(" r\n", "\n"), None, "P2P between GPU 0 and GPU 1"),
-        (table("X SYS", "SYS X") + P2P["r"].replace("OK", "GNS"), PCIE, "no GPU of 2 has an active NVLink"),
-        (
-            table("X SYS", "SYS X") + P2P["n"],
-            None,
-            "P2P over NVLink is OK between GPU 0 and GPU 1, but no link",
-        ),
+        (SYS + P2P["r"].replace("OK", "GNS"), PCIE, "no GPU of 2 has an active NVLink"),
+        (SYS + P2P["n"], None, "P2P over NVLink is OK between GPU 0 and GPU 1, but no link"),
         (P2P["r"], None, "the paste has no table of `nvidia-smi topo -m`"),
         (NV4 + NV4, NVLINK, "both GPUs are joined"),
-        (NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS"), None, "hides NVLinks"),
-        (
-            table("X SYS", "SYS X") + "SYS = a\nPIX = b\n",
-            None,
-            "line 2: the table of `topo -mp` hides NVLinks",
-        ),
-        (NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS") + NV4, NVLINK, "both GPUs are joined"),
+        (NO_LINKS, None, "hides NVLinks"),
+        (SYS + "SYS = a\nPIX = b\n", None, "line 2: the table of `topo -mp` hides NVLinks"),
+        (NO_LINKS + NV4, NVLINK, "both GPUs are joined"),
         (table("X NV12", "NV1\n2 X"), None, "line 4: the table is cut: row GPU1 has 1 of 2 cells, then 2"),
+        (table("X NV12 NV8", "NV12 X NV9", "NV8 NV9 X", gpus=3), None, "neither NVSwitches nor direct links"),
         (
-            table("X NV12 NV8", "NV12 X NV9", "NV8 NV9 X", gpus=3),
+            table("X NV18 ...", "NV18 X ...").replace("GPU1\n", "GPU1 ... GPU7\n", 1),
             None,
-            "fit neither NVSwitches nor direct links",
+            "columns were",
         ),
-        (
-            table("X NV18 ...", "NV18 X ...", gpus=2).replace("GPU1\n", "GPU1 ... GPU7\n", 1),
-            None,
-            "columns were left out",
-        ),
-        (
-            table("X NV1 SYS", "NV1 X", "SYS").replace("GPU1\n", "GP\n", 1),
-            None,
-            "a row of GPU1, which the header lacks",
-        ),
+        (table("X NV1 SYS", "NV1 X", "SYS").replace("GPU1\n", "GP\n", 1), None, "which the header lacks"),
         (table("X SYS", "PHB X"), None, "line 4: GPU1 to GPU0 is PHB, but GPU0 to GPU1 is SYS"),
         (
             table("X SYS SYS", "SYS X SYS"),
             None,
-            "line 3: row GPU0 has more cells than the header has columns",
+            "line 3: row GPU0 has more cells than the header has",
         ),
         (table("SYS X", "X SYS"), None, "line 3: expected X, and only there, where row and column are GPU0"),
     ],
@@ -303,23 +283,11 @@ def test_readings_give_a_table_its_rate() -> None:
     ("text", "part"),
     [
         (NV4 + NV4.replace("NV4", "SYS"), "line 6: a table that differs from the one in line 2"),
-        (
-            table("X NV4 NV4", "NV4 X NV4", "NV4 NV4 X", gpus=3) + P2P["r"],
-            "line 7: this table has 2 GPUs, the table in line 2 has 3",
-        ),
+        (THREE + P2P["r"], "line 7: this table has 2 GPUs, the table in line 2 has 3"),
         (NV4 + QUERY, "line 2: this table has 2 GPUs, `nvidia-smi -q` has 1"),
-        (
-            QUERY + QUERY,
-            "GPU 00000000:dd:00.0 again, after line 8: judge outputs of different times or machines",
-        ),
-        (
-            QUERY + QUERY[QUERY.index("    Product Name") :],
-            "a second GPU without its line `GPU 00000000:3B:00.0` above it",
-        ),
-        (
-            read("nvidia-smi-qx_rtx3060.xml").replace("</fan_speed>", "", 1),
-            "line 317: not XML (mismatched tag",
-        ),
+        (QUERY + QUERY, "GPU 00000000:dd:00.0 again, after line 8: judge outputs of different times"),
+        (QUERY + QUERY[QUERY.index("    Product Name") :], "a second GPU without its line `GPU 00000000:3B"),
+        (BROKEN_XML, "line 317: not XML (mismatched tag"),
         ("nvidia-smi says no", "expected the table of `nvidia-smi topo -m` with its header `GPU0 GPU1 ...`"),
     ],
     ids=range(7),
@@ -373,3 +341,67 @@ MACHINES = {
 def test_the_matrix_that_nodegauge_prints_can_be_pasted(machine: Document) -> None:
     """It gives the class of the document that it shows."""
     assert class_of(render_matrix(machine)) == judge_health(machine).interconnect.klass
+
+
+HEADER = "| NVIDIA-SMI 550.90.07    Driver Version: 550.90.07    CUDA Version: 12.4     |\n"
+H100 = """\
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |
+| N/A   34C    P0             70W /  700W |       4MiB /  81559MiB |      0%      Default |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:43:00.0 Off |                    0 |
+| N/A   36C    P0             71W /  700W |       4MiB /  81559MiB |      0%      Default |
+"""
+DEAD = H100.replace("| N/A   36C    P0             71W /  700W", "|ERR!   ERR! ERR!           ERR! / ERR!")
+WINDOWS = """\
+|   0  NVIDIA GeForce RTX 3090      WDDM  |   00000000:01:00.0  On |                  N/A |
+|  0%   41C    P8             21W /  350W |     800MiB /  24576MiB |      2%      Default |
+|   1  NVIDIA GeForce RTX 3090      WDDM  |   00000000:02:00.0 Off |                  N/A |
+|ERR!   39C    P8             19W /  350W |      10MiB /  24576MiB |      0%      Default |
+"""
+TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-51\nGPU1\tNV18\t X \t0-51\n"
+LIST = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n"
+
+
+def codes(document: Document) -> set[str]:
+    """Codes of fail and warn."""
+    return {finding.code for finding in judge_health(document).findings if finding.severity != "info"}
+
+
+@pytest.mark.parametrize("text", [H100, HEADER + H100, WINDOWS, HEADER + H100 + LIST])
+def test_the_table_alone_never_says_that_a_gpu_is_healthy(text: str) -> None:
+    """A fan that cannot be read is no fault of the GPU."""
+    document = result(text)
+    assert [gpu.index for gpu in document.gpus] == [0, 1]
+    assert judge_health(document).verdict is Verdict.UNKNOWN
+    assert codes(document) == {"paste-without-health"}
+
+
+@pytest.mark.parametrize("text", [DEAD, HEADER + DEAD, "> " + DEAD.replace("\n", "\n> "), DEAD + LIST])
+def test_a_gpu_whose_temperature_is_err_could_not_be_read(text: str) -> None:
+    """Its sibling stays readable, and `-L` does not hide the error."""
+    document = result(text)
+    assert [gpu.error is not None for gpu in document.gpus] == [False, True]
+    assert "gpu-unreadable" in codes(document)
+
+
+def test_power_that_shows_err_is_unknown_and_nothing_worse() -> None:
+    """Azure's diagnostics call this transient; and GPU 0 is missing from the recording."""
+    document = result((FIXTURES / "pasted/smi_v100_power-err.txt").read_text())
+    assert (document.gpus[0].temperature.gpu, document.gpus[0].power.enforced_limit_mw) == (29, 250_000)
+    assert document.gpus[0].error is None
+    assert codes(document) == {"paste-incomplete"}
+
+
+def test_a_matrix_beside_the_table_gets_class_and_rate() -> None:
+    """The table names the model, the driver and CUDA."""
+    document = result(HEADER + H100 + TOPOLOGY)
+    interconnect = judge_health(document).interconnect
+    assert (interconnect.klass, interconnect.nvlink_gbps) == ("nvlink", 450)
+    assert (document.system.driver, document.system.cuda) == ("550.90.07", 12040)
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_table_without_one_of_its_gpus_beside_a_matrix_names_no_model(missing: int) -> None:
+    """The numbers of GPUs differ, so that their names belong to nobody."""
+    lines = H100.splitlines(keepends=True)
+    document = result("".join(lines[:missing] + lines[missing + 2 :]) + TOPOLOGY)
+    assert judge_health(document).interconnect.nvlink_gbps is None

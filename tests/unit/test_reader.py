@@ -1,11 +1,13 @@
-"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets."""
+"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets, its process."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import re
-import time
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,13 +16,17 @@ from typing import Any
 import pytest
 import trustme
 
+from fleet.load import bmc
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.kube.client import APPLY
 from nodegauge_operator.kube.errors import Forbidden, Unavailable, Unreachable
 from nodegauge_operator.reader import poller
 from nodegauge_operator.reader.outcome import Reason, reason_of
 from nodegauge_operator.reader.poller import pause_after
+from nodegauge_operator.reader.settings import parse
+from nodegauge_operator.settings import SettingsError
 from support.reading import Rig, reader
+from support.virtual_time import in_virtual_time
 from testbed.hardware import ipmibmc
 from testbed.hardware.bmc import PASSWORD, USER, Behaviour, Bmc, serving, tree
 from testbed.hardware.ipmimachine import server
@@ -54,6 +60,7 @@ async def read_both(rig: Rig, good: Bmc, bad: Bmc, **fields: Any) -> None:
     await rig.until(lambda: rig.status("gpu-2").get("triedAt"))
 
 
+@in_virtual_time
 async def test_a_reading_becomes_the_node_s_object(authority: trustme.CA, folder: Path) -> None:
     """Owned by the node, labelled, counted, with what `kubectl get` shows; the document is the contract's."""
     async with two_bmcs(authority) as (good, other), reader(folder) as rig:
@@ -69,6 +76,7 @@ async def test_a_reading_becomes_the_node_s_object(authority: trustme.CA, folder
     assert (parsed.status.problem, parsed.status.read_at) == ("", parsed.status.tried_at)
 
 
+@in_virtual_time
 async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
     """Its object says by what; a wrong password and a closed port are named as for Redfish."""
     login = {"username": ipmibmc.USER, "password": ipmibmc.PASSWORD}
@@ -104,6 +112,7 @@ async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
+@in_virtual_time
 async def test_a_bad_bmc_delays_and_hides_nothing(
     behaviour: Any, fields: Any, reason: Reason, authority: trustme.CA, folder: Path, caplog: Any
 ) -> None:
@@ -125,6 +134,7 @@ async def test_a_bad_bmc_delays_and_hides_nothing(
     assert PASSWORD not in caplog.text + shown + str(rig.objects) + repr(rig.poller._tasks)
 
 
+@in_virtual_time
 async def test_hanging_bmcs_leave_slots_for_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty of them and eight slots: those that failed once wait for slots of their own, for ever here."""
     async with reader(folder) as rig:
@@ -149,6 +159,7 @@ async def test_hanging_bmcs_leave_slots_for_the_others(folder: Path, monkeypatch
         await rig.until(lambda: all(rig.status(f"gpu-{i}").get("problem") for i in range(20)))
 
 
+@in_virtual_time
 async def test_a_failed_try_keeps_the_last_reading(authority: trustme.CA, folder: Path) -> None:
     """And the next one that works goes on counting and takes the problem away."""
     async with two_bmcs(authority) as (good, _), reader(folder) as rig:
@@ -165,11 +176,12 @@ async def test_a_failed_try_keeps_the_last_reading(authority: trustme.CA, folder
         assert rig.status("gpu-1")["number"] > failed["number"]
 
 
+@in_virtual_time
 async def test_a_new_reader_counts_on(authority: trustme.CA, folder: Path) -> None:
     """The number is in the object; a reader that starts anew does not begin at 1."""
     async with two_bmcs(authority) as (good, _), reader(folder, interval=60) as rig:
         rig.objects["gpu-1"] = {"metadata": {"name": "gpu-1", "uid": "o"}, "status": {"number": 41}}
-        rig.poller._pace = poller.Pace(interval=0.05, deadline=5, concurrency=1)
+        rig.poller._pace = poller.Pace(interval=1.0, deadline=5, concurrency=1)
         rig.file("gpu-1", url=good.url, **LOGIN)
         await rig.look()
         await rig.until(lambda: rig.status("gpu-1").get("readAt"))
@@ -177,6 +189,7 @@ async def test_a_new_reader_counts_on(authority: trustme.CA, folder: Path) -> No
         assert written[0] == 42
 
 
+@in_virtual_time
 async def test_a_rotated_password_is_used_at_once(authority: trustme.CA, folder: Path) -> None:
     """A BMC that was refused does not wait once its file changed, and is never read twice at a time."""
     async with two_bmcs(authority) as (good, _), reader(folder, interval=2.0) as rig:
@@ -190,6 +203,7 @@ async def test_a_rotated_password_is_used_at_once(authority: trustme.CA, folder:
 
 
 @pytest.mark.parametrize("gone", ["node", "file"])
+@in_virtual_time
 async def test_what_leaves_is_deleted_and_read_no_more(
     gone: str, authority: trustme.CA, folder: Path
 ) -> None:
@@ -214,6 +228,7 @@ async def test_what_leaves_is_deleted_and_read_no_more(
 
 
 @pytest.mark.parametrize("error", [Unavailable("429"), Unreachable("refused"), Forbidden("no")])
+@in_virtual_time
 async def test_an_api_server_that_is_away_stops_no_reading(
     error: Any, authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +246,7 @@ async def test_an_api_server_that_is_away_stops_no_reading(
         await rig.until(lambda: rig.status("gpu-1")["number"] > number)
 
 
+@in_virtual_time
 async def test_a_reading_waits_for_the_api_server(authority: trustme.CA, folder: Path) -> None:
     """It is written once the API server is back; the BMC is not asked again for it."""
     async with two_bmcs(authority) as (good, _), reader(folder, interval=10.0) as rig:
@@ -245,6 +261,7 @@ async def test_a_reading_waits_for_the_api_server(authority: trustme.CA, folder:
         assert len(good.asked) == asked
 
 
+@in_virtual_time
 async def test_it_stops_within_seconds_in_the_middle_of_reading(
     authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,13 +277,15 @@ async def test_it_stops_within_seconds_in_the_middle_of_reading(
         bad.behaviour.hang.add("/redfish/v1/Chassis")
         await rig.look()
         await rig.until(lambda: good.tokens and bad.tokens and len(bad.asked) > 2)
-        started, tasks = time.monotonic(), [task for _, task in rig.poller._tasks.values()]
+        loop, tasks = asyncio.get_running_loop(), [task for _, task in rig.poller._tasks.values()]
+        started = loop.time()
         await rig.poller.stop()
         assert [task.done() for task in tasks] == [True, True]
-        assert time.monotonic() - started < 60, "it waited for an answer"
+        assert loop.time() - started < 60, "it waited for an answer"
         assert len(good.ended) == 1
 
 
+@in_virtual_time
 async def test_a_defect_of_the_reader_costs_one_bmc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that the code cannot handle: the object says so, and the task goes on."""
     async with reader(folder) as rig:
@@ -297,3 +316,32 @@ def test_the_pause_doubles_to_half_an_hour_and_never_falls_below_the_interval() 
 def test_an_unknown_problem_has_a_reason() -> None:
     """So that a new message is counted."""
     assert reason_of("something new") is Reason.ANSWER
+
+
+def test_a_round_over_every_recorded_tree(capfd: pytest.CaptureFixture[str]) -> None:
+    """The load test with twelve BMCs: all are read over TLS and written, and SIGTERM ends it well."""
+    arguments = argparse.Namespace(bmcs=12, latency=0.0, concurrency=8, interval=10.0, limit=60.0)
+    code = asyncio.run(bmc.main(arguments))
+    output = capfd.readouterr()
+    assert code == 0, output
+    assert "12 of 12 BMCs read" in output.out
+    assert "of the load test" not in output.err, "the password"
+
+
+def test_its_memory_is_its_own() -> None:
+    """No core dump, and only root may look into it (prctl(2), PR_GET_DUMPABLE)."""
+    code = (
+        "import ctypes, resource; from nodegauge_operator.reader.__main__ import keep_memory_private; "
+        "keep_memory_private(); "
+        "print(resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(0, 0) 0"
+
+
+def test_wrong_settings_are_listed_together() -> None:
+    """Each with what to set."""
+    with pytest.raises(SettingsError) as caught:
+        parse({"NODEGAUGE_BMC_INTERVAL": "1s", "NODEGAUGE_BMC_CONCURRENCY": "many"})
+    for name in ("NODEGAUGE_BMC_INVENTORY", "NODEGAUGE_BMC_INTERVAL", "NODEGAUGE_BMC_CONCURRENCY"):
+        assert name in str(caught.value)

@@ -23,19 +23,10 @@ H100, TWO, FOUR, RACK = "h100-sxm-8", "hgx-a100-4", "l40s-4", "gb200-4"
 FAULTS: list[tuple[str, str, int, set[str], Psu | None]] = [
     (H100, "supply-failed", 0, {"supply-failed"}, Psu.REDUNDANCY_LOST),
     (TWO, "supply-failed", 0, {"supply-failed", "redundancy-lost"}, Psu.REDUNDANCY_LOST),
-    (FOUR, "supply-failed", 0, {"supply-failed"}, Psu.REDUNDANCY_LOST),
-    (H100, "supply-input-lost", 0, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
     (TWO, "supply-input-lost", 100, {"supply-no-input", "redundancy-lost"}, Psu.REDUNDANCY_LOST),
-    (FOUR, "supply-input-lost", 0, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
     (TWO, "supply-removed", 0, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
-    (H100, "supply-removed", 0, set(), Psu.OK),
-    (H100, "weak-supply", 0, set(), Psu.OK),
     (H100, "weak-supply", 100, {"chassis-rail"}, Psu.FAULT),
-    (H100, "chassis-fan-stopped", 0, {"fan-failed"}, Psu.OK),
-    (TWO, "chassis-fan-stopped", 100, {"fan-failed"}, Psu.OK),
     (FOUR, "chassis-fan-stopped", 0, {"fan-failed"}, Psu.OK),
-    (H100, "inlet-hot", 0, {"inlet-hot"}, Psu.OK),
-    (TWO, "inlet-hot", 0, {"inlet-hot"}, Psu.OK),
     (FOUR, "inlet-hot", 0, {"inlet-hot"}, Psu.OK),
     (RACK, "inlet-hot", 0, {"inlet-hot"}, None),
     (RACK, "leak", 0, {"leak"}, None),
@@ -58,14 +49,11 @@ def codes(judgement: ChassisJudgement) -> set[str]:
     return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
 
 
-@pytest.mark.parametrize("load", [0, 100])
 @pytest.mark.parametrize("profile", WITH_BMC)
-async def test_a_healthy_machine_has_no_finding(
-    profile: str, load: int, authority: trustme.CA, tmp_path: Path
-) -> None:
-    """Idle and at full load; every supply, fan and GPU is read, and nothing is missing."""
+async def test_a_healthy_machine_has_no_finding(profile: str, authority: trustme.CA, tmp_path: Path) -> None:
+    """At full load (idle: after a fault was healed); every part is read, and nothing is missing."""
     hardware = plug(profile, tmp_path / "machine")
-    hardware.load(load)
+    hardware.load(100)
     chassis = hardware.profile.chassis
     assert chassis is not None
     reading = await reading_of(hardware, authority, tmp_path)

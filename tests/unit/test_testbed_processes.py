@@ -1,5 +1,5 @@
-"""Processes of the testbed: an interrupted start leaves none, a forked probe ends as a started one, and a wait
-that fails says what it saw."""
+"""Processes of the testbed: an interrupted start leaves none, a forked probe ends as a started one, and a
+wait that fails says what it saw."""
 
 from __future__ import annotations
 

@@ -1,14 +1,35 @@
-"""Communication of DDP and ZeRO: volume by scheme, time by curve, and a published case."""
+"""Communication of DDP and ZeRO: volume and time, and `nodegauge zero`: its sources, text and JSON."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
-from nodegauge_contract import Collective
+from nodegauge_cli import zero as command
+from nodegauge_cli.__main__ import main
+from nodegauge_contract import Arm, ArmName, Cell, Collective, Gpu, NcclResult, encode
+from nodegauge_contract import Result as Document
+from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.expectations import Expectations, is_model
+from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.zero import Bandwidths, Cost, Curve, Job, Scheme, costs
+from nodegauge_operator import names
+from nodegauge_operator.api.report import (
+    BandwidthStatus,
+    GpusStatus,
+    InterconnectStatus,
+    ProbeStatus,
+    Report,
+    ReportStatus,
+)
 
 GIB = 2**30
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
@@ -19,12 +40,12 @@ def curve(of: Collective, *points: tuple[int, float]) -> Curve:
     return Curve(collective=of, points=points, ranks=8)
 
 
-def flat(of: Collective, gbps: float) -> Curve:
+def level(of: Collective, gbps: float) -> Curve:
     """The same bandwidth whatever the size."""
     return curve(of, (GIB, gbps))
 
 
-ALL = Bandwidths(curves=(flat(AR, 480.0), flat(AG, 360.0), flat(RS, 240.0)), nvls=True)
+ALL = Bandwidths(curves=(level(AR, 480.0), level(AG, 360.0), level(RS, 240.0)), nvls=True)
 
 
 def by_scheme(job: Job, bandwidths: Bandwidths = ALL) -> dict[Scheme, Cost]:
@@ -88,17 +109,17 @@ def test_all_reduce_with_nvls_is_no_substitute() -> None:
     """ZeRO is then unknown; an all_reduce that is a ring is a substitute, and named as one."""
     job = Job(params=4e9)
     for nvls in (True, None):
-        fast = by_scheme(job, Bandwidths(curves=(flat(AR, 480.0),), nvls=nvls))
+        fast = by_scheme(job, Bandwidths(curves=(level(AR, 480.0),), nvls=nvls))
         assert fast[Scheme.DDP].seconds is not None
         assert (fast[Scheme.ZERO_3].seconds, fast[Scheme.ZERO_3].lost_without_p2p) == (None, None)
-    ring = by_scheme(job, Bandwidths(curves=(flat(AR, 230.0),), nvls=False))
+    ring = by_scheme(job, Bandwidths(curves=(level(AR, 230.0),), nvls=False))
     assert ring[Scheme.ZERO_3].seconds == pytest.approx(21 / 230)
     assert ring[Scheme.ZERO_3].substitutes == ("all_gather as all_reduce", "reduce_scatter as all_reduce")
 
 
 def test_with_p2p_disabled_every_collective_is_a_ring() -> None:
     """NVLS never runs there, so one bandwidth is enough."""
-    bandwidths = Bandwidths(curves=ALL.curves, p2p_off=(flat(AR, 9.0),), nvls=True)
+    bandwidths = Bandwidths(curves=ALL.curves, p2p_off=(level(AR, 9.0),), nvls=True)
     lost = by_scheme(Job(params=4e9), bandwidths)[Scheme.ZERO_3].lost_without_p2p
     assert lost == pytest.approx(21 / 9 - (14 / 360 + 7 / 240))
 
@@ -133,9 +154,213 @@ def test_a_larger_call_never_takes_less_time(low: int, high: int) -> None:
     assert low / line.at(low) <= high / line.at(high) * (1 + 1e-9)
 
 
-@given(index=st.sampled_from([0, 1, 2, 3]))
-def test_a_curve_goes_through_its_points(index: int) -> None:
-    """A measured size has its measured bandwidth."""
-    line = curve(AR, (8, 0.0002), (65536, 1.6), (2**26, 200.0), (GIB, 230.0))
-    size, gbps = line.points[index]
-    assert line.at(size) == pytest.approx(gbps)
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SEVEN = ("--params", "7e9")
+
+
+def zero(*arguments: str | Path, stdin: str | None = None) -> Result:
+    """The command's outcome in this process."""
+    return CliRunner().invoke(main, ["zero", *map(str, arguments)], input=stdin)
+
+
+def flat(outcome: Result) -> str:
+    """Its output on one line."""
+    return " ".join(outcome.output.split())
+
+
+def report(
+    name: str, *, product: str = "NVIDIA H100 80GB HBM3", gather: int | None = 360, klass: str = "nvlink"
+) -> Report:
+    """A node with eight GPUs and what the NCCL probe measured."""
+    bandwidth = BandwidthStatus(
+        all_reduce=480, all_gather=gather, reduce_scatter=gather, p2p_off=9.5, gpus=8, of=8
+    )
+    status = ReportStatus(
+        gpus=GpusStatus(count=8, product=product),
+        interconnect=InterconnectStatus(klass=klass, reason="NvlinkRing" if klass else "P2pRefused"),
+        bandwidth=bandwidth if gather else BandwidthStatus(),
+    )
+    return Report(name=name, uid=f"uid-{name}", resource_version="1", node_uid="n", status=status)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
+    """The reports of the cluster; fill it."""
+    reports: list[Report] = []
+
+    class Nothing:
+        async def close(self) -> None:
+            pass
+
+    async def connect(**_: Any) -> Nothing:
+        return Nothing()
+
+    async def each(_: Any) -> AsyncIterator[Report]:
+        for one in reports:
+            yield one
+
+    async def get(_: Any, name: str) -> Report | None:
+        return next((one for one in reports if one.name == name), None)
+
+    monkeypatch.setattr("nodegauge_operator.kube.client.connect", connect)
+    monkeypatch.setattr("nodegauge_operator.kube.reports.each", each)
+    monkeypatch.setattr("nodegauge_operator.kube.reports.get", get)
+    return reports
+
+
+@pytest.fixture
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No API server answers."""
+
+    def no_answer(_: str | None) -> list[Report]:
+        raise command.NoCluster("no access to a cluster")
+
+    monkeypatch.setattr(command, "_reports", no_answer)
+
+
+def test_nodes_of_one_class_are_one_block(cluster: list[Report]) -> None:
+    """Same GPUs, count and interconnect: the block shows medians, the spread and the nodes."""
+    cluster += [report("b", gather=340), report("a", gather=360), report("c", gather=350)]
+    cluster.append(report("d", klass=""))
+    cluster.append(report("e", product="NVIDIA L4", gather=None, klass="pcie"))
+    output = flat(zero(*SEVEN))
+    assert "8x NVIDIA H100 80GB HBM3, nvlink [measured, 3 of 3 nodes]" in output
+    assert "all_gather 350, reduce_scatter 350, all_reduce with P2P off 9.5 GB/s" in output
+    assert "Medians. The nodes reach all_gather 340 to 360, reduce_scatter 340 to 360 GB/s." in output
+    assert "Nodes: a, b, c." in output
+    assert "8x NVIDIA H100 80GB HBM3, unknown interconnect (P2pRefused) [measured]" in output
+    assert "8x NVIDIA L4, pcie [not measured] Not measured yet: e." in output
+
+
+def test_one_node_can_be_chosen(cluster: list[Report]) -> None:
+    """Its own bandwidths; a node without a report is an error."""
+    cluster += [report("a", gather=360), report("b", gather=300)]
+    assert "b: 8x NVIDIA H100 80GB HBM3, nvlink [measured] busbw: all_reduce 480, all_gather 300" in flat(
+        zero(*SEVEN, "--node", "b")
+    )
+    outcome = zero(*SEVEN, "--node", "z")
+    assert (outcome.exit_code, "node z has no NodeReport" in outcome.output) == (1, True)
+
+
+def test_a_report_with_a_record_has_a_curve(cluster: list[Report]) -> None:
+    """The record has sizes and algorithms, which labels lack."""
+    cells = [
+        Cell(collective="all_gather", bytes=size, us=us, algorithm="RING")
+        for size, us in ((65536, 40.0), (2**30, 2700.0))
+    ]
+    nccl = NcclResult(engine="nccl4py", ranks=8, arms=[Arm(name=ArmName.DEFAULT, cells=cells)])
+    measurement = measure(Document(probe="nccl", nccl=nccl), history=History(), environment={})
+    body = report("a", gather=348)
+    probes = [ProbeStatus(name=names.PROBE_NCCL, history=measurement.encode())]
+    status = to_builtins(body.status) | {"probes": to_builtins(probes)}
+    document = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.REPORT_KIND,
+        "metadata": {"name": "a", "uid": "u"},
+        "status": status,
+    }
+    outcome = zero(
+        *SEVEN, "--report", "-", "--format", "json", "--bucket", "64KiB", stdin=json.dumps(document)
+    )
+    [machine] = json.loads(outcome.output)["machines"]
+    [points] = [curve["points"] for curve in machine["bandwidths"]["curves"]]
+    assert [size for size, _ in points] == [65536, 2**30]
+    assert machine["costs"][3]["seconds"] > 10 * 36.75e9 / 348e9
+
+
+def test_without_a_cluster_published_bandwidths_are_used(no_cluster: None) -> None:
+    """The output says so, with their sources and the reason."""
+    output = flat(zero(*SEVEN))
+    assert "No cluster was read: no access to a cluster" in output
+    assert "These are published bandwidths of other machines. Nothing was measured here." in output
+    assert "8x H200 [published] busbw: all_reduce 482 (NVLS), all_gather 361, reduce_scatter 363" in output
+    assert "stas00/ml-engineering" in output
+
+
+def test_a_cluster_without_reports_uses_published_bandwidths(cluster: list[Report]) -> None:
+    """The output says so."""
+    output = flat(zero(*SEVEN))
+    assert "The cluster has no NodeReport with GPUs yet. These are published" in output
+
+
+def test_a_log_of_nccl_tests_is_enough() -> None:
+    """all_reduce of A100 is a ring, so the other collectives use it too."""
+    output = flat(zero(*SEVEN, "--report", FIXTURES / "nccl-tests_allreduce_superbench.log"))
+    assert "8x A100-SXM4-40GB [measured by nccl-tests] busbw: all_reduce 235 GB/s" in output
+    assert "all_gather as all_reduce, reduce_scatter as all_reduce" in output
+
+
+def test_numbers_on_the_command_line_are_used() -> None:
+    """Size, volumes, times, and what disabling P2P adds."""
+    output = flat(
+        zero("--params", "124.44e6", "--bytes", "4", "--gpus", "2", "--busbw", "40", "--p2p-off", "4")
+    )
+    assert "124.4 M parameters x 4 bytes = 498 MB, 2 GPUs of one node" in output
+    assert "DDP AR 498 MB 12.4 ms 0 .. 12.4 ms +112 ms" in output
+    assert "ZeRO-1, -2 RS + AG 498 MB 12.4 ms 0 .. 12.4 ms +112 ms" in output
+    assert "ZeRO-3 2x AG + RS 747 MB 18.7 ms 0 .. 18.7 ms +168 ms" in output
+
+
+def test_the_compute_time_gives_shares_of_the_step() -> None:
+    """From full overlap to none; micro-batches make ZeRO-1 and ZeRO-2 differ."""
+    outcome = zero(*SEVEN, "--busbw", "350", "--compute", "0.1", "--micro-batches", "2")
+    assert "ZeRO-3 4x AG + 2x RS 73.5 GB 210 ms 143 .. 210 ms 59 .. 68" in flat(outcome)
+    assert "ZeRO-1 RS + AG" in flat(outcome)
+    assert "ZeRO-2 2x RS + AG" in flat(outcome)
+
+
+def test_another_number_of_gpus_is_marked(cluster: list[Report]) -> None:
+    """Fewer is an estimate; more than the node has is not computed."""
+    cluster.append(report("a"))
+    assert "Measured with 8 GPUs, computed for 4" in flat(zero(*SEVEN, "--gpus", "4"))
+    output = flat(zero(*SEVEN, "--gpus", "16"))
+    assert "16 ranks need several nodes" in output
+    assert "DDP" not in output
+
+
+def test_json_has_the_same_numbers(cluster: list[Report]) -> None:
+    """Seconds, unrounded."""
+    cluster.append(report("a"))
+    document = json.loads(zero(*SEVEN, "--format", "json").output)
+    [machine] = document["machines"]
+    ddp, *_, zero_3 = machine["costs"]
+    assert document["job"]["bytes"] == 14e9
+    assert (ddp["scheme"], zero_3["scheme"]) == ("DDP", "ZeRO-3")
+    assert zero_3["seconds"] == pytest.approx(3 * 12.25 / 360)
+    assert zero_3["lost_without_p2p"] == pytest.approx(3 * 12.25 / 9.5 - 3 * 12.25 / 360)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ((), "Missing option '--params'"),
+        (("--params", "0"), "--params"),
+        ((*SEVEN, "--busbw", "fast"), "expected GB/s, or NAME=GB/s"),
+        ((*SEVEN, "--busbw", "all_together=3"), "one of all_reduce, all_gather, reduce_scatter"),
+        ((*SEVEN, "--busbw", "nan"), "expected GB/s"),
+        ((*SEVEN, "--busbw", "40", "--bucket", "much"), "expected bytes, for example 25MiB"),
+        ((*SEVEN, "--p2p-off", "4"), "--p2p-off requires --busbw"),
+        ((*SEVEN, "--busbw", "4", "--reference"), "only one of --node, --report, --busbw and --reference"),
+    ],
+)
+def test_invalid_options_are_refused(arguments: Sequence[str], part: str) -> None:
+    """Exit code 2, and what was expected."""
+    outcome = zero(*arguments)
+    assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
+
+
+def test_a_result_without_an_nccl_run_is_refused() -> None:
+    """A skipped run shows its reason."""
+    health = encode(Document(probe="health")).decode()
+    assert "contains no NCCL run" in zero(*SEVEN, "--report", "-", stdin=health).output
+    skipped = NcclResult(engine="nccl4py", skipped="busy", message="GPU 0 is in use")
+    document = Document(probe="nccl", nccl=skipped, gpus=[Gpu(index=0, name="X")])
+    output = zero(*SEVEN, "--report", "-", stdin=encode(document).decode()).output
+    assert "Nothing was measured: GPU 0 is in use." in output
+
+
+def test_the_output_fits_80_columns(cluster: list[Report]) -> None:
+    """With long names and every column."""
+    cluster += [report("a"), report("a-node-with-a-very-long-name.example.com", gather=300)]
+    for output in (zero(*SEVEN, "--compute", "0.2").output, zero(*SEVEN, "--reference").output):
+        assert max(map(len, output.splitlines())) <= 80, output

@@ -11,7 +11,6 @@ import asyncio
 import hmac
 import os
 import struct
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -191,13 +190,14 @@ class Session:
 
     async def _exchange(self, send: Callable[[], None], take: Callable[[bytes], _T]) -> _T:
         """Send until something arrives that `take` takes; `NoAnswer` after the access's timeout."""
-        deadline = time.monotonic() + self._access.timeout
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._access.timeout
         wait = FIRST_RESEND
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - clock()) > 0:
             send()
-            resend = time.monotonic() + min(wait, left)
+            resend = clock() + min(wait, left)
             wait *= 2
-            while (left := resend - time.monotonic()) > 0:
+            while (left := resend - clock()) > 0:
                 try:
                     async with asyncio.timeout(left):
                         packet = await self._socket.arrived.get()
