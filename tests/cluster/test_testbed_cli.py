@@ -153,9 +153,9 @@ def test_a_shell_gets_programs_and_kubeconfig(
     kubectl.write_text('#!/bin/sh\necho "kubectl with $KUBECONFIG"\n')
     kubectl.chmod(0o755)
     monkeypatch.setattr("testbed.cli.build_kubectl", lambda _: kubectl)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     script = 'eval "$1"; kubectl; helm list --all-namespaces --short; helm version --short'
-    done = subprocess.run(["sh", "-c", script, "sh", running("env")], capture_output=True, text=True)
+    done = subprocess.run(["/bin/sh", "-c", script, "sh", running("env")], capture_output=True, text=True)
     holder = daemon.holder(running.directory)
     assert holder is not None
     assert done.stderr == ""

@@ -213,7 +213,11 @@ def env(options: Options) -> None:
     kubeconfig = _running(options).kubeconfig
     programs = options.dir / "bin"
     programs.mkdir(exist_ok=True)
-    for name, find in (("helm", lambda: find_or_build(_say).helm), ("kubectl", lambda: build_kubectl(_say))):
+    wanted: dict[str, Callable[[], Path]] = {
+        "helm": lambda: find_or_build(_say).helm,
+        "kubectl": lambda: build_kubectl(_say),
+    }
+    for name, find in wanted.items():
         if shutil.which(name) is None:  # one that is there serves as well, and building takes time
             (programs / name).unlink(missing_ok=True)
             (programs / name).symlink_to(find())
