@@ -13,7 +13,9 @@ from nodegauge_contract.wire.codec import PREFIX, NotAResult, decode, encode_mes
 @pytest.mark.parametrize("position", [0, -1], ids=["checksum", "numbers"])
 def test_one_changed_byte_is_found(position: int) -> None:
     """In the checksum, and in the numbers behind the deflated text, whose every value would decode."""
-    packet = bytearray(base64.b85decode(encode_message(made.instrumented(made.h100())).removeprefix(PREFIX)))
+    message = encode_message(made.instrumented(made.h100()))
+    assert message.startswith(PREFIX)
+    packet = bytearray(base64.b85decode(message.removeprefix(PREFIX)))
     packet[position] ^= 1
     with pytest.raises(NotAResult, match="checksum does not match"):
         decode(PREFIX + base64.b85encode(packet).decode())
