@@ -60,7 +60,7 @@ def nearest(source: Path) -> tuple[str, ...]:
     while border:
         border = set().union(*(importers()[name] for name in border)) - steps.keys()
         steps |= dict.fromkeys(border, max(steps.values()) + 1)
-    words = [word.rstrip("s") for word in source.stem.split("_")]
+    parts = [word.rstrip("s") for word in source.stem.split("_")]
     ways: dict[Path, tuple[int, int, bool, str]] = {}
     for folder in (ROOT / "tests/unit", ROOT / "tests/probes"):
         for path in folder.rglob("test_*.py"):
@@ -69,6 +69,6 @@ def nearest(source: Path) -> tuple[str, ...]:
             ]
             way = [steps[name] for file in (path, *helpers) if (name := module_of(file)) in steps]
             if way:
-                foreign = sum(word not in path.stem for word in words)
+                foreign = sum(word not in path.stem for word in parts)
                 ways[path] = (foreign, way[0], folder.name == "probes", path.name)
     return tuple(path.relative_to(ROOT).as_posix() for path in sorted(ways, key=ways.__getitem__))

@@ -23,10 +23,10 @@ def patched(path: Path, new: str) -> bool:
     pairs = list(_differing(before, after))
     if not pairs or None in pairs:
         return False
-    found = [(loaded().get((str(path), old), []), code) for old, code in filter(None, pairs)]
-    if not all(functions for functions, _ in found):
+    changes = [(loaded().get((str(path), old), []), code) for old, code in filter(None, pairs)]
+    if not all(functions for functions, _ in changes):
         return False
-    for functions, code in found:
+    for functions, code in changes:
         for function in functions:
             function.__code__ = code
     return True
