@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from nodegauge_operator.kube.errors import (
     Unavailable,
     Unreachable,
 )
+from nodegauge_operator.kube.outage import Outage
 from nodegauge_operator.kube.workloads import missing_crds
 
 PATH = "/api/v1/nodes"
@@ -39,16 +42,20 @@ class Server:
         self.bodies: list[str] = []
         self.answers: list[web.StreamResponse | None] = []
         """Next answers; None for silence, and when there is none left an empty object."""
+        self.while_asked: Callable[[], None] = lambda: None
+        """Called between a request and its answer."""
+        self.over = asyncio.Event()
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One request."""
         self.asked.append(request)
         self.bodies.append(await request.text())
+        self.while_asked()
         answer = self.answers.pop(0) if self.answers else web.json_response({})
         if answer is None:
-            await asyncio.sleep(60)
-            raise AssertionError
+            await self.over.wait()
+            return web.Response(status=500)
         return answer
 
 
@@ -63,6 +70,7 @@ async def server() -> AsyncIterator[Server]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server.port = runner.addresses[0][1]
     yield server
+    server.over.set()
     await runner.cleanup()
 
 
@@ -179,20 +187,6 @@ async def test_a_list_without_items_is_no_list(server: Server, client: Client, b
         _ = [page async for page in client.pages(PATH)]
 
 
-async def test_an_empty_list_is_one(server: Server, client: Client) -> None:
-    """Go writes an empty slice as [] or null."""
-    for items in ([], None):
-        server.answers = [web.json_response({"kind": "NodeList", "metadata": {}, "items": items})]
-        assert len([page async for page in client.pages(PATH)]) == 1
-
-
-async def test_an_error_without_json_is_still_an_error(server: Server, client: Client) -> None:
-    """A load balancer answers in HTML."""
-    server.answers = [web.Response(text="<html>Bad Gateway</html>", status=502)]
-    with pytest.raises(Unavailable, match="Bad Gateway"):
-        await client.call("GET", PATH)
-
-
 async def test_silence_and_a_closed_door_are_no_answer(server: Server, tmp_path: Path, token: Path) -> None:
     """Timeouts and refused connections: Unavailable, status 0; only the latter may have cut watches too."""
     client = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
@@ -301,13 +295,6 @@ async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | 
         await connect(environ={"KUBECONFIG": str(path)})
 
 
-async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None:
-    """A name is data."""
-    server.answers = [web.json_response({"metadata": {"name": "x"}})]
-    await nodes.get(client, "a b?c")
-    assert server.asked[0].raw_path == "/api/v1/nodes/a%20b%3Fc"
-
-
 RESOURCES = {"resources": [{"name": "gpuvalidationpolicies"}, {"name": "nodereports"}]}
 
 
@@ -320,13 +307,29 @@ async def test_crds_that_are_not_served_are_named(server: Server, client: Client
     assert await missing_crds(client) == list(names.CRD_NAMES)
 
 
-async def test_how_long_nobody_answered_is_known(server: Server, client: Client) -> None:
-    """A refusal is an answer; 401, 429 and 5xx are none."""
+async def test_how_long_nobody_answered_is_known(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From when the first call was made that got none, by the time of the answer; a refusal is an answer;
+    401, 429 and 5xx are none.  A slow answer sets no clock."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(client_module, "time", clock)
+    client.outage = Outage(lambda: clock.now)
+    client._epoch = float(1_800_000_000 - 1000)
+
+    def take() -> None:
+        date = formatdate(client.now(), usegmt=True)
+        clock.now += 7.0
+        assert server.answers[0] is not None
+        server.answers[0].headers["Date"] = date
+
+    server.while_asked = take
     for code in (401, 429, 500, 503):
         server.answers = [status(code, "Test"), status(403, "Forbidden")]
         with pytest.raises(Unavailable):
             await nodes.get(client, "n")
-        assert client.outage.seconds > 0.0
+        assert client.outage.seconds == 7.0
         with pytest.raises(Forbidden):
             await nodes.get(client, "n")
         assert client.outage.seconds == 0.0
+    assert client.now() == 1_800_000_000 + 8 * 7.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from email.utils import formatdate
 
 import pytest
 
@@ -12,8 +13,10 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
-from support.api_server import NODES, POLICIES, REPORTS
+from nodegauge_operator.reconcile.watch_sets import APPLY_SECONDS
+from support.api_server import DAEMONSETS, EVIDENCE, NODES, POLICIES, REPORTS
 from support.client import unavailable
+from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.objects import INTERVAL, NOW
 from support.operator import SteppedOperator, one_node
@@ -167,21 +170,6 @@ def test_a_stale_reading_stays_stale(gap: Callable[[SteppedOperator], None], res
     assert names.LABEL_VALIDATED_AT in ours(operator)
 
 
-@pytest.mark.parametrize("ahead", [8 * DAY, 400 * DAY])
-def test_a_clock_far_ahead_strips_no_healthy_node(ahead: float) -> None:
-    """Whether for a moment or for good: nodes are read again before a reading is too old."""
-    operator = one_node()
-    operator.run()
-    labels = ours(operator)
-    operator.cluster.clock_error = ahead
-    operator.catch_up(granted=False)
-    assert ours(operator) == labels
-    operator.run()
-    operator.cluster.clock_error = 0
-    operator.catch_up(granted=False)
-    assert ours(operator).keys() == labels.keys()
-
-
 @on_virtual_time
 async def test_a_clock_that_is_set_back_blinds_nobody(operator: VirtualTimeOperator) -> None:
     """Timers that lie a month ahead are made anew, without a restart; the policy's status is written too."""
@@ -213,6 +201,85 @@ def test_a_clock_neither_shortens_nor_lengthens_a_grace(error: float) -> None:
     assert not operator.cluster.objects[REPORTS]
 
 
+@pytest.mark.parametrize(("written_after", "ahead"), [(0, 0), (19, 0), (-60, -60), (80, 60)])
+def test_a_slow_answer_sets_no_clock(
+    monkeypatch: pytest.MonkeyPatch, written_after: float, ahead: float
+) -> None:
+    """The API server wrote its time at some moment of the twenty seconds; only what lies outside is news."""
+    monkeypatch.setattr("nodegauge_operator.kube.client.time.monotonic", lambda: 1020.0)
+    client = Client.__new__(Client)
+    client._epoch = NOW - 1000.0
+    client._compare_clocks(formatdate(NOW + written_after, usegmt=True), asked_at=1000.0)
+    assert client.now() == NOW + 20 + ahead
+
+
+def test_a_write_that_took_long_to_fail_was_unanswered_all_the_while() -> None:
+    """Forty seconds in a call, and twenty-five after it: runs were missed, and a reading can be renewed."""
+    operator = failing()
+
+    def slowly(verb: str, path: str) -> KubeError:
+        operator.cluster.pass_time(40)
+        return unavailable(503)
+
+    operator.client.refuse = slowly
+    operator.cluster.pass_time(INTERVAL)
+    with pytest.raises(KubeError):
+        operator.reconcile()
+    operator.cluster.pass_time(25)
+    operator.reconciler.gaps.answered()
+    assert operator.reconciler.gaps.over_at(None, None) == operator.cluster.now
+
+
+def test_a_clock_that_is_set_back_delays_no_evidence() -> None:
+    """A write of it failed while the clock was a month ahead: a minute later it is tried again."""
+    operator = one_node()
+    clock_ahead(operator)
+    operator.client.refuse = lambda verb, path: unavailable(503) if path.startswith(EVIDENCE) else None
+    operator.run()
+    operator.heal()
+    operator.cluster.clock_error = 0
+    operator.catch_up(granted=False)
+    operator.cluster.pass_time(INTERVAL)
+    operator.run()
+    assert "node-1" in operator.cluster.objects[EVIDENCE]
+
+
+def test_a_clock_that_is_set_back_delays_no_run_on_a_cordoned_node() -> None:
+    """Seen while the clock was a month ahead: the drain is over ten minutes later, by whatever clock."""
+    operator = one_node()
+    operator.run()
+    clock_ahead(operator)
+    operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": True}})
+    operator.catch_up(granted=False)
+    operator.cluster.clock_error = 0
+    operator.cluster.pass_time(INTERVAL)
+    operator.catch_up()
+    assert len(list(operator.cluster.pods())) == 1
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_clock_that_is_set_back_delays_no_daemon_set(refused: bool) -> None:
+    """It is applied at its interval; one that cannot be made is not waited for until next month."""
+    cluster = FakeCluster()
+    cluster.add_node()
+    cluster.add_policy(probes={"health": {"mode": "Watch"}})
+    operator = SteppedOperator(cluster)
+    operator.list()
+    operator.cluster.clock_error = 30 * DAY
+    if refused:
+        operator.client.refuse = lambda verb, path: (
+            unavailable(503) if verb == "PATCH" and path.startswith(DAEMONSETS) else None
+        )
+    operator.keep_watch_sets()
+    operator.cluster.clock_error = 0
+    operator.cluster.pass_time(APPLY_SECONDS)
+    watch_sets, policy = operator.reconciler.watch_sets, operator.cache.policies["default"]
+    assert watch_sets.due_in() <= 0
+    applied = watch_sets.applied(policy)
+    assert applied is not None
+    assert applied.watches is not refused
+
+
 def test_setting_the_operator_s_own_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither before the API server's next answer nor after it."""
     clock = {"time": NOW, "monotonic": 5.0}
@@ -225,14 +292,3 @@ def test_setting_the_operator_s_own_clock_changes_nothing(monkeypatch: pytest.Mo
         assert client.now() == NOW
         client._compare_clocks("Fri, 15 Jan 2027 08:00:00 GMT")
         assert client.now() == NOW
-
-
-def test_a_node_that_is_gone_leaves_nothing() -> None:
-    """Autoscaled nodes come under new names for ever, and each is not ready at first."""
-    operator = one_node()
-    not_ready(operator)
-    known = operator.reconciler.gaps._ended_at
-    assert ("node", "node-1") in known
-    operator.cluster.remove(NODES, "node-1")
-    operator.catch_up()
-    assert ("node", "node-1") not in known

@@ -101,14 +101,22 @@ class Client:
         """
         return time.monotonic() + self._epoch
 
-    def _compare_clocks(self, date: str) -> None:
-        """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing."""
+    def _compare_clocks(self, date: str, *, asked_at: float | None = None) -> None:
+        """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing.
+
+        `asked_at`: when the call was made, monotonic.  The header was written at some moment since then: an
+        answer that takes long says nothing about the clocks.
+        """
         try:
             at = parsedate_to_datetime(date).timestamp()
         except (TypeError, ValueError):
             return
-        if abs(at - self.now()) > CLOCK_TOLERANCE:
-            self._epoch = at - time.monotonic()
+        latest = time.monotonic()
+        earliest = latest if asked_at is None else asked_at
+        if at > latest + self._epoch + CLOCK_TOLERANCE:
+            self._epoch = at - latest
+        elif at < earliest + self._epoch - CLOCK_TOLERANCE:
+            self._epoch = at - earliest
 
     async def close(self) -> None:
         """Close all connections."""
@@ -128,11 +136,12 @@ class Client:
         """One request; the decoded object.  Raises `KubeError`."""
         if self._limiter is not None:
             await self._limiter.wait()
+        began = time.monotonic()
         try:
             kinds = {"Accept": accept, "Content-Type": content_type}
             answer = await self._call(method, path, query=query, body=body, kinds=kinds, within=within)
         except Unavailable as error:
-            self.outage.failed(str(error))
+            self.outage.failed(str(error), since=began)
             raise
         except KubeError:
             self.outage.answered()
@@ -156,11 +165,12 @@ class Client:
         started, status = time.monotonic(), 0
         try:
             headers |= await self._authorization()
+            asked_at = time.monotonic()
             response = await self._api.call_api(
                 method, url, header_params=headers, body=body, _request_timeout=within
             )
+            self._compare_clocks(response.headers.get("Date", ""), asked_at=asked_at)
             data, status = await response.read(), response.status
-            self._compare_clocks(response.headers.get("Date", ""))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(error)(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
         finally:
