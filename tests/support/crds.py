@@ -21,6 +21,7 @@ from nodegauge_judge import OpenEnum
 from nodegauge_operator import names
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
+from testbed.wait import DEADLINE_SECONDS, POLL_SECONDS
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 SCALARS = {inspect.StrType, inspect.IntType, inspect.FloatType, inspect.BoolType}
@@ -185,32 +186,31 @@ _applied: set[Path] = set()
 
 
 async def install_crds(api: Api, kubeconfig: Path) -> None:
-    """Install this checkout's CRDs and wait until they are served; `TimeoutError` after 20 s."""
-    if kubeconfig in _applied and await served(api):
+    """Install this checkout's CRDs and wait until they are served."""
+    if kubeconfig in _applied and not await unserved(api):
         return
     for plural in (names.POLICY_PLURAL, names.REPORT_PLURAL, names.EVIDENCE_PLURAL, names.CHASSIS_PLURAL):
         body = crd(plural)
         await api.patch(f"{CRD_PATH}/{body['metadata']['name']}?force=true", body, kind=APPLY)
-    async with asyncio.timeout(20):
-        while True:
-            if await served(api):
-                break
-            await asyncio.sleep(0.05)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + DEADLINE_SECONDS
+    while missing := await unserved(api):
+        assert loop.time() < end, f"CRDs applied, and not served within {DEADLINE_SECONDS:g} s: {missing}"
+        await asyncio.sleep(POLL_SECONDS)
     _applied.add(kubeconfig)
 
 
-async def served(api: Api) -> bool:
-    """Whether the API server serves all resources."""
-    try:
-        await api.get(POLICIES, limit="1")
-        await api.get(REPORTS, limit="1")
-        await api.get(EVIDENCE, limit="1")
-        await api.get(CHASSIS, limit="1")
-    except ApiError as error:
-        if error.status == 404:
-            return False
-        raise
-    return True
+async def unserved(api: Api) -> list[str]:
+    """Collections of ours that the API server does not serve."""
+    missing = []
+    for path in (POLICIES, REPORTS, EVIDENCE, CHASSIS):
+        try:
+            await api.get(path, limit="1")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            missing.append(path)
+    return missing
 
 
 def manifest(path: str, spec: object) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def test_a_watch_closes_its_connection_without_the_api_server(control_plane: Con
     names = [f"{prefix}-{number}" for number in range(2)]
     with (
         contextlib.ExitStack() as standing_still,
-        TaintHistory(control_plane.kubeconfig, prefix=prefix, kinds=(NODES,)) as history,
+        TaintHistory(control_plane.kubeconfig, prefix=prefix, kinds=(NODES,), to_the_end=False) as history,
     ):
         for count, name in enumerate(names, 1):  # the first is listed or watched, the second is watched
             create_node(api, name)
