@@ -16,8 +16,9 @@ from aiohttp import web
 
 from nodegauge_operator import names
 from nodegauge_operator.kube import client as client_module
+from nodegauge_operator.kube import client as limiter_module
 from nodegauge_operator.kube import nodes
-from nodegauge_operator.kube.client import MERGE, Client, access, connect
+from nodegauge_operator.kube.client import MERGE, Client, Limiter, connect
 from nodegauge_operator.kube.errors import (
     AlreadyExists,
     Conflict,
@@ -30,6 +31,7 @@ from nodegauge_operator.kube.errors import (
 )
 from nodegauge_operator.kube.outage import Outage
 from nodegauge_operator.kube.workloads import missing_crds
+from support.virtual_time import run
 
 PATH = "/api/v1/nodes"
 
@@ -279,12 +281,6 @@ async def test_a_rotated_token_is_used_within_a_minute(
         assert server.asked[-1].headers["Authorization"] == f"Bearer {expected}"
 
 
-async def test_kopf_gets_the_same_access(server: Server, tmp_path: Path, token: Path) -> None:
-    """Server and token as plain fields."""
-    result = await access(environ=kubeconfig(tmp_path, port=server.port, token=token))
-    assert (result.server, result.token) == (f"http://127.0.0.1:{server.port}", "first")
-
-
 @pytest.mark.parametrize("content", [None, "", "clusters: 7", "\x00"])
 async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | None) -> None:
     """Our own error, with what to do."""
@@ -333,3 +329,54 @@ async def test_how_long_nobody_answered_is_known(
             await nodes.get(client, "n")
         assert client.outage.seconds == 0.0
     assert client.now() == 1_800_000_000 + 8 * 7.0
+
+
+def times(
+    monkeypatch: pytest.MonkeyPatch, *, calls: int, rate: float, burst: int, idle: float = 0.0
+) -> list[float]:
+    """When each of so many calls was let through, after an idle time, all asking at once."""
+
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(limiter_module.time, "monotonic", loop.time)
+        limiter = Limiter(rate=rate, burst=burst)
+        await asyncio.sleep(idle)
+        calls_at: list[tuple[int, float]] = []
+
+        async def call(number: int) -> None:
+            await limiter.wait()
+            calls_at.append((number, loop.time() - idle))
+
+        await asyncio.gather(*(call(n) for n in range(calls)))
+        assert [n for n, _ in calls_at] == list(range(calls)), "callers overtook each other"
+        return [round(at, 6) for _, at in calls_at]
+
+    return run(main())
+
+
+def test_a_burst_goes_at_once_and_then_the_rate_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three at once, then one every tenth of a second."""
+    assert times(monkeypatch, calls=6, rate=10, burst=3) == [0, 0, 0, 0.1, 0.2, 0.3]
+
+
+def test_idle_time_saves_up_one_burst_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour of silence is no licence for a thousand calls."""
+    assert times(monkeypatch, calls=4, rate=10, burst=2, idle=3600) == [0, 0, 0.1, 0.2]
+
+
+def test_a_caller_that_gives_up_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while it waits: the others go on."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(limiter_module.time, "monotonic", loop.time)
+        limiter = Limiter(rate=1, burst=1)
+        await limiter.wait()
+        waiting = [asyncio.create_task(limiter.wait()) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        waiting[0].cancel()
+        waiting[1].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return loop.time()
+
+    assert run(main()) <= 3
