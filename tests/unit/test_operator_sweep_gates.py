@@ -201,6 +201,7 @@ def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour() -> None:
 # -- incidents --------------------------------------------------------------------------------------------
 
 COMMON: dict[str, Any] = {
+    "probes": {"health": {"interval": "5m"}},
     "budget": {"concurrentProbes": "100%", "gatedNodes": "20%", "gatedNodesPerHour": "10%"},
     "breaker": {},
 }
@@ -228,7 +229,7 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
     blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
     assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
-    again = await watched.restart(SETTINGS, after=3 * HOUR)
+    again = await watched.restart(SETTINGS, after=1.25 * HOUR)
     assert watched.tainted() == first, "the rate would have let more nodes in"
     assert [i["id"] for i in watched.status()["incidents"]] == [incident["id"]]
     watched.all("", but={"node-0"})
