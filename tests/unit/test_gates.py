@@ -250,6 +250,38 @@ def test_changes_of_a_taint_are_events(slot: bool, answers: list[str], reason: R
     assert again.status.change == change
 
 
+def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
+    """Nobody knows: neither thermal nor none, until load has been judged."""
+    report = run(after("", "hot=b", "hot=b"), "hot=n", at=NOW + 3 * INTERVAL, load=False)
+    report = looked_at(report, at=NOW + 2 * INTERVAL + 3600)
+    assert states(report) == {"hot": GateState.PROBATION}
+    assert taints(report) == []
+    report = run(report, "hot=n", at=NOW + 7 * INTERVAL, load=False)
+    assert names.LABEL_THROTTLED not in report.status.desired.labels
+    for n in (8, 9, 10):
+        report = run(report, "", at=NOW + n * INTERVAL)
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
+
+
+def test_a_trial_is_an_event_and_so_is_each_return() -> None:
+    """With identities of their own: the second return is told as well."""
+    seen = set()
+    report, at = after("hot=b", "hot=b"), NOW + INTERVAL
+    for hours in (1, 4):
+        report = run(report, "hot=n", at=at + hours * 3600 - INTERVAL, load=False)
+        at += hours * 3600 + 1
+        report = looked_at(report, at=at)
+        change = report.status.change
+        assert change.reason == Reason.ON_PROBATION
+        seen.add((change.run, change.reason))
+        at += INTERVAL
+        report = run(report, "hot=b", at=at)
+        change = report.status.change
+        assert change.reason == Reason.TAINTED
+        seen.add((change.run, change.reason))
+    assert len(seen) == 4
+
+
 # -- unvalidated -------------------------------------------------------------------------------------------
 
 SET = make_policy().of({"taints": {"unvalidated": "Set"}})

@@ -299,3 +299,9 @@ def test_a_fault_is_as_old_as_its_first_entry_over_all_trials() -> None:
     assert (life.state, life.field("fault_at")) == (WATCHING, "")
     life.runs("bb")
     assert life.field("fault_at") == stamp(life.now)
+
+
+def test_a_row_that_idle_runs_can_judge_goes_on_no_trial() -> None:
+    """Broken P2P is broken at rest too: only good runs lift it."""
+    life = Life(ALWAYS).runs("bb").runs("u").wait(365 * DAY)
+    assert life.state is GATED

@@ -252,3 +252,12 @@ def test_an_incident_leaves_tainted_nodes_as_they_are() -> None:
     assert gate_after(("", "a"), before=tainted).state is GateState.HELD_BACK
     observing = gate_after(("", "a"), before=tainted, policy=make_policy().observing())
     assert (observing.state, observing.incident) == (GateState.GATED, "")
+
+
+def test_two_of_four_hot_nodes_are_no_incident() -> None:
+    """A small cluster works by its budget; three of four are more than chance."""
+    racks = Racks(4)
+    racks.fails(0, 1)
+    assert racks.blocked() == set()
+    racks.fails(2)
+    assert racks.blocked() == {0, 1, 2, 3}

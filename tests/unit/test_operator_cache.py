@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, ReportStatus
+from nodegauge_operator.api.policy import Limits
+from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, Outcome, ReportStatus
 from nodegauge_operator.api.selector import Selector
-from nodegauge_operator.core.model import ConditionView, NodeView
+from nodegauge_operator.core.model import ConditionView, NodeView, Terminated
 from nodegauge_operator.core.override import Annotations
+from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers, clock_of
@@ -343,3 +345,49 @@ def test_the_median_is_that_of_all_others(count: int) -> None:
         returned = group.peers.of("h100", but=but)
         assert len(returned) <= MAX_VALUES
         assert not others or median(returned) == median(others)
+
+
+def test_a_late_event_of_the_machine_before_does_not_replace_the_machine(cache: Cache) -> None:
+    """Revisions are comparable over all objects of a kind: an older one is never the present."""
+    cache.put_node(make_node(uid="now", version=10))
+    assert not cache.put_node(make_node(uid="before", version=9))
+    assert cache.nodes["node-1"].uid == "now"
+    cache.put_report(replace(make_report(version=10), uid="now"))
+    assert not cache.put_report(replace(make_report(version=9), uid="before"))
+    assert cache.reports["node-1"].uid == "now"
+    cache.put_pod(make_pod(uid="now", version=10))
+    assert not cache.put_pod(make_pod(uid="before", version=9))
+    assert not cache.put_pod(make_pod(uid="before", version=9).vanished())
+    assert [p.uid for p in cache.pods_of("node-1")] == ["now"]
+
+
+def test_pods_come_oldest_run_first(cache: Cache) -> None:
+    """As numbers, not as texts."""
+    for number in (10, 9, 2):
+        cache.put_pod(make_pod(number=number))
+    assert [p.number for p in cache.pods_of("node-1")] == [2, 9, 10]
+    assert cache.nodes_with_pods(names.PROBE_HEALTH) == {"node-1"}
+    assert cache.nodes_with_pods(names.PROBE_NCCL, names.PROBE_PULL) == set()
+
+
+def test_a_pod_that_never_ran_still_says_what_it_waited_for() -> None:
+    """A kubelet that ends a pod while it pulls the image forgets why; the store has seen it."""
+    waiting = replace(make_pod(), phase="Pending", scheduled=True, started_at=0.0, resource_version="5")
+    waiting = replace(waiting, pending_reason="ErrImagePull", pending_message="no such image")
+    ended = Terminated(exit_code=137, reason="ContainerStatusUnknown", message="", finished_at=0.0)
+    failed = replace(
+        waiting,
+        phase="Failed",
+        reason="DeadlineExceeded",
+        pending_reason="",
+        pending_message="",
+        terminated=ended,
+        resource_version="6",
+    )
+    cache = Cache()
+    cache.put_pod(waiting)
+    cache.put_pod(failed)
+    [kept] = cache.pods_of(waiting.node)
+    end = ending(kept, node=kept.node, limits=Limits(), deadline=60.0, now=NOW)
+    assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ErrImagePull")
+    assert "no such image" in end.message

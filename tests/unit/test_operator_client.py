@@ -380,3 +380,10 @@ def test_a_caller_that_gives_up_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -
         return loop.time()
 
     assert run(main()) <= 3
+
+
+async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None:
+    """A name is data."""
+    server.answers = [web.json_response({"metadata": {"name": "x"}})]
+    await nodes.get(client, "a b?c")
+    assert server.asked[0].raw_path == "/api/v1/nodes/a%20b%3Fc"

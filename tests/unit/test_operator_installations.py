@@ -232,3 +232,13 @@ def test_the_dry_run_of_a_release_changes_nothing(dirty: DirtyCluster, capsys: A
     assert len(dirty.left()[1]) == 3
     assert dirty.cluster.objects[PATH]
     assert "1 nodes do not belong to nodegauge/ours" in capsys.readouterr().out
+
+
+def test_an_unreadable_report_still_says_whose_it_is() -> None:
+    """A newer version of another installation wrote it."""
+    operator = one_node()
+    operator.run()
+    owned(operator, OTHER)
+    body = operator.cluster.objects[REPORTS]["node-1"]
+    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"verdict": "superb"}}, "MODIFIED")
+    assert written(operator) == []

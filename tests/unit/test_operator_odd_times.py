@@ -183,7 +183,7 @@ ANNOTATIONS = st.dictionaries(
 )
 
 
-@tried(300)
+@tried(150)
 @given(status=POD_STATUS, annotations=ANNOTATIONS, on_node=st.booleans())
 def test_an_odd_pod_ends_its_run_and_frees_its_slot(
     status: dict[str, Any], annotations: dict[str, str], on_node: bool

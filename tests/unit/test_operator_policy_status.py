@@ -247,8 +247,8 @@ def test_a_status_that_cannot_be_written_is_tried_again(operator: PolicyOperator
     assert operator.write() == ["PATCH gpuvalidationpolicies/status"]
     assert "status" not in operator.cluster.objects[POLICIES]["a"]
     calls = operator.client.calls
-    for _ in range(3600):
-        assert operator.write(after=1.0) == []
+    for _ in range(360):
+        assert operator.write(after=10.0) == []
     assert operator.client.calls - calls < 20
     operator.client.refuse = lambda verb, path: None
     assert operator.write(after=301.0) == ["PATCH gpuvalidationpolicies/status"]
@@ -425,3 +425,26 @@ def test_an_unreadable_version_of_a_policy_in_force_changes_nothing() -> None:
     fleet.look()
     assert [n for node, n, _ in fleet.cluster.judged if node == "node-1"] == [1, 2]
     assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
+
+
+def test_without_a_readable_priority_it_counts_as_the_highest() -> None:
+    """Nobody knows how high."""
+    fleet = Fleet()
+    before = fleet.rolled_back(priority="high")
+    assert fleet.labels() == before
+
+
+def test_a_policy_that_is_deleted_while_another_is_written_is_no_error(operator: PolicyOperator) -> None:
+    """An exception here would end the whole process."""
+    operator.cluster.add_policy("a", nodeSelector={"matchLabels": {"tier": "none"}})
+    operator.cluster.add_policy("b", nodeSelector={"matchLabels": {"tier": "none"}})
+    operator.list()
+
+    def delete(verb: str, path: str) -> None:
+        if verb == "PATCH" and path.endswith("/a/status") and "b" in operator.cluster.objects[POLICIES]:
+            operator.cluster.remove(POLICIES, "b")
+            operator.deliver()
+
+    operator.client.answered = delete
+    assert operator.write() == ["PATCH gpuvalidationpolicies/status"]
+    assert list(operator.cache.policies) == ["a"]

@@ -396,3 +396,21 @@ def test_a_reboot_is_measured_at_once_also_after_failures(operator: SteppedOpera
     operator.run("garbage")
     operator.catch_up()
     assert not list(operator.cluster.pods()), "a failure of the same boot backs off again"
+
+
+def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator) -> None:
+    """A new machine, a new report under its name, and an operator that has heard of the machine alone."""
+    operator.run()
+    old = operator.cache.reports["node-1"]
+    operator.cluster.remove(NODES, "node-1")
+    operator.cluster.add_node(boot="boot-2")
+    other = SteppedOperator(operator.cluster)
+    other.list()
+    other.reconcile()
+    operator.inbox[:] = [event for event in operator.inbox if event[0] == NODES]
+    operator.deliver()
+    assert operator.cache.reports["node-1"] == old
+    kept = operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"]
+    operator.reconcile()
+    assert operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"] == kept != old.uid
+    assert set(operator.cluster.created.values()) == {1}

@@ -246,3 +246,32 @@ def test_null_is_no_value_in_a_patched_document(value: dict[str, Any]) -> None:
     clean = without_nulls(value)
     assert not nulls(clean)
     assert merged({}, difference({}, clean)) == clean
+
+
+def test_a_node_that_returned_to_the_selection_is_fetched() -> None:
+    """Its object may be known already, from when it was asked for by name."""
+    cluster = FakeCluster()
+    cluster.add_node(gpu="true")
+    operator = SteppedOperator(cluster, selector="gpu=true")
+    operator.list()
+    operator.cache.outside_selector.add("node-1")
+    assert listed(operator, selector="gpu=true") == ["node-1"]
+    assert operator.cache.outside_selector == set()
+
+
+def test_a_node_that_leaves_the_selection_during_the_list_is_no_news() -> None:
+    """It was listed, and the selector no longer matches it when it is fetched: its watch says so."""
+    cluster = FakeCluster()
+    for name in ("node-1", "node-2"):
+        cluster.add_node(name, gpu="true")
+    operator = SteppedOperator(cluster, selector="gpu=true")
+    operator.list()
+    cluster.change(NODES, "node-1", {"metadata": {"labels": {"a": "b"}}})
+
+    def answered(verb: str, path: str) -> None:
+        if path == NODES and "gpu" in cluster.objects[NODES]["node-1"]["metadata"]["labels"]:
+            cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
+
+    operator.client.answered = answered
+    assert listed(operator, selector="gpu=true") == []
+    assert "gpu" in operator.cache.nodes["node-1"].labels

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import Refused
+from nodegauge_operator.kube.errors import NotFound, Refused
 from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
 from support import virtual_operator
 from support.api_server import NODES, PODS, POLICIES, REPORTS
@@ -390,6 +390,21 @@ async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualT
     assert operator.loop.time() - began <= 2
     assert operator.cluster.get(POLICIES, "default")["status"]["nodes"]["selected"] == 4
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@on_virtual_time
+async def test_missing_crds_are_waited_for(operator: VirtualTimeOperator) -> None:
+    """Not an error that ends anything: they may be installed a minute later."""
+    operator.nodes(1)
+    operator.client.refuse = refusing(NotFound("no such resource", status=404), "GET", POLICIES)
+    operator.start()
+    await operator.after(60)
+    assert not operator.sweep.listed
+    assert operator.client.calls < 20
+    operator.client.refuse = lambda verb, path: None
+    operator.cluster.add_policy()
+    await operator.after(15)
+    assert operator.read() == ["node-0"]
 
 
 # -- runs that keep up ------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from support.objects import (
     make_context,
     make_node,
     make_pod,
+    make_policy,
     make_report,
     make_snapshot,
     read,
@@ -264,3 +265,12 @@ def test_the_moment_of_expiry_is_woken_for() -> None:
     assert NOW + STALE < at <= NOW + STALE + 1
     known |= {"now": at, "granted": NONE}
     assert next_kind(**known) == "PatchReport"
+
+
+def test_a_disabled_probe_never_runs() -> None:
+    """What was read stays as long as any reading."""
+    off = make_policy().of({"probes": {"health": {"enabled": False}}})
+    assert health_due_at(None, node=NODE, policy=off) == NEVER
+    report = make_report().after(READ, node=NODE, policy=off)
+    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
+    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"

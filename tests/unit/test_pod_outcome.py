@@ -168,3 +168,10 @@ def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:
     before = make_pod(make_node(uid="before")).with_result(made.titan())
     now = make_pod(make_node(uid="now")).finished_with(before.terminated.message)
     assert ended(now).reason == "WrongRun"
+
+
+def test_last_words_of_a_deleted_pod_count() -> None:
+    """A pod that is gone, or going, is judged by the result that it left."""
+    pod = make_pod().running().with_result(made.titan())
+    assert ended(pod.vanished()).outcome is Outcome.READ
+    assert ended(pod.deleting()).outcome is Outcome.READ

@@ -206,7 +206,7 @@ def test_what_is_no_selector_is_named(text: str, rest: str) -> None:
         match_expressions(text)
 
 
-@tried(300)
+@tried(100)
 @given(st.from_regex(DEFINITIONS["labelSelector"]["pattern"], fullmatch=True))
 def test_what_the_chart_accepts_is_read(text: str) -> None:
     """The operator would not start otherwise."""
@@ -367,3 +367,15 @@ def _ready(cluster: FakeCluster, name: str) -> dict[str, Any]:
     status = cluster.objects[POLICIES][name]["status"]
     (condition,) = [c for c in status["conditions"] if c["type"] == "Ready"]
     return dict(condition)
+
+
+@pytest.mark.parametrize("key", ["interconnect", "example.com/nvidia.com", "mynvidia.com/link", ""])
+def test_any_other_key_is_accepted(key: str) -> None:
+    """A name that only resembles one."""
+    assert parse(body(labels={"interconnectKey": key})).spec.labels.interconnect_key == key
+
+
+def test_the_default_key_counts_too() -> None:
+    """Nobody has to write it."""
+    with pytest.raises(PolicyInvalid, match="write another key"):
+        parse(body(nodeSelector=expression("interconnect")))

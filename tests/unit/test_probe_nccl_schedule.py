@@ -281,3 +281,11 @@ def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
     assert isinstance(late, steps.PatchReport)
     last = late.status.probe(probe).last_run
     assert (last.outcome, last.reason) == (Outcome.UNKNOWN, "ContainerCreating")
+
+
+def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
+    """Cordoned nodes are health-checked like any other."""
+    pod = make_pod(NODE, number=2).running()
+    report = nccl_node()
+    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy(), at=NOW, nccl_image=IMAGE)
+    assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None

@@ -137,13 +137,13 @@ def test_the_recheck_is_the_policy_s_and_never_later_than_the_interval(
 async def test_a_cause_that_all_nodes_share_costs_no_more_slots(operator: VirtualTimeOperator) -> None:
     """Every node is confirmed once, in the slots that there are; then all return to the interval."""
     with listening():
-        for n in range(40):
+        for n in range(16):
             operator.cluster.results[f"node-{n}"] = saying("p2p-refused=b")
-        await operator.begin(40, after=INTERVAL, budget={"concurrentProbes": 4})
+        await operator.begin(16, after=INTERVAL, budget={"concurrentProbes": 4})
         assert operator.most_pods == 4
-        assert len(operator.begun) == 2 * 40
+        assert len(operator.begun) == 2 * 16
         await operator.after(INTERVAL)
-        assert len(operator.begun) == 3 * 40
+        assert len(operator.begun) == 3 * 16
 
 
 DAY = 86_400.0
