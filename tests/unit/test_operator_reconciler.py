@@ -20,7 +20,7 @@ from nodegauge_operator.kube.errors import (
     error_of,
 )
 from nodegauge_operator.kube.pods import CREATE_SECONDS
-from support.api_server import EVENTS, NODES, PODS, REPORTS
+from support.api_server import EVENTS, NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable
 from support.cluster import FakeCluster
 from support.messages import hostile
@@ -414,3 +414,19 @@ def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator)
     operator.reconcile()
     assert operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"] == kept != old.uid
     assert set(operator.cluster.created.values()) == {1}
+
+
+def test_an_unreadable_policy_after_a_restart_strips_nothing(operator: SteppedOperator) -> None:
+    """The last good version lived in the process that is gone: until someone mends the policy, hands off."""
+    operator.run()
+    before = dict(operator.labels)
+    name = next(iter(operator.cluster.objects[POLICIES]))
+    operator.cluster.objects[POLICIES][name]["spec"]["probes"] = {"health": {"interval": "soon"}}
+    operator.restart()
+    operator.catch_up()
+    assert operator.labels == before
+    assert "node-1" in operator.cluster.objects[REPORTS]
+    del operator.cluster.objects[POLICIES][name]["spec"]["probes"]
+    operator.restart()
+    operator.catch_up()
+    assert operator.labels == before
