@@ -37,12 +37,16 @@ def test_a_healthy_machine_under_load(nccl_on: On) -> None:
     assert (loaded.skipped, loaded.ended, loaded.message, loaded.seconds) == ("", LoadEnd.DONE, "", 4)
     assert isinstance(loaded.hz, float)
     assert loaded.hz >= 2
+    assert loaded.loaded_seconds >= 4
     assert [gpu.index for gpu in loaded.gpus] == list(range(8))
     for gpu, identity in zip(loaded.gpus, result.gpus, strict=True):
         assert gpu.ended == LoadEnd.DONE
         assert (gpu.limit_mw, gpu.steady_mw, gpu.generation, gpu.width) == (700_000, 690_000, 5, 16)
         assert identity.temperature.gpu == gpu.start_c < gpu.steady_c <= gpu.max_c
         assert gpu.slope_c_per_min > 0
+        assert gpu.memory_start_c < gpu.memory_steady_c
+        assert gpu.max_mw >= gpu.steady_mw
+        assert gpu.tflops_first == pytest.approx(50, rel=0.05)
         assert gpu.reached_ms <= 2_000
         assert gpu.sm_mhz == identity.clocks.max_sm_mhz
         assert gpu.checksum == gpu.expected

@@ -92,7 +92,8 @@ class CalmFleet:
         began = self.operator.loop.time()
         while not happens():
             await self.operator.after(1)
-            assert self.operator.loop.time() < began + 2 * INTERVAL, "it never happens"
+            waited = self.operator.loop.time() - began
+            assert waited < 2 * INTERVAL, f"not within {waited:g} s; node-0 has {self.status()}"
         return self.operator.loop.time() - began
 
     def tainted(self, *nodes: str) -> bool:

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result
-from nodegauge_judge import Verdict
+from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredNode, DesiredTaint
-from nodegauge_operator.core import desired_state
-from nodegauge_operator.core.context import MAX_WAIT
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, stamp
+from nodegauge_operator.core import desired_state, gates
+from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
 from nodegauge_operator.core.desired_state import UNVALIDATED, label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -24,6 +24,7 @@ from support.objects import (
     BUSY,
     INTERVAL,
     LOST,
+    MINUTE,
     NOW,
     STALE,
     ANode,
@@ -33,18 +34,21 @@ from support.objects import (
     make_node,
     make_policy,
     make_report,
+    make_snapshot,
     read,
     taint,
 )
 from support.properties import tried
 
 NODE = make_node()
+
 TOPOLOGY = {
     names.LABEL_INTERCONNECT: "nvlink",
     names.LABEL_EVIDENCE: "reported",
     names.LABEL_NVLINK_GBPS: "50",
     "interconnect": "nvlink",
 }
+
 HEALTH = {names.LABEL_HEALTH: "pass", names.LABEL_VALIDATED_AT: str(int(NOW))}
 
 
@@ -79,11 +83,6 @@ def test_a_node_that_was_never_read_carries_a_reason_and_no_label() -> None:
     assert "OOMKilled" in node_state.message
 
 
-def test_a_node_that_never_ran_carries_nothing() -> None:
-    """An empty report is no reason for a condition."""
-    assert desired_at(make_report()) == DesiredNode()
-
-
 def test_pcie_has_no_rate_and_one_gpu_has_no_class() -> None:
     """Absent is the only honest value there."""
     pcie = desired_at(make_report().after(read(made.phb()), node=NODE)).labels
@@ -105,41 +104,51 @@ def test_refused_p2p_takes_the_class_away_at_once_and_keeps_the_verdict() -> Non
     assert (node_state.condition, node_state.reason) == ("False", Reason.FAULTS_FOUND)
 
 
-@pytest.mark.parametrize("end", [LOST, BUSY])
-def test_an_unread_run_neither_sets_nor_clears(end: RunEnd) -> None:
-    """Until the staleness limit the node carries what the last reading said."""
-    report = titan().after(end, node=NODE, at=NOW + INTERVAL)
-    assert desired_at(report, at=NOW + STALE) == desired_at(titan())
+def ran(*ends: RunEnd, spec: dict[str, Any] | None = None, first: float = INTERVAL) -> AReport:
+    """Two bridged TITANs that were read, then had these runs: the first so much later, then each interval."""
+    report, policy = titan(), make_policy().of(spec or {})
+    for n, end in enumerate(ends):
+        report = report.after(end, node=NODE, policy=policy, at=NOW + first + n * INTERVAL)
+    return report
 
 
-def test_waiting_does_not_age_a_reading_for_a_week() -> None:
-    """The API server is away, no slot is free, the node is not Ready: no run said anything else."""
-    assert desired_at(titan(), at=NOW + MAX_WAIT) == desired_at(titan())
-    node_state = desired_at(titan(), at=NOW + MAX_WAIT + 1)
-    assert (node_state.labels, node_state.condition) == ({}, "Unknown")
+PAUSED = [{"budget": {"concurrentProbes": setting}} for setting in (0, "0%")]
+QUICK = {"probes": {"health": {"interval": "30s"}}, "staleAfterIntervals": 4}
+OFF = {"probes": {"health": {"enabled": False}}}
 
 
-@pytest.mark.parametrize("setting", [0, "0%"])
-@pytest.mark.parametrize("end", [None, LOST])
-def test_a_paused_policy_changes_nothing(setting: int | str, end: RunEnd | None) -> None:
+@pytest.mark.parametrize(
+    ("report", "spec", "fresh_until"),
+    [
+        pytest.param(titan(), {}, MAX_WAIT, id="nothing tried: for a week"),
+        pytest.param(ran(BUSY), {}, MAX_WAIT, id="busy: for a week"),
+        pytest.param(ran(LOST), {}, STALE, id="lost: for the limit"),
+        pytest.param(ran(LOST, *[BUSY] * 48), {}, MAX_WAIT, id="one lost among skipped runs"),
+        pytest.param(ran(BUSY, *[BUSY] * 48), {}, MAX_WAIT, id="a full node"),
+        pytest.param(ran(LOST, first=9 * INTERVAL), {}, 8 * INTERVAL + STALE, id="a gap, then lost"),
+        pytest.param(ran(LOST, spec=QUICK, first=30), QUICK, 120, id="the policy's interval and number"),
+        pytest.param(titan(), OFF, STALE, id="switched off: nobody waits"),
+    ],
+)
+def test_until_when_a_node_carries_what_was_read(
+    report: AReport, spec: dict[str, Any], fresh_until: float
+) -> None:
+    """Only failed runs in a row age a reading; then labels go, and nothing is known."""
+    policy = make_policy().of(spec)
+    before = desired(report, policy=policy, now=NOW + fresh_until)
+    after = desired(report, policy=policy, now=NOW + fresh_until + 1)
+    assert before == desired_at(titan())
+    assert (after.labels, after.condition) == ({}, "Unknown")
+    context = make_context(node=NODE, report=report, policy=policy, now=NOW + fresh_until + 1)
+    assert (context.raw_verdict, context.stale) == (Verdict.UNKNOWN, {Probe.HEALTH})
+
+
+@pytest.mark.parametrize("spec", PAUSED)
+@pytest.mark.parametrize("report", [titan(), ran(LOST)])
+def test_a_paused_policy_changes_nothing(report: AReport, spec: dict[str, Any]) -> None:
     """However long it is paused, and whatever the last run said."""
-    report = titan() if end is None else titan().after(end, node=NODE, at=NOW + INTERVAL)
-    policy = make_policy().of({"budget": {"concurrentProbes": setting}})
-    assert desired(report, node=NODE, policy=policy, now=NOW + 9 * MAX_WAIT) == desired_at(titan())
-
-
-def test_after_a_gap_failed_runs_age_a_reading_from_their_first() -> None:
-    """An hour without API server, then one lost run: the reading is not gone at once."""
-    report = titan().after(LOST, node=NODE, at=NOW + 9 * INTERVAL)
-    assert desired_at(report, at=NOW + 9 * INTERVAL + STALE - INTERVAL) == desired_at(titan())
-    assert desired_at(report, at=NOW + 9 * INTERVAL + STALE - INTERVAL + 1).labels == {}
-
-
-def test_a_probe_that_is_switched_off_is_not_waited_for() -> None:
-    """Nobody will renew the reading: it goes when it is old."""
-    policy = make_policy().of({"probes": {"health": {"enabled": False}}})
-    assert desired(titan(), node=NODE, policy=policy, now=NOW + STALE).labels == TOPOLOGY | HEALTH
-    assert desired(titan(), node=NODE, policy=policy, now=NOW + STALE + 1).labels == {}
+    policy = make_policy().of(spec)
+    assert desired(report, policy=policy, now=NOW + 9 * MAX_WAIT) == desired_at(titan())
 
 
 def test_a_probe_that_is_switched_off_takes_a_reading_along_that_only_waited() -> None:
@@ -150,14 +159,6 @@ def test_a_probe_that_is_switched_off_takes_a_reading_along_that_only_waited() -
     refused = read(made.with_pair(made.titan(), 0, 1, read=5))
     faulty = make_report().after(refused, node=NODE).after(refused, node=NODE, at=NOW + INTERVAL)
     assert [t.value for t in desired(faulty, node=NODE, policy=policy, now=later).taints] == ["p2p"]
-
-
-def test_an_operator_that_was_away_for_long_does_not_strip_the_fleet_that_it_finds() -> None:
-    """After a start, or when a paused policy is resumed, there is one interval's time to read anew."""
-    start = NOW + 365 * 86_400
-    early = desired(titan(), node=NODE, now=start + 1, since=start)
-    late = desired(titan(), node=NODE, now=start + INTERVAL + 1, since=start)
-    assert (early.labels, late.labels) == (TOPOLOGY | HEALTH, {})
 
 
 def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
@@ -171,43 +172,11 @@ def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
     assert verdict is Verdict.UNKNOWN
 
 
-@pytest.mark.parametrize("first", [BUSY, LOST])
-def test_skipped_runs_age_nothing(first: RunEnd) -> None:
-    """A full node could not be read; only failures in a row age its reading, not one among skipped runs."""
-    report = titan().after(first, node=NODE, at=NOW + INTERVAL)
-    for n in range(2, 50):
-        report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
-    assert desired_at(report, at=NOW + 50 * INTERVAL).labels == TOPOLOGY | HEALTH
-
-
 def test_another_boot_takes_topology_away_and_leaves_health() -> None:
     """After a boot the links may be others: not known until read."""
     node_state = desired_at(titan(), node=NODE.booted("boot-2"))
     assert node_state.labels == HEALTH
     assert desired_at(titan(), node=NODE.booted("")).labels == TOPOLOGY | HEALTH
-
-
-def test_the_limit_follows_the_policy() -> None:
-    """Intervals times their number."""
-    quick = make_policy().of({"probes": {"health": {"interval": "30s"}}, "staleAfterIntervals": 4})
-    report = titan().after(LOST, node=NODE, policy=quick, at=NOW + 30)
-    context = make_context(node=NODE, report=report, policy=quick)
-    at = context.expires_at(report.status.probe(names.PROBE_HEALTH))
-    assert at == NOW + 120
-    before = desired(report, node=NODE, policy=quick, now=at)
-    after = desired(report, node=NODE, policy=quick, now=at + 1)
-    assert (len(before.labels), len(after.labels)) == (6, 0)
-
-
-def test_in_mode_watch_failed_readings_expire_after_the_same_time() -> None:
-    """A calm container reports seldom, but a failing one at once: the limit is that of runs by pods."""
-    watched = make_policy().of({"probes": {"health": {"mode": "Watch"}}})
-    before = titan().after(read(made.titan()), node=NODE, policy=watched, at=NOW + 60)
-    calm = make_context(node=NODE, report=before, policy=watched)
-    failing = before.after(LOST, node=NODE, policy=watched, at=NOW + 5400)
-    failed = make_context(node=NODE, report=failing, policy=watched)
-    assert calm.expires_at(before.status.probe(names.PROBE_HEALTH)) > NOW + 86_400
-    assert failed.expires_at(failing.status.probe(names.PROBE_HEALTH)) == NOW + 5400 + STALE - INTERVAL
 
 
 def test_validated_at_is_rewritten_after_half_the_limit_only() -> None:
@@ -228,12 +197,6 @@ def test_validated_at_never_lies_in_the_future_and_survives_nonsense() -> None:
         report = replace(report, status=replace(report.status, desired=carried))
         labels = desired(report, node=NODE, now=NOW).labels
         assert labels[names.LABEL_VALIDATED_AT] == str(int(NOW))
-
-
-def test_a_policy_that_observes_puts_nothing_on_a_node() -> None:
-    """Reports are written; nodes are left alone."""
-    policy = make_policy().observing()
-    assert desired(titan(), node=NODE, policy=policy, now=NOW) == DesiredNode()
 
 
 THEIRS = NODE.labelled(interconnect="infiniband")
@@ -258,9 +221,8 @@ def test_the_short_key_is_ours(node: ANode, policy: APolicy, value: str | None, 
     assert node_state.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
-# -- the patch of labels (promise 2) ------------------------------------------------------------------------
-
 SHORT = st.sampled_from(["interconnect", "example.com/link", ""])
+
 LABEL_KEYS = st.sampled_from(
     [
         *names.NODE_LABELS,
@@ -271,8 +233,11 @@ LABEL_KEYS = st.sampled_from(
         "nodegauge.dev.evil/x",
     ]
 )
+
 VALUES = st.sampled_from(["nvlink", "pcie", "nvlink-pairs", "pass", "50", "x", ""])
+
 LABELS = st.dictionaries(LABEL_KEYS, VALUES, max_size=6)
+
 RESULTS = st.sampled_from([made.titan(), made.phb(), made.dgx1(), made.h100(1), made.a100_bridged_pairs()])
 
 
@@ -333,29 +298,16 @@ def test_a_changed_key_removes_the_old_one() -> None:
     assert patch == {"interconnect": None, "example.com/link": "nvlink"}
 
 
-def test_nothing_wanted_takes_off_all_of_ours_and_nothing_else() -> None:
-    """Mode Observe, no policy, uninstalling."""
-    node = make_node().labelled(team="a", interconnect="mine").ours({names.LABEL_HEALTH: "pass", "link": "x"})
-    assert label_patch(node, {}) == {names.LABEL_HEALTH: None, "link": None}
-
-
-def test_a_key_of_our_prefix_is_ours_even_where_managed_fields_were_lost() -> None:
-    """managedFields can be cleared by anyone; the prefix cannot be mistaken."""
-    node = make_node().bearing({names.LABEL_INTERCONNECT: "nvlink"})
-    assert label_patch(node, {}) == {names.LABEL_INTERCONNECT: None}
-    assert label_patch(node, {names.LABEL_INTERCONNECT: "pcie"}) == {names.LABEL_INTERCONNECT: "pcie"}
-
-
-# -- the list of taints (promise 2) ------------------------------------------------------------------------
-
 THROTTLED, UNHEALTHY = names.TAINT_THROTTLED, names.TAINT_UNHEALTHY
-THERMAL = DesiredTaint(key=THROTTLED, value="thermal")
-GPU_LOST = DesiredTaint(key=UNHEALTHY, value="gpu-lost")
 
+THERMAL = DesiredTaint(key=THROTTLED, value="thermal")
+
+GPU_LOST = DesiredTaint(key=UNHEALTHY, value="gpu-lost")
 
 TAINT_KEYS = st.sampled_from(
     [*names.NODE_TAINTS, "team", "nvidia.com/gpu", "node.kubernetes.io/not-ready", "x/throttled"]
 )
+
 TAINTS = st.builds(
     Taint,
     key=TAINT_KEYS,
@@ -363,7 +315,9 @@ TAINTS = st.builds(
     effect=st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"]),
     added=st.sampled_from(["", "2027-01-15T08:00:00Z"]),
 )
+
 LISTS = st.lists(TAINTS, max_size=7, unique_by=lambda t: (t.key, t.effect)).map(tuple)
+
 WANTED = st.lists(
     st.builds(
         DesiredTaint,
@@ -416,8 +370,50 @@ def test_ours_is_replaced_where_it_stands_and_keeps_its_time_where_it_is_the_sam
     assert taint_patch(node, []) == (taint("a=1"), taint("b=2"))
 
 
-def test_a_second_effect_under_our_key_goes_and_the_right_one_stays() -> None:
-    """Kubernetes allows one key with several effects; we hold one."""
-    stands = Taint(key=UNHEALTHY, value="gpu-lost", effect="NoSchedule", added="2027-01-15T08:00:00Z")
-    node: ANode = replace(NODE, taints=(taint(f"{UNHEALTHY}=x:NoExecute"), taint("a"), stands))
-    assert taint_patch(node, [GPU_LOST]) == (stands, taint("a"))
+def test_a_node_without_policy_or_gone_has_no_context() -> None:
+    """There is nothing to decide from."""
+    assert make_snapshot(policy=None).context is None
+    assert make_snapshot(node=None).context is None
+
+
+def test_staleness_gates_and_verdict_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often they are asked for; and anew for another status."""
+    calls: list[Any] = []
+    current = gates.current
+    monkeypatch.setattr(gates, "current", lambda *args, **how: calls.append(args) or current(*args, **how))
+    report = make_report().after(read(made.titan()), node=NODE)
+    calls.clear()
+    context = make_context(node=NODE, report=report)
+    assert context.gates is context.gates
+    assert context.stale is context.stale
+    assert len(calls) == 1
+    assert context.after(context.status).gates == context.gates
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("minutes", [1, 5, 14])
+def test_readings_expire_in_the_end_while_the_operator_ends_every_few_minutes(minutes: int) -> None:
+    """Each start gives an interval to renew them; the report's own times say that runs go on to fail."""
+    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE, at=NOW + 60)
+    [probe] = report.status.probes
+    assert probe.last_run is not None
+
+    def fresh(now: float) -> bool:
+        run = replace(probe.last_run, finished_at=stamp(now - 30))
+        status = replace(report.status, probes=[replace(probe, last_run=run)])
+        tried = replace(report, status=status)
+        context = make_context(node=NODE, report=tried, now=now, since=now - minutes * MINUTE)
+        return Probe.HEALTH not in context.stale
+
+    assert fresh(NOW + STALE + 1)
+    assert fresh(NOW + STALE + MAX_GRACE - INTERVAL)
+    assert not fresh(NOW + STALE + MAX_GRACE + 120)
+    assert not fresh(NOW + 365 * MAX_GRACE)
+
+
+def test_an_outage_of_any_length_leaves_an_interval_to_renew_a_reading() -> None:
+    """Also one during which runs had begun to fail: none was tried since."""
+    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE, at=NOW + 60)
+    back = NOW + 30 * MAX_GRACE
+    for seconds, stale in ((INTERVAL, set()), (INTERVAL + 1, {Probe.HEALTH})):
+        assert make_context(node=NODE, report=report, now=back + seconds, since=back).stale == stale

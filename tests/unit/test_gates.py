@@ -88,13 +88,6 @@ def test_effects_are_the_policy_s_cause_by_cause() -> None:
         assert taints(after(answers, answers, policy=policy)) == expected
 
 
-def test_a_change_of_effect_is_followed_without_a_run() -> None:
-    """The taint is a function of the report and the policy."""
-    report = after("gpu-lost=b")
-    strict = make_policy().of({"taints": {"effect": "NoExecute"}})
-    assert taints(looked_at(report, at=NOW + 1, policy=strict)) == ["unhealthy=gpu-lost:NoExecute"]
-
-
 @pytest.mark.parametrize("slot", [True, False])
 def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> None:
     """The label throttled tells; nothing is tainted and nothing counted."""
@@ -115,16 +108,6 @@ def test_observe_holds_nothing_while_the_states_go_on() -> None:
 
 
 # -- slot --------------------------------------------------------------------------------------------------
-
-
-def test_what_never_stood_is_not_called_lifted() -> None:
-    """Held back until its trial began: the node never had the taint."""
-    report = after("hot=b", "hot=b", slot=False)
-    for n in range(2, 7):
-        report = run(report, "hot=n", at=NOW + n * INTERVAL, load=False, slot=False)
-    assert states(report) == {"hot": GateState.PROBATION}
-    assert "throttled=thermal on probation since" in report.status.desired.message
-    assert "lifted" not in report.status.desired.message
 
 
 def test_without_room_it_is_held_back_and_enters_as_soon_as_there_is_some() -> None:
@@ -159,13 +142,6 @@ def test_a_gated_node_takes_further_causes_without_another_place() -> None:
     assert taints(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
 
 
-def test_a_gated_node_stays_gated_when_the_budget_shrinks() -> None:
-    """Above the budget nothing new is tainted; what stands, stands."""
-    report = after("hot=b", "hot=b")
-    assert taints(looked_at(report, at=NOW + INTERVAL + 1, slot=False)) == ["throttled=thermal:NoSchedule"]
-    assert taints(run(report, "hot=n", at=NOW + 2 * INTERVAL, slot=False)) == ["throttled=thermal:NoSchedule"]
-
-
 def test_stale_evidence_takes_no_place() -> None:
     """What is held back waits for a readable run if nothing could be read for too long."""
     report = after("hot=b", "hot=b", slot=False)
@@ -188,15 +164,6 @@ def test_a_taint_survives_every_lack_of_data() -> None:
     assert taints(looked_at(report, at=NOW + 9000 * INTERVAL)) == ["throttled=thermal:NoSchedule"]
 
 
-def test_no_data_lifts_nothing_on_trial() -> None:
-    """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run."""
-    report = run(after("hot=b", "hot=b"), "hot=n", at=NOW + 2 * INTERVAL, load=False)
-    unread = looked_at(report, at=NOW + 2 * INTERVAL + STALE + 3600)
-    assert taints(unread) == ["throttled=thermal:NoSchedule"]
-    seen = run(unread, "hot=n", at=NOW + 2 * INTERVAL + STALE + 3700, load=False)
-    assert (taints(seen), states(seen)) == ([], {"hot": GateState.PROBATION})
-
-
 def test_the_label_says_none_only_where_load_was_judged() -> None:
     """Absent before, also after idle runs; none needs every row that tells of slowing down to be good."""
     assert names.LABEL_THROTTLED not in after("hot=n", load=False).status.desired.labels
@@ -206,19 +173,6 @@ def test_the_label_says_none_only_where_load_was_judged() -> None:
     assert after("memory-hot=u hot=n").status.desired.labels[names.LABEL_THROTTLED] == "none"
     assert after("").status.desired.labels[names.LABEL_THROTTLED] == "none"
     report = run(after(""), "hot=n", at=NOW + INTERVAL, load=False)
-    assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
-
-
-def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
-    """Nobody knows: neither thermal nor none, until load has been judged."""
-    report = run(after("", "hot=b", "hot=b"), "hot=n", at=NOW + 3 * INTERVAL, load=False)
-    report = looked_at(report, at=NOW + 2 * INTERVAL + 3600)
-    assert states(report) == {"hot": GateState.PROBATION}
-    assert taints(report) == []
-    report = run(report, "hot=n", at=NOW + 7 * INTERVAL, load=False)
-    assert names.LABEL_THROTTLED not in report.status.desired.labels
-    for n in (8, 9, 10):
-        report = run(report, "", at=NOW + n * INTERVAL)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
 
 
@@ -243,21 +197,6 @@ def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> Non
     report = run(report, "", at=NOW + 2 * INTERVAL)
     assert states(report) == {"melted": GateState.GATED}
     assert states(looked_at(report, at=NOW + 8 * 86_400)) == {}
-
-
-def test_rows_that_somebody_doubled_are_one() -> None:
-    """A report edited by hand: the first of each code counts, and the list is bounded."""
-    report = after("hot=b", "hot=b")
-    row = report.status.gates[0]
-    many = [
-        row,
-        replace(row, state=GateState.WATCHING, bad=0),
-        *(replace(row, code=f"x{n}") for n in range(99)),
-    ]
-    status = replace(report.status, gates=many)
-    report = replace(report, status=status).seen(node=NODE, at=NOW + INTERVAL)
-    assert taints(report) == ["throttled=thermal:NoSchedule"]
-    assert len(report.status.gates) < 20
 
 
 # -- answers -------------------------------------------------------------------------------------------------
@@ -311,6 +250,19 @@ def test_changes_of_a_taint_are_events(slot: bool, answers: list[str], reason: R
     assert again.status.change == change
 
 
+def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
+    """Nobody knows: neither thermal nor none, until load has been judged."""
+    report = run(after("", "hot=b", "hot=b"), "hot=n", at=NOW + 3 * INTERVAL, load=False)
+    report = looked_at(report, at=NOW + 2 * INTERVAL + 3600)
+    assert states(report) == {"hot": GateState.PROBATION}
+    assert taints(report) == []
+    report = run(report, "hot=n", at=NOW + 7 * INTERVAL, load=False)
+    assert names.LABEL_THROTTLED not in report.status.desired.labels
+    for n in (8, 9, 10):
+        report = run(report, "", at=NOW + n * INTERVAL)
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
+
+
 def test_a_trial_is_an_event_and_so_is_each_return() -> None:
     """With identities of their own: the second return is told as well."""
     seen = set()
@@ -330,16 +282,6 @@ def test_a_trial_is_an_event_and_so_is_each_return() -> None:
     assert len(seen) == 4
 
 
-def test_a_lifted_taint_says_that_the_policy_wanted_it_so() -> None:
-    """Not healed: the effect is None now."""
-    policy = make_policy().of({"taints": {"effect": "None"}})
-    change = looked_at(after("gpu-lost=b"), at=NOW + 1, policy=policy).status.change
-    assert (change.reason, "the policy no longer asks for this taint" in change.message) == (
-        Reason.TAINT_LIFTED,
-        True,
-    )
-
-
 # -- unvalidated -------------------------------------------------------------------------------------------
 
 SET = make_policy().of({"taints": {"unvalidated": "Set"}})
@@ -355,11 +297,3 @@ def test_unvalidated_stands_until_the_first_pass_or_warn() -> None:
     assert (taints(passed), passed.status.passed_at != "") == ([], True)
     assert taints(run(passed, "p2p-refused=b", at=NOW + INTERVAL, policy=SET)) == []
     assert taints(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
-
-
-def test_a_pass_that_an_older_version_read_counts() -> None:
-    """Its reports do not note the first pass: a fleet must not be closed by an upgrade."""
-    report = after("", policy=SET)
-    before = replace(report, status=replace(report.status, passed_at=""))
-    old = before.seen(node=NODE, policy=SET, at=NOW + 1)
-    assert taints(old) == []

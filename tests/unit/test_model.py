@@ -1,10 +1,14 @@
-"""From API objects to what decisions need: nothing that a cluster may hold raises here."""
+"""From API objects to what decisions need: nothing that a cluster may hold raises here.
+
+What is not decoded of a node is not read either.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,34 +20,67 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, stamp, unstamp, whole
 from nodegauge_operator.core.model import node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.kube import nodes
+from nodegauge_operator.kube.client import MERGE, Client
+from nodegauge_operator.kube.decoding import decoded
 from support.api_server import Body
 from support.objects import NOW, ANode, make_node, make_report, paths_of
 from support.properties import tried
+from support.virtual_time import drive
 
 NODE: Body = {
+    "apiVersion": "v1",
+    "kind": "Node",
     "metadata": {
-        "name": "n",
-        "uid": "u",
-        "resourceVersion": "7",
-        "labels": {"a": "b", "interconnect": "nvlink"},
-        "deletionTimestamp": "2027-01-15T08:00:00Z",
+        "name": "node-1",
+        "uid": "uid-1",
+        "resourceVersion": "17",
+        "creationTimestamp": "2026-11-20T10:00:00Z",
+        "deletionTimestamp": "2026-11-21T10:00:00Z",
+        "labels": {"interconnect": "nvlink", "other": "x"},
+        "annotations": {
+            "other": "y",
+            "nodegauge.dev/override": "healthy",
+            "nodegauge.dev/override-until": "2026-11-22T10:00:00Z",
+            "nodegauge.dev/override-by": "ann",
+            "nodegauge.dev/override-reason": "fan replaced",
+        },
         "managedFields": [
-            {"manager": "kubelet", "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}},
+            {"manager": "kubelet", "fieldsV1": {"f:metadata": {"f:labels": {"f:other": {}}}}},
             {
                 "manager": "nodegauge",
-                "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:interconnect": {}}}},
+                "operation": "Update",
+                "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:interconnect": {}}, "f:x": {}}},
             },
-            {"manager": "nodegauge", "fieldsV1": {"f:status": {}}, "subresource": "status"},
         ],
     },
-    "spec": {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]},
-    "status": {
-        "conditions": [
-            {"type": "Ready", "status": "True"},
-            {"type": "GPUValidated", "status": "False", "reason": "FaultsFound", "message": "m"},
+    "spec": {
+        "providerID": "x",
+        "unschedulable": True,
+        "taints": [
+            {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"},
+            {
+                "key": "node.kubernetes.io/unreachable",
+                "value": "yes",
+                "effect": "NoExecute",
+                "timeAdded": "2026-11-21T03:00:00Z",
+            },
         ],
-        "nodeInfo": {"bootID": "boot"},
-        "capacity": {"nvidia.com/gpu": "8"},
+    },
+    "status": {
+        "capacity": {"cpu": "8", "nvidia.com/gpu": "8"},
+        "allocatable": {"cpu": "7", "nvidia.com/gpu": "7"},
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True",
+                "reason": "KubeletReady",
+                "lastTransitionTime": "2026-11-21T03:00:00Z",
+            },
+            {"type": "GPUValidated", "status": "True", "reason": "Validated", "message": "all well"},
+        ],
+        "nodeInfo": {"bootID": "boot-1", "kernelVersion": "6.8"},
+        "images": [{"names": ["a", "b"], "sizeBytes": 1}],
     },
 }
 POD: Body = {
@@ -76,42 +113,10 @@ POD: Body = {
 def test_a_node_becomes_its_view() -> None:
     """Identity, labels and whose they are, readiness, boot, GPUs, our condition."""
     view = node_view(NODE)
-    assert (view.name, view.uid, view.resource_version, view.boot_id) == ("n", "u", "7", "boot")
-    assert (view.labels, view.managed_labels) == ({"a": "b", "interconnect": "nvlink"}, {"interconnect"})
+    assert (view.name, view.uid, view.resource_version, view.boot_id) == ("node-1", "uid-1", "17", "boot-1")
+    assert (view.labels, view.managed_labels) == ({"other": "x", "interconnect": "nvlink"}, {"interconnect"})
     assert (view.ready, view.deleting, view.leaving, view.gpu_capacity) == (True, True, True, "8")
-    assert (view.condition.status, view.condition.message) == ("False", "m")
-
-
-def test_a_node_says_what_pods_can_get_there() -> None:
-    """GPUs that are offered, which can be fewer than there are, and a cordon."""
-    body = json.loads(json.dumps(NODE))
-    assert (node_view(body).gpu_allocatable, node_view(body).unschedulable) == ("", False)
-    body["status"]["allocatable"] = {"nvidia.com/gpu": "7"}
-    body["spec"]["unschedulable"] = True
-    assert (node_view(body).gpu_allocatable, node_view(body).unschedulable) == ("7", True)
-
-
-def test_a_pod_holds_what_it_asked_for_once_it_is_placed() -> None:
-    """Since the condition says so; before that, and where nothing says it, since never."""
-    body = json.loads(json.dumps(POD))
-    body["metadata"]["annotations"][names.POD_IMAGE] = "nccl:1"
-    body["spec"] = {"nodeName": "n"}
-    body["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW + 7)}
-    ]
-    view = pod_view(body)
-    assert (view.scheduled_at, view.image) == (NOW + 7, "nccl:1")
-    body["spec"] = {}
-    waiting = pod_view(body)
-    assert waiting.scheduled_at == 0.0
-
-
-@pytest.mark.parametrize("status", ["False", "Unknown"])
-def test_only_a_true_ready_condition_is_ready(status: str) -> None:
-    """Unknown is what a dead kubelet looks like."""
-    body = NODE | {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-    assert not node_view(body).ready
-    assert not node_view(NODE | {"status": {}}).ready
+    assert (view.condition.status, view.condition.message) == ("True", "all well")
 
 
 def test_a_pod_becomes_its_view() -> None:
@@ -150,6 +155,59 @@ def test_a_pod_without_our_marks_is_somebody_else_s(number: str) -> None:
         rest = {k: v for k, v in POD["metadata"]["annotations"].items() if k != lost}
         assert pod_view(POD | {"metadata": POD["metadata"] | {"annotations": rest}}) is None
     assert pod_view(POD | {"metadata": POD["metadata"] | {"labels": {"app": "x"}}}) is None
+
+
+def test_a_node_reads_the_same_from_the_few_fields_that_are_decoded() -> None:
+    """Every field of the view differs from its default here, and comes through."""
+    view = node_view(decoded(msgspec.json.encode(NODE), resource="nodes"))
+    assert view == node_view(NODE)
+    defaults = node_view({"metadata": {"name": ""}})
+    same = [field for field in view.__struct_fields__ if getattr(view, field) == getattr(defaults, field)]
+    assert same == [], "give these fields of the view a value in NODE, so that the comparison sees them"
+
+
+def test_a_taint_is_written_as_it_was_read() -> None:
+    """All that v1.Taint has comes back: the list is replaced whole, and nothing else remembers it."""
+    view = node_view(decoded(msgspec.json.encode(NODE), resource="nodes"))
+    sent: list[Any] = []
+
+    class Recorder(Client):
+        def __init__(self) -> None:
+            pass
+
+        async def call(self, method: str, path: str, **how: Any) -> dict[str, Any]:
+            sent.append((method, path, how["content_type"], how["body"]))
+            return NODE
+
+    drive(nodes.patch(Recorder(), view, labels={}, taints=view.taints))
+    drive(nodes.patch(Recorder(), view, labels={"a": None}))
+    drive(nodes.patch(Recorder(), view, labels={}, taints=()))
+    identity = {"resourceVersion": view.resource_version, "uid": view.uid}
+    assert sent == [
+        ("PATCH", f"/api/v1/nodes/{view.name}", MERGE, body)
+        for body in (
+            {"metadata": identity, "spec": {"taints": NODE["spec"]["taints"]}},
+            {"metadata": identity | {"labels": {"a": None}}},
+            {"metadata": identity, "spec": {"taints": []}},
+        )
+    ]
+
+
+def test_the_rest_of_a_node_is_not_decoded() -> None:
+    """Images and annotations of others, the bulk of a node, never become objects."""
+    answer = decoded(msgspec.json.encode(NODE), resource="nodes/status")
+    assert "images" not in answer["status"]
+    assert "other" not in answer["metadata"]["annotations"]
+
+
+def test_of_metadata_alone_only_the_identity_is_decoded() -> None:
+    """Labels and managedFields, the bulk of it, never become objects; pages follow each other."""
+    page = {"metadata": {"continue": "next"}, "items": [{"metadata": NODE["metadata"]}]}
+    answer = decoded(msgspec.json.encode(page), resource="metadata")
+    assert answer["metadata"]["continue"] == "next"
+    (item,) = answer["items"]
+    assert item["metadata"].keys() <= {"name", "uid", "resourceVersion"}
+    assert item["metadata"]["name"] == NODE["metadata"]["name"]
 
 
 def without(body: Body, path: tuple[Any, ...], *, null: bool) -> Body:
@@ -199,12 +257,6 @@ def test_a_time_reads_back(at: int) -> None:
     """Whole seconds, UTC."""
     assert unstamp(stamp(at)) == at
     assert unstamp(stamp(at + 0.9)) == at
-
-
-def test_no_time_is_no_text() -> None:
-    """0 is "never", and reads back as that."""
-    assert stamp(0.0) == ""
-    assert unstamp("") == 0.0
 
 
 def test_a_report_reads_back_as_it_was_written() -> None:

@@ -1,7 +1,11 @@
-"""The cache: newer wins, late events undo nothing, what is gone is gone only for certain."""
+"""The cache: newer wins, late events undo nothing, what is gone is gone only for certain; and what is counted
+from it: which policies select a node, and what nodes of one make reach.
+"""
 
 from __future__ import annotations
 
+from random import Random
+from statistics import median
 from typing import Any
 
 import pytest
@@ -10,12 +14,15 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits
-from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, Outcome, ReportStatus
+from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core.model import ConditionView, NodeView, Terminated
 from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers, clock_of
+from nodegauge_operator.reconcile.selecting import Selecting
 from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
@@ -36,20 +43,6 @@ def test_a_late_event_of_a_node_undoes_nothing(cache: Cache, version: int) -> No
     assert not cache.put_node(make_node(version=version).labelled(a="old"))
     assert cache.nodes["node-1"].labels == {"a": "new"}
     assert cache.put_node(make_node(version=11).labelled(a="newest"))
-
-
-def test_a_late_event_of_the_machine_before_does_not_replace_the_machine(cache: Cache) -> None:
-    """Revisions are comparable over all objects of a kind: an older one is never the present."""
-    cache.put_node(make_node(uid="now", version=10))
-    assert not cache.put_node(make_node(uid="before", version=9))
-    assert cache.nodes["node-1"].uid == "now"
-    cache.put_report(replace(make_report(version=10), uid="now"))
-    assert not cache.put_report(replace(make_report(version=9), uid="before"))
-    assert cache.reports["node-1"].uid == "now"
-    cache.put_pod(make_pod(uid="now", version=10))
-    assert not cache.put_pod(make_pod(uid="before", version=9))
-    assert not cache.put_pod(make_pod(uid="before", version=9).vanished())
-    assert [p.uid for p in cache.pods_of("node-1")] == ["now"]
 
 
 def test_a_heartbeat_changes_the_revision_and_wakes_nobody(cache: Cache) -> None:
@@ -147,15 +140,6 @@ def test_dropping_is_for_this_very_object(cache: Cache) -> None:
     assert cache.drop_report("node-1", "b")
 
 
-def test_pods_come_oldest_run_first(cache: Cache) -> None:
-    """As numbers, not as texts."""
-    for number in (10, 9, 2):
-        cache.put_pod(make_pod(number=number))
-    assert [p.number for p in cache.pods_of("node-1")] == [2, 9, 10]
-    assert cache.nodes_with_pods(names.PROBE_HEALTH) == {"node-1"}
-    assert cache.nodes_with_pods(names.PROBE_NCCL, names.PROBE_PULL) == set()
-
-
 def test_the_policy_in_force_follows_labels_and_policies(cache: Cache) -> None:
     """What was remembered is forgotten when either changes."""
     gold = make_policy("gold").selecting(tier="gold").ranked(5)
@@ -204,13 +188,6 @@ def test_a_bad_policy_leaves_the_last_good_one_in_force(cache: Cache) -> None:
     assert "spec.priority" in cache.policy_errors["p"].message
     assert cache.put_policy(body(3, generation=3, priority=4))
     assert cache.policy_errors == {}
-
-
-def test_the_same_policy_again_is_no_change(cache: Cache) -> None:
-    """A written status must not wake every node."""
-    assert cache.put_policy(body(1))
-    assert not cache.put_policy(body(2) | {"status": {"nodes": {}}})
-    assert cache.policy_status["p"] == {"nodes": {}}
 
 
 def test_a_late_event_of_a_policy_undoes_nothing(cache: Cache) -> None:
@@ -263,17 +240,134 @@ def test_a_list_that_breaks_off_drops_nothing() -> None:
         assert operator.cache.suspects == set()
 
 
-def test_lists_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every page counts: an object of the last one is not taken for deleted."""
-    monkeypatch.setattr("nodegauge_operator.kube.client.PAGE", 3)
-    cluster = FakeCluster()
+def test_policies_cost_what_changes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not policies times nodes, each second: who changed is compared with idle policies alone."""
     for n in range(10):
-        cluster.add_node(f"node-{n}")
-    operator = SteppedOperator(cluster)
-    for _ in range(2):
-        operator.list()
-        assert len(operator.cache.nodes) == 10
-        assert operator.cache.suspects == set()
+        cache.put_node(make_node(f"node-{n}").labelled(pool=f"pool-{n}"))
+    cache.policies = {f"pool-{n}": make_policy(f"pool-{n}").selecting(pool=f"pool-{n}") for n in range(80)}
+    cache.policies_changed()
+    selecting, compared, matches = Selecting(cache), [0], Selector.matches
+
+    def counting(selector: Selector, labels: dict[str, str]) -> bool:
+        compared[0] += 1
+        return matches(selector, labels)
+
+    def asked() -> tuple[set[str], int]:
+        compared[0] = 0
+        return {name for name, policy in cache.policies.items() if selecting.has_node(policy)}, compared[0]
+
+    monkeypatch.setattr(Selector, "matches", counting)
+    first, _ = asked()
+    assert first == {f"pool-{n}" for n in range(10)}
+    assert asked() == (first, 0)
+    cache.put_node(make_node("node-0", version=20).labelled(pool="pool-79"))
+    after, comparisons = asked()
+    assert after == first - {"pool-0"} | {"pool-79"}
+    assert comparisons <= 80 - 10 + 10
+    cache.drop_node("node-1")
+    cache.policies["pool-2"] = make_policy("pool-2").selecting(pool="pool-900")
+    cache.policies_changed()
+    assert asked()[0] == after - {"pool-1", "pool-2"}
+
+
+class PeerGroup:
+    """Reports that change."""
+
+    def __init__(self) -> None:
+        self.cache = Cache()
+        self.peers = Peers(self.cache)
+        self.version = 10
+
+    def measured(self, name: str, value: int | None, *, make: str = "h100") -> None:
+        """A node has this in its report now."""
+        self.version += 1
+        node = make_node(name)
+        self.cache.put_node(node)
+        bandwidth = BandwidthStatus(all_reduce=value, fingerprint=make)
+        report = replace(make_report(node, version=self.version), status=ReportStatus(bandwidth=bandwidth))
+        self.cache.put_report(report)
+
+
+def test_a_node_is_not_its_own_peer() -> None:
+    """Nor is one of another make, or one of which all_reduce was not measured."""
+    group = PeerGroup()
+    group.measured("a", 470)
+    group.measured("b", 465)
+    group.measured("c", 40, make="pcie")
+    group.measured("d", None)
+    assert list(group.peers.of("h100", but="a")) == [465]
+    assert list(group.peers.of("h100", but="new")) == [465, 470]
+    assert list(group.peers.of("pcie", but="c")) == []
+    assert list(group.peers.of("", but="d")) == []
+
+
+def test_clocks_have_peer_groups_of_their_own() -> None:
+    """By model and settings, whatever links the nodes have; a node that never worked has no clock."""
+    group = PeerGroup()
+    peers = Peers(group.cache, clock_of)
+    clocks = {"a": (1980, "H100|1980"), "b": (1965, "H100|1980"), "c": (0, ""), "d": (2520, "L40S|2520")}
+    for name, (mhz, make) in clocks.items():
+        node = make_node(name)
+        group.cache.put_node(node)
+        clock = ClockStatus(sm_mhz=mhz, fingerprint=make)
+        group.cache.put_report(replace(make_report(node), status=ReportStatus(clock=clock)))
+    assert list(peers.of("H100|1980", but="a")) == [1965]
+    assert list(peers.of("", but="c")) == []
+
+
+def test_a_newer_report_replaces_and_a_deleted_one_goes() -> None:
+    """Also where the make itself is another one, and where the node goes."""
+    group = PeerGroup()
+    for name, value in (("a", 470), ("b", 465), ("c", 460)):
+        group.measured(name, value)
+    assert list(group.peers.of("h100", but="a")) == [460, 465]
+    group.measured("b", 100)
+    assert list(group.peers.of("h100", but="a")) == [100, 460]
+    group.measured("b", 100, make="pcie")
+    assert list(group.peers.of("h100", but="a")) == [460]
+    group.cache.drop_report("c", group.cache.reports["c"].uid)
+    assert list(group.peers.of("h100", but="a")) == []
+    group.cache.drop_node("b")
+    assert list(group.peers.of("pcie", but="a")) == []
+
+
+@pytest.mark.parametrize(
+    "count", [1, 2, 3, MAX_VALUES - 1, MAX_VALUES, MAX_VALUES + 1, MAX_VALUES + 2, 301, 500]
+)
+def test_the_median_is_that_of_all_others(count: int) -> None:
+    """However many there are, and wherever the own value lies, few values are handed out."""
+    group, random = PeerGroup(), Random(count)
+    values = {f"n{n}": random.randrange(300, 500) for n in range(count)}
+    for name, value in values.items():
+        group.measured(name, value)
+    for but in ("nobody", "n0", *random.sample(sorted(values), min(count, 20))):
+        others = [value for name, value in values.items() if name != but]
+        returned = group.peers.of("h100", but=but)
+        assert len(returned) <= MAX_VALUES
+        assert not others or median(returned) == median(others)
+
+
+def test_a_late_event_of_the_machine_before_does_not_replace_the_machine(cache: Cache) -> None:
+    """Revisions are comparable over all objects of a kind: an older one is never the present."""
+    cache.put_node(make_node(uid="now", version=10))
+    assert not cache.put_node(make_node(uid="before", version=9))
+    assert cache.nodes["node-1"].uid == "now"
+    cache.put_report(replace(make_report(version=10), uid="now"))
+    assert not cache.put_report(replace(make_report(version=9), uid="before"))
+    assert cache.reports["node-1"].uid == "now"
+    cache.put_pod(make_pod(uid="now", version=10))
+    assert not cache.put_pod(make_pod(uid="before", version=9))
+    assert not cache.put_pod(make_pod(uid="before", version=9).vanished())
+    assert [p.uid for p in cache.pods_of("node-1")] == ["now"]
+
+
+def test_pods_come_oldest_run_first(cache: Cache) -> None:
+    """As numbers, not as texts."""
+    for number in (10, 9, 2):
+        cache.put_pod(make_pod(number=number))
+    assert [p.number for p in cache.pods_of("node-1")] == [2, 9, 10]
+    assert cache.nodes_with_pods(names.PROBE_HEALTH) == {"node-1"}
+    assert cache.nodes_with_pods(names.PROBE_NCCL, names.PROBE_PULL) == set()
 
 
 def test_a_pod_that_never_ran_still_says_what_it_waited_for() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from aiohttp import web
 
 from nodegauge_operator import names
 from nodegauge_operator.kube import client as client_module
+from nodegauge_operator.kube import client as limiter_module
 from nodegauge_operator.kube import nodes
-from nodegauge_operator.kube.client import MERGE, Client, access, connect
+from nodegauge_operator.kube.client import MERGE, Client, Limiter, connect
 from nodegauge_operator.kube.errors import (
     AlreadyExists,
     Conflict,
@@ -26,7 +29,9 @@ from nodegauge_operator.kube.errors import (
     Unavailable,
     Unreachable,
 )
+from nodegauge_operator.kube.outage import Outage
 from nodegauge_operator.kube.workloads import missing_crds
+from support.virtual_time import run
 
 PATH = "/api/v1/nodes"
 
@@ -39,16 +44,20 @@ class Server:
         self.bodies: list[str] = []
         self.answers: list[web.StreamResponse | None] = []
         """Next answers; None for silence, and when there is none left an empty object."""
+        self.while_asked: Callable[[], None] = lambda: None
+        """Called between a request and its answer."""
+        self.over = asyncio.Event()
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One request."""
         self.asked.append(request)
         self.bodies.append(await request.text())
+        self.while_asked()
         answer = self.answers.pop(0) if self.answers else web.json_response({})
         if answer is None:
-            await asyncio.sleep(60)
-            raise AssertionError
+            await self.over.wait()
+            return web.Response(status=500)
         return answer
 
 
@@ -63,6 +72,7 @@ async def server() -> AsyncIterator[Server]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server.port = runner.addresses[0][1]
     yield server
+    server.over.set()
     await runner.cleanup()
 
 
@@ -179,20 +189,6 @@ async def test_a_list_without_items_is_no_list(server: Server, client: Client, b
         _ = [page async for page in client.pages(PATH)]
 
 
-async def test_an_empty_list_is_one(server: Server, client: Client) -> None:
-    """Go writes an empty slice as [] or null."""
-    for items in ([], None):
-        server.answers = [web.json_response({"kind": "NodeList", "metadata": {}, "items": items})]
-        assert len([page async for page in client.pages(PATH)]) == 1
-
-
-async def test_an_error_without_json_is_still_an_error(server: Server, client: Client) -> None:
-    """A load balancer answers in HTML."""
-    server.answers = [web.Response(text="<html>Bad Gateway</html>", status=502)]
-    with pytest.raises(Unavailable, match="Bad Gateway"):
-        await client.call("GET", PATH)
-
-
 async def test_silence_and_a_closed_door_are_no_answer(server: Server, tmp_path: Path, token: Path) -> None:
     """Timeouts and refused connections: Unavailable, status 0; only the latter may have cut watches too."""
     client = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
@@ -285,12 +281,6 @@ async def test_a_rotated_token_is_used_within_a_minute(
         assert server.asked[-1].headers["Authorization"] == f"Bearer {expected}"
 
 
-async def test_kopf_gets_the_same_access(server: Server, tmp_path: Path, token: Path) -> None:
-    """Server and token as plain fields."""
-    result = await access(environ=kubeconfig(tmp_path, port=server.port, token=token))
-    assert (result.server, result.token) == (f"http://127.0.0.1:{server.port}", "first")
-
-
 @pytest.mark.parametrize("content", [None, "", "clusters: 7", "\x00"])
 async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | None) -> None:
     """Our own error, with what to do."""
@@ -299,13 +289,6 @@ async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | 
         path.write_text(content)
     with pytest.raises(KubeError, match="Set KUBECONFIG"):
         await connect(environ={"KUBECONFIG": str(path)})
-
-
-async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None:
-    """A name is data."""
-    server.answers = [web.json_response({"metadata": {"name": "x"}})]
-    await nodes.get(client, "a b?c")
-    assert server.asked[0].raw_path == "/api/v1/nodes/a%20b%3Fc"
 
 
 RESOURCES = {"resources": [{"name": "gpuvalidationpolicies"}, {"name": "nodereports"}]}
@@ -320,13 +303,87 @@ async def test_crds_that_are_not_served_are_named(server: Server, client: Client
     assert await missing_crds(client) == list(names.CRD_NAMES)
 
 
-async def test_how_long_nobody_answered_is_known(server: Server, client: Client) -> None:
-    """A refusal is an answer; 401, 429 and 5xx are none."""
+async def test_how_long_nobody_answered_is_known(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From when the first call was made that got none, by the time of the answer; a refusal is an answer;
+    401, 429 and 5xx are none.  A slow answer sets no clock."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(client_module, "time", clock)
+    client.outage = Outage(lambda: clock.now)
+    client._epoch = float(1_800_000_000 - 1000)
+
+    def take() -> None:
+        date = formatdate(client.now(), usegmt=True)
+        clock.now += 7.0
+        assert server.answers[0] is not None
+        server.answers[0].headers["Date"] = date
+
+    server.while_asked = take
     for code in (401, 429, 500, 503):
         server.answers = [status(code, "Test"), status(403, "Forbidden")]
         with pytest.raises(Unavailable):
             await nodes.get(client, "n")
-        assert client.outage.seconds > 0.0
+        assert client.outage.seconds == 7.0
         with pytest.raises(Forbidden):
             await nodes.get(client, "n")
         assert client.outage.seconds == 0.0
+    assert client.now() == 1_800_000_000 + 8 * 7.0
+
+
+def times(
+    monkeypatch: pytest.MonkeyPatch, *, calls: int, rate: float, burst: int, idle: float = 0.0
+) -> list[float]:
+    """When each of so many calls was let through, after an idle time, all asking at once."""
+
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(limiter_module.time, "monotonic", loop.time)
+        limiter = Limiter(rate=rate, burst=burst)
+        await asyncio.sleep(idle)
+        calls_at: list[tuple[int, float]] = []
+
+        async def call(number: int) -> None:
+            await limiter.wait()
+            calls_at.append((number, loop.time() - idle))
+
+        await asyncio.gather(*(call(n) for n in range(calls)))
+        assert [n for n, _ in calls_at] == list(range(calls)), "callers overtook each other"
+        return [round(at, 6) for _, at in calls_at]
+
+    return run(main())
+
+
+def test_a_burst_goes_at_once_and_then_the_rate_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three at once, then one every tenth of a second."""
+    assert times(monkeypatch, calls=6, rate=10, burst=3) == [0, 0, 0, 0.1, 0.2, 0.3]
+
+
+def test_idle_time_saves_up_one_burst_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour of silence is no licence for a thousand calls."""
+    assert times(monkeypatch, calls=4, rate=10, burst=2, idle=3600) == [0, 0, 0.1, 0.2]
+
+
+def test_a_caller_that_gives_up_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while it waits: the others go on."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(limiter_module.time, "monotonic", loop.time)
+        limiter = Limiter(rate=1, burst=1)
+        await limiter.wait()
+        waiting = [asyncio.create_task(limiter.wait()) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        waiting[0].cancel()
+        waiting[1].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return loop.time()
+
+    assert run(main()) <= 3
+
+
+async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None:
+    """A name is data."""
+    server.answers = [web.json_response({"metadata": {"name": "x"}})]
+    await nodes.get(client, "a b?c")
+    assert server.asked[0].raw_path == "/api/v1/nodes/a%20b%3Fc"

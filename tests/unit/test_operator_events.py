@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Power
-from nodegauge_operator.core.probes.kind import shown_change
-from support.api_server import EVENTS, NODES, POLICIES, REPORTS
-from support.client import unavailable
+from nodegauge_contract import Power, Repair, Result, Sensor, Temperature
+from nodegauge_contract.matrix import render
+from nodegauge_judge import GpuIdentity, Verdict, judge_health
+from nodegauge_operator import names
+from nodegauge_operator.api.evidence import ProbeEvidence
+from nodegauge_operator.api.report import Run
+from nodegauge_operator.core import evidence
+from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
+from support import schema
+from support.api_server import EVENTS, EVIDENCE, NODES, POLICIES, REPORTS, Body
+from support.client import Killed, unavailable
+from support.disturbing import disturbed
 from support.objects import INTERVAL, STALE
 from support.operator import SteppedOperator, one_node
+from support.properties import tried
 
 
 @pytest.fixture
@@ -58,28 +71,6 @@ def test_a_conflict_is_told_once_with_the_way_out(operator: SteppedOperator) -> 
     assert "takeOver" in operator.events[1][1]
 
 
-def test_a_conflict_at_rest_writes_nothing(operator: SteppedOperator) -> None:
-    """It is known: looking again is no change, and a quiet run costs its three writes."""
-    label(operator, interconnect="infiniband")
-    run(operator)
-    operator.client.log.clear()
-    operator.cluster.pass_time(60)
-    catch_up(operator)
-    assert operator.client.log == []
-    operator.cluster.pass_time(INTERVAL)
-    run(operator)
-    assert operator.client.log == ["POST pods", "PATCH nodereports/status", "DELETE pods"]
-
-
-def test_a_conflict_at_the_first_run_does_not_hide_what_the_run_found(operator: SteppedOperator) -> None:
-    """A fault and somebody's label at once: both are told."""
-    label(operator, interconnect="infiniband")
-    run(operator)
-    text = " ".join(f"{reason} {note}" for reason, note in operator.events)
-    assert "Validated" in text
-    assert "interconnect=infiniband" in text
-
-
 def test_a_finding_whose_event_found_no_answer_is_not_lost_to_a_conflict(operator: SteppedOperator) -> None:
     """What is young and not yet posted goes first."""
     run(operator)
@@ -101,18 +92,6 @@ def test_staleness_is_told_once(operator: SteppedOperator) -> None:
         operator.cluster.pass_time(STALE / 4)
         run(operator, "garbage")
     assert reasons(operator) == ["Validated", "ProbeFailed", "Stale"]
-
-
-def test_a_restart_tells_nothing_twice(operator: SteppedOperator) -> None:
-    """The name of an event is made of what it says."""
-    run(operator)
-    label(operator, interconnect="infiniband")
-    catch_up(operator)
-    before = operator.events
-    operator.restart()
-    operator.list()
-    catch_up(operator)
-    assert operator.events == before
 
 
 def test_kubectl_describe_shows_events_in_their_order(operator: SteppedOperator) -> None:
@@ -146,14 +125,6 @@ def test_an_event_shows_only_what_changed(operator: SteppedOperator) -> None:
     (_, warned, refused) = [message for _, message in operator.events]
     assert "->" not in warned
     assert "Interconnect: nvlink 50 GB/s -> none" in refused
-
-
-def test_numbers_that_read_the_same_are_no_change() -> None:
-    """For every kind of probe."""
-    assert shown_change("Interconnect label", "nvlink (measured)", "nvlink (measured)") == ""
-    assert shown_change("Interconnect", "nvlink 450 GB/s", "nvlink 425 GB/s") == (
-        "Interconnect: nvlink 450 GB/s -> nvlink 425 GB/s"
-    )
 
 
 def observe(operator: SteppedOperator, mode: str, generation: int) -> None:
@@ -199,29 +170,227 @@ def test_a_node_that_no_policy_selects_any_more_says_what_it_lost(operator: Step
     assert "label interconnect=nvlink" in message
 
 
-def test_a_node_that_carried_nothing_says_nothing(operator: SteppedOperator) -> None:
-    """It was observed only."""
-    run(operator)
-    observe(operator, "Observe", 2)
-    exclude(operator)
-    assert Counter(reasons(operator))["Released"] == 1
+DAY = 86_400.0
+
+QUIET = ["POST pods", "PATCH nodereports/status", "DELETE pods"]
 
 
-def test_a_node_that_moves_to_a_policy_in_mode_observe_says_so(operator: SteppedOperator) -> None:
-    """By the name of the policy that it follows now."""
-    run(operator)
-    operator.cluster.add_policy("watching", mode="Observe", priority=5)
-    catch_up(operator)
-    (message,) = [message for reason, message in operator.events if reason == "Released"]
-    assert "policy watching is now in mode Observe" in message
+def serial(gpu_index: int) -> str:
+    """The serial number of the board in that place."""
+    return f"16549220{gpu_index:05d}"
 
 
-def test_an_edited_reason_is_posted_once(operator: SteppedOperator) -> None:
-    """No event has a reason with a space: the one that is posted has none, and is known to be posted."""
-    run(operator)
-    edited = operator.status["change"] | {"run": "edited", "reason": "two words"}
-    operator.cluster.change(REPORTS, "node-1", {"status": {"change": edited}}, sub="status")
+def h100(count: int = 8) -> Result:
+    """A healthy machine with serial numbers and ten cards."""
+    machine = made.with_ports(made.h100(count), *["ACTIVE"] * 10)
+    return replace(machine, gpus=[replace(gpu, serial=serial(gpu.index)) for gpu in machine.gpus])
+
+
+def broken(count: int = 16) -> Result:
+    """So many GPUs that all ask for a reset, all with pending rows, and a dead card."""
+    machine = made.switched(count, name="NVIDIA H100 80GB HBM3", links=18, mbps=26_562)
+    machine = made.with_ports(machine, "DOWN", *["ACTIVE"] * 9)
+    sick = made.every_gpu(machine, repair=Repair(action=1, rows_pending=1), temperature=Temperature(gpu=95))
+    return replace(sick, gpus=[replace(gpu, serial=serial(gpu.index)) for gpu in sick.gpus])
+
+
+def measured_by(operator: SteppedOperator, result: Result | str, *, after: float = INTERVAL) -> list[str]:
+    """What one whole run wrote, `after` seconds later."""
+    operator.cluster.pass_time(after)
+    operator.client.log.clear()
+    operator.reconcile()
+    (pod,) = operator.cluster.pods()
+    if isinstance(result, Result):
+        operator.cluster.results["node-1"] = result
+    operator.cluster.end(pod, result if isinstance(result, str) else operator.cluster.result(pod))
+    operator.catch_up(granted=False)
+    return operator.client.log
+
+
+def part_of(operator: SteppedOperator, key: str = "health") -> Body:
+    """One part of node-1's evidence."""
+    return operator.cluster.objects[EVIDENCE]["node-1"]["probes"][key]
+
+
+def test_a_healthy_machine_keeps_everything(operator: SteppedOperator) -> None:
+    """Every GPU with its identity, every card, and the whole matrix; the report says where it is."""
+    machine = h100()
+    assert measured_by(operator, machine).count("POST nodeevidences") == 1
+    part = part_of(operator)
+    assert [(gpu["uuid"], gpu["serial"], gpu["pci"], gpu["nvlinks"]) for gpu in part["gpus"]] == [
+        (made.uuid(n), serial(n), made.pci(n), 18) for n in range(8)
+    ]
+    assert [line.split() for line in part["matrix"].splitlines()] == [
+        line.split() for line in render(machine).splitlines()
+    ]
+    assert [nic["name"] for nic in part["nics"]] == [f"mlx5_{n}" for n in range(10)]
+    assert operator.status["evidence"] == "kubectl get nodeevidence node-1 -o yaml"
+    assert [gpu["uuid"] for gpu in operator.status["gpus"]["items"]] == [made.uuid(n) for n in range(8)]
+
+
+def test_the_most_broken_machine_keeps_everything(operator: SteppedOperator) -> None:
+    """Every location of every finding, with its whole message and the identity of its GPU."""
+    machine = broken()
+    measured_by(operator, machine)
+    part = part_of(operator)
+    expected = judge_health(machine).locations
+    assert len(part["findings"]) == len(expected) > 2 * 16
+    assert [finding["message"] for finding in part["findings"]] == [one.message for one in expected]
+    asks = [finding for finding in part["findings"] if finding["code"] == "recovery-action"]
+    assert [gpu["serial"] for finding in asks for gpu in finding["gpus"]] == [serial(n) for n in range(16)]
+    assert part["cut"] == []
+    assert len(msgspec.json.encode(operator.status)) < 8192
+
+
+def test_a_run_that_finds_the_same_writes_no_evidence(operator: SteppedOperator) -> None:
+    """Nor one that reads another temperature, power or counter."""
+    measured_by(operator, h100())
+    measured_by(operator, made.later(h100(), seconds=900))
+    warmer = made.every_gpu(made.later(h100(), seconds=1800), temperature=Temperature(gpu=33, gpu_max=85))
+    before = dict(part_of(operator))
+    assert "nodeevidences" not in " ".join(measured_by(operator, warmer))
+    assert "nodeevidences" not in " ".join(measured_by(operator, made.later(h100(), seconds=2700)))
+    assert part_of(operator) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda machine: made.with_gpu(machine, 3, repair=Repair(action=1)),
+        lambda machine: made.with_gpu(machine, 3, serial="another board"),
+        lambda machine: replace(machine, system=replace(machine.system, driver="570.1")),
+        lambda machine: replace(machine, nics=replace(machine.nics, to_gpu=[["SYS"] * 8] * 10)),
+    ],
+    ids=["finding", "board", "driver", "matrix"],
+)
+def test_a_change_that_a_person_would_look_at_is_written(operator: SteppedOperator, change: object) -> None:
+    """A finding, a board, a driver, the topology; and its end too."""
+    measured_by(operator, h100())
+    sick = change(made.later(h100(), seconds=900))  # type: ignore[operator]
+    assert measured_by(operator, sick).count("PATCH nodeevidences") == 1
+    assert measured_by(operator, made.later(h100(), seconds=1800)).count("PATCH nodeevidences") == 1
+
+
+def test_it_is_written_again_after_a_day(operator: SteppedOperator) -> None:
+    """Its readings are of the last day, and one that somebody deleted comes back."""
+    measured_by(operator, h100())
+    operator.cluster.remove(EVIDENCE, "node-1")
+    assert "POST nodeevidences" in measured_by(operator, h100(), after=DAY)
+    assert part_of(operator)["run"] == 2
+
+
+def test_an_unreadable_run_stands_beside_the_last_reading(operator: SteppedOperator) -> None:
+    """The identity of the GPUs is wanted most when the driver no longer gives it; a good run ends it."""
+    measured_by(operator, h100())
+    measured_by(operator, replace(made.h100(), gpus=[]))
+    assert part_of(operator, "health-unreadable")["findings"][0]["code"] == "gpus-not-visible"
+    assert len(part_of(operator)["gpus"]) == 8
+    measured_by(operator, made.later(h100(), seconds=1800))
+    assert "health-unreadable" not in operator.cluster.objects[EVIDENCE]["node-1"]["probes"]
+
+
+@pytest.mark.parametrize(("write", "when"), [(2, "before"), (2, "after"), (3, "before"), (3, "after")])
+def test_an_operator_that_is_killed_between_the_writes_has_written_both(write: int, when: str) -> None:
+    """Write 2 is the evidence and write 3 the report: the pod has the result until both stand."""
+    operator = one_node()
+    operator.cluster.results["node-1"] = broken()
+    operator.client.kill_at = (write, when)
+    with pytest.raises(Killed):
+        measured_by(operator, broken())
     operator.restart()
-    for _ in range(3):
-        catch_up(operator)
-    assert [reason for reason, _ in operator.events].count("twowords") == 1
+    operator.catch_up(granted=False)
+    assert len(part_of(operator)["gpus"]) == 16
+    assert operator.probe["lastRun"]["number"] == 1
+    assert operator.probe["evidenceDigest"]
+    assert list(operator.cluster.pods()) == []
+
+
+@pytest.mark.parametrize("error", [NotFound("404", status=404), Forbidden("no right", status=403)])
+def test_without_the_crd_or_its_rights_everything_else_works(
+    operator: SteppedOperator, error: KubeError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Promise 3 holds without evidence; one line says what to apply, and once it is there it is written."""
+    operator.client.refuse = lambda verb, path: error if names.EVIDENCE_PLURAL in path else None
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            measured_by(operator, made.later(broken(), seconds=900 * number))
+    assert operator.probe["lastRun"]["number"] == 3
+    assert operator.status["desired"]["taints"]
+    assert (operator.status.get("evidence", ""), list(operator.cluster.pods())) == ("", [])
+    lines = [record.getMessage() for record in caplog.records if "NodeEvidence" in record.getMessage()]
+    assert len(lines) == 1
+    assert "kubectl apply -f crds/nodeevidences.yaml" in lines[0]
+    operator.heal()
+    measured_by(operator, made.later(broken(), seconds=2700))
+    assert len(part_of(operator)["gpus"]) == 16
+
+
+@pytest.mark.parametrize("error", [Unavailable("timeout"), Refused("too large", status=422)])
+def test_evidence_that_is_refused_holds_up_nothing(operator: SteppedOperator, error: KubeError) -> None:
+    """A slow webhook delays one run a minute, not every node; the next run writes it."""
+    calls: list[str] = []
+
+    def refuse(verb: str, path: str) -> KubeError | None:
+        if names.EVIDENCE_PLURAL not in path:
+            return None
+        calls.append(verb)
+        return error
+
+    operator.client.refuse = refuse
+    measured_by(operator, h100())
+    assert operator.probe["lastRun"]["number"] == 1
+    assert len(calls) == 1
+    operator.heal()
+    assert "POST nodeevidences" in measured_by(operator, made.later(h100(), seconds=900))
+
+
+def test_a_new_report_takes_the_evidence_over(operator: SteppedOperator) -> None:
+    """What another report's runs had left there goes, and the owner is the new one."""
+    measured_by(operator, h100())
+    left = {"metadata": {}, "probes": {"nccl": part_of(operator)}}
+    operator.cluster.patch(EVIDENCE, "node-1", left)
+    kept = operator.cluster.objects[EVIDENCE]["node-1"]
+    operator.cluster.remove(REPORTS, "node-1")
+    operator.cluster.objects[EVIDENCE]["node-1"] = kept
+    operator.deliver()
+    operator.catch_up(granted=False)
+    measured_by(operator, h100())
+    (owner,) = operator.cluster.objects[EVIDENCE]["node-1"]["metadata"]["ownerReferences"]
+    assert owner["uid"] == operator.cluster.objects[REPORTS]["node-1"]["metadata"]["uid"]
+    assert list(operator.cluster.objects[EVIDENCE]["node-1"]["probes"]) == ["health"]
+
+
+def of(result: Result) -> ProbeEvidence:
+    """The evidence of one run."""
+    return evidence.of_run(
+        result,
+        judge_health(result),
+        run=Run(number=1, finished_at="2026-01-31T12:00:00Z"),
+        policy="default",
+        missing=[GpuIdentity(uuid="GPU-1")],
+    )
+
+
+def test_the_largest_evidence_is_bounded_and_says_what_is_missing() -> None:
+    """Sixty-four GPUs with everything wrong and long names: sensors go first, the worst findings stay."""
+    huge = made.switched(64, name="N" * 200, links=18, mbps=26_562)
+    huge = made.every_gpu(huge, repair=Repair(action=1, rows_failed=1, rows_pending=1), vbios="V" * 200)
+    sensors = [Sensor(chip="c" * 60, name=f"in{n}", label="l" * 60, value=1) for n in range(128)]
+    part = of(replace(huge, sensors=sensors))
+    assert len(msgspec.json.encode(part)) <= evidence.LIMIT
+    assert part.sensors == []
+    assert part.cut[0] == "all 128 sensors"
+    assert len(part.gpus) == 64
+    assert part.findings[0].severity == "fail"
+    assert part.verdict is Verdict.FAIL
+
+
+@given(seed=st.integers(0, 2**32), times=st.integers(1, 40))
+@tried(60)
+def test_the_evidence_of_any_document_is_valid(seed: int, times: int) -> None:
+    """Whatever a broken driver says, the API server accepts it."""
+    part = msgspec.to_builtins(of(disturbed(broken(4), seed=seed, times=times)))
+    rules = schema.schema(names.EVIDENCE_PLURAL)
+    body = msgspec.json.decode(msgspec.json.encode({"metadata": {}, "probes": {"health": part}}))
+    assert schema.errors(body, rules) == []
+    assert schema.prune(body, rules) == body

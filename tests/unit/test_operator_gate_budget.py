@@ -1,119 +1,74 @@
-"""The budget of gated nodes: a slot is used once, kept while a write is unanswered, and offered in order."""
+"""The budgets of gated nodes and the rates of new taints, of a policy and of the cluster.
+
+A slot is used once, kept while a write is unanswered, and offered in order, whatever nodes, policies, clocks
+and processes do.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Budget
-from nodegauge_operator.api.report import DesiredNode, DesiredTaint, GateState, GateStatus, Report, stamp
-from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS, GateBudget
-from support.objects import NOW, make_node, make_policy, make_report
-
-THERMAL = DesiredTaint(key=names.TAINT_THROTTLED, value="thermal")
+from nodegauge_operator.api.report import GateState, GateStatus, stamp
+from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS
+from nodegauge_operator.reconcile.node_counts import CLUSTER
+from support.budgets import HOUR, THERMAL, Fleet
+from support.objects import MINUTE, NOW, make_node
+from support.properties import tried
 
 
-class BudgetedNodes:
-    """Nodes of one policy with so many slots, and the nodes over them."""
-
-    def __init__(self, *, slots: int | str = 1, nodes: int = 5) -> None:
-        self.now = 1000.0
-        self.cache = Cache()
-        self.version = 100
-        self.budget(slots)
-        for n in range(nodes):
-            self.cache.put_node(make_node(f"node-{n}"))
-        self.gate_budget = GateBudget(
-            self.cache, clock=lambda: self.now, now=lambda: NOW + self.now, cluster="100%", per_hour="100%"
-        )
-
-    def budget(self, slots: int | str) -> None:
-        """The policy's budget is now this one."""
-        policy = make_policy().spec_with(budget=Budget(gated_nodes=slots, gated_nodes_per_hour="100%"))
-        self.cache.policies[policy.name] = policy
-        self.cache.policies_changed()
-
-    def report(self, name: str, *taints: DesiredTaint, gates: tuple[GateStatus, ...] = ()) -> Report:
-        """A newer report of the node holds these taints and rows."""
-        self.version += 1
-        known = make_report(self.cache.nodes[name], version=self.version)
-        report = replace(
-            known, status=replace(known.status, desired=DesiredNode(taints=list(taints)), gates=list(gates))
-        )
-        self.cache.put_report(report)
-        return report
-
-    def waits(self, name: str, *, since: float, code: str = "hot") -> None:
-        """The node is held back since then."""
-        row = GateStatus(code=code, state=GateState.HELD_BACK, since=stamp(since))
-        self.report(name, gates=(row,))
-
-    def carries(self, name: str, *keys: str) -> None:
-        """The node carries taints of these keys, and nothing else."""
-        self.version += 1
-        node: NodeView = make_node(name, version=self.version).tainted(*keys)
-        self.cache.put_node(node)
+def of_one_policy(nodes: int = 5, **limits: Any) -> Fleet:
+    """Nodes of the policy `a`."""
+    return Fleet(*["a"] * nodes, **limits)
 
 
-def test_a_place_is_taken_once() -> None:
+# -- a slot -----------------------------------------------------------------------------------------------
+
+
+def test_a_slot_is_used_once() -> None:
     """Who asks second, before anything was written, gets none; nor after it was written."""
-    nodes = BudgetedNodes()
-    assert nodes.gate_budget.reserve("node-0")
-    assert not nodes.gate_budget.has_slot("node-1")
-    assert not nodes.gate_budget.reserve("node-1")
-    assert nodes.gate_budget.reserve("node-0"), "its own slot is no reason to refuse"
-    nodes.report("node-0", THERMAL)
-    nodes.gate_budget.confirm("node-0")
-    assert nodes.gate_budget.used("default") == 1
-    assert nodes.gate_budget.has_slot("node-0")
-    assert not nodes.gate_budget.reserve("node-1")
+    fleet = of_one_policy()
+    assert fleet.budget.reserve("node-0")
+    assert not fleet.budget.has_slot("node-1")
+    assert not fleet.budget.reserve("node-1")
+    assert fleet.gate("node-0"), "its own slot is no reason to refuse"
+    assert fleet.budget.used("a") == 1
+    assert fleet.budget.has_slot("node-0")
+    assert not fleet.budget.reserve("node-1")
 
 
-def test_a_write_that_failed_gives_its_place_back() -> None:
+def test_a_write_that_failed_gives_its_slot_back() -> None:
     """A conflict or a refusal wrote nothing."""
-    nodes = BudgetedNodes()
-    assert nodes.gate_budget.reserve("node-0")
-    nodes.gate_budget.confirm("node-0")
-    assert nodes.gate_budget.used("default") == 0
-    assert nodes.gate_budget.reserve("node-1")
+    fleet = of_one_policy()
+    assert fleet.budget.reserve("node-0")
+    fleet.budget.confirm("node-0")
+    assert fleet.budget.reserve("node-1")
 
 
-def test_a_write_without_an_answer_keeps_its_place_until_it_is_known() -> None:
-    """It may have been made: nobody else is gated before a newer report, or enough time, tells."""
-    nodes = BudgetedNodes()
-    nodes.report("node-0")
-    assert nodes.gate_budget.reserve("node-0")
-    nodes.gate_budget.unanswered("node-0")
-    nodes.now += DOUBT_SECONDS / 2
-    assert not nodes.gate_budget.reserve("node-1")
-    nodes.report("node-0", THERMAL)
-    assert nodes.gate_budget.used("default") == 1
-    assert not nodes.gate_budget.reserve("node-1")
-    nodes.report("node-0")
-    assert nodes.gate_budget.reserve("node-1"), "the newer report says that nothing is held"
-
-
-def test_what_no_report_ever_shows_was_not_written() -> None:
-    """A slot cannot be lost for good by one call without an answer."""
-    nodes = BudgetedNodes()
-    assert nodes.gate_budget.reserve("node-0")
-    nodes.gate_budget.unanswered("node-0")
-    nodes.now += DOUBT_SECONDS
-    assert nodes.gate_budget.reserve("node-1")
-
-
-def test_a_node_that_goes_during_its_write_gives_its_place_back() -> None:
-    """Scaled down: there is nothing left to be gated."""
-    nodes = BudgetedNodes()
-    assert nodes.gate_budget.reserve("node-0")
-    nodes.gate_budget.unanswered("node-0")
-    nodes.cache.drop_node("node-0")
-    assert nodes.gate_budget.reserve("node-1")
+@pytest.mark.parametrize("known", ["a newer report without it", "enough time", "the node is gone"])
+def test_a_write_without_an_answer_keeps_its_slot_until_it_is_known(known: str) -> None:
+    """It may have been made: nobody else is gated before the cluster, or enough time, tells."""
+    fleet = of_one_policy()
+    fleet.report("node-0")
+    fleet.gate("node-0", answered=False)
+    fleet.time += DOUBT_SECONDS / 2
+    assert not fleet.budget.reserve("node-1")
+    match known:
+        case "enough time":
+            fleet.time += DOUBT_SECONDS / 2
+        case "the node is gone":
+            fleet.cache.drop_node("node-0")
+        case _:
+            fleet.report("node-0", THERMAL)
+            assert fleet.budget.used("a") == 1
+            assert not fleet.budget.reserve("node-1")
+            fleet.report("node-0")
+    assert fleet.budget.reserve("node-1")
 
 
 @pytest.mark.parametrize(
@@ -125,147 +80,318 @@ def test_a_node_that_goes_during_its_write_gives_its_place_back() -> None:
         ("example.com/throttled", False),
     ],
 )
-def test_a_taint_that_still_stands_takes_a_place(key: str, counts: bool) -> None:
+def test_a_taint_that_still_stands_uses_a_slot(key: str, counts: bool) -> None:
     """Its report lets go first: until the node's patch, the node is one more that is gated."""
-    nodes = BudgetedNodes()
-    nodes.report("node-0")
-    nodes.carries("node-0", key)
-    assert nodes.gate_budget.used("default") == counts
-    assert nodes.gate_budget.has_slot("node-1") is not counts
-    nodes.carries("node-0")
-    assert nodes.gate_budget.has_slot("node-1")
+    fleet = of_one_policy()
+    fleet.report("node-0")
+    fleet.carries("node-0", key)
+    assert fleet.budget.used("a") == counts
+    assert fleet.budget.has_slot("node-1") is not counts
+    fleet.carries("node-0")
+    assert fleet.budget.has_slot("node-1")
 
 
-def test_a_node_that_leaves_frees_its_place() -> None:
-    """Deleted, out of the selection, or under another policy."""
-    nodes = BudgetedNodes()
-    nodes.report("node-0", THERMAL)
-    assert not nodes.gate_budget.has_slot("node-1")
-    nodes.cache.outside_selector.add("node-0")
-    nodes.carries("node-0", names.TAINT_THROTTLED)
-    assert nodes.gate_budget.has_slot("node-1")
-    assert not nodes.gate_budget.has_slot("node-0"), "no policy has a slot for it"
-    nodes.report("node-2", THERMAL)
-    nodes.cache.drop_node("node-2")
-    assert nodes.gate_budget.has_slot("node-1")
-    other = make_policy("gold").selecting(tier="gold").ranked(5)
-    nodes.report("node-3", THERMAL)
-    nodes.cache.policies["gold"] = other
-    nodes.cache.policies_changed()
-    nodes.cache.put_node(make_node("node-3", version=9999).labelled(tier="gold"))
-    assert (nodes.gate_budget.used("default"), nodes.gate_budget.used("gold")) == (0, 1)
-
-
-def test_a_report_of_an_earlier_node_takes_no_place() -> None:
-    """It is of another machine under the same name."""
-    nodes = BudgetedNodes()
-    report = nodes.report("node-0", THERMAL)
-    nodes.cache.put_report(replace(report, node_uid="another", resource_version="9999"))
-    assert nodes.gate_budget.used("default") == 0
+def test_a_node_that_leaves_frees_its_slot() -> None:
+    """Deleted, out of the selection, or under another policy; the report of an earlier node uses none."""
+    fleet = of_one_policy()
+    report = fleet.report("node-0", THERMAL)
+    assert not fleet.budget.has_slot("node-1")
+    fleet.cache.put_report(replace(report, node_uid="another", resource_version="9998"))
+    assert fleet.budget.used("a") == 0
+    fleet.cache.put_report(replace(report, resource_version="9999"))
+    fleet.cache.outside_selector.add("node-0")
+    fleet.carries("node-0", names.TAINT_THROTTLED)
+    assert fleet.budget.has_slot("node-1")
+    assert not fleet.budget.has_slot("node-0"), "no policy has a slot for it"
+    fleet.report("node-2", THERMAL)
+    fleet.cache.drop_node("node-2")
+    assert fleet.budget.has_slot("node-1")
+    fleet.report("node-3", THERMAL)
+    fleet.policy("gold")
+    fleet.put("node-3", "gold")
+    assert (fleet.budget.used("a"), fleet.budget.used("gold")) == (0, 1)
 
 
 @pytest.mark.parametrize(("setting", "slots"), [("20%", 2), ("5%", 1), ("0%", 0), (0, 0), (3, 3)])
-def test_places_follow_the_setting(setting: int | str, slots: int) -> None:
+def test_slots_follow_the_setting(setting: int | str, slots: int) -> None:
     """Per cent of ten nodes, rounded down and at least one; a count as it is; nothing for 0."""
-    nodes = BudgetedNodes(slots=setting, nodes=10)
-    assert nodes.gate_budget.slots("default") == slots
-    taken = [name for name in nodes.cache.nodes if nodes.gate_budget.reserve(name)]
-    assert len(taken) == slots
-    assert nodes.gate_budget.slots("unknown") == 0
-    assert not nodes.gate_budget.has_slot("unknown")
+    assert of_one_policy(10, slots=setting).gate_all() == slots
+    assert of_one_policy(10, slots="100%", cluster=setting).gate_all() == slots
+    assert of_one_policy(10, slots="100%", rate=setting).gate_all() == slots
+    assert of_one_policy(10, slots="100%", per_hour=setting).gate_all() == slots
+    fleet = of_one_policy(10, slots=setting)
+    assert (fleet.budget.slots("unknown"), fleet.budget.has_slot("unknown")) == (0, False)
 
 
 def test_a_budget_that_shrinks_lifts_nothing_and_adds_nothing() -> None:
     """It is told of instead; those that are gated may stay so."""
-    nodes = BudgetedNodes(slots=3)
-    for name in ("node-0", "node-1", "node-2"):
-        nodes.carries(name, names.TAINT_THROTTLED)
-        nodes.report(name, THERMAL)
-    assert list(nodes.gate_budget.exceeded()) == []
-    nodes.budget(1)
-    assert list(nodes.gate_budget.exceeded()) == [("default", 3, 1, False)]
-    assert nodes.gate_budget.has_slot("node-0")
-    assert not nodes.gate_budget.has_slot("node-3")
-    assert nodes.gate_budget.offer(busy=set()) == []
+    fleet = of_one_policy(slots=3)
+    fleet.gate_all()
+    assert list(fleet.budget.exceeded()) == []
+    fleet.policy("a", slots=1, per_hour=2)
+    assert list(fleet.budget.exceeded()) == [("a", 3, 1, False), ("a", 3, 2, True)]
+    assert fleet.budget.has_slot("node-0")
+    assert not fleet.budget.has_slot("node-3")
+    assert fleet.offered() == []
+
+
+# -- whose turn it is -------------------------------------------------------------------------------------
 
 
 def test_who_waited_longest_is_called_first() -> None:
     """One for each free slot, which is kept for them: a newcomer does not jump the queue."""
-    nodes = BudgetedNodes(slots=2, nodes=6)
+    fleet = of_one_policy(6, slots=2)
     for n, since in enumerate((NOW + 30, NOW + 10, NOW + 20)):
-        nodes.waits(f"node-{n}", since=since)
-    assert nodes.gate_budget.offer(busy=set()) == ["node-1", "node-2"]
-    assert nodes.gate_budget.offer(busy=set()) == [], "they are called once"
-    assert not nodes.gate_budget.reserve("node-5")
-    assert nodes.gate_budget.reserve("node-1")
-    nodes.report("node-1", THERMAL)
-    nodes.gate_budget.confirm("node-1")
-    nodes.gate_budget.reconciled("node-1")
-    assert not nodes.gate_budget.reserve("node-0")
-    assert nodes.gate_budget.reserve("node-2")
+        fleet.waits(f"node-{n}", since=since)
+    assert [fleet.budget.has_slot(f"node-{n}") for n in range(4)] == [False, True, True, False]
+    assert fleet.offered() == ["node-1", "node-2"]
+    assert fleet.offered() == [], "they are called once"
+    assert not fleet.budget.reserve("node-5")
+    assert fleet.gate("node-1")
+    fleet.budget.reconciled("node-1")
+    assert not fleet.budget.reserve("node-0")
+    assert fleet.budget.reserve("node-2")
 
 
-def test_who_asks_first_does_not_jump_the_queue() -> None:
-    """A worker may come by with another node before anybody has been called."""
-    nodes = BudgetedNodes(slots=2)
-    for n, since in enumerate((NOW + 30, NOW + 10, NOW + 20)):
-        nodes.waits(f"node-{n}", since=since)
-    assert [nodes.gate_budget.has_slot(f"node-{n}") for n in range(4)] == [False, True, True, False]
-    assert nodes.gate_budget.reserve("node-2")
-    assert [nodes.gate_budget.has_slot(f"node-{n}") for n in range(4)] == [False, True, True, False]
-
-
-def test_nobody_is_called_whom_a_worker_looks_at_already() -> None:
-    """That look began without a slot; it is called when it is over."""
-    nodes = BudgetedNodes()
-    nodes.waits("node-0", since=NOW)
-    assert nodes.gate_budget.offer(busy={"node-0"}) == []
-    assert nodes.gate_budget.offer(busy=set()) == ["node-0"]
-
-
-def test_who_does_not_take_the_place_is_passed_over() -> None:
-    """A node whose report cannot be written must not keep all others waiting; a newer report asks again."""
-    nodes = BudgetedNodes()
-    nodes.waits("node-0", since=NOW)
-    nodes.waits("node-1", since=NOW + 60)
-    assert nodes.gate_budget.offer(busy=set()) == ["node-0"]
-    nodes.gate_budget.reconciled("node-0")
-    assert nodes.gate_budget.offer(busy=set()) == ["node-1"]
-    nodes.gate_budget.reconciled("node-1")
-    assert nodes.gate_budget.offer(busy=set()) == []
-    assert nodes.gate_budget.has_slot("node-4"), "a slot that nobody takes is free for all"
-    nodes.waits("node-0", since=NOW)
-    assert nodes.gate_budget.offer(busy=set()) == ["node-0"]
-
-
-def test_a_gated_node_waits_for_nothing() -> None:
-    """A second row of a node that has its slot is no second node held back."""
-    nodes = BudgetedNodes()
-    row = GateStatus(code="xid", state=GateState.HELD_BACK, since=stamp(NOW))
-    nodes.report("node-0", THERMAL, gates=(row,))
-    counters = nodes.gate_budget.counters
-    assert (counters.gated("default"), dict(counters.waiting("default"))) == ({"node-0"}, {})
-    assert counters.gates("default") == {("throttled", "thermal"): 1}
-
-
-def test_what_waits_is_counted_by_cause() -> None:
-    """By the taint that would be set, a node with two causes once under each; an unknown row by its code."""
-    nodes = BudgetedNodes()
-    rows: list[tuple[Any, ...]] = [("hot", "memory-hot"), ("xid", "hot"), ("of-tomorrow",)]
-    for n, codes in enumerate(rows):
-        gates = [GateStatus(code=c, state=GateState.HELD_BACK, since=stamp(NOW)) for c in codes]
-        nodes.report(f"node-{n}", gates=tuple(gates))
-    assert nodes.gate_budget.counters.causes("default") == {"thermal": 2, "xid": 1, "of-tomorrow": 1}
-    nodes.report("node-1")
-    assert nodes.gate_budget.counters.causes("default") == {"thermal": 1, "of-tomorrow": 1}
+def test_who_does_not_take_the_slot_is_passed_over() -> None:
+    """A node whose report cannot be written must not keep all others waiting; a newer report asks again.
+    Nobody is called whom a worker looks at already."""
+    fleet = of_one_policy()
+    fleet.waits("node-0", since=NOW)
+    fleet.waits("node-1", since=NOW + 60)
+    assert fleet.offered(busy=frozenset({"node-0", "node-1"})) == []
+    assert fleet.offered() == ["node-0"]
+    fleet.budget.reconciled("node-0")
+    assert fleet.offered() == ["node-1"]
+    fleet.budget.reconciled("node-1")
+    assert fleet.offered() == []
+    assert fleet.budget.has_slot("node-4"), "a slot that nobody takes is free for all"
+    fleet.waits("node-0", since=NOW)
+    assert fleet.offered() == ["node-0"]
 
 
 def test_a_node_that_was_looked_at_without_an_offer_declined_none() -> None:
     """It was reconciled while every slot was in use: the next free one is offered to it."""
-    nodes = BudgetedNodes()
-    nodes.report("node-0", THERMAL)
-    nodes.waits("node-1", since=NOW)
-    assert nodes.gate_budget.offer(busy=set()) == []
-    nodes.gate_budget.reconciled("node-1")
-    nodes.report("node-0")
-    assert nodes.gate_budget.offer(busy=set()) == ["node-1"]
+    fleet = of_one_policy()
+    fleet.report("node-0", THERMAL)
+    fleet.waits("node-1")
+    fleet.budget.reconciled("node-1")
+    fleet.report("node-0")
+    assert fleet.offered() == ["node-1"]
+
+
+def test_the_longest_wait_of_all_policies_goes_first() -> None:
+    """And nobody waits behind a node whose own policy has no slot."""
+    fleet = Fleet(*["a"] * 10, *["b"] * 10, slots="20%", cluster=2)
+    fleet.policy("a", slots=0)
+    for n, since in ((0, NOW), (11, NOW + 30), (12, NOW + 20), (13, NOW + 10)):
+        fleet.waits(f"node-{n}", since=since)
+    assert not fleet.budget.has_slot("node-14")
+    assert fleet.offered() == ["node-13", "node-12"]
+    assert fleet.offered() == []
+
+
+def test_what_waits_is_counted_by_cause() -> None:
+    """By the taint that would be set, a node with two causes once under each; an unknown gate by its code; a
+    gated node waits for nothing."""
+    fleet = of_one_policy()
+    counters = fleet.budget.counters
+    for n, codes in enumerate((("hot", "memory-hot"), ("xid", "hot"), ("of-tomorrow",))):
+        fleet.waits(f"node-{n}", *codes)
+    assert counters.causes("a") == {"thermal": 2, "xid": 1, "of-tomorrow": 1}
+    fleet.report("node-1")
+    assert counters.causes("a") == {"thermal": 1, "of-tomorrow": 1}
+    held = GateStatus(code="xid", state=GateState.HELD_BACK, since=stamp(NOW))
+    fleet.report("node-3", THERMAL, gates=(held,))
+    assert (counters.gated("a"), counters.waiting("a").keys()) == ({"node-3"}, {"node-0", "node-2"})
+    assert counters.gates("a") == {("throttled", "thermal"): 1}
+
+
+# -- the cluster's budget ---------------------------------------------------------------------------------
+
+
+def test_policies_of_one_node_each_share_the_slots_of_the_cluster() -> None:
+    """Each policy has at least one slot: without the cluster's budget, 20 of 20 nodes were tainted.  A new
+    process counts what it finds."""
+    fleet = Fleet(*(f"pool-{n}" for n in range(20)), cluster="20%")
+    assert fleet.gate_all() == 4
+    fleet.restart()
+    assert fleet.gate_all() == 4
+
+
+@pytest.mark.parametrize("how", ["relabelled", "taken over", "their policy is deleted"])
+def test_nodes_that_change_their_policy_take_their_slots_along(how: str) -> None:
+    """The policy that they left has free slots again, and the cluster has none: 11 of 20 were tainted."""
+    fleet = Fleet(*["a"] * 10, *["b"] * 10, slots="20%", cluster=4)
+    assert fleet.gate_all() == 4
+    match how:
+        case "relabelled":
+            fleet.put("node-0", "b")
+            assert (fleet.budget.used("b"), fleet.budget.slots("b")) == (3, 2), "they count where they are"
+            assert fleet.budget.has_slot("node-0"), "and stay gated there"
+        case "taken over":
+            fleet.policy("top", slots="100%", priority=5, pool="a")
+            assert fleet.budget.used("top") == 2
+        case _:
+            del fleet.cache.policies["a"]
+            fleet.cache.policies_changed()
+            assert (fleet.budget.used(CLUSTER), fleet.budget.used("b")) == (4, 2)
+    assert fleet.gate_all() == 4
+
+
+def test_the_lower_budget_counts() -> None:
+    """Counts and percentages alike; budgets of policies that sum beyond the cluster's end at it."""
+    two = [*["a"] * 10, *["b"] * 10]
+    assert Fleet(*two, slots=5, cluster="20%").gate_all() == 4
+    assert Fleet(*two, slots="100%", cluster=7).gate_all() == 7
+    assert Fleet(*two, slots="10%").gate_all() == 2
+
+
+def test_a_cluster_that_shrinks_adds_none_and_lifts_none() -> None:
+    """Nodes are deleted: the percentage is of fewer."""
+    fleet = Fleet(*(f"pool-{n % 10}" for n in range(20)), cluster="20%")
+    assert fleet.gate_all() == 4
+    for n in range(10, 20):
+        fleet.cache.drop_node(f"node-{n}")
+    assert list(fleet.budget.exceeded()) == [(CLUSTER, 4, 2, False)]
+    assert fleet.gate_all() == 4
+    for n in range(3):
+        fleet.cache.drop_node(f"node-{n}")
+    assert fleet.gate_all() == 1
+
+
+def test_a_taint_of_ours_on_a_node_without_a_policy_uses_a_slot_of_the_cluster() -> None:
+    """Its capacity is missing all the same."""
+    fleet = of_one_policy(20, slots="20%", cluster="20%")
+    fleet.cache.put_node(make_node("other", version=999).tainted(names.TAINT_UNHEALTHY))
+    assert fleet.budget.used(CLUSTER) == 1
+    assert fleet.gate_all() == 4, "three of the policy's nodes, and the other"
+
+
+def test_a_write_in_flight_keeps_the_slot_while_its_node_moves() -> None:
+    """It is not lost between the two policies."""
+    fleet = of_one_policy(20, cluster=1)
+    fleet.policy("b", slots=5)
+    assert fleet.budget.reserve("node-0")
+    fleet.put("node-0", "b")
+    assert not fleet.budget.has_slot("node-1")
+    fleet.budget.confirm("node-0")
+    assert fleet.budget.has_slot("node-1")
+
+
+# -- the rate of new taints -------------------------------------------------------------------------------
+
+TWO = ["even", "odd"] * 6
+
+
+def rated(**limits: Any) -> Fleet:
+    """Six nodes of each of two policies, two new taints of each per hour, and slots for all."""
+    return Fleet(*TWO, **({"slots": "100%", "per_hour": 2} | limits))
+
+
+def test_new_taints_come_hour_by_hour() -> None:
+    """Two of each policy an hour; those before keep theirs."""
+    fleet = rated()
+    assert fleet.gate_all() == 4
+    fleet.time += HOUR - 1
+    assert fleet.gate_all() == 4
+    fleet.time += 1
+    assert fleet.gate_all() == 8
+
+
+def test_a_taint_that_was_lifted_counts_for_its_hour() -> None:
+    """Else a fault that comes and goes would taint every node within the hour; the node itself may return."""
+    fleet = rated(rate=2)
+    assert fleet.gate_all() == 2
+    fleet.lift("node-0")
+    assert not fleet.gate("node-4")
+    fleet.restart()
+    assert not fleet.gate("node-4")
+    assert fleet.gate("node-0"), "it counts already"
+
+
+def test_a_deleted_node_counts_for_its_hour() -> None:
+    """A cluster that replaces tainted nodes is not tainted node by node."""
+    fleet = rated(rate=2)
+    assert fleet.gate_all() == 2
+    fleet.replaced("node-0")
+    fleet.cache.drop_report("node-1", fleet.cache.reports["node-1"].uid)
+    assert not fleet.gate("node-0")
+    assert fleet.budget.rate.count(CLUSTER) == 2
+
+
+@pytest.mark.parametrize("ahead", [5 * HOUR, -5 * HOUR])
+def test_a_clock_that_is_set_frees_no_room(ahead: float) -> None:
+    """The hour of a taint is counted by a clock that nobody sets."""
+    fleet = rated(rate=1)
+    assert fleet.gate("node-0")
+    fleet.ahead = ahead
+    fleet.lift("node-0")
+    assert not fleet.gate("node-1")
+    fleet.time += HOUR
+    assert fleet.gate("node-1")
+
+
+def test_a_report_that_somebody_wrote_taints_no_node_beyond_the_rate() -> None:
+    """A reservation without a time, or one whose time is taken away, takes room like any other."""
+    fleet = rated(rate=1)
+    fleet.report("node-0", THERMAL)
+    fleet.report("node-2", THERMAL)
+    assert fleet.gate_all() == 1
+    for at in ("", stamp(fleet.now() - HOUR + MINUTE)):
+        fleet.report("node-0", THERMAL, tainted_at=at)
+        assert fleet.gate_all() == 1
+    fleet.time += 2 * MINUTE
+    assert fleet.gate_all() == 1
+
+
+def test_waiting_nodes_are_woken_as_the_rate_allows() -> None:
+    """One for each that may be tainted now; the longest wait first."""
+    fleet = rated(rate=1)
+    assert fleet.gate("node-0")
+    for n in (4, 2):
+        fleet.waits(f"node-{n}", since=NOW + MINUTE * n)
+    assert fleet.offered() == []
+    fleet.time += HOUR
+    assert fleet.offered() == ["node-2"]
+    assert not fleet.gate("node-6"), "the room is kept"
+
+
+NAMES = st.sampled_from([f"node-{n}" for n in range(len(TWO))])
+EVENTS = st.one_of(
+    st.tuples(st.sampled_from(["gate", "gate", "lost", "lift", "replaced"]), NAMES),
+    st.tuples(st.just("time"), st.sampled_from([MINUTE, 20 * MINUTE, HOUR])),
+    st.tuples(st.just("clock"), st.sampled_from([-HOUR, 0.0, HOUR])),
+    st.tuples(st.just("restart"), st.none()),
+)
+
+
+@pytest.mark.slow
+@tried(200)
+@given(st.lists(EVENTS, max_size=60))
+def test_no_order_of_events_breaks_the_rate(events: list[tuple[str, Any]]) -> None:
+    """At most two of a policy and three in all within any hour, and three at a time.  A process that starts
+    reads the hour from the reports: it knows no deleted node, and needs a clock that is right."""
+    fleet = rated(rate=3, cluster=3)
+    for what, value in events:
+        match what:
+            case "gate":
+                fleet.gate(value)
+            case "lost":
+                fleet.gate(value, answered=False)
+            case "lift":
+                fleet.lift(value)
+                assert not fleet.cache.nodes[value].taints
+            case "replaced":
+                fleet.replaced(value)
+            case "time":
+                fleet.time += value
+            case "clock":
+                fleet.ahead = value
+            case "restart" if not fleet.ahead:
+                there = {node.uid for node in fleet.cache.nodes.values()}
+                fleet.tainted_at = {uid: at for uid, at in fleet.tainted_at.items() if uid in there}
+                fleet.restart()
+        assert fleet.last_hour() <= 3
+        assert max(fleet.last_hour("even"), fleet.last_hour("odd")) <= 2
+        assert sum(bool(node.taints) for node in fleet.cache.nodes.values()) <= 3

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
+from nodegauge_operator.api.report import GateState, stamp
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import EVENTS, NODES, PODS, REPORTS, Body, copied
 from support.cluster import FakeCluster
 from support.judging import listening, saying
-from support.objects import INTERVAL, MINUTE
-from support.operator import NOTHING, SteppedOperator
+from support.objects import INTERVAL, MINUTE, NOW
+from support.operator import SteppedOperator
 
-Spoil = Callable[[Body], None]
+Spoil = Callable[[Body], Any]
 
 
 @pytest.fixture(autouse=True)
@@ -76,53 +77,30 @@ def template(operator: SteppedOperator, name: str) -> Body:
     return kept[0]
 
 
-def of_nobody(pod: Body) -> None:
-    pod["metadata"].pop("ownerReferences")
+def owned(**changed: Any) -> Spoil:
+    """Another owner."""
+    return lambda pod: pod["metadata"]["ownerReferences"][0].update(changed)
 
 
-def of_another_report(pod: Body) -> None:
-    pod["metadata"]["ownerReferences"][0]["uid"] = "uid-of-another"
-
-
-def not_controlled(pod: Body) -> None:
-    pod["metadata"]["ownerReferences"][0]["controller"] = False
-
-
-def of_the_node(pod: Body) -> None:
-    pod["metadata"]["ownerReferences"] = [{"kind": "Node", "name": "node-1", "uid": "x", "controller": True}]
-
-
-def a_mirror(pod: Body) -> None:
-    pod["metadata"]["annotations"][names.MIRROR_POD] = "hash"
-
-
-def under_another_name(pod: Body) -> None:
-    pod["metadata"]["name"] += "0"
-
-
-def bound_elsewhere(pod: Body) -> None:
-    pod["spec"]["nodeName"] = "node-2"
-
-
-SPOILS = [
-    of_nobody,
-    of_another_report,
-    not_controlled,
-    of_the_node,
-    a_mirror,
-    under_another_name,
-    bound_elsewhere,
-]
+SPOILS: dict[str, Spoil] = {
+    "of nobody": lambda pod: pod["metadata"].pop("ownerReferences"),
+    "of another report": owned(uid="uid-of-another"),
+    "not controlled": owned(controller=False),
+    "of the node": owned(kind="Node", name="node-1", uid="x"),
+    "a mirror": lambda pod: pod["metadata"]["annotations"].update({names.MIRROR_POD: "hash"}),
+    "under another name": lambda pod: pod["metadata"].update(name=pod["metadata"]["name"] + "0"),
+    "bound elsewhere": lambda pod: pod["spec"].update(nodeName="node-2"),
+}
 
 
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_a_pod_that_the_operator_did_not_make_says_nothing(spoil: Spoil) -> None:
+def test_a_pod_that_the_operator_did_not_make_says_nothing(spoil: str) -> None:
     """Each mark of ours but one, and a result of the very run that is due: neither taint nor judgement."""
     operator = two_nodes()
     before = operator.cluster.state()["nodes"]["node-1"]
     forged = template(operator, "node-1")
     message = lost(operator, forged | {"metadata": forged["metadata"] | {"uid": "x"}})
-    spoil(forged)
+    SPOILS[spoil](forged)
     node = forged["spec"].get("nodeName", "node-1")
     pod = operator.cluster.create(PODS, forged)
     operator.cluster.end(
@@ -182,19 +160,6 @@ def test_a_pod_that_took_the_next_name_is_passed_over(mark: dict[str, str]) -> N
     assert name in operator.cluster.objects[PODS]
 
 
-def test_a_pod_that_never_goes_and_bears_our_marks_stops_nobody() -> None:
-    """With a finalizer it would block the node and a slot of the budget, if it counted as ours."""
-    operator = two_nodes()
-    forged = template(operator, "node-1")
-    of_nobody(forged)
-    forged["metadata"] |= {"name": "squatter", "deletionTimestamp": "2027-01-15T07:00:00Z"}
-    operator.cluster.create(PODS, forged)
-    operator.deliver()
-    assert operator.cache.nodes_with_pods(names.PROBE_HEALTH) == set()
-    operator.reconcile("node-1")
-    assert [p["metadata"]["name"] for p in operator.cluster.pods() if p["metadata"]["name"] != "squatter"]
-
-
 @pytest.mark.parametrize("restart", [True, False])
 def test_a_pod_that_takes_the_place_of_ours_is_another(restart: bool) -> None:
     """Ours is deleted while it runs, and one of its name, owner and marks follows: no result."""
@@ -226,30 +191,133 @@ def test_the_next_run_s_identity_cannot_be_computed_from_what_can_be_seen() -> N
     assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
-def test_each_run_draws_the_next_name_and_a_restart_keeps_it() -> None:
-    """The report holds what the name is made of: who comes after a restart adopts the pod."""
-    operator = two_nodes()
-    operator.reconcile("node-1")
-    operator.restart()
-    operator.reconcile("node-1", granted=False)
+FOREIGN = {
+    "node-role.kubernetes.io/control-plane": "",
+    "node-restriction.kubernetes.io/trusted": "true",
+    "topology.kubernetes.io/zone": "elsewhere",
+    "kubernetes.io/hostname": "other",
+}
+
+THROTTLED = {"key": names.TAINT_THROTTLED, "value": "thermal", "effect": "NoSchedule"}
+
+GATED = {
+    "code": "hot",
+    "state": GateState.GATED.value,
+    "bad": 2,
+    "since": stamp(NOW),
+    "enteredAt": stamp(NOW),
+}
+
+
+def nodes(count: int, **spec: Any) -> SteppedOperator:
+    """An operator and so many nodes, each with a report of one good run."""
+    cluster = FakeCluster()
+    for n in range(count):
+        cluster.add_node(f"node-{n}")
+    cluster.add_policy(**spec)
+    operator = SteppedOperator(cluster)
+    operator.list()
+    look(operator)
+    cluster.kubelets()
+    look(operator)
+    return operator
+
+
+def forge(operator: SteppedOperator, status: dict[str, Any]) -> None:
+    """Somebody merges this into the status of every report."""
+    for name in list(operator.cluster.objects[REPORTS]):
+        operator.cluster.change(REPORTS, name, {"status": status}, sub="status")
+
+
+def tainted(operator: SteppedOperator, *keys: str) -> list[str]:
+    """Nodes with a taint of one of these keys; of any key but `unvalidated` by default."""
+    objects = operator.cluster.objects[NODES].items()
+    taints = {n: [t["key"] for t in body["spec"].get("taints") or ()] for n, body in objects}
+    return [name for name, carried in taints.items() if set(carried) & set(keys or carried)]
+
+
+@pytest.mark.parametrize("nulled", [True, False], ids=["no run is known", "runs are known"])
+@pytest.mark.parametrize(
+    "desired",
+    [
+        {"labels": FOREIGN},
+        {"labels": {names.LABEL_INTERCONNECT: "nvlink", **FOREIGN}},
+        {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoExecute"}]},
+        {"taints": [{"key": "example.com/drain", "effect": "NoExecute"}], "labels": FOREIGN},
+        {"condition": "False", "reason": "Forged", "message": "remove this node"},
+    ],
+    ids=["labels", "with one of ours", "a taint", "both", "the condition"],
+)
+def test_what_a_report_asks_for_is_computed_again_before_it_is_written(
+    desired: dict[str, Any], nulled: bool
+) -> None:
+    """Labels, taints and condition come from readings, whatever stands under `desired`."""
+    operator = nodes(1)
+    before = operator.cluster.state()["nodes"]["node-0"]
+    past = {"probes": None, "interconnect": None, "gates": None} if nulled else {}
+    forge(operator, past | {"desired": desired})
+    look(operator, granted=False)
+    after = operator.cluster.state()["nodes"]["node-0"]
+    assert not after["labels"].keys() & (FOREIGN.keys() - before["labels"].keys())
+    assert after["taints"] == []
+    assert "Forged" not in str(after["conditions"])
+
+
+@pytest.mark.parametrize("nulled", [True, False], ids=["no run is known", "runs are known"])
+@pytest.mark.parametrize("state", list(GateState))
+def test_gates_that_somebody_wrote_take_no_more_slots_than_there_are(state: GateState, nulled: bool) -> None:
+    """Nine forged reports, one slot: at no moment do more nodes carry a taint for a fault."""
+    operator = nodes(9, budget={"gatedNodes": 1})
+    most: list[int] = []
+    operator.cluster.subscribers.append(lambda *_: most.append(len(tainted(operator, THROTTLED["key"]))))
+    forged = {"gates": [GATED | {"state": state.value}], "desired": {"taints": [THROTTLED]}}
+    forge(operator, forged | ({"probes": None} if nulled else {}))
+    look(operator, granted=False)
+    look(operator, granted=False)
+    assert max(most) <= 1
+    if nulled:
+        assert max(most) == 0, "a gate of which no run is known waits for one"
+
+
+def test_forged_gates_leave_by_good_runs() -> None:
+    """The slot that a forged gate took is free again after the runs that every gate needs."""
+    operator = nodes(2, budget={"gatedNodes": 1}, hysteresis={"leaveRuns": 1, "dwell": "1m"})
+    forge(operator, {"gates": [GATED | {"code": "gpu-lost"}], "desired": {"taints": []}})
+    for _ in range(3):
+        operator.cluster.pass_time(INTERVAL)
+        look(operator)
+        operator.cluster.kubelets()
+        look(operator, granted=False)
+    assert tainted(operator) == []
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_node_that_carries_its_taint_keeps_it_beside_forged_reports(restart: bool) -> None:
+    """Who was gated by runs stays so: a forger neither takes its slot nor lifts its taint."""
+    operator = nodes(5, budget={"gatedNodes": 1})
+    forged = {"gates": [GATED], "desired": {"taints": [THROTTLED]}}
+    operator.cluster.change(REPORTS, "node-3", {"status": forged}, sub="status")
+    look(operator, granted=False)
+    assert tainted(operator, THROTTLED["key"]) == ["node-3"], "one report may ask for the one slot"
+    forge(operator, forged)
+    if restart:
+        operator.restart()
+    look(operator, granted=False)
+    assert tainted(operator, THROTTLED["key"]) == ["node-3"]
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 10**9, 10**9 + 7, 0])
+def test_any_run_number_in_a_report_is_followed_by_a_run(number: int) -> None:
+    """Numbers begin anew after those that a pod's annotation and a report can count."""
+    operator = nodes(1)
+    [probe] = operator.cluster.objects[REPORTS]["node-0"]["status"]["probes"]
+    edited = probe | {"lastRun": probe["lastRun"] | {"number": number}, "streak": 2**63 - 1}
+    forge(operator, {"probes": [edited]})
+    operator.cluster.pass_time(INTERVAL)
+    look(operator)
     assert len(list(operator.cluster.pods())) == 1
     operator.cluster.kubelets()
     look(operator, granted=False)
-    assert operator.probe["lastRun"]["outcome"] == "read"
-    reports = operator.cluster.objects[REPORTS].values()
-    nonces = [report["status"]["probes"][0]["lastRun"]["nonce"] for report in reports]
-    assert len(set(nonces)) == 2
-    assert all(len(nonce) == 16 for nonce in nonces)
-
-
-def test_a_mirror_pod_is_nobody_s_to_delete() -> None:
-    """Its kubelet would make it again and again."""
-    operator = two_nodes()
-    forged = template(operator, "node-1")
-    a_mirror(forged)
-    operator.cluster.create(PODS, forged)
-    operator.deliver()
-    operator.client.log.clear()
-    operator.reconciler.reconcile("node-1", granted=NOTHING, since=None).close()
-    look(operator, granted=False)
-    assert "DELETE pods" not in operator.client.log
+    after = operator.cluster.objects[REPORTS]["node-0"]["status"]["probes"][0]
+    assert after["lastRun"]["outcome"] == "read"
+    assert 0 < after["streak"] < 2**53

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
+from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.kube.leases import LEASE, PATH
 from nodegauge_operator.reconcile.installation import LIVE_SECONDS, RENEW_SECONDS
-from support.api_server import NODES, POLICIES, REPORTS
+from support.api_server import REPORTS
 from support.cleaning import DirtyCluster
 from support.client import unavailable
 from support.objects import INTERVAL
@@ -75,20 +75,6 @@ def test_a_restart_of_the_same_installation_waits_for_nothing() -> None:
     story_of(story)
 
 
-def test_the_lease_costs_one_call_in_twenty_seconds() -> None:
-    """Renewals are cheap."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        await operator.begin(1, after=60)
-        calls = [call for call in operator.client.log if "leases" in call]
-        await operator.after(10 * RENEW_SECONDS)
-        renewals = [call for call in operator.client.log if "leases" in call][len(calls) :]
-        assert renewals == ["PATCH leases"] * 10
-        assert PATH not in [path.rpartition("/")[0] for path in operator.client.reads[10:]]
-
-    story_of(story)
-
-
 @pytest.mark.parametrize("error", [unavailable(503), Forbidden("leases is forbidden", status=403)])
 def test_an_installation_that_cannot_renew_stops_writing_and_goes_on_later(error: KubeError) -> None:
     """Another could have begun meanwhile; a missing right is named."""
@@ -125,20 +111,6 @@ def test_an_installation_that_lost_the_lease_gives_way() -> None:
         await first.after(INTERVAL)
         assert f"another installation ({OTHER}) is live" in first.sweep.not_ready()
         assert len(first.client.log) == written
-        await second.stop()
-
-    story_of(story)
-
-
-def test_two_replicas_of_one_installation_both_work() -> None:
-    """Somebody scaled the Deployment: that never did harm."""
-
-    async def story(first: VirtualTimeOperator) -> None:
-        await first.begin(1, after=60)
-        second = second_on(first, settings=SETTINGS)
-        second.start()
-        await second.after(4 * LIVE_SECONDS)
-        assert (first.sweep.not_ready(), second.sweep.not_ready()) == ("", "")
         await second.stop()
 
     story_of(story)
@@ -190,17 +162,6 @@ def test_what_names_no_installation_makes_a_node_nobodys(forged: str, dirty: Dir
     assert dirty.left()[:2] == ({}, [])
 
 
-def test_a_node_of_another_installation_keeps_everything_when_no_policy_selects_it() -> None:
-    """Also after the grace."""
-    operator = one_node(gpu="yes")
-    operator.run()
-    owned(operator, OTHER)
-    before = dict(operator.labels)
-    operator.cluster.remove(POLICIES, "default")
-    assert written(operator) == []
-    assert operator.labels == before
-
-
 def test_installations_with_disjoint_selectors_release_nothing_of_each_other() -> None:
     """Each saw the other's nodes outside its own selector, and took everything off."""
     first = one_node(pool="a")
@@ -216,26 +177,6 @@ def test_installations_with_disjoint_selectors_release_nothing_of_each_other() -
     assert second.client.log == []
     assert first.labels == before
     assert "node-1" in first.cluster.objects[REPORTS]
-
-
-def test_an_unreadable_report_still_says_whose_it_is() -> None:
-    """A newer version of another installation wrote it."""
-    operator = one_node()
-    operator.run()
-    owned(operator, OTHER)
-    body = operator.cluster.objects[REPORTS]["node-1"]
-    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"verdict": "superb"}}, "MODIFIED")
-    assert written(operator) == []
-
-
-def test_a_report_of_another_installation_for_an_earlier_node_is_left_to_the_garbage_collector() -> None:
-    """The node was created again under its name, and the report is not ours to delete."""
-    operator = one_node()
-    operator.run()
-    owned(operator, OTHER)
-    body = operator.cluster.objects[NODES]["node-1"]
-    operator.cluster._store(NODES, body | {"metadata": body["metadata"] | {"uid": "new"}}, "MODIFIED")
-    assert written(operator) == []
 
 
 # -- uninstalling ------------------------------------------------------------------------------------------
@@ -276,27 +217,12 @@ def test_uninstalling_a_release_takes_nothing_from_another(
     assert (LEASE.rpartition("/")[2] in dirty.cluster.objects[PATH]) is (holder == OTHER)
 
 
-def test_a_person_without_a_release_cleans_everything(dirty: DirtyCluster) -> None:
-    """As documented: every label, taint, condition and report, and the Lease."""
-    lease_of(dirty, OTHER)
-    dirty.clean()
-    assert dirty.left()[:2] == ({}, [])
-    assert dirty.cluster.objects[PATH] == {}
-
-
 def test_the_clean_up_stops_where_it_cannot_see_whose_the_nodes_are(dirty: DirtyCluster) -> None:
     """Rather than remove another's."""
     dirty.refuse = lambda verb, path: Forbidden("leases", status=403) if path == LEASE else None
     with pytest.raises(KubeError):
         dirty.clean(release="ours", deployment="nodegauge")
     assert len(dirty.left()[1]) == 3
-
-
-def test_without_our_crds_the_clean_up_still_works(dirty: DirtyCluster) -> None:
-    """There are no reports then, and so no other installation to see."""
-    dirty.refuse = lambda verb, path: NotFound("no CRD", status=404) if path == REPORTS else None
-    dirty.clean(release="ours", deployment="nodegauge")
-    assert dirty.marks() == {}
 
 
 def test_the_dry_run_of_a_release_changes_nothing(dirty: DirtyCluster, capsys: Any) -> None:
@@ -306,3 +232,13 @@ def test_the_dry_run_of_a_release_changes_nothing(dirty: DirtyCluster, capsys: A
     assert len(dirty.left()[1]) == 3
     assert dirty.cluster.objects[PATH]
     assert "1 nodes do not belong to nodegauge/ours" in capsys.readouterr().out
+
+
+def test_an_unreadable_report_still_says_whose_it_is() -> None:
+    """A newer version of another installation wrote it."""
+    operator = one_node()
+    operator.run()
+    owned(operator, OTHER)
+    body = operator.cluster.objects[REPORTS]["node-1"]
+    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"verdict": "superb"}}, "MODIFIED")
+    assert written(operator) == []

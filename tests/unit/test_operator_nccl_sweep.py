@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support.api_server import NODES, PODS, REPORTS, Body
-from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, with_nccl
+from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time, with_nccl
 
 NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 
@@ -23,10 +25,10 @@ def sample(operator: VirtualTimeOperator, name: str, **labels: str) -> float:
     return operator.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
-def holder(operator: VirtualTimeOperator) -> Body | None:
-    """The pod of a benchmark, where there is one."""
+def holder(operator: VirtualTimeOperator, name: str = names.PROBE_NCCL) -> Body | None:
+    """The pod of such a run, where there is one."""
     pods = operator.cluster.objects[PODS].values()
-    return next((p for p in pods if p["metadata"]["labels"][names.POD_PROBE] == names.PROBE_NCCL), None)
+    return next((p for p in pods if p["metadata"]["labels"][names.POD_PROBE] == name), None)
 
 
 async def until_held(operator: VirtualTimeOperator) -> Body:
@@ -105,6 +107,34 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
     assert probe(operator, "node-0")["lastRun"]["outcome"] == "read"
 
 
+HOUR = 3600.0
+
+
+def never_ending(operator: VirtualTimeOperator, *probes: str) -> None:
+    """Pods of these probes never end by themselves, and health runs do as usual."""
+    end = operator._end
+
+    def ending(name: str) -> None:
+        pod = operator.cluster.objects[PODS].get(name)
+        if pod is not None and pod["metadata"]["labels"][names.POD_PROBE] not in probes:
+            end(name)
+
+    operator._end = ending  # type: ignore[method-assign]
+
+
+def stuck(operator: VirtualTimeOperator, path: str, kind: str, body: Body) -> None:
+    """The kubelet cannot get the nccl image."""
+    if path != PODS or kind != "ADDED" or body["metadata"]["labels"][names.POD_PROBE] != names.PROBE_PULL:
+        return
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    status = {"containerStatuses": [{"name": names.PROBE_CONTAINER, "state": waiting}]}
+    node = body["metadata"]["annotations"][names.POD_NODE]
+    operator.loop.call_later(
+        0.5, lambda: operator.cluster.pod_status(body["metadata"]["name"], status, node=node)
+    )
+
+
+@pytest.mark.slow
 def placed_at_once(operator: VirtualTimeOperator, path: str, kind: str, body: Body) -> None:
     """Each new pod is on its node at once, as its condition says."""
     if path == PODS and kind == "ADDED":
@@ -128,3 +158,81 @@ async def test_held_time_is_counted_from_the_scheduler_s_word(operator: VirtualT
     await operator.after(2 * RUN_SECONDS)
     assert sample(operator, "nodegauge_nccl_held_seconds_count") == 1
     assert 40 <= sample(operator, "nodegauge_nccl_held_seconds_sum") <= 42 + RUN_SECONDS
+
+
+@with_nccl
+async def test_an_image_that_does_not_come_delays_no_health_run(operator: VirtualTimeOperator) -> None:
+    """A pull may take half an hour, and holds no GPU: health is read meanwhile, on time."""
+    operator.nodes(3, gpus=2)
+    operator.cluster.add_policy(budget={"concurrentNcclProbes": "100%", "concurrentProbes": "100%"})
+    never_ending(operator, names.PROBE_PULL)
+    operator.cluster.subscribers.append(lambda path, kind, body: stuck(operator, path, kind, body))
+    operator.start()
+    await operator.after(60)
+    for _ in range(48):
+        await operator.after(HOUR / 6)
+        assert len(operator.read()) == 3, "no health label is stale"
+    runs = Counter(operator.begun)
+    for n in range(3):
+        assert 32 <= runs[names.PROBE_HEALTH, f"node-{n}"] <= 34
+        assert 5 <= runs[names.PROBE_PULL, f"node-{n}"] <= 6, "after 10, 20, 40 ... minutes"
+        assert runs[names.PROBE_NCCL, f"node-{n}"] == 0
+
+
+def nccl_runs(operator: VirtualTimeOperator) -> list[str]:
+    """The nodes that NCCL runs were made for, in that order."""
+    return [node for probe, node in operator.begun if probe == names.PROBE_NCCL]
+
+
+LOAD = names.PROBE_LOAD
+
+WANTED = {"load": {"interval": "1h"}}
+
+
+def status(operator: VirtualTimeOperator, node: str = "node-0") -> Body:
+    """The load probe's status in a report; empty before its first run."""
+    probes = operator.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
+    return next((p for p in probes if p["name"] == LOAD), {})
+
+
+@on_virtual_time
+async def test_a_load_run_follows_within_the_interval_and_then_one_each(
+    operator: VirtualTimeOperator,
+) -> None:
+    """Without an NCCL image, and one pod at a time."""
+    await operator.begin(1, gpus=2, after=3 * RUN_SECONDS, probes=WANTED)
+    assert [name for name, _ in operator.begun] == ["health"]
+    await operator.after(HOUR)
+    assert [name for name, _ in operator.begun].count("load") == 1
+    assert operator.most_pods == 1
+    assert operator.cluster.objects[REPORTS]["node-0"]["status"]["load"]["tflops"] == 610.0
+    await operator.after(5 * HOUR)
+    assert [name for name, _ in operator.begun].count("load") in (5, 6)
+
+
+@pytest.mark.slow
+@on_virtual_time
+async def test_an_install_starts_no_wave_of_load_runs(operator: VirtualTimeOperator) -> None:
+    """Thirty nodes: within a day about a seventh of them, after a week all, rarely two at a time."""
+    await operator.begin(30, gpus=2, after=24 * HOUR, probes={"health": {"interval": "12h"}})
+    loaded = [node for name, node in operator.begun if name == LOAD]
+    assert 1 <= len(loaded) <= 10
+    await operator.after(6 * 24 * HOUR + 3 * RUN_SECONDS)
+    loaded = [node for name, node in operator.begun if name == LOAD]
+    assert (len(loaded), len(set(loaded))) == (30, 30)
+    assert operator.most[LOAD] <= 2
+
+
+@on_virtual_time
+async def test_a_cordoned_node_is_free_at_once(operator: VirtualTimeOperator) -> None:
+    """The pod of a running load is deleted within seconds, and leaves no verdict."""
+    await operator.begin(1, gpus=2, probes=WANTED)
+    while (pod := holder(operator, LOAD)) is None:
+        await operator.after(1)
+    operator.cluster.schedule(pod)
+    operator.cluster.change(NODES, "node-0", {"spec": {"unschedulable": True}})
+    await operator.after(2)
+    left = holder(operator, LOAD)
+    assert left is None or left["metadata"]["deletionTimestamp"]
+    assert status(operator)["lastRun"]["outcome"] == "skipped"
+    assert "readAt" not in status(operator)

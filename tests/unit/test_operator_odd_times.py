@@ -8,20 +8,27 @@ from typing import Any
 
 import pytest
 import yaml
-from msgspec.structs import replace
+from hypothesis import given
+from hypothesis import strategies as st
 
 import support.results as made
+from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
-from nodegauge_operator.api.report import Outcome, stamp, unstamp
+from nodegauge_operator.api.report import stamp, unstamp
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Refused
-from support.api_server import REPORTS
+from support.api_server import NODES, PODS, REPORTS
 from support.objects import INTERVAL, NOW, make_node, make_report, read
 from support.operator import SteppedOperator, one_node
+from support.properties import tried
+from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time
 
 DAY = 86_400.0
+
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds/nodereports.yaml").read_text())
+
 STATUS = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+
 RUN = STATUS["properties"]["probes"]["items"]["properties"]["lastRun"]["properties"]
 
 
@@ -66,13 +73,6 @@ def test_no_stored_time_lies_in_the_future(field: str) -> None:
     assert status.change.at <= stamp(NOW)
 
 
-@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0002-01-01T00:00:00Z", "soon", "2026-13-01"])
-def test_a_time_outside_of_the_calendar_is_no_time(text: str) -> None:
-    """It neither raises nor becomes a text that the API server refuses."""
-    assert stamp(unstamp(text)) in ("", "9999-12-31T23:59:58Z")
-    assert re.fullmatch(RUN["startedAt"]["pattern"], stamp(unstamp(text)))
-
-
 @pytest.mark.parametrize("waited", [INTERVAL - 60, INTERVAL + 60])
 def test_a_result_is_as_old_as_its_container_s_end(operator: SteppedOperator, waited: float) -> None:
     """The operator was away: a result older than an interval is not judged, and the run is made again."""
@@ -92,34 +92,6 @@ def test_a_result_is_as_old_as_its_container_s_end(operator: SteppedOperator, wa
         assert last_run(operator)["outcome"] == "read"
 
 
-ODD: dict[str, dict[str, Any]] = {
-    "long reason": {"reason": "X" * 300, "exitCode": 1},
-    "no word": {"reason": "\x1b[31mred\nline", "exitCode": 1},
-    "started in the year 9999": {"startedAt": "9999-12-31T23:59:59Z", "exitCode": 0},
-    "ended in the year 2": {"finishedAt": "0002-01-01T00:00:00Z", "exitCode": 0},
-    "escape sequences": {"message": "\x1b]0;title\x07 \x1b[2J gone", "exitCode": 1},
-}
-
-
-@pytest.mark.parametrize("how", ODD)
-def test_an_odd_pod_ends_its_run_and_frees_its_slot(operator: SteppedOperator, how: str) -> None:
-    """Whatever its status holds, what is written of it fits the report's schema."""
-    operator.catch_up()
-    [pod] = operator.cluster.pods()
-    state = {"terminated": {"message": "?", "finishedAt": stamp(NOW)} | ODD[how]}
-    status = {"name": "probe", "state": state}
-    operator.cluster.pod_status(pod["metadata"]["name"], {"phase": "Failed", "containerStatuses": [status]})
-    operator.catch_up()
-    run = last_run(operator)
-    assert run["outcome"] == Outcome.UNKNOWN
-    assert len(run["reason"]) <= RUN["reason"]["maxLength"]
-    assert run["reason"].isalnum()
-    assert run["message"].isprintable()
-    for field in ("startedAt", "finishedAt"):
-        assert re.fullmatch(RUN[field]["pattern"], run.get(field, ""))
-    assert not list(operator.cluster.pods())
-
-
 def test_a_report_that_the_api_server_calls_invalid_ends_the_run(operator: SteppedOperator) -> None:
     """The run is unknown with what the API server said, and its slot is free."""
     refusals = iter([Refused("status.summary: too long", status=422)])
@@ -131,17 +103,6 @@ def test_a_report_that_the_api_server_calls_invalid_ends_the_run(operator: Stepp
     assert (run["outcome"], run["reason"]) == ("unknown", "ReportRefused")
     assert "too long" in run["message"]
     assert not list(operator.cluster.pods())
-
-
-@pytest.mark.parametrize("number", [2**63 - 1, 1_000_000_000])
-def test_an_edited_run_number_stops_nothing(number: int) -> None:
-    """The next one is a number that names and schema allow."""
-    report = make_report().after(read(made.titan()), node=make_node())
-    [probe] = report.status.probes
-    assert probe.last_run is not None
-    edited = without_future_times(report.status, now=NOW)
-    edited = replace(edited, probes=[replace(probe, last_run=replace(probe.last_run, number=number))])
-    assert 1 <= edited.next_number("health") <= 1_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -164,10 +125,100 @@ def test_the_api_server_s_clock_counts(monkeypatch: pytest.MonkeyPatch, date: st
     assert client.now() == NOW + ahead
 
 
-def test_an_answer_that_waited_sets_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process stood still for a minute between its question and the answer's header."""
-    monkeypatch.setattr("nodegauge_operator.kube.client.time.monotonic", lambda: 1060.0)
-    client = Client.__new__(Client)
-    client._epoch = NOW - 1060.0
-    client._compare_clocks("Fri, 15 Jan 2027 07:59:00 GMT", asked_at=1000.0)
-    assert client.now() == NOW
+HOUR = 3600.0
+
+TEXT = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(
+        ["", "X" * 70_000, "\x1b[2J\r\n\x00\x9b", "\u2028\u202e\ufffe\U0010ffff", "é" * 600, "%s %n {0}"]
+    ),
+)
+
+TIME = st.sampled_from(
+    [
+        "0001-01-01T00:00:00Z",
+        "0002-01-01T00:00:00Z",
+        "1969-12-31T23:59:59Z",
+        "2027-01-15T08:00:00Z",
+        "2027-01-15T08:00:00.999999999Z",
+        "9999-12-31T23:59:59Z",
+        "9999-12-31T23:59:59-23:59",
+        "soon",
+        "",
+    ]
+)
+
+ENDED = st.fixed_dictionaries(
+    {"exitCode": st.sampled_from([0, 1, 137, 255, -1, 2**31 - 1, -(2**31)])},
+    optional={"signal": st.integers(0, 64)}
+    | dict.fromkeys(("reason", "message"), TEXT)
+    | dict.fromkeys(("startedAt", "finishedAt"), TIME),
+)
+
+STATE = st.one_of(
+    st.fixed_dictionaries({"terminated": ENDED}),
+    st.fixed_dictionaries({"running": st.fixed_dictionaries({"startedAt": TIME})}),
+    st.fixed_dictionaries({"waiting": st.fixed_dictionaries({"reason": TEXT, "message": TEXT})}),
+)
+
+CONDITION = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Ready"]),
+        "status": st.sampled_from(["True", "False"]),
+    },
+    optional={"reason": TEXT, "message": TEXT, "lastTransitionTime": TIME},
+)
+
+POD_STATUS = st.fixed_dictionaries(
+    {
+        "phase": st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown", "Odd"]),
+        "containerStatuses": STATE.map(lambda state: [{"name": names.PROBE_CONTAINER, "state": state}]),
+        "conditions": st.lists(CONDITION, max_size=2),
+    },
+    optional={"reason": TEXT, "message": TEXT},
+)
+
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([names.POD_REQUEST, names.POD_BOOT, names.POD_IMAGE]), TEXT, max_size=3
+)
+
+
+@tried(150)
+@given(status=POD_STATUS, annotations=ANNOTATIONS, on_node=st.booleans())
+def test_an_odd_pod_ends_its_run_and_frees_its_slot(
+    status: dict[str, Any], annotations: dict[str, str], on_node: bool
+) -> None:
+    """What is written of it is valid, so that nothing is tried for ever."""
+    operator = one_node()
+    operator.catch_up()
+    [pod] = operator.cluster.pods()
+    operator.cluster.objects[PODS][pod["metadata"]["name"]]["metadata"]["annotations"] |= annotations
+    operator.cluster.pod_status(pod["metadata"]["name"], status, node="node-1" if on_node else "")
+    operator.catch_up(granted=False)
+    operator.cluster.pass_time(HOUR)
+    operator.catch_up(granted=False)
+    run = operator.cluster.objects[REPORTS]["node-1"]["status"]["probes"][0]["lastRun"]
+    assert run["number"] == 1
+    assert run["reason"] != "ReportRefused"
+    assert all(char.isprintable() for char in run["reason"] + run["message"])
+    assert not [p for p in operator.cluster.pods() if not p["metadata"].get("deletionTimestamp")]
+
+
+@on_virtual_time
+async def test_only_the_time_from_a_result_to_its_node_is_measured(operator: VirtualTimeOperator) -> None:
+    """From the arrival of the event that ended the run; a label put back by hand is no result."""
+    await operator.begin(2, after=RUN_SECONDS + 10, budget={"concurrentProbes": 2})
+    count, total = metric(operator)
+    assert count == 2
+    assert 0 < total < 2 * 0.2, "not from the first wake, a whole run ago"
+    operator.cluster.change(NODES, "node-0", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+    await operator.after(30)
+    assert len(operator.read()) == 2
+    assert metric(operator) == (count, total)
+
+
+def metric(operator: VirtualTimeOperator | SteppedOperator) -> tuple[float, float]:
+    """Count and sum of the metric."""
+    samples = {s.name: s.value for m in operator.metrics.result_seconds.collect() for s in m.samples}
+    name = "nodegauge_result_to_node_seconds"
+    return samples[f"{name}_count"], samples[f"{name}_sum"]

@@ -1,6 +1,7 @@
 """The API server is away, in every way that it can be: the watches come back, and the process lives on.
 
-kopf is the real one, on an API server that a test disturbs; its pauses are made short.
+kopf is the real one, on an API server that a test disturbs; its pauses are made short.  The test holds the
+clock by which the operator is steady, gives up, or loses its Lease.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +32,7 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from support.operator import SETTINGS
+from testbed.wait import DEADLINE_SECONDS
 
 CORE = ["nodes", "pods", "namespaces", "events"]
 OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL]
@@ -69,6 +73,8 @@ class ApiServer:
         self.crds = list(OURS)
         self.answering = asyncio.Event()
         self.answering.set()
+        self.asked = self.disturbed = 0
+        """Requests, and those that `disturb` answered."""
         self.nodes: list[str] = []
         self._watches: list[asyncio.Queue[str]] = []
         self._port = 0
@@ -108,8 +114,10 @@ class ApiServer:
         return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
         await self.answering.wait()
         if (answer := self.disturb(request)) is not None:
+            self.disturbed += 1
             return answer
         versions = {"groupVersion": names.API_VERSION, "version": names.VERSION}
         match request.path.strip("/").split("/"):
@@ -155,9 +163,14 @@ class Operator:
     """Watches on such a server, without the sweep's loop."""
 
     def __init__(
-        self, server: ApiServer, sweep: Sweep, watches: Supervisor, unready: Callable[[], str]
+        self,
+        server: ApiServer,
+        sweep: Sweep,
+        watches: Supervisor,
+        clock: SimpleNamespace,
+        unready: Callable[[], str],
     ) -> None:
-        self.server, self.sweep, self.watches = server, sweep, watches
+        self.server, self.sweep, self.watches, self.clock = server, sweep, watches, clock
         self.unready = unready
         self.gaps = 0
         self._count = 0
@@ -172,12 +185,13 @@ class Operator:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition while the watches go on; an error of theirs is one of the test."""
-        for _ in range(1000):
-            if condition():
-                return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + DEADLINE_SECONDS
+        while not condition():
             assert not self.task.done(), self.task.exception()
+            seen = f"{self.server.asked} requests, nodes {[*self.sweep.cache.nodes]}, {self.unready()!r}"
+            assert loop.time() < end, f"never {what}; seen last: {seen}"
             await asyncio.sleep(0.01)
-        raise AssertionError(f"never {what}")
 
     async def sees_nodes(self) -> None:
         """A node that registers now is seen through the watch."""
@@ -187,6 +201,30 @@ class Operator:
         self.server.add_node(name)
         await self.until(lambda: name in self.sweep.cache.nodes, f"saw {name}")
 
+    async def goes_on(self) -> None:
+        """What is wrong lasts for a few requests more."""
+        least = self.server.disturbed + 3
+        await self.until(lambda: self.server.disturbed >= least, "asked again")
+
+    async def recovers(self) -> None:
+        """It sees nodes, is steady for long enough, and says so."""
+        for _ in range(100):
+            if not self.unready():
+                return
+            await self.sees_nodes()
+            self.clock.now += supervisor_module.STEADY_SECONDS
+            asked = self.server.asked
+            await self.until(lambda since=asked: self.server.asked > since + 1, "looked")
+        raise AssertionError(f"never ready: {self.unready()}")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The supervisor's, which stands still."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,15 +232,12 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "START_SECONDS": 0.2,
         "LOOK_SECONDS": 0.05,
-        "STEADY_SECONDS": 0.3,  # longer than its tries of a request take, on a busy machine too
+        "STEADY_SECONDS": 0.3,
         "SHORTEST": 0.02,
         "RETRIES": (0.01,),
-        "LIST_TIMEOUT": 0.3,
-        "CALL_TIMEOUT": 0.3,
     }.items():
         monkeypatch.setattr(supervisor_module, name, value)
     monkeypatch.setattr("nodegauge_operator.kube.outage.LONG_SECONDS", 0.1)
-    monkeypatch.setitem(Client.call.__kwdefaults__, "within", 0.3)
     monkeypatch.setattr(supervisor_module, "backoff", lambda tries, _: 0.02)
     monkeypatch.setattr("nodegauge_operator.kube.client.TOKEN_SECONDS", 0.0)
 
@@ -217,7 +252,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 
 @pytest_asyncio.fixture
-async def operator(server: ApiServer, tmp_path: Any) -> AsyncIterator[Operator]:
+async def operator(server: ApiServer, clock: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Operator]:
     """Started, and stopped."""
     url = await server.start()
     config = {
@@ -232,8 +267,9 @@ async def operator(server: ApiServer, tmp_path: Any) -> AsyncIterator[Operator]:
     client = await connect(environ=environ)
     sweep = Sweep(client=client, cache=Cache(), metrics=Metrics(), settings=SETTINGS)
     watches = Supervisor(client=client, sweep=sweep, settings=SETTINGS, environ=environ)
+    sweep.installation._monotonic = lambda: clock.now
     await sweep.installation.renew()
-    operator = Operator(server, sweep, watches, lambda: unready(client, sweep, watches))
+    operator = Operator(server, sweep, watches, clock, lambda: unready(client, sweep, watches))
     yield operator
     watches.stop()
     await asyncio.gather(operator.task, return_exceptions=True)
@@ -267,11 +303,10 @@ async def test_the_watches_come_back_after_every_kind_of_outage(
     operator.server.disturb = OUTAGES[how]
     operator.server.cut()
     await operator.until(operator.unready, "unready")
-    await asyncio.sleep(0.3)
+    await operator.goes_on()
     gaps = operator.gaps
     operator.server.disturb = lambda _: None
-    await operator.sees_nodes()
-    await operator.until(lambda: not operator.unready(), "ready")
+    await operator.recovers()
     assert operator.gaps > gaps or from_the_start
 
 
@@ -279,26 +314,29 @@ async def test_connections_that_are_refused_are_waited_out(operator: Operator) -
     """No API server at all, as while its machine is replaced."""
     await operator.sees_nodes()
     await operator.server.stop()
-    await asyncio.sleep(0.3)
-    assert operator.unready()
+    await operator.until(operator.unready, "unready")
     await operator.server.start()
     await operator.sees_nodes()
 
 
-async def test_what_hangs_is_listed_again_afterwards(operator: Operator) -> None:
+async def test_what_hangs_is_listed_again_afterwards(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Connections that are accepted and not answered; the watches stay open and silent."""
     await operator.sees_nodes()
     operator.server.answering.clear()
+    monkeypatch.setitem(Client.call.__kwdefaults__, "within", 0.3)
     await operator.until(lambda: operator.watches._client.outage.seconds, "an outage")
     gaps = operator.gaps
     operator.server.answering.set()
+    operator.clock.now += supervisor_module.STEADY_SECONDS
     await operator.until(lambda: operator.gaps > gaps, "listed again")
 
 
 @pytest.mark.parametrize("gone", [OURS, OURS[:1], OURS[1:]])
-@pytest.mark.parametrize("seconds", [0.0, 0.3])
+@pytest.mark.parametrize("for_long", [False, True])
 async def test_a_crd_that_is_deleted_and_made_again_is_watched_again(
-    operator: Operator, gone: list[str], seconds: float
+    operator: Operator, gone: list[str], for_long: bool
 ) -> None:
     """Either or both, for a moment or for long; not ready without it."""
     operator.sweep.listed = True
@@ -306,12 +344,13 @@ async def test_a_crd_that_is_deleted_and_made_again_is_watched_again(
         await operator.sees_nodes()
         operator.server.crds = [plural for plural in OURS if plural not in gone]
         operator.server.cut()
-        if seconds:
+        if for_long:
             await operator.until(lambda: "CRDs missing" in operator.unready(), "named the missing CRD")
-            await asyncio.sleep(seconds)
+            asked = operator.server.asked
+            await operator.until(lambda since=asked: operator.server.asked > since + 3, "asked again")
         operator.server.crds = list(OURS)
     await operator.sees_nodes()
-    await operator.until(lambda: not operator.unready(), "ready")
+    await operator.recovers()
 
 
 async def test_a_resource_that_discovery_shows_late_is_watched(operator: Operator) -> None:
@@ -319,8 +358,7 @@ async def test_a_resource_that_discovery_shows_late_is_watched(operator: Operato
     operator.server.disturb = lambda request: (
         web.json_response({"groups": []}) if request.path == "/apis" else None
     )
-    await asyncio.sleep(0.3)
-    assert "not served yet" in operator.unready()
+    await operator.until(lambda: "not served yet" in operator.unready(), "missed the resource")
     operator.server.disturb = lambda _: None
     await operator.sees_nodes()
 
@@ -328,7 +366,9 @@ async def test_a_resource_that_discovery_shows_late_is_watched(operator: Operato
 async def test_crds_that_are_missing_at_the_start_end_the_process(operator: Operator) -> None:
     """Nobody installed them: the error names them."""
     operator.server.crds = OURS[:1]
-    await asyncio.wait({operator.task}, timeout=5)
+    await operator.until(lambda: "CRDs missing" in operator.unready(), "named the missing CRD")
+    operator.clock.now += supervisor_module.START_SECONDS
+    await asyncio.wait({operator.task}, timeout=DEADLINE_SECONDS)
     with pytest.raises(KubeError, match=r"install nodereports\.nodegauge\.dev .*crds/"):
         operator.task.result()
 
@@ -336,7 +376,7 @@ async def test_crds_that_are_missing_at_the_start_end_the_process(operator: Oper
 async def test_tasks_of_ours_outlive_kopf(operator: Operator) -> None:
     """kopf cancels every task that began after it, unless it is told whose they are."""
     await operator.sees_nodes()
-    ours = asyncio.create_task(asyncio.sleep(60))
+    ours = asyncio.create_task(asyncio.Event().wait())
     operator.server.disturb = failed(503)
     operator.server.cut()
     await operator.until(operator.unready, "unready")
@@ -365,8 +405,8 @@ async def test_a_watch_that_swallows_its_cancellation_ends_with_the_others(opera
 
     async def swallows() -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-        await asyncio.sleep(60)
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
 
     left = asyncio.create_task(swallows(), name="watcher for nodes.v1@None")
     operator.server.disturb = failed(404)

@@ -14,12 +14,11 @@ from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, s
 from nodegauge_operator.names import PolicyReason
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
-from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
-from support.api_server import NODES, POLICIES, REPORTS
+from support.api_server import NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
-from support.objects import NOW
+from support.objects import INTERVAL, NOW
 from support.operator import SETTINGS, SteppedOperator
 from support.virtual_time import drive
 
@@ -136,28 +135,6 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
     assert operator.counters.selected("default") == 4
 
 
-def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:
-    """Until a run replaces what somebody else wrote there."""
-    operator.cluster.add_policy()
-    operator.measure()
-
-    def shown() -> float | None:
-        operator.write()
-        labels = {"policy": "default"}
-        return operator.metrics.registry.get_sample_value("nodegauge_unreadable_reports", labels)
-
-    assert shown() == 0
-    body = operator.cluster.objects[REPORTS]["node-1"]
-    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"gates": 7}}, "MODIFIED")
-    operator.deliver()
-    operator.policy_status.dirty = True
-    assert shown() == 1
-    operator.cluster.pass_time(1000)
-    operator.measure()
-    operator.policy_status.dirty = True
-    assert shown() == 0
-
-
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:
     """Nor after a restart, from what stands there."""
     operator.cluster.add_policy()
@@ -191,56 +168,6 @@ def test_counts_that_drift_are_written_every_few_seconds(operator: PolicyOperato
     operator.deliver()
     operator.policy_status.dirty = True
     assert len(operator.write(after=10.0)) == 1
-
-
-def test_what_somebody_changed_in_a_policy_is_answered_at_once(operator: PolicyOperator) -> None:
-    """A new generation or another state does not wait for the counts' turn."""
-    operator.cluster.add_policy()
-    operator.list()
-    assert len(operator.write()) == 1
-    operator.cache.put_policy(bad(operator))
-    operator.policy_status.dirty = True
-    assert len(operator.write(after=1.0)) == 1
-    assert operator.ready() == ("False", "Invalid")
-
-
-def test_a_count_reads_changed_nodes_only(operator: PolicyOperator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 5,000 nodes a handful changes in a second; the counts equal those of a fresh look at all."""
-    operator.cluster.add_policy()
-    operator.cluster.add_policy("gold", nodeSelector={"matchLabels": {"tier": "gold"}}, priority=5)
-    for n in range(200):
-        operator.cluster.add_node(f"more-{n}", tier="gold" if n % 2 else "tin")
-    operator.list()
-    operator.inbox.clear()
-    operator.write()
-    looked: list[str] = []
-    count = NodeCounters._count
-    monkeypatch.setattr(
-        NodeCounters, "_count", lambda self, name: (looked.append(name), count(self, name))[1]
-    )
-    operator.cluster.change(NODES, "more-1", {"metadata": {"labels": {"tier": "tin"}}})
-    operator.cache.drop_node("more-3")
-    operator.cache.outside_selector.add("more-5")
-    operator.cache.put_node(operator.cache.nodes["more-5"])
-    operator.deliver()
-    counts = {name: operator.counters.selected(name) for name in ("default", "gold")}
-    assert sorted(looked) == ["more-1", "more-3", "more-5"]
-    assert counts == {"default": 103, "gold": 98}
-    fresh = NodeCounters(operator.cache)
-    assert {name: fresh.selected(name) for name in counts} == counts
-
-
-def test_places_follow_the_policies_at_once(operator: PolicyOperator) -> None:
-    """Per cent of the nodes that a selector had a moment ago would be the wrong number of probes."""
-    operator.cluster.add_policy()
-    operator.list()
-    assert operator.counters.selected("default") == 3
-    operator.cluster.change(
-        POLICIES, "default", {"spec": {"nodeSelector": {"matchLabels": {"tier": "gold"}}}}
-    )
-    operator.deliver()
-    assert operator.counters.selected("default") == 1
-    assert operator.counters.selected("unknown") == 0
 
 
 def test_the_transition_time_moves_with_the_status_only(operator: PolicyOperator) -> None:
@@ -335,22 +262,6 @@ def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOper
     assert "nodegauge cleanup --namespace a --release b" in operator.condition("Ready")["message"]
 
 
-def test_a_policy_that_is_deleted_while_another_is_written_is_no_error(operator: PolicyOperator) -> None:
-    """An exception here would end the whole process."""
-    operator.cluster.add_policy("a", nodeSelector={"matchLabels": {"tier": "none"}})
-    operator.cluster.add_policy("b", nodeSelector={"matchLabels": {"tier": "none"}})
-    operator.list()
-
-    def delete(verb: str, path: str) -> None:
-        if verb == "PATCH" and path.endswith("/a/status") and "b" in operator.cluster.objects[POLICIES]:
-            operator.cluster.remove(POLICIES, "b")
-            operator.deliver()
-
-    operator.client.answered = delete
-    assert operator.write() == ["PATCH gpuvalidationpolicies/status"]
-    assert list(operator.cache.policies) == ["a"]
-
-
 def test_a_status_that_cannot_be_written_is_tried_again(operator: PolicyOperator) -> None:
     """Ever later, and it stops nothing else."""
     operator.cluster.add_policy("a")
@@ -360,8 +271,8 @@ def test_a_status_that_cannot_be_written_is_tried_again(operator: PolicyOperator
     assert operator.write() == ["PATCH gpuvalidationpolicies/status"]
     assert "status" not in operator.cluster.objects[POLICIES]["a"]
     calls = operator.client.calls
-    for _ in range(3600):
-        assert operator.write(after=1.0) == []
+    for _ in range(360):
+        assert operator.write(after=10.0) == []
     assert operator.client.calls - calls < 20
     operator.client.refuse = lambda verb, path: None
     assert operator.write(after=301.0) == ["PATCH gpuvalidationpolicies/status"]
@@ -410,24 +321,154 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(operator: PolicyOpera
     assert (operator.written()["nodes"]["gated"], operator.ready()) == (2, ("True", "Active"))
 
 
-def test_a_policy_that_was_never_readable_says_nothing_of_its_budget(operator: PolicyOperator) -> None:
-    """It has none; what an earlier version left behind goes with it."""
-    operator.cluster.add_policy()
-    operator.cache.put_policy(bad(operator))
-    operator.write()
-    assert [c["type"] for c in operator.written()["conditions"]] == ["Ready"]
+UNREADABLE: list[Body] = [
+    {"mode": "Quarantine"},
+    {"taints": {"effect": "Evict"}},
+    {"budget": {"gatedNodes": "a few"}},
+    {"probes": {"nccl": {"engine": "rccl"}}},
+]
+
+NEW_SELECTORS: list[Any] = [
+    "all",
+    {"matchLabels": ["tier=gold"]},
+    {"matchExpressions": [{"key": "tier", "operator": "Matches", "values": ["gold.*"]}]},
+]
 
 
-def test_a_message_counts_the_most_frequent_causes(operator: PolicyOperator) -> None:
-    """A table's cell has room for a few."""
-    operator.cluster.add_policy(budget={"gatedNodes": 0})
-    operator.measure()
-    gate(
-        operator, "node-0", "hot", "xid", "ecc", "psu-fault", "p2p-refused", "nvlink-degraded", held_back=True
-    )
-    gate(operator, "node-1", "xid", "pcie-narrow", "gpu-lost", held_back=True)
-    operator.write()
-    message = operator.condition("GatesWithinBudget")["message"]
-    assert message.startswith("0 of 0 slots used, 2 nodes held back: xid 2, ")
-    assert message.count(" 1,") == 5
-    assert "2 more causes." in message
+class Fleet:
+    """Node-1 follows `top`, node-2 follows `low`, which selects both nodes and only observes."""
+
+    def __init__(self, *, priority: int = 5) -> None:
+        self.cluster = FakeCluster()
+        self.cluster.add_node("node-1", tier="gold")
+        self.cluster.add_node("node-2", tier="tin")
+        self.cluster.add_policy("low", mode="Observe")
+        selector = {"matchLabels": {"tier": "gold"}}
+        self.cluster.add_policy("top", priority=priority, nodeSelector=selector)
+        self.operator = SteppedOperator(self.cluster)
+        self.operator.list()
+        self.look()
+
+    def look(self) -> None:
+        """Both nodes are reconciled, and every pod ends."""
+        for _ in range(2):
+            for name in ("node-1", "node-2"):
+                self.operator.catch_up(name)
+            self.cluster.kubelets()
+        self.operator.deliver()
+
+    def edit(self, **spec: Any) -> None:
+        """The API server holds this in the policy `top`, which this version would not write."""
+        body = self.cluster.objects[POLICIES]["top"]
+        self.cluster._store(POLICIES, body | {"spec": body["spec"] | spec}, "MODIFIED")
+
+    def labels(self, name: str = "node-1") -> dict[str, str]:
+        """The node's labels."""
+        labels: dict[str, str] = self.cluster.objects[NODES][name]["metadata"]["labels"]
+        return labels
+
+    def policy_of(self, name: str) -> str:
+        """The policy in the node's report."""
+        return str(self.cluster.objects[REPORTS][name]["status"]["policy"])
+
+    def rolled_back(self, **spec: Any) -> dict[str, str]:
+        """The labels of node-1 before `top` became unreadable, after which the operator restarted and an
+        interval passed."""
+        before = self.labels()
+        self.edit(**spec)
+        self.operator.restart()
+        self.cluster.pass_time(INTERVAL + 1)
+        self.look()
+        return before
+
+
+@pytest.mark.parametrize("spec", UNREADABLE)
+def test_its_nodes_keep_what_they_carry(spec: Body) -> None:
+    """They got the observing policy instead, which took every label off them; others go on."""
+    fleet = Fleet()
+    assert "interconnect" in fleet.labels()
+    before = fleet.rolled_back(**spec)
+    assert fleet.labels() == before
+    assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
+    numbers = [n for node, n, _ in fleet.cluster.judged if node == "node-2"]
+    assert numbers == [1, 2], "a node that it does not select is read as before"
+
+
+@pytest.mark.parametrize("selector", NEW_SELECTORS)
+def test_of_an_unreadable_selector_the_reports_say_whose_the_nodes_are(selector: Any) -> None:
+    """An unknown operator of an expression matched no node, as if the policy had none."""
+    fleet = Fleet()
+    before = fleet.rolled_back(nodeSelector=selector)
+    assert fleet.labels() == before
+    assert fleet.policy_of("node-1") == "top"
+    assert [n for node, n, _ in fleet.cluster.judged if node == "node-2"] == [1, 2]
+
+
+def test_of_lower_priority_it_holds_nobody_up() -> None:
+    """Its nodes follow a policy that can be read, as they did before."""
+    fleet = Fleet(priority=-5)
+    assert fleet.policy_of("node-1") == "low"
+    fleet.rolled_back(mode="Quarantine")
+    assert [n for node, n, _ in fleet.cluster.judged if node == "node-1"] == [1, 2]
+
+
+def test_a_new_node_that_it_selects_is_left_alone() -> None:
+    """No lower policy may be the first to write there."""
+    fleet = Fleet()
+    fleet.rolled_back(mode="Quarantine")
+    fleet.cluster.add_node("node-3", tier="gold")
+    fleet.operator.catch_up("node-3")
+    assert "node-3" not in fleet.cluster.objects[REPORTS]
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_once_it_can_be_read_or_is_gone_its_nodes_go_on(mended: bool) -> None:
+    """And each is woken for it, by the watch alone."""
+    fleet = Fleet()
+    before = fleet.rolled_back(mode="Quarantine")
+    epoch = fleet.operator.cache.epoch
+    if mended:
+        fleet.edit(mode="Enforce")
+    else:
+        fleet.cluster.remove(POLICIES, "top")
+    fleet.operator.deliver()
+    assert fleet.operator.policies_changed == [True]
+    assert fleet.operator.cache.epoch > epoch
+    fleet.look()
+    assert fleet.policy_of("node-1") == ("top" if mended else "low")
+    assert (fleet.labels().keys() == before.keys()) is mended
+
+
+def test_an_unreadable_version_of_a_policy_in_force_changes_nothing() -> None:
+    """The last good version stays in force while the process lives, also for nodes that come later."""
+    fleet = Fleet()
+    fleet.edit(mode="Quarantine", nodeSelector={"matchLabels": {"tier": "tin"}})
+    fleet.operator.deliver()
+    assert fleet.operator.policies_changed == [False]
+    fleet.cluster.pass_time(INTERVAL + 1)
+    fleet.look()
+    assert [n for node, n, _ in fleet.cluster.judged if node == "node-1"] == [1, 2]
+    assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
+
+
+def test_without_a_readable_priority_it_counts_as_the_highest() -> None:
+    """Nobody knows how high."""
+    fleet = Fleet()
+    before = fleet.rolled_back(priority="high")
+    assert fleet.labels() == before
+
+
+def test_a_policy_that_is_deleted_while_another_is_written_is_no_error(operator: PolicyOperator) -> None:
+    """An exception here would end the whole process."""
+    operator.cluster.add_policy("a", nodeSelector={"matchLabels": {"tier": "none"}})
+    operator.cluster.add_policy("b", nodeSelector={"matchLabels": {"tier": "none"}})
+    operator.list()
+
+    def delete(verb: str, path: str) -> None:
+        if verb == "PATCH" and path.endswith("/a/status") and "b" in operator.cluster.objects[POLICIES]:
+            operator.cluster.remove(POLICIES, "b")
+            operator.deliver()
+
+    operator.client.answered = delete
+    assert operator.write() == ["PATCH gpuvalidationpolicies/status"]
+    assert list(operator.cache.policies) == ["a"]

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
-from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
-from support.api_server import EVENTS, NODES, PODS, REPORTS
+from nodegauge_operator.kube.client import CALL_TIMEOUT
+from nodegauge_operator.kube.errors import (
+    Forbidden,
+    KubeError,
+    NotFound,
+    Refused,
+    Unavailable,
+    WebhookFailed,
+    error_of,
+)
+from nodegauge_operator.kube.pods import CREATE_SECONDS
+from support.api_server import EVENTS, NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable
 from support.cluster import FakeCluster
 from support.messages import hostile
-from support.objects import INTERVAL, MINUTE, make_node
+from support.objects import INTERVAL, MINUTE
 from support.operator import SteppedOperator, one_node
 
 
@@ -44,20 +56,6 @@ def test_a_hostile_result_changes_nothing_on_the_node(operator: SteppedOperator,
     assert reasons == {"Validated", "ProbeFailed"}
 
 
-@pytest.mark.parametrize("error", [Forbidden("exceeded quota: gpu"), Refused("admission webhook denied")])
-def test_a_refused_pod_is_a_run_that_backs_off(operator: SteppedOperator, error: KubeError) -> None:
-    """The words of quota or webhook stand in the report; the next try comes later; it counts as a run."""
-    operator.client.refuse = lambda verb, path: error if (verb, path) == ("POST", PODS) else None
-    result = operator.reconcile()
-    assert result.wake_at == operator.cluster.now + 30
-    assert result.waits == {}
-    last = operator.probe["lastRun"]
-    assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
-    assert str(error) in last["message"]
-    assert operator.runs_counted() == 1
-    assert names.LABEL_HEALTH not in operator.labels
-
-
 def test_a_refused_pod_while_the_report_changes_is_tried_again_once(operator: SteppedOperator) -> None:
     """A person asks for a run at that very moment: read again, then write; not a storm of refused pods."""
     operator.run()
@@ -78,17 +76,6 @@ def test_a_refused_pod_while_the_report_changes_is_tried_again_once(operator: St
     operator.reconcile()
     assert posts <= 2
     assert operator.probe["request"] == "2027-01-15T08:00:00Z"
-
-
-@pytest.mark.parametrize(
-    "error", [Forbidden("events is forbidden"), Refused("namespace is being terminated")]
-)
-def test_an_event_that_is_refused_holds_nothing_up(operator: SteppedOperator, error: KubeError) -> None:
-    """Events are for people: without the right to post them, nodes are still measured and pods still go."""
-    operator.client.refuse = lambda verb, path: error if path == EVENTS else None
-    operator.run()
-    assert operator.labels[names.LABEL_HEALTH] == "pass"
-    assert list(operator.cluster.pods()) == []
 
 
 def test_an_event_that_finds_no_answer_is_tried_again(operator: SteppedOperator) -> None:
@@ -151,59 +138,6 @@ def test_a_foreign_write_between_decision_and_patch_survives(operator: SteppedOp
     assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
-def test_a_short_key_that_a_stranger_takes_during_our_patch_stays_theirs(operator: SteppedOperator) -> None:
-    """The conflict is seen, decided again, and reported."""
-    theirs = iter([{"interconnect": "infiniband"}])
-
-    def race(verb: str, path: str) -> KubeError | None:
-        labels = next(theirs, None) if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
-        if labels:
-            operator.cluster.change(NODES, "node-1", {"metadata": {"labels": labels}})
-        return None
-
-    operator.client.refuse = race
-    operator.run()
-    assert operator.labels["interconnect"] == "infiniband"
-    status = operator.cluster.objects[REPORTS]["node-1"]["status"]
-    assert status["desired"]["conflicts"] == ["interconnect"]
-    operator.cluster.remove(REPORTS, "node-1")
-    operator.deliver()
-    operator.run()
-    assert operator.labels["interconnect"] == "infiniband"
-
-
-def test_a_report_that_is_deleted_during_a_run_costs_the_run_and_no_more(operator: SteppedOperator) -> None:
-    """Measured anew from run 1; no pod is left."""
-    operator.run()
-    operator.cluster.pass_time(INTERVAL)
-    operator.reconcile()
-    operator.cluster.remove(REPORTS, "node-1")
-    operator.deliver()
-    operator.reconcile()
-    for _ in range(4):
-        operator.end_run()
-    assert operator.probe["lastRun"]["number"] == 1
-    assert list(operator.cluster.pods()) == []
-
-
-def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator) -> None:
-    """A new machine, a new report under its name, and an operator that has heard of the machine alone."""
-    operator.run()
-    old = operator.cache.reports["node-1"]
-    operator.cluster.remove(NODES, "node-1")
-    operator.cluster.add_node(boot="boot-2")
-    other = SteppedOperator(operator.cluster)
-    other.list()
-    other.reconcile()
-    operator.inbox[:] = [event for event in operator.inbox if event[0] == NODES]
-    operator.deliver()
-    assert operator.cache.reports["node-1"] == old
-    kept = operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"]
-    operator.reconcile()
-    assert operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"] == kept != old.uid
-    assert set(operator.cluster.created.values()) == {1}
-
-
 def test_what_cannot_be_read_of_a_status_is_replaced(operator: SteppedOperator) -> None:
     """Wherever it stands: the next run heals it, and none is judged again and again."""
     operator.run()
@@ -242,19 +176,6 @@ def test_the_condition_s_transition_time_moves_with_its_status_only(operator: St
         operator.run()
     assert condition()["status"] == "False"
     assert condition()["lastTransitionTime"] != mark
-
-
-def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(operator: SteppedOperator) -> None:
-    """After SIGTERM a finished run is still judged and written."""
-    operator.reconcile()
-    operator.reconciler.stopping = True
-    operator.end_run()
-    assert operator.labels[names.LABEL_HEALTH] == "pass"
-    operator.cluster.pass_time(INTERVAL)
-    operator.client.log.clear()
-    result = operator.reconcile()
-    assert operator.client.log == []
-    assert result.waits.keys() == {names.PROBE_HEALTH}
 
 
 def test_a_suspect_is_gone_only_when_the_api_says_so(operator: SteppedOperator) -> None:
@@ -300,21 +221,6 @@ def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
     assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in cluster.pods()] == ["health"]
 
 
-def test_a_node_deleted_while_the_operator_asks_for_it_stays_a_suspect(operator: SteppedOperator) -> None:
-    """The answer is of before: asked once more, it is gone."""
-
-    def vanish(verb: str, path: str) -> None:
-        if (verb, path) == ("GET", f"{NODES}/node-1") and "node-1" in operator.cluster.objects[NODES]:
-            operator.cluster.remove(NODES, "node-1")
-            operator.deliver()
-
-    operator.run()
-    operator.cache.suspects.add("node-1")
-    operator.client.answered = vanish
-    operator.reconcile()
-    assert operator.cache.known_names() == set()
-
-
 def test_an_unanswered_question_about_a_suspect_decides_nothing(operator: SteppedOperator) -> None:
     """No data: the node stays, and stays a suspect."""
     operator.run()
@@ -335,24 +241,192 @@ def test_a_crd_that_is_missing_is_said_and_loses_nothing(operator: SteppedOperat
     assert list(operator.cluster.pods()) == []
 
 
-def test_a_run_that_is_given_up_is_repeated_after_half_a_minute(operator: SteppedOperator) -> None:
-    """A silent kubelet's pod is deleted; once it is gone the timer of the next try stands."""
+POST = 'failed calling webhook "pods.example.com": failed to call webhook: Post "https://hook.x.svc:443/": '
+
+CAUSES = ["context deadline exceeded", "dial tcp 10.0.0.1:443: connect: connection refused", "EOF"]
+
+NODE = f"{NODES}/node-1"
+
+REPORT = f"{REPORTS}/node-1/status"
+
+
+def failed(cause: str = CAUSES[0]) -> KubeError:
+    """As the API server says it."""
+    return error_of(500, "InternalError", f"POST {PODS}: Internal error occurred: {POST}{cause}")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        *((failed(cause), f"pods.example.com.*{cause}") for cause in CAUSES),
+        (Forbidden("exceeded quota: gpu"), "quota"),
+        (Refused("admission webhook denied"), "denied"),
+    ],
+)
+def test_a_refused_pod_is_in_report_and_event_and_backs_off(
+    operator: SteppedOperator, error: KubeError, words: str
+) -> None:
+    """The run is one without a result, with the words of API server, quota or webhook, and it counts."""
+    operator.refuse("POST", PODS, error)
+    result = operator.reconcile()
+    last = operator.probe["lastRun"]
+    assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
+    assert re.search(words, last["message"])
+    told = [body["message"] for body in operator.cluster.objects[EVENTS].values()]
+    assert any(re.search(words, text) for text in told)
+    assert operator.runs_counted() == 1
+    assert (result.waits, names.LABEL_HEALTH in operator.labels) == ({}, False)
+    assert result.wake_at == operator.cluster.now + 30
+    operator.heal()
+    operator.cluster.pass_time(MINUTE)
+    operator.run()
+    assert operator.probe["lastRun"]["outcome"] == "read"
+
+
+def test_a_webhook_that_stops_the_report_loses_no_result(operator: SteppedOperator) -> None:
+    """The same write may succeed in a moment: the reading waits, and is not turned into a failed run."""
     operator.reconcile()
-    (pod,) = operator.cluster.pods()
-    operator.cluster.schedule(pod)
-    operator.deliver()
-    operator.cluster.pass_time(2 * MINUTE)
-    operator.reconcile()
-    assert operator.probe["lastRun"]["reason"] == "KubeletSilent"
     operator.cluster.kubelets()
     operator.deliver()
-    result = operator.reconcile(granted=False)
-    assert result.wake_at == operator.cluster.now + 30
+    operator.refuse("PATCH", REPORT, failed())
+    with pytest.raises(WebhookFailed):
+        operator.reconcile()
+    operator.heal()
+    operator.reconcile()
+    assert operator.probe["lastRun"]["outcome"] == "read"
 
 
-def test_an_event_s_name_is_valid_whatever_the_node_is_called() -> None:
-    """Node names may have 253 characters, with dots anywhere inside."""
-    for name in ("n", "a" * 199 + ".b" * 27, "a." * 126 + "a", "a-" * 126 + "a"):
-        event = names.event_name(node=make_node(name).name, run="x", reason="Validated")
-        assert len(event) <= 253
-        assert all(part and part[0].isalnum() and part[-1].isalnum() for part in event.split("."))
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_an_api_server_that_is_away_is_no_webhook(operator: SteppedOperator, status: int) -> None:
+    """An outage is waited out: it makes no failed run of every node."""
+    error = error_of(status, "", "etcdserver: request timed out")
+    assert not isinstance(error, WebhookFailed)
+    operator.refuse("POST", PODS, error)
+    with pytest.raises(Unavailable):
+        operator.reconcile()
+    assert operator.cluster.objects[REPORTS]["node-1"].get("status", {}).get("probes", []) == []
+
+
+def test_a_hanging_webhook_is_given_up_by_the_api_server_first(operator: SteppedOperator) -> None:
+    """It can say which webhook it waited for; our own timeout could not."""
+    asked: list[str] = []
+    call = operator.client.call
+
+    async def noting(method: str, path: str, **how: object) -> object:
+        if (method, path) == ("POST", PODS):
+            asked.append(how["query"]["timeout"])  # type: ignore[index]
+        return await call(method, path, **how)  # type: ignore[arg-type]
+
+    operator.client.call = noting  # type: ignore[method-assign,assignment]
+    operator.reconcile()
+    assert asked == [f"{CREATE_SECONDS}s"]
+    assert CREATE_SECONDS < CALL_TIMEOUT
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_conflict_at_a_delete_is_no_end_of_the_pod(operator: SteppedOperator, replaced: bool) -> None:
+    """Only another UID under its name says that it is gone; else it is deleted later, and remembered."""
+    operator.reconcile()
+    operator.cluster.kubelets()
+    operator.deliver()
+    [pod] = operator.cluster.pods()
+    name = pod["metadata"]["name"]
+
+    def refuse(verb: str, path: str) -> KubeError | None:
+        if (verb, path) != ("DELETE", f"{PODS}/{name}"):
+            return None
+        if replaced:
+            operator.cluster.objects[PODS][name]["metadata"]["uid"] = "another"
+        return error_of(409, "Conflict", "the object has been modified")
+
+    operator.client.refuse = refuse
+    if replaced:
+        operator.reconcile()
+        assert operator.cache.pods_of("node-1") == ()
+        return
+    with pytest.raises(Unavailable, match="modified"):
+        operator.reconcile()
+    assert [known.name for known in operator.cache.pods_of("node-1")] == [name]
+    operator.heal()
+    operator.reconcile()
+    assert list(operator.cluster.pods()) == []
+
+
+def test_a_conflict_at_a_report_s_delete_is_no_end_of_the_report(operator: SteppedOperator) -> None:
+    """It belonged to an earlier node of this name: it goes later, and no second one is made meanwhile."""
+    operator.run()
+    operator.cluster.objects[REPORTS]["node-1"]["metadata"]["ownerReferences"][0]["uid"] = "before"
+    operator.restart()
+    operator.refuse("DELETE", f"{REPORTS}/node-1", error_of(409, "Conflict", "the object has been modified"))
+    with pytest.raises(Unavailable, match="modified"):
+        operator.reconcile()
+    assert "node-1" in operator.cache.reports
+    operator.heal()
+    operator.run()
+    assert operator.probe["lastRun"]["number"] == 1
+
+
+@pytest.mark.parametrize("error", [Refused("denied by webhook x"), Forbidden("denied by policy x")])
+def test_a_refused_node_patch_is_in_the_report(operator: SteppedOperator, error: KubeError) -> None:
+    """An admission webhook that denies our label costs the label, not the policy's only slot."""
+    operator.refuse("PATCH", NODE, error)
+    operator.run()
+    assert not list(operator.cluster.pods())
+    assert names.LABEL_INTERCONNECT not in operator.labels
+    assert "denied by" in operator.status["desired"]["refusal"]
+    operator.cluster.pass_time(INTERVAL)
+    operator.run()
+    assert operator.status["probes"][0]["lastRun"]["number"] == 2
+    operator.heal()
+    operator.cluster.pass_time(MINUTE)
+    operator.catch_up()
+    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
+    assert not operator.status["desired"].get("refusal")
+
+
+def test_a_reboot_is_measured_at_once_also_after_failures(operator: SteppedOperator) -> None:
+    """The driver was broken and the reboot cured it: nobody waits for the backoff."""
+    operator.run()
+    for _ in range(6):
+        operator.cluster.pass_time(INTERVAL)
+        operator.run("garbage")
+    operator.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-9"}}})
+    operator.catch_up()
+    assert len(list(operator.cluster.pods())) == 1
+    operator.run("garbage")
+    operator.catch_up()
+    assert not list(operator.cluster.pods()), "a failure of the same boot backs off again"
+
+
+def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator) -> None:
+    """A new machine, a new report under its name, and an operator that has heard of the machine alone."""
+    operator.run()
+    old = operator.cache.reports["node-1"]
+    operator.cluster.remove(NODES, "node-1")
+    operator.cluster.add_node(boot="boot-2")
+    other = SteppedOperator(operator.cluster)
+    other.list()
+    other.reconcile()
+    operator.inbox[:] = [event for event in operator.inbox if event[0] == NODES]
+    operator.deliver()
+    assert operator.cache.reports["node-1"] == old
+    kept = operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"]
+    operator.reconcile()
+    assert operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"] == kept != old.uid
+    assert set(operator.cluster.created.values()) == {1}
+
+
+def test_an_unreadable_policy_after_a_restart_strips_nothing(operator: SteppedOperator) -> None:
+    """The last good version lived in the process that is gone: until someone mends the policy, hands off."""
+    operator.run()
+    before = dict(operator.labels)
+    name = next(iter(operator.cluster.objects[POLICIES]))
+    operator.cluster.objects[POLICIES][name]["spec"]["probes"] = {"health": {"interval": "soon"}}
+    operator.restart()
+    operator.catch_up()
+    assert operator.labels == before
+    assert "node-1" in operator.cluster.objects[REPORTS]
+    del operator.cluster.objects[POLICIES][name]["spec"]["probes"]
+    operator.restart()
+    operator.catch_up()
+    assert operator.labels == before

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import METADATA_ONLY
+from nodegauge_operator.kube.reports import difference, without_nulls
 from nodegauge_operator.reconcile.resync import list_all
-from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body
+from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, merged
 from support.client import Call
 from support.cluster import FakeCluster
 from support.operator import SteppedOperator
+from support.properties import tried
 from support.results import titan
 from support.virtual_time import drive
 from support.watch_pods import WatchPod
 
 WATCH = {"health": {"mode": "Watch"}}
+
 LISTED_WHOLE = {POLICIES, PODS}
 """The few policies; and pods of single runs, of which none is known."""
 
@@ -180,16 +185,6 @@ def test_a_watch_pod_that_goes_during_the_list_does_not_come_back_with_its_page(
     assert old.uid not in [pod.uid for pod in pods.each()]
 
 
-def test_much_that_is_new_is_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call for each page, and not one for each object."""
-    monkeypatch.setattr(listing, "PAGE", 1)
-    fleet = Fleet()
-    for name in fleet.nodes:
-        fleet.cluster.change(NODES, name, {"metadata": {"labels": {"a": "b"}}})
-    assert set(fleet.list_again()) == {NODES}
-    assert fleet.woken == fleet.nodes
-
-
 def test_an_object_that_goes_during_the_list_is_left_out() -> None:
     """It was listed, and is gone when it is fetched: the list goes on."""
     fleet = Fleet()
@@ -204,6 +199,53 @@ def test_an_object_that_goes_during_the_list_is_left_out() -> None:
     fleet.list_again()
     assert fleet.operator.cache.nodes["node-2"].labels["a"] == "b"
     assert "a" not in fleet.operator.cache.nodes["node-1"].labels
+
+
+LEAVES = st.sampled_from(["", "a", "b", 7, 8, 2.5])
+
+KEYS = st.sampled_from("xyz")
+
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+)
+
+DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=3)
+
+
+@given(old=DOCUMENTS, new=DOCUMENTS)
+@tried(200)
+def test_a_difference_leads_from_one_to_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Whatever is added, changed, emptied or removed, at any depth."""
+    assert merged(old, difference(old, new)) == new
+
+
+def test_only_what_differs_is_in_it() -> None:
+    """Removed keys are null, lists come whole, equal parts stay out."""
+    old = {"a": {"b": 1, "c": 2}, "l": [1, 2], "same": {"x": 1}}
+    assert difference(old, {"a": {"b": 1, "c": 3}, "l": [1], "same": {"x": 1}}) == {"a": {"c": 3}, "l": [1]}
+    assert difference(old, {"a": {}, "l": [1, 2]}) == {"a": {"b": None, "c": None}, "same": None}
+
+
+NULLED = st.recursive(
+    LEAVES | st.none(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=st.dictionaries(KEYS, NULLED, max_size=3))
+@tried(200)
+def test_null_is_no_value_in_a_patched_document(value: dict[str, Any]) -> None:
+    """A merge patch cannot say null: such keys are left out, at any depth."""
+
+    def nulls(part: Any) -> bool:
+        if isinstance(part, dict):
+            return any(v is None or nulls(v) for v in part.values())
+        return isinstance(part, list) and any(nulls(v) for v in part)
+
+    clean = without_nulls(value)
+    assert not nulls(clean)
+    assert merged({}, difference({}, clean)) == clean
 
 
 def test_a_node_that_returned_to_the_selection_is_fetched() -> None:

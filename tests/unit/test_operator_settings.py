@@ -1,12 +1,28 @@
-"""Settings: every default is usable, every bad value is named in one error."""
+"""The operator's process: its settings, of which one error names every bad one; one JSON object a line in its
+logs; /healthz, /readyz and /metrics as a kubelet and Prometheus ask for them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import logging
 import re
+import resource
+import sys
+from collections.abc import AsyncIterator, Iterator
+from operator import attrgetter
+from typing import Any
 
+import aiohttp
 import pytest
+import pytest_asyncio
 
+from nodegauge_operator import http_server, logs
 from nodegauge_operator.__main__ import main
+from nodegauge_operator.http_server import HttpServer
+from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.settings import SettingsError, parse
 
 NEEDED = {"POD_NAMESPACE": "nodegauge", "NODEGAUGE_PROBE_IMAGE": "localhost/nodegauge/probe:0.1.0"}
@@ -27,60 +43,55 @@ def test_two_variables_suffice() -> None:
     assert settings.max_gated_nodes == "20%"
 
 
-def test_every_variable_is_read() -> None:
-    """Under its own name, with blanks around it or not."""
-    settings = parse(
-        NEEDED
-        | {
-            "POD_NAME": "operator-1",
-            "NODEGAUGE_PROBE_IMAGE_PULL_POLICY": "Never",
-            "NODEGAUGE_IMAGE_PULL_SECRETS": " a, b,, ",
-            "NODEGAUGE_PROBE_PRIORITY_CLASS": "low",
-            "NODEGAUGE_PROBE_RUNTIME_CLASS": "nvidia",
-            "NODEGAUGE_PROBE_SERVICE_ACCOUNT": "probe",
-            "NODEGAUGE_PROBE_LABELS": '{"team": "hpc"}',
-            "NODEGAUGE_PROBE_ANNOTATIONS": ' {"a": "b"} ',
-            "NODEGAUGE_PROBE_TOLERATIONS": '[{"key": "gpu", "operator": "Exists"}]',
-            "NODEGAUGE_PROBE_RESOURCES": '{"limits": {"memory": "512Mi"}}',
-            "NODEGAUGE_NCCL_IMAGE": " r.example.com:5000/nodegauge/nccl:0.1.0 ",
-            "NODEGAUGE_NCCL_PRIORITY_CLASS": "lowest",
-            "NODEGAUGE_NCCL_RESOURCES": '{"limits": {"memory": "32Gi"}}',
-            "NODEGAUGE_INSTANCE": "release",
-            "NODEGAUGE_HTTP_PORT": "0",
-            "NODEGAUGE_HTTP_HOST": "127.0.0.1",
-            "NODEGAUGE_NODE_LABEL_SELECTOR": "nvidia.com/gpu.present=true",
-            "NODEGAUGE_API_RATE": "2.5",
-            "NODEGAUGE_API_BURST": " 7 ",
-            "NODEGAUGE_WORKERS": "64",
-            "NODEGAUGE_MAX_CONCURRENT_PROBES": "500",
-            "NODEGAUGE_MAX_CONCURRENT_NCCL_PROBES": "8",
-            "NODEGAUGE_SWEEP_INTERVAL": "500ms",
-            "NODEGAUGE_RELIST_INTERVAL": "1h30m",
-            "NODEGAUGE_MAX_GATED_NODES": " 7 ",
-            "NODEGAUGE_LOG_LEVEL": "debug",
-            "NODEGAUGE_LOG_FORMAT": "text",
-        }
-    )
-    probe = settings.probe
-    assert (probe.image_pull_policy, probe.image_pull_secrets) == ("Never", ("a", "b"))
-    assert (probe.labels, probe.annotations) == ({"team": "hpc"}, {"a": "b"})
-    assert probe.tolerations == [{"key": "gpu", "operator": "Exists"}]
-    assert probe.resources == {"limits": {"memory": "512Mi"}}
-    assert (probe.nccl_image, probe.nccl_priority_class_name) == (
-        "r.example.com:5000/nodegauge/nccl:0.1.0",
-        "lowest",
-    )
-    assert probe.nccl_resources == {"limits": {"memory": "32Gi"}}
-    assert (probe.priority_class_name, probe.runtime_class_name) == ("low", "nvidia")
-    assert (probe.service_account_name, probe.instance) == ("probe", "release")
-    assert (settings.instance, settings.http_port, settings.http_host) == ("operator-1", 0, "127.0.0.1")
-    assert settings.node_label_selector == "nvidia.com/gpu.present=true"
-    assert probe.nodes == [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}]
-    assert (settings.api_rate, settings.api_burst, settings.workers) == (2.5, 7, 64)
-    assert (settings.max_concurrent_probes, settings.max_concurrent_nccl_probes) == (500, 8)
-    assert (settings.sweep_interval, settings.relist_interval) == (0.5, 5400.0)
-    assert (settings.log_level, settings.log_format) == ("debug", "text")
-    assert settings.max_gated_nodes == 7
+READ: dict[str, tuple[str, str, Any]] = {
+    "POD_NAME": ("operator-1", "instance", "operator-1"),
+    "NODEGAUGE_PROBE_IMAGE_PULL_POLICY": ("Never", "probe.image_pull_policy", "Never"),
+    "NODEGAUGE_IMAGE_PULL_SECRETS": (" a, b,, ", "probe.image_pull_secrets", ("a", "b")),
+    "NODEGAUGE_PROBE_PRIORITY_CLASS": ("low", "probe.priority_class_name", "low"),
+    "NODEGAUGE_PROBE_RUNTIME_CLASS": ("nvidia", "probe.runtime_class_name", "nvidia"),
+    "NODEGAUGE_PROBE_SERVICE_ACCOUNT": ("probe", "probe.service_account_name", "probe"),
+    "NODEGAUGE_PROBE_LABELS": ('{"team": "hpc"}', "probe.labels", {"team": "hpc"}),
+    "NODEGAUGE_PROBE_ANNOTATIONS": (' {"a": "b"} ', "probe.annotations", {"a": "b"}),
+    "NODEGAUGE_PROBE_TOLERATIONS": ('[{"key": "gpu"}]', "probe.tolerations", [{"key": "gpu"}]),
+    "NODEGAUGE_PROBE_RESOURCES": (
+        '{"limits": {"memory": "512Mi"}}',
+        "probe.resources",
+        {"limits": {"memory": "512Mi"}},
+    ),
+    "NODEGAUGE_NCCL_IMAGE": (" r.io:5000/nccl:0.1.0 ", "probe.nccl_image", "r.io:5000/nccl:0.1.0"),
+    "NODEGAUGE_NCCL_PRIORITY_CLASS": ("lowest", "probe.nccl_priority_class_name", "lowest"),
+    "NODEGAUGE_NCCL_RESOURCES": (
+        '{"limits": {"memory": "32Gi"}}',
+        "probe.nccl_resources",
+        {"limits": {"memory": "32Gi"}},
+    ),
+    "NODEGAUGE_INSTANCE": ("release", "probe.instance", "release"),
+    "NODEGAUGE_HTTP_PORT": ("0", "http_port", 0),
+    "NODEGAUGE_HTTP_HOST": ("127.0.0.1", "http_host", "127.0.0.1"),
+    "NODEGAUGE_NODE_LABEL_SELECTOR": (
+        "gpu.present=true",
+        "probe.nodes",
+        [{"key": "gpu.present", "operator": "In", "values": ["true"]}],
+    ),
+    "NODEGAUGE_API_RATE": ("2.5", "api_rate", 2.5),
+    "NODEGAUGE_API_BURST": (" 7 ", "api_burst", 7),
+    "NODEGAUGE_WORKERS": ("64", "workers", 64),
+    "NODEGAUGE_MAX_CONCURRENT_PROBES": ("500", "max_concurrent_probes", 500),
+    "NODEGAUGE_MAX_CONCURRENT_NCCL_PROBES": ("8", "max_concurrent_nccl_probes", 8),
+    "NODEGAUGE_SWEEP_INTERVAL": ("500ms", "sweep_interval", 0.5),
+    "NODEGAUGE_RELIST_INTERVAL": ("1h30m", "relist_interval", 5400.0),
+    "NODEGAUGE_MAX_GATED_NODES": (" 7 ", "max_gated_nodes", 7),
+    "NODEGAUGE_LOG_LEVEL": ("debug", "log_level", "debug"),
+    "NODEGAUGE_LOG_FORMAT": ("text", "log_format", "text"),
+}
+"""Variables, a value with blanks around it or not, where it goes, and as what."""
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_variable_is_read(name: str) -> None:
+    """Under its own name."""
+    text, field, value = READ[name]
+    assert attrgetter(field)(parse(NEEDED | {name: text})) == value
 
 
 BAD = {
@@ -160,3 +171,240 @@ def test_no_cluster_ends_the_process_with_1(
     output = capsys.readouterr().err
     assert "no access to a cluster" in output
     assert "Set KUBECONFIG" in output
+
+
+@pytest.fixture
+def log() -> Iterator[logging.Logger]:
+    """The root logger as it was, afterwards."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    levels = {name: logging.getLogger(name).level for name in logs.LEAST}
+    yield logging.getLogger("nodegauge.test")
+    root.handlers[:] = before
+    root.setLevel(level)
+    for name, old in levels.items():
+        logging.getLogger(name).setLevel(old)
+
+
+def test_a_line_is_one_json_object(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    """Time, level, logger, message, and the node it is about; line breaks stay inside."""
+    logs.configure(level="info", form="json")
+    log.info("node %s:\nsecond line", "n", extra={"node": "n", "probe": "health", "run": 3, "other": "x"})
+    log.debug("not said")
+    (line,) = capsys.readouterr().err.splitlines()
+    record = json.loads(line)
+    assert (record["level"], record["logger"], record["message"]) == (
+        "info",
+        "nodegauge.test",
+        "node n:\nsecond line",
+    )
+    assert (record["node"], record["probe"], record["run"]) == ("n", "health", 3)
+    assert record["time"].endswith("+00:00")
+    assert "other" not in record
+
+
+def test_an_error_carries_its_traceback(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, too."""
+    logs.configure(level="info", form="json")
+    try:
+        raise ValueError("bad \u00b2")
+    except ValueError:
+        log.exception("it broke", extra={"verdict": object()})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ValueError: bad" in json.loads(line)["error"]
+
+
+def test_text_is_for_people_without_chatter(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    """kopf says a line per object and event; nobody asked."""
+    logs.configure(level="debug", form="text")
+    logging.getLogger("kopf.objects").info("chatter")
+    logging.getLogger("aiohttp.access").info("GET /healthz")
+    log.debug("said")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "DEBUG" in line
+    assert line.endswith("said")
+
+
+def test_configuring_twice_says_things_once(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    """Handlers are replaced, not added."""
+    logs.configure(level="info", form="text")
+    logs.configure(level="info", form="text")
+    log.info("once")
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07 first\r\n2026-01-01 00:00:00,000 ERROR forged\u2028\x9b31m\ud800 last"
+
+
+@pytest.mark.parametrize("logger", ["nodegauge.node", "kopf.objects", "aiohttp.server", "py.warnings"])
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("how", ["message", "argument", "exception", "cause", "stack"])
+def test_nothing_that_somebody_else_wrote_breaks_a_line(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str], logger: str, form: str, how: str
+) -> None:
+    """Neither escape sequences nor line breaks come through, whoever logs them and wherever they stand."""
+    logs.configure(level="info", form=form)
+    to = logging.getLogger(logger)
+    try:
+        raise ValueError(HOSTILE if how == "exception" else "plain") from ValueError(HOSTILE)
+    except ValueError as error:
+        shown = error if how in ("exception", "cause") else None
+        text = HOSTILE if how == "message" else "%s"
+        args = (HOSTILE,) if how == "argument" else () if how == "message" else ("fine",)
+        to.error(text, *args, exc_info=shown, stack_info=how == "stack")
+    out = capsys.readouterr().err
+    assert all(char.isprintable() for char in out.replace("\n", ""))
+    first, *rest = out.splitlines()
+    assert "forged" in out or how == "stack"
+    assert all(line.startswith("    ") for line in rest), "only a traceback follows, and it is indented"
+    assert len(first) > 20
+
+
+class Served:
+    """A server on a free port, and what it is told to say."""
+
+    def __init__(self) -> None:
+        self.live, self.unready = True, ""
+        self.metrics = Metrics()
+        self.server = HttpServer(
+            host="127.0.0.1",
+            port=0,
+            metrics=self.metrics,
+            live=lambda: self.live,
+            unready=lambda: self.unready,
+        )
+        self.port = 0
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and text."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.port}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncIterator[Served]:
+    """Started, and stopped."""
+    served = Served()
+    served.port = await served.server.start()
+    yield served
+    await served.server.stop()
+
+
+async def test_live_and_ready_are_asked_at_each_request(served: Served) -> None:
+    """200 while it is so, 503 with the reason once it is not."""
+    for path, name, bad, good in (
+        ("/healthz", "live", False, True),
+        ("/readyz", "unready", "the reason why", ""),
+    ):
+        assert await served.get(path) == (200, "ok\n")
+        setattr(served, name, bad)
+        status, text = await served.get(path)
+        assert status == 503
+        assert len(text) > 10
+        setattr(served, name, good)
+        assert (await served.get(path))[0] == 200
+
+
+async def test_metrics_are_in_prometheus_words(served: Served) -> None:
+    """Counters end in _total, units stand in names, calls are counted by verb, resource and status."""
+    served.metrics.observe_call(verb="PATCH", resource="nodes", status=409, seconds=0.003)
+    status, text = await served.get("/metrics")
+    assert status == 200
+    assert 'nodegauge_api_calls_total{resource="nodes",status="409",verb="PATCH"} 1.0' in text
+    assert 'nodegauge_api_call_seconds_bucket{le="0.005",verb="PATCH"} 1.0' in text
+    assert "nodegauge_pods_refused_total 0.0" in text
+    assert "process_resident_memory_bytes" in text
+
+
+async def test_a_taken_port_is_an_error_and_unknown_paths_are_404(served: Served) -> None:
+    """The process must say so and end, not run deaf."""
+    assert (await served.get("/"))[0] == 404
+    second = HttpServer(
+        host="127.0.0.1", port=served.port, metrics=Metrics(), live=lambda: True, unready=lambda: ""
+    )
+    with pytest.raises(OSError, match="address already in use"):
+        await second.start()
+    await second.stop()
+
+
+SENT = {
+    "nothing": b"",
+    "half a request": b"GET /metrics HTTP/1.1\r\nHost: x\r\n",
+    "a body that never comes": b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
+    "many requests at once": b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200,
+    "no HTTP": b"\x16\x03\x01\x02\x00" * 100,
+}
+
+
+@contextlib.contextmanager
+def few_descriptors(count: int) -> Iterator[None]:
+    """This process may open no more than so many files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+HOLD = """
+import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1]))))
+    try:
+        held[-1].sendall(eval(sys.argv[3]))
+    except OSError:
+        pass
+print("held", flush=True)
+sys.stdin.read()
+"""
+"""A client that keeps connections, in a process of its own: ours may open few files."""
+
+
+@pytest.mark.parametrize("sent", SENT)
+async def test_a_client_that_keeps_connections_shuts_nobody_out(
+    served: Served, sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many it opens, and whatever it sends: the kubelet gets its answer, and not by their age."""
+    monkeypatch.setattr(http_server, "CONNECTION_SECONDS", 3600.0)
+    command = [sys.executable, "-c", HOLD, str(served.port), "1100", repr(SENT[sent])]
+    with few_descriptors(1024):
+        client = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
+        assert client.stdin
+        assert client.stdout
+        async with asyncio.timeout(60):
+            assert await client.stdout.readline() == b"held\n"
+        for _ in range(3):
+            async with asyncio.timeout(60):
+                assert await served.get("/healthz") == (200, "ok\n")
+        client.stdin.close()
+        await client.wait()
+
+
+@pytest.mark.parametrize("sent", SENT)
+async def test_a_connection_has_an_end(served: Served, sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that sends nothing, or reads nothing of its answer."""
+    monkeypatch.setattr(http_server, "CONNECTION_SECONDS", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(SENT[sent])
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(60):
+            await reader.read()
+    writer.close()
+    assert not served.server._runner.server.connections  # type: ignore[union-attr]
+
+
+async def test_other_methods_are_refused(served: Served) -> None:
+    """They would change nothing."""
+    url = f"http://127.0.0.1:{served.port}/healthz"
+    async with aiohttp.ClientSession() as session:
+        async with session.head(url) as answer:
+            assert answer.status == 200
+        async with session.post(url, data=b"x") as answer:
+            assert (answer.status, answer.headers["Connection"]) == (405, "close")

@@ -6,14 +6,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from nodegauge_operator.kube.errors import NotFound
+from nodegauge_operator import names
+from nodegauge_operator.kube.errors import NotFound, Refused
+from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
+from support import virtual_operator
 from support.api_server import NODES, PODS, POLICIES, REPORTS
-from support.client import unavailable
-from support.objects import INTERVAL
-from support.virtual_operator import LATENCY, RUN_SECONDS, VirtualTimeOperator, on_virtual_time, refusing
+from support.client import unavailable, unreachable
+from support.objects import INTERVAL, make_node, make_pod
+from support.operator import SETTINGS
+from support.virtual_operator import (
+    LATENCY,
+    RUN_SECONDS,
+    VirtualTimeOperator,
+    on_virtual_time,
+    play,
+    refusing,
+)
 
 
 @on_virtual_time
@@ -48,21 +62,6 @@ async def test_nothing_is_decided_before_the_first_full_list(operator: VirtualTi
     assert operator.read() == ["node-0", "node-1"]
 
 
-@on_virtual_time
-async def test_missing_crds_are_waited_for(operator: VirtualTimeOperator) -> None:
-    """Not an error that ends anything: they may be installed a minute later."""
-    operator.nodes(1)
-    operator.client.refuse = refusing(NotFound("no such resource", status=404), "GET", POLICIES)
-    operator.start()
-    await operator.after(60)
-    assert not operator.sweep.listed
-    assert operator.client.calls < 20
-    operator.client.refuse = lambda verb, path: None
-    operator.cluster.add_policy()
-    await operator.after(15)
-    assert operator.read() == ["node-0"]
-
-
 @pytest.mark.parametrize(
     ("nodes", "setting", "most"), [(30, "10%", 3), (30, 4, 4), (30, 0, 0), (60, "100%", 60)]
 )
@@ -70,7 +69,7 @@ async def test_missing_crds_are_waited_for(operator: VirtualTimeOperator) -> Non
 async def test_no_more_probes_at_a_time_than_the_budget_has_places(
     operator: VirtualTimeOperator, nodes: int, setting: int | str, most: int
 ) -> None:
-    """A count, or per cent; 0 pauses (`test_budget` has the arithmetic)."""
+    """A count, or per cent; 0 pauses (`test_policy` has the arithmetic)."""
     await operator.begin(
         nodes, after=10 + 2 * RUN_SECONDS * nodes / max(most, 1), budget={"concurrentProbes": setting}
     )
@@ -90,20 +89,6 @@ async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperato
     assert counted() == (1, 2)
     await operator.after(6 * RUN_SECONDS)
     assert counted() == (0, 0)
-
-
-@on_virtual_time
-async def test_each_policy_has_its_own_places(operator: VirtualTimeOperator) -> None:
-    """A paused policy holds up nobody else's nodes."""
-    for n in range(4):
-        operator.cluster.add_node(f"node-{n}", tier="gold" if n < 2 else "tin")
-    gold = {"matchLabels": {"tier": "gold"}}
-    operator.cluster.add_policy("gold", nodeSelector=gold, priority=1, budget={"concurrentProbes": 0})
-    operator.cluster.add_policy("rest", budget={"concurrentProbes": 1})
-    operator.start()
-    await operator.after(40)
-    assert operator.read() == ["node-2", "node-3"]
-    assert operator.most_pods == 1
 
 
 @on_virtual_time
@@ -152,3 +137,334 @@ async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: Vi
     await asyncio.gather(operator.task, return_exceptions=True)
     assert operator.loop.time() - started <= 6
     assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]
+
+
+@on_virtual_time
+async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator: VirtualTimeOperator) -> None:
+    """The API server answers 500 to lists for ten minutes: every label stays."""
+    await operator.begin(2, after=30)
+    before = operator.cluster.state()["nodes"]
+    for path in (POLICIES, REPORTS, PODS, NODES):
+        operator.client.refuse = refusing(unavailable(500), "GET", path)
+        operator.sweep._list_schedule._regular_at = 0.0
+        operator.sweep.wake("node-0")
+        await operator.after(20)
+        assert operator.cluster.state()["nodes"] == before
+    lists = operator.lists()
+    assert operator.metrics.failed_lists._value.get() >= 2
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(300)
+    assert operator.lists() > lists
+    assert operator.metrics.failed_lists._value.get() == 0
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+@on_virtual_time
+async def test_refused_creates_become_rare(operator: VirtualTimeOperator, status: int) -> None:
+    """A webhook that is down, an API server that is full: a few calls per node and hour, and no full list,
+    the last thing that an API server needs which does not keep up."""
+    operator.client.refuse = refusing(unavailable(status), "POST", PODS)
+    await operator.begin(4, after=60, budget={"concurrentProbes": 4})
+    calls, lists = operator.client.calls, operator.lists()
+    await operator.after(3600)
+    assert operator.lists() - lists <= 7  # one every ten minutes
+    assert operator.client.calls - calls <= 4 * 130
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(90)
+    assert len(operator.read()) == 4
+
+
+@on_virtual_time
+async def test_one_node_s_trouble_stops_nobody_else(operator: VirtualTimeOperator) -> None:
+    """Refused writes and plain bugs on one node: the others are measured, and it is tried again."""
+    operator.nodes(3)
+    operator.cluster.add_policy(budget={"concurrentProbes": 3})
+    reconcile = operator.sweep._reconciler.reconcile
+
+    async def sometimes(name: str, **how: Any) -> Any:
+        if name == "node-0":
+            raise ZeroDivisionError("a bug")
+        return await reconcile(name, **how)
+
+    operator.sweep._reconciler.reconcile = sometimes  # type: ignore[method-assign]
+    operator.client.refuse = refusing(Refused("denied by policy"), "PATCH", f"{NODES}/node-1")
+    operator.start()
+    await operator.after(120)
+    assert operator.read() == ["node-2"]
+    failures = {
+        s.labels["kind"]: s.value
+        for m in operator.metrics.failures.collect()
+        for s in m.samples
+        if s.name.endswith("_total")
+    }
+    assert failures.keys() == {"Unexpected", "Refused"}
+    assert all(3 <= count <= 15 for count in failures.values())
+    operator.sweep._reconciler.reconcile = reconcile  # type: ignore[method-assign]
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(120)
+    assert len(operator.read()) == 3
+
+
+@on_virtual_time
+async def test_an_error_in_the_loop_itself_ends_the_task(operator: VirtualTimeOperator) -> None:
+    """And with it the process: a loop that is broken must not look alive."""
+    operator.sweep._grant = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    operator.start()
+    with pytest.raises(ZeroDivisionError):
+        await operator.after(10)
+
+
+@pytest.mark.parametrize("steps", range(5))
+@on_virtual_time
+async def test_the_loop_ends_when_it_is_woken_and_stopped_at_once(
+    operator: VirtualTimeOperator, steps: int
+) -> None:
+    """SIGTERM may come at any step of the event loop between a wake-up and the pass that follows."""
+    await operator.begin(1, after=60)
+    assert operator.task is not None
+    operator.sweep.wake("node-0")
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    operator.task.cancel()
+    await asyncio.wait({operator.task}, timeout=30)
+    assert operator.task.cancelled()
+
+
+@on_virtual_time
+async def test_liveness_fails_for_a_stuck_loop_only(operator: VirtualTimeOperator) -> None:
+    """Liveness fails for a loop that is stuck, not for a list that takes its minute."""
+    operator.nodes(1)
+    operator.start()
+    await operator.after(30)
+    operator.latency = 55.0
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep.wake("node-0")
+    for _ in range(30):
+        await operator.after(10)
+        assert operator.sweep.alive()
+    operator.latency = 10_000.0
+    operator.sweep._list_schedule._regular_at = 0.0
+    await operator.after(1000)
+    assert not operator.sweep.alive()
+
+
+POLICY_STATUS = f"{POLICIES}/default/status"
+
+
+async def measured(operator: VirtualTimeOperator, count: int = 3) -> None:
+    """So many nodes are registered and measured once; the watches' own first lists are over."""
+    await operator.begin(count, after=60, budget={"concurrentProbes": "100%"})
+    assert len(operator.read()) == count
+
+
+@on_virtual_time
+async def test_repeatedly_cut_connections_cause_fewer_lists(operator: VirtualTimeOperator) -> None:
+    """Each is a gap that has to be mended, and with a list every five seconds none ever would be."""
+    await measured(operator)
+    lists = operator.lists()
+    operator.client.refuse = refusing(unreachable(), "POST", PODS)
+    await operator.after(INTERVAL + 3600)
+    assert 8 <= operator.lists() - lists <= 10 + 2 * 3600 / LONGEST
+
+
+@pytest.mark.parametrize(("verb", "path"), [("GET", NODES), ("GET", PODS), ("PATCH", POLICY_STATUS)])
+@on_virtual_time
+async def test_slow_lists_delay_no_result(operator: VirtualTimeOperator, verb: str, path: str) -> None:
+    """At 5,000 nodes a list takes many pages, and each may take a minute."""
+    await measured(operator)
+    operator.cluster.add_node("node-new")
+    await operator.after(1)
+    operator.slow(verb, path, 50.0)
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep._policy_status.dirty = True
+    operator.cluster.add_node("node-next")
+    await operator.after(RUN_SECONDS + 2)
+    assert operator.sweep._list_task.busy or operator.sweep._status_task.busy
+    assert {"node-new", "node-next"} <= set(operator.read())
+
+
+@on_virtual_time
+async def test_a_list_wakes_only_nodes_that_changed(operator: VirtualTimeOperator) -> None:
+    """Five thousand idle nodes in the queue were in the way of every result."""
+    await measured(operator, 8)
+    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+    operator.cluster.remove(NODES, "node-2")
+    operator.cluster.remove(REPORTS, "node-3")
+    operator.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
+    operator.cluster.subscribers = subscribers
+    reconciled = operator.reconciled()
+    operator.sweep._list_schedule._regular_at = 0.0
+    await operator.after(SHORTEST + 1)
+    assert set(reconciled) == {"node-1", "node-2", "node-3", "node-4"}
+    assert names.LABEL_HEALTH in operator.cluster.get(NODES, "node-1")["metadata"]["labels"]
+    assert "node-2" not in operator.sweep.cache.nodes
+
+
+@on_virtual_time
+async def test_a_list_with_a_changed_policy_wakes_every_node(operator: VirtualTimeOperator) -> None:
+    """The set of policies in force is news to all of them."""
+    await measured(operator)
+    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+    operator.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
+    operator.cluster.subscribers = subscribers
+    operator.sweep._list_schedule._regular_at = 0.0
+    await operator.after(SHORTEST + 1)
+    assert operator.read() == []
+
+
+@on_virtual_time
+async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator: VirtualTimeOperator) -> None:
+    """Its pages show the cluster as it was when it began."""
+    await measured(operator)
+    call = operator.client.call
+
+    asked: list[tuple[str, str]] = []
+
+    async def late(method: str, path: str, **how: Any) -> Any:
+        asked.append((method, path))
+        answer = await call(method, path, **how)
+        if method == "GET" and path in (NODES, REPORTS):
+            await asyncio.sleep(20)
+        return answer
+
+    operator.client.call = late  # type: ignore[method-assign]
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep.wake("node-0")
+    await operator.after(30)  # the nodes are on their way
+    assert operator.sweep._list_task.busy
+    operator.cluster.remove(REPORTS, "node-1")
+    operator.cluster.remove(NODES, "node-1")
+    asked.clear()
+    await operator.after(60)
+    assert not operator.sweep._list_task.busy
+    assert ("PATCH", f"{NODES}/node-1") not in asked
+    assert "node-1" not in operator.sweep.cache.known_names()
+
+
+@on_virtual_time
+async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator: VirtualTimeOperator) -> None:
+    """Another policy wakes thousands of nodes; the run that ends meanwhile is judged next."""
+    await measured(operator, 60)
+    reconciled = operator.reconciled()
+    operator.sweep.wake(*sorted(operator.sweep.cache.nodes))
+    operator.sweep.cache.suspects |= set(operator.sweep.cache.nodes)  # each takes a question
+    operator.sweep.pod_seen(make_pod(make_node("node-7")).vanished())
+    await operator.after(1)
+    assert reconciled.index("node-7") == 0
+    assert len(reconciled) >= 60
+
+
+@pytest.mark.parametrize("path", [NODES, PODS, POLICIES, REPORTS])
+@on_virtual_time
+async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: VirtualTimeOperator, path: str) -> None:
+    """When the watch of pods alone was interrupted, deletions of pods alone are unknown."""
+    await operator.begin(1, after=2)
+    body = next(iter(operator.cluster.objects[path].values()))
+    operator.watches.give(path, None, body)
+    await operator.after(SHORTEST + GATHER_SECONDS + 5)
+    lists = operator.lists()
+    assert lists == 1, "the watches' own first lists are no gap"
+    await operator.after(30)
+    for _ in range(15):  # kopf's list anew, object by object
+        operator.watches.give(path, None, body)
+        await operator.after(1)
+    await operator.after(SHORTEST + 1)
+    assert operator.lists() == lists + 1
+
+
+@on_virtual_time
+async def test_an_error_beside_the_loop_is_raised_in_it(operator: VirtualTimeOperator) -> None:
+    """A list that ended by a bug must not look like a list that goes on."""
+    await measured(operator)
+    operator.sweep.cache.drop_unlisted = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep.wake("node-0")
+    with pytest.raises(ZeroDivisionError):
+        await operator.after(10)
+
+
+@on_virtual_time
+async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualTimeOperator) -> None:
+    """SIGTERM in the middle of both: neither outlives the loop."""
+    await measured(operator)
+    operator.slow("GET", NODES, 50.0)
+    operator.slow("PATCH", POLICY_STATUS, 2.0)
+    operator.cluster.add_node("node-new")
+    await operator.after(1)
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep._policy_status.dirty = True
+    operator.sweep.wake("node-0")
+    await operator.after(1)
+    assert operator.sweep._list_task.busy
+    assert operator.sweep._status_task.busy
+    began = operator.loop.time()
+    operator.task.cancel()
+    await asyncio.gather(operator.task, return_exceptions=True)
+    assert operator.loop.time() - began <= 2
+    assert operator.cluster.get(POLICIES, "default")["status"]["nodes"]["selected"] == 4
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@on_virtual_time
+async def test_missing_crds_are_waited_for(operator: VirtualTimeOperator) -> None:
+    """Not an error that ends anything: they may be installed a minute later."""
+    operator.nodes(1)
+    operator.client.refuse = refusing(NotFound("no such resource", status=404), "GET", POLICIES)
+    operator.start()
+    await operator.after(60)
+    assert not operator.sweep.listed
+    assert operator.client.calls < 20
+    operator.client.refuse = lambda verb, path: None
+    operator.cluster.add_policy()
+    await operator.after(15)
+    assert operator.read() == ["node-0"]
+
+
+# -- runs that keep up ------------------------------------------------------------------------------------
+
+
+def pace(operator: VirtualTimeOperator) -> dict[str, Any]:
+    """The policy's condition RunsKeepUp; empty while there is none."""
+    conditions = operator.cluster.get(POLICIES, "default")["status"]["conditions"]
+    return next((c for c in conditions if c["type"] == "RunsKeepUp"), {})
+
+
+def test_runs_that_cannot_keep_up_say_what_to_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty at a time for five thousand nodes, at a fiftieth: the policy has the arithmetic, and a metric the
+    age of the oldest reading; a paused policy has no pace."""
+    monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)  # as on real nodes
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        await operator.begin(100, after=600)
+        seen = pace(operator)
+        assert (seen["status"], seen["reason"]) == ("False", "TooFewSlots")
+        arithmetic = (
+            r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m\."
+        )
+        assert re.match(arithmetic, seen["message"])
+        assert "At least 2 at once are needed: raise the chart's operator.maxCon" in seen["message"]
+        labels = {"policy": "default", "last_run": "read"}
+        metric = "nodegauge_oldest_reading_age_seconds"
+        age = operator.metrics.registry.get_sample_value(metric, labels)
+        assert age is not None
+        assert 500 < age <= 600
+        for spec, reason in (
+            ({"probes": {"health": {"interval": "30m"}}}, "KeepingUp"),
+            ({"budget": {"concurrentProbes": 0}}, ""),
+        ):
+            operator.cluster.change(POLICIES, "default", {"spec": spec})
+            await operator.after(60)
+            assert pace(operator).get("reason", "") == reason
+
+    play(story, settings=replace(SETTINGS, max_concurrent_probes=1))
+
+
+@on_virtual_time
+async def test_a_policy_that_is_too_narrow_names_its_own_field(
+    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The installation would allow more."""
+    monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)
+    await operator.begin(100, after=120, budget={"concurrentProbes": 1})
+    assert "raise spec.budget.concurrentProbes (1)" in pace(operator)["message"]

@@ -1,4 +1,6 @@
-"""A whole fleet hot at once: the sweep with its workers, late watches and slow calls keeps to the budget."""
+"""A whole fleet that is bad at once: the sweep with its workers, late watches and slow calls keeps to the
+budgets, the rates and the incidents, also over a restart, and says so.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.kube.errors import KubeError
-from support.api_server import NODES, POLICIES, REPORTS
+from nodegauge_operator.settings import Settings
+from support.api_server import EVENTS, NODES, POLICIES, REPORTS
 from support.client import unavailable
 from support.judging import listening, saying
-from support.virtual_operator import VirtualTimeOperator, on_virtual_time
+from support.operator import SETTINGS
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time, play, refusing
 
 pytestmark = pytest.mark.slow
 
+HOUR = 3600.0
 COUNT, SLOTS = 50, 10
 SPEC: dict[str, Any] = {
     "probes": {"health": {"interval": "2m"}},
@@ -33,55 +38,61 @@ def stated_answers() -> Iterator[None]:
 
 
 class Watched:
-    """A operator on which every single change is looked at: how many nodes are gated at that moment."""
+    """An operator on which every single change is looked at: how many nodes are gated at that moment."""
 
-    def __init__(self, operator: VirtualTimeOperator, *, slots: int = SLOTS) -> None:
-        self.operator = operator
-        self.gate_budget = slots
-        self.most = (0, 0)
-        self.over: list[tuple[int, int]] = []
-        self.entered: list[str] = []
+    def __init__(self, operator: VirtualTimeOperator) -> None:
+        self.operator, self.cluster = operator, operator.cluster
+        self.most = 0
         operator.cluster.subscribers.append(self._look)
+
+    async def begin(self, answers: str, *, nodes: int = COUNT, after: float, **spec: Any) -> None:
+        """So many nodes are all bad from the start."""
+        self.operator.nodes(nodes)
+        self.cluster.add_policy(**(SPEC | spec))
+        self.all(answers)
+        self.operator.start()
+        await self.operator.after(after)
+
+    async def restart(self, settings: Settings, *, after: float) -> VirtualTimeOperator:
+        """Another process goes on."""
+        await self.operator.stop()
+        again = VirtualTimeOperator(self.operator.loop, settings=settings, cluster=self.cluster)
+        again.start()
+        await again.after(after)
+        return again
 
     def tainted(self) -> set[str]:
         """Nodes that carry a taint for a fault."""
-        nodes = self.operator.cluster.objects[NODES].items()
-        return {n for n, body in nodes if any(t["key"] in names.TAINTS_OF_FAULTS for t in _taints(body))}
-
-    def reserved(self) -> set[str]:
-        """Nodes whose report holds one."""
-        reports = self.operator.cluster.objects[REPORTS].items()
-        return {n for n, body in reports if _desired_taints(body)}
+        return {
+            name
+            for name, body in self.cluster.objects[NODES].items()
+            if any(t["key"] in names.TAINTS_OF_FAULTS for t in body["spec"].get("taints") or ())
+        }
 
     def _look(self, path: str, kind: str, body: dict[str, Any]) -> None:
-        if path == NODES:
-            new = any(t["key"] in names.TAINTS_OF_FAULTS for t in _taints(body))
-            name = body["metadata"]["name"]
-            if new and name not in self.entered:
-                self.entered.append(name)
-        both = self.tainted() | self.reserved()
-        self.most = max(self.most, (len(both), len(self.tainted())))
-        if len(both) > self.gate_budget:
-            self.over.append((len(self.tainted()), len(self.reserved())))
+        reports = self.cluster.objects[REPORTS].items()
+        reserved = {n for n, b in reports if b.get("status", {}).get("desired", {}).get("taints")}
+        self.most = max(self.most, len(self.tainted() | reserved))
 
-    def all(self, answers: str, *, load: bool = True) -> None:
-        """Every node's next run ends like this."""
-        for name in self.operator.cluster.objects[NODES]:
-            self.operator.cluster.results[name] = saying(answers, load=load)
+    def all(self, answers: str, *, but: set[str] | None = None) -> None:
+        """Every node's next run ends like this, except these nodes'."""
+        for name in self.cluster.objects[NODES].keys() - (but or set()):
+            self.cluster.results[name] = saying(answers)
 
-    def condition(self) -> dict[str, Any]:
-        """The policy's condition about its budget."""
-        status = self.operator.cluster.objects[POLICIES]["default"]["status"]
-        (condition,) = [c for c in status["conditions"] if c["type"] == "GatesWithinBudget"]
-        return condition
+    def status(self) -> dict[str, Any]:
+        """The policy's."""
+        status: dict[str, Any] = self.cluster.objects[POLICIES]["default"]["status"]
+        return status
 
+    def condition(self, kind: str = "GatesWithinBudget") -> dict[str, Any]:
+        """The policy's only condition of that type."""
+        (condition,) = [c for c in self.status()["conditions"] if c["type"] == kind]
+        return dict(condition)
 
-def _taints(body: dict[str, Any]) -> list[dict[str, Any]]:
-    return (body.get("spec") or {}).get("taints") or []
-
-
-def _desired_taints(body: dict[str, Any]) -> list[dict[str, Any]]:
-    return body.get("status", {}).get("desired", {}).get("taints", [])
+    def told(self) -> list[str]:
+        """Messages of events about the policy."""
+        events = self.cluster.objects[EVENTS].values()
+        return [e["message"] for e in events if e["involvedObject"]["kind"] == names.POLICY_KIND]
 
 
 @on_virtual_time
@@ -89,21 +100,17 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     """At no moment, in reports and on nodes together; the policy says how many are held back, and why; as the
     first ones cool down, those that waited longest come next, until nobody is hot."""
     watched = Watched(operator)
-    operator.nodes(COUNT)
-    operator.cluster.add_policy(**SPEC)
-    watched.all("hot=b")
-    operator.start()
-    await operator.after(400)
+    await watched.begin("hot=b", after=400)
     assert len(watched.tainted()) == SLOTS
     condition = watched.condition()
     assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
     assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
-    counts = operator.cluster.objects[POLICIES]["default"]["status"]["nodes"]
+    counts = watched.status()["nodes"]
     assert (counts["gated"], counts["heldBack"]) == (SLOTS, COUNT - SLOTS)
     shown = operator.metrics.render().decode()
     assert 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 10.0' in shown
     assert 'nodegauge_held_back_nodes{policy="default"} 40.0' in shown
-    first = set(watched.entered)
+    first = watched.tainted()
     for name in first:
         operator.cluster.results[name] = saying("")
     await operator.after(400)
@@ -113,43 +120,15 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     await operator.after(1500)
     assert watched.tainted() == set()
     assert watched.condition()["reason"] == "WithinBudget"
-    assert watched.over == []
+    assert watched.most == SLOTS
 
 
+@pytest.mark.parametrize("seed", range(3))
 @on_virtual_time
-async def test_who_was_hot_first_is_gated_first(operator: VirtualTimeOperator) -> None:
-    """A slot that becomes free goes to the node that has waited longest, whoever asks first."""
-    watched = Watched(operator, slots=1)
-    await operator.begin(3, **(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
-    for name in ("node-2", "node-0", "node-1"):
-        operator.cluster.results[name] = saying("gpu-lost=b")
-        await operator.after(150)
-    assert watched.entered == ["node-2"]
-    waiting = {n: _row(operator, n)["since"] for n in ("node-0", "node-1")}
-    assert unstamp(waiting["node-0"]) < unstamp(waiting["node-1"])
-    operator.cluster.results["node-2"] = saying("")
-    await operator.after(200)
-    assert watched.entered == ["node-2", "node-0"]
-    assert watched.over == []
-
-
-def _row(operator: VirtualTimeOperator, name: str) -> dict[str, Any]:
-    gate: dict[str, Any]
-    (gate,) = operator.cluster.objects[REPORTS][name]["status"]["gates"]
-    assert gate["state"] == "held-back"
-    return gate
-
-
-@pytest.mark.parametrize("seed", range(4))
-@on_virtual_time
-async def test_answers_that_are_lost_lose_no_place(operator: VirtualTimeOperator, seed: int) -> None:
+async def test_answers_that_are_lost_lose_no_slot(operator: VirtualTimeOperator, seed: int) -> None:
     """A third of the writes to reports is made or not, and no answer comes: the budget holds all the same,
     and in the end as many nodes are gated as there are slots."""
     dice = random.Random(seed)
-    watched = Watched(operator)
-    operator.nodes(COUNT)
-    operator.cluster.add_policy(**SPEC)
-    watched.all("gpu-lost=b")
 
     def lost(verb: str, path: str) -> KubeError | None:
         hit = verb == "PATCH" and path.startswith(REPORTS) and dice.random() < 0.17
@@ -161,30 +140,126 @@ async def test_answers_that_are_lost_lose_no_place(operator: VirtualTimeOperator
             raise error
 
     operator.client.refuse, operator.client.answered = lost, unheard
-    operator.start()
-    await operator.after(300)
-    assert watched.over == []
-    assert len(watched.tainted()) == SLOTS
+    watched = Watched(operator)
+    await watched.begin("gpu-lost=b", after=300)
+    assert (watched.most, len(watched.tainted())) == (SLOTS, SLOTS)
+
+
+def test_a_fleet_of_small_policies_is_never_tainted_beyond_the_cluster_s_budget() -> None:
+    """Every node bad at once: four of twenty, and each policy says why not more."""
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        for n in range(20):
+            operator.cluster.add_node(f"node-{n}", pool=f"pool-{n}")
+            selector = {"matchLabels": {"pool": f"pool-{n}"}}
+            operator.cluster.add_policy(f"pool-{n}", nodeSelector=selector, probes=SPEC["probes"])
+        watched = Watched(operator)
+        watched.all("gpu-lost=b")
+        operator.start()
+        await operator.after(400)
+        assert (watched.most, len(watched.tainted())) == (4, 4)
+        conditions = [
+            c
+            for body in operator.cluster.objects[POLICIES].values()
+            for c in body["status"]["conditions"]
+            if c["type"] == "GatesWithinBudget" and c["status"] == "False"
+        ]
+        assert {c["reason"] for c in conditions} == {"ClusterBudgetExhausted"}
+        assert len(conditions) == 20 - 4
+        assert "4 of 4 slots of all policies together (20%)" in conditions[0]["message"]
+
+    play(story, settings=replace(SETTINGS, max_gated_nodes="20%"))
+
+
+def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour() -> None:
+    """With a restart in between; the policy says why others wait, and healing needs no room."""
+    settings = replace(SETTINGS, max_gated_nodes_per_hour=3)
+    budget = {"concurrentProbes": "100%", "gatedNodes": "100%", "gatedNodesPerHour": 5}
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        watched = Watched(operator)
+        await watched.begin("gpu-lost=b", nodes=12, after=600, budget=budget)
+        assert len(watched.tainted()) == 3
+        within = watched.condition()
+        assert (within["status"], within["reason"]) == ("False", "RateExhausted")
+        assert "3 of 3 new ones within an hour, 9 nodes held back" in within["message"]
+        assert "operator.maxGatedNodesPerHour" in within["message"]
+        shown = operator.metrics.render().decode()
+        assert 'nodegauge_newly_gated_nodes{policy="default"} 3.0' in shown
+        again = await watched.restart(settings, after=600)
+        assert len(watched.tainted()) == 3, "the reports say when"
+        await again.after(HOUR)
+        assert len(watched.tainted()) == 6
+        watched.all("")
+        await again.after(1800)
+        assert watched.tainted() == set()
+        await again.stop()
+
+    play(story, settings=settings)
+
+
+# -- incidents --------------------------------------------------------------------------------------------
+
+COMMON: dict[str, Any] = {
+    "probes": {"health": {"interval": "5m"}},
+    "budget": {"concurrentProbes": "100%", "gatedNodes": "20%", "gatedNodesPerHour": "10%"},
+    "breaker": {},
+}
 
 
 @on_virtual_time
-async def test_a_restart_counts_what_it_finds(operator: VirtualTimeOperator) -> None:
-    """A new process lists first: what its predecessor gated keeps its slots, also if no watch ever tells."""
-    watched = Watched(operator, slots=2)
-    operator.nodes(6)
-    operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 2}}))
-    watched.all("gpu-lost=b")
-    operator.start()
-    await operator.after(100)
-    before = watched.tainted()
-    assert len(before) == 2
-    again = VirtualTimeOperator(operator.loop)
-    again.cluster.objects = operator.cluster.objects
-    again.cluster._version, again.cluster._uids = operator.cluster._version, operator.cluster._uids
-    operator.task.cancel()
-    after = Watched(again, slots=2)
-    after.all("gpu-lost=b")
-    again.start()
-    await again.after(400)
-    assert (after.tainted(), after.over) == (before, [])
-    again.task.cancel()
+async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: VirtualTimeOperator) -> None:
+    """Few are tainted, however long it lasts, also while the status cannot be written; a restart says nothing
+    again; reports say what holds nodes back; a node that is still bad after the end is tainted after a new
+    bad run."""
+    watched = Watched(operator)
+    operator.client.refuse = refusing(unavailable(), "PATCH", POLICIES)
+    await watched.begin("gpu-lost=b", nodes=40, after=600, **COMMON)
+    assert 0 < len(watched.tainted()) <= 4
+    first = watched.tainted()
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(600)
+    condition = watched.condition("BreakerOpen")
+    assert (condition["status"], condition["reason"]) == ("True", "IncidentOpen")
+    (incident,) = watched.status()["incidents"]
+    command = f"nodegauge.dev/close-incident={incident['id']} --overwrite"
+    assert command in condition["message"]
+    assert command in watched.told()[0]
+    rendered = operator.metrics.render().decode()
+    assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
+    blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
+    assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
+    again = await watched.restart(SETTINGS, after=1.25 * HOUR)
+    assert watched.tainted() == first, "the rate would have let more nodes in"
+    assert [i["id"] for i in watched.status()["incidents"]] == [incident["id"]]
+    watched.all("", but={"node-0"})
+    await again.after(1800)
+    condition = watched.condition("BreakerOpen")
+    assert (condition["status"], condition["reason"]) == ("False", "NoIncident")
+    assert watched.status()["incidents"][0]["closedAt"]
+    assert watched.tainted() == {"node-0"}, "still bad, and alone"
+    watched.all("")
+    await again.after(1800)
+    assert watched.tainted() == set()
+    assert (len(watched.told()), watched.most) == (1, 4)
+    await again.stop()
+
+
+@on_virtual_time
+async def test_held_findings_are_not_replayed_when_the_incident_is_closed_by_hand(
+    operator: VirtualTimeOperator,
+) -> None:
+    """No run since: nothing is tainted.  A new bad run is tainted, at the rate."""
+    watched = Watched(operator)
+    budget = {"concurrentProbes": "100%", "gatedNodes": "50%", "gatedNodesPerHour": "50%"}
+    seldom = {"health": {"interval": "6h"}}
+    await watched.begin("gpu-lost=b", nodes=40, after=600, budget=budget, breaker={}, probes=seldom)
+    first = watched.tainted()
+    (incident,) = watched.status()["incidents"]
+    annotations = {names.CLOSE_INCIDENT: incident["id"]}
+    operator.cluster.change(POLICIES, "default", {"metadata": {"annotations": annotations}})
+    await operator.after(1800)
+    assert watched.condition("BreakerOpen")["status"] == "False"
+    assert watched.tainted() == first
+    await operator.after(7 * HOUR)
+    assert len(watched.tainted()) == 20

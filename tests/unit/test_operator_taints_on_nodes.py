@@ -93,52 +93,6 @@ def test_a_taint_goes_up_in_the_patch_of_the_labels_after_the_report() -> None:
     assert sorted(events) == [Reason.TAINTED, Reason.VALIDATED]
 
 
-def test_the_same_fault_again_writes_nothing_to_the_node() -> None:
-    """A gated node costs three writes a run, like any other."""
-    operator = TaintingOperator()
-    operator.measure("gpu-lost=b")
-    operator.measure("gpu-lost=b")
-    operator.writes.clear()
-    operator.measure("gpu-lost=b", after=30)
-    assert operator.writes == []
-    operator.measure("gpu-lost=b")
-    node = [write for write in operator.writes if write.startswith("PATCH nodes") and "report" not in write]
-    assert node in ([], ["PATCH nodes"])  # validated-at alone, every second run
-
-
-def test_time_alone_lifts_on_trial_and_the_wake_is_set_for_it() -> None:
-    """Nobody has to run anything at that moment."""
-    operator = TaintingOperator()
-    operator.measure("hot=b")
-    operator.measure("hot=b")
-    entered = operator.cluster.now
-    operator.measure("hot=n", load=False)
-    operator.measure("hot=n", load=False, after=INTERVAL)
-    operator.measure("hot=n", load=False, after=INTERVAL)
-    operator.deliver()
-    assert operator.reconcile(granted=False).wake_at == entered + HOUR
-    operator.cluster.pass_time(entered + HOUR - operator.cluster.now)
-    operator.catch_up(granted=False)
-    assert operator.taints() == []
-    assert "throttled=thermal on probation since" in operator.status["desired"]["message"]
-
-
-def test_a_stranger_s_taints_survive_a_race() -> None:
-    """Set after we last looked: the patch meets 409, is made anew, and carries both."""
-    operator = TaintingOperator(taints=("team",))
-    operator.measure("")
-    operator.cluster.results["node-1"] = saying("gpu-lost=b")
-    operator.cluster.pass_time(INTERVAL)
-    operator.catch_up()
-    operator.cluster.kubelets()
-    operator.deliver()
-    foreign = [{"key": "late", "value": "x", "effect": "NoExecute", "timeAdded": "2027-01-15T08:00:00Z"}]
-    operator.cluster.change(NODES, "node-1", {"spec": {"taints": foreign}})
-    operator.reconcile()
-    assert operator.taints() == ["late=x:NoExecute", "unhealthy=gpu-lost:NoSchedule"]
-    assert operator.cluster.objects[NODES]["node-1"]["spec"]["taints"][0] == foreign[0]
-
-
 @pytest.mark.parametrize("how", ["policy deleted", "observe", "report deleted", "outside the selection"])
 def test_what_takes_every_taint_of_ours_off_and_no_other(how: str) -> None:
     """Nothing stands on a node that no report and no policy asks for."""
@@ -239,47 +193,3 @@ def test_a_node_that_is_not_ours_keeps_its_unvalidated() -> None:
     assert operator.taints() == ["unvalidated:NoSchedule"]
     operator.measure("")
     assert operator.taints() == []
-
-
-def test_a_flapping_label_does_not_validate_a_node() -> None:
-    """It was never read: what keeps workloads away stays there while the label is away."""
-    operator = TaintingOperator(taints=(UNVALIDATED,), nodeSelector={"matchLabels": {"gpu": "yes"}})
-    operator.measure("gpu-lost=b")
-    operator.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
-    operator.catch_up(granted=False)
-    assert operator.taints() == ["unvalidated:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
-
-
-def test_a_policy_may_have_unvalidated_set_before_the_first_run() -> None:
-    """The report says so first; no slot of the probes is needed for it."""
-    operator = TaintingOperator(taints=("team",))
-    operator.change(POLICIES, "default", {"spec": {"taints": {"unvalidated": "Set"}}})
-    operator.catch_up(granted=False)
-    assert operator.writes == ["POST nodereports", "PATCH nodereports/status", "PATCH nodes"]
-    assert operator.taints() == ["team:NoSchedule", "unvalidated:NoSchedule"]
-    operator.catch_up(granted=False)
-    assert len(operator.writes) == 3
-    operator.measure("")
-    assert operator.taints() == ["team:NoSchedule"]
-    operator.cluster.remove(POLICIES, "default")
-    operator.pass_grace()
-    assert operator.taints() == ["team:NoSchedule"]
-
-
-def test_nothing_is_closed_that_nothing_would_open() -> None:
-    """Without the probe no run will ever pass: unvalidated is not set then."""
-    off = {"probes": {"health": {"enabled": False}}}
-    operator = TaintingOperator(taints=("team",), **off)
-    operator.change(POLICIES, "default", {"spec": {"taints": {"unvalidated": "Set"}}})
-    operator.catch_up(granted=False)
-    assert (operator.taints(), operator.writes) == (["team:NoSchedule"], [])
-
-
-def test_a_policy_that_goes_takes_the_unvalidated_that_it_set_along() -> None:
-    """Though the node never ran: the report shows that it was ours."""
-    operator = TaintingOperator(taints=("team",))
-    operator.change(POLICIES, "default", {"spec": {"taints": {"unvalidated": "Set"}}})
-    operator.catch_up(granted=False)
-    operator.cluster.remove(POLICIES, "default")
-    operator.pass_grace()
-    assert (operator.taints(), operator.cluster.objects[REPORTS]) == (["team:NoSchedule"], {})

@@ -17,11 +17,10 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core import override
-from nodegauge_operator.core.actions import CreateReport
 from nodegauge_operator.core.model import node_view
-from nodegauge_operator.core.planner import next_step, wake_at
+from nodegauge_operator.core.planner import wake_at
 from support.nccl_nodes import FAST
-from support.objects import INTERVAL, NOW, ANode, make_node, make_policy, make_snapshot
+from support.objects import INTERVAL, NOW, ANode, make_policy
 from support.planner_loop import PlannerLoop
 from support.properties import tried
 
@@ -196,15 +195,6 @@ def test_taken_as_healthy_invents_nothing() -> None:
     assert story.taints() == [names.TAINT_UNVALIDATED]
 
 
-def test_a_good_node_taken_as_healthy_passes_as_before() -> None:
-    """Labels, verdict and condition are the measured ones."""
-    story = Story()
-    story.run(2)
-    before = story.node
-    story.say(written("healthy"))
-    assert (story.node.labels, story.node.condition) == (before.labels, before.condition)
-
-
 @pytest.mark.parametrize("paused", ["override", "policy"])
 def test_a_node_left_alone_stays_as_it_is(paused: str) -> None:
     """No run, no write, nothing goes stale; what a person removes stays away.  Afterwards there is an
@@ -250,26 +240,6 @@ def test_a_run_under_way_ends_and_writes_nothing_to_a_node_left_alone() -> None:
     assert story.writes() == 0
     story.say(None)
     assert story.node.labels[names.LABEL_HEALTH] != "pass"
-
-
-def test_an_end_moved_into_the_past_ends_the_override() -> None:
-    """By hand, or because the operator first looked after the new end: one event says that it ended."""
-    story = Story()
-    story.run()
-    story.faulty()
-    story.say(written("healthy"))
-    story.say(written("healthy", days=-1))
-    assert story.taints() == [names.TAINT_UNHEALTHY]
-    assert story.reasons()[-1] == "OverrideEnded"
-    assert "OverrideInvalid" not in story.reasons()
-
-
-@pytest.mark.parametrize("labels", [{}, {names.LABEL_HEALTH: "pass"}])
-def test_a_node_without_a_report_gets_one_for_its_override(labels: dict[str, str]) -> None:
-    """Nobody asks for a run there; while it is left alone, marks of ours stay that no report explains."""
-    node = annotated(make_node().bearing(labels), written("leave-alone"))
-    step = next_step(make_snapshot(node=node, granted=frozenset()))
-    assert isinstance(step, CreateReport)
 
 
 @pytest.mark.parametrize("kind", ["leave-alone", "healthy", "nonsense"])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import NEVER, Outcome, stamp
+from nodegauge_operator.api.report import NEVER
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import planner
 from nodegauge_operator.core.planner import next_step, wake_at
@@ -85,18 +85,6 @@ def test_the_order_of_writes() -> None:
     assert next_kind(**known) == "nothing"
 
 
-def test_a_second_run_with_nothing_new_writes_the_report_and_nothing_on_the_node() -> None:
-    """Create pod, patch report, delete pod: no PatchNode, no SetCondition, no PostEvent."""
-    known = up_to_date(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
-    assert next_kind(**known) == "CreatePod"
-    pod = replace(make_pod(NODE, number=2).with_result(made.titan()), created_at=NOW + INTERVAL)
-    judged = next_step(make_snapshot(**known, pods=(pod,)))
-    assert isinstance(judged, steps.PatchReport)
-    known["report"] = replace(known["report"], status=judged.status)
-    assert next_kind(**known, pods=(pod,)) == "DeletePod"
-    assert next_kind(**known) == "nothing"
-
-
 def test_a_run_is_judged_once() -> None:
     """A pod whose UID or number stands in the report is only deleted."""
     report = make_report().after(READ, node=NODE)
@@ -104,12 +92,6 @@ def test_a_run_is_judged_once() -> None:
     assert next_kind(**up_to_date(report), pods=(pod,)) == "DeletePod"
     same_uid = replace(make_pod(NODE, number=2, uid="uid-1"), name=pod.name).with_result(made.phb())
     assert not isinstance(next_step(make_snapshot(**up_to_date(report), pods=(same_uid,))), steps.PatchReport)
-
-
-def test_without_a_place_nothing_starts() -> None:
-    """The budget decides who runs; neither report nor pod is made before."""
-    assert next_kind(granted=NONE) == "nothing"
-    assert next_kind(granted=NONE, report=make_report()) == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -123,11 +105,6 @@ def test_a_node_has_one_pod_at_a_time(pod: Any) -> None:
             make_snapshot(**up_to_date(report, at=NOW + INTERVAL), pods=(replace(pod, number=number),))
         )
         assert not isinstance(step, steps.CreatePod)
-
-
-def test_a_pod_without_a_report_is_adopted() -> None:
-    """The process died between the two: the report is made for the pod, place or not."""
-    assert next_kind(pods=(make_pod(NODE),), granted=NONE) == "CreateReport"
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:
@@ -160,13 +137,6 @@ def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
     assert next_kind(pods=(replace(gone, node_uid="before"),), granted=NONE) == "nothing"
 
 
-def test_a_run_that_goes_on_after_its_end_is_deleted_gently_first() -> None:
-    """A pod whose kubelet may still run it gets its grace."""
-    known = up_to_date(make_report().after(LOST, node=NODE))
-    pod = make_pod(NODE, number=1).running()
-    assert next_step(make_snapshot(**known, pods=(pod,))) == steps.DeletePod(pod, None)
-
-
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     """Another process judged meanwhile, or the report was deleted: look before deciding."""
     known = up_to_date(make_report().after(READ, node=NODE))
@@ -195,32 +165,11 @@ def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
     assert next_kind(node=node, policy=None) == "nothing"
 
 
-def test_observe_takes_off_what_enforce_left() -> None:
-    """The report stays and is kept up; the node is as if we had never been there."""
-    known = up_to_date(make_report().after(READ, node=NODE)) | {"policy": make_policy().observing()}
-    step = next_step(make_snapshot(**known))
-    assert isinstance(step, steps.PatchReport)
-    known["report"] = replace(known["report"], status=step.status)
-    cleared = next_step(make_snapshot(**known))
-    assert isinstance(cleared, steps.PatchNode)
-    known["node"] = known["node"].patched(cleared.labels)
-    assert next_step(make_snapshot(**known)) == steps.SetCondition(known["node"], None)
-
-
 def test_a_node_that_is_gone_leaves_no_pod() -> None:
     """Its report goes with it by garbage collection."""
     pod = make_pod(NODE).running()
     assert next_step(make_snapshot(node=None, pods=(pod,))) == steps.DeletePod(pod, None)
     assert next_kind(node=None, report=make_report()) == "nothing"
-
-
-def test_labels_that_somebody_took_off_come_back() -> None:
-    """The node is a function of its report."""
-    known = up_to_date(make_report().after(READ, node=NODE))
-    bare = replace(known["node"], labels={}, managed_labels=frozenset())
-    step = next_step(make_snapshot(**known | {"node": bare}))
-    assert isinstance(step, steps.PatchNode)
-    assert step.labels == known["report"].status.desired.labels
 
 
 def test_an_event_is_posted_again_after_a_restart_while_it_is_young() -> None:
@@ -302,15 +251,6 @@ def test_no_run_is_planned_where_it_could_not_end(node: Any) -> None:
     assert next_kind(node=node, report=make_report()) == "nothing"
 
 
-def test_a_disabled_probe_never_runs() -> None:
-    """What was read stays as long as any reading."""
-    off = make_policy().of({"probes": {"health": {"enabled": False}}})
-    assert health_due_at(None, node=NODE, policy=off) == NEVER
-    report = make_report().after(READ, node=NODE, policy=off)
-    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
-    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"
-
-
 def test_a_node_whose_pod_is_gone_is_woken_for_its_next_run() -> None:
     """Last words that were judged must not hold up the timer: else only the full list would find the node."""
     known = up_to_date(make_report().after(LOST, node=NODE))
@@ -327,19 +267,10 @@ def test_the_moment_of_expiry_is_woken_for() -> None:
     assert next_kind(**known) == "PatchReport"
 
 
-def test_a_refused_pod_is_a_run_without_a_result() -> None:
-    """Its words stand in the report, its number is used up, and the next try waits."""
-    known = up_to_date(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
-    noted = planner.refused(
-        make_context(**known),
-        kind=KINDS[names.PROBE_HEALTH],
-        number=2,
-        reason="CreateRefused",
-        message="quota exceeded",
-    )
-    probe = noted.status.probes[0]
-    assert (probe.last_run.number, probe.last_run.outcome) == (2, Outcome.UNKNOWN)
-    assert probe.last_run.finished_at == stamp(NOW + INTERVAL)
-    report = replace(known["report"], status=noted.status)
-    assert health_due_at(report, now=NOW + INTERVAL) == NOW + INTERVAL + 30
-    assert noted.status.desired == known["report"].status.desired
+def test_a_disabled_probe_never_runs() -> None:
+    """What was read stays as long as any reading."""
+    off = make_policy().of({"probes": {"health": {"enabled": False}}})
+    assert health_due_at(None, node=NODE, policy=off) == NEVER
+    report = make_report().after(READ, node=NODE, policy=off)
+    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
+    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"

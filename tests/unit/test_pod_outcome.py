@@ -37,15 +37,6 @@ def test_a_result_of_this_run_is_read() -> None:
     assert len(end.result.gpus) == 8
 
 
-def test_a_result_counts_whatever_the_exit_code_and_the_phase_say() -> None:
-    """Our container's end ends the run: a sidecar that still runs, or an exit code, changes nothing."""
-    pod = make_pod().with_result(made.titan())
-    assert ended(replace(pod, phase="Running")).outcome is Outcome.READ
-    assert pod.terminated is not None
-    failed = replace(pod, phase="Failed", terminated=replace(pod.terminated, exit_code=1, reason="Error"))
-    assert ended(failed).outcome is Outcome.READ
-
-
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "Evicted", "Terminated"])
 def test_a_whole_result_counts_although_the_pod_was_ended(reason: str) -> None:
     """The probe had read everything when SIGTERM came: a complete reading is a reading."""
@@ -92,13 +83,6 @@ def test_words_of_the_container_runtime_are_passed_on(reason: str) -> None:
     end = ended(pod)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, reason)
     assert "executable file not found" in end.message
-
-
-def test_last_words_of_a_deleted_pod_count() -> None:
-    """A pod that is gone, or going, is judged by the result that it left."""
-    pod = make_pod().running().with_result(made.titan())
-    assert ended(pod.vanished()).outcome is Outcome.READ
-    assert ended(pod.deleting()).outcome is Outcome.READ
 
 
 @pytest.mark.parametrize(
@@ -162,13 +146,6 @@ def test_a_silent_kubelet_is_given_up_after_deadline_and_overtime() -> None:
     assert ended(pod, at=over).reason == "KubeletSilent"
 
 
-def test_the_policy_says_how_long_a_silent_kubelet_is_waited_for() -> None:
-    """`limits.overtime`, counted from the deadline."""
-    pod = make_pod().running(NOW + 10)
-    at = wake_at(pod, limits=Limits(overtime="5s"), deadline=DEADLINE)
-    assert at == NOW + 10 + DEADLINE + 5
-
-
 @pytest.mark.parametrize("skew", [-DAY, -3600.0, 3600.0, 10 * 365 * DAY])
 def test_a_node_s_wrong_clock_neither_ends_a_run_at_once_nor_keeps_it_for_ever(skew: float) -> None:
     """`startedAt` is the kubelet's clock: it may be hours off, and the limits still hold by ours."""
@@ -191,3 +168,10 @@ def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:
     before = make_pod(make_node(uid="before")).with_result(made.titan())
     now = make_pod(make_node(uid="now")).finished_with(before.terminated.message)
     assert ended(now).reason == "WrongRun"
+
+
+def test_last_words_of_a_deleted_pod_count() -> None:
+    """A pod that is gone, or going, is judged by the result that it left."""
+    pod = make_pod().running().with_result(made.titan())
+    assert ended(pod.vanished()).outcome is Outcome.READ
+    assert ended(pod.deleting()).outcome is Outcome.READ

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -10,9 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator.api.policy import Mode, PolicyInvalid, parse, ranked, seconds
-from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.api.selector import Selector, match_expressions
+from nodegauge_operator.core.budget import concurrent_probes, retry_slots
+from support.api_server import NODES, POLICIES
+from support.chart import CHART
+from support.cluster import FakeCluster
 from support.objects import make_policy
+from support.operator import SteppedOperator
 from support.properties import tried
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 
 def body(**spec: Any) -> dict[str, Any]:
@@ -69,12 +77,6 @@ def test_what_cannot_be_read_is_named(spec: dict[str, Any], path: str) -> None:
     assert "+spec" not in str(caught.value)
 
 
-def test_a_policy_without_a_spec_is_refused() -> None:
-    """With the field that it needs."""
-    with pytest.raises(PolicyInvalid, match="nodeSelector"):
-        parse({"metadata": {"name": "p"}})
-
-
 def test_fields_of_a_newer_version_are_ignored() -> None:
     """A newer CRD must not stop an older operator."""
     assert parse(body(taints={"throttled": "NoSchedule"}, probes={"nccl": {"interval": "24h"}})) == parse(
@@ -118,9 +120,6 @@ def test_no_text_is_read_half(text: str) -> None:
         return
     assert result >= 0
     assert all(c in "0123456789hms" for c in text)
-
-
-# -- which policy a node follows --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -167,8 +166,216 @@ def test_the_higher_priority_wins_and_then_the_name(order: list[tuple[str, int]]
     assert [p.name for p in ranked(policies, {})] == ["c", "a", "b", "d"]
 
 
-def test_a_policy_that_does_not_select_the_node_does_not_count() -> None:
-    """Priority is among those that do."""
-    gold = make_policy("gold").ranked(9).selecting(tier="gold")
-    assert [p.name for p in ranked([gold, make_policy()], {"tier": "tin"})] == ["default"]
-    assert ranked([gold], {}) == []
+DEFINITIONS = json.loads((CHART / "values.schema.json").read_text())["definitions"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expressions"),
+    [
+        ("", []),
+        ("nvidia.com/gpu.present=true", [("nvidia.com/gpu.present", "In", ["true"])]),
+        ("a==b, c != d", [("a", "In", ["b"]), ("c", "NotIn", ["d"])]),
+        ("a, !b,! c", [("a", "Exists"), ("b", "DoesNotExist"), ("c", "DoesNotExist")]),
+        ("pool in (x, y),tier notin(z)", [("pool", "In", ["x", "y"]), ("tier", "NotIn", ["z"])]),
+        ("a=,b in ()", [("a", "In", [""]), ("b", "In", [""])]),
+        ("count > 3,count<9", [("count", "Gt", ["3"]), ("count", "Lt", ["9"])]),
+        ("in in (in),notin", [("in", "In", ["in"]), ("notin", "Exists")]),
+    ],
+)
+def test_a_selector_of_lists_becomes_match_expressions(text: str, expressions: list[tuple[Any, ...]]) -> None:
+    """Every form that Kubernetes knows."""
+    names = ("key", "operator", "values")
+    assert match_expressions(text) == [dict(zip(names, each, strict=False)) for each in expressions]
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("pool in a,b", "pool in a,b"),
+        ("a=b c=d", "a=b c=d"),
+        ("a,=b", "=b"),
+        ("a,,b", ",b"),
+        ("a=b=c", "a=b=c"),
+        ("a in (b", "a in (b"),
+        ("!a=b", "!a=b"),
+    ],
+)
+def test_what_is_no_selector_is_named(text: str, rest: str) -> None:
+    """From where on it cannot be read."""
+    with pytest.raises(ValueError, match=re.escape(f"from {rest!r} on")):
+        match_expressions(text)
+
+
+@tried(100)
+@given(st.from_regex(DEFINITIONS["labelSelector"]["pattern"], fullmatch=True))
+def test_what_the_chart_accepts_is_read(text: str) -> None:
+    """The operator would not start otherwise."""
+    match_expressions(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "nodes", "slots"),
+    [
+        ("10%", 100, 10),
+        ("10%", 109, 10),
+        ("10%", 9, 1),
+        ("10%", 1, 1),
+        ("10%", 0, 1),
+        ("99%", 3, 2),
+        ("100%", 40, 40),
+        ("100%", 5000, 200),
+        ("1%", 5000, 50),
+        ("0%", 5000, 0),
+        (0, 5000, 0),
+        (1, 5000, 1),
+        (7, 3, 7),
+        (100_000, 5000, 200),
+    ],
+)
+def test_places(setting: int | str, nodes: int, slots: int) -> None:
+    """A count as it is; per cent rounded down, at least 1; never over the installation's limit; 0 pauses."""
+    assert concurrent_probes(setting, nodes, most=200) == slots
+
+
+@given(percent=st.integers(1, 100), nodes=st.integers(0, 10_000))
+@tried(100)
+def test_per_cent_are_never_exceeded_but_by_the_one_that_must_be(percent: int, nodes: int) -> None:
+    """In whole numbers: no rounding of floats decides over somebody's node."""
+    slots = concurrent_probes(f"{percent}%", nodes, most=200)
+    assert 1 <= slots <= 200
+    assert slots == 1 or slots * 100 <= nodes * percent
+    assert slots == 200 or (slots + 1) * 100 > nodes * percent
+
+
+@given(slots=st.integers(0, 300), nodes=st.integers(1, 5000), data=st.data())
+@tried(100)
+def test_nodes_that_fail_leave_the_others_their_share(slots: int, nodes: int, data: st.DataObject) -> None:
+    """A fifth of the slots at least, all of them if every node fails, and never a slot that there is not."""
+    unread = data.draw(st.integers(0, nodes))
+    retry = retry_slots(slots, unread=unread, nodes=nodes)
+    assert min(slots, max(1, slots // 5)) <= retry <= slots
+    assert retry == 1 or slots - retry >= min(slots * 4 // 5, slots * (nodes - unread) // nodes)
+    assert unread < nodes or retry == slots
+
+
+def expression(key: str, operator: str = "Exists", *values: str) -> dict[str, Any]:
+    """A selector of one expression."""
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "nvidia.com/gpu.product",
+        "feature.nvidia.com/link",
+        "node-role.kubernetes.io/gpu",
+        "topology.k8s.io/link",
+        "node.cluster.x-k8s.io/link",
+        "nodegauge.dev/interconnect",
+    ],
+)
+@pytest.mark.parametrize("take_over", [True, False])
+def test_a_key_of_another_controller_is_refused(key: str, take_over: bool) -> None:
+    """Both would write it for ever; the message names the field and the way out."""
+    with pytest.raises(PolicyInvalid) as caught:
+        parse(body(labels={"interconnectKey": key, "takeOver": take_over}))
+    assert "`spec.labels.interconnectKey`" in str(caught.value)
+    assert "write a key of your own" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {"matchLabels": {"fabric": "nvlink"}},
+        expression("fabric", "NotIn", "pcie"),
+        expression("fabric", "DoesNotExist"),
+    ],
+)
+@pytest.mark.parametrize("take_over", [True, False])
+def test_a_policy_that_selects_by_the_key_that_it_writes_is_refused(
+    selector: dict[str, Any], take_over: bool
+) -> None:
+    """Its own label would take the node away from it."""
+    with pytest.raises(PolicyInvalid) as caught:
+        parse(body(nodeSelector=selector, labels={"interconnectKey": "fabric", "takeOver": take_over}))
+    assert "`spec.labels.interconnectKey`" in str(caught.value)
+    assert "write another key" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "selector", [{"matchLabels": {"nodegauge.dev/health": "pass"}}, expression("nodegauge.dev/x")]
+)
+def test_a_selector_by_labels_of_ours_is_refused(selector: dict[str, Any]) -> None:
+    """They come and go with readings, which only nodes of a policy have."""
+    with pytest.raises(PolicyInvalid, match="write another label key") as caught:
+        parse(body(nodeSelector=selector))
+    assert "`spec.nodeSelector`" in str(caught.value)
+
+
+def test_of_two_policies_that_would_pass_a_node_to_and_fro_neither_gets_it() -> None:
+    """`fast` selects by the key that `default` writes, and writes none: the label came and went for ever."""
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        operator.nodes(1)
+        operator.cluster.add_policy(labels={"interconnectKey": "fabric"})
+        operator.cluster.add_policy(
+            "fast", priority=5, nodeSelector=expression("fabric"), labels={"interconnectKey": ""}
+        )
+        operator.start()
+        await operator.after(3600)
+        changes: list[bool] = []
+        operator.cluster.subscribers.append(
+            lambda path, _, seen: (
+                changes.append("fabric" in seen["metadata"]["labels"]) if path == NODES else None
+            )
+        )
+        await operator.after(3600)
+        assert not any(changes)
+        labels = operator.cluster.objects[NODES]["node-0"]["metadata"]["labels"]
+        assert "nodegauge.dev/interconnect" in labels
+        ready = _ready(operator.cluster, "default")
+        assert (ready["status"], ready["reason"]) == ("False", "Invalid")
+        assert ready["message"].startswith(
+            "spec.labels.interconnectKey: policy fast selects nodes by the label fabric"
+        )
+        assert "write another key" in ready["message"]
+
+    on_virtual_time(story)()
+
+
+def test_the_label_comes_once_the_other_policy_is_gone() -> None:
+    """And goes again with another one, whatever their order."""
+    cluster = FakeCluster()
+    cluster.add_node()
+    cluster.add_policy("fast", nodeSelector=expression("fabric"), labels={"interconnectKey": ""})
+    cluster.add_policy(labels={"interconnectKey": "fabric"})
+    operator = SteppedOperator(cluster)
+    operator.list()
+    operator.run()
+    assert "fabric" not in operator.labels
+    cluster.remove(POLICIES, "fast")
+    operator.catch_up()
+    assert "fabric" in operator.labels
+    cluster.add_policy(
+        "slow", nodeSelector={"matchLabels": {"fabric": "pcie"}}, labels={"interconnectKey": ""}
+    )
+    operator.catch_up()
+    assert "fabric" not in operator.labels
+
+
+def _ready(cluster: FakeCluster, name: str) -> dict[str, Any]:
+    status = cluster.objects[POLICIES][name]["status"]
+    (condition,) = [c for c in status["conditions"] if c["type"] == "Ready"]
+    return dict(condition)
+
+
+@pytest.mark.parametrize("key", ["interconnect", "example.com/nvidia.com", "mynvidia.com/link", ""])
+def test_any_other_key_is_accepted(key: str) -> None:
+    """A name that only resembles one."""
+    assert parse(body(labels={"interconnectKey": key})).spec.labels.interconnect_key == key
+
+
+def test_the_default_key_counts_too() -> None:
+    """Nobody has to write it."""
+    with pytest.raises(PolicyInvalid, match="write another key"):
+        parse(body(nodeSelector=expression("interconnect")))

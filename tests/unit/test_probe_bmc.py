@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Rail, Supply
+from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
-from support.api_server import CHASSIS, EVENTS, NODES, POLICIES
+from support.api_server import CHASSIS, NODES, POLICIES
 from support.judging import listening, saying
 from support.objects import INTERVAL
 from support.operator import SteppedOperator, one_node
@@ -109,15 +109,6 @@ def test_healthy_supplies_give_the_label_and_cost_few_writes(bmc: Bmc) -> None:
     assert bmc.operator.status["verdict"] == "pass"
 
 
-def test_a_lost_supply_with_enough_left_warns(bmc: Bmc) -> None:
-    """No taint: jobs run on, and somebody replaces it."""
-    for _ in range(3):
-        bmc.says(ONE_LOST)
-    assert (bmc.psu, bmc.taints) == ("redundancy-lost", [])
-    assert bmc.operator.labels[names.LABEL_HEALTH] == "warn"
-    assert ("Warning", "BMC: Box 4") in [(kind, text[:10]) for kind, text in events(bmc)]
-
-
 def test_too_few_supplies_taint_after_two_readings_and_three_good_ones_lift_it(bmc: Bmc) -> None:
     """As for any other fault."""
     bmc.says(SHORT)
@@ -140,21 +131,6 @@ def test_runs_of_other_probes_move_no_gate_of_the_bmc(bmc: Bmc) -> None:
         bmc.operator.cluster.pass_time(INTERVAL)
         bmc.operator.run()
     assert bmc.taints == ["psu"]
-
-
-def test_a_rail_out_of_bounds_taints(bmc: Bmc) -> None:
-    """12 V feeds GPUs."""
-    low = Rail(name="12V", volts=10.2, low_critical_volts=11.0, high_critical_volts=13.0)
-    for _ in range(2):
-        bmc.says(replace(WELL, rails=[low]))
-    assert (bmc.psu, bmc.taints) == ("fault", ["psu"])
-
-
-def test_a_machine_whose_supplies_are_in_a_shelf_is_fine(bmc: Bmc) -> None:
-    """It has no label, and no warning."""
-    bmc.says(reading(air=[AirTemperature(name="Inlet", inlet=True, celsius=22.0)]))
-    assert bmc.psu is None
-    assert bmc.operator.status["verdict"] == "pass"
 
 
 def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
@@ -180,15 +156,6 @@ def test_a_bmc_that_falls_silent_leaves_no_label_and_lifts_no_taint(bmc: Bmc) ->
     bmc.operator.cluster.pass_time(STALE + 2)
     bmc.operator.catch_up(granted=False)
     assert (bmc.psu, bmc.taints) == (None, ["psu"])
-
-
-def test_a_reading_that_gives_nothing_is_no_reading(bmc: Bmc) -> None:
-    """The last one stays until it is stale."""
-    bmc.says(WELL)
-    bmc.says(ChassisReading())
-    assert bmc.psu == "ok"
-    bmc.says(ChassisReading(), later=STALE)
-    assert bmc.psu is None
 
 
 def test_one_reading_is_judged_once(bmc: Bmc) -> None:
@@ -304,9 +271,3 @@ def test_a_fresh_reading_is_the_second_witness_of_a_health_run(
     assert ("nvlink-contradicted" in messages) is heard
     if heard:
         assert "NVML counts 18 of 18 NVLinks up, the BMC 17." in messages["nvlink-contradicted"]
-
-
-def events(bmc: Bmc) -> list[tuple[str, str]]:
-    """Type and text of every event."""
-    kept = bmc.operator.cluster.objects[EVENTS].values()
-    return [(event["type"], event["message"]) for event in kept]

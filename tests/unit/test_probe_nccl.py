@@ -9,31 +9,39 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind, Result, Skip
+from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, Outcome
+from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatus
+from nodegauge_operator.core.actions import DeletePod, PatchReport
+from nodegauge_operator.core.planner import next_step
+from nodegauge_operator.core.probes.nccl import image_is_there
 from nodegauge_operator.names import Reason
 from support.nccl_nodes import (
     BUSY,
     DAY,
     FAST,
     IMAGE,
+    INSTALLED,
     LOST,
     NODE,
     PREEMPTED,
+    RECHECK,
     SLOW,
     STRICT,
     WRONG,
     NcclNode,
+    nccl_due_at,
     nccl_node,
     read,
     skipping,
 )
-from support.objects import NOW, make_policy
+from support.objects import MINUTE, NOW, ANode, APolicy, make_pod, make_policy, make_snapshot
 
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
+
 INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")
+
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
 
 
@@ -135,24 +143,6 @@ def test_a_run_that_measured_nothing_changes_nothing_but_its_own_record(end: Any
     assert mine.last_run.outcome is not Outcome.READ
 
 
-def test_gpus_in_use_by_someone_else_skip_the_run() -> None:
-    """`skipped`, with what the probe saw, and never a failure that ages anything."""
-    report = nccl_node().measured(FAST).measured(skipping(Skip.BUSY, "a job computes on GPU 3"))
-    last = report.status.probe(NCCL).last_run
-    assert (last.outcome, last.reason) == (Outcome.SKIPPED, "Busy")
-    assert "GPU 3" in last.message
-    assert report.status.probe(NCCL).failing_since == ""
-
-
-def test_an_nccl_run_leaves_the_health_probe_alone() -> None:
-    """Its status, the GPUs and the supply are what the health run read."""
-    report = nccl_node()
-    after = report.measured(WRONG, at=NOW + 60)
-    assert after.status.probe(HEALTH) == report.status.probe(HEALTH)
-    assert after.status.gpus == report.status.gpus
-    assert after.status.psu == report.status.psu
-
-
 def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
     """Whatever the speed, and whatever the health probe says."""
     report = nccl_node().measured(WRONG)
@@ -180,18 +170,6 @@ def test_low_bandwidth_needs_two_runs_of_the_nccl_run() -> None:
     assert report.status.desired.taints == []
 
 
-def test_an_nccl_run_counts_for_no_row_of_the_health_probe() -> None:
-    """A node whose P2P is refused stays so, however many NCCL runs are fast."""
-    broken = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
-    report = nccl_node().healthy(result=broken, at=NOW + 900)
-    before = [(row.code, row.state, row.bad, row.good, row.readable_since) for row in report.status.gates]
-    assert [code for code, *_ in before] == ["p2p-refused"]
-    for n in range(3):
-        report = report.measured(FAST, at=NOW + 1000 + n)
-    after = [(row.code, row.state, row.bad, row.good, row.readable_since) for row in report.status.gates]
-    assert after == before
-
-
 def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
     """Less than that leaves the label; the report has the exact number."""
     report = nccl_node().measured(nccl.h100(462.0))
@@ -210,15 +188,6 @@ def test_another_boot_takes_the_measurement_off_and_not_the_contradiction() -> N
     contradicted = nccl_node().measured(SLOW).healthy(booted, at=NOW + 900)
     assert labels(contradicted, *INTERCONNECT) == {}
     assert contradicted.status.interconnect.reason == "Contradicted"
-
-
-def test_where_no_nccl_run_is_wanted_any_more_another_boot_ends_a_contradiction() -> None:
-    """Or no label could ever come back."""
-    report = nccl_node().measured(SLOW)
-    off = make_policy().of({"probes": {"nccl": {"enabled": False}}})
-    assert labels(report.healthy(at=NOW + 900, policy=off), *INTERCONNECT) == {}
-    report = report.healthy(NODE.booted("boot-2"), at=NOW + 1800, policy=off)
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
 
 
 @pytest.mark.parametrize(
@@ -264,14 +233,6 @@ def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
     assert back.status.bandwidth == report.status.bandwidth
 
 
-def test_seven_of_eight_gpus_are_measured_and_named() -> None:
-    """The finding says how many took part; the label is what those reach."""
-    seven = nccl.changed(nccl.h100(440.0, count=7), expected=8)
-    report = nccl_node(NODE.offering(7, of=8)).measured(seven, NODE.offering(7, of=8))
-    assert (report.status.bandwidth.gpus, report.status.bandwidth.of) == (7, 8)
-    assert "fewer-gpus" in [finding.code for finding in report.status.probe(NCCL).findings]
-
-
 def test_an_unusable_image_is_no_pull() -> None:
     """The engine cannot be loaded there: unknown, with the probe's words, and an event once."""
     problem = Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="libnccl.so.2 is missing")
@@ -282,20 +243,6 @@ def test_an_unusable_image_is_no_pull() -> None:
     assert pull.last_run.reason == "ImageUnusable"
     assert "libnccl.so.2 is missing" in report.status.change.message
     assert report.pulled(end=end, at=NOW + 120).status.change == report.status.change
-
-
-def test_an_image_that_is_gone_is_brought_anew_before_gpus_are_held() -> None:
-    """An NCCL run whose own pod could not get its image forgets that the image was there."""
-    gone = replace(LOST, reason="ImagePullBackOff")
-    assert nccl_node().measured(gone).status.probe(PULL).image == ""
-    assert nccl_node().measured(LOST).status.probe(PULL).image == IMAGE
-
-
-def test_unread_reports_of_one_probe_keep_those_of_the_others() -> None:
-    """A lost health run loses no NCCL run."""
-    report = nccl_node().measured(FAST).after(LOST, node=NODE, at=NOW + 900, nccl_image=IMAGE)
-    assert [probe.name for probe in report.status.probes] == [HEALTH, PULL, NCCL]
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
 
 
 def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
@@ -312,11 +259,158 @@ def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
     assert single.status.desired.taints == []
 
 
-def test_a_node_that_was_cordoned_or_lost_its_gpu_waits_for_its_nccl_run() -> None:
-    """What passes is no reason to let a node in unmeasured."""
+TOLD_OFF = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})
+
+ALIKE = nccl.h100(120.0, gather=120.0, ring=118.0, host=118.0)
+"""Twice PCIe's speed, and no faster than through the host's memory."""
+
+EASY = [
+    {"gpu": "*", "count": 8, "collective": c, "bytes": 1 << 30, "busbw": 100, "floor": 50}
+    for c in ("all_reduce", "all_gather", "reduce_scatter")
+]
+
+HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="measure")
+
+CRASHED = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="crashed", phase="measure", cells=[])
+
+
+def due(report: NcclNode, node: ANode = NODE, policy: APolicy | None = None) -> float:
+    """When the next pull or NCCL run may start."""
+    return nccl_due_at(report, node, policy=policy or make_policy())
+
+
+def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
+    """The report once the node was looked at."""
+    return report.seen(node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
+
+
+def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_speak_of() -> None:
+    """The run that contradicted came before; grading the undecided one anew finds no number that agrees."""
+    report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60, policy=TOLD_OFF)
+    stricter = TOLD_OFF.spec_with(thresholds=replace(TOLD_OFF.spec.thresholds, busbw_expected_share=0.8))
+    graded = seen(report, NODE, at=NOW + 120, policy=stricter)
+    assert graded.status.bandwidth.grade != report.status.bandwidth.grade
+    assert graded.status.bandwidth.agreement == "contradicted"
+    assert names.LABEL_INTERCONNECT not in graded.status.desired.labels
+
+
+def test_a_contradiction_asks_for_another_run_soon_and_then_ever_less() -> None:
+    """Also where no floor was missed: nobody else would ask before tomorrow."""
+    policy = make_policy().of({"expectations": EASY})
+    report, waits = nccl_node(), []
+    for _ in range(5):
+        report = report.measured(ALIKE, policy=policy)
+        assert report.status.bandwidth.agreement == "contradicted"
+        assert report.status.gates == []
+        waits.append(due(report, policy=policy) - NOW)
+    assert waits == [RECHECK * 2**n for n in range(5)]
+    healed = report.measured(FAST, policy=policy)
+    assert due(healed, policy=policy) == NOW + RECHECK, "two runs disagree"
+    assert due(healed.measured(FAST, policy=policy), policy=policy) == NOW + DAY
+
+
+@pytest.mark.parametrize(
+    "labels", [{"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu.product": "NVIDIA-H100-MIG-1g.10gb"}]
+)
+def test_a_contradiction_ends_with_a_boot_where_no_nccl_run_can_run_any_more(labels: dict[str, str]) -> None:
+    """Within the boot nobody looked; after it nobody ever could."""
+    divided = NODE.bearing(labels)
+    report = seen(nccl_node().measured(SLOW), divided, at=NOW + 60)
+    assert report.status.interconnect.reason == "Contradicted"
+    booted = divided.booted("boot-2")
+    report = report.healthy(booted, at=NOW + 900)
+    assert report.status.interconnect.reason != "Contradicted"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    cordoned = nccl_node().measured(SLOW).healthy(NODE.booted("boot-2").cordoned(), at=NOW + 900)
+    assert cordoned.status.interconnect.reason == "Contradicted", "it will be measured again"
+
+
+@pytest.mark.parametrize("labels", [{"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/mig-1g.10gb.count": "7"}])
+def test_divided_gpus_are_not_what_was_measured(labels: dict[str, str]) -> None:
+    """Without a boot: what whole GPUs reached says nothing to a pod that gets parts of them."""
+    report = seen(nccl_node().measured(FAST), NODE.bearing(labels), at=NOW + 60)
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    assert not report.status.desired.labels.keys() & set(BUSBW)
+    whole = seen(report, NODE, at=NOW + 120)
+    assert whole.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
+
+
+def test_divided_gpus_that_only_the_probe_can_see_are_not_what_was_measured_either() -> None:
+    """MIG without GPU feature discovery: the run is skipped for it, which ages nothing."""
+    report = nccl_node().measured(FAST).measured(skipping(Skip.MIG), at=NOW + DAY)
+    report = report.healthy(at=NOW + DAY)
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    assert not report.status.desired.labels.keys() & set(BUSBW)
+    busy = nccl_node().measured(FAST).measured(skipping(Skip.BUSY), at=NOW + DAY).healthy(at=NOW + DAY)
+    assert busy.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
+
+
+def test_a_row_that_nothing_answers_is_asked_for_ever_less() -> None:
+    """One hang, and then runs that cannot tell: GPUs are not held every ten minutes for a week."""
+    report = nccl_node().measured(HUNG).measured(CRASHED)
+    assert [(row.code, row.bad, row.state) for row in report.status.gates] == [
+        ("nccl-hang", 1, GateState.WATCHING)
+    ]
+    waits = []
+    for _ in range(8):
+        report = report.measured(CRASHED)
+        waits.append(due(report) - NOW)
+    assert waits == sorted(waits)
+    assert waits[-1] > 12 * 3600
+
+
+def test_a_restarted_device_plugin_is_no_dra() -> None:
+    """It offers nothing for seconds, but the kubelet still counts its GPUs: nothing is written, and a node
+    that waits for its first NCCL run waits on."""
     policy = make_policy().of({"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
-    report = nccl_node()
-    fresh = replace(report, status=replace(report.status, passed_at=""))
-    cordoned = fresh.healthy(NODE.cordoned(), at=NOW + 900, policy=policy)
-    assert [taint.key for taint in cordoned.status.desired.taints] == [names.TAINT_UNVALIDATED]
-    assert cordoned.status.bandwidth.reason == "Cordoned"
+    fresh = replace(nccl_node(), status=ReportStatus())
+    report = fresh.healthy(at=NOW, policy=policy).healthy(at=NOW + 900, policy=policy)
+    assert report.status.passed_at == ""
+    restarting = NODE.offering(0, of=8)
+    after = seen(report, restarting, at=NOW + 910, policy=policy)
+    assert after.status == report.status
+    assert due(after, restarting, policy) == NEVER
+
+
+def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -> None:
+    """A policy that names the right image in the end does not wait a day for the wrong one's tries."""
+    report = nccl_node().healthy(NODE.booted("boot-2"), at=NOW + 60)
+    booted = NODE.booted("boot-2")
+    for n in range(9):
+        report = report.pulled(booted, end=LOST, at=NOW + 60 + n, image="nccl:typo")
+    typo = make_policy().of({"podTemplate": {"ncclImage": "nccl:typo"}})
+    assert due(report, booted, typo) > NOW + 12 * 3600
+    assert due(report, booted) == 0.0
+    context = report.context(node=booted, nccl_image=IMAGE)
+    assert not image_is_there(context)
+
+
+@pytest.mark.parametrize(
+    "spec", [{"podTemplate": {"ncclImage": "nccl:2"}}, {"probes": {"nccl": {"enabled": False}}}]
+)
+def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]) -> None:
+    """It could try for half an hour; an image of the policy in force is waited for."""
+    report = nccl_node().healthy(NODE.booted("boot-2"), at=NOW + 60)
+    pod = replace(make_pod(NODE, probe=names.PROBE_PULL, number=2), image=IMAGE).pending(
+        "ImagePullBackOff", placed=True
+    )
+    known = make_snapshot(
+        node=NODE, report=report, pods=(pod,), now=NOW + 70, granted=frozenset(), defaults=INSTALLED
+    )
+    ended = next_step(replace(known, policy=make_policy().of(spec)))
+    assert isinstance(ended, PatchReport)
+    last = ended.status.probe(names.PROBE_PULL).last_run
+    assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
+    assert not isinstance(next_step(known), DeletePod)
+    assert getattr(next_step(known), "status", report.status).probe(names.PROBE_PULL).unread == 0
+
+
+def test_without_nccl_runs_a_taint_of_theirs_ends_by_the_policy_s_word() -> None:
+    """Nobody looks any more, so nothing is lifted by itself (docs/runbook.md); effect None lifts it."""
+    report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60)
+    assert [t.value for t in report.status.desired.taints] == ["busbw"]
+    off = {"probes": {"nccl": {"enabled": False}}}
+    still = seen(report, NODE, at=NOW + 30 * MINUTE, policy=make_policy().of(off))
+    assert [t.value for t in still.status.desired.taints] == ["busbw"]
+    lifted = make_policy().of(off | {"taints": {"causes": {"busbw": "None", "nccl": "None"}}})
+    assert seen(still, NODE, at=NOW + 31 * MINUTE, policy=lifted).status.desired.taints == []

@@ -9,16 +9,14 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
+from nodegauge_contract import Problem, ProblemKind, Skip
 from nodegauge_judge import Finding, Severity
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, Outcome
 from nodegauge_operator.core import actions as steps
-from nodegauge_operator.core import planner
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import hindrance
-from nodegauge_operator.core.planner import next_step, wake_at
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.planner import next_step
 from support.nccl_nodes import (
     BUSY,
     DAY,
@@ -29,7 +27,6 @@ from support.nccl_nodes import (
     NODE,
     RECHECK,
     SLOW,
-    STRICT,
     NcclNode,
     nccl_due_at,
     nccl_node,
@@ -144,43 +141,10 @@ def test_health_goes_first_and_one_pod_runs_at_a_time() -> None:
         assert next_step(situation(report, pods=(pod,), now=NOW + 1)) is None, probe
 
 
-def test_runs_of_each_probe_are_numbered_apart() -> None:
-    """The pod of the first NCCL run has its own name, whatever number health has reached."""
-    report = nccl_node().healthy(at=NOW + 1).healthy(at=NOW + 2)
-    step = next_step(situation(report))
-    assert isinstance(step, steps.CreatePod)
-    assert (step.number, step.probe) == (1, NCCL)
-    assert step.manifest["metadata"]["name"] == make_pod(NODE, probe=NCCL, number=1).name
-    assert step.manifest["metadata"]["labels"][names.POD_PROBE] == NCCL
-
-
-def test_an_nccl_run_is_judged_once() -> None:
-    """Its end is patched into the report; the same pod seen again is only tidied away."""
-    report = nccl_node()
-    pod = make_pod(NODE, probe=NCCL).running().with_result(FAST)
-    step = next_step(situation(report, pods=(pod,)))
-    assert isinstance(step, steps.PatchReport)
-    assert step.status.bandwidth.agreement == "confirmed"
-    assert step.status.probe(HEALTH) == report.status.probe(HEALTH)
-    after = replace(report, status=step.status)
-    again = next_step(situation(after, pods=(pod,), now=NOW + 2 * MINUTE))
-    assert again == steps.DeletePod(pod, 0)
-
-
 def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
     """A version that was newer made it: it is neither judged nor waited for."""
     pod = replace(make_pod(NODE), probe="watch", number=7).running()
     assert next_step(situation(nccl_node(), pods=(pod,))) == steps.DeletePod(pod, None)
-
-
-def test_a_pull_brings_the_image_it_was_made_for() -> None:
-    """By the pod's own record: the policy may name another one meanwhile."""
-    result = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
-    pod = replace(make_pod(NODE, probe=PULL), image="nccl:old").running().with_result(result)
-    step = next_step(situation(unpulled(), pods=(pod,)))
-    assert isinstance(step, steps.PatchReport)
-    assert step.status.probe(PULL).image == "nccl:old"
-    assert started(replace(unpulled(), status=step.status)) == PULL
 
 
 @pytest.mark.parametrize(
@@ -258,20 +222,6 @@ def test_a_first_bad_number_is_looked_at_again_soon() -> None:
     assert due(report.measured(FAST)) == NOW + RECHECK
 
 
-def test_gpus_that_are_back_are_measured_soon() -> None:
-    """Seven of eight were measured; once the eighth is offered again, so is it, and not over and over."""
-    seven = NODE.offering(7, of=8)
-    few = nccl.changed(nccl.h100(440.0, count=7), expected=8)
-    report = nccl_node(seven).measured(few, seven)
-    assert due(report, seven) == NOW + DAY
-    waits = []
-    for _ in range(4):
-        waits.append(due(report) - NOW)
-        report = report.measured(few)
-    assert waits == [RECHECK, 2 * RECHECK, 4 * RECHECK, 8 * RECHECK]
-    assert due(report.measured(FAST)) == NOW + DAY
-
-
 @pytest.mark.parametrize("probe", [PULL, NCCL])
 @pytest.mark.parametrize(
     ("node", "reason"),
@@ -296,22 +246,6 @@ def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: 
         after = replace(report, status=step.status)
         gone = next_step(situation(after, node, pods=(running,)))
         assert gone == steps.DeletePod(running, None)
-
-
-def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
-    """Cordoned nodes are health-checked like any other."""
-    pod = make_pod(NODE, number=2).running()
-    report = nccl_node()
-    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy(), at=NOW, nccl_image=IMAGE)
-    assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None
-
-
-def test_an_nccl_run_that_ended_before_the_cordon_is_read() -> None:
-    """Its numbers are good: they were measured on the idle node."""
-    pod = make_pod(NODE, probe=NCCL).running().with_result(FAST)
-    step = next_step(situation(nccl_node(), NODE.cordoned(), pods=(pod,)))
-    assert isinstance(step, steps.PatchReport)
-    assert step.status.bandwidth.agreement == "confirmed"
 
 
 @pytest.mark.parametrize("how", ["preempted", "pending", "preempted with words"])
@@ -349,31 +283,9 @@ def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
     assert (last.outcome, last.reason) == (Outcome.UNKNOWN, "ContainerCreating")
 
 
-def test_the_node_is_woken_when_its_nccl_run_is_due() -> None:
-    """Or nobody would look."""
-    report = nccl_node().measured(BUSY)
-    times = wake_at(situation(report, now=NOW + 1))
-    assert times == NOW + RECHECK
-
-
-def test_a_pod_that_the_api_server_refuses_counts_for_its_own_probe() -> None:
-    """A quota on GPUs backs the NCCL run off, not the health runs."""
+def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
+    """Cordoned nodes are health-checked like any other."""
+    pod = make_pod(NODE, number=2).running()
     report = nccl_node()
-    context = situation(report).context
-    assert context is not None
-    patch = planner.refused(context, kind=KINDS[NCCL], number=1, reason="CreateRefused", message="quota")
-    assert patch.status.probe(NCCL).unread == 1
-    assert patch.status.probe(HEALTH) == report.status.probe(HEALTH)
-
-
-def test_what_a_corrected_expectation_no_longer_calls_slow_is_measured_soon() -> None:
-    """Its gate still needs good runs: the pause that had doubled up to a day does not hold them up."""
-    strict, report, at = make_policy().of(STRICT), nccl_node(), NOW
-    for n in range(7):
-        at = NOW + n * DAY
-        report = report.healthy(at=at).measured(FAST, at=at, policy=strict)
-    at += MINUTE
-    before = report.seen(node=NODE, policy=strict, at=at, nccl_image=IMAGE)
-    assert nccl_due_at(before, policy=strict, now=at) > at + DAY / 3
-    after = report.seen(node=NODE, policy=make_policy(), at=at, nccl_image=IMAGE)
-    assert nccl_due_at(after, policy=make_policy(), now=at) <= at + RECHECK
+    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy(), at=NOW, nccl_image=IMAGE)
+    assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None

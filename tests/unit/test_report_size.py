@@ -10,18 +10,19 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import Repair, Result, Temperature
-from nodegauge_judge import Finding, Severity
-from nodegauge_operator.api.report import Outcome, ReportStatus
-from nodegauge_operator.core import gates, report_size
+from nodegauge_contract import Bus, Repair, Result, Temperature
+from nodegauge_judge import Finding, GpuIdentity, Severity
+from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.core import events, gates, report_size
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support.judging import MARK, listening
-from support.nccl_nodes import IMAGE, nccl_node
 from support.nccl_nodes import NODE as MEASURED_BY_NCCL
+from support.nccl_nodes import nccl_node
 from support.objects import INTERVAL, NOW, AReport, make_node, make_policy, make_report
 from support.properties import tried
 
 NODE = make_node()
+
 MEMORY = "x" * 2000
 
 
@@ -88,14 +89,6 @@ def test_the_largest_machine_keeps_the_identity_of_its_gpus(hot: bool) -> None:
     ]
 
 
-def test_what_fits_is_left_alone() -> None:
-    """Eight GPUs and a fault or two."""
-    with listening():
-        end = RunEnd(outcome=Outcome.READ, reason="Read", result=made.h100())
-        report = make_report().after(end, node=NODE)
-    assert report_size.fitted(report.status) == report.status
-
-
 @given(count=st.integers(0, len(gates.GATES)))
 @tried(25)
 def test_cutting_twice_is_cutting_once(count: int) -> None:
@@ -130,29 +123,6 @@ def test_the_worst_findings_are_kept_in_their_order(findings: list[Finding], mos
     order = list(Severity)
     dropped = [order.index(f.severity) for f in findings if f not in kept]
     assert not dropped or max(dropped) <= min(order.index(f.severity) for f in kept)
-
-
-def test_an_empty_status_is_no_trouble() -> None:
-    """Nothing to cut."""
-    assert report_size.fitted(ReportStatus()) == ReportStatus()
-
-
-@pytest.mark.parametrize("gbps", [462.0, 21.0])
-def test_a_measured_machine_with_many_cards_keeps_the_uuids_of_its_gpus(gbps: float) -> None:
-    """Two memories and two lots of findings."""
-    machine = with_cards(made.every_gpu(made.h100(), pcie=nccl.GEN5, compute_capability="9.0"), 10)
-    report = nccl_node().healthy(result=machine, at=NOW + 1)
-    for n in range(3):
-        report = report.measured(nccl.h100(gbps, ring=gbps * 0.8), at=NOW + 10 + n)
-    status = report.status
-    assert report_size.size(status) <= report_size.LIMIT
-    assert [gpu.uuid for gpu in status.gpus.items] == [made.uuid(n) for n in range(8)]
-    assert status.probe("nccl").history
-    assert status.bandwidth.all_reduce == int(gbps)
-    again = replace(report, status=status).seen(
-        node=MEASURED_BY_NCCL, policy=make_policy(), at=NOW + 20, nccl_image=IMAGE
-    )
-    assert again.status == status
 
 
 @pytest.mark.parametrize("memory", range(200, 2049, 132))
@@ -198,3 +168,57 @@ def test_the_largest_machine_fits_with_its_nccl_run() -> None:
     assert fitted.probe("nccl").history == report.status.probe("nccl").history
     assert fitted.desired == report.status.desired
     assert report_size.fitted(fitted) == fitted
+
+
+WHOLE = made.with_bus(
+    replace(made.h100(), gpus=[replace(gpu, serial=f"16549{gpu.index:04d}") for gpu in made.h100().gpus])
+)
+
+LOST = replace(WHOLE, gpus=WHOLE.gpus[:7], bus=Bus(gpus=[made.pci(n) for n in range(7)]))
+
+SEVENTH = GpuIdentity(index=7, uuid=made.uuid(7), serial="165490007", pci=made.pci(7))
+
+
+def read(report: AReport, *results: Result) -> AReport:
+    """The report after these runs, one each interval."""
+    for number, result in enumerate(results):
+        run = made.later(result, seconds=900 * number)
+        end = RunEnd(outcome=Outcome.READ, reason="Read", result=run)
+        report = report.after(end, node=NODE, at=NOW + number * INTERVAL)
+    return report
+
+
+def test_a_lost_gpu_stays_known_until_it_is_back() -> None:
+    """However many runs do without it; index, address, UUID and serial number."""
+    lost = read(make_report(), WHOLE, LOST, LOST, LOST)
+    assert lost.status.gpus.missing == [SEVENTH]
+    assert next(f for f in lost.status.probes[0].findings if f.code == "gpu-lost").gpus == [SEVENTH]
+    assert read(make_report(), WHOLE, LOST, WHOLE).status.gpus.missing == []
+
+
+@pytest.mark.parametrize(
+    ("sick", "serial"),
+    [(LOST, "165490007"), (made.with_gpu(WHOLE, 3, repair=Repair(action=1)), "165490003")],
+)
+def test_the_event_of_a_taint_gives_the_serial_number(sick: Result, serial: str) -> None:
+    """Whoever gets the event orders the board with it."""
+    change = read(make_report(), WHOLE, sick).status.change
+    assert change is not None
+    assert "tainted unhealthy=" in change.message
+    assert f", serial {serial}: " in change.message
+
+
+@given(
+    text=st.lists(st.sampled_from(["look", "`nvidia-smi -q -i 3`", "größer", "`systemctl status x`", "a. "]))
+    .map(" ".join)
+    .filter(bool),
+    most=st.integers(4, 200),
+)
+@tried(200)
+def test_no_command_is_cut_in_two(text: str, most: int) -> None:
+    """It stays whole or goes, in report, condition and event alike."""
+    cut = report_size.cut(text, most)
+    assert cut.count("`") % 2 == 0
+    assert cut == text or cut.endswith("...")
+    assert len(cut.encode()) <= most
+    assert events.bounded(text * 60).count("`") % 2 == 0

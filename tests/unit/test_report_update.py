@@ -5,19 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Power, XidCount, Xids
 from nodegauge_judge import History, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.history import Change
+from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.report import Outcome, ProbeStatus, stamp
+from nodegauge_operator.core import report_size
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
-from support.objects import BUSY, INTERVAL, LOST, NOW, AReport, make_node, make_policy, make_report, read
+from support.objects import (
+    BUSY,
+    INTERVAL,
+    LOST,
+    NOW,
+    STALE,
+    AReport,
+    make_node,
+    make_policy,
+    make_report,
+    read,
+)
+from support.properties import tried
 
 NODE = make_node()
+
 CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
 
 
@@ -65,34 +81,6 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
     assert (last.number, last.finished_at, last.outcome is Outcome.READ) == (2, stamp(NOW + INTERVAL), False)
     assert last.reason
     assert last.message
-
-
-def test_a_reading_clears_the_counts_of_unread_runs() -> None:
-    """One good run ends a series of lost ones."""
-    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE).after(BUSY, node=NODE)
-    assert (health(report).unread, health(report).failing_since) == (2, "")
-    report = report.after(read(made.titan()), node=NODE, at=NOW + 99)
-    assert (health(report).unread, health(report).failing_since, health(report).streak) == (0, "", 2)
-    assert (health(report).since, health(report).read_at) == (stamp(NOW), stamp(NOW + 99))
-
-
-def test_a_first_run_that_could_not_be_judged_shows_why() -> None:
-    """Before the first reading, findings of an unreadable run are all there is to show."""
-    report = make_report().after(read(replace(made.titan(), gpus=[])), node=NODE)
-    assert report.status.verdict is Verdict.UNKNOWN
-    assert [f.code for f in health(report).findings] == ["gpus-not-visible"]
-    assert health(report).read_at == ""
-    assert report.status.interconnect.klass == ""
-
-
-def test_the_streak_starts_anew_with_another_verdict() -> None:
-    """Streak and since count runs in a row with the same verdict."""
-    report = make_report().after(read(made.titan()), node=NODE)
-    capped = made.with_gpu(made.titan(), 0, power=CAPPED)
-    report = report.after(read(capped), node=NODE, at=NOW + 10)
-    assert (health(report).streak, health(report).since) == (1, stamp(NOW + 10))
-    report = report.after(read(capped), node=NODE, at=NOW + 20)
-    assert (health(report).streak, health(report).since) == (2, stamp(NOW + 10))
 
 
 def test_the_memory_of_links_reaches_the_next_judgement() -> None:
@@ -182,15 +170,6 @@ def test_the_first_verdict_is_worth_an_event_and_the_same_again_is_not() -> None
     assert change(again) == change(first)
 
 
-def test_a_worse_verdict_and_a_lost_interconnect_are_worth_an_event() -> None:
-    """The event says what it was before and what it is now."""
-    report = make_report().after(read(made.titan()), node=NODE)
-    refused = report.after(read(made.with_pair(made.titan(), 0, 1, read=1)), node=NODE, at=NOW + INTERVAL)
-    assert (change(refused).reason, change(refused).type) == (Reason.FAULTS_FOUND, "Warning")
-    assert "nvlink 50 GB/s -> none" in change(refused).message
-    assert change(refused).at == stamp(NOW + INTERVAL)
-
-
 def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None:
     """Somebody took the bridge out: nothing is broken, and jobs care."""
     report = make_report().after(read(made.titan()), node=NODE)
@@ -211,13 +190,6 @@ def test_the_first_failed_run_after_a_reading_is_worth_an_event_and_the_second_i
     assert change(lost.after(LOST, node=NODE, at=NOW + 20)) == change(lost)
 
 
-def test_a_failed_run_after_skipped_ones_is_still_the_first_failure() -> None:
-    """A busy node that then cannot be read must not fail in silence."""
-    report = make_report().after(read(made.titan()), node=NODE).after(BUSY, node=NODE, at=NOW + 5)
-    assert change(report).reason == Reason.VALIDATED
-    assert change(report.after(LOST, node=NODE, at=NOW + 10)).reason == Reason.PROBE_FAILED
-
-
 def test_an_event_s_message_fits_the_api_whatever_was_read() -> None:
     """A note has at most 1,024 bytes, and hostile names are made of four-byte characters."""
     named = [replace(g, name="\U0001f600" * 120) for g in made.titan().gpus]
@@ -232,3 +204,119 @@ def test_the_answered_request_is_remembered_whatever_the_run_brought() -> None:
     asked = "2027-01-15T08:00:00Z"
     for end in (read(made.titan()), LOST, BUSY):
         assert health(make_report().after(end, node=NODE, request=asked)).request == asked
+
+
+GOOD = read(made.titan())
+
+REFUSED = read(made.with_pair(made.titan(), 0, 1, nvlink=1))
+"""P2P over NVLink is refused: two runs confirm it."""
+
+
+def after(*ends: object, slot: bool = True) -> AReport:
+    """The report after these runs, one an interval."""
+    report = make_report()
+    for n, end in enumerate(ends):
+        report = report.after(end, node=NODE, at=NOW + n * INTERVAL, slot=slot)  # type: ignore[arg-type]
+    return report
+
+
+def changes(report: AReport) -> list[tuple[str, str, str, int]]:
+    """What changed, from what to what, and in which run."""
+    return [(past.what, past.before, past.to, past.run) for past in report.status.transitions]
+
+
+def condition(report: AReport, kind: str) -> Condition:
+    """One condition of the report."""
+    return next(known for known in report.status.conditions if known.type == kind)
+
+
+def test_a_fault_and_its_repair_are_told_in_order() -> None:
+    """Verdict, class and taint, each with its run; the taint says why it came and why it went."""
+    report = after(GOOD, REFUSED, REFUSED, GOOD, GOOD, GOOD)
+    assert changes(report) == [
+        ("verdict", "unknown", "pass", 1),
+        ("interconnect", "", "nvlink", 1),
+        ("verdict", "pass", "warn", 2),
+        ("interconnect", "nvlink", "", 2),
+        ("verdict", "warn", "fail", 3),
+        ("taint unhealthy", "", "p2p:NoSchedule", 3),
+        *changes(report)[6:],
+    ]
+    taints = [past for past in report.status.transitions if past.what == "taint unhealthy"]
+    assert [(past.before, past.to, past.run) for past in taints] == [
+        ("", "p2p:NoSchedule", 3),
+        ("p2p:NoSchedule", "", 6),
+    ]
+    assert "after 2 bad runs" in taints[0].why
+    assert "enough good runs" in taints[1].why
+    assert {past.probe for past in report.status.transitions} == {"health"}
+
+
+def test_a_held_back_taint_says_so() -> None:
+    """Without a slot the taint is held back; with one it comes, by no run."""
+    report = after(GOOD, REFUSED, REFUSED, slot=False)
+    assert ("taint unhealthy", "", "held back: p2p", 3) in changes(report)
+    report = report.seen(node=NODE, at=NOW + 2 * INTERVAL + 60)
+    assert changes(report)[-1] == ("taint unhealthy", "held back: p2p", "p2p:NoSchedule", 0)
+
+
+def test_what_time_changes_names_no_run() -> None:
+    """A reading that goes stale takes verdict and class away; nobody's run did that."""
+    report = after(GOOD, LOST)
+    stale = report.seen(node=NODE, at=NOW + INTERVAL + STALE)
+    new = stale.status.transitions[len(report.status.transitions) :]
+    assert {past.what for past in new} == {"verdict", "interconnect"}
+    assert {(past.probe, past.run) for past in new} == {("", 0)}
+
+
+@given(ends=st.lists(st.sampled_from([GOOD, REFUSED, LOST]), min_size=1, max_size=40))
+@tried(40)
+def test_history_is_bounded_and_agrees_with_itself(ends: list[object]) -> None:
+    """At most 20, in order of time, each fact's values join up, the last one is what stands; looking again
+    writes nothing."""
+    report = after(*ends)
+    past = report.status.transitions
+    assert len(past) <= report_size.MAX_TRANSITIONS
+    assert [one.at for one in past] == sorted(one.at for one in past)
+    last: dict[str, str] = {}
+    for one in past:
+        assert one.before != one.to
+        assert last.get(one.what, one.before) == one.before
+        last[one.what] = one.to
+    assert last.get("verdict", report.status.verdict.value) == report.status.verdict.value
+    at = NOW + (len(ends) - 1) * INTERVAL
+    assert report.seen(node=NODE, at=at).status == report.status
+
+
+@given(ends=st.lists(st.sampled_from([GOOD, REFUSED, LOST]), min_size=1, max_size=12), observe=st.booleans())
+@tried(40)
+def test_validated_agrees_with_the_condition_of_the_node(ends: list[object], observe: bool) -> None:
+    """Its time moves only when its status does; in mode Observe it is there too."""
+    policy = make_policy().observing() if observe else make_policy()
+    report, since, status = make_report(), "", ""
+    for n, end in enumerate(ends):
+        at = NOW + n * INTERVAL
+        report = report.after(end, node=NODE, at=at, policy=policy)  # type: ignore[arg-type]
+        known = condition(report, "Validated")
+        if not observe:
+            assert (known.status, known.reason) == (
+                report.status.desired.condition,
+                report.status.desired.reason,
+            )
+        assert (known.last_transition_time == since) == (known.status == status)
+        since, status = known.last_transition_time, known.status
+        tainted = bool(report.status.desired.taints)
+        assert condition(report, "Tainted").status == ("True" if tainted else "False")
+
+
+def test_a_report_without_space_loses_the_oldest_history_first() -> None:
+    """What decides is not cut, and a UUID of a GPU outlasts an old reason."""
+    past = [Transition(at=f"2026-01-01T00:00:{n:02d}Z", what="verdict", why="x" * 160) for n in range(20)]
+    report = make_report().after(read(made.h100()), node=NODE)
+    full = replace(report.status, transitions=past, psu="x" * 3500)
+    fitted = report_size.fitted(full)
+    assert report_size.size(fitted) <= report_size.LIMIT
+    assert 0 < len(fitted.transitions) <= 20
+    assert fitted.transitions[-1].at == past[-1].at
+    assert fitted.gpus == full.gpus
+    assert report_size.fitted(fitted) == fitted

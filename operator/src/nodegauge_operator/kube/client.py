@@ -101,20 +101,22 @@ class Client:
         """
         return time.monotonic() + self._epoch
 
-    def _compare_clocks(self, date: str, *, asked_at: float = float("inf")) -> None:
+    def _compare_clocks(self, date: str, *, asked_at: float | None = None) -> None:
         """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing.
 
-        It is from some time since `asked_at` (monotonic; default: now).  An answer that was long on its way,
-        or waited for a process that stood still, says nothing against our clock.
+        `asked_at`: when the call was made, monotonic.  The header was written at some moment since then: an
+        answer that takes long says nothing about the clocks.
         """
         try:
             at = parsedate_to_datetime(date).timestamp()
         except (TypeError, ValueError):
             return
-        now = time.monotonic()
-        since, until = min(asked_at, now) + self._epoch, now + self._epoch
-        if not since - CLOCK_TOLERANCE <= at <= until + CLOCK_TOLERANCE:
-            self._epoch = at - now
+        latest = time.monotonic()
+        earliest = latest if asked_at is None else asked_at
+        if at > latest + self._epoch + CLOCK_TOLERANCE:
+            self._epoch = at - latest
+        elif at < earliest + self._epoch - CLOCK_TOLERANCE:
+            self._epoch = at - earliest
 
     async def close(self) -> None:
         """Close all connections."""
@@ -134,11 +136,12 @@ class Client:
         """One request; the decoded object.  Raises `KubeError`."""
         if self._limiter is not None:
             await self._limiter.wait()
+        began = time.monotonic()
         try:
             kinds = {"Accept": accept, "Content-Type": content_type}
             answer = await self._call(method, path, query=query, body=body, kinds=kinds, within=within)
         except Unavailable as error:
-            self.outage.failed(str(error))
+            self.outage.failed(str(error), since=began)
             raise
         except KubeError:
             self.outage.answered()
@@ -162,11 +165,12 @@ class Client:
         started, status = time.monotonic(), 0
         try:
             headers |= await self._authorization()
+            asked_at = time.monotonic()
             response = await self._api.call_api(
                 method, url, header_params=headers, body=body, _request_timeout=within
             )
+            self._compare_clocks(response.headers.get("Date", ""), asked_at=asked_at)
             data, status = await response.read(), response.status
-            self._compare_clocks(response.headers.get("Date", ""), asked_at=started)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(error)(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
         finally:

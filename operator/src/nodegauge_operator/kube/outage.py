@@ -24,6 +24,7 @@ class Outage:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: float | None = None
+        self._answered_at = float("-inf")
         self._line_at: float | None = None
         self._failed = 0
         """Failed calls since the last line."""
@@ -39,9 +40,11 @@ class Outage:
             f"the API server has not answered for {self.seconds:.0f} s" if self.seconds > LONG_SECONDS else ""
         )
 
-    def failed(self, why: str) -> None:
-        """A call got no answer, or one that says later."""
-        self._since = self._clock() if self._since is None else self._since
+    def failed(self, why: str, *, since: float | None = None) -> None:
+        """A call got no answer, or one that says later.  `since`: when it was made; a call may wait for a
+        minute, and what was answered meanwhile was no outage."""
+        if self._since is None:
+            self._since = self._clock() if since is None else max(since, self._answered_at)
         self._failed += 1
         self.waiting(f"no answer for {self.seconds:.0f} s, {self._failed} failed calls, the last: {why}")
 
@@ -49,7 +52,7 @@ class Outage:
         """A call was answered."""
         if self.seconds >= LINE_SECONDS:
             log.info("the API server answers again after %.0f s", self.seconds)
-        self._since = None
+        self._since, self._answered_at = None, self._clock()
 
     def waiting(self, what: str) -> None:
         """Say what is waited for, unless a line was written less than a minute ago."""

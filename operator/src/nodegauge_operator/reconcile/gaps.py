@@ -31,18 +31,19 @@ class Gaps:
         self._clock_steps = 0
         self._unanswered_at: float | None = None
         """Since when writes get no answer, monotonic."""
+        self._answered_at = float("-inf")
         self._ended_at: dict[tuple[str, str], float] = {}
         """When a gap of one policy or node ended; `NEVER` while it lasts."""
 
-    def failed(self, error: KubeError) -> None:
-        """A write failed."""
+    def failed(self, error: KubeError, *, since: float) -> None:
+        """A write failed that was begun then, monotonic."""
         if self._unanswered_at is None and isinstance(error, Unavailable):
-            self._unanswered_at = self._monotonic()
+            self._unanswered_at = max(since, self._answered_at)
 
     def answered(self) -> None:
         """A write or a full list was answered."""
         self._note_silence()
-        self._unanswered_at = None
+        self._unanswered_at, self._answered_at = None, self._monotonic()
 
     def idle(self) -> None:
         """Nothing is written now, so nothing can fail: the Lease is not ours, or was not renewed in time."""

@@ -86,7 +86,13 @@ class Reconciler:
             per_hour=settings.max_gated_nodes_per_hour,
         )
         """Which nodes are gated, and which may be."""
-        self.watch_sets = WatchSets(client=client, cache=cache, defaults=settings.probe, clock=clock)
+        self.watch_sets = WatchSets(
+            client=client,
+            cache=cache,
+            defaults=settings.probe,
+            clock=clock,
+            monotonic=self._monotonic,
+        )
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)
@@ -94,10 +100,12 @@ class Reconciler:
         self._posted: dict[str, tuple[str, str]] = {}
         self._evidenced: dict[str, actions.WriteEvidence] = {}
         self._evidence_from = 0.0
+        """When evidence may be written again, monotonic."""
         self._evidence_missing = False
         self._left_at: dict[str, float] = {}
         """When a node was first seen outside of every policy, monotonic: setting a clock ends no grace."""
         self._cordon_seen_at: dict[str, float] = {}
+        """Monotonic: setting a clock delays no run."""
         self._writer = Writer(
             client=client,
             cache=cache,
@@ -116,7 +124,7 @@ class Reconciler:
         judged = False
         fresh = False
         declined: dict[type, str] = {}
-        if self._clock() < self._evidence_from:
+        if self._monotonic() < self._evidence_from:
             declined[actions.WriteEvidence] = "an earlier try failed"
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
@@ -126,10 +134,11 @@ class Reconciler:
             step = planner.next_step(snapshot)
             if step is None or (self.stopping and isinstance(step, actions.CreatePod)):
                 return self._reconciled(name, snapshot)
+            began = self._monotonic()
             try:
                 done = await self._writer.write(step, snapshot)
             except KubeError as error:
-                self.gaps.failed(error)
+                self.gaps.failed(error, since=began)
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
                     raise
@@ -213,8 +222,9 @@ class Reconciler:
         if node is None or not node.unschedulable:
             self._cordon_seen_at.pop(name, None)
             return 0.0
-        seen = self._cordon_seen_at.setdefault(name, self._clock())
-        return node.cordon_stamp if 0 < node.cordon_stamp <= self._clock() else seen
+        now = self._monotonic()
+        seen_for = now - self._cordon_seen_at.setdefault(name, now)
+        return node.cordon_stamp if 0 < node.cordon_stamp <= self._clock() else self._clock() - seen_for
 
     def _unselected(self, name: str) -> Unselected:
         """What to do with the node if no policy in force selects it."""
@@ -263,7 +273,7 @@ class Reconciler:
         """
         if not isinstance(step, actions.WriteEvidence) or isinstance(error, Refused):
             return False
-        self._evidence_from = self._clock() + LATER_SECONDS
+        self._evidence_from = self._monotonic() + LATER_SECONDS
         if not isinstance(error, NotFound | Forbidden):
             return False
         if not self._evidence_missing:

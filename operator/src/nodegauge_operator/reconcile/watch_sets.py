@@ -127,10 +127,19 @@ class WatchPods:
 
 
 class WatchSets:
-    """Keeps one DaemonSet for each policy in mode Watch, and none for any other."""
+    """Keeps one DaemonSet for each policy in mode Watch, and none for any other.
+
+    `clock`: epoch seconds; `monotonic`: they never go back, so that setting a clock delays nothing.
+    """
 
     def __init__(
-        self, *, client: Client, cache: Cache, defaults: ProbeDefaults, clock: Callable[[], float]
+        self,
+        *,
+        client: Client,
+        cache: Cache,
+        defaults: ProbeDefaults,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self.known: dict[str, WatchSet] = {}
         """By policy."""
@@ -140,6 +149,7 @@ class WatchSets:
         self._cache = cache
         self._defaults = defaults
         self._clock = clock
+        self._monotonic = monotonic
         self._policies: dict[str, Policy] = {}
         self._announced: dict[str, tuple[str, bool]] = {}
         """By policy, what `on_change` was called for: the DaemonSet's UID, and whether nodes wait for it."""
@@ -149,7 +159,7 @@ class WatchSets:
         """Seconds until something is to be done: none after a change of the policies."""
         if self.task.busy:
             return RETRY_SECONDS
-        return self._due_at - self._clock() if self._cache.policies == self._policies else 0.0
+        return self._due_at - self._monotonic() if self._cache.policies == self._policies else 0.0
 
     def start_if_due(self, *, on_change: Callable[[], None]) -> None:
         """Apply the DaemonSets in the background; `on_change` if one is new, or no longer waited for."""
@@ -161,7 +171,7 @@ class WatchSets:
         """Apply the DaemonSets of policies in mode Watch, and delete those of others.
 
         That of a policy that cannot be read stays as it is, like the policy's nodes."""
-        self._policies, self._due_at = dict(self._cache.policies), self._clock() + APPLY_SECONDS
+        self._policies, self._due_at = dict(self._cache.policies), self._monotonic() + APPLY_SECONDS
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
         there = None
         try:
@@ -197,7 +207,7 @@ class WatchSets:
 
     def _is_awaited(self, known: WatchSet) -> bool:
         """Whether the DaemonSet is missing for no longer than a pod may take to start."""
-        return not known.uid and self._clock() < known.since + MISSING_SECONDS
+        return not known.uid and 0 <= self._clock() - known.since < MISSING_SECONDS
 
     async def keep_message(self, name: str) -> None:
         """Keep the message of the node's watch pod until its report holds what it brought.
@@ -244,4 +254,4 @@ class WatchSets:
         """Try again soon, if anything waits for it."""
         log.log(error.log_level, "%s: %s; will try again", what, error)
         if again:
-            self._due_at = self._clock() + RETRY_SECONDS
+            self._due_at = self._monotonic() + RETRY_SECONDS
