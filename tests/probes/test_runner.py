@@ -123,7 +123,7 @@ def test_a_document_that_cannot_be_written_says_so(start: type[Started], reading
     assert (result.problem.kind, result.problem.call, result.run) == ("crashed", "output", "r1")
 
 
-class Held:
+class HeldClock:
     """A clock that the test moves; `jumps` are added right after that many more readings."""
 
     def __init__(self) -> None:
@@ -132,16 +132,16 @@ class Held:
         self.readings = 0
 
     def __call__(self) -> float:
-        told, self.readings = self.now, self.readings + 1
+        reading, self.readings = self.now, self.readings + 1
         self.now += self.jumps.pop(self.readings, 0.0)
-        return told
+        return reading
 
 
 class Looks:
     """A watch with a held clock; limits: 10 s for a call, 20 for one that opens, 30 for the probe."""
 
     def __init__(self) -> None:
-        self.clock = Held()
+        self.clock = HeldClock()
         self.watch = CallWatch(deadline=30, clock=self.clock)
 
     def until(self, seconds: float) -> Problem | None:

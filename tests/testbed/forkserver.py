@@ -113,10 +113,10 @@ class Forked(subprocess.Popen[Any]):
             poll.register(self._status, select.POLLIN)
             if not poll.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            told = self._status.recv(PACKED)
+            answer = self._status.recv(PACKED)
             self._status.close()
             # Without an answer the server was killed, and its children with it.
-            status = int.from_bytes(told, "little") if told else int(signal.SIGKILL)
+            status = int.from_bytes(answer, "little") if answer else int(signal.SIGKILL)
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
@@ -265,13 +265,13 @@ def _find_libraries_anew() -> None:
     """Have libraries found by the LD_LIBRARY_PATH of now: the loader reads it once, when a process starts."""
     load = ctypes.CDLL.__init__
 
-    def found(self: ctypes.CDLL, name: str | None, *arguments: Any, **options: Any) -> None:
+    def load_anew(self: ctypes.CDLL, name: str | None, *arguments: Any, **options: Any) -> None:
         if name is not None and "/" not in name:
             folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
             name = next((str(at) for folder in folders if (at := Path(folder) / name).exists()), name)
         load(self, name, *arguments, **options)
 
-    ctypes.CDLL.__init__ = found  # type: ignore[method-assign]
+    ctypes.CDLL.__init__ = load_anew  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

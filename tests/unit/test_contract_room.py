@@ -72,7 +72,7 @@ def worst(node: Result, part: Any, *, text: int = 0) -> Any:
     return decode(json.dumps(json.loads(encode(node)) | unlike(part, Random(4), text=text)))
 
 
-def benchmark(name: str, *, text: int = 0) -> Result:
+def nccl_run(name: str, *, text: int = 0) -> Result:
     """A golden benchmark in which no two numbers are alike."""
     node = golden(f"result-1.2-{name}")
     result: Result = worst(node, {"bench": json.loads(encode(node))["bench"]}, text=text)
@@ -93,7 +93,7 @@ def under_load(name: str, *, text: int = 0) -> Result:
     return result
 
 
-@pytest.mark.parametrize("whole", [benchmark, under_load])
+@pytest.mark.parametrize("whole", [nccl_run, under_load])
 @pytest.mark.parametrize("name", ["h100-nccl", "dgx2-nccl"])
 def test_a_message_holds_a_whole_run(name: str, whole: Any) -> None:
     """Every arm, cell, pair and GPU, every number different: nothing is given up."""
@@ -106,7 +106,7 @@ def test_a_message_holds_a_whole_run(name: str, whole: Any) -> None:
 @pytest.mark.parametrize("name", ["h100-nccl", "dgx2-nccl"])
 def test_long_messages_cost_no_measurement(name: str) -> None:
     """240 characters of every arm or GPU that do not compress: cells and numbers are still whole."""
-    sent = benchmark(name, text=240)
+    sent = nccl_run(name, text=240)
     arrived = decode(encode_message(sent))
     assert arrived.problem is None
     assert sent.nccl is not None

@@ -51,10 +51,10 @@ HEALTH: list[Any] = [
     json.loads(encode(each)) for each in (made.titan(), made.phb(), made.h100(2), made.a100_bridged_pairs())
 ]
 HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="init", cells=[])
-BENCHMARKS: list[Any] = [json.loads(encode(each)) for each in (nccl.titan(), FAST, nccl.phb(), HUNG)]
-BENCHMARK_PATHS = [
+NCCL_RUNS: list[Any] = [json.loads(encode(each)) for each in (nccl.titan(), FAST, nccl.phb(), HUNG)]
+NCCL_PATHS = [
     [("run",), ("node",), ("omitted",), ("problem",), ("system", "driver"), *paths_of(d["bench"], ("bench",))]
-    for d in BENCHMARKS
+    for d in NCCL_RUNS
 ]
 
 
@@ -86,7 +86,7 @@ def changed(document: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> Result
         return None
 
 
-def turns(paths: list[Any]) -> list[tuple[Any, Any]]:
+def changes_of(paths: list[Any]) -> list[tuple[Any, Any]]:
     """Each path with a third of the odd values: neighbours, which are alike, have the others."""
     return [(path, value) for n, path in enumerate(paths) for value in ODD[n % 3 :: 3]]
 
@@ -94,7 +94,7 @@ def turns(paths: list[Any]) -> list[tuple[Any, Any]]:
 def test_each_value_may_be_anything_the_contract_lets_pass() -> None:
     """One value of a good document at a time, with odd ones in its place."""
     once = [path for path in paths_of(HEALTH[0]) if path[:2] != ("gpus", 1)]  # it is like the first GPU
-    results = [changed(HEALTH[0], [turn]) for turn in turns(once)]
+    results = [changed(HEALTH[0], [turn]) for turn in changes_of(once)]
     for result in filter(None, results):
         check(after(result))
     assert len(results) - results.count(None) > 200
@@ -157,10 +157,10 @@ def rests(report: NcclNode, policy: Any = None) -> None:
 def test_each_value_of_an_nccl_run_may_be_anything() -> None:
     """One value at a time, with odd ones in its place: read, skipped or unknown, and never raised."""
     outcomes, before = dict.fromkeys(Outcome, 0), nccl_node()
-    paths = [p for p in BENCHMARK_PATHS[0] if all(part in (0, 1) for part in p if isinstance(part, int))]
+    paths = [p for p in NCCL_PATHS[0] if all(part in (0, 1) for part in p if isinstance(part, int))]
     once = [path for path in paths if path[:3] != ("bench", "arms", 1) and path[3:5] != ("cells", 1)]
-    for turn in turns(once):
-        report = before.measured(ended(spoilt(addressed(BENCHMARKS[0]), [turn])))
+    for turn in changes_of(once):
+        report = before.measured(ended(spoilt(addressed(NCCL_RUNS[0]), [turn])))
         outcomes[report.status.probe(names.PROBE_NCCL).last_run.outcome] += 1
         rests(report)
     assert min(outcomes.values()) > 1, outcomes
@@ -169,12 +169,12 @@ def test_each_value_of_an_nccl_run_may_be_anything() -> None:
 @st.composite
 def messages(draw: st.DrawFn) -> Any:
     """An NCCL run's document with some of its values changed, arms repeated or missing."""
-    which = draw(st.integers(0, len(BENCHMARKS) - 1))
-    document = addressed(copied(BENCHMARKS[which]))
+    which = draw(st.integers(0, len(NCCL_RUNS) - 1))
+    document = addressed(copied(NCCL_RUNS[which]))
     arms = document["bench"]["arms"]
     more = [arms, arms, arms[1:], [*arms, arms[0]], (arms * 64)[:64], [], arms[::-1]]
     document["bench"]["arms"] = draw(st.sampled_from(more))
-    change = st.tuples(st.sampled_from(BENCHMARK_PATHS[which]), st.sampled_from(ODD))
+    change = st.tuples(st.sampled_from(NCCL_PATHS[which]), st.sampled_from(ODD))
     return spoilt(document, draw(st.lists(change, max_size=3)))
 
 

@@ -307,8 +307,8 @@ def test_a_load_that_was_not_whole_has_no_verdict(name: str) -> None:
     assert (judgement.verdict, judgement.readable, judgement.answers) == (verdict, False, {})
     assert judgement.reason.startswith(reason_)
     assert ("load-incomplete" in {f.code for f in judgement.findings}) is (reason_ == "LoadIncomplete")
-    said = judgement.summary + "".join(finding.message for finding in judgement.findings)
-    assert (judgement.fingerprint, part in said) == ("", True)
+    text = judgement.summary + "".join(finding.message for finding in judgement.findings)
+    assert (judgement.fingerprint, part in text) == ("", True)
 
 
 def test_a_fault_of_the_others_counts_all_the_same() -> None:

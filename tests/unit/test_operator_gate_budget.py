@@ -201,8 +201,8 @@ def test_what_waits_is_counted_by_cause() -> None:
     assert counters.causes("a") == {"thermal": 2, "xid": 1, "of-tomorrow": 1}
     fleet.report("node-1")
     assert counters.causes("a") == {"thermal": 1, "of-tomorrow": 1}
-    held = GateStatus(code="xid", state=GateState.HELD_BACK, since=stamp(NOW))
-    fleet.report("node-3", THERMAL, gates=(held,))
+    gate = GateStatus(code="xid", state=GateState.HELD_BACK, since=stamp(NOW))
+    fleet.report("node-3", THERMAL, gates=(gate,))
     assert (counters.gated("a"), counters.waiting("a").keys()) == ({"node-3"}, {"node-0", "node-2"})
     assert counters.gates("a") == {("throttled", "thermal"): 1}
 

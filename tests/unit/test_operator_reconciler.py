@@ -256,7 +256,7 @@ def failed(cause: str = CAUSES[0]) -> KubeError:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "text"),
     [
         *((failed(cause), f"pods.example.com.*{cause}") for cause in CAUSES),
         (Forbidden("exceeded quota: gpu"), "quota"),
@@ -264,16 +264,16 @@ def failed(cause: str = CAUSES[0]) -> KubeError:
     ],
 )
 def test_a_refused_pod_is_in_report_and_event_and_backs_off(
-    operator: SteppedOperator, error: KubeError, words: str
+    operator: SteppedOperator, error: KubeError, text: str
 ) -> None:
-    """The run is one without a result, with the words of API server, quota or webhook, and it counts."""
+    """The run is one without a result, with the text of API server, quota or webhook, and it counts."""
     operator.refuse("POST", PODS, error)
     result = operator.reconcile()
     last = operator.probe["lastRun"]
     assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
-    assert re.search(words, last["message"])
-    told = [body["message"] for body in operator.cluster.objects[EVENTS].values()]
-    assert any(re.search(words, text) for text in told)
+    assert re.search(text, last["message"])
+    messages = [body["message"] for body in operator.cluster.objects[EVENTS].values()]
+    assert any(re.search(text, message) for message in messages)
     assert operator.runs_counted() == 1
     assert (result.waits, names.LABEL_HEALTH in operator.labels) == ({}, False)
     assert result.wake_at == operator.cluster.now + 30

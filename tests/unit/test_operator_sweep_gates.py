@@ -89,7 +89,7 @@ class Watched:
         (condition,) = [c for c in self.status()["conditions"] if c["type"] == kind]
         return dict(condition)
 
-    def told(self) -> list[str]:
+    def event_messages(self) -> list[str]:
         """Messages of events about the policy."""
         events = self.cluster.objects[EVENTS].values()
         return [e["message"] for e in events if e["involvedObject"]["kind"] == names.POLICY_KIND]
@@ -224,7 +224,7 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     (incident,) = watched.status()["incidents"]
     command = f"nodegauge.dev/close-incident={incident['id']} --overwrite"
     assert command in condition["message"]
-    assert command in watched.told()[0]
+    assert command in watched.event_messages()[0]
     rendered = operator.metrics.render().decode()
     assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
     blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
@@ -241,7 +241,7 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     watched.all("")
     await again.after(1800)
     assert watched.tainted() == set()
-    assert (len(watched.told()), watched.most) == (1, 4)
+    assert (len(watched.event_messages()), watched.most) == (1, 4)
     await again.stop()
 
 

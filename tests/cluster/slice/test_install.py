@@ -101,10 +101,10 @@ def exercised(cluster: Any) -> Any:
 
 def test_helm_test_passes_and_its_log_can_be_read(cluster: Any) -> None:
     """As README says: the test's pod reaches the operator's, and `--logs` prints what it saw."""
-    said = cluster.testbed.helm("test", "nodegauge", "--namespace", "nodegauge", "--logs")
-    assert "Succeeded" in said
-    assert "answers /healthz: ok" in said
-    assert "answers /readyz: ok" in said
+    log = cluster.testbed.helm("test", "nodegauge", "--namespace", "nodegauge", "--logs")
+    assert "Succeeded" in log
+    assert "answers /healthz: ok" in log
+    assert "answers /readyz: ok" in log
 
 
 def test_the_operator_asks_only_for_what_its_own_account_may_have(exercised: Any) -> None:

@@ -75,13 +75,13 @@ def find_libraries_anew() -> None:
     """Have libraries found by the LD_LIBRARY_PATH of now: the loader reads it once, when a process starts."""
     load = ctypes.CDLL.__init__
 
-    def found(self: ctypes.CDLL, name: str | None, *arguments: object, **options: object) -> None:
+    def load_anew(self: ctypes.CDLL, name: str | None, *arguments: object, **options: object) -> None:
         if name is not None and "/" not in name:
             folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
             name = next((str(at) for folder in folders if (at := Path(folder) / name).exists()), name)
         load(self, name, *arguments, **options)  # type: ignore[arg-type]
 
-    ctypes.CDLL.__init__ = found  # type: ignore[method-assign]
+    ctypes.CDLL.__init__ = load_anew  # type: ignore[method-assign]
 
 
 def serve(orders: socket.socket) -> None:
