@@ -417,3 +417,9 @@ def test_an_outage_of_any_length_leaves_an_interval_to_renew_a_reading() -> None
     back = NOW + 30 * MAX_GRACE
     for seconds, stale in ((INTERVAL, set()), (INTERVAL + 1, {Probe.HEALTH})):
         assert make_context(node=NODE, report=report, now=back + seconds, since=back).stale == stale
+
+
+def test_a_policy_that_observes_puts_nothing_on_a_node() -> None:
+    """Reports are written; nodes are left alone."""
+    policy = make_policy().observing()
+    assert desired(titan(), node=NODE, policy=policy, now=NOW) == DesiredNode()

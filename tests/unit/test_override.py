@@ -17,10 +17,11 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core import override
+from nodegauge_operator.core.actions import CreateReport
 from nodegauge_operator.core.model import node_view
-from nodegauge_operator.core.planner import wake_at
+from nodegauge_operator.core.planner import next_step, wake_at
 from support.nccl_nodes import FAST
-from support.objects import INTERVAL, NOW, ANode, make_policy
+from support.objects import INTERVAL, NOW, ANode, make_node, make_policy, make_snapshot
 from support.planner_loop import PlannerLoop
 from support.properties import tried
 
@@ -279,3 +280,11 @@ def test_every_change_of_an_override_is_one_event(days: list[tuple[str | None, i
         )
         story.until_woken()
         story.go()
+
+
+@pytest.mark.parametrize("labels", [{}, {names.LABEL_HEALTH: "pass"}])
+def test_a_node_without_a_report_gets_one_for_its_override(labels: dict[str, str]) -> None:
+    """Nobody asks for a run there; while it is left alone, marks of ours stay that no report explains."""
+    node = annotated(make_node().bearing(labels), written("leave-alone"))
+    step = next_step(make_snapshot(node=node, granted=frozenset()))
+    assert isinstance(step, CreateReport)

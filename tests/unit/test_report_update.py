@@ -320,3 +320,22 @@ def test_a_report_without_space_loses_the_oldest_history_first() -> None:
     assert fitted.transitions[-1].at == past[-1].at
     assert fitted.gpus == full.gpus
     assert report_size.fitted(fitted) == fitted
+
+
+def test_a_reading_clears_the_counts_of_unread_runs() -> None:
+    """One good run ends a series of lost ones."""
+    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE).after(BUSY, node=NODE)
+    assert (health(report).unread, health(report).failing_since) == (2, "")
+    report = report.after(read(made.titan()), node=NODE, at=NOW + 99)
+    assert (health(report).unread, health(report).failing_since, health(report).streak) == (0, "", 2)
+    assert (health(report).since, health(report).read_at) == (stamp(NOW), stamp(NOW + 99))
+
+
+def test_the_streak_starts_anew_with_another_verdict() -> None:
+    """Streak and since count runs in a row with the same verdict."""
+    report = make_report().after(read(made.titan()), node=NODE)
+    capped = made.with_gpu(made.titan(), 0, power=CAPPED)
+    report = report.after(read(capped), node=NODE, at=NOW + 10)
+    assert (health(report).streak, health(report).since) == (1, stamp(NOW + 10))
+    report = report.after(read(capped), node=NODE, at=NOW + 20)
+    assert (health(report).streak, health(report).since) == (2, stamp(NOW + 10))
