@@ -9,9 +9,7 @@ one with its own pid, group, signals, and descriptors.  `-c CODE` is forked, too
 started as usual: another program, other PYTHON* variables, options such as `preexec_fn`.
 
 The server is a child of the process that first asks for it, and ends with it; all that it started ends with
-it, too.  It has imported the probes and nothing else: it has no thread and no driver library open.  What a
-forked probe has not: `/proc/PID/environ` and `cmdline` are the server's, and the interpreter does not run
-down at its end.
+it, too.  It has imported the probes and nothing else: it has no thread and no driver library open.
 
 Linux only.  Must not know what the probes are, but for the module's name.
 """
@@ -31,10 +29,11 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from testbed import forked
 
 MODULE = "nodegauge_probes"
 PACKED = 4
@@ -76,13 +75,9 @@ def _can_fork(command: Sequence[str], options: dict[str, Any]) -> bool:
     return (
         ([*command][:3] == [sys.executable, "-m", MODULE] or [*command][:2] == [sys.executable, "-c"])
         and options.keys() <= SIMPLE | MORE
-        and _python_variables(environment) == _python_variables(os.environ)
+        and forked.python_variables(environment) == forked.python_variables(os.environ)
         and len(json.dumps([*command, *environment.items()])) < ORDER_BYTES
     )
-
-
-def _python_variables(environment: Any) -> dict[str, str]:
-    return {key: value for key, value in environment.items() if key.startswith("PYTHON")}
 
 
 class Forked(subprocess.Popen[Any]):
@@ -170,7 +165,7 @@ def serve(orders: socket.socket) -> None:
     import nodegauge_probes.cli
 
     assert nodegauge_probes.cli
-    _find_libraries_anew()
+    forked.find_libraries_anew()
     gc.collect()
     gc.freeze()  # a collection in a child would copy all that is shared
     living: dict[int, socket.socket] = {}
@@ -220,58 +215,19 @@ def _reap(living: dict[int, socket.socket]) -> None:
 
 
 def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> NoReturn:
-    """Be the probe, as an interpreter that was started for it would be."""
-    code = 1
+    """Be the probe, as an interpreter that was started for it would be (`forked`)."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         if order["session"]:
             os.setsid()
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
-        os.closerange(3, 1024)
         os.chdir(order["cwd"])
-        os.environ.clear()
-        os.environ.update(order["environment"])
-        code = _main(*order["arguments"][1:])
-    except BaseException:
-        with contextlib.suppress(BaseException):
-            traceback.print_exc()
-    with contextlib.suppress(BaseException):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def _main(option: str, subject: str, *arguments: str) -> int:
-    """`-m nodegauge_probes ARGUMENT...` or `-c CODE ARGUMENT...`."""
-    sys.argv = [subject if option == "-m" else option, *arguments]
-    try:
-        if option == "-c":
-            exec(subject, {"__name__": "__main__"})
-            return 0
-        from nodegauge_probes.__main__ import main
-
-        return main()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-
-
-def _find_libraries_anew() -> None:
-    """Have libraries found by the LD_LIBRARY_PATH of now: the loader reads it once, when a process starts."""
-    load = ctypes.CDLL.__init__
-
-    def load_anew(self: ctypes.CDLL, name: str | None, *arguments: Any, **options: Any) -> None:
-        if name is not None and "/" not in name:
-            folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
-            name = next((str(at) for folder in folders if (at := Path(folder) / name).exists()), name)
-        load(self, name, *arguments, **options)
-
-    ctypes.CDLL.__init__ = load_anew  # type: ignore[method-assign]
+        forked.be(order["arguments"][1:], order["environment"])
+    finally:
+        os._exit(1)
 
 
 if __name__ == "__main__":

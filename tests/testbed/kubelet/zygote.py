@@ -1,8 +1,7 @@
 """Starts shims, and what they run, by fork from one process that has nodegauge loaded.
 
 A container of nodegauge's costs so a tenth of the CPU time of an interpreter that imports the operator or the
-probes.  What is not nodegauge, or has another module path, is executed as usual.  What a forked container has
-not: `/proc/PID/environ` and `cmdline` are this process's.
+probes.  What is not nodegauge, or has another module path, is executed as usual.
 
 Run by `process.py` with the number of a socket, from which each message brings the descriptor of a channel to
 a kubelet.  It ends with that process; its shims end with their channels.
@@ -11,17 +10,15 @@ a kubelet.  It ends with that process; its shims end with their channels.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
 import signal
 import socket
 import sys
-import traceback
-from pathlib import Path
 from typing import NoReturn
 
+from testbed import forked
 from testbed.kubelet import shim
 
 PROGRAMS = {
@@ -32,56 +29,12 @@ PROGRAMS = {
 """Modules with a `main` in `__main__`, and what they import once they run."""
 
 
-def can_fork(argv: list[str], env: dict[str, str]) -> bool:
-    """Whether this process is what an interpreter would become for it."""
-    own = {key: value for key, value in os.environ.items() if key.startswith("PYTHON")}
-    asked = {key: value for key, value in env.items() if key.startswith("PYTHON")}
-    return argv[:2] == [sys.executable, "-m"] and argv[2] in PROGRAMS and own == asked
-
-
 def execute(path: str, argv: list[str], env: dict[str, str]) -> NoReturn:
-    """As `os.execve`."""
-    if can_fork(argv, env):
-        run(argv, env)
+    """As `os.execve`: what nodegauge's programs become is here already."""
+    same = forked.python_variables(env) == forked.python_variables(os.environ)
+    if argv[:2] == [sys.executable, "-m"] and argv[2] in PROGRAMS and same:
+        forked.be(argv[1:], env)
     os.execve(path, argv, env)
-
-
-def run(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """Be the program, as `exec` would be; descriptors, folder and signals are set already."""
-    code = 1
-    try:
-        os.closerange(3, 1024)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        os.environ.clear()
-        os.environ.update(env)
-        sys.argv = argv[2:]
-        code = int(importlib.import_module(f"{argv[2]}.__main__").main() or 0)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-    except BaseException:
-        with contextlib.suppress(BaseException):
-            traceback.print_exc()
-    with contextlib.suppress(BaseException):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def find_libraries_anew() -> None:
-    """Have libraries found by the LD_LIBRARY_PATH of now: the loader reads it once, when a process starts."""
-    load = ctypes.CDLL.__init__
-
-    def load_anew(self: ctypes.CDLL, name: str | None, *arguments: object, **options: object) -> None:
-        if name is not None and "/" not in name:
-            folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
-            name = next((str(at) for folder in folders if (at := Path(folder) / name).exists()), name)
-        load(self, name, *arguments, **options)  # type: ignore[arg-type]
-
-    ctypes.CDLL.__init__ = load_anew  # type: ignore[method-assign]
 
 
 def serve(orders: socket.socket) -> None:
@@ -89,7 +42,7 @@ def serve(orders: socket.socket) -> None:
     for modules in PROGRAMS.values():
         for module in modules:
             importlib.import_module(module)
-    find_libraries_anew()
+    forked.find_libraries_anew()
     shim.execute = execute
     gc.collect()
     gc.freeze()  # a collection in a child would copy all that is shared
