@@ -21,6 +21,15 @@ echo "SyntaxError: future feature annotations is not defined" >&2
 exit 1
 """
 """What every Python before 3.7 answers to a module."""
+LOSES = """\
+#!/bin/sh
+for last; do :; done
+case "$last" in
+*bin/python*AnsiballZ_gpu_health*) timeout -s KILL 1 sh -c "$last" >/dev/null 2>&1; exit 255 ;;
+esac
+exec sh -c "$last"
+"""
+"""An ssh that runs commands here, and loses its connection while the probe reads."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ PLAN: dict[str, Planned] = {
     "no-driver": Planned("l40s-4", "unknown", "library-not-found", reached="no-driver"),
     "old-python": Planned("l40s-4", "unknown", "not-measured", reached="old-python"),
     "two-titans": Planned("titan-rtx-nv2"),
+    "lost": Planned("titan-rtx-nv2", "unknown", "unreachable", reached="loses"),
     "away": Planned("titan-rtx-nv2", "unknown", "unreachable", reached="nobody-listens"),
 }
 
@@ -74,9 +84,26 @@ def variables(folder: Path, hardware: Mapping[str, Hardware]) -> dict[str, dict[
             result[name] |= NOBODY_LISTENS
         if planned.reached == "old-python":
             result[name]["ansible_python_interpreter"] = str(old)
+        if planned.reached == "loses":
+            result[name] |= loses(folder)
+        if name == "two-titans":
+            result[name] |= {"validate_expected_interconnect": "nvlink", "validate_expected_model": "*TITAN*"}
         if planned.verdict == "pass":
             result[name]["validate_expected_gpus"] = machine.gpu_count
     return result
+
+
+def loses(folder: Path) -> dict[str, Any]:
+    """Variables of a host that is reached by LOSES."""
+    program = folder / "ssh"
+    program.write_text(LOSES, encoding="utf-8")
+    program.chmod(0o755)
+    return {
+        "ansible_connection": "ssh",
+        "ansible_ssh_executable": str(program),
+        "ansible_ssh_transfer_method": "piped",
+        "ansible_ssh_args": "",
+    }
 
 
 @pytest.fixture

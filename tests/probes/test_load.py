@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,42 @@ def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
     assert loaded.skipped == LoadSkip.NO_CUDA
     assert "libcuda.so.1" in loaded.message
     assert loaded.gpus == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "state", "skip"),
+    [
+        ("a100-sxm-8", {"gpu": 2, "key": "temperature.now", "value": "88"}, LoadSkip.HOT),
+        (TWO, {"gpu": 1, "key": "processes", "value": "4242:1000000"}, LoadSkip.BUSY),
+        ("a100-mig-4", {}, LoadSkip.MIG),
+        ("vgpu-2", {}, LoadSkip.VGPU),
+        (TWO, {}, LoadSkip.SHARED),
+    ],
+)
+def test_what_is_not_free_whole_and_cool_is_not_loaded(
+    nccl_on: On, profile: str, state: dict[str, Any], skip: LoadSkip
+) -> None:
+    """No process starts, and nothing is announced on any GPU."""
+    run = nccl_on(profile)
+    if state:
+        run.hardware.fault("state", **state)
+    if skip == LoadSkip.SHARED:
+        run.environment["NODEGAUGE_SHARED"] = "MPS"
+    assert load(run).skipped == skip
+    assert not (run.hardware.directory / LOADS).exists()
+
+
+def test_its_own_stop_is_below_the_vendor_s_slowdown(nccl_on: On) -> None:
+    """A GPU that gets too hot ends the load of all, before the vendor's limit."""
+    run = nccl_on("a100-sxm-8")
+    slowdown = run.result("--window", "0.1", probe="health").gpus[0].temperature.slowdown
+    with burning(run) as finish:
+        run.hardware.fault("state", gpu=2, key="temperature.now", value=str(slowdown - 3))
+        result = finish()
+    assert result.load is not None
+    assert result.load.ended == LoadEnd.TEMPERATURE
+    assert f"GPU 2 is at {slowdown - 3} °C" in result.load.message
+    assert {gpu.stop_c for gpu in result.load.gpus} == {slowdown - 3}
 
 
 def test_a_preempted_pod_leaves_no_process_and_keeps_what_it_has(nccl_on: On) -> None:

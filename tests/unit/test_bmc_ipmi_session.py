@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import trustme
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
@@ -20,6 +21,7 @@ from nodegauge_bmc.ipmi import read, read_session
 from nodegauge_bmc.lan import PORT, Refused, Session, address
 from nodegauge_bmc.repository import of_bytes
 from nodegauge_bmc.rmcp import SUITES, Malformed
+from nodegauge_cli.__main__ import main
 from nodegauge_contract.chassis import IPMI, REDFISH
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge.chassis.judge import judge_chassis
@@ -383,7 +385,7 @@ class Lying:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 async def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     """The reading ends, and a judgement follows."""
@@ -400,3 +402,18 @@ def test_keys_are_in_no_representation() -> None:
     """A traceback shows arguments."""
     keys = rmcp.keys(SUITES[0], b"secret")
     assert repr(changed(keys)) == "Keys(suite=17)"
+
+
+async def test_the_command_reads_ipmi() -> None:
+    """As for Redfish; a wrong password is exit code 2."""
+
+    def run(url: str, stdin: str) -> Any:
+        return CliRunner().invoke(main, ["bmc", url, "--user", USER, "--password-file", "-"], input=stdin)
+
+    async with answering(server()) as bmc:
+        text = await asyncio.to_thread(run, bmc.url, f"{PASSWORD}\n")
+        wrong = await asyncio.to_thread(run, bmc.url, "wrong\n")
+    assert (text.exit_code, wrong.exit_code) == (0, 2), text.output
+    assert "PS1      OK Enabled  3000 W  528 W  496 W  P-0001" in text.output
+    assert "refuses the user or the password" in wrong.output
+    assert PASSWORD not in text.output + wrong.output

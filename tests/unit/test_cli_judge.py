@@ -363,3 +363,15 @@ def test_every_subcommand_can_be_imported() -> None:
         assert outcome.exit_code == 0, outcome.output
     unknown = CliRunner().invoke(main, ["jugde"])
     assert (unknown.exit_code, "jugde" in unknown.output) == (2, True)
+
+
+def test_an_nccl_result_shows_its_cells_and_whether_a_third_run_is_needed(tmp_path: Path) -> None:
+    """Two runs that differ by more than a tenth need one."""
+    once = flat(judge("-", stdin=encode_message(nccl_result(), limit=700)))
+    assert "default all_reduce 1 GiB 8160 us 230.3 GB/s" in once
+    assert "engine nccl4py" in once
+    assert "rerun needed" not in once
+    earlier = written(tmp_path / "earlier.json", nccl_result(us=6500.0))
+    later = flat(judge("-", "--before", earlier, stdin=nccl_result()))
+    assert "rerun needed" in later
+    assert "busbw-disagrees" in later

@@ -83,7 +83,11 @@ def under_load(name: str, *, text: int = 0) -> Result:
     """A recorded machine under load with six supplies; the numbers of its GPUs are those of a golden run."""
     node = golden(f"result-1.2-{name}")
     load = json.loads(encode(golden("result-1.4-h100-load-slow")))["load"]
-    gpus = [load["gpus"][gpu.index % len(load["gpus"])] | {"index": gpu.index} for gpu in node.gpus]
+    reasons = [{"bit": bit, "samples": 117, "longest": 113, "first_ms": 23_456} for bit in (0x4, 0x20, 0x40)]
+    gpus = [
+        load["gpus"][gpu.index % len(load["gpus"])] | {"index": gpu.index, "reasons": reasons}
+        for gpu in node.gpus
+    ]
     one = {"chip": "pmbus", "name": "in", "label": "vout1", "samples": 60}
     volts = {"idle": 12_345, "loaded": 11_987, "min": 11_876, "max": 12_456}
     sensors = [one | volts | {"name": f"in{n}"} for n in range(18)]
@@ -99,7 +103,7 @@ def test_a_message_holds_a_whole_run(name: str, whole: Any) -> None:
     """Every arm, cell, pair and GPU, every number different: nothing is given up."""
     result = whole(name)
     message = encode_message(result)
-    assert len(message) < 0.9 * MESSAGE_LIMIT
+    assert len(message) < (0.8 if whole is nccl_run else 0.9) * MESSAGE_LIMIT
     assert decode(message) == result
 
 

@@ -73,6 +73,17 @@ def test_golden_documents_are_read_and_written_as_they_were(path: Path) -> None:
     assert len(message) <= MESSAGE_LIMIT
 
 
+@pytest.mark.parametrize("wire", sorted(GOLDEN.glob("wire-*.txt")), ids=lambda path: path.stem)
+def test_members_of_earlier_versions_keep_their_places(wire: Path) -> None:
+    """What is new stands behind the members that its struct had."""
+    frozen, today = wire.read_text().split(), list(codec.PLAN.paths(""))
+    assert [path for path in today if path in set(frozen)] == frozen
+    for n, path in enumerate(today):
+        struct = path.rpartition(".")[0]
+        later = [other for other in today[n + 1 :] if other in frozen and other.rpartition(".")[0] == struct]
+        assert path in frozen or not later, path
+
+
 def test_the_wire_of_this_version_is_in_a_golden_file() -> None:
     """Both forms have golden documents, and the order of members is the one that was written down."""
     forms = {path.with_suffix(".message").read_text().startswith(codec.PREFIX) for path in GOLDEN_RESULTS}

@@ -123,6 +123,15 @@ def test_an_unreadable_verdict_never_carries_a_class(result: Result) -> None:
         assert report.status.desired.condition == "Unknown"
 
 
+@given(first=results(), second=results())
+@tried(40)
+def test_one_odd_result_after_another_fits_the_crd(first: Result, second: Result) -> None:
+    """What the first one left in the history and the report is read by the second."""
+    report = after(first)
+    check(report)
+    check(report.after(RunEnd(outcome=Outcome.READ, reason="Read", result=second), node=make_node()))
+
+
 # -- NCCL runs
 
 

@@ -336,6 +336,8 @@ def test_peers_outweigh_the_past() -> None:
     assert codes(judge_health(alike(1200), history=history, peers=peers(1200, 1215))) == []
     finding = only(judge_health(alike(1200), history=history, peers=peers(1980, 1965)))
     assert "1200 MHz against 1965 MHz of the median of 3 nodes" in finding.message
+    strict = Thresholds(slow_clock_fail=0.9)
+    assert codes(judge_health(alike(1700), thresholds=strict, peers=peers(1980, 1980))) == ["slow-clock/fail"]
 
 
 def test_another_setting_starts_another_past() -> None:

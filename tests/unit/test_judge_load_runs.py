@@ -280,6 +280,10 @@ SILENT: dict[str, tuple[Result, Verdict, str, str]] = {
         replace(WRONG, load=replace(WRONG.load or LoadResult(), ended=LoadEnd.GAVE_WAY)), Verdict.SKIPPED,
         "GaveWay", "",
     ),
+    "the node's load was cut": (
+        replace(WRONG, load=replace(WRONG.load or LoadResult(), ended=LoadEnd.CUT)), Verdict.UNKNOWN, "Cut",
+        "",
+    ),
     "one GPU's load gave way": (spoilt(ended=LoadEnd.GAVE_WAY, max_c=99), Verdict.SKIPPED, "GaveWay", ""),
     "one GPU's load was cut": (spoilt(ended=LoadEnd.CUT, max_c=99), Verdict.UNKNOWN, "Cut", ""),
     "a GPU failed": (spoilt(ended=LoadEnd.FAILED, **DEAD), Verdict.UNKNOWN, "LoadIncomplete", "GPU 3"),
@@ -306,6 +310,7 @@ def test_a_load_that_was_not_whole_has_no_verdict(name: str) -> None:
     judgement = judge_load(result)
     assert (judgement.verdict, judgement.readable, judgement.answers) == (verdict, False, {})
     assert judgement.reason.startswith(reason_)
+    assert reason_ not in ("GaveWay", "Cut") or judgement.findings == []
     assert ("load-incomplete" in {f.code for f in judgement.findings}) is (reason_ == "LoadIncomplete")
     text = judgement.summary + "".join(finding.message for finding in judgement.findings)
     assert (judgement.fingerprint, part in text) == ("", True)

@@ -364,3 +364,11 @@ def test_the_output_fits_80_columns(cluster: list[Report]) -> None:
     cluster += [report("a"), report("a-node-with-a-very-long-name.example.com", gather=300)]
     for output in (zero(*SEVEN, "--compute", "0.2").output, zero(*SEVEN, "--reference").output):
         assert max(map(len, output.splitlines())) <= 80, output
+
+
+def test_two_nodes_are_refused_and_noise_is_about_0() -> None:
+    """The estimate ignores the network; two GPUs may communicate through the host either way."""
+    outcome = zero(*SEVEN, "--report", FIXTURES / "nccl-tests_allreduce_h100x16_oci.log")
+    assert (outcome.exit_code, "2 nodes took part" in outcome.output) == (2, True)
+    same = flat(zero("--params", "7e9", "--gpus", "2", "--busbw", "4.18", "--p2p-off", "4.2"))
+    assert same.count("about 0") == 3
