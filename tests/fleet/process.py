@@ -57,12 +57,13 @@ class FailingClient(FakeClient):
     """It follows the answers' dates, as in a real process."""
 
     async def take(self, call: Call) -> Body:
+        asked_at = asyncio.get_running_loop().time()
         await asyncio.sleep(self._api.latency)
         if self.dead:
             raise Killed
         answer = await super().take(call)
         date = datetime.fromtimestamp(self.cluster.clock(), UTC)
-        self._compare_clocks(format_datetime(date, usegmt=True))
+        self._compare_clocks(format_datetime(date, usegmt=True), asked_at=asked_at)
         return answer
 
     def _maybe_die(self, when: str) -> None:

@@ -79,6 +79,14 @@ def test_growth_is_what_was_added_between_two_readings() -> None:
     )
 
 
+def test_a_reading_that_stood_still_for_long_has_no_growth() -> None:
+    """Ten minutes within one: the slowdown of the window would be a small share of them, and pass."""
+    after = snapshot(700_000, sw_thermal_ns=5 * 10**9)
+    assert growth(snapshot(0, took_ms=600_000, sw_thermal_ns=0), after) == Growth()
+    late = snapshot(0, took_ms=1_000, sw_thermal_ns=0)
+    assert growth(late, snapshot(4_000, sw_thermal_ns=5 * 10**8)).sw_thermal_ns == 5 * 10**8
+
+
 def test_a_counter_that_decreased_has_no_growth() -> None:
     """It was reset in between; the same applies to one that could be read only once."""
     grown = growth(snapshot(0, sw_thermal_ns=9, hw_thermal_ns=5), snapshot(1, sw_thermal_ns=8))

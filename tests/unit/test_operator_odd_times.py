@@ -121,7 +121,7 @@ def test_the_api_server_s_clock_counts(monkeypatch: pytest.MonkeyPatch, date: st
     monkeypatch.setattr("nodegauge_operator.kube.client.time.monotonic", lambda: 1000.0)
     client = Client.__new__(Client)
     client._epoch = NOW - 1000.0
-    client._compare_clocks(date)
+    client._compare_clocks(date, asked_at=1000.0)
     assert client.now() == NOW + ahead
 
 

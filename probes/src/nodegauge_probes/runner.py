@@ -35,7 +35,7 @@ TICK_SHARE, LONGEST_TICK_S = 0.05, 0.5
 """Between two looks at the current call: this share of what a call may take.  A probe that ends wakes the
 watchdog at once; one that stays for an hour is looked at 120 times a minute, not 1,200 times."""
 MOST_TICKS = 2
-"""By which a call ages from one look to the next: a busy machine is late by less."""
+"""The most ticks that one look adds to the age of a call: a busy machine is late by less."""
 CALL_LIMIT_S, OPENING_LIMIT_S = 10.0, 30.0
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByIndex"})
 """Without persistence mode these initialise every GPU, which takes seconds each."""
@@ -60,9 +60,9 @@ class CallWatch:
     reads `clock` (monotonic seconds) once and compares with that.
     """
 
-    def __init__(self, *, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.began = self._looked = clock()
+    def __init__(self, *, deadline: float, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or time.monotonic
+        self.began = self._looked = self._clock()
         self.now: Call | None = None
         self.last = ""
         self.before_exit: list[Callable[[], None]] = []

@@ -101,7 +101,7 @@ class Client:
         """
         return time.monotonic() + self._epoch
 
-    def _compare_clocks(self, date: str, *, asked_at: float | None = None) -> None:
+    def _compare_clocks(self, date: str, *, asked_at: float) -> None:
         """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing.
 
         `asked_at`: when the call was made, monotonic.  The header was written at some moment since then: an
@@ -112,11 +112,10 @@ class Client:
         except (TypeError, ValueError):
             return
         latest = time.monotonic()
-        earliest = latest if asked_at is None else asked_at
         if at > latest + self._epoch + CLOCK_TOLERANCE:
             self._epoch = at - latest
-        elif at < earliest + self._epoch - CLOCK_TOLERANCE:
-            self._epoch = at - earliest
+        elif at < asked_at + self._epoch - CLOCK_TOLERANCE:
+            self._epoch = at - asked_at
 
     async def close(self) -> None:
         """Close all connections."""

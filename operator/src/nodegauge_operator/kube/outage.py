@@ -41,8 +41,8 @@ class Outage:
         )
 
     def failed(self, why: str, *, since: float | None = None) -> None:
-        """A call got no answer, or one that says later.  `since`: when it was made; a call may wait for a
-        minute, and what was answered meanwhile was no outage."""
+        """A call got no answer, or one that says later.  `since`: when it was made; the outage begins after
+        the last answer."""
         if self._since is None:
             self._since = self._clock() if since is None else max(since, self._answered_at)
         self._failed += 1

@@ -80,7 +80,7 @@ class Reconciler:
         self._release_grace = settings.release_grace
         self.gate_budget = GateBudget(
             cache,
-            clock=time.monotonic,
+            clock=self._monotonic,
             now=clock,
             cluster=settings.max_gated_nodes,
             per_hour=settings.max_gated_nodes_per_hour,

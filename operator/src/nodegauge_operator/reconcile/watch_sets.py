@@ -39,10 +39,11 @@ server restarts, and as long as a pod may take to start."""
 
 class WatchSet(Struct, frozen=True, kw_only=True):
     """A policy's DaemonSet.  `uid`: empty if there is none; `since`: when it was made, or was first missed,
-    epoch seconds."""
+    epoch seconds; `missed_at`: the latter, monotonic."""
 
     uid: str
     since: float
+    missed_at: float = 0.0
 
 
 class WatchPods:
@@ -189,7 +190,8 @@ class WatchSets:
                 made = (there or {}).get(manifest["metadata"]["name"], {})
                 if policy.uid not in [owner["uid"] for owner in made.get("ownerReferences") or ()]:
                     if known is None or known.uid:
-                        self.known[name] = WatchSet(uid="", since=self._clock())
+                        missed = {"since": self._clock(), "missed_at": self._monotonic()}
+                        self.known[name] = WatchSet(uid="", **missed)
                     continue
             since = unstamp(made.get("creationTimestamp", "")) or self._clock()
             self.known[name] = WatchSet(uid=made["uid"], since=since)
@@ -207,7 +209,7 @@ class WatchSets:
 
     def _is_awaited(self, known: WatchSet) -> bool:
         """Whether the DaemonSet is missing for no longer than a pod may take to start."""
-        return not known.uid and 0 <= self._clock() - known.since < MISSING_SECONDS
+        return not known.uid and self._monotonic() - known.missed_at < MISSING_SECONDS
 
     async def keep_message(self, name: str) -> None:
         """Keep the message of the node's watch pod until its report holds what it brought.

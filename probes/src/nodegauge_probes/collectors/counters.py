@@ -45,6 +45,10 @@ PERF_POLICY_THERMAL = 1
 Reading = int | float | Unavailable
 
 
+LONGEST_READING_MS = 1000
+"""Of one GPU's counters, some twenty calls.  Chosen by this project: a busy machine takes less."""
+
+
 class Snapshot(Struct, frozen=True):
     """One reading of a GPU's counters, with CLOCK_BOOTTIME in ms from just before and just after it."""
 
@@ -66,7 +70,11 @@ def snapshot(nvml: Nvml, device: Device, gpu: GpuBuilder, *, driver: Text) -> Sn
 def growth(before: Snapshot, after: Snapshot) -> Growth:
     """The growth between two snapshots of one GPU.
 
-    Its time spans both readings: a probe that stood still within one of them claims no faster growth."""
+    Its time spans both readings: a probe that stood still within one of them claims no faster growth.  If it
+    stood still for long, the growth would look slower than it was, and counts as unread."""
+    reading_ms = max(each.ended_ms - each.began_ms for each in (before, after))
+    if reading_ms > max(LONGEST_READING_MS, (after.began_ms - before.ended_ms) // 4):
+        return Growth()
     old, new = before.counters, after.counters
     return Growth(
         elapsed_ms=after.ended_ms - before.began_ms,

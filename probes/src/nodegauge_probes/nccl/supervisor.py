@@ -24,8 +24,8 @@ from nodegauge_probes.result_builder import ArmBuilder
 
 TICK_S = 0.02
 LONGEST_LOOK_S = 1.0
-"""Between two looks at a child; what is longer is no time of the child's.  Chosen by this project: a busy
-machine is late by less."""
+"""The most that one look adds to the child's time.  Chosen by this project: a busy machine is late by
+less."""
 KILLED, SIGNALLED = 9, 128
 NO_ENGINE, NO_MEMORY = "no-engine", "out-of-memory"
 """Of `protocol.Failed.kind`."""
