@@ -55,9 +55,10 @@ def run(arguments: Sequence[str]) -> dict[str, str]:
                     process.wait(10)  # the terminal's Ctrl-C reached it too
                 process.kill()
                 raise
-        if process.returncode not in RAN:
+        lost = failures(ElementTree.parse(report)) if process.returncode in RAN else {}
+        if process.returncode and not lost:  # an error outside of every test, or no run at all
             raise Failed(output[-2000:])
-        return failures(ElementTree.parse(report))
+        return lost
 
 
 def failures(report: ElementTree.ElementTree[ElementTree.Element]) -> dict[str, str]:

@@ -96,6 +96,7 @@ class Run:
     def __init__(self, wanted: Sequence[str], folder: Path) -> None:
         self._wanted, self._folder = wanted, folder
         self._environ = {**os.environ, "NODEGAUGE_CHANGED_SINCE": base()}
+        say(f"the matrix compares with {base() or 'no earlier commit: git has none here'}")
         self._lock = threading.Lock()
         self._ending = False
         self.steps: list[Step] = []
@@ -119,7 +120,12 @@ class Run:
         print("\n== nodegauge CI: steps, their seconds and last lines")
         for step in self.steps:
             print(f"{step.name:<{width}} {step.seconds:6.0f} s  {step.outcome:<10} {step.last_line()}")
-        return failed[0].process.returncode if failed else 0
+        begun = {step.name for step in self.steps}
+        wanted = self._wanted or [name for lane in LANES for name in lane]
+        missing = [name for name in wanted if name not in begun]
+        if missing:  # a lane died: no make on PATH, no process to be had
+            print(f"never began: {', '.join(missing)}")
+        return failed[0].process.returncode if failed else int(bool(missing))
 
     def _walk(self, lane: Mapping[str, Sequence[str]]) -> None:
         for name, command in lane.items():

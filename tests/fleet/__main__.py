@@ -36,6 +36,9 @@ def main() -> int:
 
 
 def _interrupted(signum: int, _: FrameType | None) -> None:
+    """Let no second signal interrupt the ending."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt(signal.Signals(signum).name)
 
 

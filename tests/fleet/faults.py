@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.injections import INJECTIONS, Injection, killed
+from fleet.injections import INJECTIONS, KILLS, Injection, killed
 from fleet.progress import Progress, Wrong
 from fleet.real import RealFleet, living, watched
 from testbed.table import table
 
-KILLS, FEW = 100, 5
-"""How often the operator is killed while machines break, and again while they are repaired."""
+FEW = 5
+"""Kills of the operator in each state of the short form."""
 UNWATCHED = {"API server killed", "CRDs deleted"}
 """Faults that end a watch of the API server itself: there the budget is looked at in the end alone."""
 
@@ -60,6 +61,8 @@ def run_scenario(chosen: argparse.Namespace) -> int:
     print(f"\n{table([['injected', 'converged', 'worst'], *rows])}")
     wrong = [f"\n{one.fault}: {one.wrong}" for one in outcomes if one.wrong]
     print("\n".join(wrong))
+    if not wrong and not chosen.folder:
+        shutil.rmtree(folder, ignore_errors=True)
     return 1 if wrong else 0
 
 

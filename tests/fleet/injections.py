@@ -30,14 +30,16 @@ READS = 4
 PODS = 2 * 6
 """A fault of pods lasts until it has hit so many: two of each node."""
 HUNG = 3
-"""etcd is frozen until so many calls wait for it."""
+"""etcd is frozen until the operator has given up so many calls, and asked again."""
+KILLS = 100
+"""How often the operator is killed while machines break, and again while they are repaired."""
 MOMENT = 40
 """Calls of the operator within which a fault begins: those of about four runs."""
 FINALIZER = "example.com/stuck"
 
 
 def lasting(what: str, hits: Callable[[], int], *, times: int) -> None:
-    """The fault goes on until it has hit so often: one that met nothing shows nothing."""
+    """The fault goes on until it has hit so often.  A fault that hits no call proves nothing."""
     until(lambda: hits() >= times, what=f"{what}, {times} times", seen=hits)
 
 
@@ -56,7 +58,7 @@ def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def etcd_frozen(fleet: RealFleet) -> Iterator[None]:
-    """etcd answers nobody, until calls of the operator hang."""
+    """etcd answers nobody, until the operator has given up calls and asked again."""
     yield
     fleet.after_calls(MOMENT)
     with fleet.plane.frozen("etcd"):
@@ -64,7 +66,8 @@ def etcd_frozen(fleet: RealFleet) -> Iterator[None]:
 
         def hung() -> int:
             asked = Counter(_shown(fleet.calls.fired[begun:]))
-            return (asked - (Counter(_shown(fleet.answers.fired)) - answered)).total()
+            waiting = asked - (Counter(_shown(fleet.answers.fired)) - answered)
+            return sum(times > 1 for times in waiting.values())
 
         lasting("a call that etcd does not answer", hung, times=HUNG)
 
@@ -242,7 +245,7 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
         hit: set[str] = set()
 
         def hits() -> int:
-            pods = fleet.rig.pods()
+            pods = [pod for pod in fleet.rig.pods() if _runs(pod)]
             for pod in pods:
                 with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
                     act(fleet, pod)
@@ -254,6 +257,12 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
         lasting(what, hits, times=PODS)
 
     return inject
+
+
+def _runs(pod: dict[str, Any]) -> bool:
+    """It has not ended, and nobody has deleted it yet."""
+    ended = pod["status"].get("phase") in ("Succeeded", "Failed")
+    return not ended and not pod["metadata"].get("deletionTimestamp")
 
 
 def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
@@ -368,7 +377,7 @@ INJECTIONS: dict[str, Injection] = {
     "slow answers": slow_answers,
     "clock an hour ahead": _clock(3600.0),
     "clock an hour behind": _clock(-3600.0),
-    "operator killed": killed(20),
+    "operator killed": killed(KILLS),
     "two operators": two_operators,
     "nodes made again": node_made_again,
     "nodes cordoned": node_cordoned,

@@ -28,6 +28,7 @@ from fleet.virtual import LivingCluster
 from nodegauge_operator.kube import client as client_module
 from nodegauge_operator.reconcile import reconciler as reconciler_module
 from nodegauge_operator.reconcile import sweep as sweep_module
+from support.client import Killed
 from support.virtual_time import VirtualLoop, run
 
 FAST, FLEET = "fast", "fleet"
@@ -129,11 +130,17 @@ class Story:
         self._failure: BaseException | None = None
         self._violations_printed = 0
 
+    def _note(self, _: object, context: dict[str, Any]) -> None:
+        """An error of a callback or of a lost task ends the life, unless the operator was killed in it."""
+        error = context.get("exception")
+        if error is not None and not isinstance(error, Killed):
+            self._failure = self._failure or error
+
     async def live(self) -> Outcome:
         """From the first node to the end of the calm days."""
         started = time.monotonic()
         loop: Any = self.loop
-        loop.set_exception_handler(lambda _loop, context: None)
+        loop.set_exception_handler(self._note)
         self._create()
         self.process.start()
         await asyncio.sleep(DAY / 2 if self.size.days > 1 else HOUR)

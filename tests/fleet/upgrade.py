@@ -150,8 +150,8 @@ def checked_out(commit: str) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="nodegauge-before-") as folder:
         path = Path(folder) / "checkout"
-        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(path), commit], check=True)
         try:
+            subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(path), commit], check=True)
             yield path
         finally:
             subprocess.run([*git, "worktree", "remove", "--force", str(path)], check=False)

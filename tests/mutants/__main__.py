@@ -151,6 +151,8 @@ class Mutants:
     def __init__(self, mutants: Sequence[Mutant], saved: Saved, options: Any) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.unsound = Outcome()
+        self.unproven: set[str] = set()
+        """Ids that killed a mutant and that are no test's."""
         self._waiting = list(mutants)
         self._options = options
         self._saved = saved
@@ -193,7 +195,9 @@ class Mutants:
                     self._saved.note(mutant, outcome)
                     number = len(self.outcomes)
                     print(f"{number:3}/{count} {line_of(mutant, outcome)}", file=self._out, flush=True)
-        killers = {one.test for one in self.outcomes.values()}
+        killers = {one.test for one in self.outcomes.values()} - {""}
+        known = tuple(item.nodeid for item in session.items)
+        self.unproven = {killer for killer in killers if not any(one.startswith(killer) for one in known)}
         healthy = Child(partial(self._tests, [item for item in session.items if item.nodeid in killers]))
         select.select([healthy.ends], [], [], RUN_SECONDS)
         self.unsound = healthy.outcome()
@@ -386,8 +390,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{table(areas, outcomes)}")
     if unsound.test or unsound.error:
         print(f"This proves nothing: without a mutant {unsound.test or unsound.error} fails too.")
-    new = [one for one in wanted if not one.survives and not outcomes[one.id].test]
-    return 1 if new or unsound.test or unsound.error or not wanted else 0
+    if plugin.unproven:
+        print(f"These are no tests that could be run without a mutant: {', '.join(sorted(plugin.unproven))}")
+    new = [o for o in wanted if outcomes[o.id].error or not (o.survives or outcomes[o.id].test)]
+    return 1 if new or plugin.unproven or unsound.test or unsound.error or not wanted else 0
 
 
 if __name__ == "__main__":

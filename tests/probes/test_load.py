@@ -169,7 +169,7 @@ def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "state", "skip"),
+    ("profile", "values", "skip"),
     [
         ("a100-sxm-8", {"gpu": 2, "key": "temperature.now", "value": "88"}, LoadSkip.HOT),
         (TWO, {"gpu": 1, "key": "processes", "value": "4242:1000000"}, LoadSkip.BUSY),
@@ -179,12 +179,12 @@ def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_free_whole_and_cool_is_not_loaded(
-    nccl_on: On, profile: str, state: dict[str, Any], skip: LoadSkip
+    nccl_on: On, profile: str, values: dict[str, Any], skip: LoadSkip
 ) -> None:
     """No process starts, and nothing is announced on any GPU."""
     run = nccl_on(profile)
-    if state:
-        run.hardware.fault("state", **state)
+    if values:
+        run.hardware.fault("state", **values)
     if skip == LoadSkip.SHARED:
         run.environment["NODEGAUGE_SHARED"] = "MPS"
     assert load(run).skipped == skip

@@ -2,7 +2,7 @@
 
 `saying` writes the answers into a document, where a real probe's firmware version would be; `listening` lets
 the operator's health probe hear them.  Everything else of the judgement is the real judge's.  What the real
-judge answers is tested with the judge, and both together in tests/faults.
+judge answers is tested with the judge, and both together in tests/matrix.
 """
 
 from __future__ import annotations

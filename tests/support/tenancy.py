@@ -77,9 +77,15 @@ class Tenancy:
 
 def reset(rest: Rest) -> None:
     """Remove all that is not Kubernetes' own, as far as tests of others could meet it."""
-    for collection in COLLECTIONS:
-        with contextlib.suppress(ApiError):  # a CRD that is not there
+
+    def others() -> list[str]:
+        """Collections that are not empty, and are being emptied."""
+        left = [collection for collection in COLLECTIONS if _items(rest, collection)]
+        for collection in left:
             rest.delete(collection)
+        return left
+
+    wait_for(lambda: not others(), what="the control plane without what tests made", every=0.1)
     with contextlib.suppress(ApiError):
         rest.delete(LEASE)
     delete_crds(rest)
@@ -103,6 +109,17 @@ def reset(rest: Rest) -> None:
         return paths
 
     wait_for(lambda: not (namespaces() or pods()), what="the control plane as new", every=0.5)
+
+
+def _items(rest: Rest, collection: str) -> list[Any]:
+    """What is in it; nothing where its CRD is not installed."""
+    try:
+        items: list[Any] = rest.get(f"{collection}?limit=1")["items"]
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return []
+    return items
 
 
 PLANE = Tenancy()

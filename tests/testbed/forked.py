@@ -1,7 +1,7 @@
 """What a fork of a loaded process does to be the Python program that an interpreter would be started for.
 
 Used by `forkserver` (probes of tests) and `kubelet.zygote` (nodegauge's containers).  `/proc/PID/environ` and
-`cmdline` of such a process are the loaded one's, and its interpreter does not run down at its end.
+`cmdline` of such a process are the loaded one's; `atexit` does not run, and threads are not joined.
 """
 
 from __future__ import annotations

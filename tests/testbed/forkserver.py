@@ -94,7 +94,11 @@ class Forked(subprocess.Popen[Any]):
         }
         descriptors = [number if pipe == -1 else pipe for number, pipe in enumerate((stdin, stdout, stderr))]
         self._status = _server.order(order, descriptors)
-        self.pid = int.from_bytes(self._status.recv(PACKED), "little")
+        answer = self._status.recv(PACKED)
+        if not answer:
+            _server.forget()
+            raise OSError("the fork server ended before it started this process")
+        self.pid = int.from_bytes(answer, "little")
         self._child_created = True
         self._close_pipe_fds(*pipes[:6])  # type: ignore[attr-defined]
 
@@ -131,6 +135,11 @@ class _Server:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._orders: socket.socket | None = None
+
+    def forget(self) -> None:
+        """It has ended: the next order starts another one."""
+        with self._lock:
+            self._orders = None
 
     def order(self, order: dict[str, Any], descriptors: list[int]) -> socket.socket:
         """Have it done; returns where the pid and, at the end, the wait status come."""

@@ -237,14 +237,19 @@ async def measured(folder: Path, arguments: argparse.Namespace, stub: Stub, *, p
     started = time.monotonic()
     command = (sys.executable, "-m", "nodegauge_operator.reader")
     reader = await asyncio.create_subprocess_exec(*command, env=environ)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(5 * arguments.limit):
-            await stub.done.wait()
-    seconds = time.monotonic() - started
-    cpu, (_, peak) = cpu_of(reader.pid), memory_of(reader.pid)
-    reader.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(30):
-        return {"seconds": seconds, "cpu": cpu, "rss": peak, "exit": await reader.wait()}
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5 * arguments.limit):
+                await stub.done.wait()
+        seconds = time.monotonic() - started
+        cpu, (_, peak) = cpu_of(reader.pid), memory_of(reader.pid)
+        reader.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            return {"seconds": seconds, "cpu": cpu, "rss": peak, "exit": await reader.wait()}
+    finally:
+        if reader.returncode is None:
+            reader.kill()
+            await reader.wait()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from typing import NoReturn
 
 from testbed import forked
@@ -52,15 +53,25 @@ def serve(orders: socket.socket) -> None:
         if not message:
             return
         if os.fork() == 0:
-            code = 1
-            with contextlib.suppress(BaseException):
-                os.setsid()
-                os.dup2(descriptors[0], 0)
-                os.closerange(3, 1024)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                code = shim.main()
-            os._exit(code)
+            _be_shim(descriptors[0])
         os.close(descriptors[0])
+
+
+def _be_shim(channel: int) -> NoReturn:
+    """With its channel as standard input; what goes wrong is on standard error, and leaves no process."""
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(channel, 0)
+        os.closerange(3, 1024)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        code = shim.main()
+    except BaseException:
+        traceback.print_exc()
+        with contextlib.suppress(BaseException):
+            shim.kill_all()
+    finally:
+        os._exit(code)
 
 
 def main() -> None:
