@@ -263,6 +263,15 @@ def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
 
 
+def test_no_data_lifts_nothing_on_trial() -> None:
+    """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run."""
+    report = run(after("hot=b", "hot=b"), "hot=n", at=NOW + 2 * INTERVAL, load=False)
+    unread = looked_at(report, at=NOW + 2 * INTERVAL + STALE + 3600)
+    assert taints(unread) == ["throttled=thermal:NoSchedule"]
+    seen = run(unread, "hot=n", at=NOW + 2 * INTERVAL + STALE + 3700, load=False)
+    assert (taints(seen), states(seen)) == ([], {"hot": GateState.PROBATION})
+
+
 def test_a_trial_is_an_event_and_so_is_each_return() -> None:
     """With identities of their own: the second return is told as well."""
     seen = set()
@@ -282,6 +291,19 @@ def test_a_trial_is_an_event_and_so_is_each_return() -> None:
     assert len(seen) == 4
 
 
+def test_an_event_of_a_taint_that_healing_did_not_lift_says_why() -> None:
+    """The effect is None now; or its trial began before it ever stood."""
+    off = make_policy().of({"taints": {"effect": "None"}})
+    change = looked_at(after("gpu-lost=b"), at=NOW + 1, policy=off).status.change
+    assert change.reason == Reason.TAINT_LIFTED
+    assert "the policy no longer asks for this taint" in change.message
+    report = after("hot=b", "hot=b", slot=False)
+    for n in range(2, 7):
+        report = run(report, "hot=n", at=NOW + n * INTERVAL, load=False, slot=False)
+    assert states(report) == {"hot": GateState.PROBATION}
+    assert "lifted" not in report.status.desired.message
+
+
 # -- unvalidated -------------------------------------------------------------------------------------------
 
 SET = make_policy().of({"taints": {"unvalidated": "Set"}})
@@ -297,3 +319,10 @@ def test_unvalidated_stands_until_the_first_pass_or_warn() -> None:
     assert (taints(passed), passed.status.passed_at != "") == ([], True)
     assert taints(run(passed, "p2p-refused=b", at=NOW + INTERVAL, policy=SET)) == []
     assert taints(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
+
+
+def test_a_pass_that_an_older_version_read_counts() -> None:
+    """Its reports do not note the first pass: a fleet must not be closed by an upgrade."""
+    report = after("", policy=SET)
+    before = replace(report, status=replace(report.status, passed_at=""))
+    assert taints(before.seen(node=NODE, policy=SET, at=NOW + 1)) == []

@@ -217,6 +217,14 @@ def test_uninstalling_a_release_takes_nothing_from_another(
     assert (LEASE.rpartition("/")[2] in dirty.cluster.objects[PATH]) is (holder == OTHER)
 
 
+def test_a_person_without_a_release_cleans_everything(dirty: DirtyCluster) -> None:
+    """As documented: every label, taint, condition and report, and the Lease."""
+    lease_of(dirty, OTHER)
+    dirty.clean()
+    assert dirty.left()[:2] == ({}, [])
+    assert dirty.cluster.objects[PATH] == {}
+
+
 def test_the_clean_up_stops_where_it_cannot_see_whose_the_nodes_are(dirty: DirtyCluster) -> None:
     """Rather than remove another's."""
     dirty.refuse = lambda verb, path: Forbidden("leases", status=403) if path == LEASE else None

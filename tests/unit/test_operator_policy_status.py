@@ -262,6 +262,17 @@ def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOper
     assert "nodegauge cleanup --namespace a --release b" in operator.condition("Ready")["message"]
 
 
+def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:
+    """Somebody else wrote there."""
+    operator.cluster.add_policy()
+    operator.measure()
+    body = operator.cluster.objects[REPORTS]["node-1"]
+    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"gates": 7}}, "MODIFIED")
+    operator.deliver()
+    operator.write()
+    assert 'nodegauge_unreadable_reports{policy="default"} 1.0' in operator.metrics.render().decode()
+
+
 def test_a_status_that_cannot_be_written_is_tried_again(operator: PolicyOperator) -> None:
     """Ever later, and it stops nothing else."""
     operator.cluster.add_policy("a")

@@ -366,14 +366,14 @@ def test_a_conflict_at_a_report_s_delete_is_no_end_of_the_report(operator: Stepp
     assert operator.probe["lastRun"]["number"] == 1
 
 
-@pytest.mark.parametrize("error", [Refused("denied by webhook x"), Forbidden("denied by policy x")])
+@pytest.mark.parametrize("error", [Refused("denied by webhook x"), Forbidden("denied by policy x"), failed()])
 def test_a_refused_node_patch_is_in_the_report(operator: SteppedOperator, error: KubeError) -> None:
     """An admission webhook that denies our label costs the label, not the policy's only slot."""
     operator.refuse("PATCH", NODE, error)
     operator.run()
     assert not list(operator.cluster.pods())
     assert names.LABEL_INTERCONNECT not in operator.labels
-    assert "denied by" in operator.status["desired"]["refusal"]
+    assert str(error) in operator.status["desired"]["refusal"]
     operator.cluster.pass_time(INTERVAL)
     operator.run()
     assert operator.status["probes"][0]["lastRun"]["number"] == 2

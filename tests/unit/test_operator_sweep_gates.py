@@ -227,6 +227,7 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     assert command in watched.event_messages()[0]
     rendered = operator.metrics.render().decode()
     assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
+    assert 'nodegauge_incidents_total{cause="gpu-lost"} 1.0' in rendered
     blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
     assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
     again = await watched.restart(SETTINGS, after=1.25 * HOUR)

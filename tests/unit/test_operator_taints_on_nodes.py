@@ -193,3 +193,16 @@ def test_a_node_that_is_not_ours_keeps_its_unvalidated() -> None:
     assert operator.taints() == ["unvalidated:NoSchedule"]
     operator.measure("")
     assert operator.taints() == []
+
+
+@pytest.mark.parametrize("probed", [True, False])
+def test_a_new_node_is_closed_where_a_run_can_open_it(probed: bool) -> None:
+    """Without a slot for a run; and not at all where no run will ever pass."""
+    operator = TaintingOperator(taints=("team",), probes={"health": {"enabled": probed}})
+    operator.change(POLICIES, "default", {"spec": {"taints": {"unvalidated": "Set"}}})
+    operator.catch_up(granted=False)
+    assert operator.taints() == ["team:NoSchedule", *["unvalidated:NoSchedule"] * probed]
+    assert probed or operator.writes == []
+    operator.cluster.remove(POLICIES, "default")
+    operator.pass_grace()
+    assert (operator.taints(), operator.cluster.objects[REPORTS]) == (["team:NoSchedule"], {})

@@ -183,6 +183,18 @@ def test_a_node_taken_as_healthy_loses_its_taint_until_then() -> None:
     assert history == [("", "healthy by ann"), ("healthy by ann", "")]
 
 
+def test_an_end_moved_into_the_past_ends_the_override() -> None:
+    """One event says that it ended."""
+    story = Story()
+    story.run()
+    story.faulty()
+    story.say(written("healthy"))
+    story.say(written("healthy", days=-1))
+    assert story.taints() == [names.TAINT_UNHEALTHY]
+    assert story.reasons()[-1] == "OverrideEnded"
+    assert "OverrideInvalid" not in story.reasons()
+
+
 def test_taken_as_healthy_invents_nothing() -> None:
     """A node that nobody could read keeps `unknown` and has no labels; what kept pods off it goes."""
     story = Story(taints={"unvalidated": "Set"})

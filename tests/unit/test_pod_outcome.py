@@ -44,6 +44,14 @@ def test_a_whole_result_counts_although_the_pod_was_ended(reason: str) -> None:
     assert ended(pod).outcome is Outcome.READ
 
 
+def test_a_result_counts_whatever_the_exit_code_and_the_phase_say() -> None:
+    """A sidecar that still runs, or an exit code, changes nothing."""
+    pod = make_pod().running(NOW + 10).with_result(made.titan())
+    assert ended(replace(pod, phase="Running")).outcome is Outcome.READ
+    failed = replace(pod, phase="Failed", terminated=replace(pod.terminated, exit_code=1, reason="Error"))
+    assert ended(failed).outcome is Outcome.READ
+
+
 @pytest.mark.parametrize("name", sorted(set(hostile(make_pod(number=2))) - {"no GPUs"}))
 def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
     """Garbage, bombs, other runs' and other nodes' documents are unknown, in bounded words."""
@@ -146,6 +154,12 @@ def test_a_silent_kubelet_is_given_up_after_deadline_and_overtime() -> None:
     assert ended(pod, at=over).reason == "KubeletSilent"
 
 
+def test_overtime_is_the_policy_s() -> None:
+    """`limits.overtime` is what a run gets beyond its deadline."""
+    pod = make_pod().running(NOW + 10)
+    assert wake_at(pod, limits=Limits(overtime="5s"), deadline=DEADLINE) == NOW + 10 + DEADLINE + 5
+
+
 @pytest.mark.parametrize("skew", [-DAY, -3600.0, 3600.0, 10 * 365 * DAY])
 def test_a_node_s_wrong_clock_neither_ends_a_run_at_once_nor_keeps_it_for_ever(skew: float) -> None:
     """`startedAt` is the kubelet's clock: it may be hours off, and the limits still hold by ours."""
@@ -153,6 +167,14 @@ def test_a_node_s_wrong_clock_neither_ends_a_run_at_once_nor_keeps_it_for_ever(s
     assert end_of(pod, at=NOW + DEADLINE) is None
     latest = NOW + 300 + DEADLINE + OVERTIME
     assert ended(pod, at=latest).reason == "KubeletSilent"
+
+
+@pytest.mark.parametrize("skew", [-DAY, 10 * 365 * DAY])
+def test_a_kubelet_s_wrong_clock_dates_no_reading(skew: float) -> None:
+    """Neither before its pod nor after now."""
+    pod = make_pod().running().with_result(made.titan())
+    pod = replace(pod, terminated=replace(pod.terminated, finished_at=NOW + skew))
+    assert NOW <= ended(pod, at=NOW + 30).finished_at <= NOW + 30
 
 
 @pytest.mark.parametrize("pod", [make_pod(), make_pod().pending(placed=True), make_pod().running()])

@@ -158,6 +158,16 @@ def test_a_bmc_that_falls_silent_leaves_no_label_and_lifts_no_taint(bmc: Bmc) ->
     assert (bmc.psu, bmc.taints) == (None, ["psu"])
 
 
+def test_a_reading_that_gives_nothing_is_no_reading(bmc: Bmc) -> None:
+    """The last one stays until it is stale, and its taint beyond that."""
+    for _ in range(2):
+        bmc.says(SHORT)
+    bmc.says(ChassisReading())
+    assert (bmc.psu, bmc.taints) == ("fault", ["psu"])
+    bmc.says(ChassisReading(), later=STALE)
+    assert (bmc.psu, bmc.taints) == (None, ["psu"])
+
+
 def test_one_reading_is_judged_once(bmc: Bmc) -> None:
     """Also after a restart, and if somebody touches the object."""
     bmc.says(SHORT)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip
+from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip, Unavailable
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatus
@@ -202,6 +202,19 @@ def test_other_gpus_or_another_driver_are_not_what_was_measured(other: Result) -
     report = nccl_node().measured(FAST).healthy(result=other, at=NOW + 900)
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
     assert labels(report, *BUSBW) == {}
+
+
+@pytest.mark.parametrize("unread", ["driver", "name"])
+def test_what_a_health_run_could_not_read_makes_no_other_machine(unread: str) -> None:
+    """Missing once: the evidence stays, and nothing is measured anew."""
+    gap, machine = Unavailable(unavailable="timed out"), made.h100()
+    if unread == "driver":
+        machine = replace(machine, system=replace(machine.system, driver=gap))
+    else:
+        machine = made.every_gpu(machine, name=gap)
+    report = nccl_node().measured(FAST).healthy(result=machine, at=NOW + 900)
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
+    assert due(report) == NOW + DAY
 
 
 def test_busy_nodes_keep_what_was_measured_and_failing_ones_do_not() -> None:
@@ -414,3 +427,15 @@ def test_without_nccl_runs_a_taint_of_theirs_ends_by_the_policy_s_word() -> None
     assert [t.value for t in still.status.desired.taints] == ["busbw"]
     lifted = make_policy().of(off | {"taints": {"causes": {"busbw": "None", "nccl": "None"}}})
     assert seen(still, NODE, at=NOW + 31 * MINUTE, policy=lifted).status.desired.taints == []
+
+
+def test_where_no_nccl_run_is_wanted_any_more_nothing_waits_for_one() -> None:
+    """A boot ends a contradiction, and a health run opens a new node."""
+    off: dict[str, Any] = {"probes": {"nccl": {"enabled": False}}}
+    report = nccl_node().measured(SLOW).healthy(at=NOW + 900, policy=make_policy().of(off))
+    assert labels(report, *INTERCONNECT) == {}
+    report = report.healthy(NODE.booted("boot-2"), at=NOW + 1800, policy=make_policy().of(off))
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    closed = make_policy().of(off | {"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
+    fresh = replace(nccl_node(), status=replace(nccl_node().status, passed_at=""))
+    assert fresh.healthy(at=NOW + 900, policy=closed).status.desired.taints == []

@@ -279,6 +279,16 @@ def test_an_nccl_run_holds_all_gpus_that_are_offered() -> None:
         assert env(made)["NODEGAUGE_GPUS"] == str(max(8, offered))
 
 
+def test_resources_of_an_nccl_run_are_the_users_but_for_the_gpus() -> None:
+    """On fewer GPUs the number would be another one."""
+    own = {"requests": {"cpu": "2"}, "limits": {names.GPU_RESOURCE: "1"}}
+    installed = replace(INSTALLED, nccl_resources={"requests": {"cpu": "3", "memory": "1Gi"}})
+    policy = make_policy().of({"podTemplate": {"ncclResources": own}})
+    resources = container(nccl_pod(policy=policy, defaults=installed))["resources"]
+    assert (resources["requests"]["cpu"], resources["requests"]["memory"]) == ("2", "1Gi")
+    assert resources["limits"][names.GPU_RESOURCE] == "8"
+
+
 def test_a_pull_holds_no_gpu_and_sees_none() -> None:
     """Whatever the image's own environment asks for."""
     made = nccl_pod(names.PROBE_PULL)
