@@ -240,7 +240,7 @@ def test_the_xid_of_a_job_that_fails_again_and_again_hides_no_other(watch: On) -
     on.probe.hardware.fault("xid", gpu=1, number=31, per_second=10)
     while len(on.stored()["changes"].get("Xid 31 GPU-1", [])) < BRAKE_CHANGES:
         assert "Xid 31 GPU-1" in on.life().why
-    ended = on.after(lambda: on.probe.hardware.fault("xid", gpu=0, number=79))
+    ended = on.after(lambda: on.probe.hardware.fault("xid", gpu=0, number=79), looks=60)
     assert "Xid 79 GPU-0" in ended.why
     assert ended.result is not None
     assert [gpu.xids.seen for gpu in ended.result.gpus] == [[79], [31]]

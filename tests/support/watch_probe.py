@@ -95,10 +95,10 @@ class Watch:
         with self.started(*options) as process:
             return self.ended(process)
 
-    def after(self, change: Callable[[], object], *options: str) -> Ended:
-        """A life that is calm until something is done to its machine."""
+    def after(self, change: Callable[[], object], *options: str, looks: int = 10) -> Ended:
+        """A life that is calm for so many looks, until something is done to its machine."""
         with self.started(*options) as process:
-            self.calm(process)
+            self.calm(process, looks=looks)
             change()
             return self.ended(process)
 

@@ -229,7 +229,7 @@ def there_and_back(values: list[Any], *, default: Any = NOT_READ) -> Any:
     column = json.loads(json.dumps(fold(values, into, default=default)))
     source = Unfolding(reasons=list(into.reasons), bits=into.bits.to_bytes())
     back = [default if cell is ABSENT else cell for cell in unfold(column, len(values), source)]
-    assert list(map(repr, back)) == list(map(repr, values))
+    assert back == values
     return column
 
 
