@@ -217,11 +217,11 @@ def test_what_was_reported_is_repeated_until_it_is_old(watch: On) -> None:
 
 
 def test_xids_are_counted_once_and_with_their_times(watch: On) -> None:
-    """Twenty a second, also while the reading at the end listens for itself for a second; none is of the
+    """Twenty a second, also while the reading at the end listens for itself for two seconds; none is of the
     future, by the document's own clock."""
     on = watch("titan-rtx-nv2")
     on.life()
-    with on.started("--window", "1") as process:
+    with on.started("--window", "2") as process:
         on.calm(process)
         since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         on.probe.hardware.fault("xid", gpu=1, number=13, per_second=20)
