@@ -34,8 +34,6 @@ from testbed.wait import DEADLINE_SECONDS
 
 STOP_SECONDS = 10.0
 READY_SECONDS = DEADLINE_SECONDS
-LARGE_READY_SECONDS = 600.0
-"""Until an API server has read a cluster of any size: 20,000 nodes take two minutes of a busy core."""
 LOOK_SECONDS = 0.02
 GARBAGE_PERCENT = "200"
 """GOGC of every program, Go's default being 100: memory is cheaper here than CPU time.  With 400 an API
@@ -157,24 +155,13 @@ class ControlPlane(Running):
         finally:
             self._come_back()
 
-    @contextlib.contextmanager
-    def only_etcd(self) -> Iterator[str]:
-        """Nothing but etcd runs meanwhile, at the URL that this yields.  Afterwards kube-apiserver does, but
-        neither scheduler nor controllers; it may take longer than else, for what was written meanwhile."""
-        for name in reversed([name for name in self._processes if name != "etcd"]):
-            self._processes.pop(name).stop(grace=STOP_SECONDS)
-        try:
-            yield f"http://{config.LOOPBACK}:{self._etcd_port}"
-        finally:
-            self._come_back(within=LARGE_READY_SECONDS)
-
-    def _come_back(self, *, within: float = READY_SECONDS) -> None:
+    def _come_back(self) -> None:
         """Start kube-apiserver again."""
         until = time.monotonic() + READY_SECONDS
         while True:
             self._start_apiserver(self.binaries)
             try:
-                self._await_ready(within=within)
+                self._await_ready()
             except ControlPlaneError as error:
                 # The port was ours; what uses it as its local end just now will let it go.
                 if PORT_TAKEN not in str(error) or time.monotonic() > until:
@@ -284,9 +271,11 @@ class ControlPlane(Running):
         self._start("kube-controller-manager", binaries.kube_controller_manager, flags)
         self.await_objects(namespace="default")
 
-    def _await_ready(self, *, within: float = READY_SECONDS) -> None:
+    def _await_ready(self) -> None:
         what = "kube-apiserver's /readyz"
-        self._wait_until(lambda: self.ca_file.exists() and self._answers("/readyz"), what=what, within=within)
+        self._wait_until(
+            lambda: self.ca_file.exists() and self._answers("/readyz"), what=what, within=READY_SECONDS
+        )
 
     def _answers(self, path: str) -> bool:
         try:

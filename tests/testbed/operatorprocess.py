@@ -13,7 +13,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from testbed.errors import TestbedError
@@ -36,9 +36,7 @@ class OperatorProcess(Running):
         namespace: str,
         directory: Path,
         environment: Mapping[str, str] | None = None,
-        program: Sequence[str] = (),
     ) -> None:
-        """`program`: another command that runs the operator."""
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "operator.log"
         self._environment = {
@@ -56,7 +54,6 @@ class OperatorProcess(Running):
             "KUBECONFIG": str(kubeconfig),
             "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "operator/src"), str(CHECKOUT / "probes/src")]),
         }
-        self._program = [*program] or [sys.executable, "-m", "nodegauge_operator"]
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
 
@@ -76,7 +73,7 @@ class OperatorProcess(Running):
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NODEGAUGE_", "KUBE"))}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._program,
+                [sys.executable, "-m", "nodegauge_operator"],
                 env={**inherited, **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
