@@ -21,7 +21,7 @@ from testbed.hardware import plug
 from testbed.hardware.loads import following
 
 OTHERS = [version for version in archive.PYTHONS if version != f"3.{sys.version_info[1]}"]
-VARYING = ("_ms", "energy_mj", "seconds", "samples", "longest")
+VARYING = ("_ms", "energy_mj", "seconds", "samples", "longest", "events.read")
 """How members end that differ between two runs of one program: times, and how many samples fit into one."""
 MACHINES = {
     "h100-sxm-8": "row-remap",
@@ -79,7 +79,9 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, one in value.items():
             yield from (
-                leaves(one, f"{path}.{key}") if not key.endswith(VARYING) else [(f"{path}.{key}", "varies")]
+                [(f"{path}.{key}", "varies")]
+                if f"{path}.{key}".endswith(VARYING)
+                else leaves(one, f"{path}.{key}")
             )
     elif isinstance(value, list):
         for number, one in enumerate(value):

@@ -25,7 +25,7 @@ UNKNOWN = Unavailable("no oom_kill in this control group")
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Iterator[Callable[..., ArmBuilder]]:
+def script(tmp_path: Path) -> Iterator[ScriptedArm]:
     """`script("cell(0)")`: the arm of a child that does this; nothing of it is alive afterwards."""
     run = ScriptedArm(tmp_path)
     yield run
@@ -33,10 +33,20 @@ def script(tmp_path: Path) -> Iterator[Callable[..., ArmBuilder]]:
     wait_for(lambda: not run.left_behind(), what="the end of all that the child started")
 
 
-Script = Callable[..., ArmBuilder]
+@pytest.fixture
+def time_is_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """`time_is_up(when)`: the child's time stands still until then, and is over at once."""
+
+    def hold(when: Callable[[], bool]) -> None:
+        monkeypatch.setattr(supervisor, "Awake", lambda _: lambda: 1e6 if when() else 0.0)
+
+    return hold
 
 
-def test_success(script: Script) -> None:
+TimeIsUp = Callable[[Callable[[], bool]], None]
+
+
+def test_success(script: ScriptedArm) -> None:
     """Every cell, the pair matrix, all five times, exit code 0, no phase, no message."""
     arm = script("all_well()")
     assert (arm.outcome, arm.phase, arm.message, arm.exit_code) == ("done", "", "", 0)
@@ -58,7 +68,7 @@ def test_success(script: Script) -> None:
     ids=["spawn", "init", "load", "measure", "teardown"],
 )
 def test_a_child_without_progress_is_killed(
-    script: Script, phases: tuple[str, ...], limits: Limits, outcome: str
+    script: ScriptedArm, time_is_up: TimeIsUp, phases: tuple[str, ...], limits: Limits, outcome: str
 ) -> None:
     """Also if it ignores signals: outcome and phase are reported, and its cells are kept."""
     body = f"""
@@ -68,15 +78,16 @@ for name in {phases!r}:
     if name == "measure": cell(0)
 while True: time.sleep(9)
 """
+    phase, cells = phases[-1] if phases else "spawn", int("measure" in phases)
+    time_is_up(lambda: (script.arm.phase, len(script.arm.cells)) == (phase, cells))
     arm = script(body, limits=limits)
-    phase = phases[-1] if phases else "spawn"
-    assert (arm.outcome, arm.phase, len(arm.cells)) == (outcome, phase, int("measure" in phases))
+    assert (arm.outcome, arm.phase, len(arm.cells)) == (outcome, phase, cells)
     assert arm.exit_code == 128 + signal.SIGKILL
     slow, hung = f"not started after 0.5 s, while in {phase}", f"{phase} exceeded its time limit"
     assert arm.message == (slow if outcome == "start-slow" else hung)
 
 
-def test_switching_phases_gains_no_time(script: Script) -> None:
+def test_switching_phases_gains_no_time(script: ScriptedArm) -> None:
     """Phases of one kind share their limit."""
     body = "phases('init', 'load')\nwhile True: phases('measure', 'check'); time.sleep(0.05)"
     arm = script(body, limits=Limits(measure=0.5))
@@ -84,7 +95,7 @@ def test_switching_phases_gains_no_time(script: Script) -> None:
 
 
 def test_a_child_is_not_blamed_for_the_time_in_which_the_probe_stood_still(
-    script: Script, monkeypatch: pytest.MonkeyPatch
+    script: ScriptedArm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock jumps by ten minutes at every look, far beyond the limit of each phase."""
     jumps = itertools.count(step=600.0)
@@ -108,14 +119,14 @@ def test_time_counts_up_to_a_second_a_look() -> None:
         ("1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_a_crash(script: Script, death: str, message: str) -> None:
+def test_a_crash(script: ScriptedArm, death: str, message: str) -> None:
     """By signal or by exit code, with the end of its output; its cells are kept."""
     arm = script(f"engine(); phases('init', 'load', 'measure'); cell(0); cell(1)\n{death}")
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("crashed", "measure", 2)
     assert message in arm.message
 
 
-def test_a_crash_after_done(script: Script) -> None:
+def test_a_crash_after_done(script: ScriptedArm) -> None:
     """A crash in teardown counts, although everything was measured."""
     arm = script(
         "phases('init', 'load', 'measure'); cell(0); phases('teardown'); emit(done=True); os.abort()"
@@ -124,7 +135,7 @@ def test_a_crash_after_done(script: Script) -> None:
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [("nccl-error", "failed"), ("out-of-memory", "out-of-memory")])
-def test_a_failure_that_the_child_reports(script: Script, kind: str, outcome: str) -> None:
+def test_a_failure_that_the_child_reports(script: ScriptedArm, kind: str, outcome: str) -> None:
     """With NCCL's or CUDA's message, whatever the exit code."""
     arm = script(f"phases('init'); emit(failed={{'kind': {kind!r}, 'message': 'unhandled cuda error'}})")
     assert (arm.outcome, arm.phase, arm.message) == (outcome, "init", f"{kind}: unhandled cuda error")
@@ -134,7 +145,7 @@ def test_a_failure_that_the_child_reports(script: Script, kind: str, outcome: st
     ("before", "after", "outcome"),
     [(4, 5, "out-of-memory"), (4, 4, "crashed"), (UNKNOWN, UNKNOWN, "out-of-memory")],
 )
-def test_sigkill_from_the_kernel(script: Script, before: Int, after: Int, outcome: str) -> None:
+def test_sigkill_from_the_kernel(script: ScriptedArm, before: Int, after: Int, outcome: str) -> None:
     """SIGKILL means out of memory, unless the kernel's count of such kills has not grown."""
     counts = iter([before, after])
     arm = script("phases('init'); os.kill(os.getpid(), signal.SIGKILL)", oom_kills=lambda: next(counts))
@@ -144,13 +155,13 @@ def test_sigkill_from_the_kernel(script: Script, before: Int, after: Int, outcom
 @pytest.mark.parametrize(
     "body", ["write(b'# nThread 1 nGpus 8 minBytes 8\\n')", "while True: write(b'x' * 65536)"]
 )
-def test_invalid_output_ends_the_arm(script: Script, body: str) -> None:
+def test_invalid_output_ends_the_arm(script: ScriptedArm, body: str) -> None:
     """At once, and however much there is; the lines before it are kept."""
     arm = script(f"phases('init', 'load', 'measure'); cell(0)\n{body}\ntime.sleep(600)")
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("garbage", "measure", 1)
 
 
-def test_standard_output_is_ignored(script: Script) -> None:
+def test_standard_output_is_ignored(script: ScriptedArm) -> None:
     """Libraries print megabytes; the child does not block, and nothing of it counts."""
     arm = script("os.write(1, b'NCCL says hello ' * 100_000); os.write(2, b'x' * 1_000_000); all_well()")
     assert (arm.outcome, arm.message) == ("done", "")
@@ -159,13 +170,13 @@ def test_standard_output_is_ignored(script: Script) -> None:
 @pytest.mark.parametrize(
     ("body", "message"), [("", "without any output"), ("phases('init'); cell(0)", "before it was done")]
 )
-def test_exit_code_0_is_not_enough(script: Script, body: str, message: str) -> None:
+def test_exit_code_0_is_not_enough(script: ScriptedArm, body: str, message: str) -> None:
     """An arm is done only after the line `done`."""
     arm = script(body or "pass")
     assert (arm.outcome, message in arm.message) == ("partial", True)
 
 
-def test_an_incomplete_last_line(script: Script) -> None:
+def test_an_incomplete_last_line(script: ScriptedArm) -> None:
     """It is invalid; the cells before it are kept."""
     arm = script("phases('init', 'load', 'measure'); cell(0); write(b'{\"cell\": {\"coll')")
     assert (arm.outcome, len(arm.cells)) == ("garbage", 1)
@@ -180,20 +191,21 @@ def test_an_incomplete_last_line(script: Script) -> None:
     ],
     ids=["same-session", "orphans-in-new-sessions", "fork"],
 )
-def test_descendants_are_killed(script: Script, start: str) -> None:
+def test_descendants_are_killed(script: ScriptedArm, start: str) -> None:
     """In its group, in a new session, or orphaned; the result is complete."""
     arm = script(f"{start}\nall_well()")
     assert (arm.outcome, len(arm.cells)) == ("done", 10)
     assert "processes that it left behind" in arm.message
 
 
-def test_descendants_that_keep_the_pipe_open(script: Script) -> None:
+def test_descendants_that_keep_the_pipe_open(script: ScriptedArm, time_is_up: TimeIsUp) -> None:
     """They do not prolong the run."""
+    time_is_up(lambda: len(script.left_behind()) == 2)
     body = "subprocess.Popen(['sleep', '600'], start_new_session=True, pass_fds=(pipe,)); time.sleep(600)"
-    assert script(body, limits=Limits(startup=2)).outcome == "start-slow"
+    assert script(body, limits=Limits(startup=2.0)).outcome == "start-slow"
 
 
-def test_other_processes_are_not_touched(script: Script) -> None:
+def test_other_processes_are_not_touched(script: ScriptedArm) -> None:
     """Processes from before the child stay alive."""
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
@@ -203,7 +215,7 @@ def test_other_processes_are_not_touched(script: Script) -> None:
             other.kill()
 
 
-def test_wrong_data_and_slow_links_are_results(script: Script) -> None:
+def test_wrong_data_and_slow_links_are_results(script: ScriptedArm) -> None:
     """They are measured here and judged elsewhere; numbers are rounded to significant digits."""
     body = """
 phases("init", "load", "measure"); cell(0, wrong=17, us=123456.789, algorithm="RING")
@@ -214,7 +226,7 @@ phases("pairs"); emit(pairs=[[-1, 0.31], [48.94, -1]]); phases("teardown"); emit
     assert (arm.cells[0].algorithm, arm.pairs) == ("RING", [[-1, 0.3], [48.9, -1]])
 
 
-def test_a_shutdown_from_another_thread(script: Script) -> None:
+def test_a_shutdown_from_another_thread(script: ScriptedArm) -> None:
     """Kills the child at once; its cells are kept, and the arm is cut."""
     arm = script("phases('init', 'load', 'measure'); cell(0); engine(); time.sleep(600)", shut_down=True)
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)

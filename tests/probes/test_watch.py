@@ -73,13 +73,13 @@ def test_a_calm_node_is_left_alone(watch: On, profile: str) -> None:
 
 CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("h100-sxm-8", "gpu-lost", {"gpu": 3}, "error GPU-3", "gpu-lost"),
-    ("h100-sxm-8", "gpu-lost", {"gpu": 3, "nvml": "absent"}, "GPUs 8 -> 7", "gpus-not-visible"),
+    ("h100-sxm-8", "gpu-lost", {"gpu": 3, "nvml": "absent"}, "GPUs 8 -> 7|silent GPUs", "gpus-not-visible"),
     ("h100-sxm-8", "hot", {"gpu": 3}, "temperature GPU-3 33 °C -> 95 °C", ""),
     ("b200-sxm-8", "hot", {"gpu": 3}, "GPU-3", ""),
     ("h100-sxm-8", "hot-memory", {"gpu": 2}, "memory temperature GPU-2", ""),
     ("h100-sxm-8", "ecc-uncorrectable", {"gpu": 1}, "uncorrectable ECC GPU-1 0 -> 1", "ecc"),
     ("h100-sxm-8", "row-remap", {"gpu": 1}, "remapped rows GPU-1", "row-remap"),
-    ("v100-vm-8", "page-pending", {"gpu": 1}, "pages pending GPU-1", "row-remap"),
+    ("v100-vm-8", "page-pending", {"gpu": 1}, "(retired pages|pages pending) GPU-1", "row-remap"),
     ("h100-sxm-8", "link-down", {"gpu": 1}, "links GPU-", "nvlink-degraded"),
     ("v100-vm-8", "p2p-refused", {"gpu": 1}, "P2P GPU-", "p2p-refused"),
     ("h100-sxm-8", "fabric-failed", {}, "fabric GPU-", "p2p-refused"),
@@ -97,12 +97,15 @@ CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
 def test_a_change_is_reported(
     watch: On, profile: str, fault: str, parameters: dict[str, Any], why: str, code: str
 ) -> None:
-    """With its reason, and as a document in which the judge finds it where one run is enough."""
+    """With its reason, and as a document in which the judge finds it where one run is enough.
+
+    A fault may change two values; the reason is the one that the look in progress reads first.
+    """
     on = watch(profile)
     on.life()
     ended = on.after(lambda: on.probe.hardware.fault(fault, **parameters))
     assert ended.why.startswith("changed: ")
-    assert why in ended.why
+    assert re.search(why, ended.why), ended.why
     assert ended.code == 0
     assert not code or code in codes(ended.result)
 

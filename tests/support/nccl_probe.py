@@ -145,7 +145,7 @@ class NcclRun:
 
 
 class ScriptedArm:
-    """One arm by `supervisor.run`, in this process; after a call `failed` is what it returned."""
+    """One arm by `supervisor.run`, in this process: `arm`; after a call `failed` is what it returned."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -166,7 +166,7 @@ class ScriptedArm:
         script.write_text(PRELUDE % {"arm": "default"} + body)
         machine = plan.Machine(ranks=2, linked=True)
         order, _ = plan.order_for(ArmName.DEFAULT, machine, uuids=("GPU-a", "GPU-b"), seconds=19.0)
-        arm, processes = ArmBuilder(ArmName.DEFAULT), ProcessTree()
+        self.arm, processes = ArmBuilder(ArmName.DEFAULT), ProcessTree()
 
         def on_engine(_: EngineInfo) -> None:
             if shut_down:
@@ -183,8 +183,8 @@ class ScriptedArm:
             on_engine=on_engine,
             on_cut=lambda _: None,
         )
-        self.failed = supervisor.run(child, arm, processes)
-        return arm
+        self.failed = supervisor.run(child, self.arm, processes)
+        return self.arm
 
     def left_behind(self) -> list[int]:
         return marked(str(self._folder))
