@@ -12,6 +12,7 @@ Standard library only, because nothing is installed yet.  It must not know what 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -97,6 +98,7 @@ class Run:
         self._wanted, self._folder = wanted, folder
         self._environ = {**os.environ, "NODEGAUGE_CHANGED_SINCE": base()}
         say(f"the matrix compares with {base() or 'no earlier commit: git has none here'}")
+        self._began = time.monotonic()
         self._lock = threading.Lock()
         self._ending = False
         self.steps: list[Step] = []
@@ -117,7 +119,10 @@ class Run:
         for step in failed:
             print(f"\n== {step.name} failed; it printed:\n{step.text()}")
         width = max((len(step.name) for step in self.steps), default=0)
-        print("\n== nodegauge CI: steps, their seconds and last lines")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu, seconds = used.ru_utime + used.ru_stime, time.monotonic() - self._began
+        print(f"\n== nodegauge CI: {seconds:.0f} s with {cpu:.0f} s of CPU")
+        print("== nodegauge CI: steps, their seconds and last lines")
         for step in self.steps:
             print(f"{step.name:<{width}} {step.seconds:6.0f} s  {step.outcome:<10} {step.last_line()}")
         begun = {step.name for step in self.steps}
