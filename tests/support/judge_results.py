@@ -7,9 +7,10 @@ before it, as the operator does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 import support.results as made
@@ -28,8 +29,7 @@ from nodegauge_contract import (
     Unavailable,
     Window,
 )
-from nodegauge_contract.chassis import ChassisReading
-from nodegauge_judge import Finding, History, Judgement, Thresholds, judge_health
+from nodegauge_judge import Finding, History, Judgement, Verdict, judge_health
 
 SAMPLES = 12
 """Samples of a window: 3 seconds at 4 Hz."""
@@ -148,19 +148,12 @@ def grew(seconds: float = 3.0, **by: float) -> Growth:
     )
 
 
-def judge(
-    *results: Result,
-    thresholds: Thresholds | None = None,
-    interval: float = 900,
-    history: History | None = None,
-    chassis: ChassisReading | None = None,
-) -> Judgement:
-    """The judgement of the last of these runs, each judged with what the ones before it left behind."""
+def judge(*results: Result, history: History | None = None, **how: Any) -> Judgement:
+    """The judgement of the last of these runs, each judged with what the ones before it left behind; `how`:
+    further arguments of the judge."""
     past = history or History()
     for result in results:
-        judgement = judge_health(
-            result, thresholds=thresholds, history=past, interval=interval, chassis=chassis
-        )
+        judgement = judge_health(result, history=past, **how)
         past = History.decode(judgement.history.encode()) or History()
     return judgement
 
@@ -179,3 +172,39 @@ def only(judgement: Judgement) -> Finding:
     """The only finding."""
     assert len(judgement.findings) == 1, codes(judgement)
     return judgement.findings[0]
+
+
+Row = tuple[Any, ...]
+"""What `check` is called with."""
+Table = Mapping[str, Sequence[Row]]
+"""Rows by the property that they show."""
+
+
+def rows(table: Table) -> list[Any]:
+    """A parameter for each row, its property as its id."""
+    return [pytest.param(row, id=name) for name, group in table.items() for row in group]
+
+
+def check(
+    runs: Judgement | Result | tuple[Result, ...], expected: str, *facts: str | Mapping[str, object]
+) -> None:
+    """The last of these runs has these findings (`code/severity`, the worst first) and no other, and the
+    verdict that follows from them, or `unknown`.  A text stands in one of them, a mapping is part of the
+    answers and of the first finding's evidence; a verdict is this one."""
+    if isinstance(runs, Result):
+        runs = (runs,)
+    judgement = runs if isinstance(runs, Judgement) else judge(*runs)
+    assert " ".join(codes(judgement)) == expected
+    worst = expected.partition(" ")[0].partition("/")[2].replace("info", "") or "pass"
+    assert judgement.verdict in (worst, Verdict.UNKNOWN)
+    said = "\n".join(f"{one.subject}: {one.message}" for one in judgement.findings)
+    known: dict[str, object] = {**judgement.answers}
+    if judgement.findings:
+        known |= judgement.findings[0].evidence
+    for fact in facts:
+        if isinstance(fact, Verdict):
+            assert judgement.verdict is fact
+        elif isinstance(fact, str):
+            assert fact in said
+        else:
+            assert {name: known.get(name) for name in fact} == fact
