@@ -47,7 +47,7 @@ margin is 86 or 87 less the core's temperature, whatever the memory has."""
 
 
 def memory(celsius: int, limits: dict[str, int] | None = None, *, heat: bool = False, **more: int) -> Result:
-    """The first GPU's memory is that hot, the second one's cool; `limits`: all that the driver says besides."""
+    """The first GPU's memory is that hot, the second one's cool; `limits`: all that the driver says."""
     known = {"gpu": 71, **limits, **more} if limits else {}
     hot = heated(known.get("gpu", 60), heat=heat, memory=celsius, **known)
     return made.with_gpu(hot, 1, **working(memory_temperature=span(60)))
