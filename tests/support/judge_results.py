@@ -185,15 +185,21 @@ def rows(table: Table) -> list[Any]:
     return [pytest.param(row, id=name) for name, group in table.items() for row in group]
 
 
-def check(
-    runs: Judgement | Result | tuple[Result, ...], expected: str, *facts: str | Mapping[str, object]
-) -> None:
+Runs = Judgement | Result | tuple[Result, ...]
+
+
+def judge_all(runs: Runs) -> Judgement:
+    """The judgement of the last of these runs, or this one."""
+    if isinstance(runs, Judgement):
+        return runs
+    return judge(*(runs if isinstance(runs, tuple) else (runs,)))
+
+
+def check(runs: Runs, expected: str, *facts: str | Mapping[str, object]) -> None:
     """The last of these runs has these findings (`code/severity`, the worst first) and no other, and the
     verdict that follows from them, or `unknown`.  A text stands in one of them, a mapping is part of the
     answers and of the first finding's evidence; a verdict is this one."""
-    if isinstance(runs, Result):
-        runs = (runs,)
-    judgement = runs if isinstance(runs, Judgement) else judge(*runs)
+    judgement = judge_all(runs)
     assert " ".join(codes(judgement)) == expected
     worst = expected.partition(" ")[0].partition("/")[2].replace("info", "") or "pass"
     assert judgement.verdict in (worst, Verdict.UNKNOWN)

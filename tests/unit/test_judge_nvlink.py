@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Fabric, LinkErrors, LinkGroup, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Verdict
-from support.judge_results import Row, Table, check, judge, rows
+from support.judge_results import Row, Table, check, judge, judge_all, rows
 
 
 def with_errors(**errors: int) -> Result:
@@ -292,7 +292,7 @@ AT_FIRST_SIGHT: Table = {
 def test_links_that_are_down_at_first_sight_are_judged(row: Row) -> None:
     """By what the model should have, with the interconnect class that follows and its reason."""
     runs, expected, klass, reason, *facts = row
-    judgement = judge(*(runs if isinstance(runs, tuple) else (runs,)))
+    judgement = judge_all(runs)
     check(judgement, expected, *facts)
     assert (judgement.interconnect.klass, judgement.interconnect.reason) == (klass, reason)
 
