@@ -197,14 +197,16 @@ def judge_all(runs: Runs) -> Judgement:
 
 def check(runs: Runs, expected: str, *facts: str | Mapping[str, object]) -> None:
     """The last of these runs has these findings (`code/severity`, the worst first) and no other, and the
-    verdict that follows from them, or `unknown`.  A text stands in one of them, a mapping is part of the
-    answers and of the first finding's evidence; a verdict is this one."""
+    verdict that follows from them, or `unknown`.  A text stands in one of them or is what the
+    interconnect says, a mapping is part of the class (`klass`), the answers, and the first finding's
+    evidence; a verdict is this one."""
     judgement = judge_all(runs)
     assert " ".join(codes(judgement)) == expected
     worst = expected.partition(" ")[0].partition("/")[2].replace("info", "") or "pass"
     assert judgement.verdict in (worst, Verdict.UNKNOWN)
     said = "\n".join(f"{one.subject}: {one.message}" for one in judgement.findings)
-    known: dict[str, object] = {**judgement.answers}
+    said += f"\n{judgement.interconnect.message}"
+    known: dict[str, object] = {"klass": judgement.interconnect.klass, **judgement.answers}
     if judgement.findings:
         known |= judgement.findings[0].evidence
     for fact in facts:
