@@ -7,7 +7,7 @@ before it, as the operator does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -176,13 +176,14 @@ def only(judgement: Judgement) -> Finding:
 
 Row = tuple[Any, ...]
 """What `check` is called with."""
-Table = Mapping[str, Sequence[Row]]
-"""Rows by the property that they show."""
+Table = Mapping[str, Row | list[Row]]
+"""A row, or some, by the property that they show."""
 
 
 def rows(table: Table) -> list[Any]:
     """A parameter for each row, its property as its id."""
-    return [pytest.param(row, id=name) for name, group in table.items() for row in group]
+    groups = {name: group if isinstance(group, list) else [group] for name, group in table.items()}
+    return [pytest.param(row, id=name) for name, group in groups.items() for row in group]
 
 
 Runs = Judgement | Result | tuple[Result, ...]

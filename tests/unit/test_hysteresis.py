@@ -15,7 +15,7 @@ from nodegauge_operator.api.policy import Hysteresis
 from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
-from support.judge_results import rows
+from support.judge_results import Row, Table, rows
 from support.objects import MINUTE, NOW
 from support.properties import tried
 
@@ -83,7 +83,7 @@ ENTRY = NOW + 30 * MINUTE
 """When a second run in a row enters."""
 TRIED = ("bbn", GATED, 45 * MINUTE - 1, GATED, 1, TRIAL)
 """Lifted on trial an hour after the entry."""
-STORIES: dict[str, list[tuple[Any, ...]]] = {
+STORIES: Table = {
     # what: the row, then runs, seconds that pass, and the state or the fields that follow
     "two bad runs in a row enter, a good one between breaks the row": [
         *((row, "b", WATCHING, "b", GATED) for row in (loaded, always)),
@@ -134,20 +134,18 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
     "so does a day, for idle runs do not count": [
         (loaded, *TRIED, ENTRY + HOUR + DAY, "nnnn", DAY - HOUR - 1, TRIAL, 1, WATCHING)
     ],
-    "each relapse waits longer, and the last step is kept": [
-        (
-            loaded,
-            "b",
-            *(
-                step
-                for relapses, hours in enumerate((1, 4, 24, 24, 24))
-                for step in (
-                    *("b", {"relapses": relapses}, "n", hours * HOUR - 15 * MINUTE - 1, GATED),
-                    *(1, TRIAL),
-                )
-            ),
-        )
-    ],
+    "each relapse waits longer, and the last step is kept": (
+        loaded,
+        "b",
+        *(
+            step
+            for relapses, hours in enumerate((1, 4, 24, 24, 24))
+            for step in (
+                *("b", {"relapses": relapses}, "n", hours * HOUR - 15 * MINUTE - 1, GATED),
+                *(1, TRIAL),
+            )
+        ),
+    ),
     "a return within a week is a relapse, later everything is forgotten": [
         (loaded, *TRIED, "ggg", WATCHING, 7 * DAY - 75 * MINUTE, "bb", {"relapses": 1}),
         (loaded, *TRIED, "ggg", WATCHING, 7 * DAY - 45 * MINUTE + 1, None, "bb", {"relapses": 0}),
@@ -159,19 +157,17 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
         (loaded, "bnnnb", GATED),
         (loaded, "b", 7 * DAY + 1, "b", WATCHING),
     ],
-    "a fault is as old as its first entry over all trials; one that was gone for good is news": [
-        (
-            loaded,
-            *("bb", {"fault_at": stamp(ENTRY)}, "n", 2 * HOUR, TRIAL, "b", GATED, {"fault_at": stamp(ENTRY)}),
-            *(HOUR, "ggg", WATCHING, {"fault_at": ""}),
-            *("bb", {"fault_at": stamp(ENTRY + 15 * MINUTE + 2 * HOUR + 15 * MINUTE + HOUR + 75 * MINUTE)}),
-        )
-    ],
+    "a fault is as old as its first entry over all trials; one that was gone for good is news": (
+        loaded,
+        *("bb", {"fault_at": stamp(ENTRY)}, "n", 2 * HOUR, TRIAL, "b", GATED, {"fault_at": stamp(ENTRY)}),
+        *(HOUR, "ggg", WATCHING, {"fault_at": ""}),
+        *("bb", {"fault_at": stamp(ENTRY + 15 * MINUTE + 2 * HOUR + 15 * MINUTE + HOUR + 75 * MINUTE)}),
+    ),
 }
 
 
 @pytest.mark.parametrize("row", rows(STORIES))
-def test_a_row_enters_and_leaves_its_gate(row: tuple[Any, ...]) -> None:
+def test_a_row_enters_and_leaves_its_gate(row: Row) -> None:
     """By its runs and by time; a time of the clock is when it is due."""
     begin, *steps = row
     life = begin()

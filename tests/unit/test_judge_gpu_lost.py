@@ -75,14 +75,12 @@ TABLE: Table = {
         ((WHOLE, left(7, on_bus=8, silent=1)), *LOSS, "Its place on the PCI bus is silent (0000:16:00.0)"),
     ],
     "a lost GPU stays lost in later runs": [((WHOLE, *AGAIN), GONE)],
-    "a GPU that answers on the bus is hidden": [
-        (
-            (WHOLE, left(4, on_bus=8)),
-            HIDDEN,
-            UNKNOWN,
-            "the PCI bus has GPUs that NVML does not show: 0000:13:00.0",
-        )
-    ],
+    "a GPU that answers on the bus is hidden": (
+        (WHOLE, left(4, on_bus=8)),
+        HIDDEN,
+        UNKNOWN,
+        "the PCI bus has GPUs that NVML does not show: 0000:13:00.0",
+    ),
     "of four that are missing two answer on the bus": [
         ((WHOLE, left(4, on_bus=6)), f"{GONE} {HIDDEN}", "2 of GPU-", {"lost": 2})
     ],
@@ -126,25 +124,21 @@ TABLE: Table = {
     "a GPU that needs a reset is not lost, whatever the bus says": [
         ((WHOLE, RESET), "reset-required/fail", {"reset-required": BAD, "gpu-lost": UNSURE})
     ],
-    "GPUs on the bus that NVML does not show leave the node unjudged": [
-        (
-            left(2, on_bus=8),
-            HIDDEN,
-            UNKNOWN,
-            "0000:11:00.0, 0000:12:00.0, 0000:13:00.0, 0000:14:00.0 and 2 more",
-        )
-    ],
+    "GPUs on the bus that NVML does not show leave the node unjudged": (
+        left(2, on_bus=8),
+        HIDDEN,
+        UNKNOWN,
+        "0000:11:00.0, 0000:12:00.0, 0000:13:00.0, 0000:14:00.0 and 2 more",
+    ),
     "an error without an address may explain one of them": [(NAMELESS, GONE)],
     "faults of GPUs are good on a complete node": [
         (WHOLE, "", dict.fromkeys(("gpu-lost", "reset-required", "insufficient-power", "gpu-fault"), GOOD))
     ],
-    "and on no other": [
-        (
-            (WHOLE, made.with_gpu(SEVEN, 0, error=Problem(kind=ProblemKind.IRQ_ISSUE))),
-            f"{GONE} gpu-fault/fail",
-            {"gpu-fault": BAD, "insufficient-power": UNSURE},
-        )
-    ],
+    "and on no other": (
+        (WHOLE, made.with_gpu(SEVEN, 0, error=Problem(kind=ProblemKind.IRQ_ISSUE))),
+        f"{GONE} gpu-fault/fail",
+        {"gpu-fault": BAD, "insufficient-power": UNSURE},
+    ),
     "GPUs of another driver are not ours, run after run": [
         ((listed(2, drivers),) * runs, FOREIGN, Verdict.PASS, named, {"klass": "nvlink"})
         for runs in (1, 3)

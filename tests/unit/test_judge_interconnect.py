@@ -135,12 +135,10 @@ CLASSES: Table = {
     "13 of 18 links are below three quarters": [
         (made.without_links(made.h100(), 3, count=5), "LinksDegraded")
     ],
-    "the policy wants all links": [
-        (
-            judge(made.without_links(made.h100(), 3, count=1), thresholds=Thresholds(nvlink_sum_ratio=1.0)),
-            "LinksDegraded",
-        )
-    ],
+    "the policy wants all links": (
+        judge(made.without_links(made.h100(), 3, count=1), thresholds=Thresholds(nvlink_sum_ratio=1.0)),
+        "LinksDegraded",
+    ),
     "lost links of a pair are found through its history": [
         (made.without_links(made.titan(), 0, count=1), "NvlinkRing", 25),
         ((made.titan(), made.without_links(made.titan(), 0, count=1)), "LinksDegraded"),
@@ -250,13 +248,11 @@ def virtual(result: Result, mode: int | Unavailable) -> Result:
 
 
 MEMBERS: Table = {
-    "two halves of a tray": [
-        (
-            (RACK_1, RACK_1, of_fabric(RACK, 2), of_fabric(RACK, 2)),
-            "GPU 0, GPU 1 in c1a570f0",
-            "00aa.1; GPU 2, GPU 3 in c1a570f0",
-        )
-    ],
+    "two halves of a tray": (
+        (RACK_1, RACK_1, of_fabric(RACK, 2), of_fabric(RACK, 2)),
+        "GPU 0, GPU 1 in c1a570f0",
+        "00aa.1; GPU 2, GPU 3 in c1a570f0",
+    ),
     "one GPU left the default partition": [
         ((*[of_fabric(RACK, 32766)] * 3, of_fabric(RACK, 7)), "GPU 3 in c1a570f00000400080000000000000aa.7")
     ],

@@ -53,14 +53,12 @@ ONCE = "row-remap/warn"
 FAILED = "row-remap/fail"
 SECOND = "GPU 1 (0000:10:00.0): "
 TABLE: Table = {
-    "uncorrectable errors since the last run fail at once": [
-        (
-            after(with_errors(uncorrected=2), with_errors(uncorrected=3)),
-            "ecc/fail",
-            ": 1 uncorrectable memory error since the last run.",
-            {"uncorrected_growth": 1, "ecc": BAD},
-        )
-    ],
+    "uncorrectable errors since the last run fail at once": (
+        after(with_errors(uncorrected=2), with_errors(uncorrected=3)),
+        "ecc/fail",
+        ": 1 uncorrectable memory error since the last run.",
+        {"uncorrected_growth": 1, "ecc": BAD},
+    ),
     "an error that came seconds after the last run counts at once, and again until a run counts it": [
         (after(sound(), with_errors(1), seconds=3), "ecc/fail", {"ecc": BAD}),
         (
@@ -72,14 +70,12 @@ TABLE: Table = {
     "errors without an earlier reading may be old": [
         (FIRST_ERRORS, "ecc/warn", "some may be old", {"ecc": UNSURE})
     ],
-    "so may errors after a reboot": [
-        (
-            (FIRST_ERRORS, made.rebooted(FIRST_ERRORS)),
-            "ecc/warn",
-            "the node was rebooted since the last run",
-            {"ecc": UNSURE},
-        )
-    ],
+    "so may errors after a reboot": (
+        (FIRST_ERRORS, made.rebooted(FIRST_ERRORS)),
+        "ecc/warn",
+        "the node was rebooted since the last run",
+        {"ecc": UNSURE},
+    ),
     "old errors are information": [(after(with_errors(3), with_errors(3)), "ecc/info", {"ecc": GOOD})],
     "no errors on a first run": [(sound(), "", {"ecc": GOOD})],
     "a restart is no growth": [
@@ -216,14 +212,12 @@ LIVES: Table = {
         (over((20 * DAY, 3), (40 * DAY, 6)), WORN),
         (over((DAY, 2), (2 * DAY, 4)), ""),
     ],
-    "the message says how many pages came in how many days, and whose limit it is": [
-        (
-            over((DAY, 2), (3 * DAY, 7)),
-            GONE,
-            ": 7 pages retired for double bit errors within 3 days (the vendor's limit is 5",
-            {"pages_double_bit": 7},
-        )
-    ],
+    "the message says how many pages came in how many days, and whose limit it is": (
+        over((DAY, 2), (3 * DAY, 7)),
+        GONE,
+        ": 7 pages retired for double bit errors within 3 days (the vendor's limit is 5",
+        {"pages_double_bit": 7},
+    ),
     "errors of a board's life inform": [
         (hopper(aggregate_sram=1), "memory-worn/info", "1 uncorrectable error in SRAM"),
         (hopper(aggregate_sram=9), "memory-worn/info", "9 uncorrectable errors in SRAM"),

@@ -76,14 +76,12 @@ DGX1 = nccl.node(
 )
 NV = {(i, j): 24.0 * made.DGX1_NV[i][j] or 9.0 for i in range(8) for j in range(8)}
 TABLE: Table = {
-    "a healthy node passes with labels and a confirmed interconnect": [
-        (
-            nccl.h100(),
-            "",
-            {"verdict": PASS, "again": False, "agreement": Agreement.CONFIRMED},
-            {"busbw": {"all_reduce": 462, "all_gather": 355, "reduce_scatter": 355}},
-        )
-    ],
+    "a healthy node passes with labels and a confirmed interconnect": (
+        nccl.h100(),
+        "",
+        {"verdict": PASS, "again": False, "agreement": Agreement.CONFIRMED},
+        {"busbw": {"all_reduce": 462, "all_gather": 355, "reduce_scatter": 355}},
+    ),
     "256 MiB replaces 1 GiB, uses its own expectation, and the finding names the size": [
         (
             cut(nccl.h100(), below=GIB),
@@ -98,51 +96,39 @@ TABLE: Table = {
             {"bytes": 256 * MIB},
         ),
     ],
-    "256 MiB is not compared with 1 GiB of peers": [
-        (
-            judge_nccl(cut(nccl.h100(), below=GIB), peers=lambda _: (600, 610, 620)),
-            "nccl-incomplete/warn nccl-incomplete/info",
-        )
-    ],
-    "256 MiB without an expectation is not graded, for link rates give a floor at 1 GiB only": [
-        (
-            cut(nccl.h100(300, count=7), below=GIB),
-            "nccl-incomplete/warn nccl-incomplete/info not-gradable/info",
-            {"busbw-low": UNSURE},
-        )
-    ],
-    "8 GiB is graded but gets no label, which would overstate": [
-        (
-            nccl.with_cells(nccl.h100(), ArmName.DEFAULT, LARGE),
-            f"nccl-incomplete/warn {LOW}",
-            {"busbw": {}, "bytes": 8 * GIB},
-        )
-    ],
-    "less than 256 MiB gets no label": [
-        (
-            cut(nccl.h100(), below=256 * MIB),
-            "nccl-incomplete/warn nccl-incomplete/info",
-            {"busbw": {}, "verdict": UNKNOWN, "readable": False},
-            "no label",
-        )
-    ],
-    "a virtual machine hides link rates: not graded, and not called fast enough": [
-        (
-            made.with_links(nccl.h100(count=4), 0, mbps=Unavailable("NotSupported")),
-            "not-gradable/info",
-            {"verdict": PASS, "busbw-low": UNSURE, "agreement": Agreement.UNSURE},
-            "not graded",
-        )
-    ],
-    "fewer GPUs are graded, and the health probe's history knows the missing one": [
-        (
-            judge_nccl(SEVEN, history=judge_health(made.h100()).history),
-            "fewer-gpus/warn",
-            {"ranks": 7, "expected": 8, "agreement": Agreement.CONFIRMED},
-            "7 of 8 GPUs",
-            made.uuid(7)[:12],
-        )
-    ],
+    "256 MiB is not compared with 1 GiB of peers": (
+        judge_nccl(cut(nccl.h100(), below=GIB), peers=lambda _: (600, 610, 620)),
+        "nccl-incomplete/warn nccl-incomplete/info",
+    ),
+    "256 MiB without an expectation is not graded, for link rates give a floor at 1 GiB only": (
+        cut(nccl.h100(300, count=7), below=GIB),
+        "nccl-incomplete/warn nccl-incomplete/info not-gradable/info",
+        {"busbw-low": UNSURE},
+    ),
+    "8 GiB is graded but gets no label, which would overstate": (
+        nccl.with_cells(nccl.h100(), ArmName.DEFAULT, LARGE),
+        f"nccl-incomplete/warn {LOW}",
+        {"busbw": {}, "bytes": 8 * GIB},
+    ),
+    "less than 256 MiB gets no label": (
+        cut(nccl.h100(), below=256 * MIB),
+        "nccl-incomplete/warn nccl-incomplete/info",
+        {"busbw": {}, "verdict": UNKNOWN, "readable": False},
+        "no label",
+    ),
+    "a virtual machine hides link rates: not graded, and not called fast enough": (
+        made.with_links(nccl.h100(count=4), 0, mbps=Unavailable("NotSupported")),
+        "not-gradable/info",
+        {"verdict": PASS, "busbw-low": UNSURE, "agreement": Agreement.UNSURE},
+        "not graded",
+    ),
+    "fewer GPUs are graded, and the health probe's history knows the missing one": (
+        judge_nccl(SEVEN, history=judge_health(made.h100()).history),
+        "fewer-gpus/warn",
+        {"ranks": 7, "expected": 8, "agreement": Agreement.CONFIRMED},
+        "7 of 8 GPUs",
+        made.uuid(7)[:12],
+    ),
     "a visible GPU that the device plugin withheld is named in full": [
         (WITHHELD, "fewer-gpus/warn", "GPU 7 (0000:16:00.0)")
     ],
@@ -150,14 +136,12 @@ TABLE: Table = {
         (judge_nccl(nccl.h100(), node=NodeFacts(gpu_capacity=16, sharing=sharing)), expected)
         for sharing, expected in ((Sharing.EXCLUSIVE, "fewer-gpus/warn"), (Sharing.SHARED, ""))
     ],
-    "expectations are for one node": [
-        (
-            nccl.changed(nccl.h100(20), nodes=2),
-            "not-gradable/info",
-            {"summary": "not-gradable: 2 nodes", "verdict": UNKNOWN, "readable": False},
-            {"busbw": {}, "answers": {}},
-        )
-    ],
+    "expectations are for one node": (
+        nccl.changed(nccl.h100(20), nodes=2),
+        "not-gradable/info",
+        {"summary": "not-gradable: 2 nodes", "verdict": UNKNOWN, "readable": False},
+        {"busbw": {}, "answers": {}},
+    ),
     "a skipped run decides nothing and keeps the previous record": [
         (
             judge_nccl(skipping(why, "pid 4711 works on GPU 3"), previous=PREVIOUS),
@@ -172,21 +156,17 @@ TABLE: Table = {
             ("no-engine", "NoEngine"),
         )
     ],
-    "an image without NCCL names one that has it": [
-        (
-            skipping("no-engine", "No module named 'nccl'"),
-            "",
-            "cannot load nccl4py (No module named 'nccl')",
-            "images.nccl",
-        )
-    ],
-    "a result without an NCCL run is unknown, and keeps the record too": [
-        (
-            judge_nccl(replace(made.h100(), problem=Problem(kind="driver-not-loaded")), previous="old"),
-            "",
-            {"verdict": UNKNOWN, "reason": "DriverNotLoaded", "record": "old"},
-        )
-    ],
+    "an image without NCCL names one that has it": (
+        skipping("no-engine", "No module named 'nccl'"),
+        "",
+        "cannot load nccl4py (No module named 'nccl')",
+        "images.nccl",
+    ),
+    "a result without an NCCL run is unknown, and keeps the record too": (
+        judge_nccl(replace(made.h100(), problem=Problem(kind="driver-not-loaded")), previous="old"),
+        "",
+        {"verdict": UNKNOWN, "reason": "DriverNotLoaded", "record": "old"},
+    ),
     "0.85 of the median of at least two other nodes": [
         (among(430, *others), expected, {"busbw-low": GOOD})
         for others, expected in (
@@ -234,26 +214,22 @@ TABLE: Table = {
         (nccl.with_pairs(bridged(25), 20.0), f"{WARNS} {PAIR}", CONTRADICTED),
         (bridged(25), "", NEITHER),
     ],
-    "one bad link is named by its two GPUs": [
-        (
-            within(390.0, {(2, 5): 200.0, (5, 2): 210.0}),
-            PAIR,
-            "GPU 2 (0000:11:00.0) and GPU 5 (0000:14:00.0): ",
-            "200 GB/s",
-            "390 GB/s",
-        )
-    ],
+    "one bad link is named by its two GPUs": (
+        within(390.0, {(2, 5): 200.0, (5, 2): 210.0}),
+        PAIR,
+        "GPU 2 (0000:11:00.0) and GPU 5 (0000:14:00.0): ",
+        "200 GB/s",
+        "390 GB/s",
+    ),
     "a single pair is compared with what its links carry: 2 x 25 GB/s": [
         (nccl.with_pairs(nccl.titan(), 20.0), PAIR),
         (nccl.with_pairs(nccl.titan(), 26.0), ""),
     ],
-    "the board is the cause, not seven links": [
-        (
-            within(390.0, {pair: 190.0 for i in range(8) for pair in ((3, i), (i, 3))}),
-            PAIR,
-            "GPU 3 (0000:12:00.0) is in every slow pair",
-        )
-    ],
+    "the board is the cause, not seven links": (
+        within(390.0, {pair: 190.0 for i in range(8) for pair in ((3, i), (i, 3))}),
+        PAIR,
+        "GPU 3 (0000:12:00.0) is in every slow pair",
+    ),
     "pairs may differ by a few percent": [(within(390.0), ""), (within(390.0, {(0, 1): 382.0}), "")],
     "in a DGX-1, NV1 reaches half of NV2": [
         (nccl.with_pairs(DGX1, 0.0, slow=NV), ""),

@@ -145,13 +145,11 @@ TABLE: Table = {
         )
         for phase in AFTER_START
     ],
-    "the pair matrix comes after the sizes that labels use": [
-        (
-            nccl.swapped(nccl.h100(), DEFAULT, outcome="hung", phase=Phase.PAIRS),
-            "nccl-hang/fail",
-            {"all_reduce": 462},
-        )
-    ],
+    "the pair matrix comes after the sizes that labels use": (
+        nccl.swapped(nccl.h100(), DEFAULT, outcome="hung", phase=Phase.PAIRS),
+        "nccl-hang/fail",
+        {"all_reduce": 462},
+    ),
     "the gate needs two runs, so the second hang asks for no third": [
         (judge_nccl(HUNG, previous=judge_nccl(HUNG).record), "p2p-broken/fail", {"again": False})
     ],
@@ -168,21 +166,17 @@ TABLE: Table = {
         }.items()
         for phase in phases
     ],
-    "wrong data in every arm fails at once and gets no label": [
-        (
-            wrong(nccl.titan(), DEFAULT, P2P_OFF),
-            "nccl-wrong-data/fail",
-            {"verdict": FAIL, "busbw": {}, "p2p_off": None, "agreement": Agreement.UNSURE, "again": False},
-            {"nccl-wrong-data": BAD, "p2p-broken": UNSURE},
-        )
-    ],
-    "unchecked data is neither good nor bad": [
-        (
-            unchecked(nccl.titan(), DEFAULT),
-            "",
-            {"nccl-wrong-data": UNSURE, "p2p-broken": UNSURE, "verdict": PASS},
-        )
-    ],
+    "wrong data in every arm fails at once and gets no label": (
+        wrong(nccl.titan(), DEFAULT, P2P_OFF),
+        "nccl-wrong-data/fail",
+        {"verdict": FAIL, "busbw": {}, "p2p_off": None, "agreement": Agreement.UNSURE, "again": False},
+        {"nccl-wrong-data": BAD, "p2p-broken": UNSURE},
+    ),
+    "unchecked data is neither good nor bad": (
+        unchecked(nccl.titan(), DEFAULT),
+        "",
+        {"nccl-wrong-data": UNSURE, "p2p-broken": UNSURE, "verdict": PASS},
+    ),
     "a failed tool decides nothing: image, driver and limits are as likely": [
         (
             all_ended(nccl.titan(), outcome, DEFAULT, P2P_OFF),
@@ -206,14 +200,12 @@ TABLE: Table = {
         )
         for outcome in ("crashed", "partial", "garbage", "out-of-memory")
     ],
-    "a failed comparison leaves the node judged": [
-        (
-            ended(nccl.h100(), P2P_OFF, "crashed", message="SIGSEGV"),
-            "nccl-failed/warn",
-            "SIGSEGV",
-            {"p2p_off": None, "busbw-low": GOOD},
-        )
-    ],
+    "a failed comparison leaves the node judged": (
+        ended(nccl.h100(), P2P_OFF, "crashed", message="SIGSEGV"),
+        "nccl-failed/warn",
+        "SIGSEGV",
+        {"p2p_off": None, "busbw-low": GOOD},
+    ),
     "a terminated run is graded by its measurements, and the arm that was cut is named": [
         (CUT, "nccl-failed/warn nccl-incomplete/info", {"all_reduce": 462}, {"nccl-hang": UNSURE})
     ],
@@ -242,15 +234,13 @@ TABLE: Table = {
     "an error in init with NVLS, and with P2P disabled": [
         (ended(NVLS_TOO, DEFAULT, "failed", phase=Phase.INIT), "nccl-failed/warn", {"verdict": UNKNOWN})
     ],
-    "a slow start of a comparison keeps the measurement, and clears no hang": [
-        (
-            slow(nccl.h100(), P2P_OFF, starts=2),
-            "nccl-start-slow/warn",
-            "P2P disabled",
-            {"all_reduce": 462},
-            MEASURED,
-        )
-    ],
+    "a slow start of a comparison keeps the measurement, and clears no hang": (
+        slow(nccl.h100(), P2P_OFF, starts=2),
+        "nccl-start-slow/warn",
+        "P2P disabled",
+        {"all_reduce": 462},
+        MEASURED,
+    ),
     "52 s of kernel loading from a cold image have been reported": [
         (started(15, 3), "", {"verdict": PASS}),
         (started(52, 3), "slow-init/info", {"verdict": PASS}),
@@ -267,41 +257,33 @@ TABLE: Table = {
         (ended(nccl.phb(), DEFAULT, "hung", transport=SHM), "nccl-hang/fail", {"p2p-broken": UNSURE}, "hung"),
         (all_ended(nccl.h100(), "hung"), "nccl-hang/fail", {"p2p-broken": UNSURE}, "hung"),
     ],
-    "NCCL did not use NVLS": [
-        (
-            ended(nccl.h100(), DEFAULT, "failed", phase=Phase.LOAD, nvls=False),
-            "nccl-failed/warn",
-            {"p2p-broken": None},
-            "failed",
-        )
-    ],
-    "a hang after the start with NVLS": [
-        (
-            ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE),
-            "nccl-hang/fail",
-            {"p2p-broken": GOOD},
-            "NVLS disabled",
-        )
-    ],
-    "wrong data only with P2P": [
-        (
-            wrong(nccl.titan(), DEFAULT),
-            "nccl-wrong-data/fail p2p-broken/fail",
-            {"p2p-broken": BAD},
-            "P2P disabled",
-        )
-    ],
+    "NCCL did not use NVLS": (
+        ended(nccl.h100(), DEFAULT, "failed", phase=Phase.LOAD, nvls=False),
+        "nccl-failed/warn",
+        {"p2p-broken": None},
+        "failed",
+    ),
+    "a hang after the start with NVLS": (
+        ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE),
+        "nccl-hang/fail",
+        {"p2p-broken": GOOD},
+        "NVLS disabled",
+    ),
+    "wrong data only with P2P": (
+        wrong(nccl.titan(), DEFAULT),
+        "nccl-wrong-data/fail p2p-broken/fail",
+        {"p2p-broken": BAD},
+        "P2P disabled",
+    ),
     "wrong data only with NVLS": [
         (wrong(nccl.h100(), DEFAULT), "nccl-wrong-data/fail", {"p2p-broken": GOOD}, "NVLS disabled")
     ],
-    "wrong data with P2P, unchecked without": [
-        (
-            unchecked(wrong(nccl.titan(), DEFAULT), P2P_OFF),
-            "nccl-wrong-data/fail",
-            {"p2p-broken": UNSURE},
-            "wrong",
-        )
-    ],
+    "wrong data with P2P, unchecked without": (
+        unchecked(wrong(nccl.titan(), DEFAULT), P2P_OFF),
+        "nccl-wrong-data/fail",
+        {"p2p-broken": UNSURE},
+        "wrong",
+    ),
     "a ring where NVLS is possible warns with what NCCL said, and confirms NVLink": [
         (ring(multicast=False), *UNUSED, "NVLS multicast support is not available"),  # NCCL issue 892
         (ring(gbps=367), *UNUSED, "did not log multicast support, and made no NVLS channels"),

@@ -57,34 +57,28 @@ MIG = made.with_gpu(made.with_pair(made.h100(), 1, 2, read=5), 0, mig=1, fabric=
 MIG_ERRORS = made.with_gpu(made.later(with_errors(recovery_failed=3)), 0, mig=1)
 SHORT_H800 = made.with_gpu(made.without_links(made.h100(), 3, count=9), 3, name="NVIDIA H800")
 TABLE: Table = {
-    "refused P2P names pair, links, status and next step": [
-        (
-            made.with_pair(made.titan(), 0, 1, read=5, nvlink=4),
-            "p2p-refused/fail",
-            "GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0): ",
-            "2 NVLinks up",
-            "READ (NS: not supported), NVLINK (DR: disabled by a registry key)",
-            {"refused": "READ (NS: not supported); NVLINK (DR: disabled by a registry key)"},
-            f"Next: {CATALOGUE['p2p-refused'].next_step}",
-        )
-    ],
-    "28 refused pairs of one cause are one finding, the worst pair first": [
-        (
-            all_refused(),
-            "p2p-refused/fail",
-            "GPU 2 (0000:11:00.0) - GPU 3 (0000:12:00.0) and 27 more: ",
-            {"pairs": 28},
-        )
-    ],
-    "a fabric that is not ready is named before the pairs that refuse": [
-        (
-            FABRIC,
-            "p2p-refused/fail",
-            "GPU 7 (0000:16:00.0) and 1 more: ",
-            "still in progress",
-            {"fabric_state": 2},
-        )
-    ],
+    "refused P2P names pair, links, status and next step": (
+        made.with_pair(made.titan(), 0, 1, read=5, nvlink=4),
+        "p2p-refused/fail",
+        "GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0): ",
+        "2 NVLinks up",
+        "READ (NS: not supported), NVLINK (DR: disabled by a registry key)",
+        {"refused": "READ (NS: not supported); NVLINK (DR: disabled by a registry key)"},
+        f"Next: {CATALOGUE['p2p-refused'].next_step}",
+    ),
+    "28 refused pairs of one cause are one finding, the worst pair first": (
+        all_refused(),
+        "p2p-refused/fail",
+        "GPU 2 (0000:11:00.0) - GPU 3 (0000:12:00.0) and 27 more: ",
+        {"pairs": 28},
+    ),
+    "a fabric that is not ready is named before the pairs that refuse": (
+        FABRIC,
+        "p2p-refused/fail",
+        "GPU 7 (0000:16:00.0) and 1 more: ",
+        "still in progress",
+        {"fabric_state": 2},
+    ),
     "behind switches siblings tell which links are missing": [
         (fewer(0, 0, 0, 1), "nvlink-degraded/warn"),
         (
@@ -123,13 +117,11 @@ TABLE: Table = {
     "a new failed recovery fails": [
         (grew(recovery_failed=(0, 1)), "nvlink-degraded/fail", "GPU 2 (0000:11:00.0): ")
     ],
-    "a failed recovery without a past warns": [
-        (
-            with_errors(recovery_failed=2),
-            "nvlink-degraded/warn",
-            "2 NVLink recoveries failed since the driver was loaded",
-        )
-    ],
+    "a failed recovery without a past warns": (
+        with_errors(recovery_failed=2),
+        "nvlink-degraded/warn",
+        "2 NVLink recoveries failed since the driver was loaded",
+    ),
     "old errors and corrected bits are what links live with": [
         (grew(**counts), "")
         for counts in ({"replay": (5, 5)}, {"recovery_failed": (1, 1)}, {"symbol": (9, 9000)})
@@ -277,14 +269,12 @@ AT_FIRST_SIGHT: Table = {
     "links that were up before are degraded": [
         ((made.h100(2), down(2, H100, 18)), "nvlink-degraded/fail", None, "LinksDegraded")
     ],
-    "links whose state is unreadable are not called down": [
-        (
-            made.every_gpu(down(2, H100, 0), links=UNREADABLE),
-            "nvlink-unresolved/warn",
-            None,
-            "LinksUnresolved",
-        )
-    ],
+    "links whose state is unreadable are not called down": (
+        made.every_gpu(down(2, H100, 0), links=UNREADABLE),
+        "nvlink-unresolved/warn",
+        None,
+        "LinksUnresolved",
+    ),
 }
 
 

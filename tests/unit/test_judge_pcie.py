@@ -91,21 +91,17 @@ LINKS: Table = {
         (node(link(width=8, max_width=8, **IDLE), link(**IDLE)), ""),
         (node(link(width=4, max_width=4), link()), ""),
     ],
-    "an older slot is only mentioned": [
-        (
-            node(link(3, max_generation=3)),
-            "pcie-narrow/info",
-            "The card supports generation 4, its slot only 3.",
-        )
-    ],
-    "a single idle GPU has no sibling that shows how the board was built": [
-        (
-            ONE_IDLE,
-            "pcie-narrow/warn",
-            "x8 of x16 that card and slot support",
-            {"pcie-narrow": Answer.NO_LOAD},
-        )
-    ],
+    "an older slot is only mentioned": (
+        node(link(3, max_generation=3)),
+        "pcie-narrow/info",
+        "The card supports generation 4, its slot only 3.",
+    ),
+    "a single idle GPU has no sibling that shows how the board was built": (
+        ONE_IDLE,
+        "pcie-narrow/warn",
+        "x8 of x16 that card and slot support",
+        {"pcie-narrow": Answer.NO_LOAD},
+    ),
     "GB10 is part of the processor and reports 1 x1 (Syllo/nvtop pull request 499)": [
         (made.with_gpu(node(link()), 0, **NO_MEMORY), "")
     ],
@@ -242,14 +238,12 @@ PORTS: Table = {
             for name in ("symbol_errors", "receive_errors")
         ),
     ],
-    "the kernel counts lost links since its driver was loaded": [
-        (
-            (rdma(DOWN, link_downed=2),),
-            "nic-down/warn",
-            "it lost its link 2 times since its driver was loaded",
-            {"link_downed": 2},
-        )
-    ],
+    "the kernel counts lost links since its driver was loaded": (
+        (rdma(DOWN, link_downed=2),),
+        "nic-down/warn",
+        "it lost its link 2 times since its driver was loaded",
+        {"link_downed": 2},
+    ),
     "the only port of its kind that is down warns once": [
         ((SPARE,), "nic-down/warn"),
         ((SPARE, SPARE), "nic-down/info", "no run ever saw it up: a spare, or without a cable"),

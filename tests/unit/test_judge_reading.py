@@ -117,15 +117,13 @@ TABLE: Table = {
     "no GPU and no error mean that the runtime hides them": [
         (Result(probe="health"), HIDDEN, UNKNOWN, "runtimeClassName")
     ],
-    "fewer GPUs than the capacity are hidden": [
-        (
-            judge(made.titan(), node=facts(3)),
-            HIDDEN,
-            UNKNOWN,
-            "nvidia.com/gpu=3, the probe was shown 2",
-            {"gpus_seen": 2, "gpus_known": 0, "gpu_capacity": 3},
-        )
-    ],
+    "fewer GPUs than the capacity are hidden": (
+        judge(made.titan(), node=facts(3)),
+        HIDDEN,
+        UNKNOWN,
+        "nvidia.com/gpu=3, the probe was shown 2",
+        {"gpus_seen": 2, "gpus_known": 0, "gpu_capacity": 3},
+    ),
     "a capacity that is met, unknown, or shared proves nothing": [
         (judge(made.titan(), node=node), "", Verdict.PASS)
         for node in (facts(2), facts(1), facts(20, Sharing.SHARED), facts(None), None)

@@ -67,26 +67,28 @@ TABLE: Table = {
     "an output of a supply, or a label, is a rail": [
         (node(volts(10_500, chip=chip, label=label)), FAIL)
         for chip, label in {
-
-                "corsairpsu": "v_out +12v",
-                "acbel_fsg032": "vout1",
-                "ibm_cffps1": "vout1",
-                "bpa-rs600": "vout1"
-            ,
-            "pfe1100": "", "asus_wmi_sensors": "+12V", "hp": "12V", "asusec": "+12V1",
+            "corsairpsu": "v_out +12v",
+            "acbel_fsg032": "vout1",
+            "ibm_cffps1": "vout1",
+            "bpa-rs600": "vout1",
+            "pfe1100": "",
+            "asus_wmi_sensors": "+12V",
+            "hp": "12V",
+            "asusec": "+12V1",
         }.items()
     ],
     "a bare number of a mainboard chip, an input and standby are no rail": [
         (node(volts(10_500, chip=chip, label=label)), "")
         for chip, labels in {
-
-                "corsairpsu": ["v_in"],
-                "acbel_fsg032": ["vin"],
-                "nct6775": [""],
-                "nct6798": ["in1"],
-                "it8686": [""]
-            ,
-            "adm1275": ["vout1"], "ina226": [""], "dell": ["12V PG"], "asus": ["3.12V", "112V", "12VSB"],
+            "corsairpsu": ["v_in"],
+            "acbel_fsg032": ["vin"],
+            "nct6775": [""],
+            "nct6798": ["in1"],
+            "it8686": [""],
+            "adm1275": ["vout1"],
+            "ina226": [""],
+            "dell": ["12V PG"],
+            "asus": ["3.12V", "112V", "12VSB"],
         }.items()
         for label in labels
     ],
@@ -100,22 +102,18 @@ TABLE: Table = {
         (node(), "", {"rail": Answer.UNSURE}),
         (replace(node(volts(12_050)), omitted=["sensors"]), "", {"rail": Answer.UNSURE}),
     ],
-    "a rail names its sensor and its limits": [
-        (
-            node(volts(10_900)),
-            FAIL,
-            "corsairpsu in1 (v_out +12v): 10.90 V; should be 11.04 to 12.60 V.",
-            {"volts": 10.9, "low_volts": 11.04, "high_volts": 12.6},
-        )
-    ],
-    "an alarm of a supply is a fault": [
-        (
-            node(alarm("acbel_fsg032", "in1", label="vin"), volts(12_100)),
-            "psu-fault/fail",
-            "acbel_fsg032 in1 (vin): The power supply raises an alarm; it reads 0.00 V.",
-            {"psu-fault": Answer.BAD},
-        )
-    ],
+    "a rail names its sensor and its limits": (
+        node(volts(10_900)),
+        FAIL,
+        "corsairpsu in1 (v_out +12v): 10.90 V; should be 11.04 to 12.60 V.",
+        {"volts": 10.9, "low_volts": 11.04, "high_volts": 12.6},
+    ),
+    "an alarm of a supply is a fault": (
+        node(alarm("acbel_fsg032", "in1", label="vin"), volts(12_100)),
+        "psu-fault/fail",
+        "acbel_fsg032 in1 (vin): The power supply raises an alarm; it reads 0.00 V.",
+        {"psu-fault": Answer.BAD},
+    ),
     "output, current, heat and its own fan: the supply is what complains": [
         (node(alarm("ibm_cffps1", name)), "psu-fault/fail")
         for name in ("in2", "curr1", "power1", "temp1", "fan1")

@@ -161,14 +161,12 @@ TABLE: Table = {
         (interval(hw_thermal=1), "hot/fail hw-thermal-slowdown/warn"),
         (interval(sw_thermal=4), "hot/warn"),
     ],
-    "hot memory at rest warns and names the policy's number": [
-        (
-            AT_REST,
-            "memory-hot/warn",
-            ": Memory: 115 °C; the driver gives no limit, the policy's memoryHotFail is 105",
-            {"memory_celsius": 115},
-        )
-    ],
+    "hot memory at rest warns and names the policy's number": (
+        AT_REST,
+        "memory-hot/warn",
+        ": Memory: 115 °C; the driver gives no limit, the policy's memoryHotFail is 105",
+        {"memory_celsius": 115},
+    ),
     "three of four runs of 84 °C under load are information": [
         (tuple(RUNS[:3]), ""),
         (tuple(RUNS), "hot-for-long/info", Verdict.PASS),

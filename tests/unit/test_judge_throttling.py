@@ -30,9 +30,14 @@ from support.judge_results import (
 )
 
 QUICK = Thresholds(
-    interval_floor=2, busy_floor=1, sw_thermal_warn_seconds=0.1, sw_thermal_fail_seconds=1,
-    hw_thermal_warn_seconds=0.01, hw_thermal_fail_seconds=0.05,
-    power_brake_warn_seconds=0.01, power_brake_fail_seconds=0.3,
+    interval_floor=2,
+    busy_floor=1,
+    sw_thermal_warn_seconds=0.1,
+    sw_thermal_fail_seconds=1,
+    hw_thermal_warn_seconds=0.01,
+    hw_thermal_fail_seconds=0.05,
+    power_brake_warn_seconds=0.01,
+    power_brake_fail_seconds=0.3,
 )
 SW, HW, BRAKE = "sw-thermal-slowdown", "hw-thermal-slowdown", "power-brake"
 
@@ -119,16 +124,14 @@ TABLE: Table = {
         (throttled(6, power_brake=0.5, thresholds=QUICK), f"{BRAKE}/fail"),
         (throttled(6, sw_thermal=0.5, thresholds=QUICK), f"{SW}/warn"),
     ],
-    "the finding names duration, share and source": [
-        (
-            (node(), later(node(), 900, gpu=1, sw_thermal=150, low_utilization=600)),
-            f"{SW}/fail",
-            "GPU 1 (0000:10:00.0): ",
-            "for 150 s of 900 s since the last run, 300 s of them busy (50%)",
-            {"evidence": "counter", "share": 0.5, "seconds": 150.0},
-            {"elapsed_seconds": 900.0, "busy_seconds": 300.0},
-        )
-    ],
+    "the finding names duration, share and source": (
+        (node(), later(node(), 900, gpu=1, sw_thermal=150, low_utilization=600)),
+        f"{SW}/fail",
+        "GPU 1 (0000:10:00.0): ",
+        "for 150 s of 900 s since the last run, 300 s of them busy (50%)",
+        {"evidence": "counter", "share": 0.5, "seconds": 150.0},
+        {"elapsed_seconds": 900.0, "busy_seconds": 300.0},
+    ),
     "counters that restarted, another boot and missed runs leave it to the window": [
         (grown(sw_thermal=800), f"{SW}/fail"),
         ((node(), changed("host", boot_id="another")), ""),
@@ -151,13 +154,11 @@ TABLE: Table = {
         (throttled(power_brake=946), "", {BRAKE: Answer.GOOD}),
         (throttled(power_brake=946, thresholds=Thresholds(plausible_growth=2)), f"{BRAKE}/fail"),
     ],
-    "older drivers have thermal violations alone": [
-        (
-            (every(node(), counters=VIOLATIONS), later(ONE_COUNTER, 900, thermal_violation=200)),
-            f"{SW}/fail",
-            {"evidence": "counter"},
-        )
-    ],
+    "older drivers have thermal violations alone": (
+        (every(node(), counters=VIOLATIONS), later(ONE_COUNTER, 900, thermal_violation=200)),
+        f"{SW}/fail",
+        {"evidence": "counter"},
+    ),
     "the bit says which heat one counter means; both in as many samples are the severer": [
         (of_one_counter({0x40: 12}), f"{HW}/fail"),
         (of_one_counter({0x40: 12, 0x20: 12}), f"{HW}/fail"),

@@ -59,17 +59,15 @@ TABLE: Table = {
     "a recorded mesh is counted pair by pair": [
         (made.dgx1(), {"pair": made.DGX1_NV, "sums": (6,) * 8, "switched": False, "rates": (25_781,) * 8}, [])
     ],
-    "behind switches a pair has the smaller number of switch links, and its sum is its own": [
-        (
-            SHORT,
-            {
-                "switched": True,
-                "sums": (18, 18, 15, 18),
-                "pair": ((0, 18, 15, 18), (18, 0, 15, 18), (15, 15, 0, 15), (18, 18, 15, 0)),
-            },
-            [],
-        )
-    ],
+    "behind switches a pair has the smaller number of switch links, and its sum is its own": (
+        SHORT,
+        {
+            "switched": True,
+            "sums": (18, 18, 15, 18),
+            "pair": ((0, 18, 15, 18), (18, 0, 15, 18), (15, 15, 0, 15), (18, 18, 15, 0)),
+        },
+        [],
+    ),
     "field 147 tells of a switch where the driver hides the far end": [
         (NAMELESS, {"pair": BOTH}, []),
         (made.every_gpu(NAMELESS, switch_links=0), {"sums": (0,) * 4}, {REMOTE}),
@@ -123,13 +121,11 @@ TABLE: Table = {
     "what a healthy GPU reports stands where the other end is lost": [
         (made.with_gpu(made.titan(), 1, error=LOST, links=[]), NV2, [])
     ],
-    "links to a CPU (POWER9) neither count nor raise a doubt": [
-        (
-            made.with_links(made.titan(), 0, remote="0004:04:00.0", remote_type=1),
-            {"sums": (0, 0), "rates": (None, 25_781)},
-            [],
-        )
-    ],
+    "links to a CPU (POWER9) neither count nor raise a doubt": (
+        made.with_links(made.titan(), 0, remote="0004:04:00.0", remote_type=1),
+        {"sums": (0, 0), "rates": (None, 25_781)},
+        [],
+    ),
     "a GPU that counts switch links while none is active contradicts itself": [
         (made.with_links(made.h100(4), 1, state=0), {}, [(1, Doubt.SILENT)])
     ],
