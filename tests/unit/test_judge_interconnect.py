@@ -145,6 +145,9 @@ CLASSES: Table = {
         ((made.titan(), GONE), "LinksDegraded"),
     ],
     "a replaced GPU has no history, but its neighbour has": [((made.titan(), REPLACED), "LinksDegraded")],
+    "one GPU without a link rate leaves the class without a number": [
+        (made.with_links(made.titan(), 1, mbps=35_000), "NvlinkRing")
+    ],
     "a rate that is not readable or like none that is sold is not invented": [
         (both(made.titan(), mbps=mbps), *RATELESS) for mbps in (0, 35_000)
     ],

@@ -114,6 +114,8 @@ EARLY = replace(without(nccl.titan(), P2P_OFF), problem=Problem(kind="deadline")
 NVLS_TOO = ended(nccl.h100(), P2P_OFF, "failed", phase=Phase.INIT)
 START_SLOW = ("nccl-start-slow/warn", {"verdict": UNKNOWN, "reason": "NcclStartSlow"})
 BROKEN_NVLS = nccl.swapped(nccl.h100(), DEFAULT, outcome="failed", phase="init", cells=[], nvls=True)
+SLOW = nccl.h100(200)
+ALL_WRONG = [replace(cell, wrong=3) for cell in nccl.arm_of(SLOW, DEFAULT).cells]
 A100, B200, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA B200", "NVIDIA H100 80GB HBM3"
 UNUSED = ("nvls-unused/warn", {"agreement": Agreement.CONFIRMED})
 CHOSEN = ("nvls-unused/info", {"verdict": PASS})
@@ -172,6 +174,10 @@ TABLE: Table = {
         {"verdict": FAIL, "busbw": {}, "p2p_off": None, "agreement": Agreement.UNSURE, "again": False},
         {"nccl-wrong-data": BAD, "p2p-broken": UNSURE},
     ),
+    "how fast wrong data was says nothing": [
+        (nccl.with_cells(SLOW, DEFAULT, *ALL_WRONG), "nccl-wrong-data/fail"),
+        (SLOW, "busbw-low/warn"),
+    ],
     "unchecked data is neither good nor bad": (
         unchecked(nccl.titan(), DEFAULT),
         "",

@@ -233,6 +233,7 @@ TABLE: Table = {
         (nccl.h100(340), LOW),
         (by_own(nccl.h100(340), busbw=350, source="ours"), ""),
     ],
+    "a cell at exactly its floor is fast enough": [(by_own(nccl.h100(), busbw=462, floor=462), "")],
     "an expectation for 64 MiB is checked at 64 MiB": [
         (by_own(nccl.h100(), bytes=64 * MIB, busbw=350, floor=300.0), LOW, {"bytes": 64 * MIB}),
         (by_own(nccl.h100(600), bytes=64 * MIB, busbw=350, floor=300.0), ""),

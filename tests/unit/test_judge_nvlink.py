@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Fabric, LinkErrors, LinkGroup, Result, Unavailable
-from nodegauge_judge import CATALOGUE, Verdict
+from nodegauge_judge import CATALOGUE, Thresholds, Verdict
 from support.judge_results import Row, Table, check, judge, judge_all, rows
 
 
@@ -88,6 +88,10 @@ TABLE: Table = {
             {"links": 13, "expected": 18, "against": "siblings", "limit": 0.75},
         ),
     ],
+    "exactly the tolerated share of NVLinks warns": (
+        judge(fewer(0, 0, 0, 9), thresholds=Thresholds(nvlink_sum_ratio=0.5)),
+        "nvlink-degraded/warn",
+    ),
     "siblings that are degraded alike are seen against the past": [
         ((made.h100(), fewer(*[2] * 8)), "nvlink-degraded/warn", " and 7 more: ", {"against": "history"})
     ],
