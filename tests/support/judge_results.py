@@ -31,6 +31,7 @@ from nodegauge_contract import (
 )
 from nodegauge_judge import Finding, History, Judgement, Verdict, judge_health
 
+every = made.every_gpu
 SAMPLES = 12
 """Samples of a window: 3 seconds at 4 Hz."""
 ALL_BITS = 0x1FF
@@ -132,13 +133,6 @@ def later(
     now = result.host.boottime_ms
     assert isinstance(now, int)
     return replace(result, host=replace(result.host, boottime_ms=now + round(seconds * 1000)))
-
-
-def every(result: Result, **fields: Any) -> Result:
-    """The document with every GPU changed."""
-    for gpu_index in range(len(result.gpus)):
-        result = made.with_gpu(result, gpu_index, **fields)
-    return result
 
 
 def grew(seconds: float = 3.0, **by: float) -> Growth:

@@ -37,11 +37,6 @@ def fabric(**of_one: Any) -> Result:
     return made.with_gpu(made.h100(), 5, fabric=Fabric(**of_one))
 
 
-def both(result: Result, **links: Any) -> Result:
-    """The pair with every link changed."""
-    return made.with_links(made.with_links(result, 0, **links), 1, **links)
-
-
 def alone(result: Result) -> Result:
     """The pair without P2P over NVLink."""
     return replace(result, pairs=made.pairs([[0, 0], [0, 0]]))
@@ -50,8 +45,8 @@ def alone(result: Result) -> Result:
 GRIDS = ("read", "write", "nvlink")
 P100 = made.mesh([[0, 4], [4, 0]], name="P100", mbps=20_000)
 MANY = made.mesh([[0] * 17] * 17, name="made", mbps=0)
-GONE = alone(both(made.titan(), state=0))
-REPLACED = alone(made.with_gpu(both(made.titan(), state=0, remote=""), 1, uuid="GPU-new"))
+GONE = alone(made.every_link(made.titan(), state=0))
+REPLACED = alone(made.with_gpu(made.every_link(made.titan(), state=0, remote=""), 1, uuid="GPU-new"))
 HALF = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
 BLIND = made.with_gpu(made.h100(2), 0, links=[], switch_links=0, fabric=Fabric(state=1))
 COMPLETED = {"state": 3, "status": 0}
@@ -149,7 +144,7 @@ CLASSES: Table = {
         (made.with_links(made.titan(), 1, mbps=35_000), "NvlinkRing")
     ],
     "a rate that is not readable or like none that is sold is not invented": [
-        (both(made.titan(), mbps=mbps), *RATELESS) for mbps in (0, 35_000)
+        (made.every_link(made.titan(), mbps=mbps), *RATELESS) for mbps in (0, 35_000)
     ],
 }
 KLASSES = {"NvlinkRing": "nvlink", "NvlinkSomePairs": "nvlink-pairs", "NoNvlink": "pcie"}

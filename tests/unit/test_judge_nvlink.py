@@ -34,13 +34,6 @@ def all_refused() -> Result:
     return made.with_pair(result, 2, 3, read=5, write=5)
 
 
-def everywhere(result: Result, **links: Any) -> Result:
-    """The document with every link changed alike."""
-    for gpu_index in range(len(result.gpus)):
-        result = made.with_links(result, gpu_index, **links)
-    return result
-
-
 def fewer(*counts: int) -> Result:
     """HGX H100 of which each GPU lacks so many links."""
     result = made.h100()
@@ -51,7 +44,7 @@ def fewer(*counts: int) -> Result:
 
 FABRIC = made.with_pair(made.with_gpu(made.h100(), 7, fabric=Fabric(state=2)), 0, 1, read=5)
 NO_READ = replace(made.titan(), pairs=replace(made.titan().pairs, read=[]))
-GONE = everywhere(made.titan(), state=0)
+GONE = made.every_link(made.titan(), state=0)
 ONE_OF_NCV4 = replace(made.ncv4(), gpus=made.ncv4().gpus[:1], pairs=made.pairs([[0]]))
 MIG = made.with_gpu(made.with_pair(made.h100(), 1, 2, read=5), 0, mig=1, fabric=Fabric(state=2))
 MIG_ERRORS = made.with_gpu(made.later(with_errors(recovery_failed=3)), 0, mig=1)
@@ -96,7 +89,11 @@ TABLE: Table = {
         ((made.h100(), fewer(*[2] * 8)), "nvlink-degraded/warn", " and 7 more: ", {"against": "history"})
     ],
     "a doubt is not a lost link, even with a past to compare with": [
-        ((made.titan(), everywhere(made.titan(), state=3)), "nvlink-unresolved/warn", "traffic is disabled")
+        (
+            (made.titan(), made.every_link(made.titan(), state=3)),
+            "nvlink-unresolved/warn",
+            "traffic is disabled",
+        )
     ],
     "zero of 18 is a fact, although the GPU still counts its wires to the switches": [
         (made.with_links(made.h100(), 1, state=0), "nvlink-degraded/fail", {"links": 0})

@@ -23,13 +23,6 @@ def doubts(result: Result) -> list[tuple[int, Doubt]]:
     return [(doubt.gpu, doubt.doubt) for doubt in lanes(result).unresolved]
 
 
-def each(result: Result, **links: Any) -> Result:
-    """The document with every link of every GPU changed."""
-    for index in range(len(result.gpus)):
-        result = made.with_links(result, index, **links)
-    return result
-
-
 def titan(*groups: LinkGroup, **changes: Any) -> Result:
     """The pair with the first GPU changed: these links, or other fields."""
     return made.with_gpu(made.titan(), 0, **({"links": list(groups)} if groups else {}), **changes)
@@ -43,7 +36,7 @@ def first_of_dgx1(count: int) -> Result:
 
 LINK, SWITCH = made.titan().gpus[0].links[0], made.h100(2).gpus[0].links[0]
 SHORT = made.without_links(made.h100(4), 2, count=3)
-NAMELESS = each(made.h100(4), remote=Unavailable("NotSupported"), remote_type=255)
+NAMELESS = made.every_link(made.h100(4), remote=Unavailable("NotSupported"), remote_type=255)
 OLD_DRIVER = made.every_gpu(made.h100(4), switch_links=Unavailable("FunctionNotFound"))
 TWO_PEERS = made.with_pair(made.ncv4(), 0, 2, nvlink=0)
 HALF_NAMED = [replace(LINK, links=[0], remote=made.pci(1)), replace(LINK, links=[1], remote=UNKNOWN)]
@@ -79,13 +72,14 @@ TABLE: Table = {
         (made.ncv4(), {"pair": lanes(made.a100_bridged_pairs()).pair}, [])
     ],
     "an unnamed far end is resolved likewise": [
-        (each(made.titan(), remote=remote), NV2, []) for remote in ("", Unavailable("Uninitialized"))
+        (made.every_link(made.titan(), remote=remote), NV2, [])
+        for remote in ("", Unavailable("Uninitialized"))
     ],
     "also beside a named one": [
         (made.with_gpu(titan(*HALF_NAMED), 1, links=OTHER_HALF), {"sums": (2, 2)}, [])
     ],
     "a virtual machine shows its host's addresses: nobody is called hidden": [
-        (each(made.titan(), remote="000a:00:00.0"), NV2, [])
+        (made.every_link(made.titan(), remote="000a:00:00.0"), NV2, [])
     ],
     "a link to a GPU that was not shown is given to nobody, although P2P is OK with one peer": [
         (first_of_dgx1(2), {"pair": ((0, 1), (1, 0))}, {HIDDEN})
@@ -95,7 +89,7 @@ TABLE: Table = {
         (made.with_gpu(made.dgx1(), 3, pci=Unavailable("GpuIsLost")), {}, {REMOTE})
     ],
     "inactive and absent links are zero": [
-        (each(made.titan(), state=state), {"sums": (0, 0)}, [])
+        (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, [])
         for state in (
             0,
             Unavailable("NVMLError_NotSupported: Not Supported"),
@@ -103,7 +97,7 @@ TABLE: Table = {
         )
     ],
     "asleep, disabled and unreadable links are a doubt, not a zero": [
-        (each(made.titan(), state=state), {"sums": (0, 0)}, {doubt})
+        (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, {doubt})
         for state, doubt in (
             (2, Doubt.ASLEEP),
             (3, Doubt.TRAFFIC_DISABLED),
