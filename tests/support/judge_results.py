@@ -199,8 +199,8 @@ def check(runs: Runs, expected: str, *facts: str | Mapping[str, object]) -> None
     assert " ".join(codes(judgement)) == expected
     worst = expected.partition(" ")[0].partition("/")[2].replace("info", "") or "pass"
     assert judgement.verdict in (worst, Verdict.UNKNOWN)
-    said = "\n".join(f"{one.subject}: {one.message}" for one in judgement.findings)
-    said += f"\n{judgement.interconnect.message}"
+    messages = "\n".join(f"{one.subject}: {one.message}" for one in judgement.findings)
+    messages += f"\n{judgement.interconnect.message}"
     known: dict[str, object] = {"klass": judgement.interconnect.klass, **judgement.answers}
     if judgement.findings:
         known |= judgement.findings[0].evidence
@@ -208,6 +208,6 @@ def check(runs: Runs, expected: str, *facts: str | Mapping[str, object]) -> None
         if isinstance(fact, Verdict):
             assert judgement.verdict is fact
         elif isinstance(fact, str):
-            assert fact in said
+            assert fact in messages
         else:
             assert {name: known.get(name) for name in fact} == fact

@@ -160,12 +160,14 @@ def check(run: Result | NcclJudgement, expected: str, *facts: str | Mapping[str,
     findings' evidence."""
     judgement = run if isinstance(run, NcclJudgement) else judge_nccl(run)
     assert codes(judgement) == set(expected.split())
-    said = "\n".join([*(f"{one.subject}: {one.message}" for one in judgement.findings), judgement.summary])
+    messages = "\n".join(
+        [*(f"{one.subject}: {one.message}" for one in judgement.findings), judgement.summary]
+    )
     known: dict[str, object] = {name: getattr(judgement, name) for name in judgement.__struct_fields__}
     known |= judgement.answers | judgement.busbw
     for fact in facts:
         if isinstance(fact, str):
-            assert fact in said
+            assert fact in messages
             continue
         for name, value in fact.items():
             assert value in [known.get(name), *(one.evidence.get(name) for one in judgement.findings)], name

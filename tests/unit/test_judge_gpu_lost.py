@@ -67,7 +67,7 @@ TWO_GONE = replace(
 )
 DISPLAY = listed(8, [*OURS, "nouveau"])
 DISPLAY_LEFT = replace(SEVEN, bus=Bus(gpus=[*ALL[:7], made.pci(8)], drivers=[*OURS[:7], "nouveau"]))
-BLIND = made.later(replace(DISPLAY, bus=Bus(gpus=Unavailable("no PCI tree in sysfs"))))
+UNREADABLE = made.later(replace(DISPLAY, bus=Bus(gpus=Unavailable("no PCI tree in sysfs"))))
 LOSS = (GONE, FAIL, NO_CLASS, {"gpu-lost": BAD}, "fell off the bus")
 TABLE: Table = {
     "NVML lacks it, the last run of this boot saw it, and its place on the bus is empty or silent": [
@@ -166,7 +166,7 @@ TABLE: Table = {
     ],
     "a display card that was there before explains no lost GPU": [
         ((DISPLAY, DISPLAY_LEFT), f"{GONE} {FOREIGN}"),
-        ((DISPLAY, BLIND, DISPLAY_LEFT), f"{GONE} {FOREIGN}"),
+        ((DISPLAY, UNREADABLE, DISPLAY_LEFT), f"{GONE} {FOREIGN}"),
     ],
     "a run that was cut off or denied is no loss of an intended GPU": [
         (judge(result, node=NodeFacts(expected_gpus=8)), expected)

@@ -48,7 +48,7 @@ MANY = made.mesh([[0] * 17] * 17, name="made", mbps=0)
 GONE = alone(made.every_link(made.titan(), state=0))
 REPLACED = alone(made.with_gpu(made.every_link(made.titan(), state=0, remote=""), 1, uuid="GPU-new"))
 HALF = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
-BLIND = made.with_gpu(made.h100(2), 0, links=[], switch_links=0, fabric=Fabric(state=1))
+UNREADABLE = made.with_gpu(made.h100(2), 0, links=[], switch_links=0, fabric=Fabric(state=1))
 COMPLETED = {"state": 3, "status": 0}
 RATELESS = ("NvlinkRing", None, "both GPUs are joined by NVLink, link rate not readable")
 CLASSES: Table = {
@@ -125,7 +125,7 @@ CLASSES: Table = {
         )
     ],
     "a fabric that has not started explains links that are down": [
-        (made.with_gpu(BLIND, 1, links=[], switch_links=0, fabric=Fabric(state=1)), "FabricDisagrees")
+        (made.with_gpu(UNREADABLE, 1, links=[], switch_links=0, fabric=Fabric(state=1)), "FabricDisagrees")
     ],
     "13 of 18 links are below three quarters": [
         (made.without_links(made.h100(), 3, count=5), "LinksDegraded")

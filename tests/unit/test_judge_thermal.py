@@ -122,8 +122,8 @@ def test_a_limit_fails_only_with_a_counter(code: str, result: Result, expected: 
 IDLE_HOT = made.with_gpu(
     node(), 0, temperature=Temperature(gpu=92), **resting(temperature=span(92), growth=grew(hw_thermal=3))
 )
-HELD = made.with_gpu(heated(90), 0, **working(temperature=span(90), bits={0x20: 12}))
-BARE = replace(HELD.gpus[0].counters, sw_thermal_ns=HELD.gpus[0].counters.trio)
+BIT_SET = made.with_gpu(heated(90), 0, **working(temperature=span(90), bits={0x20: 12}))
+BARE = replace(BIT_SET.gpus[0].counters, sw_thermal_ns=BIT_SET.gpus[0].counters.trio)
 RUNS = [heated(celsius, gpu_max=95) for celsius in (84, 90, 70, 84)]
 REST = made.with_gpu(heated(84, gpu_max=95), 0, **resting(temperature=span(84)))
 AT_REST = cool(**H100, gpu=71, memory=115)
@@ -154,7 +154,7 @@ TABLE: Table = {
         (under(AT_REST, memory_hot_warn=116, memory_hot_fail=120), ""),
     ],
     "samples of a bit do not count as a counter": [
-        (made.with_gpu(HELD, 0, counters=BARE), "sw-thermal-slowdown/fail hot/warn")
+        (made.with_gpu(BIT_SET, 0, counters=BARE), "sw-thermal-slowdown/fail hot/warn")
     ],
     "growth over the interval makes heat fail": [
         (interval(sw_thermal=100), "sw-thermal-slowdown/fail hot/fail"),
