@@ -111,6 +111,7 @@ def test_invalid_thresholds_are_refused_by_name() -> None:
     for spec, named in [
         ({"hotWarn": 900}, "spec.thresholds.hotWarn"),
         ({"hotWam": 75}, "hotWam"),
+        ({"railLow": 7}, "railLow"),
         ({"powerCapRatio": "x"}, "powerCapRatio"),
     ]:
         with pytest.raises(ThresholdsInvalid, match=named):
