@@ -17,7 +17,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.api.selector import Operator, Requirement, Selector
+from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.actions import WriteEvidence
 from nodegauge_operator.core.context import Context, Snapshot
@@ -176,11 +176,6 @@ class APolicy(Policy, frozen=True, kw_only=True):
     def selecting(self, **labels: str) -> Self:
         """Selecting nodes with these labels."""
         return self.spec_with(node_selector=Selector(match_labels=labels))
-
-    def where(self, key: str, operator: str, *values: str) -> Self:
-        """Selecting nodes by one expression."""
-        expression = Requirement(key=key, operator=Operator(operator), values=list(values))
-        return self.spec_with(node_selector=Selector(match_expressions=[expression]))
 
     def ranked(self, priority: int) -> Self:
         """With this priority."""

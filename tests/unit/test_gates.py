@@ -136,17 +136,6 @@ def test_stale_evidence_takes_no_place() -> None:
     assert taints(looked_at(report, at=late - 1)) == [THERMAL]
 
 
-def test_a_taint_survives_every_lack_of_data() -> None:
-    """Crashed and skipped runs, staleness, a boot: none is a reason to lift it; the label goes."""
-    report = after(*HOT_TWICE)
-    for n, outcome in enumerate([Outcome.SKIPPED, *[Outcome.UNKNOWN] * 4] * 2):
-        end = RunEnd(outcome=outcome, reason="Lost", message="nothing")
-        report = report.after(end, node=NODE, at=NOW + (2 + n) * INTERVAL)
-    assert taints(report) == [THERMAL]
-    assert names.LABEL_THROTTLED not in report.status.desired.labels
-    assert taints(looked_at(report, at=NOW + 9000 * INTERVAL)) == [THERMAL]
-
-
 def test_the_label_says_none_only_where_load_was_judged() -> None:
     """Absent before, also after idle runs; none needs every row that tells of slowing down to be good."""
     for report in (

@@ -164,7 +164,7 @@ def test_a_calm_life(story: Story) -> None:
     """Without deaths the story ends as expected; the others are compared with this."""
     operators = CrashingOperators(story)
     state = operators.end()
-    node, told = state["nodes"]["node-1"], [reason for _, reason, _ in state["events"]]
+    node, reasons = state["nodes"]["node-1"], [reason for _, reason, _ in state["events"]]
     labels, taints = ours(node["labels"]), [taint["key"] for taint in node["taints"]]
     if story is two_runs:
         assert node["labels"]["team"] == "a"
@@ -173,7 +173,7 @@ def test_a_calm_life(story: Story) -> None:
             names.LABEL_VALIDATED_AT: labels[names.LABEL_VALIDATED_AT],
         }
         assert len(operators.cluster.judged) == 2
-        assert told == ["FaultsFound", "Validated"]
+        assert reasons == ["FaultsFound", "Validated"]
     elif story is policy_goes:
         assert node["labels"] == {"kubernetes.io/hostname": "node-1", "team": "a"}
         assert state["reports"] == {}
@@ -184,7 +184,7 @@ def test_a_calm_life(story: Story) -> None:
     elif story is gets_hot_and_cools:
         assert (taints, labels[names.LABEL_THROTTLED]) == (["team"], "none")
         assert [row["state"] for row in state["reports"]["node-1"]["gates"]] == ["watching"]
-        assert (told.count("Tainted"), "TaintLifted" in told) == (1, True)
+        assert (reasons.count("Tainted"), "TaintLifted" in reasons) == (1, True)
         assert operators.gated > 0
     else:
         assert (taints, state["reports"]) == (["team"], {})

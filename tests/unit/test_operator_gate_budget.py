@@ -216,14 +216,6 @@ def test_nodes_that_change_their_policy_take_their_slots_along(how: str) -> None
     assert fleet.gate_all() == 4
 
 
-def test_the_lower_budget_counts() -> None:
-    """Counts and percentages alike; budgets of policies that sum beyond the cluster's end at it."""
-    two = [*["a"] * 10, *["b"] * 10]
-    assert Fleet(*two, slots=5, cluster="20%").gate_all() == 4
-    assert Fleet(*two, slots="100%", cluster=7).gate_all() == 7
-    assert Fleet(*two, slots="10%").gate_all() == 2
-
-
 def test_a_cluster_that_shrinks_adds_none_and_lifts_none() -> None:
     """Nodes are deleted: the percentage is of fewer."""
     fleet = Fleet(*(f"pool-{n % 10}" for n in range(20)), cluster="20%")

@@ -1,4 +1,4 @@
-"""The next write for one node: the order of promise 3, due times, retries, requests."""
+"""The next write for one node: due times, retries, requests, and what nobody wants any more."""
 
 from __future__ import annotations
 
@@ -58,53 +58,6 @@ def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
         "now": at,
         "posted": (change.run, change.reason) if change else ("", ""),
     }
-
-
-def test_the_order_of_writes() -> None:
-    """Report, pod; then status, node, condition, event, pod's end: one at a time, each asked for anew."""
-    assert next_kind() == "CreateReport"
-    report = make_report()
-    assert next_kind(report=report) == "CreatePod"
-    pod = make_pod(NODE)
-    assert next_kind(report=report, pods=(pod,)) == "nothing"
-    pod = pod.with_result(made.titan())
-    judged = next_step(make_snapshot(report=report, pods=(pod,)))
-    assert isinstance(judged, steps.PatchReport)
-    report = replace(report, status=judged.status)
-    patched = next_step(make_snapshot(report=report, pods=(pod,)))
-    assert isinstance(patched, steps.PatchNode)
-    node = NODE.patched(patched.labels)
-    condition_step = next_step(make_snapshot(report=report, pods=(pod,), node=node))
-    assert isinstance(condition_step, steps.SetCondition)
-    node = node.saying(condition_step.condition)
-    posted = next_step(make_snapshot(report=report, pods=(pod,), node=node))
-    assert isinstance(posted, steps.PostEvent)
-    known = {"report": report, "node": node, "posted": (posted.change.run, posted.change.reason)}
-    deleted = next_step(make_snapshot(pods=(pod,), **known))
-    assert deleted == steps.DeletePod(pod, 0)
-    assert next_kind(**known) == "nothing"
-
-
-def test_a_run_is_judged_once() -> None:
-    """A pod whose UID or number stands in the report is only deleted."""
-    report = make_report().after(READ, node=NODE)
-    pod = make_pod(NODE, number=1, uid="uid-1").with_result(made.phb())
-    assert next_kind(**up_to_date(report), pods=(pod,)) == "DeletePod"
-    same_uid = replace(make_pod(NODE, number=2, uid="uid-1"), name=pod.name).with_result(made.phb())
-    assert not isinstance(next_step(make_snapshot(**up_to_date(report), pods=(same_uid,))), steps.PatchReport)
-
-
-@pytest.mark.parametrize(
-    "pod", [make_pod(NODE), make_pod(NODE).running(), make_pod(NODE).running().deleting()]
-)
-def test_a_node_has_one_pod_at_a_time(pod: Any) -> None:
-    """While one exists, even of an old run that does not go, no second is made."""
-    report = make_report().after(READ, node=NODE)
-    for number in (1, 2):
-        step = next_step(
-            make_snapshot(**up_to_date(report, at=NOW + INTERVAL), pods=(replace(pod, number=number),))
-        )
-        assert not isinstance(step, steps.CreatePod)
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nodegauge_operator.api.policy import Mode, PolicyInvalid, parse, ranked, seconds
 from nodegauge_operator.api.selector import Selector, match_expressions
@@ -28,6 +27,11 @@ def body(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "p", "uid": "u", "generation": 3}, "spec": {"nodeSelector": {}} | spec}
 
 
+def expression(key: str, operator: str = "Exists", *values: str) -> dict[str, Any]:
+    """A selector of one expression."""
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
 def test_a_selector_is_all_that_is_needed() -> None:
     """The defaults are those of the documentation."""
     policy = parse(body())
@@ -39,40 +43,38 @@ def test_a_selector_is_all_that_is_needed() -> None:
     assert policy.spec.labels.interconnect_key == "interconnect"
 
 
+UNREADABLE: dict[str, list[Any]] = {
+    "mode": ["Force"],
+    "priority": ["high", 10**9],
+    "staleAfterIntervals": [1],
+    "probes.health.interval": ["15", "1d"],
+    "probes.health.enabled": ["yes"],
+    "budget.concurrentProbes": [-1, "101%", "ten"],
+    "thresholds.nvlinkSumRatio": [1.5],
+    "labels.takeOver": [1],
+    "nodeSelector": [None],
+    "nodeSelector.matchLabels": [{"a": 1}],
+    "podTemplate.image": ["probe"],
+    "podTemplate.ncclImage": ["mirror/nodegauge/nccl:1"],
+}
+"""Values by field."""
+
+
 @pytest.mark.parametrize(
-    ("spec", "path"),
+    ("field", "value", "path"),
     [
-        ({"mode": "Force"}, "spec.mode"),
-        ({"priority": "high"}, "spec.priority"),
-        ({"priority": 10**9}, "spec.priority"),
-        ({"staleAfterIntervals": 1}, "spec.staleAfterIntervals"),
-        ({"probes": {"health": {"interval": "15"}}}, "spec.probes.health.interval"),
-        ({"probes": {"health": {"interval": "1d"}}}, "spec.probes.health.interval"),
-        ({"probes": {"health": {"enabled": "yes"}}}, "spec.probes.health.enabled"),
-        ({"budget": {"concurrentProbes": -1}}, "spec.budget.concurrentProbes"),
-        ({"budget": {"concurrentProbes": "101%"}}, "spec.budget.concurrentProbes"),
-        ({"budget": {"concurrentProbes": "ten"}}, "spec.budget.concurrentProbes"),
-        ({"thresholds": {"nvlinkSumRatio": 1.5}}, "spec.thresholds.nvlinkSumRatio"),
-        ({"labels": {"takeOver": 1}}, "spec.labels.takeOver"),
-        (
-            {"nodeSelector": {"matchExpressions": [{"key": "k", "operator": "Like"}]}},
-            "spec.nodeSelector.matchExpressions[0].operator",
-        ),
-        ({"nodeSelector": {"matchLabels": {"a": 1}}}, "spec.nodeSelector.matchLabels"),
-        (
-            {"nodeSelector": {"matchExpressions": [{"operator": "Exists"}]}},
-            "spec.nodeSelector.matchExpressions[0]",
-        ),
-        ({"nodeSelector": None}, "spec.nodeSelector"),
-        ({"podTemplate": {"image": "probe"}}, "spec.podTemplate.image"),
-        ({"podTemplate": {"ncclImage": "mirror/nodegauge/nccl:1"}}, "spec.podTemplate.ncclImage"),
+        *((field, value, field) for field, values in UNREADABLE.items() for value in values),
+        ("nodeSelector", expression("k", "Like"), "nodeSelector.matchExpressions[0].operator"),
+        ("nodeSelector", {"matchExpressions": [{"operator": "In"}]}, "nodeSelector.matchExpressions[0]"),
     ],
 )
-def test_what_cannot_be_read_is_named(spec: dict[str, Any], path: str) -> None:
+def test_what_cannot_be_read_is_named(field: str, value: Any, path: str) -> None:
     """The field's path as a person would type it, and nothing of how it is checked inside."""
+    for name in reversed(field.split(".")):
+        value = {name: value}
     with pytest.raises(PolicyInvalid) as caught:
-        parse(body() | {"spec": {"nodeSelector": {}} | spec})
-    assert f"`{path}" in str(caught.value)
+        parse(body(**value))
+    assert f"`spec.{path}" in str(caught.value)
     assert "$." not in str(caught.value)
     assert "+spec" not in str(caught.value)
 
@@ -127,20 +129,18 @@ def test_no_text_is_read_half(text: str) -> None:
 @pytest.mark.parametrize("value", ["", "a", "c", None])
 def test_expressions(operator: str, values: list[str], holds: set[str | None], value: str | None) -> None:
     """As apimachinery's labels.Selector, for each value of the label and for a node without it."""
-    selector = make_policy().where("k", operator, *values).spec.node_selector
+    selector = make_policy().of({"nodeSelector": expression("k", operator, *values)}).spec.node_selector
     assert selector.matches({} if value is None else {"k": value}) is (value in holds)
 
 
 def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
     """An empty selector is every node, as everywhere in Kubernetes."""
-    both = replace(
-        make_policy().where("gpu", "Exists").spec.node_selector, match_labels={"tier": "gold", "zone": "a"}
-    )
-    assert both.matches({"tier": "gold", "zone": "a", "gpu": "x"})
-    for lost in ("tier", "zone", "gpu"):
-        labels = {"tier": "gold", "zone": "a", "gpu": "x"}
-        del labels[lost]
-        assert not both.matches(labels)
+    parts = expression("gpu") | {"matchLabels": {"tier": "gold", "zone": "a"}}
+    both = make_policy().of({"nodeSelector": parts}).spec.node_selector
+    labels = {"tier": "gold", "zone": "a", "gpu": "x"}
+    assert both.matches(labels)
+    for lost in labels:
+        assert not both.matches({key: value for key, value in labels.items() if key != lost})
     assert Selector().matches({})
 
 
@@ -228,11 +228,6 @@ def test_nodes_that_fail_leave_the_others_their_share(slots: int, nodes: int, da
     assert min(slots, max(1, slots // 5)) <= retry <= slots
     assert retry == 1 or slots - retry >= min(slots * 4 // 5, slots * (nodes - unread) // nodes)
     assert unread < nodes or retry == slots
-
-
-def expression(key: str, operator: str = "Exists", *values: str) -> dict[str, Any]:
-    """A selector of one expression."""
-    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
 OTHERS = ("nvidia.com/gpu.product", "feature.nvidia.com/link", "node-role.kubernetes.io/gpu")

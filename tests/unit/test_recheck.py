@@ -177,10 +177,10 @@ def test_what_healed_does_not_read_as_a_fault() -> None:
     """Its entry stays for a relapse, without the evidence; a relapse brings its own."""
     operator = Clocked()
     waits(operator, "p2p-refused=b", "p2p-refused=b", "")
-    for answer, told in (("", True), ("", False), ("p2p-refused=b", True)):
+    for answer, shown in (("", True), ("", False), ("p2p-refused=b", True)):
         waits(operator, answer)
         (gate,) = operator.status["gates"]
-        assert [bool(gate.get(field)) for field in ("subject", "message")] == [told, told]
+        assert [bool(gate.get(field)) for field in ("subject", "message")] == [shown, shown]
 
 
 def test_a_gate_that_waits_for_a_reading_hides_the_timer_of_no_other() -> None:
