@@ -1,4 +1,4 @@
-"""Machines and certificates that several modules of these tests begin with."""
+"""Machines, certificates and a judge that several modules of these tests begin with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from support.judging import listening
 from testbed.driver.client import NvmlClient
 from testbed.hardware import Hardware, plug
 
@@ -23,6 +24,13 @@ def nvml(h100: Hardware) -> Iterator[NvmlClient]:
     """A client of its driver."""
     with NvmlClient(h100.env()) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def stated_answers() -> Iterator[None]:
+    """The operator's judge answers what `support.judging.saying` wrote into a result."""
+    with listening():
+        yield
 
 
 @pytest.fixture(scope="module")
