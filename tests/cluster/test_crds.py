@@ -64,6 +64,10 @@ def socket(**fields: Any) -> list[Any]:
     return [{"gpu": "0", "sockets": [fields]}]
 
 
+EXPRESSIONS, EXISTS = "nodeSelector.matchExpressions", {"key": "a", "operator": "Exists"}
+SHORT = {"probes": {"health": {"interval": "30s", "deadline": "20s"}}}
+
+
 MALFORMED: list[tuple[Any, ...]] = [
     ("mode", "Observe", "Required", "spec.nodeSelector"),
     ("", {"nodeSelector": {}, "interval": "5m"}, "unknown field", "spec.interval"),
@@ -99,58 +103,24 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("labels.interconnectKey", "feature.nvidia.com/x", "a key of your own"),
     ("labels.interconnectKey", "node.cluster.x-k8s.io/x", "a key of your own"),
     ("labels.interconnectKey", "gpu", "write another key"),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "interconnect", "operator": "Exists"}],
-        "write another key",
-        "labels.interconnectKey",
-    ),
+    (EXPRESSIONS, [EXISTS | {"key": "interconnect"}], "write another key", "labels.interconnectKey"),
     ("nodeSelector.matchLabels", {"nodegauge.dev/health": "pass"}, "write another label key"),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "nodegauge.dev/health", "operator": "Exists"}],
-        "write another label key",
-    ),
+    (EXPRESSIONS, [EXISTS | {"key": "nodegauge.dev/health"}], "write another label key"),
     ("labels.interconnectKey", "not a key", "prefix.example.com/name"),
     ("nodeSelector.matchLabels", {"a b": "c"}, "prefix.example.com/name"),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "a", "operator": "In"}],
-        "write Exists",
-        "matchExpressions[0].values",
-    ),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "a", "operator": "Exists", "values": ["b"]}],
-        "write In or NotIn",
-        "matchExpressions[0].values",
-    ),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "a", "operator": "Gt", "values": ["1"]}],
-        '"DoesNotExist"',
-        "matchExpressions[0].operator",
-    ),
+    (EXPRESSIONS, [EXISTS | {"operator": "In"}], "write Exists", "matchExpressions[0].values"),
+    (EXPRESSIONS, [EXISTS | {"values": ["b"]}], "write In or NotIn", "matchExpressions[0].values"),
+    (EXPRESSIONS, [EXISTS | {"operator": "Gt"}], '"DoesNotExist"', "matchExpressions[0].operator"),
     ("thresholds.hotWarn", 95, "raise hotFail", "thresholds.hotFail"),
     ("thresholds.busyFloor", 901, "raise interval or intervalFloor, or lower busyFloor"),
-    (
-        "",
-        {"probes": {"health": {"interval": "30s", "deadline": "20s"}}, "thresholds": {"intervalFloor": 20}},
-        "lower busyFloor",
-        "thresholds.busyFloor",
-    ),
+    ("", SHORT | {"thresholds": {"intervalFloor": 20}}, "lower busyFloor", "thresholds.busyFloor"),
     ("thresholds.slowClockFail", 0.95, "lower slowClockFail"),
     ("thresholds.hotForLongRuns", 5, "lower hotForLongRuns"),
     ("limits.notStarted", "2d", "write for example 5m"),
     ("limits.overtime", "0s", "write for example 60s"),
     ("podTemplate.labels", {"nodegauge.dev/probe": "x"}, "remove them"),
     ("podTemplate.resources.limits.memory", "lots", "match"),
-    (
-        "podTemplate.tolerations",
-        [{"operator": "Equal", "value": "x"}],
-        "operator: Exists",
-        "tolerations[0].key",
-    ),
+    ("podTemplate.tolerations", [{"value": "x"}], "operator: Exists", "tolerations[0].key"),
     ("priority", 2000000, "less than or equal to 1000000"),
     ("probes.nccl.interval", "5s", "write for example 24h"),
     ("probes.nccl.interval", "5m", "raise interval", "nccl.deadline"),
@@ -183,12 +153,7 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("powerInventory.gpus", [{"sockets": []}], "Required value", "gpus[0].gpu"),
     ("powerInventory.gpus", [{"gpu": 0}], "must be of type string", "gpus[0].gpu"),
     ("powerInventory.gpus", [{"gpu": "0000:01:00"}], "write one such as", "gpus[0].gpu"),
-    (
-        "powerInventory.gpus",
-        [{"gpu": "0", "slotWatts": 300}],
-        "less than or equal to 75",
-        "gpus[0].slotWatts",
-    ),
+    ("powerInventory.gpus", [{"gpu": "0", "slotWatts": 300}], "equal to 75", "gpus[0].slotWatts"),
     ("powerInventory.gpus", socket(connector="7-pin"), "12VHPWR", "sockets[0].connector"),
     ("powerInventory.gpus", socket(connector="12VHPWR"), "set it to", "sockets[0].watts"),
     ("powerInventory.gpus", socket(connector="12-pin", watts=500), "set it to", "sockets[0].watts"),
@@ -221,10 +186,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "every-node": {"nodeSelector": {}},
     "count": {"budget": {"concurrentProbes": 5}},
     "all": {"budget": {"concurrentProbes": "100%"}},
-    "busy-as-long-as-the-floor": {
-        "probes": {"health": {"interval": "30s", "deadline": "20s"}},
-        "thresholds": {"intervalFloor": 60.5, "busyFloor": 60.5},
-    },
+    "busy-as-long-as-the-floor": SHORT | {"thresholds": {"intervalFloor": 60.5, "busyFloor": 60.5}},
     "busy-as-long-as-the-interval": {"thresholds": {"intervalFloor": 0, "busyFloor": 900}},
     "short": {"probes": {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}}},
     "no-short-key": {"labels": {"interconnectKey": ""}},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, answering, at_work, run_of
+from support.cluster_under_test import AT_ONCE, GROUP, Machines, at_work
 from support.taint_history import TaintHistory
 from testbed.wait import wait_for
 
@@ -16,25 +16,7 @@ pytestmark = pytest.mark.cluster
 HOT, COOL = at_work(95), at_work(60)
 THERMAL = ["throttled=thermal:NoSchedule"]
 OFTEN = {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}}
-AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 FOREIGN = {"key": "example.com/maintenance", "effect": "NoSchedule", "timeAdded": "2026-11-21T03:00:00Z"}
-
-
-class Machines:
-    """What each node's probe finds; hot where nothing else is said."""
-
-    def __init__(self) -> None:
-        self.cool: set[str] = set()
-
-    def __call__(self, pod: Any) -> str:
-        _, node = run_of(pod)
-        return answering(COOL if node in self.cool else HOT)(pod)
-
-
-@pytest.fixture
-def machines() -> Machines:
-    """All hot."""
-    return Machines()
 
 
 def budget(rig: Any, policy: str) -> dict[str, Any]:
@@ -49,11 +31,10 @@ def gated(rig: Any) -> set[str]:
     return {name for name in rig.nodes if rig.taints(name) == THERMAL}
 
 
-def test_twenty_hot_nodes_never_gate_more_than_the_budget(
-    rig: Any, machines: Machines, control_plane: Any
-) -> None:
+def test_twenty_hot_nodes_never_gate_more_than_the_budget(rig: Any, control_plane: Any) -> None:
     """At no moment, on nodes and in reports together; the policy's condition says how many are held back; as
     the first ones cool down, others come in their place."""
+    machines = Machines(HOT)
     for _ in range(20):
         rig.add_node()
     with (
@@ -78,7 +59,7 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
         wait_for(lambda: len(gated(rig)) == 4, what="four nodes gated, after their reports")
         first = gated(rig)
         wait_for(lambda: operator.metric("nodegauge_held_back_nodes") == 16, what="16 in the metric")
-        machines.cool = first
+        machines.of = dict.fromkeys(first, COOL)
 
         def others() -> bool:
             now = gated(rig)
@@ -90,10 +71,10 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
     assert max(len(nodes) for nodes, _ in moments) == 4
 
 
-def test_foreign_taints_survive_a_race_with_ours(rig: Any, machines: Machines, fault_proxy: Any) -> None:
+def test_foreign_taints_survive_a_race_with_ours(rig: Any, fault_proxy: Any) -> None:
     """Someone taints the node between our reading and our patch, as it comes and as it goes; a list that is
     replaced whole must not lose it, nor the time in it."""
-    node = rig.add_node()
+    node, machines = rig.add_node(), Machines(HOT)
     rig.add_policy(hysteresis=AT_ONCE)
     done: list[str] = []
 
@@ -108,7 +89,7 @@ def test_foreign_taints_survive_a_race_with_ours(rig: Any, machines: Machines, f
     with rig.kubelet(machines), rig.operator(kubeconfig=fault_proxy.kubeconfig()):
         rig.wait_up_to_date(node, 1)
         wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
-        machines.cool = {node}
+        machines.now = COOL
         fault_proxy.on(method="PATCH", path=path, when="before", times=1, do=intrude)
         rig.ask_for_run(node)
         rig.wait_run(node, 2)
@@ -117,12 +98,12 @@ def test_foreign_taints_survive_a_race_with_ours(rig: Any, machines: Machines, f
     assert rig.node(node)["spec"]["taints"] == [FOREIGN | {"key": key} for key in done]
 
 
-def test_a_node_that_leaves_the_server_side_selection_loses_its_taint(rig: Any, machines: Machines) -> None:
+def test_a_node_that_leaves_the_server_side_selection_loses_its_taint(rig: Any) -> None:
     """A lost label arrives as a deletion: the node is there, so what we hold comes off."""
     node = rig.add_node(watched="yes")
     rig.add_policy(hysteresis=AT_ONCE)
     selector = f"test={rig.mark},watched=yes"
-    with rig.kubelet(machines), rig.operator(NODEGAUGE_NODE_LABEL_SELECTOR=selector):
+    with rig.kubelet(Machines(HOT)), rig.operator(NODEGAUGE_NODE_LABEL_SELECTOR=selector):
         rig.wait_up_to_date(node, 1)
         wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
         rig.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"watched": None}}})

@@ -1,4 +1,4 @@
-"""Nodes, CRDs and the API server come and go; two operators run by mistake."""
+"""Nodes, CRDs and the API server come and go."""
 
 from __future__ import annotations
 
@@ -6,62 +6,15 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import answering, delete_crds, install_crds, run_of
-from support.results import dgx1, h100
+from support.cluster_under_test import Machines, delete_crds, install_crds
+from support.results import h100
 from testbed.proxy import Refuse, RequestInfo, ResponseInfo
-from testbed.scripted import create_node
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
 REFUSAL = Refuse(status=503, reason="ServiceUnavailable", message="etcd is away")
 NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")
-
-
-def test_two_operators_at_once_do_no_harm(rig: Any) -> None:
-    """Every run has one pod and is judged once, and the node ends as with one operator."""
-    nodes = [rig.add_node() for _ in range(6)]
-    rig.add_policy()
-    with rig.kubelet() as kubelet, rig.operator(name="one"), rig.operator(name="two"):
-        for node in nodes:
-            rig.wait_up_to_date(node, 1)
-        for node in nodes:
-            rig.ask_for_run(node)
-        for node in nodes:
-            state = rig.wait_up_to_date(node, 2)
-            assert state["labels"]["interconnect"] == "nvlink"
-            probe = rig.report(node)["status"]["probes"][0]
-            assert (probe["lastRun"]["number"], probe["streak"]) == (2, 2)
-            wait_for(lambda n=node: len(rig.events(n)) == 1, what=f"the event of {node}")
-        assert len(kubelet.ended) == len(set(kubelet.ended)) == 2 * len(nodes)
-
-
-def test_a_node_deleted_and_recreated_is_measured_anew(rig: Any) -> None:
-    """The old report goes with its node; another machine under its name starts with run 1, its own UID and
-    its own labels."""
-    node = rig.add_node()
-    rig.add_policy()
-    machine = {"now": h100()}
-    with rig.kubelet(lambda pod: answering(machine["now"])(pod)), rig.operator():
-        rig.wait_up_to_date(node, 1)
-        rig.ask_for_run(node)
-        rig.wait_up_to_date(node, 2)
-        assert rig.ours(node)["nodegauge.dev/nvlink-gbps"] == "450"
-        old = rig.node(node)["metadata"]["uid"]
-        machine["now"] = dgx1()
-        rig.api.delete(f"/api/v1/nodes/{node}")
-        create_node(rig.api, node, labels={"test": rig.mark})
-        new = rig.node(node)["metadata"]["uid"]
-        assert new != old
-
-        def measured() -> bool:
-            report = rig.report(node)
-            owners = report.get("metadata", {}).get("ownerReferences", [{}])
-            return owners[0].get("uid") == new and rig.last_run(node).get("number") == 1
-
-        wait_for(measured, what="a report of the new node")
-        rig.wait_up_to_date(node, 1)
-        assert rig.ours(node)["nodegauge.dev/nvlink-gbps"] == "150"
 
 
 def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
@@ -71,16 +24,12 @@ def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
     goes on meanwhile on another node is judged once."""
     node, other = rig.add_node(), rig.add_node()
     rig.add_policy()
-    hold: list[str] = []
+    machines = Machines(h100())
     away = rig.operator(kubeconfig=fault_proxy.kubeconfig(), NODEGAUGE_RELIST_INTERVAL="1h")
-
-    def answer(pod: Any) -> str | None:
-        return None if run_of(pod)[1] in hold else answering(h100())(pod)
-
-    with rig.kubelet(answer) as kubelet, away as operator:
+    with rig.kubelet(machines) as kubelet, away as operator:
         rig.wait_up_to_date(node)
         rig.wait_up_to_date(other)
-        hold.append(other)
+        machines.of[other] = None
         rig.ask_for_run(other)
         wait_for(rig.pods, what="the probe pod of a second run")
         count = operator.metric("nodegauge_nodes")
@@ -90,7 +39,7 @@ def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
         fault_proxy.resume()
         wait_for(lambda: operator.metric("nodegauge_nodes") == count - 1, what="the node forgotten")
         wait_for(lambda: not rig.report(node), what="its report collected")
-        hold.clear()
+        machines.of.clear()
         rig.wait_up_to_date(other, 2)
         assert len(kubelet.ended) == 3
         assert operator.running()

@@ -8,20 +8,25 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import OURS, answering, at_work
+from support.cluster_under_test import AT_ONCE, OURS, Machines, at_work
 from support.results import dgx1, h100
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
 OPERATOR = "nodegauge-operator"
+OUR_RESOURCES = {"nodes", "nodes/status", "pods", "events", "leases"} | {
+    "nodereports",
+    "nodereports/status",
+    "nodeevidences",
+    "gpuvalidationpolicies/status",
+}
 OUR_STATUS_KEYS = {"conditions"}
 OUR_TAINTS = {OURS + "throttled", OURS + "unhealthy"}
 FOREIGN = [
     {"key": "example.com/maintenance", "effect": "NoExecute", "timeAdded": "2026-11-21T03:00:00Z"},
     {"key": "team", "value": "blue", "effect": "PreferNoSchedule"},
 ]
-AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 
 
 def kinds(writes: list[Any]) -> Counter[str]:
@@ -48,11 +53,11 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     node = rig.add_node()
     rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": FOREIGN}})
     policy = rig.add_policy(hysteresis=AT_ONCE)
-    machine, cool = {"now": h100()}, at_work(60)
-    with rig.kubelet(lambda pod: answering(machine["now"])(pod)), rig.operator():
+    machines, cool = Machines(h100()), at_work(60)
+    with rig.kubelet(machines), rig.operator():
         rig.wait_up_to_date(node, 1)
         for number, result in enumerate((dgx1(), at_work(95), cool, at_work(95)), start=2):
-            machine["now"] = result
+            machines.now = result
             rig.ask_for_run(node)
             rig.wait_up_to_date(node, number)
             if result == cool:  # a gate also stands for its dwell
@@ -64,10 +69,12 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     assert not audit.writes(user_agent="kopf"), "kopf writes nothing at all: no annotation, no finalizer"
     on_pods = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "pods"]
     assert {w.verb for w in on_pods} == {"create", "delete"}
+    assert {w.resource for w in audit.writes(user_agent=OPERATOR)} <= OUR_RESOURCES
     for write in on_nodes:
         assert set(write.body) <= {"metadata", "status", "spec"}, write.body
         metadata = write.body["metadata"]
         assert set(metadata) <= {"resourceVersion", "uid", "labels"}, metadata
+        assert metadata.get("resourceVersion") or "labels" not in metadata, "decided on a node as it was then"
         assert all(k.startswith(OURS) or k == "interconnect" for k in metadata.get("labels", {})), metadata
         assert set(write.body.get("spec", {})) <= {"taints"}, write.body
         taints = write.body.get("spec", {}).get("taints", FOREIGN)

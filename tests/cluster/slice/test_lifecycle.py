@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -21,39 +19,6 @@ def test_a_rebooted_node_is_measured_anew(cluster: Any) -> None:
     cluster.testbed.nodes.restart("gpu-titan")
     cluster.wait_up_to_date("gpu-titan", number + 1)
     assert cluster.seen("gpu-titan") == cluster.calm["gpu-titan"]
-
-
-def test_an_operator_killed_in_the_middle_of_runs_loses_nothing(cluster: Any) -> None:
-    """SIGKILL while probes run: the kubelet starts it again, and each node has one run more, none leaked."""
-    before = {node: cluster.last_run(node)["number"] for node in cluster.nodes}
-    created = pods_created(cluster)
-    old = cluster.operator_process()
-    cluster.testbed.hardware("gpu-phb").fault("hung-call")
-    for node in cluster.nodes:
-        cluster.ask_for_run(node)
-    wait_for(lambda: "gpu-phb" in {probe.node for probe in cluster.probing()}, what="the probe that hangs")
-    os.kill(old.pid, signal.SIGKILL)
-    assert cluster.last_run("gpu-phb")["number"] == before["gpu-phb"], "not in the middle of a run"
-    wait_for(lambda: restarts(cluster) >= 1, what="the operator started again by its kubelet")
-    for node in cluster.nodes:
-        cluster.wait_up_to_date(node, before[node] + 1)
-        assert cluster.seen(node) == cluster.calm[node]
-        assert cluster.last_run(node)["number"] == before[node] + 1
-        assert cluster.last_run(node)["outcome"] == ("unknown" if node == "gpu-phb" else "read")
-    assert cluster.operator_process().pid != old.pid
-    assert cluster.pods() == []
-    assert pods_created(cluster) == created + len(cluster.nodes)
-
-
-def restarts(cluster: Any) -> int:
-    """How often the kubelet has started the operator again."""
-    statuses = cluster.operator_pod()["status"].get("containerStatuses") or [{"restartCount": 0}]
-    return int(statuses[0]["restartCount"])
-
-
-def pods_created(cluster: Any) -> int:
-    """Probe pods that the API server has accepted so far."""
-    return len([w for w in cluster.account_writes(resource="pods", verb="create") if w.code == 201])
 
 
 def test_an_upgrade_keeps_labels_and_reports(cluster: Any) -> None:

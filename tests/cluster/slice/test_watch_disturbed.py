@@ -5,15 +5,13 @@ kubectl, DaemonSet controller, scheduler and eviction are real.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from support.slice import NAMESPACE
-from testbed.binaries import build_kubectl
 from testbed.cluster import PodProcess
 from testbed.wait import wait_for
 
@@ -23,27 +21,13 @@ GPU_LOST = ["unhealthy=gpu-lost:NoSchedule"]
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 
 
-@pytest.fixture(scope="module")
-def kubectl(watched_slice: Any) -> Callable[..., str]:
-    """kubectl on the slice's cluster; its output and its warnings."""
-    program = str(build_kubectl())
-
-    def run(*arguments: str) -> str:
-        command = [program, f"--kubeconfig={watched_slice.kubeconfig}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
-    return run
-
-
-def test_a_drained_node_is_watched_on(watched: Any, kubectl: Callable[..., str]) -> None:
+def test_a_drained_node_is_watched_on(watched: Any) -> None:
     """`kubectl drain --ignore-daemonsets` leaves the watch pod and does not wait for it; a fault that begins
     on the drained node is tainted, its end lifts the taint, and neither makes a pod."""
     node = "gpu-titan"
     before, made = watched.watch_pods()[node]["metadata"], watched.created()
     work(watched, node)
-    output = kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=60s")
+    output = watched.kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=60s")
     assert f"ignoring DaemonSet-managed Pods: {NAMESPACE}/{before['name']}" in output
     assert "pod/work evicted" in output
     assert f"node/{node} drained" in output
@@ -51,7 +35,7 @@ def test_a_drained_node_is_watched_on(watched: Any, kubectl: Callable[..., str])
     wait_for(lambda: watched.taints(node), what="the taint of a drained node")
     assert watched.taints(node) == ["unhealthy=p2p:NoSchedule"]
     watched.testbed.hardware(node).heal()
-    kubectl("uncordon", node)
+    watched.kubectl("uncordon", node)
     wait_for(lambda: watched.is_well(node), what="the node as before")
     assert watched.watch_pods()[node]["metadata"]["uid"] == before["uid"]
     assert watched.created() == made
