@@ -15,10 +15,7 @@ pytestmark = pytest.mark.cluster
 COUNT = 20
 COOL, HOT = at_work(60), at_work(95)
 SPEC: dict[str, Any] = {
-    "probes": {
-        "health": {"interval": "5s", "deadline": "4s", "window": "500ms"},
-        "load": {"enabled": False},
-    },
+    "probes": {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}, "load": {"enabled": False}},
     "hysteresis": {"dwell": "1s", "probationAfter": []},
     "budget": {"concurrentProbes": "100%", "gatedNodes": "20%", "gatedNodesPerHour": "5%"},
     "breaker": {},

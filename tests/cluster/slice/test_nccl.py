@@ -29,11 +29,7 @@ VALUES: Object = {
                 "health": {"interval": "12h", "deadline": "2m", "window": "500ms"},
                 "nccl": {"interval": "12h", "deadline": "5m", "recheck": "5s"},
             },
-            "budget": {
-                "concurrentProbes": "100%",
-                "concurrentNcclProbes": 2,
-                "gatedNodesPerHour": "100%",
-            },
+            "budget": {"concurrentProbes": "100%", "concurrentNcclProbes": 2, "gatedNodesPerHour": "100%"},
         }
     },
 }
