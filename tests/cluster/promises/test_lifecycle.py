@@ -1,4 +1,4 @@
-"""Nodes, CRDs and the API server come and go."""
+"""CRDs come and go, and a node leaves the selection."""
 
 from __future__ import annotations
 
@@ -6,43 +6,12 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import Machines, delete_crds, install_crds
-from support.results import h100
-from testbed.proxy import Refuse, RequestInfo, ResponseInfo
+from support.cluster_under_test import AT_ONCE, Machines, at_work, delete_crds, install_crds
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-REFUSAL = Refuse(status=503, reason="ServiceUnavailable", message="etcd is away")
 NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")
-
-
-def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
-    rig: Any, control_plane: Any, fault_proxy: Any
-) -> None:
-    """No watch ever says so; the full list after the gap does, long before the next regular one.  A run that
-    goes on meanwhile on another node is judged once."""
-    node, other = rig.add_node(), rig.add_node()
-    rig.add_policy()
-    machines = Machines(h100())
-    away = rig.operator(kubeconfig=fault_proxy.kubeconfig(), NODEGAUGE_RELIST_INTERVAL="1h")
-    with rig.kubelet(machines) as kubelet, away as operator:
-        rig.wait_up_to_date(node)
-        rig.wait_up_to_date(other)
-        machines.of[other] = None
-        rig.ask_for_run(other)
-        wait_for(rig.pods, what="the probe pod of a second run")
-        count = operator.metric("nodegauge_nodes")
-        fault_proxy.pause()  # the operator's connections are cut before the node goes
-        rig.api.delete(f"/api/v1/nodes/{node}")
-        control_plane.restart_apiserver()  # and its watches' revisions are too old afterwards
-        fault_proxy.resume()
-        wait_for(lambda: operator.metric("nodegauge_nodes") == count - 1, what="the node forgotten")
-        wait_for(lambda: not rig.report(node), what="its report collected")
-        machines.of.clear()
-        rig.wait_up_to_date(other, 2)
-        assert len(kubelet.ended) == 3
-        assert operator.running()
 
 
 def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
@@ -83,34 +52,13 @@ def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, co
         install_crds(rig.api)
 
 
-def test_an_api_server_that_says_503_is_waited_out(rig: Any, fault_proxy: Any) -> None:
-    """At the start, and later past all of kopf's tries: not ready, alive, few lines; then it goes on."""
-    node = rig.add_node()
-    rig.add_policy()
-    away = {"now": True}
-
-    def refuse(_request: RequestInfo, _answer: ResponseInfo | None) -> Refuse | None:
-        return REFUSAL if away["now"] else None
-
-    fault_proxy.on(times=None, do=refuse)
-    with rig.kubelet(), rig.operator(kubeconfig=fault_proxy.kubeconfig()) as operator:
-        wait_for(lambda: "etcd is away" in operator.output(), what="the outage named")
-        assert operator.http("/readyz")[0] == 503
-        assert operator.metric("nodegauge_ready") == 0
-        away["now"] = False
-        rig.wait_up_to_date(node)
-        operator.wait_ready()
-        assert operator.metric("nodegauge_ready") == 1
-        away["now"] = True
-        fault_proxy.pause()
-        fault_proxy.resume()
-        wait_for(lambda: "kopf ended" in operator.output(), what="the end of kopf's tries")
-        assert operator.http("/readyz")[0] == 503
-        assert operator.http("/healthz")[0] == 200
-        away["now"] = False
-        other = rig.add_node()
-        rig.wait_up_to_date(other)
-        wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
-        assert operator.running()
-        assert operator.output().count("waiting for the API server") <= 5
-        assert "ERROR" not in operator.output()
+def test_a_node_that_leaves_the_server_side_selection_loses_its_taint(rig: Any) -> None:
+    """A lost label arrives as a deletion: the node is there, so what we hold comes off."""
+    node = rig.add_node(watched="yes")
+    rig.add_policy(hysteresis=AT_ONCE)
+    selector = f"test={rig.mark},watched=yes"
+    with rig.kubelet(Machines(at_work(95))), rig.operator(NODEGAUGE_NODE_LABEL_SELECTOR=selector):
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.taints(node) == ["throttled=thermal:NoSchedule"], what="the taint")
+        rig.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"watched": None}}})
+        wait_for(lambda: not rig.taints(node) and not rig.ours(node), what="nothing of ours left")

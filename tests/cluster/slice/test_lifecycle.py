@@ -1,4 +1,4 @@
-"""The slice over time: runs asked for, nodes and operator that come and go, upgrade, uninstall."""
+"""The slice over time: a fault and its repair, an upgrade, the uninstall."""
 
 from __future__ import annotations
 
@@ -13,12 +13,28 @@ from testbed.wait import wait_for
 pytestmark = pytest.mark.cluster
 
 
-def test_a_rebooted_node_is_measured_anew(cluster: Any) -> None:
-    """A new boot id: what was read before it is not believed after it, and a run starts by itself."""
-    number = cluster.last_run("gpu-titan")["number"]
-    cluster.testbed.nodes.restart("gpu-titan")
-    cluster.wait_up_to_date("gpu-titan", number + 1)
-    assert cluster.seen("gpu-titan") == cluster.calm["gpu-titan"]
+def test_refused_p2p_takes_the_interconnect_away_although_links_are_up(cluster: Any) -> None:
+    """NCCL ends its init on such a pair: no interconnect under either key at once; fail with the taint."""
+    node = "gpu-titan"
+    before = cluster.reasons(node).count("FaultsFound")
+    run = cluster.faulty(node, "p2p-refused")
+    assert run["outcome"] == "read"
+    assert cluster.ours(node) == {OURS + "health": "warn"}
+    condition = cluster.condition(node)
+    assert (condition["status"], condition["reason"]) == ("True", "Unconfirmed")
+    finding = cluster.findings(node)["p2p-refused"]
+    assert finding["severity"] == "fail"
+    assert finding["evidence"]["links"] == 2, "the links themselves are up"
+    assert all(word in finding["evidence"]["refused"] for word in ("READ", "WRITE", "NVLINK"))
+    cluster.measure(node)
+    assert cluster.ours(node) == {OURS + "health": "fail"}
+    assert cluster.taints(node) == ["unhealthy=p2p:NoSchedule"]
+    condition = cluster.condition(node)
+    assert (condition["status"], condition["reason"]) == ("False", "FaultsFound")
+    assert "p2p-refused" in condition["message"]
+    assert cluster.report(node)["status"]["interconnect"]["class"] == ""
+    wait_for(lambda: cluster.reasons(node).count("FaultsFound") == before + 1, what="the event")
+    assert cluster.healed(node) == cluster.calm[node]
 
 
 def test_an_upgrade_keeps_labels_and_reports(cluster: Any) -> None:
