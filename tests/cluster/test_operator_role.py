@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.playbook import Ansible, Played, stage
+from support.playbook import Ansible, Played
 from testbed.cluster import Testbed
 from testbed.controlplane import ControlPlane
 from testbed.wait import wait_for
@@ -74,10 +74,9 @@ def testbed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def role(testbed: Testbed, tmp_path: Path) -> Role:
+def role(testbed: Testbed, ansible: Ansible) -> Role:
     """The role; what an earlier test left installed is there still."""
-    stage(tmp_path)
-    return Role(testbed, Ansible(tmp_path))
+    return Role(testbed, ansible)
 
 
 def test_a_release_is_installed_changed_and_left_alone(role: Role) -> None:

@@ -194,13 +194,14 @@ class ClusterUnderTest:
 
     def report(self, name: str) -> Object:
         """The node's report; empty where there is none."""
-        return self._get_or_empty(f"{GROUP}/nodereports/{name}")
+        return self.get_or_empty(f"{GROUP}/nodereports/{name}")
 
     def evidence(self, name: str) -> Object:
         """The node's evidence; empty where there is none."""
-        return self._get_or_empty(f"{GROUP}/nodeevidences/{name}")
+        return self.get_or_empty(f"{GROUP}/nodeevidences/{name}")
 
-    def _get_or_empty(self, path: str) -> Object:
+    def get_or_empty(self, path: str) -> Object:
+        """What is there; empty if nothing is."""
         try:
             return self.api.get(path)
         except ApiError as error:

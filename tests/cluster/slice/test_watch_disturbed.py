@@ -45,7 +45,7 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
     """As some tools do: the DaemonSet makes another pod, also on a cordoned node, which keeps its marks."""
     node = "gpu-phb"
     old, number = watched.watch_pods()[node]["metadata"], watched.last_run(node)["number"]
-    unschedulable(watched, node, True)
+    watched.kubectl("cordon", node)
     with unchanged(watched, node):
         evict(watched, old["name"])
         wait_for(
@@ -56,7 +56,7 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
         assert watched.last_run(node)["outcome"] == "read"
     watched.testbed.hardware(node).fault("gpu-lost")
     wait_for(lambda: watched.taints(node) == GPU_LOST, what="the taint of a cordoned node")
-    unschedulable(watched, node, None)
+    watched.kubectl("uncordon", node)
 
 
 def test_a_node_that_waits_for_its_driver_upgrade_is_watched_on(watched: Any) -> None:
@@ -189,11 +189,6 @@ def work(cluster: Any, node: str) -> None:
     pods = "/api/v1/namespaces/default/pods"
     cluster.api.create(pods, {"metadata": {"name": "work"}, "spec": spec})
     wait_for(lambda: cluster.api.get(f"{pods}/work")["status"].get("phase") == "Running", what="work")
-
-
-def unschedulable(cluster: Any, node: str, value: bool | None) -> None:
-    """Cordon the node, or uncordon it."""
-    cluster.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": value}})
 
 
 def label(cluster: Any, node: str, **labels: str | None) -> None:
