@@ -66,8 +66,8 @@ def serve(ports: Connection, trees: Sequence[str], latency: float, certificate: 
                         await reader.readexactly(int(length[1]))
                     await asyncio.sleep(latency)
                     method, path, _ = head.split(b" ", 2)
-                    found = known[tree].get(path.rstrip(b"/"), NOT_FOUND)
-                    writer.write({b"GET": found, b"POST": LOGIN}.get(method, LOGOUT))
+                    reply = known[tree].get(path.rstrip(b"/"), NOT_FOUND)
+                    writer.write({b"GET": reply, b"POST": LOGIN}.get(method, LOGOUT))
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context, backlog=64)
         port: int = server.sockets[0].getsockname()[1]
