@@ -59,18 +59,6 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
     watched.kubectl("uncordon", node)
 
 
-def test_a_node_that_waits_for_its_driver_upgrade_is_watched_on(watched: Any) -> None:
-    """A fleet waits so for as long as the upgrade takes, and nothing is done to its nodes."""
-    node = "gpu-h100"
-    pod = watched.watch_pods()[node]["metadata"]["uid"]
-    label(watched, node, **{UPGRADE_STATE: "upgrade-required"})
-    watched.measure(node)
-    assert watched.watch_pods()[node]["metadata"]["uid"] == pod
-    watched.testbed.hardware(node).fault("gpu-lost")
-    wait_for(lambda: watched.taints(node) == GPU_LOST, what="the taint")
-    label(watched, node, **{UPGRADE_STATE: None})
-
-
 @pytest.mark.parametrize(
     ("begins", "goes_on", "over", "version"),
     [
