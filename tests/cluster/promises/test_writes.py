@@ -74,14 +74,3 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     assert len(taken) >= 4, "set, lifted, set again, taken off"
     assert all(before != after for before, after in pairwise(taken)), "nothing is written twice"
     assert rig.node(node)["spec"]["taints"] == FOREIGN
-
-
-def test_observe_writes_reports_and_nothing_on_nodes(rig: Any, audit: Any) -> None:
-    """Mode Observe: the report is full, the node is never touched."""
-    node = rig.add_node()
-    rig.add_policy(mode="Observe")
-    with rig.kubelet(), rig.operator():
-        rig.wait_run(node, 1)
-        assert rig.report(node)["status"]["interconnect"]["class"] == "nvlink"
-        wait_for(lambda: rig.events(node), what="the event")
-    assert not [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
