@@ -94,18 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         hardware = busy(options.profile, Path(folder) / "machine")
         environment = probe_environment(hardware, Path(folder) / "termination-log", {})
-        command = [
-            sys.executable,
-            "-m",
-            "fleet.load.watch_probe",
-            "--inside",
-            "--seconds",
-            str(options.seconds),
-        ]
-        interval = str(2 * options.seconds + 600)
-        calm = ["--state", f"{folder}/watch.json", "--confirm", "", "--interval", interval]
+        command = [sys.executable, "-m", "fleet.load.watch_probe", "--inside"]
+        command += ["--seconds", str(options.seconds), "--state", f"{folder}/watch.json", "--confirm", ""]
+        command += ["--interval", str(2 * options.seconds + 600)]
         for output in (subprocess.DEVNULL, None):  # the first life reports at once
-            run = subprocess.run([*command, *calm, *rest], env=environment, stdout=output, check=False)
+            run = subprocess.run([*command, *rest], env=environment, stdout=output, check=False)
         return run.returncode
 
 
