@@ -154,10 +154,10 @@ def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:
     with NvmlClient(hardware.env()) as nvml:
         calm, hot = (nvml.ask("nvmlDeviceGetTemperature", GPU(gpu), 0) for gpu in (0, 1))
     assert 33 < calm < hot < 87
-    reasons = hardware.condition().reasons
-    [(since, per_mille)] = reasons[1]["sw_thermal"]
+    calm_past, hot_past = hardware.condition().pasts[:2]
+    [(since, per_mille)] = hot_past.reasons["sw_thermal"]
     assert (since > start - 6 * SECOND, per_mille) == (True, 1000)
-    assert "sw_thermal" not in reasons[0]
+    assert "sw_thermal" not in calm_past.reasons
 
 
 def test_a_slowed_gpu_stays_at_its_threshold_and_recovers(tmp_path: Path) -> None:

@@ -207,16 +207,10 @@ def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends:
 
 
 def test_every_fault_of_the_child_has_its_end() -> None:
-    """Those that show in another way have tests of their own, here or in test_simulated_nccl_devices."""
-    own = {
-        "nccl-no-engine",
-        "nccl-cold-init",
-        "nccl-unsteady",
-        "nccl-in-real-time",
-        "gpu-in-use",
-        "device-unhealthy",
-    }
-    ours = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
+    """Those that show in another way have tests of their own, here and of devices and load."""
+    own = {"nccl-no-engine", "nccl-cold-init", "nccl-unsteady", "nccl-in-real-time", "gpu-in-use"}
+    own |= {"device-unhealthy", "bit-flips", "shared-uplink", "slow-gpu"}
+    ours = {name for name, fault in FAULTS.items() if fault.module == "faults_runs"}
     assert {ends.fault for ends in ENDS} - {"p2p-refused"} == ours - own
 
 

@@ -33,7 +33,7 @@ def tree_of(hardware: Hardware) -> dict[str, Any]:
     if condition.profile.chassis is None:
         raise HardwareError(f"{condition.profile.name} has no BMC: give its profile a chassis")
     now = boottime_ns()
-    watts = [[value for at, value in points if at <= now][-1] / 1000 for points in condition.powers]
+    watts = [[value for at, value in past.power if at <= now][-1] / 1000 for past in condition.pasts]
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return tree(condition.machine(), seed=condition.seed, watts=watts, time=time)
 

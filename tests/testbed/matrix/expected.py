@@ -11,7 +11,7 @@ import yaml
 from msgspec.structs import replace
 
 from testbed import profiles
-from testbed.hardware.faults_case import twelve_volts
+from testbed.hardware.faults_around import twelve_volts
 from testbed.profiles.model import Healthy, Profile
 
 SCENARIOS = Path(__file__).with_name("scenarios.yaml")
