@@ -6,22 +6,10 @@ Nothing here says what a machine must reach: that is the judge's own data, with 
 from __future__ import annotations
 
 from testbed.profiles.hostmodel import Base
+from testbed.simulated_nccl.machine import Way
 
 WAYS = ("nvls", "p2p", "host")
 """NVLS takes all_reduce on NVSwitches; P2P is NVLink or PCIe between GPUs; host goes through host memory."""
-
-
-class Way(Base, frozen=True, kw_only=True):
-    """One way in which NCCL joins ranks: busbw in GB/s (1e9) at 1 GiB by collective and number of ranks.
-
-    `transport` as NCCL's log names it; `latency_us` of the smallest call; `shape`: (MiB, share of the value
-    at 1 GiB), ascending.
-    """
-
-    transport: str
-    latency_us: float
-    busbw: dict[str, dict[int, float]]
-    shape: tuple[tuple[int, float], ...] = ((1, 1.0),)
 
 
 class NcclResult(Base, frozen=True, kw_only=True):

@@ -28,12 +28,13 @@ class MachineMissing(Exception):
 class Way(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way in which NCCL joins ranks: busbw in GB/s (1e9) at 1 GiB by collective and number of ranks.
 
-    `latency_us`: of the smallest call; `shape`: how the value depends on the size.
+    `transport` as NCCL's log names it; `latency_us`: of the smallest call; `shape`: how the value depends on
+    the size.
     """
 
     transport: str
     latency_us: float
-    busbw: dict[str, dict[str, float]]
+    busbw: dict[str, dict[int, float]]
     shape: Curve = ((1, 1.0),)
 
 
