@@ -9,11 +9,14 @@ import msgspec
 import pytest
 
 from testbed.hardware.fault import FAULTS
-from testbed.matrix.affected import PROFILES, RULES, affected, changed_since
 from testbed.matrix.board import Cell, play
 from testbed.matrix.expected import (
+    PROFILES,
+    RULES,
     Machine,
     Scenario,
+    affected,
+    changed_since,
     exists,
     expected,
     healthy,

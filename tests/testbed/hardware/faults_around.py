@@ -8,8 +8,7 @@ import re
 from testbed.hardware.fault import Parameter, fault, needs, share, whole
 from testbed.hardware.machine import HardwareError, Machine
 from testbed.hardware.power import Trouble
-from testbed.profiles.chassismodel import Chassis
-from testbed.profiles.hostmodel import HwmonSensor
+from testbed.profiles.hostmodel import Chassis, HwmonSensor
 from testbed.profiles.model import Profile
 
 RATE = re.compile(r"^(\d+) Gb/sec \((\d)X (.*)\)$")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodegauge_contract.nccl import ArmName
 from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import SWITCH, Machine
-from testbed.profiles.ncclmodel import NcclResult
+from testbed.profiles.model import NcclResult
 from testbed.simulated_nccl import machine as simulated
 from testbed.simulated_nccl.machine import Gpu, Trouble, Way
 from testbed.simulated_nccl.trouble import FAILED

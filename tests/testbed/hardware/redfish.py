@@ -15,7 +15,7 @@ from testbed.hardware import case, power
 from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import Machine
 from testbed.hardware.power import Supply, Trouble
-from testbed.profiles.chassismodel import Chassis
+from testbed.profiles.hostmodel import Chassis
 
 Tree = dict[str, Any]
 ROOT = "/redfish/v1"
