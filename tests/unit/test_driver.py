@@ -7,17 +7,14 @@ import os
 import subprocess
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from support.machines import with_driver
-from testbed import profiles
 from testbed.driver import build
 from testbed.driver.build import DriverBuildError, library_folder
 from testbed.driver.client import GPU, NvmlClient, Struct
 from testbed.driver.releases import abilities, table
 from testbed.hardware import Hardware, plug
-from testbed.profiles.model import C2C, Platform
 
 INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 2, 3, 13, 25
 UINT, ULL = 1, 3
@@ -168,23 +165,3 @@ def test_link_errors_of_the_fifth_generation_are_fields(tmp_path: Path) -> None:
         assert [nvml.field(0, n, 2)["value"]["ullVal"] for n in (214, 219, 221)] == [1, 1, 1]
         assert [nvml.field(0, n, 3)["value"]["ullVal"] for n in (214, 219, 221)] == [0, 0, 0]
         assert nvml.refusal("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 2, 0) == NOT_SUPPORTED
-
-
-def test_superchips_and_racks_have_facts_of_their_own(tmp_path: Path) -> None:
-    """Links to the CPU by number, state and bandwidth; slot and tray of the chassis; absent elsewhere."""
-    result = profiles.load("h100-sxm-8")
-    made = msgspec.structs.replace(
-        result,
-        driver=msgspec.structs.replace(result.driver, version="580.82.07"),
-        model=msgspec.structs.replace(result.model, c2c=C2C(links=5, mbps=44712)),
-        platform=Platform(chassis_serial="1820000000001", slot=9, tray=4),
-    )
-    location = Struct("c_nvmlPlatformInfo_v2_t")
-
-    with NvmlClient(plug(made, tmp_path / "made").env()) as nvml:
-        assert [nvml.field(0, n, 4)["value"]["uiVal"] for n in (170, 171, 172)] == [5, 1, 44712]
-        reported = nvml.ask("nvmlDeviceGetPlatformInfo", GPU(0), location)
-        assert (reported["chassisSerialNumber"], reported["slotNumber"]) == ("1820000000001", "\t")
-    with NvmlClient(with_driver("580.82.07", tmp_path / "other").env()) as nvml:
-        assert nvml.field(0, 170)["nvmlReturn"] == NOT_SUPPORTED
-        assert nvml.refusal("nvmlDeviceGetPlatformInfo", GPU(0), location) == NOT_SUPPORTED

@@ -27,8 +27,8 @@ PAIR = Machine(
     nccl="2.32.3",
     cuda="12.9",
     gpus=(
-        Gpu(uuid="GPU-a", bus="0000:0f:00.0", pairs=(-1, 40)),
-        Gpu(uuid="GPU-b", bus="0000:2d:00.0", pairs=(40, -1)),
+        Gpu(uuid="GPU-a", pairs=(-1, 40)),
+        Gpu(uuid="GPU-b", pairs=(40, -1)),
     ),
     ways={
         "nvls": Way(transport="P2P/direct pointer", latency_us=20, busbw={"all_reduce": {2: 80}}),

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from testbed.hardware import faults
+from testbed.hardware.cooling import heated
 from testbed.hardware.fault import Parameter
-from testbed.hardware.heat import heated
 from testbed.hardware.machine import Machine
 from testbed.hardware.statefile import Past, Points
 from testbed.profiles import Profile

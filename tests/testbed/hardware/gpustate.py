@@ -52,7 +52,7 @@ def gpu_uuid(seed: str, address: str) -> str:
 
 def gpu_lines(machine: Machine, number: int, *, seed: str) -> Lines:
     """Everything about one GPU that does not depend on time; None where there is no line."""
-    return _gpu(machine, number, seed) | _links(machine, number) | _fabric(machine) | _platform(machine)
+    return _gpu(machine, number, seed) | _links(machine, number) | _fabric(machine)
 
 
 def _gpu(machine: Machine, number: int, seed: str) -> Lines:
@@ -192,14 +192,6 @@ def _far_end(machine: Machine, number: int, link: int) -> Lines:
         "remote_type": kind if chip.remote_type_known else UNKNOWN,
         "switch": kind == SWITCH,
     }
-
-
-def _platform(machine: Machine) -> Lines:
-    platform = machine.profile.platform
-    if platform is None:
-        return {}
-    lines: Lines = {f"platform.{name}": getattr(platform, name) for name in platform.__struct_fields__}
-    return lines | {"platform.peer_type": 1}
 
 
 def _fabric(machine: Machine) -> Lines:

@@ -157,12 +157,13 @@ def _of_supply(number: int) -> list[Sensor]:
 def crowded(more: int = 150) -> Machine:
     """A server with as many sensors again that no reading needs, and as many rails as numbers are left."""
     machine = server()
+    known = machine.sensor("CPU1 Temp")
     used = {one.number for one in machine.sensors}
     free = [number for number in range(1, 255) if number not in used][:more]
     for index, number in enumerate(free):
         kind, unit = (VOLTAGE, VOLT) if index % 2 else (TEMPERATURE, CELSIUS)
-        named = {"name": f"P{index} {unit}", "number": number, "kind": kind, "unit": unit, "raw": 1}
-        machine.sensors.append(replace(machine.sensor("CPU1 Temp"), **named))
+        named = replace(known, name=f"P{index} {unit}", number=number, kind=kind, unit=unit, raw=1)
+        machine.sensors.append(named)
     return machine
 
 

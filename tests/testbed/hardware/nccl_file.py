@@ -37,7 +37,6 @@ def render(machine: Machine, *, seed: str) -> bytes:
         gpus=tuple(
             Gpu(
                 uuid=gpu_uuid(seed, gpu.address),
-                bus=gpu.address,
                 pairs=_row(machine, number, nccl),
                 there=number not in machine.handles and number in machine.visible,
             )

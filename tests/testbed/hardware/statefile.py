@@ -92,7 +92,6 @@ def _driver(machine: Machine) -> Lines:
         "driver.constants_first": can.counters.constants[0],
         "driver.constants_last": can.counters.constants[1],
         "driver.fabric_struct": can.fabric_struct,
-        "driver.platform_struct": can.platform_struct,
         "driver.max_links": can.max_links,
         "clock.step": machine.clock_step,
         **{f"driver.share.{name}": 10 * percent for name, percent in CLOCK_SHARE.items()},

@@ -231,15 +231,6 @@ class Recording(Base, frozen=True, kw_only=True):
     drawn_as: str = ""
 
 
-class Platform(Base, frozen=True, kw_only=True):
-    """Where a tray stands in its rack, as nvmlDeviceGetPlatformInfo tells."""
-
-    chassis_serial: str
-    slot: int
-    tray: int
-    host: int = 1
-
-
 class Node(Base, frozen=True, kw_only=True):
     """What the cluster knows of the node: the device plugin's count of nvidia.com/gpu where it is not that of
     the GPUs (time-slicing and MPS multiply it), and labels that GPU feature discovery adds or changes."""
@@ -306,7 +297,6 @@ class Profile(Base, frozen=True, kw_only=True):
     p2p: P2P = P2P()
     fabric: Fabric | None = None
     recording: Recording | None = None
-    platform: Platform | None = None
     chassis: Chassis | None = None
     nccl: NcclResult | None = None
     node: Node = Node()

@@ -39,11 +39,9 @@ class Way(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`bus`: PCI address as sysfs writes it; `pairs`: GB/s one way from it to every GPU, -1 to itself;
-    `there`: CUDA can use it."""
+    """`pairs`: GB/s one way from it to every GPU, -1 to itself; `there`: CUDA can use it."""
 
     uuid: str
-    bus: str
     pairs: tuple[float, ...]
     there: bool = True
 
