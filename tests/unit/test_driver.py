@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.machines import with_driver
+from testbed import profiles
 from testbed.driver import build
 from testbed.driver.build import DriverBuildError, library_folder
 from testbed.driver.client import GPU, NvmlClient, Struct
@@ -165,3 +166,13 @@ def test_link_errors_of_the_fifth_generation_are_fields(tmp_path: Path) -> None:
         assert [nvml.field(0, n, 2)["value"]["ullVal"] for n in (214, 219, 221)] == [1, 1, 1]
         assert [nvml.field(0, n, 3)["value"]["ullVal"] for n in (214, 219, 221)] == [0, 0, 0]
         assert nvml.refusal("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 2, 0) == NOT_SUPPORTED
+
+
+def test_a_superchip_tells_its_links_to_the_cpu(nvml: NvmlClient, tmp_path: Path) -> None:
+    """By number, state and bandwidth; other GPUs have none."""
+    c2c = profiles.load("gh200-1").model.c2c
+    assert c2c is not None
+    with NvmlClient(plug("gh200-1", tmp_path / "gh200").env()) as superchip:
+        answers = [superchip.field(0, number, 4)["value"]["uiVal"] for number in (170, 171, 172)]
+    assert answers == [c2c.links, 1, c2c.mbps]
+    assert nvml.field(0, 170)["nvmlReturn"] == NOT_SUPPORTED
