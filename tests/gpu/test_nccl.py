@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pynvml
 import pytest
 
 from nodegauge_contract import Collective, Skip
 from nodegauge_probes.nccl import debuglog
 from nodegauge_probes.nccl.protocol import CellOrder, Order
-from support.gpu_tools import TWO_RANKS, Child, cells, probe
+from support.gpu_tools import TWO_RANKS, Child, cells, probe, wait_until_free
 
 MIB = 1 << 20
 CELLS = tuple(
@@ -85,11 +83,7 @@ def test_a_killed_child_leaves_the_gpu(nccl: list[str], start: Start) -> None:
         assert line.failed is None, line
     os.killpg(child.process.pid, signal.SIGKILL)
     assert child.process.wait(timeout=20) == -signal.SIGKILL
-    handle = pynvml.nvmlDeviceGetHandleByUUID(nccl[0])
-    until = time.monotonic() + 10
-    while pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-        assert time.monotonic() < until, "something still computes on the GPU"
-        time.sleep(0.1)
+    wait_until_free(nccl[0])
 
 
 def test_the_probe_says_what_it_does_with_one_gpu(nccl: list[str]) -> None:
