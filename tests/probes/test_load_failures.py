@@ -19,7 +19,6 @@ def test_seven_of_eight_are_loaded_and_the_missing_one_is_named(nccl_on: On) -> 
     run.hardware.fault("gpu-lost", gpu=3)
     with following(run.hardware):
         result = run.result("--seconds", "1", probe="load")
-    assert result.load is not None
     assert (result.load.ended, [gpu.index for gpu in result.load.gpus]) == (
         LoadEnd.DONE,
         [0, 1, 2, 4, 5, 6, 7],
@@ -34,11 +33,9 @@ def test_a_gpu_that_is_lost_under_load_does_not_end_the_others(nccl_on: On) -> N
     with burning(run, "--seconds", "6") as finish:
         run.hardware.fault("gpu-lost", gpu=1)
         result = finish()
-    assert result.load is not None
     good, lost = result.load.gpus
     assert (good.ended, lost.ended) == ("done", "failed")
     assert good.samples > lost.samples
-    assert result.gpus[1].error is not None
     assert result.gpus[1].error.kind == "gpu-lost"
 
 
@@ -48,9 +45,7 @@ def test_a_call_that_hangs_ends_the_run_and_the_load(nccl_on: On) -> None:
     with burning(run, "--seconds", "60", "--deadline", "24") as finish:
         run.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage")
         result = finish()
-    assert result.problem is not None
     assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
-    assert result.load is not None
     assert {gpu.ended for gpu in result.load.gpus} == {"cut"}
 
 

@@ -220,7 +220,6 @@ def test_tables_of_other_collectives_are_left_out_unless_their_data_is_wrong() -
     """One file often has the output of every program; wrong data is never passed over."""
     broadcast = ROW.replace("sum  -1", "none  0")
     nccl = result(log(ROW) + log(broadcast) + log(TOTAL)).nccl
-    assert nccl is not None
     assert [cell.collective for cell in nccl.arms[0].cells] == ["all_reduce", "all_gather"]
     for other in (
         broadcast.replace("20.97  0", "20.97  3"),
@@ -365,7 +364,6 @@ AT_24 = f"""\
 def read(text: str, ranks: int | None = None) -> NcclResult:
     """The NCCL run in a log."""
     nccl = result(text, ranks=ranks).nccl
-    assert nccl is not None
     return nccl
 
 
