@@ -363,8 +363,7 @@ AT_24 = f"""\
 
 def read(text: str, ranks: int | None = None) -> NcclResult:
     """The NCCL run in a log."""
-    nccl = result(text, ranks=ranks).nccl
-    return nccl
+    return result(text, ranks=ranks).nccl
 
 
 THREADS = PROCESS.replace("nThread 1 nGpus 8", "nThread 4 nGpus 2")
