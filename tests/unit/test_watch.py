@@ -251,9 +251,7 @@ ASKED = replace(saying(""), problem=Problem(kind=ProblemKind.TERMINATED, call=""
     ],
     ids=["without a word", "no memory", "never started", "asked to end, as by a roll-out"],
 )
-def test_an_end_that_says_nothing_of_the_node_is_no_run(
-    node: Watched, end: Callable[[WatchPod], None]
-) -> None:
+def test_an_end_that_says_nothing_of_the_node_is_no_run(node: Watched, end: Callable[..., None]) -> None:
     """The kubelet starts the container again; where none comes for long, a health pod reads the node."""
     end(node.pod)
     node.catch_up()
@@ -279,8 +277,8 @@ def test_a_health_pod_reads_the_node_if_the_container_brings_nothing() -> None:
 
 
 def test_a_run_that_is_asked_for_is_a_pod_at_once_and_comes_first(node: Watched) -> None:
-    """The container answers no request.  What it reports while the pod runs is older than the pod's reading, and
-    says nothing new."""
+    """The container answers no request.  What it reports while the pod runs is older than the pod's reading,
+    and says nothing new."""
     node.request()
     node.after(later=0.0)
     assert (len(node.run_pods), node.runs) == (1, 2)

@@ -143,9 +143,7 @@ def test_a_report_counts_that_comes_in_the_second_of_a_health_pods_end(node: Wat
 
 
 @pytest.mark.parametrize("answer", ["", "gpu-lost=b"], ids=["passed", "had lost a GPU"])
-def test_what_an_earlier_node_of_this_name_reported_says_nothing_of_the_next(
-    node: Watched, answer: str
-) -> None:
+def test_what_an_earlier_node_of_this_name_reported_says_nothing(node: Watched, answer: str) -> None:
     """Its pod is still there: what that shows opens no node that joins closed, and closes none.  What the
     container reports from now on counts."""
     node.after(answer)
@@ -184,10 +182,9 @@ def test_what_happens_while_the_pod_is_read_again_counts(node: Watched, goes: bo
     assert len(list(node.reconciler.watch_sets.pods.each())) == (0 if goes else 1)
 
 
-@pytest.mark.parametrize("heard_by_pod", [(), (FATAL,)], ids=["the container alone", "the pod, too"])
+@pytest.mark.parametrize("heard_by_pod", [[], [FATAL]], ids=["the container alone", "the pod, too"])
 def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_once(
-    node: Watched,
-    heard_by_pod: tuple[int, ...],
+    node: Watched, heard_by_pod: list[int]
 ) -> None:
     """At the end of that pod, whose reading is the newer one; and not with the next report, which repeats it,
     perhaps hours after its taint is gone."""
@@ -205,10 +202,8 @@ def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_o
     assert (node.runs, node.taints) == (5, [])
 
 
-@pytest.mark.parametrize("new", [(), (FATAL,)], ids=["no Xid", "an Xid"])
-def test_a_report_that_is_told_of_after_a_newer_reading_counts_for_its_xids(
-    node: Watched, new: tuple[int, ...]
-) -> None:
+@pytest.mark.parametrize("new", [[], [FATAL]], ids=["no Xid", "an Xid"])
+def test_a_report_told_of_after_a_newer_reading_counts_for_its_xids(node: Watched, new: list[int]) -> None:
     """The kubelet told of the health pod's end first: another pod reads the node, for all else that the
     report says is older than that reading, which found a fault."""
     fault = made.with_gpu(replace(heard(node), watch=None), 1, error=LOST)
