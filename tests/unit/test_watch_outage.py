@@ -1,7 +1,7 @@
 """An hour without the API server in mode Watch, in virtual time: afterwards everything is as on a calm day.
 
-Containers report all the while, their kubelets back off and keep the newest end alone, so that it holds the Xids
-of those before it; faults come, go and flap.  The same story without the outage says what must be true.
+Containers report all the while, their kubelets back off and keep the newest end alone, so that it holds the
+Xids of those before it; faults come, go and flap.  The same story without the outage says what must be true.
 """
 
 from __future__ import annotations
