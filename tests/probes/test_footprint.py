@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import MESSAGE_LIMIT, Result, decode, encode_message
+from nodegauge_contract import MESSAGE_LIMIT, decode, encode_message
 from support.busy import busy
-from support.probing import Probe
+from support.probing import Healthy, On
 from testbed import profiles
-from testbed.profiles import Profile
-
-On = Callable[[str | Profile], Probe]
-Healthy = Callable[[str], Result]
-
 
 HEADROOM = 0.15
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, Unavailable, render_matrix
+from nodegauge_contract import Unavailable, render_matrix
 from nodegauge_contract.nvlink import lanes
 from nodegauge_judge import judge_health
-from support.probing import Probe, table_cells
+from support.probing import Healthy, On, table_cells
 from testbed import profiles
-from testbed.profiles import Profile
 
-On = Callable[[str | Profile], Probe]
-Healthy = Callable[[str], Result]
 TOO_OLD = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
 
 

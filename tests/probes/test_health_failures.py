@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, Unavailable, decode, render_matrix
-from support.probing import Probe, table_cells
+from support.probing import On, table_cells
 from testbed import profiles
-from testbed.profiles import Profile
-
-On = Callable[[str | Profile], Probe]
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract import Gpu, Result
+from nodegauge_contract import Gpu
 from nodegauge_judge import judge_health
-from support.probing import Probe
-from testbed.profiles import Profile
-
-On = Callable[[str | Profile], Probe]
-Healthy = Callable[[str], Result]
+from support.probing import Healthy, On
 
 Reading = Callable[[Gpu], Any]
 MARKS: dict[str, list[tuple[str, dict[str, Any], Reading, Any, Any]]] = {

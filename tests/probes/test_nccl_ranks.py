@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from nodegauge_contract import Cell
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_probes.nccl.protocol import EngineInfo, Failed, Line
 from nodegauge_probes.nccl.ranks import Disagreement, combined
-from support.nccl_probe import NcclRun
-from testbed.profiles import Profile
+from support.nccl_probe import NcclOn
 from testbed.wait import wait_for
 
-On = Callable[[str | Profile], NcclRun]
 LIMITS = ("--processes", "perGPU", "--limits", "8,3,3")
 BAD = """
 if order["rank"] != {rank}:
@@ -63,7 +59,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_one_rank_that_ends_badly_ends_the_configuration(nccl_on: On, name: str) -> None:
+def test_one_rank_that_ends_badly_ends_the_configuration(nccl_on: NcclOn, name: str) -> None:
     """With its outcome, the phase of the slowest rank and the finding of the judge; nobody is left behind,
     and the other configuration is measured."""
     rank, phases, death, outcome, phase, message, code = ENDS[name]
@@ -78,7 +74,7 @@ def test_one_rank_that_ends_badly_ends_the_configuration(nccl_on: On, name: str)
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "titan-rtx-nv2"])
-def test_ranks_measure_like_one_process(nccl_on: On, profile: str) -> None:
+def test_ranks_measure_like_one_process(nccl_on: NcclOn, profile: str) -> None:
     """Every cell and the pair matrix, once."""
     run = nccl_on(profile).child("all_well()", arm="all")
     apart, together = (run.nccl("--processes", processes) for processes in ("perGPU", "one"))
@@ -87,7 +83,7 @@ def test_ranks_measure_like_one_process(nccl_on: On, profile: str) -> None:
     assert [arm.processes for arm in apart.arms] == [apart.ranks] * len(apart.arms)
 
 
-def test_ranks_die_with_a_probe_that_is_killed(nccl_on: On) -> None:
+def test_ranks_die_with_a_probe_that_is_killed(nccl_on: NcclOn) -> None:
     """The kernel ends them with the process that started them."""
     two = nccl_on("titan-rtx-nv2")
     body = f"open({str(two.folder)!r} + '/rank-%d' % order['rank'], 'w'); time.sleep(600)"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.nccl_probe import NcclRun
+from support.nccl_probe import NcclOn
 from support.nccltests import installed
-from testbed.profiles import Profile
 
-On = Callable[[str | Profile], NcclRun]
 FAKES = Path(__file__).parent / "fakes"
 
 
 @pytest.mark.parametrize(("processes", "number"), [("one", 1), ("auto", 2), ("perGPU", 2)])
-def test_nccl4py_measures_every_arm(nccl_on: On, tmp_path: Path, processes: str, number: int) -> None:
+def test_nccl4py_measures_every_arm(nccl_on: NcclOn, tmp_path: Path, processes: str, number: int) -> None:
     """With one process per GPU unless one for all was asked for.  What there is no memory for is cut and
     named; the rest is there, with the right data."""
     run = nccl_on("pcie-phb-2")
@@ -50,14 +47,14 @@ def test_nccl4py_measures_every_arm(nccl_on: On, tmp_path: Path, processes: str,
     assert {"all_reduce/1073741824", "p2p-off:all_reduce/268435456", "pairs/268435456"} <= set(nccl.cut)
 
 
-def test_without_its_packages_nccl4py_is_skipped(nccl_on: On) -> None:
+def test_without_its_packages_nccl4py_is_skipped(nccl_on: NcclOn) -> None:
     """The light image has no NCCL: that is said, and is nobody's fault."""
     nccl = nccl_on("pcie-phb-2").nccl("--engine", "nccl4py")
     assert (nccl.skipped, nccl.arms, nccl.ranks) == ("no-engine", [], 0)
     assert "nccl" in nccl.message
 
 
-def test_nccl_tests_measures_every_arm(nccl_on: On, tmp_path: Path) -> None:
+def test_nccl_tests_measures_every_arm(nccl_on: NcclOn, tmp_path: Path) -> None:
     """Three arms of eight H100: all that was ordered but pairs, which it cannot copy between."""
     folder = tmp_path / "programs"
     folder.mkdir()

@@ -6,19 +6,15 @@ Where a matrix is published but not kept here, its facts are restated as rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, render_matrix
-from support.probing import Probe, table_cells
+from support.probing import Healthy, table_cells
 from testbed import profiles
-from testbed.profiles import Profile
 
-On = Callable[[str | Profile], Probe]
-Healthy = Callable[[str], Result]
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODELLED = {name: recording for name in profiles.names() if (recording := profiles.load(name).recording)}
 OF_NO_MACHINE = {"topo-m_h100x8_wrapped-header_nvsentinel.txt"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,8 @@ from nodegauge_contract import (
 )
 from nodegauge_probes.page import page as table
 from support.busy import busy
-from support.probing import Probe, table_cells
-from testbed.profiles import Profile
+from support.probing import Healthy, On, table_cells
 
-On = Callable[[str | Profile], Probe]
-Healthy = Callable[[str], Result]
 ONCE, THRICE = (XidCount(count=count, first=5, last=9) for count in (1, 3))
 
 

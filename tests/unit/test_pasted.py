@@ -8,16 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import support.results as made
-from nodegauge_cli.__main__ import main
 from nodegauge_contract import Result as Document
 from nodegauge_contract import render_matrix
 from nodegauge_contract.pasted.document import PasteError, result
 from nodegauge_judge import Verdict, judge_health
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from support.judge_command import FIXTURES, flat, judge
 
 NVLINK, PAIRS, PCIE = "nvlink", "nvlink-pairs", "pcie"
 CUT = "cut"
@@ -92,14 +89,9 @@ READINGS: dict[str, tuple[str, set[str]]] = {
 }
 
 
-def judge(text: str, *options: str) -> Result:
-    """The command's outcome for a paste on standard input."""
-    return CliRunner().invoke(main, ["judge", *options, "-"], input=text)
-
-
 def judged(text: str) -> dict:  # type: ignore[type-arg]
     """The judgement as JSON."""
-    outcome = judge(text, "--format", "json")
+    outcome = judge("-", "--format", "json", stdin=text)
     assert outcome.exit_code in (0, 1, 3), outcome.output
     return json.loads(outcome.output)  # type: ignore[type-arg]
 
@@ -294,14 +286,14 @@ def test_readings_give_a_table_its_rate() -> None:
 )
 def test_what_cannot_be_read_is_named_with_exit_code_2(text: str, part: str) -> None:
     """The message names the line and the way out."""
-    outcome = judge(text)
-    assert (outcome.exit_code, part in " ".join(outcome.output.split())) == (2, True), outcome.output
+    outcome = judge("-", stdin=text)
+    assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
 
 
 def test_a_paste_has_no_earlier_result(tmp_path: Path) -> None:
     """Nobody knows what happened between two pastes, so that counters cannot be compared."""
     (tmp_path / "before.txt").write_text(QUERY)
-    outcome = judge(QUERY, "--before", str(tmp_path / "before.txt"))
+    outcome = judge("-", "--before", tmp_path / "before.txt", stdin=QUERY)
     assert outcome.exit_code == 2
     assert "--before is for results of probes" in outcome.output
 
@@ -311,7 +303,7 @@ def test_output_of_q_that_is_cut_is_unknown(name: str) -> None:
     """Whatever is missing could be the sick part; before the first GPU there is nothing to judge."""
     text = read(name)
     for position in range(100, len(text) - 200, 97):
-        outcome = judge(text[:position], "--format", "json")
+        outcome = judge("-", "--format", "json", stdin=text[:position])
         assert outcome.exit_code in (2, 3), text[position - 80 : position]
 
 
