@@ -114,7 +114,7 @@ ENDS = {
     "NCCL's error": (ERROR % "nccl-error", "failed", "init", 0, "nccl-error: unhandled cuda error"),
     "CUDA's": (ERROR % "out-of-memory", "out-of-memory", "init", 0, "out-of-memory: unhandled cuda error"),
     "another program's output": (
-        f"{MEASURED}\nwrite(b'# nThread 1 nGpus 8 minBytes 8\\n')\ntime.sleep(600)", "garbage", "measure", 1, "",
+        f"{MEASURED}\nwrite(b'# nThread 1 nGpus 8\\n')\ntime.sleep(600)", "garbage", "measure", 1, "",
     ),
     "endless output": (f"{MEASURED}\nwhile True: write(b'x' * 65536)", "garbage", "measure", 1, ""),
     "half a line": (f"{MEASURED}\n{CUT_OFF}", "garbage", "measure", 1, ""),
@@ -125,8 +125,8 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_child_that_ends_otherwise_says_how(script: Script, end: str) -> None:
-    """Outcome, phase, the cells before that and the end of its output; exit code 0 is not enough, and a crash in
-    teardown counts although everything was measured."""
+    """Outcome, phase, the cells before that and the end of its output; exit code 0 is not enough, and a crash
+    in teardown counts although everything was measured."""
     body, outcome, phase, cells, message = ENDS[end]
     arm = script(body)
     assert (arm.outcome, arm.phase, len(arm.cells)) == (outcome, phase, cells)

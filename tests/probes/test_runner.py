@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -164,64 +164,30 @@ def test_a_call_is_hung_at_its_limit(call: str, limit: float) -> None:
     assert (problem.kind, problem.call) == ("call-hung", call)
 
 
-def before_the_first_look(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    looks.clock.now += 25
-    assert looks.watch.look() is None
-
-
-def before_the_call_is_noted(looks: Looks) -> None:
-    looks.clock.jumps[looks.clock.readings + 1] = 25
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    assert looks.watch.look() is None
-
-
-def between_two_looks(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    assert looks.until(1) is None
-    looks.clock.now += 25
-    assert looks.watch.look() is None
-
-
-def between_waking_and_judging(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    looks.clock.jumps[looks.clock.readings + 1] = 25
-    assert looks.watch.look() is None
-    assert looks.watch.look() is None
-
-
-def twice_in_a_row(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    for _ in range(2):
-        looks.clock.now += 12
-        assert looks.watch.look() is None
-
-
-def again_and_again_for_less_than_half_of_the_limit(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    for _ in range(6):
-        looks.clock.now += 4.5
-        assert looks.watch.look() is None
-
-
 @pytest.mark.parametrize(
-    "stand_still",
+    ("noted_late", "calm", "judged_late", "steps"),
     [
-        before_the_first_look,
-        before_the_call_is_noted,
-        between_two_looks,
-        between_waking_and_judging,
-        twice_in_a_row,
-        again_and_again_for_less_than_half_of_the_limit,
+        pytest.param(0, 0, 0, [25], id="before the first look"),
+        pytest.param(25, 0, 0, [0], id="before the call is noted"),
+        pytest.param(0, 1, 0, [25], id="between two looks"),
+        pytest.param(0, 0, 25, [0, 0], id="between waking and judging"),
+        pytest.param(0, 0, 0, [12, 12], id="twice in a row"),
+        pytest.param(0, 0, 0, [4.5] * 6, id="again and again for less than half of the limit"),
     ],
 )
 def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(
-    stand_still: Callable[[Looks], None],
+    noted_late: float, calm: float, judged_late: float, steps: list[float]
 ) -> None:
     """Stopped or frozen for longer than a call may take, wherever that meets it; one that hangs afterwards is
     named none the less."""
     looks = Looks()
-    stand_still(looks)
+    looks.clock.jumps[looks.clock.readings + 1] = noted_late
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    assert looks.until(calm) is None
+    looks.clock.jumps[looks.clock.readings + 1] = judged_late
+    for seconds in steps:
+        looks.clock.now += seconds
+        assert looks.watch.look() is None
     looks.watch.begin()
     assert looks.until(3) is None
     problem = looks.until(10)
