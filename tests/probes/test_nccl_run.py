@@ -1,5 +1,5 @@
-"""The benchmark as a whole, on simulated machines with a child of the test's own or with the project's engines
-on fake libraries and made-up programs."""
+"""The benchmark as a whole, on simulated machines: with a child of the test's own, or with the project's
+engines on fake libraries and made-up programs."""
 
 from __future__ import annotations
 

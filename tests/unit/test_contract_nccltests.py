@@ -200,8 +200,8 @@ def test_what_the_caller_says_counts_unless_the_table_contradicts() -> None:
 
 
 def test_several_tables_of_the_same_gpus_are_one_document() -> None:
-    """Each with its own title; those of other collectives are left out, as one file often has the output of every
-    program."""
+    """Each with its own title; those of other collectives are left out, as one file often has the output of
+    every program."""
     broadcast = log(ROW.replace("sum  -1", "none  0"))
     nccl = result("# Collective test starting: all_reduce_perf\n" + log(ROW) + broadcast + log(TOTAL)).nccl
     assert [cell.collective for cell in nccl.arms[0].cells] == ["all_reduce", "all_gather"]

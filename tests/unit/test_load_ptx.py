@@ -1,4 +1,4 @@
-"""The load probe's kernels: they assemble for every GPU, and executed line by line compute what the CPU expects.
+"""The load probe's kernels: they assemble for every GPU, and compute what the CPU expects, line by line.
 
 A wrong pattern in `fill` or `stream` would accuse healthy memory.
 """
