@@ -235,13 +235,10 @@ def _policy(spec: Any) -> Policy | None:
         return None
 
 
+OWNERS = [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}]
+METADATA = {"name": NODE.name, "resourceVersion": "10", "ownerReferences": OWNERS}
 FULL: dict[str, Any] = {
-    "metadata": {
-        "name": NODE.name,
-        "uid": make_report(NODE).uid,
-        "resourceVersion": "10",
-        "ownerReferences": [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}],
-    },
+    "metadata": METADATA | {"uid": make_report(NODE).uid},
     "spec": {"requestedAt": "2026-11-01T00:00:00Z"},
     "status": yaml.safe_load((TESTS / "cluster" / "full-status.yaml").read_text(encoding="utf-8")),
 }

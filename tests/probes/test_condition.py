@@ -118,16 +118,10 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
     library.has("nvmlDeviceGetMemoryErrorCounter", of_memory)
     library.has("nvmlDeviceGetSramEccErrorStatus", sram)
     counters.ecc(nvml, device, gpu)
-    assert gpu.ecc.value == Ecc(
-        mode=1,
-        volatile_corrected=1000,
-        aggregate_corrected=1001,
-        volatile_uncorrected=1010,
-        aggregate_uncorrected=1011,
-        sram_threshold=1,
-        aggregate_sram=2117,
-        aggregate_dram=2112,
-    )
+    since_load = {"volatile_corrected": 1000, "volatile_uncorrected": 1010}
+    ever = {"aggregate_corrected": 1001, "aggregate_uncorrected": 1011}
+    by_memory = {"sram_threshold": 1, "aggregate_sram": 2117, "aggregate_dram": 2112}
+    assert gpu.ecc.value == Ecc(mode=1, **since_load, **ever, **by_memory)
 
 
 def test_pcie_error_counters(nvml: Nvml, library: Library, device: Device) -> None:
@@ -157,16 +151,8 @@ def test_nvlink_errors_are_summed_over_active_links(nvml: Nvml, library: Library
     library.has("nvmlDeviceGetNvLinkErrorCounter", errors)
     library.has("nvmlDeviceGetFieldValues", fields({(214, 0): 1, (214, 2): 2, (221, 0): 5}))
     counters.link_errors(nvml, device, gpu)
-    assert gpu.link_errors.value == LinkErrors(
-        replay=101,
-        recovery=202,
-        crc_flit=303,
-        crc_data=404,
-        ecc=NO,
-        recovery_failed=3,
-        effective=NO,
-        symbol=NO,
-    )
+    told = {"replay": 101, "recovery": 202, "crc_flit": 303, "crc_data": 404, "recovery_failed": 3}
+    assert gpu.link_errors.value == LinkErrors(**told, ecc=NO, effective=NO, symbol=NO)
 
 
 def test_a_gpu_without_active_links_has_no_link_errors(nvml: Nvml, library: Library, device: Device) -> None:
@@ -276,15 +262,9 @@ def test_growth_is_what_was_added_between_two_readings() -> None:
         snapshot(1_000, 5_000, took_ms=300, sw_thermal_ns=10, power_brake_ns=7),
         snapshot(4_000, 905_000, took_ms=12, sw_thermal_ns=1_500_000_010, power_brake_ns=7),
     )
-    assert grown == Growth(
-        elapsed_ms=3_012,
-        sw_power_cap_ns=NO,
-        sw_thermal_ns=1_500_000_000,
-        hw_thermal_ns=NO,
-        power_brake_ns=0,
-        thermal_violation_ns=NO,
-        energy_mj=900_000,
-    )
+    unread = dict.fromkeys(("sw_power_cap_ns", "hw_thermal_ns", "thermal_violation_ns"), NO)
+    added = {"sw_thermal_ns": 1_500_000_000, "power_brake_ns": 0, "energy_mj": 900_000}
+    assert grown == Growth(elapsed_ms=3_012, **added, **unread)
 
 
 def test_a_reading_that_stood_still_for_long_has_no_growth() -> None:

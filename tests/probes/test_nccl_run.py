@@ -355,20 +355,13 @@ def test_nccl4py_measures_every_arm(nccl_on: NcclOn, tmp_path: Path, processes: 
     }
     nccl = run.nccl("--engine", "nccl4py", "--processes", processes)
     assert {arm.processes for arm in nccl.arms} == {number}
-    assert (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda) == (
-        "nccl4py",
-        "0.6.0",
-        "2.32.3",
-        "12.9",
-    )
+    versions = (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda)
+    assert versions == ("nccl4py", "0.6.0", "2.32.3", "12.9")
     assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
     default, off = nccl.arms
     assert {(cell.collective, cell.bytes) for cell in default.cells} == {
-        ("all_reduce", 8),
-        ("all_reduce", 4096),
-        ("all_reduce", 65536),
-        ("all_gather", 65536),
-        ("reduce_scatter", 65536),
+        *(("all_reduce", size) for size in (8, 4096, 65536)),
+        *((name, 65536) for name in ("all_gather", "reduce_scatter")),
     }
     assert [(cell.collective, cell.bytes) for cell in off.cells] == [("all_reduce", 65536)]
     assert {cell.wrong for arm in nccl.arms for cell in arm.cells if cell.bytes == 65536} == {0}
@@ -390,10 +383,7 @@ def test_nccl_tests_measures_every_arm(nccl_on: NcclOn, tmp_path: Path) -> None:
     run.environment["NODEGAUGE_NCCL_TESTS"] = str(installed(folder))
     nccl = run.nccl("--engine", "nccl-tests")
     assert (nccl.engine, nccl.engine_version, nccl.nccl) == ("nccl-tests", "2.18.3", "2.30.3")
-    assert [(arm.name, arm.outcome, len(arm.cells)) for arm in nccl.arms] == [
-        ("default", "done", 10),
-        ("p2p-off", "done", 4),
-        ("nvls-off", "done", 1),
-    ]
+    arms = [(arm.name, arm.outcome, len(arm.cells)) for arm in nccl.arms]
+    assert arms == [("default", "done", 10), ("p2p-off", "done", 4), ("nvls-off", "done", 1)]
     assert nccl.cut == ["pairs/268435456"]
     assert {cell.wrong for arm in nccl.arms for cell in arm.cells} == {0}

@@ -28,7 +28,7 @@ class Bmcs:
 
     async def read(self, bmc: Bmc, *, deadline: float = 30.0, **changed: Any) -> ChassisReading:
         """One reading with the right access, but for what is `changed`."""
-        right = {"url": bmc.url, "user": USER, "password": PASSWORD, "timeout": 2.0, "ca": self.ca}
+        right = {"url": bmc.url, "user": USER, "password": PASSWORD, "ca": self.ca}
         return await read(Access(**right | changed), deadline=deadline)
 
     async def error(self, bmc: Bmc, **changed: Any) -> str:

@@ -69,14 +69,9 @@ def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
 def report(record: str) -> str:
     """A NodeReport with that record of an NCCL run, as `kubectl get -o yaml` prints it."""
     status = to_builtins(ReportStatus(probes=[ProbeStatus(name=names.PROBE_NCCL, history=record)]))
+    kind = {"apiVersion": names.API_VERSION, "kind": names.REPORT_KIND}
     metadata = {"name": "n1", "uid": "u", "resourceVersion": "7"}
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.REPORT_KIND,
-        "metadata": metadata,
-        "status": status,
-    }
-    return str(yaml.safe_dump(body))
+    return str(yaml.safe_dump(kind | {"metadata": metadata, "status": status}))
 
 
 # -- inputs
@@ -228,13 +223,9 @@ def test_the_steps_of_a_code_are_printed_once() -> None:
 def test_piped_text_is_plain_and_fits_80_columns(tmp_path: Path) -> None:
     """No escape sequences and no trailing blanks; only the matrix is wider."""
     path = written(tmp_path / "result.json", REFUSED)
-    done = subprocess.run(
-        [sys.executable, "-m", "nodegauge_cli", "judge", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "", "PYTHONPATH": ":".join(sys.path), "FORCE_COLOR": ""},
-    )
+    command = [sys.executable, "-m", "nodegauge_cli", "judge", str(path)]
+    env = {"PATH": "", "PYTHONPATH": ":".join(sys.path), "FORCE_COLOR": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     above = lines[: next(n for n, line in enumerate(lines) if "GPU0  GPU1" in line)]

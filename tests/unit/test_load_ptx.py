@@ -203,12 +203,8 @@ def test_ptxas_takes_the_kernels_for_every_gpu_that_may_get_them(variant: Varian
     text.write_text(ptx.source(variant))
     for target in TARGETS:
         if divmod(target, 10) >= variant.since:
-            done = subprocess.run(
-                [assembler, "-v", f"-arch=sm_{target}", text, "-o", tmp_path / "load.cubin"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            command = [assembler, "-v", f"-arch=sm_{target}", text, "-o", tmp_path / "load.cubin"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             registers = max(map(int, re.findall(r"Used (\d+) registers", done.stderr)))
             assert registers * ptx.THREADS * ptx.BLOCKS_PER_SM <= 65_536, (target, registers)

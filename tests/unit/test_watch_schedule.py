@@ -65,13 +65,8 @@ def test_a_calm_hour() -> None:
     """First, three confirmations at growing distances, then when it is due."""
     lives = Lives()
     lives.run(start=0, end=4000)
-    assert lives.reports == [
-        (0.0, "first"),
-        (10.0, "confirmed"),
-        (70.0, "confirmed"),
-        (370.0, "confirmed"),
-        (3970.0, "due"),
-    ]
+    confirmed = [(at, "confirmed") for at in (10.0, 70.0, 370.0)]
+    assert lives.reports == [(0.0, "first"), *confirmed, (3970.0, "due")]
 
 
 def test_a_fault_and_its_end_are_confirmed_alike() -> None:
