@@ -151,8 +151,8 @@ def test_nvlink_errors_are_summed_over_active_links(nvml: Nvml, library: Library
     library.has("nvmlDeviceGetNvLinkErrorCounter", errors)
     library.has("nvmlDeviceGetFieldValues", fields({(214, 0): 1, (214, 2): 2, (221, 0): 5}))
     counters.link_errors(nvml, device, gpu)
-    told = {"replay": 101, "recovery": 202, "crc_flit": 303, "crc_data": 404, "recovery_failed": 3}
-    assert gpu.link_errors.value == LinkErrors(**told, ecc=NO, effective=NO, symbol=NO)
+    counted = {"replay": 101, "recovery": 202, "crc_flit": 303, "crc_data": 404, "recovery_failed": 3}
+    assert gpu.link_errors.value == LinkErrors(**counted, ecc=NO, effective=NO, symbol=NO)
 
 
 def test_a_gpu_without_active_links_has_no_link_errors(nvml: Nvml, library: Library, device: Device) -> None:

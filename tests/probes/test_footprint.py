@@ -11,18 +11,18 @@ from support.probing import Healthy, On
 from testbed import profiles
 
 
-def fits(result: Result, *, room: float = 0.0) -> None:
+def fits(result: Result, *, free_share: float = 0.0) -> None:
     """With every reading different nothing is given up, and this share of the message stays free."""
     changed = busy(result)
     message = encode_message(changed)
     assert decode(message) == changed
-    assert len(message) <= MESSAGE_LIMIT * (1 - room)
+    assert len(message) <= MESSAGE_LIMIT * (1 - free_share)
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx2-v100-16"])
 def test_the_largest_profiles_fit_the_message_when_busy(healthy: Healthy, profile: str) -> None:
     """Ports and four supplies included, and room to spare."""
-    fits(healthy(profile), room=0.15)
+    fits(healthy(profile), free_share=0.15)
 
 
 def test_a_machine_with_a_lost_gpu_fits_as_well(probe: On) -> None:

@@ -100,7 +100,7 @@ SUPPORTED = "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)"
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p", (16, False)),
         (
@@ -111,16 +111,16 @@ SUPPORTED = "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)"
         ("nothing of channels", (NOT_READ, NOT_READ)),
     ],
 )
-def test_nvls_is_on_where_channels_of_it_were_made(line: str, said: tuple[object, object]) -> None:
+def test_nvls_is_on_where_channels_of_it_were_made(line: str, expected: tuple[object, object]) -> None:
     """Whatever the hardware supports, which is told apart."""
     choices = choices_of(SUPPORTED, line)
-    assert (choices.channels, choices.nvls, choices.multicast) == (*said, True)
+    assert (choices.channels, choices.nvls, choices.multicast) == (*expected, True)
     without = choices_of(SUPPORTED.replace("available on dev 0", "not available on dev 3"), line)
-    assert (without.channels, without.nvls, without.multicast) == (*said, False)
+    assert (without.channels, without.nvls, without.multicast) == (*expected, False)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("MMAP allocated shareable host buffer /dev/shm/nccl-Qd size 4096", {"host_buffers": "/dev/shm"}),
         ("CUMEM allocated shareable buffer 0x7f83 size 4096", {"host_buffers": "cuMem"}),
@@ -128,10 +128,10 @@ def test_nvls_is_on_where_channels_of_it_were_made(line: str, said: tuple[object
     ],
     ids=["without SYS_NICE, charged to the pod", "cuMem", "NCCL, and the CUDA that it was built with"],
 )
-def test_host_memory_and_versions(line: str, said: dict[str, str]) -> None:
+def test_host_memory_and_versions(line: str, expected: dict[str, str]) -> None:
     """Where NCCL keeps its buffers, and what it is."""
     choices = choices_of(line)
-    assert {name: getattr(choices, name) for name in said} == said
+    assert {name: getattr(choices, name) for name in expected} == expected
 
 
 def test_the_telling_warning_stays() -> None:

@@ -60,9 +60,9 @@ def test_a_port_is_told_in_the_kernels_words(tmp_path: Path, write: Write) -> No
     write(port("mlx5_1"), state="4: ACTIVE", phys_state="5: LinkUp", rate="200 Gb/sec (4X HDR)")
     write(port("mlx5_1"), link_layer="InfiniBand")
     write(port("mlx5_1") + "/counters", link_downed=3, symbol_error=12, port_rcv_errors=0)
-    words = {"state": "ACTIVE", "physical": "LinkUp", "link_layer": "InfiniBand"}
+    named = {"state": "ACTIVE", "physical": "LinkUp", "link_layer": "InfiniBand"}
     counted = {"rate_gbps": 200, "link_downed": 3, "symbol_errors": 12, "receive_errors": 0}
-    assert found_ports(tmp_path, "mlx5_0", "mlx5_1") == [Port(nic=1, port=1, **words, **counted)]
+    assert found_ports(tmp_path, "mlx5_0", "mlx5_1") == [Port(nic=1, port=1, **named, **counted)]
 
 
 def test_ports_stand_in_order_and_are_bounded(tmp_path: Path, write: Write) -> None:

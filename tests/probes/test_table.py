@@ -218,14 +218,14 @@ def nccl_page(nccl: NcclResult, *, problem: Problem | None = None) -> str:
     return table.render(Result(probe="nccl", nccl=nccl, problem=problem))
 
 
-def words(text: str) -> list[list[str]]:
+def split_rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
 def test_a_page_of_eight_h100() -> None:
     """Who measured, the arms, collectives side by side, all pairs, and the matrix that it belongs to."""
     shown = table.render(decode((GOLDEN / "result-1.2-h100-nccl.json").read_text()))
-    rows = words(shown)
+    rows = split_rows(shown)
     assert ["Collective", "Size", "default", "p2p-off", "nvls-off"] in rows
     assert ["all_reduce", "1", "GiB", "462.3", "GB/s", "NVLS", "-", "352.4", "GB/s", "RING"] in rows
     assert sum(row[:1] == ["from"] for row in rows) == 8
@@ -244,7 +244,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
             Cell(collective="reduce_scatter", bytes=8, us=17.25, launch_us=16.0),
         ],
     )
-    rows = words(nccl_page(NcclResult(engine="script", ranks=4, arms=[arm])))
+    rows = split_rows(nccl_page(NcclResult(engine="script", ranks=4, arms=[arm])))
     assert ["all_reduce", "2", "GiB", "3.221", "GB/s"] in rows
     assert ["all_gather", "2", "GiB", "1.611", "GB/s", "RING", "3", "WRONG"] in rows
     assert ["reduce_scatter", "4", "KiB", "17.25", "us"] in rows

@@ -51,10 +51,16 @@ class Watched(SteppedOperator):
 
     def after(self, answer: str = "", *, later: float = 20.0, pod: WatchPod | None = None) -> list[str]:
         """The container reports; the taints that follow."""
-        return self.told(saying(answer), later=later, pod=pod)
+        return self.reports(saying(answer), later=later, pod=pod)
 
-    def told(
-        self, result: Result, *, later: float = 20.0, pod: WatchPod | None = None, granted: bool = True, **of: Any
+    def reports(
+        self,
+        result: Result,
+        *,
+        later: float = 20.0,
+        pod: WatchPod | None = None,
+        granted: bool = True,
+        **of: Any,
     ) -> list[str]:
         """The container ends with this result, `of` another run, node or probe; the taints that follow."""
         (pod or self.pod).reports(result, later=later, **of)
@@ -67,7 +73,7 @@ class Watched(SteppedOperator):
         xids = Xids(registered=True, seen=[94] * len(counts), counts=list(counts))
         listened = made.every_gpu(made.h100(), xids=Xids(registered=True))
         result = made.with_gpu(listened, 1, xids=xids)
-        return self.told(replace(result, host=replace(result.host, boottime_ms=up * 1000)), later=later)
+        return self.reports(replace(result, host=replace(result.host, boottime_ms=up * 1000)), later=later)
 
     def request(self) -> None:
         """Somebody asks for a run now."""
@@ -90,7 +96,7 @@ class Watched(SteppedOperator):
     def end_health_pod(
         self, name: str, result: Result | None = None, *, later: float = 3.0, ahead: float = 0.0
     ) -> int:
-        """It ends with this result, by a clock that is so far ahead, and is judged; the runs known by then."""
+        """It ends with this result, by a clock that is so far ahead, and is judged; the runs until then."""
         if result is not None:
             self.cluster.results["node-1"] = result
         self.cluster.pass_time(later)

@@ -216,7 +216,7 @@ def test_xids_of_a_reading_that_could_not_be_judged_are_not_new_in_the_next() ->
     def after(result: Result, *earlier: RepeatedXid) -> list[str]:
         up = int(node.cluster.now + 20) - BOOTED
         host = replace(result.host, boottime_ms=up * 1000)
-        node.told(replace(result, host=host, watch=WatchReport(at=up, repeated=list(earlier))))
+        node.reports(replace(result, host=host, watch=WatchReport(at=up, repeated=list(earlier))))
         return [finding["code"] for finding in node.probe.get("findings") or ()]
 
     hidden, well = (made.every_gpu(made.h100(count), xids=Xids(registered=True)) for count in (4, 8))
@@ -233,7 +233,7 @@ def test_only_a_pod_of_the_daemonset_speaks_for_its_node(node: Watched) -> None:
         node.after(BAD, pod=WatchPod(node.cluster, owner=owner))
     assert node.runs == 1, "of another owner, and beside the one that is there"
     for number, other in enumerate(({"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}), start=2):
-        node.told(saying(BAD), **other)
+        node.reports(saying(BAD), **other)
         assert (node.runs, node.probe["lastRun"]["reason"]) == (number, "WrongRun")
     assert node.status["verdict"] == "pass"
 
@@ -313,7 +313,7 @@ def test_a_reading_of_an_earlier_boot_is_not_one_of_this_boot(node: Watched) -> 
     node.after()
     assert node.runs == 1
     well = saying("")
-    node.told(replace(well, host=replace(well.host, boot_id="another")))
+    node.reports(replace(well, host=replace(well.host, boot_id="another")))
     assert node.runs == 2
 
 

@@ -53,7 +53,7 @@ def test_a_container_that_could_not_read_the_node_is_not_judged_again_after_a_po
 ) -> None:
     """Each failed run counts once: for the time to the next, for the labels, and for the gate of unreadable
     nodes."""
-    node.told(replace(unread, watch=WatchReport(at=5000) if unread.gpus else None), granted=False)
+    node.reports(replace(unread, watch=WatchReport(at=5000) if unread.gpus else None), granted=False)
     for runs in (3, 4, 5):
         node.end_health_pod(node.begin_health_pod(), unread)
         if restarts:
@@ -65,7 +65,7 @@ def test_a_bad_report_of_a_node_whose_clock_is_behind_counts_once(node: Watched)
     """A health pod cannot read the node since, and the report came later than its time says."""
     node.cluster.pass_time(3600)
     node.pod.ahead = -600.0
-    node.told(saying(BAD), granted=False)
+    node.reports(saying(BAD), granted=False)
     node.end_health_pod(node.begin_health_pod(), NO_DRIVER)
     assert (node.runs, node.taints) == (3, [])
 
@@ -99,12 +99,12 @@ def test_a_report_counts_once_though_the_nodes_clock_is_ahead_and_the_operator_n
 ) -> None:
     """A list does not tell when it came: it looks as if that were after what a health pod read since."""
     node.pod.ahead = ahead
-    node.told(report, granted=False)
+    node.reports(report, granted=False)
     assert node.end_health_pod(node.begin_health_pod(), pod) == 3
     node.cluster.pass_time(60)
     node.resume(granted=False)
     assert node.runs == 3
-    node.told(replace(BAD_AT_50, watch=WatchReport(at=70)), granted=False)
+    node.reports(replace(BAD_AT_50, watch=WatchReport(at=70)), granted=False)
     assert node.runs == 4
 
 
@@ -136,7 +136,7 @@ def test_a_report_counts_that_comes_in_the_second_of_a_health_pods_end(node: Wat
     """And once: not again after the next health pod, which could not read the node."""
     health = node.begin_health_pod()
     node.end_health_pod(health, replace(heard(node), watch=None))
-    node.told(made.with_gpu(heard(node, FATAL), 1, error=LOST), later=0.0, granted=False)
+    node.reports(made.with_gpu(heard(node, FATAL), 1, error=LOST), later=0.0, granted=False)
     assert (node.runs, set(node.taints)) == (3, {"gpu-lost"})
     node.end_health_pod(node.begin_health_pod(), NO_DRIVER)
     assert node.runs == 4
@@ -198,7 +198,7 @@ def test_a_fatal_xid_that_the_container_reports_while_a_health_pod_runs_counts_o
     repeated = RepeatedXid(gpu=1, code=FATAL, count=1, first=came.first, last=came.last)
     node.cluster.pass_time(600)
     for _ in range(3):
-        node.told(heard(node, repeated=[repeated]), granted=False)
+        node.reports(heard(node, repeated=[repeated]), granted=False)
     assert (node.runs, node.taints) == (5, [])
 
 
@@ -233,8 +233,8 @@ def test_only_a_health_pod_whose_run_is_still_to_be_judged_comes_first(node: Wat
 def test_a_report_that_comes_before_the_nodes_new_boot_id_hides_no_later_one(node: Watched) -> None:
     """Nodes and pods are told of apart: the report was judged as one of the boot before."""
     well, bad = (replace(one, host=replace(one.host, boot_id="boot-2")) for one in (saying(""), saying(BAD)))
-    node.told(well, granted=False)
+    node.reports(well, granted=False)
     node.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
     for _ in range(2):
-        node.told(bad, granted=False)
+        node.reports(bad, granted=False)
     assert (node.runs, node.taints) == (4, ["p2p"])

@@ -33,7 +33,7 @@ class Lives:
         self.state, self.started = State(boot_id="boot"), 0.0
         self.reports: list[tuple[float, str]] = []
         self.values: Values = {HOT: (0, "40 °C")}
-        self.said = ""
+        self.reason = ""
         """The whole reason of the last report."""
 
     def run(self, *, start: int, end: int) -> None:
@@ -52,7 +52,7 @@ class Lives:
         if decision is None:
             return ""
         reported(self.state, decision, values=self.values, now=now)
-        self.state.xids, self.said = [], decision.why
+        self.state.xids, self.reason = [], decision.why
         return decision.why.partition(":")[0]
 
     def set(self, level: int, *, now: float) -> None:
@@ -100,7 +100,7 @@ def test_an_xid_is_reported_once_and_not_confirmed() -> None:
     lives.run(start=0, end=20)
     lives.state.xids = [SeenXid(gpu=1, code=31, count=2, first=20, last=20)]
     lives.run(start=20, end=21)
-    assert lives.said == "changed: Xid 31 GPU-1, 2 times"
+    assert lives.reason == "changed: Xid 31 GPU-1, 2 times"
     lives.run(start=21, end=1000)
     assert lives.reports[2:] == [(20.0, "changed"), (80.0, "confirmed"), (380.0, "confirmed")]
 
