@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from support.bmc_access import Bmcs
 from support.judging import listening
 from testbed.driver.client import NvmlClient
 from testbed.hardware import Hardware, plug
@@ -45,3 +46,9 @@ def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("ca") / "ca.pem"
     authority.cert_pem.write_to_path(str(path))
     return str(path)
+
+
+@pytest.fixture
+def bmcs(authority: trustme.CA, ca: str) -> Bmcs:
+    """Simulated BMCs with certificates of this authority."""
+    return Bmcs(authority, ca)
