@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -78,13 +79,13 @@ def test_a_configuration_gets_the_taint_keeps_everything_else_and_loses_it_again
     )
 
 
-def test_a_block_configuration_is_byte_for_byte_the_same_after_the_taint_came_and_went(
-    filters: Filters,
-) -> None:
-    """Comments, indentation and line ends come back as they were."""
+@pytest.mark.parametrize(
+    "name", ["no list", "a block list", "an indented block", "CRLF", "a document's marks"]
+)
+def test_a_block_is_as_before_after_the_taint_came_and_went(filters: Filters, name: str) -> None:
+    """Byte for byte: comments, indentation and line ends come back as they were."""
     gate = filters["kubelet_config_gate"]
-    for name in ("no list", "a block list", "an indented block", "CRLF", "a document's marks"):
-        assert gate(gate(CONFIGURATIONS[name]), "absent") == CONFIGURATIONS[name], name
+    assert gate(gate(CONFIGURATIONS[name]), "absent") == CONFIGURATIONS[name]
 
 
 @pytest.mark.parametrize(("effect", "kept"), [("NoExecute", True), ("PreferNoSchedule", False)])
@@ -192,116 +193,130 @@ def test_a_label_that_is_set_already_is_replaced_by_the_last_flag(filters: Filte
         ("gpu", True, "Quote"),
         ("a b", "c", "name"),
         ("gpu", "h100,zone=x", "value"),
+        ("gpu", "r1", ""),
+        ("example.com/rack", "r1", ""),
+        ("node.kubernetes.io/pool", "r1", ""),
+        ("a.node.kubernetes.io/b", "r1", ""),
+        ("topology.kubernetes.io/zone", "r1", ""),
     ],
 )
-def test_labels_that_a_kubelet_must_not_set_are_refused(
+def test_a_label_that_a_kubelet_must_not_set_is_refused(
     filters: Filters, key: str, value: Any, why: str
 ) -> None:
-    """The reason names the label."""
-    [reason] = filters["refused_node_labels"]({key: value})
-    assert key in reason
-    assert why in reason
+    """The reason names the label.  Those that the kubelet itself allows are taken, and any other domain."""
+    reasons = filters["refused_node_labels"]({key: value})
+    assert len(reasons) == bool(why)
+    assert all(key in reason and why in reason for reason in reasons)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "gpu",
-        "example.com/rack",
-        "node.kubernetes.io/pool",
-        "a.node.kubernetes.io/b",
-        "topology.kubernetes.io/zone",
-    ],
-)
-def test_labels_that_a_kubelet_may_set_are_taken(filters: Filters, key: str) -> None:
-    """Those that the kubelet itself allows, and any other domain."""
-    assert filters["refused_node_labels"]({key: "r1"}) == []
+@dataclass(frozen=True)
+class Gated:
+    """Plays of the role on all hosts: in check mode, twice to close them, and one to open them again.
+
+    `before`, `closed` and `opened`: the files that the hosts had and have.
+    """
+
+    checked: Played
+    first: Played
+    second: Played
+    last: Played
+    before: dict[str, bytes]
+    closed: dict[str, bytes]
+    opened: dict[str, bytes]
 
 
-def join_gate(ansible: Ansible, *options: str, **role: Any) -> Played:
-    run = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}}
-    play = {"hosts": "all", "gather_facts": False, "tasks": [{"name": "run", **run, "vars": _prefixed(role)}]}
-    return ansible.play([play], {"host": {}}, *options)
+LABELS = {"gpu": "h100", "rack": "7"}
+REFUSED = {
+    "labels-in-a-file": "has no labels",
+    "wrong-label": "NodeRestriction",
+    "no-kubelet": "Set join_gate_config_file",
+}
+"""By host: what the message says."""
+WRITTEN = {"flags", "config", "rke2", "rke2-labels"}
+DROPIN = "config.yaml.d/99-nodegauge.yaml"
 
 
-def _prefixed(role: dict[str, Any]) -> dict[str, Any]:
-    return {f"join_gate_{name}": value for name, value in role.items()}
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
+    """The files are in a folder for each host; those of k3s and RKE2 are there too, instead of in /etc."""
+    folder = tmp_path_factory.mktemp("hosts")
+    values = stage(folder) / "roles/join_gate/vars/main.yml"
+    own = f'"{folder}/{{{{ inventory_hostname }}}}/'
+    values.write_text(values.read_text().replace('"/etc/rancher/{{ __join_gate_kind }}/', own))
+    hosts: dict[str, dict[str, Any]] = {
+        "flags": {"method": "kubeadm", "labels": {"gpu": "h100"}, "backup": True},
+        "config": {"method": "kubelet"},
+        "labels-in-a-file": {"method": "kubelet", "labels": {"gpu": "h100"}},
+        "wrong-label": {"method": "kubeadm", "labels": {"node-role.kubernetes.io/gpu": "a"}},
+        "no-kubelet": {"method": "kubelet"},
+        "open": {"method": "kubeadm", "state": "absent"},
+        "rke2": {"method": "rke2"},
+        "rke2-labels": {"method": "rke2", "labels": LABELS},
+    }
+    for name, role in hosts.items():
+        (folder / name).mkdir()
+        role |= {"flags_file": str(folder / name / "flags"), "config_file": str(folder / name / "config")}
+    (folder / "flags" / "real").write_bytes(b"# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n")
+    (folder / "flags" / "real").chmod(0o640)
+    (folder / "flags" / "flags").symlink_to(folder / "flags" / "real")
+    for name in ("config", "labels-in-a-file"):
+        (folder / name / "config").write_text(json.dumps({"kind": "KubeletConfiguration", "maxPods": 110}))
+
+    def play(state: str, *options: str) -> Played:
+        run = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}}
+        given = {
+            name: {f"join_gate_{option}": value for option, value in ({"state": state} | role).items()}
+            for name, role in hosts.items()
+        }
+        tasks = [{"hosts": "all", "gather_facts": False, "tasks": [run]}]
+        return Ansible(folder).play(tasks, given, *options)
+
+    def files() -> dict[str, bytes]:
+        there = [path for name in hosts for path in (folder / name).rglob("*") if path.is_file()]
+        kept = [path for path in there if not path.is_symlink() and not path.name.endswith("~")]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+
+    before = files()
+    checked = play("present", "--check", "--diff")
+    assert files() == before, "check mode changes nothing"
+    first, second, closed = play("present"), play("present"), files()
+    assert (folder / "flags" / "flags").is_symlink()
+    assert (folder / "flags" / "real").stat().st_mode & 0o777 == 0o640
+    assert len(list((folder / "flags").glob("*~"))) == 1
+    return Gated(checked, first, second, play("absent"), before, closed, files())
 
 
-def test_the_role_closes_a_kubelet_by_its_flags_once_and_check_mode_changes_nothing(ansible: Ansible) -> None:
-    """Mode and symlink stay, and the taint goes again without a trace."""
-    file, link = ansible.folder / "real", ansible.folder / "flags"
-    file.write_text("# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n", newline="")
-    file.chmod(0o640)
-    link.symlink_to(file)
-    role: dict[str, Any] = {"method": "kubeadm", "flags_file": str(link), "labels": {"gpu": "h100"}}
-    before = file.read_bytes()
-    checked = join_gate(ansible, "--check", "--diff", **role)
-    assert (checked.code, len(checked.changed), file.read_bytes()) == (0, 1, before), checked.output
-    flags = f"--v=2 --register-with-taints={OURS} --node-labels=gpu=h100"
-    assert f"+KUBELET_EXTRA_ARGS='{flags}'" in checked.output
-    done = join_gate(ansible, backup=True, **role)
-    assert (done.code, len(done.changed), link.is_symlink()) == (0, 1, True), done.output
-    assert f"'{flags}'\r\n".encode() in file.read_bytes()
-    assert file.stat().st_mode & 0o777 == 0o640
-    assert len(list(ansible.folder.glob("*~"))) == 1
-    assert not join_gate(ansible, **role).changed
-    assert join_gate(ansible, state="absent", **role).code == 0
-    assert file.read_bytes() == before
+def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated) -> None:
+    """Check mode forecasts it and changes nothing; mode and symlink stay; the taint goes without a trace."""
+    assert {task.host for task in gated.checked.changed} >= {"flags", "config"}, gated.checked.output
+    assert {task.host for task in gated.first.changed} == WRITTEN, gated.first.output
+    assert not gated.second.changed
+    assert {task.host for task in gated.last.changed} == WRITTEN
+    flags = f"'--v=2 --register-with-taints={OURS} --node-labels=gpu=h100'"
+    assert f"+KUBELET_EXTRA_ARGS={flags}" in gated.checked.output
+    assert flags.encode() + b"\r\n" in gated.closed["flags/real"]
+    configuration = gated.before["config/config"].decode()
+    tainted = configuration.replace("{", '{"registerWithTaints": [' + json.dumps(GATE) + "], ", 1)
+    assert gated.closed["config/config"].decode() == tainted, "JSON stays JSON"
+    assert gated.opened["flags/real"] == gated.before["flags/real"]
+    assert gated.opened.keys() == gated.before.keys(), "no file where there was none"
 
 
-def test_the_role_closes_a_kubelet_by_its_configuration(ansible: Ansible) -> None:
-    """JSON stays JSON, and labels are refused, which this file cannot have."""
-    file = ansible.folder / "kubelet.json"
-    file.write_text(json.dumps({"kind": "KubeletConfiguration", "maxPods": 110}))
-    role = {"method": "kubelet", "config_file": str(file), "flags_file": str(ansible.folder / "none")}
-    before = file.read_text()
-    done = join_gate(ansible, **role)
-    assert (done.code, len(done.changed)) == (0, 1), done.output
-    assert file.read_text() == before.replace("{", '{"registerWithTaints": [' + json.dumps(GATE) + "], ", 1)
-    assert not join_gate(ansible, **role).changed
-    labelled = join_gate(ansible, labels={"gpu": "h100"}, **role)
-    assert labelled.code != 0
-    assert "has no labels" in labelled.output
-
-
-def test_the_role_refuses_a_label_before_it_changes_anything(ansible: Ansible) -> None:
-    """No file is written."""
-    file = ansible.folder / "flags"
-    played = join_gate(
-        ansible, method="kubeadm", flags_file=str(file), labels={"node-role.kubernetes.io/gpu": "a"}
-    )
-    assert played.code != 0
-    assert "NodeRestriction" in played.output
-    assert not file.exists()
-
-
-def test_no_kubelet_is_a_message_and_absent_makes_no_file(ansible: Ansible) -> None:
-    """The message says which option to set."""
-    missing = str(ansible.folder / "config.yaml")
-    played = join_gate(ansible, method="kubelet", config_file=missing)
-    assert played.code != 0
-    assert "Set join_gate_config_file" in played.output
-    flags = ansible.folder / "flags"
-    assert not join_gate(ansible, state="absent", method="kubeadm", flags_file=str(flags)).changed
-    assert not flags.exists()
-
-
-@pytest.mark.parametrize("labels", [{}, {"gpu": "h100", "rack": "7"}])
-def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(ansible: Ansible, labels: dict[str, str]) -> None:
+def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(gated: Gated) -> None:
     """The `+` of the keys keeps what other files set."""
-    role = ansible.folder / "ansible_collections/nodegauge/gpu/roles/join_gate"
-    written = ansible.folder / "etc" / "config.yaml.d" / "99-nodegauge.yaml"
-    values = role / "vars" / "main.yml"
-    values.write_text(
-        values.read_text().replace('"/etc/rancher/{{ __join_gate_kind }}/', f'"{ansible.folder}/etc/')
-    )
-    for change in (1, 0):
-        played = join_gate(ansible, method="rke2", labels=labels)
-        assert (played.code, bool(played.changed)) == (0, bool(change)), played.output
-    wanted: dict[str, Any] = {"node-taint+": [OURS]}
-    if labels:
-        wanted["node-label+"] = ["gpu=h100", "rack=7"]
-    assert yaml.safe_load(written.read_text()) == wanted
-    assert join_gate(ansible, method="rke2", state="absent").code == 0
-    assert not written.exists()
+    written = [yaml.safe_load(gated.closed[f"{name}/{DROPIN}"]) for name in ("rke2", "rke2-labels")]
+    assert written[0] == {"node-taint+": [OURS]}
+    assert written[1] == {"node-taint+": [OURS], "node-label+": ["gpu=h100", "rack=7"]}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_written_is_refused_and_no_file_changes(gated: Gated, name: str) -> None:
+    """A label that a kubelet must not set, labels where a file has none, no kubelet: a message each."""
+    messages = [
+        str(task.result) for task in gated.first.tasks if (task.host, task.status) == (name, "failed")
+    ]
+    assert len(messages) == 1
+    assert REFUSED[name] in messages[0]
+    assert {f: c for f, c in gated.closed.items() if f.startswith(name)} == {
+        f: c for f, c in gated.before.items() if f.startswith(name)
+    }

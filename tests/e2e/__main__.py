@@ -22,10 +22,10 @@ from types import FrameType
 
 import msgspec
 
-from e2e import cgroups, debian, hoststate, needs, node_images
+from e2e import debian, hoststate, needs, node_images
 from e2e.hoststate import HostState
 from e2e.inside import PROFILE, Order
-from e2e.sandbox import Sandbox
+from e2e.sandbox import sandboxed
 from testbed import profiles
 from testbed.binaries import build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
@@ -92,15 +92,15 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _perform(directory: Path, order: Path) -> int:
     """Run, end, compare; the exit code."""
-    shared = cgroups.parents()
+    shared = hoststate.cgroup_parents()
     before = hoststate.read(marker=str(directory))
     command = [sys.executable, "-m", "e2e.inside", str(order)]
     environ = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "TMPDIR": "/tmp"}
     try:
-        with Sandbox(command, environ=environ) as sandbox:
-            code = sandbox.wait()
+        with sandboxed(command, environ=environ) as process:
+            code = process.wait()
     finally:
-        cgroups.remove(cgroups.container_ids(directory), there_before=shared)
+        hoststate.remove_cgroups(directory, there_before=shared)
         changed = _compare(before, marker=str(directory))
     return code or int(bool(changed))
 
@@ -110,12 +110,7 @@ def _compare(before: HostState, *, marker: str) -> list[str]:
     end = time.monotonic() + SETTLE_SECONDS
     while (changed := before.differences(hoststate.read(marker=marker))) and time.monotonic() < end:
         time.sleep(0.5)
-    counts = (
-        f"{len(before.interfaces)} lines on interfaces, {len(before.routes)} routes,"
-        f" {len(before.sysctls)} sysctls,"
-        f" {len(before.mounts)} mounts, {len(before.network_namespaces)} network namespaces,"
-        f" {len(before.container_cgroups)} containers' cgroups, {len(before.processes)} processes of the run"
-    )
+    counts = ", ".join(f"{len(lines)} {kind}" for kind, lines in before.lines.items())
     _say(f"the machine before and after ({counts}): {'different' if changed else 'equal'}")
     for line in changed:
         _say(f"  {line}")

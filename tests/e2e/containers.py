@@ -7,10 +7,32 @@ import subprocess
 import sys
 from pathlib import Path
 
-from e2e.cluster import Object
+from e2e.cluster import Object, runs
 from e2e.hoststate import CGROUPS
 from testbed.errors import TestbedError
 from testbed.kubelet_comparison.perform import process_field, processes_of
+
+HOG = """\
+import os, sys
+procs, victim = sys.argv[1:]
+open(procs, "w").write(str(os.getpid()))
+taken = []
+while os.path.exists(victim):
+    taken.append(b"x" * (4 << 20))
+"""
+
+
+def find(pod: Object) -> int | None:
+    """The process of this pod that is process 1 in its own namespace; None while there is none."""
+    first = (n for n in processes_of(pod["metadata"]["name"]) if process_field(n, "NSpid", at=-1) == 1)
+    return next(first, None)
+
+
+def process(pod: Object) -> int:
+    """The container's first process.  Raises TestbedError where there is none."""
+    if (result := find(pod)) is None:
+        raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
+    return result
 
 
 def speaks(pod: Object) -> bool:
@@ -19,19 +41,13 @@ def speaks(pod: Object) -> bool:
     It answers SIGTERM from its first moment on, at first by ending alone; its last words are there when it
     starts the thread that measures.
     """
-    status = (pod["status"].get("containerStatuses") or [{}])[0]
-    if "running" not in status.get("state", {}):
-        return False
-    result = find(pod)
-    return result is not None and process_field(result, "Threads", base=10) > 1
+    result = find(pod) if runs(pod) else None
+    return result is not None and process_field(result, "Threads") > 1
 
 
-def process(pod: Object) -> int:
-    """The container's first process.  Raises TestbedError where there is none."""
-    result = find(pod)
-    if result is None:
-        raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
-    return result
+def alive(number: int) -> bool:
+    """Whether the process has not ended."""
+    return Path(f"/proc/{number}").exists()
 
 
 def pending(number: int, sent: signal.Signals) -> bool:
@@ -58,28 +74,9 @@ def use_up_memory(pod: Object) -> None:
     number = process(pod)
     # Killed first, as a pod that requests less than it may use is on any node.
     Path(f"/proc/{number}/oom_score_adj").write_text("1000")
-    command = [sys.executable, "-c", HOG, str(_memory_cgroup(number) / "cgroup.procs"), f"/proc/{number}"]
-    subprocess.run(command, timeout=60, check=False)  # the kernel may kill it, too
-
-
-HOG = """\
-import os, sys
-procs, victim = sys.argv[1:]
-open(procs, "w").write(str(os.getpid()))
-taken = []
-while os.path.exists(victim):
-    taken.append(b"x" * (4 << 20))
-"""
-
-
-def _memory_cgroup(number: int) -> Path:
-    """The folder of a process's memory cgroup, of either version."""
     lines = Path(f"/proc/{number}/cgroup").read_text().splitlines()
     paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
-    return CGROUPS / "memory" / paths["memory"][1:] if "memory" in paths else CGROUPS / paths[""][1:]
-
-
-def find(pod: Object) -> int | None:
-    """The process of this pod that is process 1 in its own namespace; None while there is none."""
-    first = (n for n in processes_of(pod["metadata"]["name"]) if process_field(n, "NSpid", at=-1) == 1)
-    return next(first, None)
+    v1 = "memory" in paths
+    cgroup = CGROUPS / "memory" / paths["memory"][1:] if v1 else CGROUPS / paths[""][1:]
+    command = [sys.executable, "-c", HOG, str(cgroup / "cgroup.procs"), f"/proc/{number}"]
+    subprocess.run(command, timeout=60, check=False)  # the kernel may kill it, too

@@ -12,7 +12,6 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.errors import TestbedError
@@ -31,43 +30,28 @@ class FetchFailed(TestbedError):
     """A package cannot be had; the message quotes apt or dpkg."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """Where the unpacked programs are."""
+    """Where the unpacked programs are; `plugins`: the folder of CNI plugins, `path`: PATH to start them."""
 
-    root: Path
-
-    @property
-    def containerd(self) -> Path:
-        return self.root / "usr/bin/containerd"
-
-    @property
-    def ctr(self) -> Path:
-        return self.root / "usr/bin/ctr"
-
-    @property
-    def runc(self) -> Path:
-        return self.root / "usr/sbin/runc"
-
-    @property
-    def plugins(self) -> Path:
-        """The folder of CNI plugins."""
-        return self.root / "usr/lib/cni"
-
-    @property
-    def path(self) -> str:
-        """PATH of a process that starts them."""
-        return f"{self.root}/usr/bin:{self.root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.containerd, self.ctr = root / "usr/bin/containerd", root / "usr/bin/ctr"
+        self.runc, self.plugins = root / "usr/sbin/runc", root / "usr/lib/cni"
+        self.path = f"{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     """The packages' programs, from the cache or downloaded now.  Raises FetchFailed."""
-    runtime = Runtime(root=cache / "e2e" / "runtime")
+    runtime = Runtime(cache / "e2e" / "runtime")
     if not runtime.root.is_dir():
         progress(f"downloading Debian's {', '.join(PACKAGES)} (35 MB)")
         runtime.root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=runtime.root.parent) as folder:
-            fresh = _unpacked(Path(folder))
+            fresh = Path(folder) / "root"
+            fresh.mkdir(mode=0o755)
+            _run([*DOWNLOAD, *PACKAGES], cwd=Path(folder))
+            for package in sorted(Path(folder).glob("*.deb")):
+                _run(["dpkg", "-x", str(package), str(fresh)])
             try:
                 fresh.rename(runtime.root)
             except OSError:  # another run was quicker
@@ -89,22 +73,7 @@ def fetch_lists(cache: Path, *, progress: Callable[[str], None]) -> None:
     config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
     progress("fetching apt's lists into the cache: the machine's own are missing or out of date")
     os.environ["APT_CONFIG"] = str(config)
-    done = subprocess.run(["apt-get", "update", "-q"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        output = done.stderr.strip()
-        raise FetchFailed(
-            f"apt-get update failed ({done.returncode}): {output}\nBehind a firewall set http_proxy."
-        )
-
-
-def _unpacked(folder: Path) -> Path:
-    """Download and unpack all packages below `folder`; the folder with their files."""
-    root = folder / "root"
-    root.mkdir(mode=0o755)
-    _run([*DOWNLOAD, *PACKAGES], cwd=folder)
-    for package in sorted(folder.glob("*.deb")):
-        _run(["dpkg", "-x", str(package), str(root)])
-    return root
+    _run(["apt-get", "update", "-q"])
 
 
 def _run(command: Sequence[str], *, cwd: Path | None = None) -> None:

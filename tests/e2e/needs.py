@@ -26,17 +26,14 @@ HIDDEN = (Path("/var"), Path("/run"))
 """Folders that the node has as its own: what it needs of the machine must not lie below them."""
 
 
-class Unusable(TestbedError):
-    """The machine could run it, but not with these folders; the message says which."""
-
-
 def missing() -> str:
     """Why it cannot be run here, in one line; empty when it can."""
     if platform.system() != "Linux":
         return f"it needs Linux, and this is {platform.system()}"
     if os.geteuid() != 0:
         return "it needs root, to make namespaces and run a container runtime in them"
-    capabilities = _capabilities()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    capabilities = int(next(line for line in lines if line.startswith("CapEff:")).split()[1], 16)
     for number, name in ((CAP_SYS_ADMIN, "CAP_SYS_ADMIN"), (CAP_NET_ADMIN, "CAP_NET_ADMIN")):
         if not capabilities >> number & 1:
             return f"root has no {name} here (a container without privilege?)"
@@ -47,17 +44,11 @@ def missing() -> str:
 
 
 def check_folders(folders: Sequence[Path]) -> None:
-    """Raises Unusable for a folder that the node would not see."""
+    """Raises TestbedError for a folder that the node would not see."""
     for folder in folders:
         for hidden in HIDDEN:
             if folder.resolve().is_relative_to(hidden.resolve()):
-                raise Unusable(
+                raise TestbedError(
                     f"{folder} is below {hidden}, which the node has as its own: set TMPDIR, NODEGAUGE_CACHE"
                     " or the checkout's place to a folder elsewhere"
                 )
-
-
-def _capabilities() -> int:
-    """The effective capabilities of this process, as a bit field."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("CapEff:")).split()[1], 16)

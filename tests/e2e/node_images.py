@@ -6,21 +6,20 @@ archives in a folder; the node imports what is there.  No registry is asked.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from images.archive import Blob, Layer, layer, write
 
-from images import build
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed.errors import TestbedError
 from testbed.hardware.nccl_file import CUDA, NCCL
@@ -48,40 +47,22 @@ class ImageFailed(TestbedError):
 
 
 def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
-    """Archives of all images, from the cache or made now.  Raises ImageFailed."""
+    """Archives of all images, from the cache or made now where their sources have changed."""
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
-    made = _project(folder)
+    output = _run([sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY])
+    made = [Path(line) for line in output.splitlines() if line.endswith(".tar")]
     probe = next(path for path in made if "probe" in path.name)
     return [*made, _pause(folder), _talker(folder, probe), _nccl(folder, probe)]
 
 
-def _project(folder: Path) -> list[Path]:
-    """Archives of the operator's and the probe's image, made where their sources have changed."""
-    mark, kept = _contents(CHECKOUT / name for name in build.INPUTS), folder / "made.json"
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    made = [folder / name for name in known.get("names", [])]
-    if known.get("mark") == mark and all(path.exists() for path in made):
-        return made
-    command = [sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY]
+def _run(command: Sequence[str]) -> str:
+    """What the program printed.  Raises ImageFailed."""
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ImageFailed(f"python -m images failed ({done.returncode}):\n{done.stdout}{done.stderr}")
-    names = [Path(line).name for line in done.stdout.splitlines() if line.endswith(".tar")]
-    kept.write_text(json.dumps({"mark": mark, "names": names}))
-    return [folder / name for name in names]
-
-
-def _contents(locations: Iterable[Path]) -> str:
-    """A mark that changes with the contents of files and folders."""
-    result = hashlib.sha256()
-    for location in locations:
-        for file in sorted(location.rglob("*")) if location.is_dir() else [location]:
-            if file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file):
-                result.update(f"{file.relative_to(location)} ".encode())
-                result.update(hashlib.sha256(file.read_bytes()).digest())
-    return result.hexdigest()
+        raise ImageFailed(f"{shlex.join(command)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def _talker(folder: Path, probe: Path) -> Path:
@@ -105,13 +86,10 @@ def _nccl(folder: Path, probe: Path) -> Path:
         nothing = machine.Machine(name="the image", seed="", nccl=NCCL, cuda=CUDA, gpus=())
         (root / SIMULATED_NCCL / machine.DEFAULT_FILE.name).write_bytes(machine.encode(nothing))
 
+    reference, own = f"{REGISTRY}/{NCCL_REPOSITORY}:{NCCL_TAG}", [f"{CHILD_VARIABLE}={ENGINE}"]
+    sources = [*source.glob("*.py")]
     return _on_top(
-        probe,
-        folder / "nccl.tar",
-        reference=f"{REGISTRY}/{NCCL_REPOSITORY}:{NCCL_TAG}",
-        fill=fill,
-        environment=(f"{CHILD_VARIABLE}={ENGINE}",),
-        sources=source.glob("*.py"),
+        probe, folder / "nccl.tar", reference=reference, fill=fill, environment=own, sources=sources
     )
 
 
@@ -125,70 +103,55 @@ def _on_top(
     sources: Iterable[Path] = (),
 ) -> Path:
     """The probe's image with one more layer, which wins, and more in its containers' environment."""
-    if _newer(archive, than=[probe, Path(__file__), *sources]):
-        return archive
+    if not _newer(archive, than=[probe, Path(__file__), *sources]):
+        layers, config = _read(probe)
+        config["Env"] = [*config.get("Env", []), *environment]
+        _write(archive, reference=reference, below=layers, fill=fill, config=config)
+    return archive
+
+
+def _write(
+    archive: Path,
+    *,
+    reference: str,
+    below: Iterable[Layer],
+    fill: Callable[[Path], None],
+    config: dict[str, Any],
+) -> None:
+    """An image of these layers and one on top of them that `fill` makes."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as root:
         fill(Path(root))
-        top = layer(Path(root), created_by="tests/e2e")
-    layers, config = _read(probe)
-    write(
-        archive,
-        reference=reference,
-        layers=[*layers, top],
-        architecture=ARCHITECTURES.get(platform.machine(), platform.machine()),
-        config={**config, "Env": [*config.get("Env", []), *environment]},
-    )
-    return archive
+        layers = [*below, layer(Path(root), created_by="tests/e2e")]
+    architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    write(archive, reference=reference, layers=layers, architecture=architecture, config=config)
 
 
 def _read(archive: Path) -> tuple[list[Layer], dict[str, Any]]:
     """The layers of an image and what its containers start with."""
     with tarfile.open(archive) as tar:
+        files = {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
 
-        def content(name: str) -> bytes:
-            file = tar.extractfile(name)
-            assert file is not None
-            return file.read()
+    def blob(descriptor: dict[str, Any]) -> bytes:
+        return files["blobs/" + descriptor["digest"].replace(":", "/")]
 
-        def blob(descriptor: dict[str, Any]) -> bytes:
-            return content("blobs/" + descriptor["digest"].replace(":", "/"))
-
-        manifest = json.loads(blob(json.loads(content("index.json"))["manifests"][0]))
-        config = json.loads(blob(manifest["config"]))
-        layers = [
-            Layer(
-                blob=Blob(data=blob(one), media_type=one["mediaType"]),
-                diff_id=diff_id,
-                unpacked=0,
-                created_by="the probe's image",
-            )
-            for one, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True)
-        ]
+    manifest = json.loads(blob(json.loads(files["index.json"])["manifests"][0]))
+    config = json.loads(blob(manifest["config"]))
+    layers = []
+    for one, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
+        data = Blob(data=blob(one), media_type=one["mediaType"])
+        layers.append(Layer(blob=data, diff_id=diff_id, unpacked=0, created_by="the probe's image"))
     return layers, config["config"]
 
 
 def _pause(folder: Path) -> Path:
     """The sandbox's image: one static program."""
-    archive = folder / "pause.tar"
-    source = Path(__file__).with_name("pause.c")
-    if _newer(archive, than=[source]):
-        return archive
-    with tempfile.TemporaryDirectory(dir=folder) as root:
-        done = subprocess.run(
-            ["cc", "-static", "-Os", "-s", "-o", f"{root}/pause", str(source)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ImageFailed(f"cc cannot build {source.name}: {done.stderr}")
-        write(
-            archive,
-            reference=PAUSE,
-            layers=[layer(Path(root), created_by="tests/e2e")],
-            architecture=ARCHITECTURES.get(platform.machine(), platform.machine()),
-            config={"Entrypoint": ["/pause"]},
-        )
+    archive, source = folder / "pause.tar", Path(__file__).with_name("pause.c")
+
+    def fill(root: Path) -> None:
+        _run(["cc", "-static", "-Os", "-s", "-o", f"{root}/pause", str(source)])
+
+    if not _newer(archive, than=[source]):
+        _write(archive, reference=PAUSE, below=(), fill=fill, config={"Entrypoint": ["/pause"]})
     return archive
 
 
