@@ -13,12 +13,13 @@ from support.validated import MATRIX, finding, health, host
 UNREACHABLE = {"unreachable": True, "msg": "Failed to connect to the host via ssh: Connection refused"}
 HOSTILE = "<script>alert(1)</script>\"' onload='x' {{ 7 * 7 }} & `<b>rm`"
 VALIDATE = {"name": "validate", "ansible.builtin.include_role": {"name": "nodegauge.gpu.validate"}}
+OTHER_MATRIX = MATRIX.replace("NV1", "NV2")
 BREAKS = {"ansible.builtin.command": "false", "when": "inventory_hostname == 'gpu-0'", "changed_when": False}
 HOSTS = {
     "gpu-10": health(),
     "gpu-2": health("fail", finding()),
     "gpu-3": UNREACHABLE,
-    "gpu-1": health("warn", finding("hot", "warn"), finding("pcie-narrow", "info"), matrix=MATRIX.upper()),
+    "gpu-1": health("warn", finding("hot", "warn"), finding("pcie-narrow", "info"), matrix=OTHER_MATRIX),
     "gpu-0": {},
 }
 """What `gpu_health` returns; gpu-0 fails before the role runs."""
