@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from support.chart import CHART, NAMESPACE, RELEASE, Helm, HelmFailed, Object, install, left_behind, upgrade
+from support.chart import (
+    CHART,
+    NAMESPACE,
+    RELEASE,
+    Helm,
+    HelmFailed,
+    Object,
+    install,
+    left_behind,
+    of_kind,
+    upgrade,
+)
 from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster
@@ -17,11 +30,9 @@ SECOND: Object = {"crds": {"enabled": False}, "policy": {"create": False}}
 
 def admission(rest: Rest) -> set[str]:
     """The names of the release's policies; each has its binding."""
-    by_kind: dict[str, set[str]] = {}
-    for kind, name in left_behind(rest):
-        by_kind.setdefault(kind, set()).add(name)
-    policies = by_kind.get("ValidatingAdmissionPolicy", set())
-    assert by_kind.get("ValidatingAdmissionPolicyBinding", set()) == policies
+    kind, there = "ValidatingAdmissionPolicy", left_behind(rest)
+    policies, bindings = ({name for k, name in there if k == of} for of in (kind, f"{kind}Binding"))
+    assert bindings == policies
     return policies
 
 
@@ -56,16 +67,10 @@ def test_names_follow_the_release(helm: Helm) -> None:
     """Accounts in the policies are those that the release makes, under every name and namespace."""
     values: Object = {"fullnameOverride": "gauge", "namespaceOverride": "elsewhere", "bmc": {"enabled": True}}
     objects = helm.objects(values, release="other")
-    accounts = {
-        f"system:serviceaccount:{o['metadata']['namespace']}:{o['metadata']['name']}"
-        for o in objects
-        if o["kind"] == "ServiceAccount"
-    }
-    texts = "".join(str(o["spec"]) for o in objects if o["kind"] == "ValidatingAdmissionPolicy")
-    named = {
-        word.rstrip("\"']") for word in texts.replace(",", " ").replace("[", " ").replace('"', " ").split()
-    }
-    users = {word for word in named if word.startswith("system:serviceaccount:")}
+    metadata = [o["metadata"] for o in of_kind(objects, "ServiceAccount")]
+    accounts = {f"system:serviceaccount:{one['namespace']}:{one['name']}" for one in metadata}
+    texts = "".join(str(o["spec"]) for o in of_kind(objects, "ValidatingAdmissionPolicy"))
+    users = set(re.findall(r"system:serviceaccount:[\w-]+:[\w-]+", texts))
     users -= {"system:serviceaccount:kube-system:daemon-set-controller"}
     assert {f"system:serviceaccount:elsewhere:gauge{end}" for end in ("", "-cleanup", "-bmc")} == users
     assert users <= accounts

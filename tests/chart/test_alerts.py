@@ -53,34 +53,24 @@ def ending(series: Series) -> Series:
 BMC = {name: values for name, values in healthy().items() if "_bmc_" in name}
 OPERATOR = {name: values for name, values in healthy().items() if name not in BMC}
 RUNS = 'nodegauge_runs_total{outcome="read",probe="nccl",reason="Read"}'
+AGE = 'nodegauge_oldest_reading_age_seconds{{last_run="{}",policy="default"}}'
+NODES = 'nodegauge_nodes{{policy="default",verdict="{}"}}'
+LAST_PASS = str(60 * (BREAK - 1))
 PASSES = "nodegauge_last_pass_timestamp_seconds"
 FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeOperatorAbsent": (ending(OPERATOR), 0),
-    "NodegaugeOperatorStuck": (
-        {PASSES: healthy()[PASSES][:BREAK] + [str(60 * (BREAK - 1))] * (LENGTH - BREAK)},
-        10,
-    ),
+    "NodegaugeOperatorStuck": ({PASSES: healthy()[PASSES][:BREAK] + [LAST_PASS] * (LENGTH - BREAK)}, 10),
     "NodegaugeOperatorNotReady": (since("nodegauge_ready", "0", before="1"), 0),
     "NodegaugeStandingBy": (since("nodegauge_standing_by", "1"), 0),
     "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
-    "NodegaugeReadingsOld": (
-        since(
-            'nodegauge_oldest_reading_age_seconds{last_run="read",policy="default"}', "1201", before="1200"
-        ),
-        0,
-    ),
-    "NodegaugeNodesUnread": (
-        since(
-            'nodegauge_oldest_reading_age_seconds{last_run="unread",policy="default"}', "3601", before="3600"
-        ),
-        0,
-    ),
+    "NodegaugeReadingsOld": (since(AGE.format("read"), "1201", before="1200"), 0),
+    "NodegaugeNodesUnread": (since(AGE.format("unread"), "3601", before="3600"), 0),
     "NodegaugeHeldBack": (since('nodegauge_held_back_nodes{policy="default"}', "1"), 0),
     "NodegaugeIncidentOpen": (since('nodegauge_incidents_open{policy="default",cause="thermal"}', "1"), 0),
     "NodegaugeNothingPasses": (
-        since('nodegauge_nodes{policy="default",verdict="pass"}', "_", before="11")
-        | since('nodegauge_nodes{policy="default",verdict="warn"}', "_", before="1")
-        | since('nodegauge_nodes{policy="default",verdict="fail"}', "16", before="4"),
+        since(NODES.format("pass"), "_", before="11")
+        | since(NODES.format("warn"), "_", before="1")
+        | since(NODES.format("fail"), "16", before="4"),
         0,
     ),
     "NodegaugePodsRefused": (counting("nodegauge_pods_refused_total"), 0),
@@ -110,7 +100,7 @@ def test_promtool_accepts_the_rules(promtool: Promtool) -> None:
 )
 def test_nothing_fires_on_the_demo(promtool: Promtool, labels: dict[str, str]) -> None:
     """From its first step on, and for half a day after it."""
-    quiet: dict[int, set[str]] = {minute: set() for minute in range(0, LENGTH, 7)}
+    quiet = {minute: set[str]() for minute in range(0, LENGTH, 7)}
     assert promtool.firing(scraped(healthy(), labels=labels), quiet) == ""
 
 
@@ -139,7 +129,7 @@ def test_a_restart_fires_nothing(promtool: Promtool) -> None:
         labels=SCRAPED | {"pod": "nodegauge-1", "instance": "10.0.0.2:8080"},
     )
     before, bmc = scraped(ending(OPERATOR)), scraped(BMC)
-    quiet: dict[int, set[str]] = {minute: set() for minute in range(BREAK, LENGTH, 7)}
+    quiet = {minute: set[str]() for minute in range(BREAK, LENGTH, 7)}
     assert promtool.firing(before + after + bmc, quiet) == ""
 
 
@@ -157,9 +147,8 @@ def test_an_alert_goes_on_in_a_new_pod(promtool: Promtool) -> None:
 
 def test_one_refusal_is_no_alert(promtool: Promtool) -> None:
     """A webhook that was away for a moment."""
-    once = since("nodegauge_pods_refused_total", "1")
-    quiet: dict[int, set[str]] = {minute: set() for minute in range(BREAK, BREAK + 90)}
-    assert promtool.firing(scraped(healthy() | once), quiet) == ""
+    once = scraped(healthy() | since("nodegauge_pods_refused_total", "1"))
+    assert promtool.firing(once, {minute: set() for minute in range(BREAK, BREAK + 90)}) == ""
 
 
 def test_a_waiting_installation_is_no_blind_operator(promtool: Promtool) -> None:

@@ -55,11 +55,9 @@ OTHER: Object = {
 
 def advised() -> list[list[str]]:
     """Every command of the runbook and the FAQ that writes, split."""
-    texts = [
-        (ROOT / "docs" / page).read_text("utf-8").replace("\\\n", " ") for page in ("runbook.md", "faq.md")
-    ]
-    lines = [line for text in texts for line in text.splitlines()]
-    spans = [span for text in texts for span in re.findall(r"`([^`\n]+)`", text)]
+    pages = [(ROOT / "docs" / page).read_text("utf-8") for page in ("runbook.md", "faq.md")]
+    text = "\n".join(pages).replace("\\\n", " ")
+    lines, spans = text.splitlines(), re.findall(r"`([^`\n]+)`", text)
     return [shlex.split(c.partition("  #")[0]) for c in [*lines, *spans] if WRITES.match(c)]
 
 

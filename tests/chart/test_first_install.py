@@ -38,7 +38,8 @@ class Late:
             return None
         groups = response.json()
         for key in {"items", "groups"} & groups.keys():  # aggregated discovery, and the old form
-            groups[key] = [one for one in groups[key] if GROUP not in (one.get("name"), one_name(one))]
+            names = [(one.get("name"), one.get("metadata", {}).get("name")) for one in groups[key]]
+            groups[key] = [one for one, of in zip(groups[key], names, strict=True) if GROUP not in of]
         return Replace(json.dumps(groups).encode())
 
     def _refuse(self, request: RequestInfo, _response: ResponseInfo | None) -> Refuse | None:
@@ -47,11 +48,6 @@ class Late:
         self._too_early -= request.method == "PATCH"
         message = "the server could not find the requested resource"
         return Refuse(status=404, reason="NotFound", message=message)
-
-
-def one_name(group: Object) -> str:
-    """A group's name in aggregated discovery."""
-    return str(group.get("metadata", {}).get("name", ""))
 
 
 @pytest.fixture

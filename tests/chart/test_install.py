@@ -5,7 +5,6 @@ There is no kubelet: `chart_pods` runs the hooks' pods, and nothing runs the ope
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import pytest
@@ -66,12 +65,8 @@ def test_upgrade_deletes_a_policy_without_values(cluster: Helm, rest: Rest) -> N
     """An upgrade deletes a policy that the values no longer name, renamed or left out, and keeps others'."""
     install(cluster)
     upgrade(cluster)
-    foreign = {
-        "apiVersion": "nodegauge.dev/v1alpha1",
-        "kind": "GPUValidationPolicy",
-        "spec": {"nodeSelector": {}},
-    }
-    rest.create(POLICIES, foreign | {"metadata": {"name": "foreign"}})
+    kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "GPUValidationPolicy"}
+    rest.create(POLICIES, kind | {"metadata": {"name": "foreign"}, "spec": {"nodeSelector": {}}})
     upgrade(cluster, {"policy": {"name": "other"}})
     assert set(policies(rest)) == {"foreign", "other"}
     upgrade(cluster, {"policy": {"create": False}})
@@ -88,34 +83,25 @@ def test_upgrade_upgrades_the_crds(cluster: Helm, rest: Rest) -> None:
     assert rest.get(f"{CRDS}/{name}")["spec"]["names"]["categories"] == ["nodegauge"]
 
 
-@pytest.mark.parametrize(("keep", "upgrades"), [(True, 1), (False, 0)], ids=["keep", "remove"])
-def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, keep: bool, upgrades: int) -> None:
+@pytest.mark.parametrize(
+    ("values", "upgrades"),
+    [(NO_JOB | {"crds": {"keep": True}}, 1), (NO_JOB | {"crds": {"keep": False}}, 0), ({}, 0)],
+    ids=["keep", "remove", "clean-up"],
+)
+def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, values: Object, upgrades: int) -> None:
     """An uninstall keeps the CRDs with `crds.keep`, and always deletes the chart's policy.
 
-    What Helm prints as kept is what is left.
+    What Helm prints as kept is what is left, also where the clean-up Job deletes the policy.
     """
-    values = NO_JOB | {"crds": {"keep": keep}}
     install(cluster, values)
     for _ in range(upgrades):
         upgrade(cluster, values)
     output = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-    kept = set(itertools.product(["CustomResourceDefinition"], installed_crds(rest))) if keep else set()
-    assert len(kept) == (4 if keep else 0)
+    keeps = values.get("crds", {"keep": True})["keep"]
+    kept = {("CustomResourceDefinition", name) for name in installed_crds(rest) if keeps}
+    assert len(kept) == (4 if keeps else 0)
     wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
-    assert kept_by(output) == kept
-
-
-def kept_by(output: str) -> set[tuple[str, str]]:
-    """Kind and name of what `helm uninstall` prints as kept."""
-    return {(kind, name) for kind, name in re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)}
-
-
-def test_an_uninstall_with_clean_up_says_what_it_keeps(cluster: Helm, rest: Rest) -> None:
-    """What Helm prints as kept is what is left, also where the clean-up Job deletes the policy."""
-    install(cluster)
-    output = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-    wait_for(lambda: left_behind(rest) == kept_by(output), what=f"only what Helm says: {output}")
-    assert len(kept_by(output)) == 4
+    assert set(re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)) == kept
 
 
 def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:

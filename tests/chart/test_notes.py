@@ -8,6 +8,8 @@ import pytest
 
 from support.chart import CHART, NAMESPACE, RELEASE, Helm, Object, variants
 
+PERIODIC = {"mode": "Periodic", "interval": "5m"}
+
 
 def notes(helm: Helm, values: Object | None = None) -> str:
     """The notes of a first install."""
@@ -20,59 +22,39 @@ def test_notes_are_complete(helm: Helm, values: Object) -> None:
     """With each set of values the notes have no missing value and no double empty line."""
     text = notes(helm, values)
     assert text.startswith("nodegauge ")
-    assert "<no value>" not in text
-    assert "<nil>" not in text
-    assert "map[" not in text
-    assert "\n\n\n" not in text
+    assert [odd for odd in ("<no value>", "<nil>", "map[", "\n\n\n") if odd in text] == []
 
 
-@pytest.mark.parametrize(
-    ("labels", "column"),
-    [
-        ({}, "-L interconnect,"),
-        ({"interconnectKey": "example.com/link"}, "-L example.com/link,"),
-        ({"interconnectKey": ""}, "-L nodegauge.dev/interconnect,"),
-    ],
-    ids=["default", "renamed", "switched off"],
-)
-def test_the_command_shows_the_short_key(helm: Helm, labels: Object, column: str) -> None:
-    """The command that lists the nodes has the short key that the values set."""
-    assert column in notes(helm, {"policy": {"spec": {"labels": labels}}})
-
-
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
-        ({}, "on at most 20% of nodes, 5% newly an hour"),
-        ({"budget": {"gatedNodes": 3}}, "on at most 3 of nodes, 5% newly an hour"),
-        ({"budget": {"gatedNodes": 0}}, "on at most 0 of nodes"),
-        ({"taints": {"effect": "None"}}, "no node is tainted"),
-        ({"taints": {"effect": "NoExecute"}}, "power-brake|hw-slowdown:NoExecute"),
-        ({"taints": {"causes": {"thermal": "None"}}}, "Effects of single causes: thermal:None."),
-        ({"taints": {"unvalidated": "Set"}}, "carry nodegauge.dev/unvalidated:NoSchedule"),
-        ({"mode": "Observe"}, "Mode is Observe"),
-        ({"budget": {"gatedNodesPerHour": "1%"}}, "1% newly an hour"),
-        ({}, "RESTARTS of its pod count its reports"),
-        ({"probes": {"health": {"mode": "Periodic", "interval": "5m"}}}, "A pod reads each node every 5m."),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_notes_say_what_happens_to_the_nodes(helm: Helm, spec: Object, text: str) -> None:
-    """The notes contain mode, taints and budget of the values."""
-    assert text in notes(helm, {"policy": {"spec": spec}})
+def of_policy(**spec: Any) -> Object:
+    """Values of the policy's spec."""
+    return {"policy": {"spec": spec}}
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
+        ({}, "on at most 20% of nodes, 5% newly an hour"),
+        (of_policy(budget={"gatedNodes": 3}), "on at most 3 of nodes, 5% newly an hour"),
+        (of_policy(budget={"gatedNodes": 0}), "on at most 0 of nodes"),
+        (of_policy(budget={"gatedNodesPerHour": "1%"}), "1% newly an hour"),
+        (of_policy(taints={"effect": "None"}), "no node is tainted"),
+        (of_policy(taints={"effect": "NoExecute"}), "power-brake|hw-slowdown:NoExecute"),
+        (of_policy(taints={"causes": {"thermal": "None"}}), "Effects of single causes: thermal:None."),
+        (of_policy(taints={"unvalidated": "Set"}), "carry nodegauge.dev/unvalidated:NoSchedule"),
+        (of_policy(mode="Observe"), "Mode is Observe"),
+        ({}, "RESTARTS of its pod count its reports"),
+        (of_policy(probes={"health": PERIODIC}), "A pod reads each node every 5m."),
         ({"operator": {"nodeLabelSelector": "gpu=yes"}}, "match operator.nodeLabelSelector: gpu=yes"),
         ({"policy": {"create": False}}, "nothing is measured until you create a GPUValidationPolicy"),
         ({"cleanup": {"enabled": False}}, "`helm uninstall` leaves labels, taints, conditions and reports"),
+        ({}, "-L interconnect,"),
+        (of_policy(labels={"interconnectKey": "example.com/link"}), "-L example.com/link,"),
+        (of_policy(labels={"interconnectKey": ""}), "-L nodegauge.dev/interconnect,"),
     ],
-    ids=["selector", "no policy", "no clean-up"],
+    ids=lambda value: str(value)[:40],
 )
-def test_notes_warn_about_what_is_switched_off(helm: Helm, values: Object, text: str) -> None:
-    """The notes mention what is switched off or limited."""
+def test_notes_say_what_happens_to_the_nodes(helm: Helm, values: Object, text: str) -> None:
+    """Mode, taints and budget of the values, what is switched off or limited, and the short key to list."""
     assert text in notes(helm, values)
 
 

@@ -28,29 +28,10 @@ def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
     """The Job's policy equals the upgrade's object, except for annotations that Helm adds itself."""
     values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
     written, later = first(helm, values), policies(helm, values, *KNOWN)["object"]
-    assert {
-        policy["metadata"].pop("annotations")["helm.sh/resource-policy"] for policy in (written, later)
-    } == {
-        "keep",
-        "deleted-by-hook",
-    }
+    annotations = [policy["metadata"].pop("annotations") for policy in (written, later)]
+    assert {a["helm.sh/resource-policy"] for a in annotations} == {"keep", "deleted-by-hook"}
     assert written == later
     assert isinstance(later["spec"]["priority"], int)
-
-
-def test_everything_around_the_job_is_a_hook(helm: Helm) -> None:
-    """Job, account and roles are hooks of the first install; the Job comes last."""
-    mark = "policy-writer"
-    objects = [o for o in helm.objects() if o["metadata"]["labels"]["app.kubernetes.io/component"] == mark]
-    weight = {o["kind"]: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]) for o in objects}
-    assert set(weight) == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
-    assert weight["ServiceAccount"] <= weight["ClusterRole"] < weight["ClusterRoleBinding"] < weight["Job"]
-    for o in objects:
-        assert events(o) == ["post-install", "post-upgrade", "pre-rollback"]
-        rule = o["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
-        assert rule == "before-hook-creation,hook-succeeded"
-    known = [o["metadata"]["labels"]["app.kubernetes.io/component"] for o in helm.objects(None, *KNOWN)]
-    assert mark not in known
 
 
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])

@@ -12,6 +12,9 @@ import yaml
 
 from support.chart import CHART, ROOT, Helm, HelmFailed, Object
 
+EVICTED = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+MONITOR_ALONE = {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}
+POD = "/policy/spec/podTemplate"
 WRONG: list[tuple[Any, ...]] = [
     ("/bogus", 1, "bogus"),
     ("/operator/replicas", 2, "replicas"),
@@ -41,18 +44,10 @@ WRONG: list[tuple[Any, ...]] = [
     ("/operator/nodeSelector/gpu", True),
     ("/operator/nodeSelector", {"a b": "c"}),
     ("/operator/tolerations", [{"keys": "a"}], "/operator/tolerations/0"),
-    (
-        "/operator/tolerations",
-        [{"key": "a"}, {"key": "a", "operator": "In"}],
-        "/operator/tolerations/1/operator",
-    ),
+    ("/operator/tolerations", [{"key": "a", "operator": "In"}], "/operator/tolerations/0/operator"),
     ("/probe/tolerations", [{"key": "a", "effect": "noschedule"}], "/probe/tolerations/0/effect"),
     ("/probe/tolerations", [{"value": "a"}], "/probe/tolerations/0"),
-    (
-        "/operator/tolerations",
-        [{"key": "a"}, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
-        "/operator/tolerations/1",
-    ),
+    ("/operator/tolerations", [{"key": "a"}, EVICTED], "/operator/tolerations/1"),
     ("/probe/tolerations", [{"key": "a", "operator": "Exists", "value": "b"}], "/probe/tolerations/0/value"),
     ("/operator/affinity", {"nodeaffinity": {}}),
     ("/operator/priorityClassName", "High!"),
@@ -89,25 +84,14 @@ WRONG: list[tuple[Any, ...]] = [
     ("/nccl/image/digest", "abc"),
     ("/nccl/resources/limits/memory", 32),
     ("/nccl/interval", "24h", "interval"),
-    (
-        "/policy/spec/podTemplate/labels",
-        {"nodegauge.dev/node": "a"},
-        "/policy/spec/podTemplate/labels/nodegauge.dev~1node",
-    ),
+    (f"{POD}/labels", {"nodegauge.dev/node": "a"}, f"{POD}/labels/nodegauge.dev~1node"),
 ]
 """Path of a value, the wrong value, and what the message names if that is not the path."""
 
 COMBINATIONS = [
-    ("/operator/image/tag", "latest", "operator.image.tag must not be latest"),
-    ("/probe/image/tag", "latest", "probe.image.tag must not be latest"),
-    ("/nccl/image/tag", "latest", "nccl.image.tag must not be latest"),
     ("/operator/serviceAccount/create", False, "operator.serviceAccount.name is required"),
     ("/probe/serviceAccount/create", False, "probe.serviceAccount.name is required"),
-    (
-        "/metrics",
-        {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}},
-        "metrics.serviceMonitor.enabled needs metrics.service.enabled",
-    ),
+    ("/metrics", MONITOR_ALONE, "metrics.serviceMonitor.enabled needs metrics.service.enabled"),
 ]
 """Values that the schema allows, but the templates refuse."""
 

@@ -58,11 +58,9 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         path = tmp_path / "kubeconfig"
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        address = f"http://127.0.0.1:{server.server_port}"
+        config = {"apiVersion": "v1", "kind": "Config", "current-context": "c"} | {
+            "clusters": [{"name": "c", "cluster": {"server": address}}],
             "users": [{"name": "u", "user": {"token": "t"}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         }
@@ -78,11 +76,8 @@ def test_modules_come_only_from_the_image(image: Built) -> None:
     done = run(image, "-c", WHERE, f"{module}.__main__")
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
-    assert [
-        path
-        for path in [*seen["files"], *filter(None, seen["path"])]
-        if not path.startswith(f"{image.root}/")
-    ] == []
+    paths = [*seen["files"], *filter(None, seen["path"])]
+    assert [path for path in paths if not path.startswith(f"{image.root}/")] == []
     assert any("/opt/nodegauge/lib/nodegauge_" in path for path in seen["files"])
 
 

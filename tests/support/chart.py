@@ -74,15 +74,9 @@ class Helm:
         if arguments[0] in RENDERING:
             values = {"image": {"registry": REGISTRY}} | (values or {})
         command = [str(self.program), *arguments, *(["--values", "-"] if values else [])]
-        homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        kubeconfig = str(self.kubeconfig or self.home / "no-cluster")
-        env = {
-            "GOGC": "off",
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.home),
-            "KUBECONFIG": kubeconfig,
-            **homes,
-        }
+        env = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        env |= {"GOGC": "off", "PATH": os.environ["PATH"], "HOME": str(self.home)}
+        env["KUBECONFIG"] = str(self.kubeconfig or self.home / "no-cluster")
         text = None if values is None else json.dumps(values)
         done = subprocess.run(
             command, input=text, env=env, capture_output=True, text=True, timeout=HELM_SECONDS
@@ -210,14 +204,6 @@ def clear(helm: Helm, rest: Rest) -> None:
 def install(helm: Helm, values: Object | None = None) -> str:
     """Output of `helm install`."""
     return helm.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE, values=values)
-
-
-@dataclass(frozen=True)
-class Installed:
-    """An installed release: helm on its cluster, and the notes of the install."""
-
-    helm: Helm
-    notes: str
 
 
 def upgrade(helm: Helm, values: Object | None = None) -> str:
