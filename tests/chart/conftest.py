@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chart import NAMESPACE, ChartPods, Helm, clear, install
+from support.chart import NAMESPACE, ChartPods, Helm, clear
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest
@@ -56,5 +56,5 @@ def installed(
     """The notes of one install with the defaults, shared by the tests of a module that only look at it."""
     on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
     with ChartPods(empty_plane, directory=tmp_path_factory.mktemp("hooks")):
-        yield install(on_cluster)
+        yield on_cluster.install()
         clear(on_cluster, empty_plane.rest())

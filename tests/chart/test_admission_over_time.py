@@ -6,18 +6,7 @@ import re
 
 import pytest
 
-from support.chart import (
-    CHART,
-    NAMESPACE,
-    RELEASE,
-    Helm,
-    HelmFailed,
-    Object,
-    install,
-    left_behind,
-    of_kind,
-    upgrade,
-)
+from support.chart import CHART, RELEASE, Helm, HelmFailed, Object, left_behind, of_kind
 from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster
@@ -38,22 +27,22 @@ def admission(rest: Rest) -> set[str]:
 
 def test_they_come_with_an_upgrade_and_go_with_a_rollback_and_an_uninstall(cluster: Helm, rest: Rest) -> None:
     """A release of a version without them is upgraded, rolled back and removed as any other."""
-    install(cluster, WITHOUT)
+    cluster.install(WITHOUT)
     assert admission(rest) == set()
-    upgrade(cluster, WITH)
+    cluster.upgrade(WITH)
     there = admission(rest)
     assert len(there) == 8
-    cluster.run("rollback", RELEASE, "1", "--namespace", NAMESPACE)
+    cluster.release("rollback", "1")
     assert admission(rest) == set()
-    cluster.run("rollback", RELEASE, "2", "--namespace", NAMESPACE)
+    cluster.release("rollback", "2")
     assert admission(rest) == there
-    cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    cluster.release("uninstall")
     assert admission(rest) == set()
 
 
 def test_a_second_release_is_refused_and_changes_none_of_them(cluster: Helm, rest: Rest) -> None:
     """Helm names the first release; with the value off, the second is installed and waits for the Lease."""
-    install(cluster, WITH)
+    cluster.install(WITH)
     there = admission(rest)
     where = ("two", str(CHART), "--namespace", "second", "--create-namespace", "--no-hooks")
     with pytest.raises(HelmFailed, match=rf'reports\.nodegauge\.dev.*must equal "two".*"{RELEASE}"'):

@@ -13,20 +13,16 @@ import pytest
 import yaml
 
 from support.chart import (
-    CHART,
     CRDS,
     NAMESPACE,
     POLICIES,
-    RELEASE,
     ROOT,
     Helm,
     HelmFailed,
     Object,
-    install,
     installed_crds,
     is_served,
     policies,
-    upgrade,
 )
 from testbed.rest import Rest
 from testbed.wait import wait_for
@@ -64,7 +60,7 @@ def advised() -> list[list[str]]:
 def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
     """The command, on this release."""
     if command[:6] == UPGRADE:
-        cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, *command[6:], values={})
+        cluster.release("upgrade", *command[6:], values={})
     elif command[:4] == SCALE:
         replicas = int(command[command.index("--replicas") + 1])
         rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
@@ -89,7 +85,7 @@ def spec(rest: Rest) -> Any:
 
 def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm, rest: Rest) -> None:
     """After every command of the runbook, an upgrade to other values of the same fields succeeds."""
-    install(cluster)
+    cluster.install()
     commands = advised()
     assert {tuple(command[:2]) for command in commands} >= {("helm", "upgrade"), ("kubectl", "scale")}
     for command in commands:
@@ -97,29 +93,29 @@ def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm,
     assert spec(rest)["mode"] == "Observe"
     assert spec(rest)["taints"]["causes"] == {"thermal": "None"}
     assert rest.get(OPERATOR)["spec"]["replicas"] == 0
-    upgrade(cluster, OTHER)
+    cluster.upgrade(OTHER)
     assert (spec(rest)["mode"], spec(rest)["taints"]["causes"]["thermal"]) == ("Enforce", "NoSchedule")
     assert rest.get(OPERATOR)["spec"]["replicas"] == 1, "an upgrade starts a stopped operator"
 
 
 def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest) -> None:
     """A field that a person changed and the values set otherwise: as docs/install.md says, and as it ends."""
-    install(cluster, {"policy": {"spec": {"budget": {"gatedNodes": 1}}}})
+    cluster.install({"policy": {"spec": {"budget": {"gatedNodes": 1}}}})
     change = {"mode": "Observe", "budget": {"gatedNodes": 5}}
     rest.patch(f"{POLICIES}/default?fieldManager=kubectl-edit", {"spec": change})
     with pytest.raises(HelmFailed, match=r'conflict with \\"kubectl-edit\\".*\.spec\.budget\.gatedNodes'):
-        upgrade(cluster, {"policy": {"spec": {"budget": {"gatedNodes": 2}}}})
+        cluster.upgrade({"policy": {"spec": {"budget": {"gatedNodes": 2}}}})
     assert spec(rest)["budget"]["gatedNodes"] == 5
     values = {"policy": {"spec": {"budget": {"gatedNodes": 4}}}}
-    cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--force-conflicts", values=values)
+    cluster.release("upgrade", "--force-conflicts", values=values)
     assert (spec(rest)["budget"]["gatedNodes"], spec(rest)["mode"]) == (4, "Observe")
-    upgrade(cluster, {"policy": {"spec": {"budget": {"gatedNodes": 3}}}})
+    cluster.upgrade({"policy": {"spec": {"budget": {"gatedNodes": 3}}}})
     assert spec(rest)["budget"]["gatedNodes"] == 3
 
 
 def test_deleted_crds_come_back_with_an_upgrade(cluster: Helm, rest: Rest) -> None:
     """`helm upgrade` creates CRDs and policy again, also if somebody has applied the CRDs by hand."""
-    install(cluster)
+    cluster.install()
     for by_hand in (False, True):
         for name in installed_crds(rest):
             rest.delete(f"{CRDS}/{name}")
@@ -129,5 +125,5 @@ def test_deleted_crds_come_back_with_an_upgrade(cluster: Helm, rest: Rest) -> No
                 body = yaml.safe_load(path.read_text("utf-8"))
                 rest.create(f"{CRDS}?fieldManager=kubectl-client-side-apply", body)
             wait_for(lambda: is_served(rest), what="the CRDs")
-        upgrade(cluster)
+        cluster.upgrade()
         assert set(policies(rest)) == {"default"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chart import PODS, ChartPods, Helm, HelmFailed, Object, clear, install, policies, upgrade
+from support.chart import PODS, ChartPods, Helm, HelmFailed, Object, clear, policies
 from testbed.controlplane import ControlPlane
 from testbed.proxy import FaultProxy, Refuse, Replace, RequestInfo, ResponseInfo, When
 from testbed.rest import Rest
@@ -64,7 +64,7 @@ def test_the_install_waits_for_a_crd_that_is_served_late(
     late = Late(proxy)
     on_cluster = replace(helm, kubeconfig=proxy.kubeconfig())
     with ChartPods(empty_plane, directory=tmp_path, server=proxy.server) as running:
-        install(on_cluster)
+        on_cluster.install()
         assert late.hidden.fired, "Helm never looked"
         assert late.refused.fired, "the CRD was served at once"
         assert "not yet: " in running.output["policy-writer"]
@@ -78,13 +78,13 @@ def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, ch
     upgrade repairs it."""
     bad: Object = {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}}
     with pytest.raises(HelmFailed, match="ng-nodegauge-policy"):
-        install(cluster, bad)
+        cluster.install(bad)
     assert "spec.probes.health.deadline" in chart_pods.output["policy-writer"]
     (pod,) = [p for p in rest.get(PODS)["items"] if "policy" in p["metadata"]["name"]]
     (status,) = pod["status"]["containerStatuses"]
     assert "spec.probes.health.deadline" in status["state"]["terminated"]["message"]
     assert policies(rest) == {}
-    upgrade(cluster)
+    cluster.upgrade()
     assert set(policies(rest)) == {"default"}
 
 
@@ -92,11 +92,11 @@ def test_helm_owns_the_first_policy(cluster: Helm, rest: Rest) -> None:
     """A field that later values no longer set gets the CRD's default again.  Quotes, dollar signs and
     variable references reach the first policy unchanged."""
     annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
-    install(cluster, {"policy": {"spec": {"mode": "Observe", "podTemplate": {"annotations": annotations}}}})
+    cluster.install({"policy": {"spec": {"mode": "Observe", "podTemplate": {"annotations": annotations}}}})
     before = policies(rest)["default"]
     assert (before["spec"]["mode"], before["spec"]["podTemplate"]["annotations"]) == ("Observe", annotations)
     for values in ({"policy": {"spec": {"priority": 7}}}, {}):
-        upgrade(cluster, values)
+        cluster.upgrade(values)
     after = policies(rest)["default"]
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert (after["spec"]["mode"], after["spec"].get("priority")) == ("Enforce", 0)

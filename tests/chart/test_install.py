@@ -11,21 +11,16 @@ import pytest
 
 from support.chart import (
     ALL,
-    CHART,
     CRDS,
-    NAMESPACE,
     POLICIES,
-    RELEASE,
     ChartPods,
     Helm,
     HelmFailed,
     Object,
-    install,
     installed_crds,
     is_served,
     left_behind,
     policies,
-    upgrade,
 )
 from testbed.rest import Rest
 from testbed.wait import wait_for
@@ -42,19 +37,19 @@ def test_upgrades_and_rollbacks_keep_the_policy(cluster: Helm, rest: Rest) -> No
     An upgrade with a policy that CEL refuses names the field and changes nothing.  A rollback to the first
     revision, which does not contain the policy, keeps it and gives it that revision's values.
     """
-    install(cluster)
+    cluster.install()
     before = policies(rest)["default"]["metadata"]["uid"]
     rest.patch(f"{POLICIES}/default", {"spec": {"mode": "Observe"}})
     for interval in ("5m", "6m"):
-        upgrade(cluster, {"policy": {"spec": {"probes": {"health": {"interval": interval}}}}})
+        cluster.upgrade({"policy": {"spec": {"probes": {"health": {"interval": interval}}}}})
         policy = policies(rest)["default"]
         assert policy["metadata"]["uid"] == before
         assert policy["spec"]["mode"] == "Observe"
         assert policy["spec"]["probes"]["health"]["interval"] == interval
     with pytest.raises(HelmFailed, match=r"spec\.probes\.health\.deadline"):
-        upgrade(cluster, {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}})
+        cluster.upgrade({"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}})
     assert policies(rest)["default"]["spec"] == policy["spec"]
-    cluster.run("rollback", RELEASE, "1", "--namespace", NAMESPACE)
+    cluster.release("rollback", "1")
     after = policies(rest)["default"]
     assert after["metadata"]["uid"] == before
     assert after["spec"]["probes"]["health"]["interval"] == "15m", "the first revision's"
@@ -63,23 +58,23 @@ def test_upgrades_and_rollbacks_keep_the_policy(cluster: Helm, rest: Rest) -> No
 
 def test_upgrade_deletes_a_policy_without_values(cluster: Helm, rest: Rest) -> None:
     """An upgrade deletes a policy that the values no longer name, renamed or left out, and keeps others'."""
-    install(cluster)
-    upgrade(cluster)
+    cluster.install()
+    cluster.upgrade()
     kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "GPUValidationPolicy"}
     rest.create(POLICIES, kind | {"metadata": {"name": "foreign"}, "spec": {"nodeSelector": {}}})
-    upgrade(cluster, {"policy": {"name": "other"}})
+    cluster.upgrade({"policy": {"name": "other"}})
     assert set(policies(rest)) == {"foreign", "other"}
-    upgrade(cluster, {"policy": {"create": False}})
+    cluster.upgrade({"policy": {"create": False}})
     assert set(policies(rest)) == {"foreign"}
 
 
 def test_upgrade_upgrades_the_crds(cluster: Helm, rest: Rest) -> None:
     """`helm upgrade` restores a CRD that was changed."""
-    install(cluster)
+    cluster.install()
     name = "nodereports.nodegauge.dev"
     rest.patch(f"{CRDS}/{name}", {"spec": {"names": {"categories": []}}})
     assert not rest.get(f"{CRDS}/{name}")["spec"]["names"].get("categories")
-    cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--force-conflicts")
+    cluster.release("upgrade", "--force-conflicts")
     assert rest.get(f"{CRDS}/{name}")["spec"]["names"]["categories"] == ["nodegauge"]
 
 
@@ -93,10 +88,10 @@ def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, values: Object
 
     What Helm prints as kept is what is left, also where the clean-up Job deletes the policy.
     """
-    install(cluster, values)
+    cluster.install(values)
     for _ in range(upgrades):
-        upgrade(cluster, values)
-    output = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+        cluster.upgrade(values)
+    output = cluster.release("uninstall")
     keeps = values.get("crds", {"keep": True})["keep"]
     kept = {("CustomResourceDefinition", name) for name in installed_crds(rest) if keeps}
     assert len(kept) == (4 if keeps else 0)
@@ -106,31 +101,31 @@ def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, values: Object
 
 def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
     """An uninstall after somebody has removed the CRDs still runs the clean-up Job and succeeds."""
-    install(cluster)
-    upgrade(cluster)
+    cluster.install()
+    cluster.upgrade()
     for name in installed_crds(rest):
         rest.delete(f"{CRDS}/{name}")
     wait_for(lambda: not installed_crds(rest) and not is_served(rest), what="CRDs gone")
-    cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    cluster.release("uninstall")
     assert "reports: already gone" in chart_pods.output["cleanup"]
     wait_for(lambda: left_behind(rest) == set(), what="nothing left behind")
 
 
 def test_uninstall_without_hooks_keeps_crds_and_policy(cluster: Helm, rest: Rest) -> None:
     """An uninstall without hooks keeps the CRDs and the policy, and the next install adopts both."""
-    install(cluster)
-    cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+    cluster.install()
+    cluster.release("uninstall", "--no-hooks")
     assert {kind for kind, _ in left_behind(rest)} == {"CustomResourceDefinition", "GPUValidationPolicy"}
     before = policies(rest)["default"]["metadata"]["uid"]
-    install(cluster)
+    cluster.install()
     assert policies(rest)["default"]["metadata"]["uid"] == before
 
 
 def test_upgrade_removes_renamed_objects(cluster: Helm, rest: Rest) -> None:
     """An upgrade from the defaults to nearly every value set removes objects with their old names."""
-    install(cluster)
+    cluster.install()
     values = {key: value for key, value in ALL.items() if key not in ("fullnameOverride", "metrics", "crds")}
-    upgrade(cluster, values)
+    cluster.upgrade(values)
     accounts = {name for kind, name in left_behind(rest) if kind == "ServiceAccount"}
     assert accounts == {"gauge-operator", "gauge-probe", "ng-gauge-bmc"}
     assert set(policies(rest)) == {"fleet"}

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from types import FrameType
 
 import msgspec
 
-from e2e import debian, hoststate, needs, node_images
+from e2e import debian, hoststate, node_images
 from e2e.hoststate import HostState
 from e2e.inside import PROFILE, Order
 from e2e.sandbox import sandboxed
@@ -34,12 +35,51 @@ from testbed.errors import TestbedError
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TESTS = Path(__file__).resolve().parents[1]
 SETTLE_SECONDS = 120.0
+PROGRAMS = {
+    "unshare": "util-linux",
+    "mount": "mount",
+    "ip": "iproute2",
+    "apt-get": "apt (the container runtime comes from Debian's packages)",
+    "dpkg": "dpkg",
+    "cc": "gcc libc6-dev",
+}
+CAP_SYS_ADMIN, CAP_NET_ADMIN = 21, 12
+HIDDEN = (Path("/var"), Path("/run"))
+"""Folders that the node has as its own: what it needs of the machine must not lie below them."""
+
+
+def missing() -> str:
+    """Why it cannot be run here, in one line; empty when it can."""
+    if platform.system() != "Linux":
+        return f"it needs Linux, and this is {platform.system()}"
+    if os.geteuid() != 0:
+        return "it needs root, to make namespaces and run a container runtime in them"
+    lines = Path("/proc/self/status").read_text().splitlines()
+    capabilities = int(next(line for line in lines if line.startswith("CapEff:")).split()[1], 16)
+    for number, name in ((CAP_SYS_ADMIN, "CAP_SYS_ADMIN"), (CAP_NET_ADMIN, "CAP_NET_ADMIN")):
+        if not capabilities >> number & 1:
+            return f"root has no {name} here (a container without privilege?)"
+    for program, package in PROGRAMS.items():
+        if shutil.which(program) is None:
+            return f"there is no `{program}` on PATH; Debian and Ubuntu: apt-get install {package}"
+    return ""
+
+
+def check_folders(folders: Sequence[Path]) -> None:
+    """Raises TestbedError for a folder that the node would not see."""
+    for folder in folders:
+        for hidden in HIDDEN:
+            if folder.resolve().is_relative_to(hidden.resolve()):
+                raise TestbedError(
+                    f"{folder} is below {hidden}, which the node has as its own: set TMPDIR, NODEGAUGE_CACHE"
+                    " or the checkout's place to a folder elsewhere"
+                )
 
 
 def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
     """Fetch and build everything; the file with the inner program's order."""
     cache = cache_folder(os.environ)
-    needs.check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
+    check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
     kubelet = build_kubelet(_say)
     try:
@@ -142,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--record", action="store_true", help="record what this kubelet shows of the compared pods"
     )
     options = parser.parse_args(arguments)
-    if reason := needs.missing():
+    if reason := missing():
         _say(f"make e2e is skipped: {reason}.")
         return int(options.required)
     for number in SIGNALS:  # SIGINT too: a shell's background job inherits it as ignored

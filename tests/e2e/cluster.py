@@ -124,9 +124,10 @@ class Cluster:
         """The node as the API has it."""
         return self.api.get(f"/api/v1/nodes/{self.node.name}")
 
-    def node_condition(self, kind: str = "Ready") -> Object:
-        """A condition of the node."""
-        return next(one for one in self.node_object()["status"]["conditions"] if one["type"] == kind)
+    def node_is_ready(self) -> str:
+        """Whether the node is: True, False, Unknown."""
+        conditions = self.node_object()["status"]["conditions"]
+        return str(next(one["status"] for one in conditions if one["type"] == "Ready"))
 
     def make_namespace(self, name: str, *, labels: dict[str, str] | None = None) -> None:
         """A namespace in which pods can be made."""

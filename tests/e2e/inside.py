@@ -65,7 +65,6 @@ BEGIN: tuple[Stage, ...] = (
 )
 """What every step needs."""
 STAGES: tuple[Stage, ...] = (
-    ((steps.trivial_pod,),),
     ((steps.the_common_pods,), scenario.BEFORE),
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),

@@ -12,7 +12,6 @@ import time
 from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated
 from e2e.containers import with_argument
 from e2e.node_images import ENGINE
-from e2e.steps import container
 from nodegauge_contract import decode
 from nodegauge_probes.load.probe import CHILD
 from testbed.kubelet_comparison import watching
@@ -152,7 +151,14 @@ def _job(cluster: Cluster) -> Object:
         "nodeSelector": {"kubernetes.io/hostname": cluster.node.name},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
-        "containers": [container("import time; time.sleep(3600)", resources={"limits": {GPU: str(GPUS)}})],
+        "containers": [
+            {
+                "name": "main",
+                "image": "localhost/nodegauge/probe:0.1.0",
+                "command": ["python", "-c", "import time; time.sleep(3600)"],
+                "resources": {"limits": {GPU: str(GPUS)}},
+            }
+        ],
     }
 
 

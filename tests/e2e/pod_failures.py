@@ -115,15 +115,9 @@ def stop_kubelet(cluster: Cluster, pod: Object) -> None:
 
 def back(cluster: Cluster) -> None:
     """After `stop_kubelet`: the node must turn NotReady, and its kubelet comes back."""
-
-    def ready_is(state: str) -> None:
-        cluster.until(
-            lambda: cluster.node_condition()["status"] == state, what=f"a node that is Ready: {state}"
-        )
-
-    ready_is("Unknown")
+    cluster.until(lambda: cluster.node_is_ready() == "Unknown", what="a node without kubelet to be NotReady")
     cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
-    ready_is("True")
+    cluster.until(lambda: cluster.node_is_ready() == "True", what="the node to be Ready again")
 
 
 def clear_preemption(cluster: Cluster) -> None:

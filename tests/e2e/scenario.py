@@ -1,4 +1,4 @@
-"""nodegauge installed by Helm as on a real cluster: runtime class, labels, a fault, upgrade, uninstall.
+"""nodegauge installed by Helm as on a real cluster: labels, a fault, upgrade, uninstall.
 
 The chart goes into a namespace that enforces the Pod Security level `restricted`; its images are the
 project's own.
@@ -10,9 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import HEALTHY, NAMESPACE, POLICY, PREFIX, REPORTS, Cluster, terminated
+from e2e.cluster import HEALTHY, NAMESPACE, POLICY, PREFIX, REPORTS, Cluster
 from e2e.node_images import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
-from e2e.steps import CLOSED, container
 from nodegauge_operator.api.policy import Hysteresis
 from testbed.errors import ApiError, TestbedError
 
@@ -24,39 +23,6 @@ UNVALIDATED = f"{PREFIX}unvalidated=:NoSchedule"
 LEAVE_RUNS = 2
 RECHECK = "5s"
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
-SEES = """\
-import ctypes, json, os
-def count():
-    try: n = ctypes.CDLL('libnvidia-ml.so.1')
-    except OSError: return 'no driver'
-    found = ctypes.c_uint()
-    n.nvmlInit_v2(); n.nvmlDeviceGetCount_v2(ctypes.byref(found))
-    return found.value
-status = dict(l.split(':', 1) for l in open('/proc/self/status'))
-try: open('/x', 'w'); root = 'writable'
-except OSError as e: root = e.strerror
-said = {'gpus': count(), 'uid': os.getuid(), 'root': root, 'caps': status['CapBnd'].strip(),
-        'seccomp': status['Seccomp'].strip(), 'no_new_privs': status['NoNewPrivs'].strip()}
-open('/dev/termination-log', 'w').write(json.dumps(said))
-"""
-SEEN = {
-    "uid": 65532,
-    "root": "Read-only file system",
-    "caps": "0" * 16,
-    "seccomp": "2",
-    "no_new_privs": "1",
-}
-"""What it sees in a confined pod, besides GPUs."""
-CONFINED: dict[str, Any] = {
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-LOCKED = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
 
 
 def values(**policy: Any) -> dict[str, Any]:
@@ -104,47 +70,12 @@ def values(**policy: Any) -> dict[str, Any]:
 
 
 def gpus_on_the_node(cluster: Cluster) -> None:
-    """An administrator's status patch gives the node eight GPUs; the kubelet's later writes keep them."""
+    """An administrator gives the node eight GPUs by a status patch, and the runtime class for the driver."""
     amount = {"nvidia.com/gpu": str(GPUS)}
-    cluster.api.patch(
-        f"/api/v1/nodes/{cluster.node.name}/status", {"status": {"capacity": amount, "allocatable": amount}}
-    )
-    beat = cluster.node_condition()["lastHeartbeatTime"]
-    cluster.until(
-        lambda: cluster.node_condition()["lastHeartbeatTime"] != beat, what="the kubelet's next status"
-    )
-    status = cluster.node_object()["status"]
-    kept = {kind: status[kind].get("nvidia.com/gpu") for kind in ("capacity", "allocatable")}
-    cluster.must_be(kept, dict.fromkeys(kept, str(GPUS)), what="what is kept after the kubelet's next status")
-    cluster.say(f"the node has nvidia.com/gpu: {GPUS}, and the kubelet keeps it")
-
-
-def runtime_class(cluster: Cluster) -> None:
-    """The handler gives the driver to containers that ask for it, and to no others; `restricted` holds."""
+    status = {"capacity": amount, "allocatable": amount}
+    cluster.api.patch(f"/api/v1/nodes/{cluster.node.name}/status", {"status": status})
     body = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
     cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", body)
-    cluster.make_namespace("confined", labels=RESTRICTED)
-    asked = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    wanted = {"asks": (asked, GPUS), "does-not-ask": ([], "no driver")}
-    for name, (env, _) in wanted.items():
-        spec = {
-            "restartPolicy": "Never",
-            "tolerations": CLOSED,
-            "runtimeClassName": "nvidia",
-            "automountServiceAccountToken": False,
-            "containers": [container(SEES, env=env, securityContext=LOCKED)],
-            "securityContext": CONFINED,
-        }
-        cluster.make_pod(name, spec, namespace="confined")
-    for name, (_, gpus) in wanted.items():
-        end = cluster.until(
-            lambda name=name: terminated(cluster.pod(name, namespace="confined")),  # type: ignore[misc]
-            what=f"pod {name}",
-        )
-        assert end is not None
-        seen = json.loads(end.get("message") or "{}")
-        cluster.must_be(seen, SEEN | {"gpus": gpus}, what=f"what pod {name} saw")
-        cluster.say(f"pod {name}: {end['message']}")
 
 
 def helm_install(cluster: Cluster) -> None:
@@ -276,5 +207,5 @@ def _carried(cluster: Cluster) -> dict[str, Any]:
     return {"labels": cluster.kept_labels(), "taints": cluster.taints(), "report": uid}
 
 
-BEFORE = (gpus_on_the_node, runtime_class, helm_install, labels_appear)
+BEFORE = (gpus_on_the_node, helm_install, labels_appear)
 AFTER = (fault_taints, helm_upgrade, healed_untaints, helm_uninstall)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from e2e.cluster import WORKLOADS, Cluster, terminated
+from e2e.cluster import WORKLOADS, Cluster
 from e2e.node import FLAGS
 from nodegauge_operator.names import TAINT_UNVALIDATED
 from support.playbook import Ansible, stage
@@ -19,24 +19,6 @@ from testbed.kubelet_comparison.samples import SAMPLES
 
 LABELS = {"nvidia.com/gpu.present": "true"}
 """What the policy selects nodes by."""
-CLOSED = [{"key": TAINT_UNVALIDATED, "operator": "Exists"}]
-"""For pods that run before the node has passed."""
-ASKS = """\
-import json, os, ssl, urllib.request as u
-d = '/var/run/secrets/kubernetes.io/serviceaccount/'
-c = ssl.create_default_context(cafile=d + 'ca.crt')
-h = os.environ['KUBERNETES_SERVICE_HOST'] + ':' + os.environ['KUBERNETES_SERVICE_PORT']
-t = {'Authorization': 'Bearer ' + open(d + 'token').read()}
-r = u.Request(f'https://{h}/version', headers=t)
-v = json.load(u.urlopen(r, context=c, timeout=5))['gitVersion']
-open('/dev/termination-log', 'w').write(f'{h} {v}')
-"""
-
-
-def container(code: str, **more: object) -> dict[str, object]:
-    """A container that runs Python code in the probe's image."""
-    image = "localhost/nodegauge/probe:0.1.0"
-    return {"name": "main", "image": image, "command": ["python", "-c", code], **more}
 
 
 def host_prepared(cluster: Cluster) -> None:
@@ -69,23 +51,12 @@ def node_ready(cluster: Cluster) -> None:
         return states.get("Ready") == "True" and known == [TAINT_UNVALIDATED]
 
     cluster.until(ready, what=f"the node to be Ready, with {TAINT_UNVALIDATED} alone")
+    cluster.make_namespace(WORKLOADS)
     registered = cluster.node_object()["metadata"]["labels"]
     cluster.must_be(LABELS.items() - registered.items(), set(), what="labels that are missing")
     info = cluster.node_object()["status"]["nodeInfo"]
     versions = f"kubelet {info['kubeletVersion']}, {info['containerRuntimeVersion']}"
     cluster.say(f"node {cluster.node.name} is Ready and closed: {versions}")
-
-
-def trivial_pod(cluster: Cluster) -> None:
-    """A pod's last words arrive, and from inside it the API server answers on the service's address."""
-    cluster.make_namespace(WORKLOADS)
-    spec = {"restartPolicy": "Never", "tolerations": CLOSED, "containers": [container(ASKS)]}
-    cluster.make_pod("trivial", spec)
-    cluster.until(lambda: terminated(cluster.pod("trivial")), what="the trivial pod's end")
-    output = terminated(cluster.pod("trivial"))
-    wanted = f"10.0.0.1:443 {cluster.api.get('/version')['gitVersion']}"
-    cluster.must_be(output.get("message"), wanted, what="the termination message")
-    cluster.say(f"a pod reached the API server and said: {output['message']}")
 
 
 def the_common_pods(cluster: Cluster) -> None:

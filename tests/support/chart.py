@@ -85,6 +85,19 @@ class Helm:
             raise HelmFailed(done.stdout + done.stderr)
         return done.stdout
 
+    def release(self, verb: str, *options: str, values: Object | None = None) -> str:
+        """Output of `helm install`, `upgrade`, `rollback` or `uninstall` of the release."""
+        chart = [str(CHART)] if verb in RENDERING else []
+        return self.run(verb, RELEASE, *chart, "--namespace", NAMESPACE, *options, values=values)
+
+    def install(self, values: Object | None = None) -> str:
+        """Output of `helm install`."""
+        return self.release("install", values=values)
+
+    def upgrade(self, values: Object | None = None) -> str:
+        """Output of `helm upgrade` to exactly these values."""
+        return self.release("upgrade", "--reset-values", values=values)
+
     def template(self, values: Object | None = None, *options: str, release: str = RELEASE) -> str:
         """The rendered manifests, including hooks, as text."""
         return _rendered(self, json.dumps(values or {}), options, release)
@@ -190,7 +203,7 @@ def is_served(rest: Rest) -> bool:
 def clear(helm: Helm, rest: Rest) -> None:
     """Remove the release and its CRDs, and wait until both are gone."""
     if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
-        helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+        helm.release("uninstall", "--no-hooks")
     for name in installed_crds(rest):
         rest.delete(f"{CRDS}/{name}")
     for job in rest.get(JOBS)["items"]:
@@ -199,16 +212,6 @@ def clear(helm: Helm, rest: Rest) -> None:
         lambda: not (installed_crds(rest) or is_served(rest) or rest.get(PODS)["items"]),
         what="CRDs and pods gone",
     )
-
-
-def install(helm: Helm, values: Object | None = None) -> str:
-    """Output of `helm install`."""
-    return helm.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE, values=values)
-
-
-def upgrade(helm: Helm, values: Object | None = None) -> str:
-    """Output of `helm upgrade` to exactly these values."""
-    return helm.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--reset-values", values=values)
 
 
 def policies(rest: Rest) -> dict[str, Object]:
