@@ -28,15 +28,12 @@ def filters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filters]:
     folder = tmp_path_factory.mktemp("filters")
     stage(folder)
     before = set(sys.modules)
-    sys.path.insert(0, str(folder))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
         module = importlib.import_module("ansible_collections.nodegauge.gpu.plugins.filter.join_gate")
         yield module.FilterModule().filters()
-    finally:
-        sys.path.remove(str(folder))
-        for name in set(sys.modules) - before:
-            if name.startswith("ansible_collections"):
-                del sys.modules[name]
+    for name in {name for name in sys.modules if name.startswith("ansible_collections")} - before:
+        del sys.modules[name]
 
 
 CONFIGURATIONS = {
@@ -209,23 +206,17 @@ def test_a_label_that_a_kubelet_must_not_set_is_refused(
     assert all(key in reason and why in reason for reason in reasons)
 
 
-@dataclass(frozen=True)
-class Gated:
-    """Plays of the role on all hosts: in check mode, twice to close them, and one to open them again.
-
-    `before`, `closed` and `opened`: the files that the hosts had and have.
-    """
-
-    checked: Played
-    first: Played
-    second: Played
-    last: Played
-    before: dict[str, bytes]
-    closed: dict[str, bytes]
-    opened: dict[str, bytes]
-
-
 LABELS = {"gpu": "h100", "rack": "7"}
+HOSTS: dict[str, dict[str, Any]] = {
+    "flags": {"method": "kubeadm", "labels": {"gpu": "h100"}, "backup": True},
+    "config": {"method": "kubelet"},
+    "labels-in-a-file": {"method": "kubelet", "labels": {"gpu": "h100"}},
+    "wrong-label": {"method": "kubeadm", "labels": {"node-role.kubernetes.io/gpu": "a"}},
+    "no-kubelet": {"method": "kubelet"},
+    "open": {"method": "kubeadm", "state": "absent"},
+    "rke2": {"method": "rke2"},
+    "rke2-labels": {"method": "rke2", "labels": LABELS},
+}
 REFUSED = {
     "labels-in-a-file": "has no labels",
     "wrong-label": "NodeRestriction",
@@ -234,6 +225,23 @@ REFUSED = {
 """By host: what the message says."""
 WRITTEN = {"flags", "config", "rke2", "rke2-labels"}
 DROPIN = "config.yaml.d/99-nodegauge.yaml"
+PLAYS = {
+    "checked": ("present", "--check", "--diff"),
+    "first": ("present",),
+    "second": ("present",),
+    "last": ("absent",),
+}
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The plays on all hosts, and the hosts' files `before` them and after each."""
+
+    plays: dict[str, Played]
+    files: dict[str, dict[str, bytes]]
+
+    def changed(self, play: str) -> set[str]:
+        return {task.host for task in self.plays[play].changed}
 
 
 @pytest.fixture(scope="module")
@@ -243,80 +251,69 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
     values = stage(folder) / "roles/join_gate/vars/main.yml"
     own = f'"{folder}/{{{{ inventory_hostname }}}}/'
     values.write_text(values.read_text().replace('"/etc/rancher/{{ __join_gate_kind }}/', own))
-    hosts: dict[str, dict[str, Any]] = {
-        "flags": {"method": "kubeadm", "labels": {"gpu": "h100"}, "backup": True},
-        "config": {"method": "kubelet"},
-        "labels-in-a-file": {"method": "kubelet", "labels": {"gpu": "h100"}},
-        "wrong-label": {"method": "kubeadm", "labels": {"node-role.kubernetes.io/gpu": "a"}},
-        "no-kubelet": {"method": "kubelet"},
-        "open": {"method": "kubeadm", "state": "absent"},
-        "rke2": {"method": "rke2"},
-        "rke2-labels": {"method": "rke2", "labels": LABELS},
-    }
-    for name, role in hosts.items():
+    given = {}
+    for name, role in HOSTS.items():
         (folder / name).mkdir()
-        role |= {"flags_file": str(folder / name / "flags"), "config_file": str(folder / name / "config")}
-    (folder / "flags" / "real").write_bytes(b"# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n")
-    (folder / "flags" / "real").chmod(0o640)
-    (folder / "flags" / "flags").symlink_to(folder / "flags" / "real")
+        role = {
+            "flags_file": str(folder / name / "flags"),
+            "config_file": str(folder / name / "config"),
+        } | role
+        given[name] = {f"join_gate_{option}": value for option, value in role.items()}
+    real = folder / "flags" / "real"
+    real.write_bytes(b"# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n")
+    real.chmod(0o640)
+    real.with_name("flags").symlink_to(real)
     for name in ("config", "labels-in-a-file"):
         (folder / name / "config").write_text(json.dumps({"kind": "KubeletConfiguration", "maxPods": 110}))
 
-    def play(state: str, *options: str) -> Played:
-        run = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}}
-        given = {
-            name: {f"join_gate_{option}": value for option, value in ({"state": state} | role).items()}
-            for name, role in hosts.items()
-        }
-        tasks = [{"hosts": "all", "gather_facts": False, "tasks": [run]}]
-        return Ansible(folder).play(tasks, given, *options)
-
     def files() -> dict[str, bytes]:
-        there = [path for name in hosts for path in (folder / name).rglob("*") if path.is_file()]
-        kept = [path for path in there if not path.is_symlink() and not path.name.endswith("~")]
+        there = [path for name in HOSTS for path in (folder / name).rglob("*[!~]")]
+        kept = [path for path in there if path.is_file() and not path.is_symlink()]
         return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
-    before = files()
-    checked = play("present", "--check", "--diff")
-    assert files() == before, "check mode changes nothing"
-    first, second, closed = play("present"), play("present"), files()
-    assert (folder / "flags" / "flags").is_symlink()
-    assert (folder / "flags" / "real").stat().st_mode & 0o777 == 0o640
-    assert len(list((folder / "flags").glob("*~"))) == 1
-    return Gated(checked, first, second, play("absent"), before, closed, files())
+    plays, seen = {}, {"before": files()}
+    run = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}}
+    for play, (state, *options) in PLAYS.items():
+        default = {"join_gate_state": state}
+        hosts = {name: default | role for name, role in given.items()}
+        tasks = [{"hosts": "all", "gather_facts": False, "tasks": [run]}]
+        plays[play] = Ansible(folder).play(tasks, hosts, *options)
+        seen[play] = files()
+        assert real.with_name("flags").is_symlink()
+        assert real.stat().st_mode & 0o777 == 0o640
+    assert len(list(real.parent.glob("*~"))) >= 1
+    return Gated(plays, seen)
 
 
 def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated) -> None:
     """Check mode forecasts it and changes nothing; mode and symlink stay; the taint goes without a trace."""
-    assert {task.host for task in gated.checked.changed} >= {"flags", "config"}, gated.checked.output
-    assert {task.host for task in gated.first.changed} == WRITTEN, gated.first.output
-    assert not gated.second.changed
-    assert {task.host for task in gated.last.changed} == WRITTEN
+    files, checked = gated.files, gated.plays["checked"]
+    assert gated.changed("checked") >= {"flags", "config"}, checked.output
+    assert [gated.changed(play) for play in ("first", "second", "last")] == [WRITTEN, set(), WRITTEN]
+    assert files["checked"] == files["before"]
     flags = f"'--v=2 --register-with-taints={OURS} --node-labels=gpu=h100'"
-    assert f"+KUBELET_EXTRA_ARGS={flags}" in gated.checked.output
-    assert flags.encode() + b"\r\n" in gated.closed["flags/real"]
-    configuration = gated.before["config/config"].decode()
+    assert f"+KUBELET_EXTRA_ARGS={flags}" in checked.output
+    assert flags.encode() + b"\r\n" in files["first"]["flags/real"]
+    configuration = files["before"]["config/config"].decode()
     tainted = configuration.replace("{", '{"registerWithTaints": [' + json.dumps(GATE) + "], ", 1)
-    assert gated.closed["config/config"].decode() == tainted, "JSON stays JSON"
-    assert gated.opened["flags/real"] == gated.before["flags/real"]
-    assert gated.opened.keys() == gated.before.keys(), "no file where there was none"
+    assert files["first"]["config/config"].decode() == tainted, "JSON stays JSON"
+    assert files["last"]["flags/real"] == files["before"]["flags/real"]
+    assert files["last"].keys() == files["before"].keys(), "no file where there was none"
 
 
 def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(gated: Gated) -> None:
     """The `+` of the keys keeps what other files set."""
-    written = [yaml.safe_load(gated.closed[f"{name}/{DROPIN}"]) for name in ("rke2", "rke2-labels")]
-    assert written[0] == {"node-taint+": [OURS]}
-    assert written[1] == {"node-taint+": [OURS], "node-label+": ["gpu=h100", "rack=7"]}
+    files = gated.files["first"]
+    written = [yaml.safe_load(files[f"{name}/{DROPIN}"]) for name in ("rke2", "rke2-labels")]
+    taint = {"node-taint+": [OURS]}
+    assert written == [taint, taint | {"node-label+": ["gpu=h100", "rack=7"]}]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_written_is_refused_and_no_file_changes(gated: Gated, name: str) -> None:
     """A label that a kubelet must not set, labels where a file has none, no kubelet: a message each."""
-    messages = [
-        str(task.result) for task in gated.first.tasks if (task.host, task.status) == (name, "failed")
-    ]
-    assert len(messages) == 1
-    assert REFUSED[name] in messages[0]
-    assert {f: c for f, c in gated.closed.items() if f.startswith(name)} == {
-        f: c for f, c in gated.before.items() if f.startswith(name)
-    }
+    tasks = gated.plays["first"].tasks
+    [failed] = [task for task in tasks if (task.host, task.status) == (name, "failed")]
+    assert REFUSED[name] in str(failed.result)
+    after = gated.files["first"].items() - gated.files["before"].items()
+    assert not [file for file, _ in after if file.startswith(f"{name}/")]
