@@ -26,14 +26,13 @@ OPERATOR = "app.kubernetes.io/component=operator"
 DRAINED_WITHIN = 300
 
 SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
-SHORT = {"probes": {"health": {"window": "1s", "deadline": "2s"}}}
 UNFINISHED = {"probes": {"health": {"window": "4s", "deadline": "6s"}}}
 """A window that has not passed when the trial stops the probe, even on a busy machine: a probe that has read
 everything when its deadline comes leaves a whole result, and that is a reading."""
 TAKES = {samples.SLOT: "1"}
 PLACED = {**SLOW, "podTemplate": {"resources": {"requests": TAKES, "limits": TAKES}}}
 """The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
-SILENT = {**SHORT, "limits": {"overtime": "3s"}}
+SILENT = {**UNFINISHED, "limits": {"overtime": "3s"}}
 LITTLE = {"memory": "12Mi"}
 ABSENT = {"podTemplate": {"image": "localhost/nodegauge/absent:1"}, "limits": {"notStarted": "3s"}}
 USUAL: Object = {
