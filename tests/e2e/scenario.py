@@ -25,47 +25,37 @@ RECHECK = "5s"
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
 
 
+HEALTH = {"mode": "Periodic", "interval": "10m", "recheck": RECHECK, "deadline": "30s", "window": "1s"}
+"""watch.py is about mode Watch."""
+PROBES: dict[str, dict[str, Any]] = {
+    "health": HEALTH,
+    "nccl": {"enabled": True, "interval": "12h", "deadline": "60s", "recheck": "2s"},
+    "load": {"enabled": False},  # its own step switches it on
+}
+
+
 def values(**policy: Any) -> dict[str, Any]:
     """The chart's values; `policy` is more of the policy's spec."""
     image = {"pullPolicy": "Never"}
+    # One node: the operator must be able to come back on it while it is tainted.
+    operator = {"image": image, "sweepInterval": "1s", "tolerations": [{"operator": "Exists"}]}
+    spec = {
+        "probes": PROBES,
+        "budget": {"gatedNodes": "100%", "gatedNodesPerHour": "100%"},
+        "hysteresis": {"dwell": "5s", "leaveRuns": LEAVE_RUNS},
+        "thresholds": {"intervalFloor": 1},
+    }
+    # A core for each GPU is more than this machine may have.
+    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
     return {
         "image": {"registry": REGISTRY},
-        # One node: the operator must be able to come back on it while it is tainted.
-        "operator": {
-            "image": image,
-            "sweepInterval": "1s",
-            "maxGatedNodes": "100%",
-            "maxGatedNodesPerHour": "100%",
-            "tolerations": [{"operator": "Exists"}],
-        },
+        "operator": {**operator, "maxGatedNodes": "100%", "maxGatedNodesPerHour": "100%"},
         "probe": {"image": image, "runtimeClassName": "nvidia"},
-        "nccl": {
-            "image": {"repository": NCCL_REPOSITORY, "tag": NCCL_TAG},
-            # A core for each GPU is more than this machine may have.
-            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-        },
+        "nccl": {"image": {"repository": NCCL_REPOSITORY, "tag": NCCL_TAG}, "resources": resources},
         # pod_failures.py names images that are missing, cannot start or say too much.
         "admissionPolicies": {"images": [f"{REGISTRY}/nodegauge/*"]},
         "crds": {"keep": False},
-        "policy": {
-            "spec": {
-                "probes": {
-                    "health": {
-                        "mode": "Periodic",  # watch.py and watch_disturbed.py are about mode Watch
-                        "interval": "10m",
-                        "recheck": RECHECK,
-                        "deadline": "30s",
-                        "window": "1s",
-                    },
-                    "nccl": {"enabled": True, "interval": "12h", "deadline": "60s", "recheck": "2s"},
-                    "load": {"enabled": False},  # its own step switches it on
-                },
-                "budget": {"gatedNodes": "100%", "gatedNodesPerHour": "100%"},
-                "hysteresis": {"dwell": "5s", "leaveRuns": LEAVE_RUNS},
-                "thresholds": {"intervalFloor": 1},
-                **policy,
-            }
-        },
+        "policy": {"spec": spec | policy},
     }
 
 
@@ -142,7 +132,8 @@ def helm_upgrade(cluster: Cluster) -> None:
     watched = _carried(cluster)
     changed = values(hysteresis={"dwell": "6s", "leaveRuns": LEAVE_RUNS})
     changed["operator"]["logLevel"] = "debug"
-    changed["policy"]["spec"]["probes"]["nccl"]["enabled"] = False  # as the NCCL probe's steps left it
+    as_left = PROBES["nccl"] | {"enabled": False}  # by the steps of the NCCL probe
+    changed["policy"]["spec"]["probes"] = PROBES | {"nccl": as_left}
     _helm(cluster, "upgrade", changed)
     policy = cluster.api.get(POLICY)
     cluster.must_be(policy["spec"]["hysteresis"]["dwell"], "6s", what="the policy's dwell")
