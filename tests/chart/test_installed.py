@@ -10,7 +10,6 @@ import pytest
 from nodegauge_operator.names import NODE_TAINTS
 from support.chart import (
     COLLECTIONS,
-    JOBS,
     KNOWN,
     NAMESPACE,
     NODE,
@@ -70,21 +69,15 @@ def allowed(rest: Rest, account: str, question: tuple[str, str, str, str]) -> bo
 
 
 def test_one_install_creates_every_object(helm: Helm, installed: str, rest: Rest) -> None:
-    """On an empty cluster one `helm install` creates all rendered objects, including the policy."""
+    """On an empty cluster one `helm install` creates all rendered objects, including the policy; its hook
+    leaves nothing behind."""
     assert "kubectl get nodes -L interconnect" in installed
     assert "kubectl get nodereports" in installed
     wanted = {(o["kind"], o["metadata"]["name"]) for o in helm.objects({}, *KNOWN) if not events(o)}
-    assert wanted == left_behind(rest)
+    wait_for(lambda: wanted == left_behind(rest), what=f"{wanted}, and no job")
     spec = policies(rest)["default"]["spec"]
     assert spec["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
     assert spec["probes"]["health"]["interval"] == "15m"
-
-
-@pytest.mark.usefixtures("installed")
-def test_the_policy_hook_leaves_nothing_behind(rest: Rest) -> None:
-    """Job, account and rights that created the first policy are gone after `helm install`."""
-    assert [name for kind, name in left_behind(rest) if name.endswith("-policy")] == []
-    wait_for(lambda: rest.get(JOBS)["items"] == [], what="the job gone")
 
 
 @pytest.mark.usefixtures("installed")
@@ -179,10 +172,3 @@ def test_no_taint_of_ours_evicts_the_operator(rest: Rest, taint: str) -> None:
         assert [p.get("deletionTimestamp") for p in left] == [None]
     finally:
         rest.patch(f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}})
-
-
-@pytest.mark.usefixtures("installed")
-def test_probes_have_no_rights(rest: Rest) -> None:
-    """The probes' account may do nothing beyond what every account may do."""
-    for *question, _ in RIGHTS:
-        assert not allowed(rest, "ng-nodegauge-probe", tuple(question))  # type: ignore[arg-type]

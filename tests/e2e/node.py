@@ -5,7 +5,6 @@ Where a setting differs from a usual node's, its comment says why.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shlex
@@ -15,8 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from e2e import mounts
 from e2e.debian import Runtime
@@ -141,8 +138,7 @@ class Node:
                 raise TestbedError(f"{image} cannot be imported: {words}")
 
     def start_kubelet(self, kubeconfig: Path) -> None:
-        """Start it; that the node is Ready is for the caller to see.  The runtime asks as the same user."""
-        _write_access(kubeconfig, Path("/run/e2e/api"))
+        """Start it; that the node is Ready is for the caller to see."""
         flags = ["--config=/run/e2e/kubelet.json", f"--kubeconfig={kubeconfig}"]
         flags += [f"--hostname-override={self.name}", f"--node-ip={mounts.NODE_ADDRESS}", *_extra_flags()]
         self._kubelet = self._process("kubelet", [self._kubelet_program, *flags])
@@ -218,19 +214,7 @@ def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, Any]:
     if library := outside.get("LD_LIBRARY_PATH"):
         mounts[f"{DRIVER_INSIDE}/lib64"] = library
         env["LD_LIBRARY_PATH"] = f"{DRIVER_INSIDE}/lib64"
-    driver, api = outside["NODEGAUGE_SIM_HARDWARE"], "/run/e2e/api/access.json"
-    more = {"uuids": hardware.uuids, "driver": driver, "api": api}
-    return {"runc": str(runc), "mounts": mounts, "env": env, **more}
-
-
-def _write_access(kubeconfig: Path, folder: Path) -> None:
-    """What a kubeconfig says, for a program without a YAML parser."""
-    known = yaml.safe_load(kubeconfig.read_text())
-    cluster, user = known["clusters"][0]["cluster"], known["users"][0]["user"]
-    folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / "ca.crt").write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
-    access = {"server": cluster["server"], "ca": str(folder / "ca.crt"), "token": user["token"]}
-    (folder / "access.json").write_text(json.dumps(access))
+    return {"runc": str(runc), "mounts": mounts, "env": env, "driver": outside["NODEGAUGE_SIM_HARDWARE"]}
 
 
 def _extra_flags() -> list[str]:

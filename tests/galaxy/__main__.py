@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from galaxy import build, docs, environments, play, sanity
+from galaxy import build, checks, environments, sanity
 from galaxy.commands import CheckFailed, Core, NotRun
 from galaxy.environments import NEWEST, OLDEST, Wanted
 from support.playbook import ROOT, TOOLS
@@ -133,10 +133,10 @@ class Run:
 
     def with_core(self, core: Core, label: str) -> None:
         """What else is checked in the oldest and the newest ansible-core."""
-        self.check(f"{label}: ansible-doc of everything", lambda: docs.check(core, core.collection))
-        self.check(f"{label}: syntax of playbooks", lambda: docs.check_playbooks(core, core.collection))
+        self.check(f"{label}: ansible-doc of everything", lambda: checks.check_docs(core, core.collection))
+        self.check(f"{label}: syntax of playbooks", lambda: checks.check_playbooks(core, core.collection))
         machines = self.folder / f"machines-{core.version}"
-        self.check(f"{label}: a play on two simulated hosts", lambda: play.check(core, machines))
+        self.check(f"{label}: a play on two simulated hosts", lambda: checks.check_play(core, machines))
 
 
 DIST = ROOT / "dist" / "collection"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from galaxy import docs, environments
+from galaxy import checks, environments
 from galaxy.__main__ import Run, exit_code, table
 from galaxy.commands import CheckFailed, Core, NotRun
 from support.playbook import COLLECTION, TOOLS, stage
@@ -65,7 +65,7 @@ def add_file(core: Core, name: str, text: str) -> None:
 
 def test_a_documented_module_passes(core: Core) -> None:
     """And is counted."""
-    assert docs.check(core, core.collection) == "1 of type module"
+    assert checks.check_docs(core, core.collection) == "1 of type module"
 
 
 @pytest.mark.parametrize("case", LACKING)
@@ -74,7 +74,7 @@ def test_what_lacks_a_page_or_a_part_of_it_fails_the_check(core: Core, case: str
     name, text, message = LACKING[case]
     add_file(core, name, text)
     with pytest.raises(CheckFailed, match=message):
-        docs.check(core, core.collection)
+        checks.check_docs(core, core.collection)
 
 
 def test_what_comes_from_elsewhere_is_staged(tmp_path: Path) -> None:

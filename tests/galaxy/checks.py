@@ -1,11 +1,16 @@
-"""`ansible-doc` of everything in the collection, found by walking it, so that nothing new is forgotten.
+"""What is checked with an ansible-core on the installed collection, besides ansible-test.
 
-Must not know any plugin by name.
+`ansible-doc` of everything, found by walking the collection, so that nothing new is forgotten; the syntax of
+playbooks; two plays with a real probe on two simulated hosts, of which one has a fault.  Must not test what
+modules and roles do: tests/collection does.  The plays show that they work as installed, and that the first
+lines of the README do what they say.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +18,28 @@ from typing import Any
 import yaml
 
 from galaxy.build import NAME
-from galaxy.commands import CheckFailed, Core
+from galaxy.commands import CheckFailed, Core, quoted
+from support.playbook import COLLECTION
+from testbed.hardware import Hardware, plug
 
+PROFILE = "h100-sxm-8"
+FAULT = "gpu-lost"
+EXPECTED = {"whole": "pass", "broken": "fail"}
+TASK = {"name": "measure", f"{NAME}.gpu_health": {}}
+PLAY = {"name": "Measure", "hosts": "all", "gather_facts": False, "tasks": [TASK]}
+WANTED = {
+    "verdicts": EXPECTED,
+    "changed by measuring": [],
+    "failed": ["broken"],
+    "report": True,
+    "exit code": 2,
+}
+HEREDOC = re.compile(r"<<'PLAY'\n(.+?)^PLAY$", re.DOTALL | re.MULTILINE)
 UNDOCUMENTED = {"action", "doc_fragments", "module_utils", "plugin_utils"}
 """An action plugin is documented by its module, as ansible-test checks; the rest are no plugins."""
 
 
-def check(core: Core, collection: Path) -> str:
+def check_docs(core: Core, collection: Path) -> str:
     """Read every page; how many, or CheckFailed with everything that is missing."""
     output = core.expect("ansible-doc", "--metadata-dump", "--no-fail-on-errors", NAME)
     pages: dict[str, dict[str, Any]] = json.loads(output[max(output.find("{"), 0) :])["all"]
@@ -88,3 +108,37 @@ def _is_playbook(path: Path) -> bool:
     """Task files, which are included, stand beside playbooks."""
     plays = yaml.safe_load(path.read_text("utf-8"))
     return isinstance(plays, list) and any("hosts" in play or "import_playbook" in play for play in plays)
+
+
+def check_play(core: Core, machines: Path) -> str:
+    """Play both in one playbook; the verdicts, or CheckFailed."""
+    hosts = {}
+    for host in EXPECTED:
+        hardware: Hardware = plug(PROFILE, machines / host)
+        if host == "broken":
+            hardware.fault(FAULT, gpu=2)
+        hosts[host] = {"simulated": hardware.env(), "ansible_python_interpreter": sys.executable}
+    readme = (COLLECTION / "README.md").read_text("utf-8")
+    plays = [{**play, "environment": "{{ simulated }}"} for play in (PLAY, *first_lines(readme))]
+    played = core.play(plays, hosts)
+    seen = {
+        "verdicts": {
+            task.host: task.result.get("verdict") for task in played.tasks if task.name == "measure"
+        },
+        "changed by measuring": [task.host for task in played.changed if task.name == "measure"],
+        "failed": sorted({task.host for task in played.tasks if task.status == "failed"}),
+        "report": (core.folder / "report" / "report.html").exists(),
+        "exit code": played.code,
+    }
+    if seen != WANTED:
+        words = f"the plays with ansible-core {core.version} gave {seen} instead of {WANTED}"
+        raise CheckFailed(f"{words}:\n{quoted(played.output)}")
+    return ", ".join(f"{host}: {verdict}" for host, verdict in sorted(EXPECTED.items()))
+
+
+def first_lines(readme: str) -> list[dict[str, Any]]:
+    """The play that the README writes into a file."""
+    match = HEREDOC.search(readme)
+    if not match:
+        raise CheckFailed("ansible/README.md does not begin with a play between <<'PLAY' and PLAY")
+    return list(yaml.safe_load(match[1]))
