@@ -23,7 +23,7 @@ from types import FrameType
 
 import msgspec
 
-from e2e import debian, hoststate, node_images
+from e2e import hoststate, node_parts
 from e2e.hoststate import HostState
 from e2e.inside import PROFILE, Order
 from e2e.sandbox import sandboxed
@@ -84,9 +84,9 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
     kubelet = build_kubelet(_say)
     try:
         runtime, images = _packaged(cache)
-    except (debian.FetchFailed, node_images.ImageFailed) as error:
+    except node_parts.NotMade as error:
         _say(f"{error}\nTrying again with freshly fetched package lists:")
-        debian.fetch_lists(cache, progress=_say)
+        node_parts.fetch_lists(cache, progress=_say)
         runtime, images = _packaged(cache)
     order = Order(
         directory=str(directory),
@@ -104,7 +104,7 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
 
 def _packaged(cache: Path) -> tuple[Path, list[Path]]:
     """What is made of Debian's packages: the container runtime's folder, the images' archives."""
-    return debian.fetch(cache, progress=_say).root, node_images.make(cache, progress=_say)
+    return node_parts.fetch_runtime(cache, progress=_say).root, node_parts.make_images(cache, progress=_say)
 
 
 def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:

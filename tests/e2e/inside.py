@@ -18,8 +18,8 @@ import msgspec
 
 from e2e import mounts, nccl, pod_failures, scenario, steps, watch
 from e2e.cluster import Cluster, PodPlane
-from e2e.debian import Runtime
 from e2e.node import Node
+from e2e.node_parts import Runtime
 from testbed import hardware
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 
-from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated
-from e2e.containers import with_argument
-from e2e.node_images import ENGINE
+from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated, with_argument
+from e2e.node_parts import ENGINE
 from nodegauge_contract import decode
 from nodegauge_probes.load.probe import CHILD
 from testbed.kubelet_comparison import watching

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e import mounts
-from e2e.debian import Runtime
-from e2e.node_images import PAUSE
+from e2e.node_parts import PAUSE, Runtime
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.processes import Process

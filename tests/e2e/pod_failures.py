@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, terminated
-from e2e.containers import pending, process, speaks
-from e2e.node_images import PAUSE, TALKER
+from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, speaks, terminated
+from e2e.node_parts import PAUSE, TALKER
 from testbed.errors import TestbedError
 from testbed.kubelet_comparison import perform, samples, watching
 from testbed.kubelet_comparison.watching import Event

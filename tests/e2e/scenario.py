@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster import HEALTHY, NAMESPACE, POLICY, PREFIX, REPORTS, Cluster
-from e2e.node_images import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
+from e2e.node_parts import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
 from nodegauge_operator.api.policy import Hysteresis
 from testbed.errors import ApiError, TestbedError
 

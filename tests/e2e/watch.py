@@ -14,8 +14,19 @@ import subprocess
 import time
 from functools import partial
 
-from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, Cluster, Object, first_status, runs
-from e2e.containers import alive, find, process, use_up_memory
+from e2e.cluster import (
+    HEALTHY,
+    NAMESPACE,
+    PREFIX,
+    Cluster,
+    Object,
+    alive,
+    find,
+    first_status,
+    process,
+    runs,
+    use_up_memory,
+)
 from e2e.scenario import LEAVE_RUNS, RECHECK
 from nodegauge_operator.names import WATCH_SET
 from testbed.errors import TestbedError

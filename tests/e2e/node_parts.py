@@ -1,12 +1,18 @@
-"""The images that the node has: the project's two, made as `make images` makes them, and three of the tests'.
+"""What the node is made of: a container runtime from Debian's packages, and the images that it has.
 
-The NCCL image is the probe's with simulated NCCL; the real one has most of a gigabyte.  All are OCI
-archives in a folder; the node imports what is there.  No registry is asked.
+    <cache>/e2e/runtime/usr/...
+
+The packages are downloaded and unpacked into the cache, never installed; they stay until that folder is
+removed.  No maintainer script runs and dpkg's database is not written to.  The folder is there whole or not
+at all.  Images are the project's two, made as `make images` makes them, and three of the tests'.  The NCCL
+image is the probe's with simulated NCCL; the real one has most of a gigabyte.  All are OCI archives in a
+folder; the node imports what is there.  No registry is asked.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
 import shutil
@@ -39,14 +45,68 @@ TALKS = """\
 #!/usr/bin/python3
 open("/dev/termination-log", "w").write('{"v": "1.1", "text": "' + "x" * 5000 + '"}')
 """
+CONFIG = """\
+Dir::State::lists "{folder}/lists";
+Dir::Cache "{folder}/cache";
+APT::Sandbox::User "root";
+"""
+PACKAGES = ("containerd", "runc", "containernetworking-plugins")
+DOWNLOAD = ("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root")
+WAY_OUT = "Where apt has never fetched its lists: apt-get update.  Behind a firewall set http_proxy."
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class ImageFailed(TestbedError):
-    """An image cannot be made; the message quotes who failed."""
+class NotMade(TestbedError):
+    """Something cannot be had or made; the message quotes who failed."""
 
 
-def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
+class Runtime:
+    """Where the unpacked programs are; `plugins`: the folder of CNI plugins, `path`: PATH to start them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.containerd, self.ctr = root / "usr/bin/containerd", root / "usr/bin/ctr"
+        self.runc, self.plugins = root / "usr/sbin/runc", root / "usr/lib/cni"
+        self.path = f"{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def fetch_runtime(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
+    """The packages' programs, from the cache or downloaded now.  Raises NotMade."""
+    runtime = Runtime(cache / "e2e" / "runtime")
+    if not runtime.root.is_dir():
+        progress(f"downloading Debian's {', '.join(PACKAGES)} (35 MB)")
+        runtime.root.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=runtime.root.parent) as folder:
+            fresh = Path(folder) / "root"
+            fresh.mkdir(mode=0o755)
+            _run([*DOWNLOAD, *PACKAGES], cwd=Path(folder))
+            for package in sorted(Path(folder).glob("*.deb")):
+                _run(["dpkg", "-x", str(package), str(fresh)])
+            try:
+                fresh.rename(runtime.root)
+            except OSError:  # another run was quicker
+                if not runtime.root.is_dir():
+                    raise
+    for program in (runtime.containerd, runtime.ctr, runtime.runc, runtime.plugins / "bridge"):
+        if not program.exists():
+            raise NotMade(f"{program} is missing: remove {runtime.root} and try again")
+    return runtime
+
+
+def fetch_lists(cache: Path, *, progress: Callable[[str], None]) -> None:
+    """Where apt's own lists are missing or too old: from now on apt programs started from here use lists of
+    the cache, fetched now.  Nothing of the machine's apt is changed.  Raises NotMade."""
+    folder = cache / "e2e" / "apt"
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    config = folder / "apt.conf"
+    config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
+    progress("fetching apt's lists into the cache: the machine's own are missing or out of date")
+    os.environ["APT_CONFIG"] = str(config)
+    _run(["apt-get", "update", "-q"])
+
+
+def make_images(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     """Archives of all images, from the cache or made now where their sources have changed."""
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,11 +117,12 @@ def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     return [*made, _pause(folder), _talker(folder, probe), _nccl(folder, probe)]
 
 
-def _run(command: Sequence[str]) -> str:
-    """What the program printed.  Raises ImageFailed."""
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
+    """What the program printed.  Raises NotMade."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ImageFailed(f"{shlex.join(command)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
+        words = f"{done.stdout}{done.stderr}".strip()
+        raise NotMade(f"{shlex.join(command)} failed ({done.returncode}):\n{words}\n{WAY_OUT}")
     return done.stdout
 
 
