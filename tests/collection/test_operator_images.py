@@ -37,11 +37,7 @@ NODES: dict[str, tuple[list[str], str]] = {
     "has-it": (["image.tar"], USUAL),
 }
 """By node: the archives to load, and the digest of the image that it has under the same name."""
-UNUSABLE = {
-    "unnamed": "names no image",
-    "text": "cannot be read as an archive",
-    "absent": "does not exist",
-}
+UNUSABLE = {"unnamed": "names no image", "text": "cannot be read as an archive", "absent": "does not exist"}
 """By node: what the message says of its archive."""
 
 
