@@ -231,10 +231,10 @@ DEFAULTS: Object = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
 
 def value_at(values: Object, path: str) -> Any:
     """The value at a path; the chart's default where these values have none."""
-    found: list[Any] = [values, DEFAULTS]
+    matches: list[Any] = [values, DEFAULTS]
     for key in path.split("."):
-        found = [one[key] for one in found if isinstance(one, dict) and key in one]
-    return found[0]
+        matches = [one[key] for one in matches if isinstance(one, dict) and key in one]
+    return matches[0]
 
 
 @variants

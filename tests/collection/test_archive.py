@@ -55,12 +55,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_ends_with_its_code_and_words(host: Host, name: str) -> None:
+def test_a_command_ends_with_its_code_and_message(host: Host, name: str) -> None:
     """Help names every command, the version is the project's, and an error says what is wrong."""
-    command, code, words = COMMANDS[name]
+    command, code, parts = COMMANDS[name]
     done = host.run(*command)
     printed = done.stderr if code else done.stdout
-    assert (done.returncode, [word for word in words if word not in printed]) == (code, [])
+    assert (done.returncode, [part for part in parts if part not in printed]) == (code, [])
     assert host.left() == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.playbook import Ansible, Played, stage
 from testbed.hardware import plug
 
-BENCHMARKS = {"nccl": True, "load": True, "load_seconds": 2}
+NCCL_AND_LOAD = {"nccl": True, "load": True, "load_seconds": 2}
 VERDICT = "nodegauge.gpu.validate : Give the verdict"
 OLD_PYTHON = """\
 #!/bin/sh
@@ -59,7 +59,7 @@ def hosts_of(folder: Path, *chosen: str) -> dict[str, dict[str, Any]]:
     loses |= {"ssh_transfer_method": "piped", "ssh_args": ""}
     more: dict[str, dict[str, Any]] = {
         "two-titans": TITANS,
-        "benchmarks": {f"validate_{name}": value for name, value in BENCHMARKS.items()},
+        "benchmarks": {f"validate_{name}": value for name, value in NCCL_AND_LOAD.items()},
         "old-python": {"ansible_python_interpreter": str(folder / "python3.6")},
         "loses": {f"ansible_{name}": value for name, value in loses.items()},
         "away": NOBODY_LISTENS,

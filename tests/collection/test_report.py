@@ -104,11 +104,11 @@ def test_every_host_is_a_row_the_worst_first_and_a_second_run_changes_nothing(ro
 
 def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
     """No tag, no attribute, no template, no resource from elsewhere; also where every host fails."""
-    said = {"code": HOSTILE, "subject": HOSTILE, "message": HOSTILE}
+    texts = {"code": HOSTILE, "subject": HOSTILE, "message": HOSTILE}
     hostile = health(
         "fail",
-        finding(**said, steps=[HOSTILE]),
-        finding(**said, severity="info"),
+        finding(**texts, steps=[HOSTILE]),
+        finding(**texts, severity="info"),
         summary=HOSTILE,
         matrix=f"{HOSTILE}\n\nLegend:\n\n{HOSTILE}",
         interconnect={"class": HOSTILE, "nvlinkGbps": HOSTILE},

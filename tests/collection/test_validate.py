@@ -13,7 +13,7 @@ from support.validated import host as simulated_host
 
 VERDICT = "nodegauge.gpu.validate : Give the verdict"
 HOSTILE = "{{ lookup('ansible.builtin.pipe', 'echo executed') }}"
-BENCHMARKS = {"nccl": True, "load": True}
+NCCL_AND_LOAD = {"nccl": True, "load": True}
 
 
 def validate(ansible: Ansible, hosts: dict[str, dict[str, Any]], *options: str) -> Played:
@@ -68,9 +68,9 @@ DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "load without load": ({"health": health(), "load": nccl("no-load")}, {"load": True}, "unknown"),
     "nccl fails": ({"health": health("warn"), "nccl": nccl("fail")}, {"nccl": True}, "fail"),
     "nccl unknown": ({"health": health("warn"), "nccl": nccl("unknown")}, {"nccl": True}, "unknown"),
-    "all pass": ({"health": health(), "nccl": nccl(), "load": nccl()}, BENCHMARKS, "pass"),
+    "all pass": ({"health": health(), "nccl": nccl(), "load": nccl()}, NCCL_AND_LOAD, "pass"),
     "nccl not asked": ({"health": health(), "nccl": nccl("fail")}, {"nccl": False}, "pass"),
-    "sick, asked": ({"health": health("fail"), "nccl": nccl(), "load": nccl()}, BENCHMARKS, "fail"),
+    "sick, asked": ({"health": health("fail"), "nccl": nccl(), "load": nccl()}, NCCL_AND_LOAD, "fail"),
     "single GPU": ({"health": health(gpus=1)}, {"nccl": True}, "pass"),
     "bmc warns": ({"health": health(), "bmc": nccl("warn")}, BMC, "warn"),
     "bmc passes": ({"health": health("fail"), "bmc": nccl()}, BMC, "fail"),
@@ -172,7 +172,9 @@ def test_check_mode_measures_health_alone(roles: Ansible) -> None:
     """And says what was not run; a sick host still fails."""
     modules = {"nccl": nccl("fail"), "load": nccl("fail")}
     verdicts = {"a": "pass", "b": "fail"}
-    hosts = {name: host(BENCHMARKS, health=health(verdict), **modules) for name, verdict in verdicts.items()}
+    hosts = {
+        name: host(NCCL_AND_LOAD, health=health(verdict), **modules) for name, verdict in verdicts.items()
+    }
     played = validate(roles, hosts, "--check")
     assert {name: fact(played, name)["verdict"] for name in hosts} == verdicts
     assert [set(fact(played, name)["probes"]) for name in hosts] == [{"health"}] * 2

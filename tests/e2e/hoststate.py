@@ -57,7 +57,7 @@ def read(*, marker: str) -> HostState:
         "containers' cgroups": _cgroups(),
         "processes of the run": _processes(os.fsencode(marker)),
     }
-    return HostState({kind: frozenset(found) for kind, found in lines.items()})
+    return HostState({kind: frozenset(result) for kind, result in lines.items()})
 
 
 def cgroup_parents() -> set[Path]:
@@ -112,5 +112,5 @@ def _processes(marker: bytes) -> Iterator[str]:
             command = (entry / "cmdline").read_bytes()
             named = marker in command or marker in (entry / "environ").read_bytes()
             if named and int(entry.name) != os.getpid():
-                words = command.replace(b"\0", b" ").decode(errors="replace")
-                yield f"{entry.name}: {words[:200]}"
+                text = command.replace(b"\0", b" ").decode(errors="replace")
+                yield f"{entry.name}: {text[:200]}"

@@ -133,8 +133,8 @@ class Node:
         wait(lambda: self._ctr("version"), what=f"containerd, see {self._directory}/containerd.log")
         for image in self._images:
             if not self._ctr("images", "import", image):
-                words = (self._directory / "ctr.log").read_text()
-                raise TestbedError(f"{image} cannot be imported: {words}")
+                message = (self._directory / "ctr.log").read_text()
+                raise TestbedError(f"{image} cannot be imported: {message}")
 
     def start_kubelet(self, kubeconfig: Path) -> None:
         """Start it; that the node is Ready is for the caller to see."""

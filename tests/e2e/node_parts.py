@@ -121,8 +121,8 @@ def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
     """What the program printed.  Raises NotMade."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
-        words = f"{done.stdout}{done.stderr}".strip()
-        raise NotMade(f"{shlex.join(command)} failed ({done.returncode}):\n{words}\n{WAY_OUT}")
+        message = f"{done.stdout}{done.stderr}".strip()
+        raise NotMade(f"{shlex.join(command)} failed ({done.returncode}):\n{message}\n{WAY_OUT}")
     return done.stdout
 
 

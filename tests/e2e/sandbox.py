@@ -24,7 +24,7 @@ END_SECONDS = 120.0
 @contextlib.contextmanager
 def sandboxed(command: Sequence[str], *, environ: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A program in namespaces of its own; leaves nothing running."""
-    pipe, held = os.pipe()
+    pipe, writing = os.pipe()
     process = subprocess.Popen(
         [*UNSHARE, sys.executable, "-I", "-S", str(INIT), *command],
         stdin=pipe,
@@ -35,7 +35,7 @@ def sandboxed(command: Sequence[str], *, environ: Mapping[str, str]) -> Iterator
     try:
         yield process
     finally:
-        os.close(held)
+        os.close(writing)
         try:
             process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:

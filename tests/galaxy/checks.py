@@ -131,8 +131,8 @@ def check_play(core: Core, machines: Path) -> str:
         "exit code": played.code,
     }
     if seen != WANTED:
-        words = f"the plays with ansible-core {core.version} gave {seen} instead of {WANTED}"
-        raise CheckFailed(f"{words}:\n{quoted(played.output)}")
+        message = f"the plays with ansible-core {core.version} gave {seen} instead of {WANTED}"
+        raise CheckFailed(f"{message}:\n{quoted(played.output)}")
     return ", ".join(f"{host}: {verdict}" for host, verdict in sorted(EXPECTED.items()))
 
 

@@ -134,8 +134,8 @@ def test_names_user_and_labels(image: Built) -> None:
     assert config["Labels"]["org.opencontainers.image.version"] == version()
     assert config["Entrypoint"][:2] == ["python", "-m"]
     done = run(image, *config["Entrypoint"][1:], *["--help"][: image.name == "probe"])
-    said = {"operator": (2, "POD_NAMESPACE is not set"), "probe": (0, "Read one GPU node")}[image.name]
-    assert (done.returncode, said[1] in done.stdout + done.stderr) == (said[0], True), done.stderr
+    wanted = {"operator": (2, "POD_NAMESPACE is not set"), "probe": (0, "Read one GPU node")}[image.name]
+    assert (done.returncode, wanted[1] in done.stdout + done.stderr) == (wanted[0], True), done.stderr
 
 
 def test_both_images_share_the_base(images: dict[str, Built]) -> None:
@@ -181,10 +181,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], int, list[str]]] = {
 def test_what_cannot_be_built_is_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
     """A machine without apt, a folder with files, an unknown image; nothing is written, and files stay."""
     (tmp_path / "mine").touch()
-    command, code, words = REFUSED[name]
+    command, code, texts = REFUSED[name]
     nothing = dict.fromkeys(("PATH", "HOME"), str(tmp_path))
     done = build(*(word.format(tmp_path) for word in command), env=nothing if name == "no apt" else None)
-    assert (done.returncode, [word for word in words if word not in done.stderr]) == (code, [])
+    assert (done.returncode, [text for text in texts if text not in done.stderr]) == (code, [])
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
