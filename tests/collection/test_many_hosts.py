@@ -47,7 +47,7 @@ PLAN: dict[str, tuple[str, str, str, str]] = {
     "loses": ("titan-rtx-nv2", "", "unknown", "unreachable"),
     "away": ("titan-rtx-nv2", "", "unknown", "unreachable"),
 }
-"""By host: its machine and fault, and the verdict and cause that must follow."""
+"""By host: its machine and fault, and the verdict and first cause that must follow."""
 
 
 def hosts_of(folder: Path, *chosen: str) -> dict[str, dict[str, Any]]:
@@ -118,7 +118,8 @@ def test_each_host_gets_its_verdict_and_fails_alone(ansible: Ansible) -> None:
     played = play(ansible, hosts_of(ansible.folder))
     seen = rows(ansible)
     wanted = {name: (verdict, cause) for name, (_, _, verdict, cause) in PLAN.items()}
-    assert {name: (seen[name]["verdict"], seen[name]["cause"]) for name in PLAN} == wanted, played.output
+    judged = {name: (row["verdict"], row["cause"].partition(",")[0]) for name, row in seen.items()}
+    assert judged == wanted, played.output
     for name, (verdict, _) in wanted.items():
         task = played.task(VERDICT, name)
         assert task.status == ("ok" if verdict in ("pass", "warn") else "failed")
@@ -128,7 +129,7 @@ def test_each_host_gets_its_verdict_and_fails_alone(ansible: Ansible) -> None:
     probes = seen["benchmarks"]["probes"]
     assert (probes.keys(), probes["nccl"]) == ({"health", "nccl", "load"}, "skipped")
     assert "  1. With nccl-tests on the host" in played.task(VERDICT, "benchmarks").result["msg"]
-    assert len(played.output) < 2_000 * len(PLAN)
+    assert len(played.output) < 3_000 * len(PLAN)
 
 
 def test_a_second_run_and_check_mode_change_nothing(ansible: Ansible) -> None:
