@@ -74,15 +74,9 @@ class Helm:
         if arguments[0] in RENDERING:
             values = {"image": {"registry": REGISTRY}} | (values or {})
         command = [str(self.program), *arguments, *(["--values", "-"] if values else [])]
-        homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        kubeconfig = str(self.kubeconfig or self.home / "no-cluster")
-        env = {
-            "GOGC": "off",
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.home),
-            "KUBECONFIG": kubeconfig,
-            **homes,
-        }
+        env = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        env |= {"GOGC": "off", "PATH": os.environ["PATH"], "HOME": str(self.home)}
+        env["KUBECONFIG"] = str(self.kubeconfig or self.home / "no-cluster")
         text = None if values is None else json.dumps(values)
         done = subprocess.run(
             command, input=text, env=env, capture_output=True, text=True, timeout=HELM_SECONDS
@@ -90,6 +84,19 @@ class Helm:
         if done.returncode != 0:
             raise HelmFailed(done.stdout + done.stderr)
         return done.stdout
+
+    def release(self, verb: str, *options: str, values: Object | None = None) -> str:
+        """Output of `helm install`, `upgrade`, `rollback` or `uninstall` of the release."""
+        chart = [str(CHART)] if verb in RENDERING else []
+        return self.run(verb, RELEASE, *chart, "--namespace", NAMESPACE, *options, values=values)
+
+    def install(self, values: Object | None = None) -> str:
+        """Output of `helm install`."""
+        return self.release("install", values=values)
+
+    def upgrade(self, values: Object | None = None) -> str:
+        """Output of `helm upgrade` to exactly these values."""
+        return self.release("upgrade", "--reset-values", values=values)
 
     def template(self, values: Object | None = None, *options: str, release: str = RELEASE) -> str:
         """The rendered manifests, including hooks, as text."""
@@ -196,7 +203,7 @@ def is_served(rest: Rest) -> bool:
 def clear(helm: Helm, rest: Rest) -> None:
     """Remove the release and its CRDs, and wait until both are gone."""
     if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
-        helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+        helm.release("uninstall", "--no-hooks")
     for name in installed_crds(rest):
         rest.delete(f"{CRDS}/{name}")
     for job in rest.get(JOBS)["items"]:
@@ -205,24 +212,6 @@ def clear(helm: Helm, rest: Rest) -> None:
         lambda: not (installed_crds(rest) or is_served(rest) or rest.get(PODS)["items"]),
         what="CRDs and pods gone",
     )
-
-
-def install(helm: Helm, values: Object | None = None) -> str:
-    """Output of `helm install`."""
-    return helm.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE, values=values)
-
-
-@dataclass(frozen=True)
-class Installed:
-    """An installed release: helm on its cluster, and the notes of the install."""
-
-    helm: Helm
-    notes: str
-
-
-def upgrade(helm: Helm, values: Object | None = None) -> str:
-    """Output of `helm upgrade` to exactly these values."""
-    return helm.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--reset-values", values=values)
 
 
 def policies(rest: Rest) -> dict[str, Object]:
