@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import XidCount, Xids
-from nodegauge_operator import names
-from support.api_server import NODES, REPORTS, Body
+from support.api_server import REPORTS, Body
 from support.cluster import FakeCluster
 from support.judging import saying
 from support.objects import NOW
@@ -55,8 +54,7 @@ class Watched(SteppedOperator):
     @property
     def taints(self) -> list[str]:
         """Values of our taints for faults."""
-        taints = self.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
-        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+        return self.cluster.faults()
 
     @property
     def runs(self) -> int:

@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 import trustme
 
+from support.judging import listening
 from testbed.driver.client import NvmlClient
 from testbed.hardware import Hardware, plug
+
+
+@pytest.fixture
+def stated_answers() -> Iterator[None]:
+    """The operator's judge answers what results say (`support.judging`)."""
+    with listening():
+        yield
 
 
 @pytest.fixture

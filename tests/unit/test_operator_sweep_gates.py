@@ -5,7 +5,6 @@ budgets, the rates and the incidents, also over a restart, and says so.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,11 +15,11 @@ from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.settings import Settings
 from support.api_server import EVENTS, NODES, POLICIES, REPORTS
 from support.client import unavailable
-from support.judging import listening, saying
+from support.judging import saying
 from support.operator import SETTINGS
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time, play, refusing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers")]
 
 HOUR = 3600.0
 COUNT, SLOTS = 50, 10
@@ -29,12 +28,6 @@ SPEC: dict[str, Any] = {
     "budget": {"concurrentProbes": "100%", "gatedNodes": SLOTS},
     "hysteresis": {"leaveRuns": 1, "dwell": "1m", "probationAfter": []},
 }
-
-
-@pytest.fixture(autouse=True)
-def stated_answers() -> Iterator[None]:
-    with listening():
-        yield
 
 
 class Watched:
@@ -63,11 +56,7 @@ class Watched:
 
     def tainted(self) -> set[str]:
         """Nodes that carry a taint for a fault."""
-        return {
-            name
-            for name, body in self.cluster.objects[NODES].items()
-            if any(t["key"] in names.TAINTS_OF_FAULTS for t in body["spec"].get("taints") or ())
-        }
+        return self.cluster.tainted()
 
     def _look(self, path: str, kind: str, body: dict[str, Any]) -> None:
         reports = self.cluster.objects[REPORTS].items()
