@@ -28,9 +28,7 @@ def second_on(first: VirtualTimeOperator, *, settings: Any = SECOND) -> VirtualT
 
 
 @on_virtual_time
-async def test_the_second_installation_waits_until_the_first_is_gone(
-    first: VirtualTimeOperator,
-) -> None:
+async def test_the_second_installation_waits_until_the_first_is_gone(first: VirtualTimeOperator) -> None:
     """46 changes of a label in 45 s: each deleted the other's reports. It says so, and takes over later."""
     await first.begin(3, after=120)
     second = second_on(first)
@@ -180,8 +178,7 @@ def lease_of(dirty: DirtyCluster, holder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("holder", "kept"),
-    [("nodegauge/ours", ["node-1"]), ("", ["node-1"]), (OTHER, ["node-1", "node-2"])],
+    ("holder", "kept"), [("nodegauge/ours", ["node-1"]), ("", ["node-1"]), (OTHER, ["node-1", "node-2"])]
 )
 def test_uninstalling_a_release_takes_nothing_from_another(
     dirty: DirtyCluster, holder: str, kept: list[str]

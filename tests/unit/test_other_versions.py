@@ -100,9 +100,7 @@ def gate(operator: SteppedOperator) -> dict[str, Any]:
     return row
 
 
-def test_a_gate_of_an_unknown_state_keeps_its_taint_as_long_as_any(
-    operator: SteppedOperator,
-) -> None:
+def test_a_gate_of_an_unknown_state_keeps_its_taint_as_long_as_any(operator: SteppedOperator) -> None:
     """For three good runs; its state stays as it was written until then."""
     edit(operator, {"gates": [gate(operator) | {"state": "quarantined"}]})
     for good in (0, 1, 2):

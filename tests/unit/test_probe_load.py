@@ -190,11 +190,7 @@ def test_the_policy_says_how_hard_and_how_long() -> None:
     """Duration, margin and time; the probe ends by itself before the kubelet ends it."""
     settings = {"enabled": True, "duration": "5m", "deadline": "20m", "stopBelow": 8}
     made_pod = pod(policy=make_policy().of({"probes": {"load": settings}}))
-    assert made_pod["spec"]["containers"][0]["args"] == [
-        "--seconds=300",
-        "--deadline=1080",
-        "--stop-below=8",
-    ]
+    assert made_pod["spec"]["containers"][0]["args"] == ["--seconds=300", "--deadline=1080", "--stop-below=8"]
     assert made_pod["spec"]["activeDeadlineSeconds"] == 1200
 
 

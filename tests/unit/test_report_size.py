@@ -197,8 +197,7 @@ def test_a_lost_gpu_stays_known_until_it_is_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sick", "serial"),
-    [(LOST, "165490007"), (made.with_gpu(WHOLE, 3, repair=Repair(action=1)), "165490003")],
+    ("sick", "serial"), [(LOST, "165490007"), (made.with_gpu(WHOLE, 3, repair=Repair(action=1)), "165490003")]
 )
 def test_the_event_of_a_taint_gives_the_serial_number(sick: Result, serial: str) -> None:
     """Whoever gets the event orders the board with it."""
