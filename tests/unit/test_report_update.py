@@ -24,6 +24,7 @@ from support.objects import (
     LOST,
     NOW,
     STALE,
+    ANode,
     AReport,
     make_node,
     make_policy,
@@ -33,8 +34,24 @@ from support.objects import (
 from support.properties import tried
 
 NODE = make_node()
-
 CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
+TITAN = made.titan()
+GOOD, BELOW = read(TITAN), read(made.with_gpu(TITAN, 0, power=CAPPED))
+REFUSED = read(made.with_pair(TITAN, 0, 1, nvlink=1))
+"""P2P over NVLink is refused: two runs confirm it."""
+
+
+def after(*ends: RunEnd, slot: bool = True) -> AReport:
+    """The report after these runs, one an interval."""
+    report = make_report()
+    for n, end in enumerate(ends):
+        report = report.after(end, node=NODE, at=NOW + n * INTERVAL, slot=slot)
+    return report
+
+
+def verdict(end: RunEnd, node: ANode = NODE, **spec: Any) -> Verdict:
+    """Of one run, by a policy with this spec."""
+    return make_report().after(end, node=node, policy=make_policy().of(spec)).status.verdict
 
 
 def health(report: AReport) -> ProbeStatus:
@@ -63,21 +80,16 @@ def test_a_reading_fills_the_report() -> None:
     assert len(memory.gpus) == 8
 
 
-@pytest.mark.parametrize(
-    "end", [LOST, BUSY, read(replace(made.titan(), gpus=[]))], ids=["lost", "busy", "empty"]
-)
+@pytest.mark.parametrize("end", [LOST, BUSY, read(replace(TITAN, gpus=[]))], ids=["lost", "busy", "empty"])
 def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
     """Promise 1: verdict, findings, interconnect, GPUs and memory stay those of the last reading; only the
     summary says of a failed run that nothing is known now."""
-    before = make_report().after(read(made.titan()), node=NODE)
-    after = before.after(end, node=NODE, at=NOW + INTERVAL)
+    was, now = after(GOOD), after(GOOD, end)
     of_the_run: dict[str, Any] = {"probes": [], "change": None, "summary": ""}
-    assert replace(after.status, **of_the_run) == replace(before.status, **of_the_run)
-    kept = ("verdict", "summary", "findings", "streak", "since", "read_at", "history", "boot_id")
-    assert [getattr(health(after), f) for f in kept] == [getattr(health(before), f) for f in kept]
-    assert health(after).unread == 1
-    assert health(after).failing_since == ("" if end is BUSY else stamp(NOW + INTERVAL))
-    last = health(after).last_run
+    assert replace(now.status, **of_the_run) == replace(was.status, **of_the_run)
+    counted = {"unread": 1, "failing_since": "" if end is BUSY else stamp(NOW + INTERVAL)}
+    last = health(now).last_run
+    assert health(now) == replace(health(was), **counted, last_run=last)
     assert (last.number, last.finished_at, last.outcome is Outcome.READ) == (2, stamp(NOW + INTERVAL), False)
     assert last.reason
     assert last.message
@@ -85,9 +97,7 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
 
 def test_the_memory_of_links_reaches_the_next_judgement() -> None:
     """A mesh that lost links is told by what the node had before, across runs."""
-    report = make_report().after(read(made.dgx1()), node=NODE).after(read(made.dgx1()), node=NODE)
-    cut = made.with_links(made.dgx1(), 0, state=0)
-    report = report.after(read(cut), node=NODE)
+    report = after(*[read(made.dgx1())] * 2, read(made.with_links(made.dgx1(), 0, state=0)))
     assert "nvlink-degraded" in {f.code for f in health(report).findings}
     assert report.status.interconnect.klass == ""
 
@@ -95,28 +105,24 @@ def test_the_memory_of_links_reaches_the_next_judgement() -> None:
 @pytest.mark.parametrize("raw", ["{", "[]", '{"links": 3}', '{"junk":' + "[" * 2000, "\ud800", "x" * 2048])
 def test_a_memory_that_cannot_be_read_is_started_anew(raw: str) -> None:
     """Another version wrote it, or a person did: that costs the memory, not the run."""
-    before = make_report().after(read(made.titan()), node=NODE)
+    before = after(GOOD)
     spoilt = replace(before, status=replace(before.status, probes=[replace(health(before), history=raw)]))
-    after = spoilt.after(read(made.titan()), node=NODE)
-    assert after.status.verdict is Verdict.PASS
-    assert after.status.probes[0].history == before.status.probes[0].history
+    again = spoilt.after(GOOD, node=NODE)
+    assert again.status.verdict is Verdict.PASS
+    assert health(again).history == health(before).history
 
 
 def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:
     """The judge sees the policy's numbers and the node's own count of GPUs."""
-    capped = made.with_gpu(made.titan(), 0, power=CAPPED)
-    lenient = make_policy().of({"thresholds": {"powerCapRatio": 0.8}})
-    assert make_report().after(read(capped), node=NODE).status.verdict is Verdict.WARN
-    assert make_report().after(read(capped), node=NODE, policy=lenient).status.verdict is Verdict.PASS
+    assert verdict(BELOW) is Verdict.WARN
+    assert verdict(BELOW, thresholds={"powerCapRatio": 0.8}) is Verdict.PASS
     bare = make_policy().of({"powerInventory": {"gpus": [{"gpu": "*"}]}})
-    codes = [one.code for one in health(make_report().after(read(capped), node=NODE, policy=bare)).findings]
-    assert "cable-watts" in codes
+    report = make_report().after(BELOW, node=NODE, policy=bare)
+    assert "cable-watts" in [finding.code for finding in health(report).findings]
     eight = replace(NODE, gpu_capacity="8")
-    assert make_report().after(read(made.titan()), node=eight).status.verdict is Verdict.UNKNOWN
-    for expected, verdict in ((2, Verdict.PASS), (3, Verdict.FAIL), (0, Verdict.UNKNOWN)):
-        intends = make_policy().of({"expectedGpus": expected})
-        after = make_report().after(read(made.titan()), node=eight, policy=intends)
-        assert after.status.verdict is verdict
+    assert verdict(GOOD, eight) is Verdict.UNKNOWN
+    for expected, found in ((2, Verdict.PASS), (3, Verdict.FAIL), (0, Verdict.UNKNOWN)):
+        assert verdict(GOOD, eight, expectedGpus=expected) is found
 
 
 def with_xids(up: int, *times: int) -> RunEnd:
@@ -164,18 +170,16 @@ def test_xids_of_a_result_that_could_not_be_judged_are_counted() -> None:
 
 def test_the_first_verdict_is_worth_an_event_and_the_same_again_is_not() -> None:
     """Events on change only."""
-    first = make_report().after(read(made.titan()), node=NODE)
+    first, again = after(GOOD), after(GOOD, GOOD)
     assert (change(first).reason, change(first).type) == (Reason.VALIDATED, "Normal")
-    again = first.after(read(made.titan()), node=NODE, at=NOW + INTERVAL)
     assert change(again) == change(first)
 
 
 def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None:
     """Somebody took the bridge out: nothing is broken, and jobs care."""
-    report = make_report().after(read(made.titan()), node=NODE)
-    other = replace(made.mesh([[0, 0], [0, 0]], name="NVIDIA TITAN RTX", mbps=0), host=made.titan().host)
+    other = replace(made.mesh([[0, 0], [0, 0]], name="NVIDIA TITAN RTX", mbps=0), host=TITAN.host)
     other = replace(other, gpus=[replace(g, uuid=f"GPU-new-{g.index}") for g in other.gpus])
-    report = report.after(read(other), node=NODE, at=NOW + INTERVAL)
+    report = after(GOOD, read(other))
     assert report.status.interconnect.klass == "pcie"
     assert change(report).reason in (Reason.INTERCONNECT_CHANGED, Reason.WARNINGS)
     assert "nvlink 50 GB/s -> pcie" in change(report).message
@@ -183,41 +187,17 @@ def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None
 
 def test_the_first_failed_run_after_a_reading_is_worth_an_event_and_the_second_is_not() -> None:
     """A series of lost runs is told once."""
-    report = make_report().after(read(made.titan()), node=NODE)
-    lost = report.after(LOST, node=NODE, at=NOW + 10)
+    lost = after(GOOD, LOST)
     assert change(lost).reason == Reason.PROBE_FAILED
     assert "OOMKilled" in change(lost).message
-    assert change(lost.after(LOST, node=NODE, at=NOW + 20)) == change(lost)
-
-
-def test_an_event_s_message_fits_the_api_whatever_was_read() -> None:
-    """A note has at most 1,024 bytes, and hostile names are made of four-byte characters."""
-    named = [replace(g, name="\U0001f600" * 120) for g in made.titan().gpus]
-    liar = RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message="\U0001f600" * 500)
-    for end in (read(replace(made.titan(), gpus=named)), liar):
-        report = make_report().after(end, node=NODE)
-        assert len(change(report).message.encode()) <= 1024
+    assert change(after(GOOD, LOST, LOST)) == change(lost)
 
 
 def test_the_answered_request_is_remembered_whatever_the_run_brought() -> None:
     """A request asks for one run, not for a good one."""
     asked = "2027-01-15T08:00:00Z"
-    for end in (read(made.titan()), LOST, BUSY):
+    for end in (GOOD, LOST, BUSY):
         assert health(make_report().after(end, node=NODE, request=asked)).request == asked
-
-
-GOOD = read(made.titan())
-
-REFUSED = read(made.with_pair(made.titan(), 0, 1, nvlink=1))
-"""P2P over NVLink is refused: two runs confirm it."""
-
-
-def after(*ends: object, slot: bool = True) -> AReport:
-    """The report after these runs, one an interval."""
-    report = make_report()
-    for n, end in enumerate(ends):
-        report = report.after(end, node=NODE, at=NOW + n * INTERVAL, slot=slot)  # type: ignore[arg-type]
-    return report
 
 
 def changes(report: AReport) -> list[tuple[str, str, str, int]]:
@@ -233,14 +213,13 @@ def condition(report: AReport, kind: str) -> Condition:
 def test_a_fault_and_its_repair_are_told_in_order() -> None:
     """Verdict, class and taint, each with its run; the taint says why it came and why it went."""
     report = after(GOOD, REFUSED, REFUSED, GOOD, GOOD, GOOD)
-    assert changes(report) == [
+    assert changes(report)[:6] == [
         ("verdict", "unknown", "pass", 1),
         ("interconnect", "", "nvlink", 1),
         ("verdict", "pass", "warn", 2),
         ("interconnect", "nvlink", "", 2),
         ("verdict", "warn", "fail", 3),
         ("taint unhealthy", "", "p2p:NoSchedule", 3),
-        *changes(report)[6:],
     ]
     taints = [past for past in report.status.transitions if past.what == "taint unhealthy"]
     assert [(past.before, past.to, past.run) for past in taints] == [
@@ -271,7 +250,7 @@ def test_what_time_changes_names_no_run() -> None:
 
 @given(ends=st.lists(st.sampled_from([GOOD, REFUSED, LOST]), min_size=1, max_size=40))
 @tried(40)
-def test_history_is_bounded_and_agrees_with_itself(ends: list[object]) -> None:
+def test_history_is_bounded_and_agrees_with_itself(ends: list[RunEnd]) -> None:
     """At most 20, in order of time, each fact's values join up, the last one is what stands; looking again
     writes nothing."""
     report = after(*ends)
@@ -290,23 +269,19 @@ def test_history_is_bounded_and_agrees_with_itself(ends: list[object]) -> None:
 
 @given(ends=st.lists(st.sampled_from([GOOD, REFUSED, LOST]), min_size=1, max_size=12), observe=st.booleans())
 @tried(40)
-def test_validated_agrees_with_the_condition_of_the_node(ends: list[object], observe: bool) -> None:
+def test_validated_agrees_with_the_condition_of_the_node(ends: list[RunEnd], observe: bool) -> None:
     """Its time moves only when its status does; in mode Observe it is there too."""
     policy = make_policy().observing() if observe else make_policy()
     report, since, status = make_report(), "", ""
     for n, end in enumerate(ends):
         at = NOW + n * INTERVAL
-        report = report.after(end, node=NODE, at=at, policy=policy)  # type: ignore[arg-type]
+        report = report.after(end, node=NODE, at=at, policy=policy)
         known = condition(report, "Validated")
-        if not observe:
-            assert (known.status, known.reason) == (
-                report.status.desired.condition,
-                report.status.desired.reason,
-            )
+        wanted = report.status.desired
+        assert observe or (known.status, known.reason) == (wanted.condition, wanted.reason)
         assert (known.last_transition_time == since) == (known.status == status)
         since, status = known.last_transition_time, known.status
-        tainted = bool(report.status.desired.taints)
-        assert condition(report, "Tainted").status == ("True" if tainted else "False")
+        assert condition(report, "Tainted").status == ("True" if wanted.taints else "False")
 
 
 def test_a_report_without_space_loses_the_oldest_history_first() -> None:
@@ -324,18 +299,15 @@ def test_a_report_without_space_loses_the_oldest_history_first() -> None:
 
 def test_a_reading_clears_the_counts_of_unread_runs() -> None:
     """One good run ends a series of lost ones."""
-    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE).after(BUSY, node=NODE)
-    assert (health(report).unread, health(report).failing_since) == (2, "")
-    report = report.after(read(made.titan()), node=NODE, at=NOW + 99)
-    assert (health(report).unread, health(report).failing_since, health(report).streak) == (0, "", 2)
-    assert (health(report).since, health(report).read_at) == (stamp(NOW), stamp(NOW + 99))
+    unread = health(after(GOOD, LOST, BUSY))
+    assert (unread.unread, unread.failing_since) == (2, "")
+    probe = health(after(GOOD, LOST, BUSY, GOOD))
+    assert (probe.unread, probe.failing_since, probe.streak) == (0, "", 2)
+    assert (probe.since, probe.read_at) == (stamp(NOW), stamp(NOW + 3 * INTERVAL))
 
 
 def test_the_streak_starts_anew_with_another_verdict() -> None:
     """Streak and since count runs in a row with the same verdict."""
-    report = make_report().after(read(made.titan()), node=NODE)
-    capped = made.with_gpu(made.titan(), 0, power=CAPPED)
-    report = report.after(read(capped), node=NODE, at=NOW + 10)
-    assert (health(report).streak, health(report).since) == (1, stamp(NOW + 10))
-    report = report.after(read(capped), node=NODE, at=NOW + 20)
-    assert (health(report).streak, health(report).since) == (2, stamp(NOW + 10))
+    for streak in (1, 2):
+        probe = health(after(GOOD, *[BELOW] * streak))
+        assert (probe.streak, probe.since) == (streak, stamp(NOW + INTERVAL))
