@@ -108,31 +108,19 @@ class FakeCluster(FakeApiServer):
 
     def schedule(self, pod: Body) -> None:
         """The scheduler binds a pod, and its container starts."""
-        self.pod_status(
-            pod["metadata"]["name"],
-            {
-                "phase": "Running",
-                "containerStatuses": [_container({"running": {"startedAt": stamp(self.clock())}})],
-            },
-            node=pod["metadata"]["annotations"][names.POD_NODE],
-        )
+        self._container(pod, "Running", {"running": {"startedAt": stamp(self.clock())}})
 
     def end(self, pod: Body, message: str, *, code: int = 0) -> None:
         """The container of a pod ends with this message."""
-        ended = {
-            "exitCode": code,
-            "message": message,
-            "reason": "Error" if code else "Completed",
-            "finishedAt": stamp(self.clock()),
-        }
-        self.pod_status(
-            pod["metadata"]["name"],
-            {
-                "phase": "Failed" if code else "Succeeded",
-                "containerStatuses": [_container({"terminated": ended})],
-            },
-            node=pod["metadata"]["annotations"][names.POD_NODE],
-        )
+        reason = "Error" if code else "Completed"
+        ended = {"exitCode": code, "message": message, "reason": reason, "finishedAt": stamp(self.clock())}
+        self._container(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+    def _container(self, pod: Body, phase: str, state: Body) -> None:
+        statuses = [{"name": names.PROBE_CONTAINER, "state": state}]
+        node = pod["metadata"]["annotations"][names.POD_NODE]
+        status = {"phase": phase, "containerStatuses": statuses}
+        self.pod_status(pod["metadata"]["name"], status, node=node)
 
     def kubelets(self) -> bool:
         """Scheduler and kubelets do their work: every pod ends; whether there was any to do."""
@@ -182,10 +170,6 @@ class FakeCluster(FakeApiServer):
 def _without(body: Body, drawn: str) -> Body:
     """All but a member that is drawn at random."""
     return {key: value for key, value in body.items() if key != drawn}
-
-
-def _container(state: Body) -> Body:
-    return {"name": names.PROBE_CONTAINER, "state": state}
 
 
 def _node_state(body: Body) -> Body:

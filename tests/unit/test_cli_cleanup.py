@@ -61,7 +61,7 @@ def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
 
 
 def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
-    """Labels, taints, conditions, reports and probe pods; others stay, and so do policies."""
+    """Labels, taints, conditions, reports and probe pods; others stay, and policies that nobody named."""
     dirty.add_probe("done", phase="Succeeded")
     dirty.clean()
     assert dirty.left() == CLEAN
@@ -72,6 +72,8 @@ def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
     assert sorted(dirty.cluster.objects[POLICIES]) == ["default", "mine"]
     kinds = {c["type"] for c in dirty.cluster.objects[NODES]["node-0"]["status"]["conditions"]}
     assert kinds == {"Ready"}
+    dirty.clean(policy="default")
+    assert sorted(dirty.cluster.objects[POLICIES]) == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -264,12 +266,6 @@ def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
     dirty.refuse = failing(99, f"/apis/{names.GROUP}/", lambda: NotFound("no such resource", status=404))
     dirty.clean(policy="default")
     assert dirty.marks() == {}
-
-
-def test_only_the_named_policy_is_deleted(dirty: DirtyCluster) -> None:
-    """The chart names its own."""
-    dirty.clean(policy="default")
-    assert sorted(dirty.cluster.objects[POLICIES]) == ["mine"]
 
 
 @pytest.mark.parametrize(("release", "left"), [("ng", ["other", "theirs"]), ("", ["theirs"])])

@@ -40,11 +40,9 @@ class Watched:
 
     async def begin(self, answers: str, *, nodes: int = COUNT, after: float, **spec: Any) -> None:
         """So many nodes are all bad from the start."""
-        self.operator.nodes(nodes)
-        self.cluster.add_policy(**(SPEC | spec))
-        self.all(answers)
-        self.operator.start()
-        await self.operator.after(after)
+        for n in range(nodes):
+            self.cluster.results[f"node-{n}"] = saying(answers)
+        await self.operator.begin(nodes, after=after, **(SPEC | spec))
 
     async def restart(self, settings: Settings, *, after: float) -> VirtualTimeOperator:
         """Another process goes on."""

@@ -13,20 +13,18 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, stamp
-from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core.gpu_eligibility import hindrance
-from nodegauge_operator.core.planner import next_step, waits
+from nodegauge_operator.core.planner import waits
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import share_of
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse
 from support.load_results import everywhere, loaded, reason, spoilt
-from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node
+from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node, started
 from support.objects import (
     NOW,
     ANode,
-    APod,
     APolicy,
     AReport,
     make_context,
@@ -34,7 +32,6 @@ from support.objects import (
     make_pod,
     make_policy,
     make_report,
-    make_snapshot,
     read,
 )
 
@@ -298,23 +295,6 @@ def test_a_reading_that_only_waits_does_not_age() -> None:
         assert context.expires_at(report.status.probe(LOAD)) == at
 
 
-def started(report: NcclNode, *pods: APod) -> str:
-    """The probe whose pod comes next on a node with a slot for each; empty for none."""
-    status = report.status
-    posted = (status.change.run, status.change.reason) if status.change else ("", "")
-    snapshot = make_snapshot(
-        node=NODE.carrying(status.desired),
-        report=report,
-        pods=pods,
-        defaults=INSTALLED,
-        granted=frozenset({HEALTH, NCCL}),
-        now=NOW + 60,
-        posted=posted,
-    )
-    step = next_step(snapshot)
-    return step.probe if isinstance(step, steps.CreatePod) else ""
-
-
 def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
     """Bandwidth first; who was never loaded goes first even where bandwidth was measured just now."""
     report = nccl_node()
@@ -324,8 +304,8 @@ def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
     wanted = replace(measured.status.load, wanted_since=stamp(NOW - WEEK))
     measured = replace(measured, status=replace(measured.status, load=wanted))
     assert started(measured) == LOAD
-    assert started(measured, make_pod(NODE, probe=NCCL, number=2)) == ""
-    assert started(measured, make_pod(NODE, probe=LOAD)) == ""
+    assert started(measured, pods=(make_pod(NODE, probe=NCCL, number=2),)) == ""
+    assert started(measured, pods=(make_pod(NODE, probe=LOAD),)) == ""
     assert since(measured) == {"nccl": 0.0}
     loaded_now = report.after(read(loaded()), node=NODE, probe=LOAD, nccl_image="nccl:1")
     assert since(replace(loaded_now, requested_at=REQUEST)) == {"nccl": 0.0, "health": 0.0}

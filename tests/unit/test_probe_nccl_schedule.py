@@ -13,7 +13,6 @@ from nodegauge_judge import Finding, Severity
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, Outcome
 from nodegauge_operator.core import actions as steps
-from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import hindrance
 from nodegauge_operator.core.planner import next_step
 from support.nccl_nodes import (
@@ -21,7 +20,6 @@ from support.nccl_nodes import (
     DAY,
     FAST,
     IMAGE,
-    INSTALLED,
     LOST,
     NODE,
     RECHECK,
@@ -29,36 +27,18 @@ from support.nccl_nodes import (
     NcclNode,
     nccl_due_at,
     nccl_node,
+    situation,
     skipping,
+    started,
 )
-from support.objects import DEFAULTS, MINUTE, NOW, ANode, make_node, make_pod, make_policy, make_snapshot
+from support.objects import DEFAULTS, MINUTE, NOW, ANode, make_node, make_pod, make_policy
 
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
-
-
-def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Snapshot:
-    """A node with a slot for every run, whose labels and condition are as the report wants them."""
-    change = report.status.change
-    start: dict[str, Any] = {
-        "node": node.carrying(report.status.desired),
-        "report": report,
-        "now": NOW + MINUTE,
-        "granted": frozenset({HEALTH, NCCL}),
-        "defaults": INSTALLED,
-        "posted": (change.run, change.reason) if change else ("", ""),
-    }
-    return make_snapshot(**start | known)
 
 
 def due(report: NcclNode, node: ANode = NODE, **spec: Any) -> float:
     """When the next pull or NCCL run may start."""
     return nccl_due_at(report, node, policy=make_policy().of(spec))
-
-
-def started(report: NcclNode, node: ANode = NODE, **known: Any) -> str:
-    """The probe that is started next; empty for none."""
-    step = next_step(situation(report, node, **known))
-    return step.probe if isinstance(step, steps.CreatePod) else ""
 
 
 def unpulled() -> NcclNode:

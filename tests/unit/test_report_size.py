@@ -12,17 +12,14 @@ import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import Bus, Repair, Result, Temperature
 from nodegauge_judge import Finding, GpuIdentity, Severity
-from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core import events, gates, report_size
-from nodegauge_operator.core.pod_outcome import RunEnd
 from support.judging import MARK, listening
 from support.nccl_nodes import NODE as MEASURED_BY_NCCL
 from support.nccl_nodes import nccl_node
-from support.objects import INTERVAL, NOW, AReport, make_node, make_policy, make_report
+from support.objects import INTERVAL, NOW, AReport, make_node, make_policy, make_report, read
 from support.properties import tried
 
 NODE = make_node()
-
 MEMORY = "x" * 2000
 
 
@@ -39,16 +36,21 @@ def with_cards(result: Result, count: int) -> Result:
     return replace(result, nics=replace(nics, to_nic=cards))
 
 
-def full(codes: list[str], *, memory: str = MEMORY) -> AReport:
-    """The report of it after three runs, its memory as large as it gets."""
+def ran(*results: Result, history: str = "") -> AReport:
+    """The report after these runs, one each interval, the memory of the judge as given."""
     report = make_report()
+    for n, result in enumerate(results):
+        end = read(made.later(result, seconds=900 * n))
+        report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
+    worn = [replace(probe, history=history or probe.history) for probe in report.status.probes]
+    report = replace(report, status=replace(report.status, probes=worn))
+    return report.seen(node=NODE, policy=make_policy(), at=NOW + len(results) * INTERVAL)
+
+
+def full(codes: list[str]) -> AReport:
+    """The report of rows that were bad three times, its memory as large as it gets."""
     with listening():
-        for n in range(3):
-            end = RunEnd(outcome=Outcome.READ, reason="Read", result=dgx2(codes))
-            report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
-    probe = replace(report.status.probes[0], history=memory)
-    status = replace(report.status, probes=[probe])
-    return replace(report, status=status).seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
+        return ran(*[dgx2(codes)] * 3, history=MEMORY)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 6, 8])
@@ -74,14 +76,7 @@ def test_the_largest_machine_keeps_the_identity_of_its_gpus(hot: bool) -> None:
     machine = replace(machine, gpus=gpus)
     if hot:
         machine = made.every_gpu(machine, repair=Repair(action=1), temperature=Temperature(gpu=95))
-    report = make_report()
-    for n in range(3):
-        run = made.later(machine, seconds=900 * n)
-        end = RunEnd(outcome=Outcome.READ, reason="Read", result=run)
-        report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
-    worn = [replace(probe, history="x" * 951) for probe in report.status.probes]
-    report = replace(report, status=replace(report.status, probes=worn))
-    status = report.seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL).status
+    status = ran(*[machine] * 3, history="x" * 951).status
     assert report_size.size(status) <= report_size.LIMIT
     assert bool(status.desired.taints) is hot
     assert [(gpu.uuid, gpu.serial, gpu.pci) for gpu in status.gpus.items] == [
@@ -147,15 +142,8 @@ def test_the_largest_machine_fits_with_its_nccl_run() -> None:
     slow = {(i, j): 20.0 for i in range(16) for j in range(16) if i < j and (i + j) % 2}
     arms = [nccl.default_arm(9.0, gather=8.0, ranks=16, algorithm="RING"), nccl.p2p_off_arm(9.0, ranks=16)]
     measured = nccl.with_pairs(nccl.node(machine, *arms), 140.0, slow=slow)
-    floor = {
-        "gpu": "*V100*",
-        "count": 16,
-        "collective": "all_reduce",
-        "bytes": 1 << 30,
-        "busbw": 130,
-        "floor": 110,
-    }
-    policy = make_policy().of({"expectations": [floor]})
+    floor = {"gpu": "*V100*", "count": 16, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 130}
+    policy = make_policy().of({"expectations": [floor | {"floor": 110}]})
     with listening():
         report = nccl_node(node).healthy(node, result=machine, at=NOW + 1)
         for n in range(3):
@@ -173,27 +161,16 @@ def test_the_largest_machine_fits_with_its_nccl_run() -> None:
 WHOLE = made.with_bus(
     replace(made.h100(), gpus=[replace(gpu, serial=f"16549{gpu.index:04d}") for gpu in made.h100().gpus])
 )
-
 LOST = replace(WHOLE, gpus=WHOLE.gpus[:7], bus=Bus(gpus=[made.pci(n) for n in range(7)]))
-
 SEVENTH = GpuIdentity(index=7, uuid=made.uuid(7), serial="165490007", pci=made.pci(7))
-
-
-def read(report: AReport, *results: Result) -> AReport:
-    """The report after these runs, one each interval."""
-    for number, result in enumerate(results):
-        run = made.later(result, seconds=900 * number)
-        end = RunEnd(outcome=Outcome.READ, reason="Read", result=run)
-        report = report.after(end, node=NODE, at=NOW + number * INTERVAL)
-    return report
 
 
 def test_a_lost_gpu_stays_known_until_it_is_back() -> None:
     """However many runs do without it; index, address, UUID and serial number."""
-    lost = read(make_report(), WHOLE, LOST, LOST, LOST)
+    lost = ran(WHOLE, LOST, LOST, LOST)
     assert lost.status.gpus.missing == [SEVENTH]
     assert next(f for f in lost.status.probes[0].findings if f.code == "gpu-lost").gpus == [SEVENTH]
-    assert read(make_report(), WHOLE, LOST, WHOLE).status.gpus.missing == []
+    assert ran(WHOLE, LOST, WHOLE).status.gpus.missing == []
 
 
 @pytest.mark.parametrize(
@@ -201,7 +178,7 @@ def test_a_lost_gpu_stays_known_until_it_is_back() -> None:
 )
 def test_the_event_of_a_taint_gives_the_serial_number(sick: Result, serial: str) -> None:
     """Whoever gets the event orders the board with it."""
-    change = read(make_report(), WHOLE, sick).status.change
+    change = ran(WHOLE, sick).status.change
     assert change is not None
     assert "tainted unhealthy=" in change.message
     assert f", serial {serial}: " in change.message
