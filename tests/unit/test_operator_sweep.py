@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,6 @@ from support.virtual_operator import (
     RUN_SECONDS,
     VirtualTimeOperator,
     on_virtual_time,
-    play,
     refusing,
 )
 
@@ -380,31 +380,30 @@ def pace(operator: VirtualTimeOperator) -> dict[str, Any]:
     return next((c for c in conditions if c["type"] == "RunsKeepUp"), {})
 
 
-def test_runs_that_cannot_keep_up_say_what_to_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+@partial(on_virtual_time, settings=replace(SETTINGS, max_concurrent_probes=1))
+async def test_runs_that_cannot_keep_up_say_what_to_raise(
+    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fifty at a time for five thousand nodes, at a fiftieth: the policy has the arithmetic, and a metric the
     age of the oldest reading; a paused policy has no pace."""
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)  # as on real nodes
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        await operator.begin(100, after=600)
-        seen = pace(operator)
-        assert (seen["status"], seen["reason"]) == ("False", "TooFewSlots")
-        arithmetic = (
-            r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m\."
-        )
-        assert re.match(arithmetic, seen["message"])
-        assert "At least 2 at once are needed: raise the chart's operator.maxCon" in seen["message"]
-        age = operator.sample("oldest_reading_age_seconds", policy="default", last_run="read")
-        assert 500 < age <= 600
-        for spec, reason in (
-            ({"probes": {"health": {"interval": "30m"}}}, "KeepingUp"),
-            ({"budget": {"concurrentProbes": 0}}, ""),
-        ):
-            operator.cluster.change(POLICIES, "default", {"spec": spec})
-            await operator.after(60)
-            assert pace(operator).get("reason", "") == reason
-
-    play(story, settings=replace(SETTINGS, max_concurrent_probes=1))
+    await operator.begin(100, after=600)
+    seen = pace(operator)
+    assert (seen["status"], seen["reason"]) == ("False", "TooFewSlots")
+    arithmetic = (
+        r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m\."
+    )
+    assert re.match(arithmetic, seen["message"])
+    assert "At least 2 at once are needed: raise the chart's operator.maxCon" in seen["message"]
+    age = operator.sample("oldest_reading_age_seconds", policy="default", last_run="read")
+    assert 500 < age <= 600
+    for spec, reason in (
+        ({"probes": {"health": {"interval": "30m"}}}, "KeepingUp"),
+        ({"budget": {"concurrentProbes": 0}}, ""),
+    ):
+        operator.cluster.change(POLICIES, "default", {"spec": spec})
+        await operator.after(60)
+        assert pace(operator).get("reason", "") == reason
 
 
 @on_virtual_time

@@ -5,6 +5,7 @@ budgets, the rates and the incidents, also over a restart, and says so.
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from support.api_server import EVENTS, NODES, POLICIES, REPORTS
 from support.client import unavailable
 from support.judging import saying
 from support.operator import SETTINGS
-from support.virtual_operator import VirtualTimeOperator, on_virtual_time, play, refusing
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers")]
 
@@ -52,28 +53,24 @@ class Watched:
         await again.after(after)
         return again
 
-    def tainted(self) -> set[str]:
-        """Nodes that carry a taint for a fault."""
-        return self.cluster.tainted()
-
     def _look(self, path: str, kind: str, body: dict[str, Any]) -> None:
         reports = self.cluster.objects[REPORTS].items()
         reserved = {n for n, b in reports if b.get("status", {}).get("desired", {}).get("taints")}
-        self.most = max(self.most, len(self.tainted() | reserved))
+        self.most = max(self.most, len(self.cluster.tainted() | reserved))
 
     def all(self, answers: str, *, but: set[str] | None = None) -> None:
         """Every node's next run ends like this, except these nodes'."""
         for name in self.cluster.objects[NODES].keys() - (but or set()):
             self.cluster.results[name] = saying(answers)
 
-    def status(self) -> dict[str, Any]:
+    def status(self, policy: str = "default") -> dict[str, Any]:
         """The policy's."""
-        status: dict[str, Any] = self.cluster.objects[POLICIES]["default"]["status"]
+        status: dict[str, Any] = self.cluster.objects[POLICIES][policy]["status"]
         return status
 
-    def condition(self, kind: str = "GatesWithinBudget") -> dict[str, Any]:
+    def condition(self, kind: str = "GatesWithinBudget", policy: str = "default") -> dict[str, Any]:
         """The policy's only condition of that type."""
-        (condition,) = [c for c in self.status()["conditions"] if c["type"] == kind]
+        (condition,) = [c for c in self.status(policy)["conditions"] if c["type"] == kind]
         return dict(condition)
 
     def event_messages(self) -> list[str]:
@@ -88,24 +85,24 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     first ones cool down, those that waited longest come next, until nobody is hot."""
     watched = Watched(operator)
     await watched.begin("hot=b", after=400)
-    assert len(watched.tainted()) == SLOTS
+    assert len(watched.cluster.tainted()) == SLOTS
     condition = watched.condition()
     assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
     assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
     counts = watched.status()["nodes"]
     assert (counts["gated"], counts["heldBack"]) == (SLOTS, COUNT - SLOTS)
-    shown = operator.metrics.render().decode()
-    assert 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 10.0' in shown
-    assert 'nodegauge_held_back_nodes{policy="default"} 40.0' in shown
-    first = watched.tainted()
+    hot = {"policy": "default", "cause": "thermal", "taint": "throttled"}
+    assert operator.sample("gated_nodes", **hot) == SLOTS
+    assert operator.sample("held_back_nodes", policy="default") == COUNT - SLOTS
+    first = watched.cluster.tainted()
     for name in first:
         operator.cluster.results[name] = saying("")
     await operator.after(400)
-    assert len(watched.tainted()) == SLOTS
-    assert not watched.tainted() & first
+    assert len(watched.cluster.tainted()) == SLOTS
+    assert not watched.cluster.tainted() & first
     watched.all("")
     await operator.after(1500)
-    assert watched.tainted() == set()
+    assert watched.cluster.tainted() == set()
     assert watched.condition()["reason"] == "WithinBudget"
     assert watched.most == SLOTS
 
@@ -129,60 +126,53 @@ async def test_answers_that_are_lost_lose_no_slot(operator: VirtualTimeOperator,
     operator.client.refuse, operator.client.answered = lost, unheard
     watched = Watched(operator)
     await watched.begin("gpu-lost=b", after=300)
-    assert (watched.most, len(watched.tainted())) == (SLOTS, SLOTS)
+    assert (watched.most, len(watched.cluster.tainted())) == (SLOTS, SLOTS)
 
 
-def test_a_fleet_of_small_policies_is_never_tainted_beyond_the_cluster_s_budget() -> None:
+@partial(on_virtual_time, settings=replace(SETTINGS, max_gated_nodes="20%"))
+async def test_a_fleet_of_small_policies_is_never_tainted_beyond_the_cluster_s_budget(
+    operator: VirtualTimeOperator,
+) -> None:
     """Every node bad at once: four of twenty, and each policy says why not more."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        for n in range(20):
-            operator.cluster.add_node(f"node-{n}", pool=f"pool-{n}")
-            selector = {"matchLabels": {"pool": f"pool-{n}"}}
-            operator.cluster.add_policy(f"pool-{n}", nodeSelector=selector, probes=SPEC["probes"])
-        watched = Watched(operator)
-        watched.all("gpu-lost=b")
-        operator.start()
-        await operator.after(400)
-        assert (watched.most, len(watched.tainted())) == (4, 4)
-        conditions = [
-            c
-            for body in operator.cluster.objects[POLICIES].values()
-            for c in body["status"]["conditions"]
-            if c["type"] == "GatesWithinBudget" and c["status"] == "False"
-        ]
-        assert {c["reason"] for c in conditions} == {"ClusterBudgetExhausted"}
-        assert len(conditions) == 20 - 4
-        assert "4 of 4 slots of all policies together (20%)" in conditions[0]["message"]
-
-    play(story, settings=replace(SETTINGS, max_gated_nodes="20%"))
+    for n in range(20):
+        operator.cluster.add_node(f"node-{n}", pool=f"pool-{n}")
+        selector = {"matchLabels": {"pool": f"pool-{n}"}}
+        operator.cluster.add_policy(f"pool-{n}", nodeSelector=selector, probes=SPEC["probes"])
+    watched = Watched(operator)
+    watched.all("gpu-lost=b")
+    operator.start()
+    await operator.after(400)
+    assert (watched.most, len(watched.cluster.tainted())) == (4, 4)
+    shown = [watched.condition(policy=f"pool-{n}") for n in range(20)]
+    held = [condition for condition in shown if condition["status"] == "False"]
+    assert {condition["reason"] for condition in held} == {"ClusterBudgetExhausted"}
+    assert len(held) == 20 - 4
+    assert "4 of 4 slots of all policies together (20%)" in held[0]["message"]
 
 
-def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour() -> None:
+BY_THE_HOUR = replace(SETTINGS, max_gated_nodes_per_hour=3)
+
+
+@partial(on_virtual_time, settings=BY_THE_HOUR)
+async def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour(operator: VirtualTimeOperator) -> None:
     """With a restart in between; the policy says why others wait, and healing needs no room."""
-    settings = replace(SETTINGS, max_gated_nodes_per_hour=3)
     budget = {"concurrentProbes": "100%", "gatedNodes": "100%", "gatedNodesPerHour": 5}
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        watched = Watched(operator)
-        await watched.begin("gpu-lost=b", nodes=12, after=600, budget=budget)
-        assert len(watched.tainted()) == 3
-        within = watched.condition()
-        assert (within["status"], within["reason"]) == ("False", "RateExhausted")
-        assert "3 of 3 new ones within an hour, 9 nodes held back" in within["message"]
-        assert "operator.maxGatedNodesPerHour" in within["message"]
-        shown = operator.metrics.render().decode()
-        assert 'nodegauge_newly_gated_nodes{policy="default"} 3.0' in shown
-        again = await watched.restart(settings, after=600)
-        assert len(watched.tainted()) == 3, "the reports say when"
-        await again.after(HOUR)
-        assert len(watched.tainted()) == 6
-        watched.all("")
-        await again.after(1800)
-        assert watched.tainted() == set()
-        await again.stop()
-
-    play(story, settings=settings)
+    watched = Watched(operator)
+    await watched.begin("gpu-lost=b", nodes=12, after=600, budget=budget)
+    assert len(watched.cluster.tainted()) == 3
+    within = watched.condition()
+    assert (within["status"], within["reason"]) == ("False", "RateExhausted")
+    assert "3 of 3 new ones within an hour, 9 nodes held back" in within["message"]
+    assert "operator.maxGatedNodesPerHour" in within["message"]
+    assert operator.sample("newly_gated_nodes", policy="default") == 3
+    again = await watched.restart(BY_THE_HOUR, after=600)
+    assert len(watched.cluster.tainted()) == 3, "the reports say when"
+    await again.after(HOUR)
+    assert len(watched.cluster.tainted()) == 6
+    watched.all("")
+    await again.after(1800)
+    assert watched.cluster.tainted() == set()
+    await again.stop()
 
 
 # -- incidents --------------------------------------------------------------------------------------------
@@ -202,8 +192,8 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     watched = Watched(operator)
     operator.client.refuse = refusing(unavailable(), "PATCH", POLICIES)
     await watched.begin("gpu-lost=b", nodes=40, after=600, **COMMON)
-    assert 0 < len(watched.tainted()) <= 4
-    first = watched.tainted()
+    assert 0 < len(watched.cluster.tainted()) <= 4
+    first = watched.cluster.tainted()
     operator.client.refuse = lambda verb, path: None
     await operator.after(600)
     condition = watched.condition("BreakerOpen")
@@ -212,23 +202,22 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     command = f"nodegauge.dev/close-incident={incident['id']} --overwrite"
     assert command in condition["message"]
     assert command in watched.event_messages()[0]
-    rendered = operator.metrics.render().decode()
-    assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
-    assert 'nodegauge_incidents_total{cause="gpu-lost"} 1.0' in rendered
+    assert operator.sample("incidents_open", cause="gpu-lost", policy="default") == 1
+    assert operator.sample("incidents_total", cause="gpu-lost") == 1
     blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
     assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
     again = await watched.restart(SETTINGS, after=1.25 * HOUR)
-    assert watched.tainted() == first, "the rate would have let more nodes in"
+    assert watched.cluster.tainted() == first, "the rate would have let more nodes in"
     assert [i["id"] for i in watched.status()["incidents"]] == [incident["id"]]
     watched.all("", but={"node-0"})
     await again.after(1800)
     condition = watched.condition("BreakerOpen")
     assert (condition["status"], condition["reason"]) == ("False", "NoIncident")
     assert watched.status()["incidents"][0]["closedAt"]
-    assert watched.tainted() == {"node-0"}, "still bad, and alone"
+    assert watched.cluster.tainted() == {"node-0"}, "still bad, and alone"
     watched.all("")
     await again.after(1800)
-    assert watched.tainted() == set()
+    assert watched.cluster.tainted() == set()
     assert (len(watched.event_messages()), watched.most) == (1, 4)
     await again.stop()
 
@@ -242,12 +231,12 @@ async def test_held_findings_are_not_replayed_when_the_incident_is_closed_by_han
     budget = {"concurrentProbes": "100%", "gatedNodes": "50%", "gatedNodesPerHour": "50%"}
     seldom = {"health": {"interval": "6h"}}
     await watched.begin("gpu-lost=b", nodes=40, after=600, budget=budget, breaker={}, probes=seldom)
-    first = watched.tainted()
+    first = watched.cluster.tainted()
     (incident,) = watched.status()["incidents"]
     annotations = {names.CLOSE_INCIDENT: incident["id"]}
     operator.cluster.change(POLICIES, "default", {"metadata": {"annotations": annotations}})
     await operator.after(1800)
     assert watched.condition("BreakerOpen")["status"] == "False"
-    assert watched.tainted() == first
+    assert watched.cluster.tainted() == first
     await operator.after(7 * HOUR)
-    assert len(watched.tainted()) == 20
+    assert len(watched.cluster.tainted()) == 20

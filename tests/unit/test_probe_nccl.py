@@ -24,7 +24,6 @@ from support.nccl_nodes import (
     FAST,
     IMAGE,
     INSTALLED,
-    LOST,
     NODE,
     PREEMPTED,
     RECHECK,
@@ -37,7 +36,7 @@ from support.nccl_nodes import (
     read,
     skipping,
 )
-from support.objects import MINUTE, NOW, ANode, APolicy, make_pod, make_policy, make_snapshot
+from support.objects import LOST, MINUTE, NOW, ANode, APolicy, make_pod, make_policy, make_snapshot
 
 PULL, NCCL = names.PROBE_PULL, names.PROBE_NCCL
 BOOTED, LATER = NODE.booted("boot-2"), NOW + 900

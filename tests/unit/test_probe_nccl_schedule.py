@@ -20,7 +20,6 @@ from support.nccl_nodes import (
     DAY,
     FAST,
     IMAGE,
-    LOST,
     NODE,
     RECHECK,
     SLOW,
@@ -31,7 +30,7 @@ from support.nccl_nodes import (
     skipping,
     started,
 )
-from support.objects import DEFAULTS, MINUTE, NOW, ANode, make_node, make_pod, make_policy
+from support.objects import DEFAULTS, LOST, MINUTE, NOW, ANode, make_node, make_pod, make_policy
 
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 
