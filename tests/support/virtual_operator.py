@@ -208,7 +208,7 @@ class VirtualTimeOperator(VirtualProcess):
 
     def sample(self, name: str, **labels: str) -> float:
         """The value of one sample of the metrics; 0.0 where it has not been counted."""
-        return self.metrics.registry.get_sample_value(f"nodegauge_{name}", labels) or 0.0
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def slow(self, verb: str, path: str, seconds: float) -> None:
         """The API server takes so long for one kind of call."""

@@ -10,7 +10,7 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, stamp
 from nodegauge_operator.kube.errors import KubeError
-from support.api_server import EVENTS, NODES, PODS, REPORTS, Body, copied
+from support.api_server import NODES, PODS, REPORTS, Body, copied
 from support.client import Call
 from support.judging import saying
 from support.objects import INTERVAL, MINUTE, NOW
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.usefixtures("stated_answers")
 def nodes(count: int, **spec: Any) -> SteppedOperator:
     """An operator and so many nodes, each with a report of one good run."""
     operator = some_nodes(*(f"node-{n + 1}" for n in range(count)), **spec)
-    operator.look()
-    operator.cluster.kubelets()
-    operator.look()
+    operator.run_all()
     return operator
 
 
@@ -87,18 +85,14 @@ def test_a_pod_that_the_operator_did_not_make_says_nothing(spoil: str) -> None:
     SPOILS[spoil](forged)
     node = forged["spec"].get("nodeName", "node-1")
     pod = operator.cluster.create(PODS, forged)
-    operator.cluster.end(
-        pod | {"metadata": pod["metadata"] | {"annotations": {names.POD_NODE: node}}}, message
-    )
+    placed = pod["metadata"] | {"annotations": {names.POD_NODE: node}}
+    operator.cluster.end(pod | {"metadata": placed}, message)
     operator.look(granted=False)
     assert operator.cluster.state()["nodes"]["node-1"] == before
     assert operator.probe["lastRun"]["number"] == 1
     operator.cluster.results.clear()
     for _ in range(3):
-        operator.cluster.pass_time(MINUTE)
-        operator.look()
-        operator.cluster.kubelets()
-    operator.look(granted=False)
+        operator.run_all(after=MINUTE)
     assert operator.probe["lastRun"]["outcome"] == "read", "the forged pod stops no run"
 
 
@@ -118,9 +112,8 @@ def test_a_kubelet_cannot_give_its_pod_to_another_node(victim: str, number: str)
     [pod] = operator.cluster.pods()
     before = operator.cluster.state()["nodes"]
     operator.cluster.results["node-1"] = operator.cluster.results["node-2"] = saying("gpu-lost=b")
-    ended = {"exitCode": 0, "reason": "Completed", "message": operator.cluster.result(pod)}
-    status = [{"name": names.PROBE_CONTAINER, "state": {"terminated": ended}}]
-    operator.cluster.pod_status(pod["metadata"]["name"], {"phase": "Succeeded", "containerStatuses": status})
+    placed = pod["metadata"] | {"annotations": {names.POD_NODE: thief}}
+    operator.cluster.end(pod | {"metadata": placed}, operator.cluster.result(pod))
     operator.look(granted=False)
     assert operator.cluster.state()["nodes"][victim] == before[victim]
 
@@ -134,7 +127,7 @@ def test_a_pod_that_took_the_next_name_is_passed_over(mark: dict[str, str]) -> N
     operator.reconcile("node-1")
     assert operator.probe["lastRun"]["reason"] == "CreateRefused"
     assert "nodegauge did not make it" in operator.probe["lastRun"]["message"]
-    assert any(f"{name} exists" in body["message"] for body in operator.cluster.objects[EVENTS].values())
+    assert any(f"{name} exists" in message for _, message in operator.events)
     operator.cluster.pass_time(MINUTE)
     operator.catch_up("node-1")
     created = [pod for pod in operator.cluster.pods() if pod["metadata"]["name"] != name]
@@ -168,10 +161,8 @@ def test_the_next_run_s_identity_cannot_be_computed_from_what_can_be_seen() -> N
     """Node, report, number and every earlier pod being the same, two clusters have other names."""
     first, second = (template(two_nodes(), "node-1") for _ in range(2))
     assert first["metadata"]["ownerReferences"] == second["metadata"]["ownerReferences"]
-    marks = (names.POD_NODE_UID, names.POD_RUN)
-    assert [first["metadata"]["annotations"][m] for m in marks] == [
-        second["metadata"]["annotations"][m] for m in marks
-    ]
+    for mark in (names.POD_NODE_UID, names.POD_RUN):
+        assert first["metadata"]["annotations"][mark] == second["metadata"]["annotations"][mark]
     assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
@@ -187,7 +178,7 @@ GATED = {"code": "hot", "state": "gated", "bad": 2, "since": stamp(NOW), "entere
 
 def forge(operator: SteppedOperator, status: dict[str, Any]) -> None:
     """Somebody merges this into the status of every report."""
-    for name in list(operator.cluster.objects[REPORTS]):
+    for name in operator.cluster.objects[REPORTS]:
         operator.cluster.change(REPORTS, name, {"status": status}, sub="status")
 
 
@@ -239,10 +230,7 @@ def test_forged_gates_leave_by_good_runs() -> None:
     operator = nodes(2, budget={"gatedNodes": 1}, hysteresis={"leaveRuns": 1, "dwell": "1m"})
     forge(operator, {"gates": [GATED | {"code": "gpu-lost"}], "desired": {"taints": []}})
     for _ in range(3):
-        operator.cluster.pass_time(INTERVAL)
-        operator.look()
-        operator.cluster.kubelets()
-        operator.look(granted=False)
+        operator.run_all(after=INTERVAL)
     assert operator.cluster.tainted() == set()
 
 
@@ -271,8 +259,7 @@ def test_any_run_number_in_a_report_is_followed_by_a_run(number: int) -> None:
     operator.cluster.pass_time(INTERVAL)
     operator.look()
     assert len(list(operator.cluster.pods())) == 1
-    operator.cluster.kubelets()
-    operator.look(granted=False)
+    operator.run_all()
     after = operator.cluster.objects[REPORTS]["node-1"]["status"]["probes"][0]
     assert after["lastRun"]["outcome"] == "read"
     assert 0 < after["streak"] < 2**53

@@ -170,10 +170,10 @@ def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> No
     scene = played(actions)
     carried, desired = (
         (
-            {key: value for key, value in held.labels.items() if key in names.NODE_LABELS},
-            {(taint.key, taint.value) for taint in held.taints if taint.key in names.TAINTS_OF_FAULTS},
+            {key: value for key, value in node.labels.items() if key in names.NODE_LABELS},
+            {(taint.key, taint.value) for taint in node.taints if taint.key in names.TAINTS_OF_FAULTS},
         )
-        for held in (scene.node, scene.status.desired)
+        for node in (scene.node, scene.status.desired)
     )
     assert carried == desired
 

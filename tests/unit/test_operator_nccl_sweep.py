@@ -51,7 +51,7 @@ async def test_nccl_runs_keep_to_their_budget(
     assert operator.most[names.PROBE_HEALTH] == 5
     assert max(operator.most[name] for name in NCCL) == most
     for pool in ("nccl", "health"):
-        assert operator.sample("waiting_nodes", probe=pool) == 0, "nobody waits for what is switched off"
+        assert operator.sample("nodegauge_waiting_nodes", probe=pool) == 0, "nobody waits for what is off"
 
 
 @with_nccl
@@ -63,9 +63,9 @@ async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOpe
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
     assert labels[names.LABEL_EVIDENCE] == "measured"
     assert labels[names.LABEL_BUSBW_ALLREDUCE] in ("39", "40")
-    assert operator.sample("measured_nodes", policy="default", agreement="confirmed") == 1
+    assert operator.sample("nodegauge_measured_nodes", policy="default", agreement="confirmed") == 1
     for name in (names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL):
-        assert operator.sample("runs_total", probe=name, outcome="read", reason="Read") == 1
+        assert operator.sample("nodegauge_runs_total", probe=name, outcome="read", reason="Read") == 1
 
 
 @pytest.mark.parametrize("seen", ["first its mark, then its end", "its end alone"])
@@ -91,7 +91,7 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
     last = probe(operator, "node-0")["lastRun"]
     assert (last["outcome"], last["reason"]) == ("skipped", "Preempted")
     assert operator.cluster.get(NODES, "node-0")["metadata"]["labels"] == labels
-    assert operator.sample("runs_total", probe="nccl", outcome="skipped", reason="Preempted") == 1
+    assert operator.sample("nodegauge_runs_total", probe="nccl", outcome="skipped", reason="Preempted") == 1
     await operator.after(600 + 2 * RUN_SECONDS)
     assert probe(operator, "node-0")["lastRun"]["outcome"] == "read"
 
@@ -126,8 +126,8 @@ async def test_held_time_is_counted_from_the_scheduler_s_word(operator: VirtualT
     pod = await until_held(operator)
     operator.cluster.pod_status(pod["metadata"]["name"], placed("", ago=40))
     await operator.after(2 * RUN_SECONDS)
-    assert operator.sample("nccl_held_seconds_count") == 1
-    assert 40 <= operator.sample("nccl_held_seconds_sum") <= 42 + RUN_SECONDS
+    assert operator.sample("nodegauge_nccl_held_seconds_count") == 1
+    assert 40 <= operator.sample("nodegauge_nccl_held_seconds_sum") <= 42 + RUN_SECONDS
 
 
 @with_nccl

@@ -173,7 +173,7 @@ def test_an_odd_pod_ends_its_run_and_frees_its_slot(
 async def test_only_the_time_from_a_result_to_its_node_is_measured(operator: VirtualTimeOperator) -> None:
     """From the arrival of the event that ended the run; a label put back by hand is no result."""
     await operator.begin(2, after=RUN_SECONDS + 10, budget={"concurrentProbes": 2})
-    parts = ("result_to_node_seconds_count", "result_to_node_seconds_sum")
+    parts = ("nodegauge_result_to_node_seconds_count", "nodegauge_result_to_node_seconds_sum")
     count, total = measured = [operator.sample(part) for part in parts]
     assert count == 2
     assert 0 < total < 2 * 0.2, "not from the first wake, a whole run ago"

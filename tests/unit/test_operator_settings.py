@@ -174,8 +174,8 @@ def test_a_line_is_one_json_object(log: logging.Logger, capsys: pytest.CaptureFi
     (line,) = capsys.readouterr().err.splitlines()
     record = json.loads(line)
     assert record.pop("time").endswith("+00:00")
-    said = {"level": "info", "logger": "nodegauge.test", "message": "node n:\nsecond line"}
-    assert record == said | {"node": "n", "probe": "health", "run": 3}
+    message = {"level": "info", "logger": "nodegauge.test", "message": "node n:\nsecond line"}
+    assert record == message | {"node": "n", "probe": "health", "run": 3}
 
 
 def test_text_is_for_people_without_chatter(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:

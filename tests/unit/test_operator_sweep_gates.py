@@ -92,8 +92,8 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     counts = watched.status()["nodes"]
     assert (counts["gated"], counts["heldBack"]) == (SLOTS, COUNT - SLOTS)
     hot = {"policy": "default", "cause": "thermal", "taint": "throttled"}
-    assert operator.sample("gated_nodes", **hot) == SLOTS
-    assert operator.sample("held_back_nodes", policy="default") == COUNT - SLOTS
+    assert operator.sample("nodegauge_gated_nodes", **hot) == SLOTS
+    assert operator.sample("nodegauge_held_back_nodes", policy="default") == COUNT - SLOTS
     first = watched.cluster.tainted()
     for name in first:
         operator.cluster.results[name] = saying("")
@@ -144,10 +144,10 @@ async def test_a_fleet_of_small_policies_is_never_tainted_beyond_the_cluster_s_b
     await operator.after(400)
     assert (watched.most, len(watched.cluster.tainted())) == (4, 4)
     shown = [watched.condition(policy=f"pool-{n}") for n in range(20)]
-    held = [condition for condition in shown if condition["status"] == "False"]
-    assert {condition["reason"] for condition in held} == {"ClusterBudgetExhausted"}
-    assert len(held) == 20 - 4
-    assert "4 of 4 slots of all policies together (20%)" in held[0]["message"]
+    blocked = [condition for condition in shown if condition["status"] == "False"]
+    assert {condition["reason"] for condition in blocked} == {"ClusterBudgetExhausted"}
+    assert len(blocked) == 20 - 4
+    assert "4 of 4 slots of all policies together (20%)" in blocked[0]["message"]
 
 
 BY_THE_HOUR = replace(SETTINGS, max_gated_nodes_per_hour=3)
@@ -164,7 +164,7 @@ async def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour(operator: Vir
     assert (within["status"], within["reason"]) == ("False", "RateExhausted")
     assert "3 of 3 new ones within an hour, 9 nodes held back" in within["message"]
     assert "operator.maxGatedNodesPerHour" in within["message"]
-    assert operator.sample("newly_gated_nodes", policy="default") == 3
+    assert operator.sample("nodegauge_newly_gated_nodes", policy="default") == 3
     again = await watched.restart(BY_THE_HOUR, after=600)
     assert len(watched.cluster.tainted()) == 3, "the reports say when"
     await again.after(HOUR)
@@ -202,8 +202,8 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     command = f"nodegauge.dev/close-incident={incident['id']} --overwrite"
     assert command in condition["message"]
     assert command in watched.event_messages()[0]
-    assert operator.sample("incidents_open", cause="gpu-lost", policy="default") == 1
-    assert operator.sample("incidents_total", cause="gpu-lost") == 1
+    assert operator.sample("nodegauge_incidents_open", cause="gpu-lost", policy="default") == 1
+    assert operator.sample("nodegauge_incidents_total", cause="gpu-lost") == 1
     blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
     assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
     again = await watched.restart(SETTINGS, after=1.25 * HOUR)

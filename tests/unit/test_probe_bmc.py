@@ -123,7 +123,7 @@ def test_runs_of_other_probes_move_no_gate_of_the_bmc(bmc: Bmc) -> None:
 
 def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
     """Sensors of the node, or its BMC."""
-    for sensors, said, psu in (
+    for sensors, reported, psu in (
         ("fault", WELL, "fault"),
         ("ok", WELL, "ok"),
         ("ok", ONE_LOST, "redundancy-lost"),
@@ -131,7 +131,7 @@ def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
         bmc.operator.cluster.results["node-1"] = saying("", psu=sensors)
         bmc.operator.cluster.pass_time(INTERVAL)
         bmc.operator.run()
-        bmc.says(said)
+        bmc.says(reported)
         assert bmc.psu == psu
 
 
@@ -214,8 +214,8 @@ def test_a_time_in_the_future_is_now(bmc: Bmc) -> None:
 
 def test_a_policy_may_leave_bmcs_out(bmc: Bmc) -> None:
     """And a paused one judges nothing."""
-    for enabled, places, psu in ((False, "10%", None), (True, 0, None), (True, "10%", "ok")):
-        spec = {"probes": {"bmc": {"enabled": enabled}}, "budget": {"concurrentProbes": places}}
+    for enabled, slots, psu in ((False, "10%", None), (True, 0, None), (True, "10%", "ok")):
+        spec = {"probes": {"bmc": {"enabled": enabled}}, "budget": {"concurrentProbes": slots}}
         bmc.operator.cluster.change(POLICIES, "default", {"spec": spec})
         bmc.says(WELL)
         assert bmc.psu == psu

@@ -54,7 +54,7 @@ def at(manifest: dict[str, Any], path: str) -> Any:
     """The value at a path of the pod, of its metadata (`labels/...`), or of its only container."""
     kind, slash, key = path.partition("/")
     if slash:
-        return manifest["metadata"][kind].get(f"{key}")
+        return manifest["metadata"][kind][key]
     here: Any = manifest | container(manifest) | {"env": env(manifest)}
     for key in path.split("."):
         here = here.get(key, MISSING)
@@ -62,8 +62,6 @@ def at(manifest: dict[str, Any], path: str) -> Any:
 
 
 MISSING: dict[str, Any] = {}
-
-
 TEMPLATES = st.fixed_dictionaries(
     {},
     optional={
@@ -128,14 +126,6 @@ def test_a_health_pod_is(template: dict[str, Any], path: str, value: Any) -> Non
     assert at(templated(**template), path) == value
 
 
-def test_a_probe_goes_where_the_policy_says() -> None:
-    """Its tolerations replace the one for everything."""
-    only = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    tolerations = templated(tolerations=only)["spec"]["tolerations"]
-    assert tolerations[:1] == only
-    assert {"operator": "Exists"} not in tolerations
-
-
 @pytest.mark.parametrize("taint", [names.TAINT_THROTTLED, names.TAINT_UNHEALTHY, names.TAINT_UNVALIDATED])
 def test_a_node_that_we_gate_can_still_be_measured(taint: str) -> None:
     """Of any effect and value, also where the policy has tolerations of its own: else no gate would open."""
@@ -146,8 +136,8 @@ def test_a_node_that_we_gate_can_still_be_measured(taint: str) -> None:
 
 def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
     """Run id and node name by environment; the same for every try, another for another run or machine."""
-    told, expected = env(pod()), names.run_id(report_uid="", probe="health", number=3)
-    assert (told["NODEGAUGE_RUN"], told["NODEGAUGE_NODE"]) == (expected, NODE.name)
+    variables, expected = env(pod()), names.run_id(report_uid="", probe="health", number=3)
+    assert (variables["NODEGAUGE_RUN"], variables["NODEGAUGE_NODE"]) == (expected, NODE.name)
     assert pod() == pod()
     assert pod()["metadata"]["name"].endswith(expected)
     others = {pod(number=n)["metadata"]["name"] for n in range(100)}
@@ -272,8 +262,8 @@ def test_an_nccl_run_holds_all_gpus_that_are_offered() -> None:
     for offered in (2, 7, 8, 16):
         made = nccl_pod(node=GPU_NODE.offering(offered, of=max(8, offered)))
         requests, limits = (container(made)["resources"][part] for part in ("requests", "limits"))
-        held = (requests[names.GPU_RESOURCE], limits[names.GPU_RESOURCE], requests["cpu"])
-        assert held == (str(offered),) * 3
+        whole = (requests[names.GPU_RESOURCE], limits[names.GPU_RESOURCE], requests["cpu"])
+        assert whole == (str(offered),) * 3
         assert env(made)["NODEGAUGE_GPUS"] == str(max(8, offered))
 
 

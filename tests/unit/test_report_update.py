@@ -127,8 +127,8 @@ def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:
     assert "cable-watts" in [finding.code for finding in health(report).findings]
     eight = replace(NODE, gpu_capacity="8")
     assert verdict(GOOD, eight) is Verdict.UNKNOWN
-    for expected, found in ((2, Verdict.PASS), (3, Verdict.FAIL), (0, Verdict.UNKNOWN)):
-        assert verdict(GOOD, eight, expectedGpus=expected) is found
+    for expected, outcome in ((2, Verdict.PASS), (3, Verdict.FAIL), (0, Verdict.UNKNOWN)):
+        assert verdict(GOOD, eight, expectedGpus=expected) is outcome
 
 
 def with_xids(up: int, *times: int) -> RunEnd:
