@@ -146,7 +146,7 @@ class FakeCluster(FakeApiServer):
         taints = self.objects[NODES][name]["spec"].get("taints") or []
         return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
 
-    def tainted(self) -> set[str]:
+    def tainted_nodes(self) -> set[str]:
         """Nodes that carry a taint for a fault."""
         return {name for name in self.objects[NODES] if self.faults(name)}
 

@@ -215,7 +215,7 @@ def test_gates_that_somebody_wrote_take_no_more_slots_than_there_are(state: Gate
     """Nine forged reports, one slot: at no moment do more nodes carry a taint for a fault."""
     operator = nodes(9, budget={"gatedNodes": 1})
     most: list[int] = []
-    operator.cluster.subscribers.append(lambda *_: most.append(len(operator.cluster.tainted())))
+    operator.cluster.subscribers.append(lambda *_: most.append(len(operator.cluster.tainted_nodes())))
     forged = {"gates": [GATED | {"state": state.value}], "desired": {"taints": [THROTTLED]}}
     forge(operator, forged | ({"probes": None} if nulled else {}))
     operator.look(granted=False)
@@ -231,7 +231,7 @@ def test_forged_gates_leave_by_good_runs() -> None:
     forge(operator, {"gates": [GATED | {"code": "gpu-lost"}], "desired": {"taints": []}})
     for _ in range(3):
         operator.run_all(after=INTERVAL)
-    assert operator.cluster.tainted() == set()
+    assert operator.cluster.tainted_nodes() == set()
 
 
 @pytest.mark.parametrize("restart", [True, False])
@@ -241,12 +241,12 @@ def test_a_node_that_carries_its_taint_keeps_it_beside_forged_reports(restart: b
     forged = {"gates": [GATED], "desired": {"taints": [THROTTLED]}}
     operator.cluster.change(REPORTS, "node-3", {"status": forged}, sub="status")
     operator.look(granted=False)
-    assert operator.cluster.tainted() == {"node-3"}, "one report may ask for the one slot"
+    assert operator.cluster.tainted_nodes() == {"node-3"}, "one report may ask for the one slot"
     forge(operator, forged)
     if restart:
         operator.restart()
     operator.look(granted=False)
-    assert operator.cluster.tainted() == {"node-3"}
+    assert operator.cluster.tainted_nodes() == {"node-3"}
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, 10**9, 10**9 + 7, 0])

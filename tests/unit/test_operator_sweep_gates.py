@@ -56,7 +56,7 @@ class Watched:
     def _look(self, path: str, kind: str, body: dict[str, Any]) -> None:
         reports = self.cluster.objects[REPORTS].items()
         reserved = {n for n, b in reports if b.get("status", {}).get("desired", {}).get("taints")}
-        self.most = max(self.most, len(self.cluster.tainted() | reserved))
+        self.most = max(self.most, len(self.cluster.tainted_nodes() | reserved))
 
     def all(self, answers: str, *, but: set[str] | None = None) -> None:
         """Every node's next run ends like this, except these nodes'."""
@@ -85,7 +85,7 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     first ones cool down, those that waited longest come next, until nobody is hot."""
     watched = Watched(operator)
     await watched.begin("hot=b", after=400)
-    assert len(watched.cluster.tainted()) == SLOTS
+    assert len(watched.cluster.tainted_nodes()) == SLOTS
     condition = watched.condition()
     assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
     assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
@@ -94,15 +94,15 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     hot = {"policy": "default", "cause": "thermal", "taint": "throttled"}
     assert operator.sample("nodegauge_gated_nodes", **hot) == SLOTS
     assert operator.sample("nodegauge_held_back_nodes", policy="default") == COUNT - SLOTS
-    first = watched.cluster.tainted()
+    first = watched.cluster.tainted_nodes()
     for name in first:
         operator.cluster.results[name] = saying("")
     await operator.after(400)
-    assert len(watched.cluster.tainted()) == SLOTS
-    assert not watched.cluster.tainted() & first
+    assert len(watched.cluster.tainted_nodes()) == SLOTS
+    assert not watched.cluster.tainted_nodes() & first
     watched.all("")
     await operator.after(1500)
-    assert watched.cluster.tainted() == set()
+    assert watched.cluster.tainted_nodes() == set()
     assert watched.condition()["reason"] == "WithinBudget"
     assert watched.most == SLOTS
 
@@ -126,7 +126,7 @@ async def test_answers_that_are_lost_lose_no_slot(operator: VirtualTimeOperator,
     operator.client.refuse, operator.client.answered = lost, unheard
     watched = Watched(operator)
     await watched.begin("gpu-lost=b", after=300)
-    assert (watched.most, len(watched.cluster.tainted())) == (SLOTS, SLOTS)
+    assert (watched.most, len(watched.cluster.tainted_nodes())) == (SLOTS, SLOTS)
 
 
 @partial(on_virtual_time, settings=replace(SETTINGS, max_gated_nodes="20%"))
@@ -142,7 +142,7 @@ async def test_a_fleet_of_small_policies_is_never_tainted_beyond_the_cluster_s_b
     watched.all("gpu-lost=b")
     operator.start()
     await operator.after(400)
-    assert (watched.most, len(watched.cluster.tainted())) == (4, 4)
+    assert (watched.most, len(watched.cluster.tainted_nodes())) == (4, 4)
     shown = [watched.condition(policy=f"pool-{n}") for n in range(20)]
     blocked = [condition for condition in shown if condition["status"] == "False"]
     assert {condition["reason"] for condition in blocked} == {"ClusterBudgetExhausted"}
@@ -159,19 +159,19 @@ async def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour(operator: Vir
     budget = {"concurrentProbes": "100%", "gatedNodes": "100%", "gatedNodesPerHour": 5}
     watched = Watched(operator)
     await watched.begin("gpu-lost=b", nodes=12, after=600, budget=budget)
-    assert len(watched.cluster.tainted()) == 3
+    assert len(watched.cluster.tainted_nodes()) == 3
     within = watched.condition()
     assert (within["status"], within["reason"]) == ("False", "RateExhausted")
     assert "3 of 3 new ones within an hour, 9 nodes held back" in within["message"]
     assert "operator.maxGatedNodesPerHour" in within["message"]
     assert operator.sample("nodegauge_newly_gated_nodes", policy="default") == 3
     again = await watched.restart(BY_THE_HOUR, after=600)
-    assert len(watched.cluster.tainted()) == 3, "the reports say when"
+    assert len(watched.cluster.tainted_nodes()) == 3, "the reports say when"
     await again.after(HOUR)
-    assert len(watched.cluster.tainted()) == 6
+    assert len(watched.cluster.tainted_nodes()) == 6
     watched.all("")
     await again.after(1800)
-    assert watched.cluster.tainted() == set()
+    assert watched.cluster.tainted_nodes() == set()
     await again.stop()
 
 
@@ -192,8 +192,8 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     watched = Watched(operator)
     operator.client.refuse = refusing(unavailable(), "PATCH", POLICIES)
     await watched.begin("gpu-lost=b", nodes=40, after=600, **COMMON)
-    assert 0 < len(watched.cluster.tainted()) <= 4
-    first = watched.cluster.tainted()
+    assert 0 < len(watched.cluster.tainted_nodes()) <= 4
+    first = watched.cluster.tainted_nodes()
     operator.client.refuse = lambda verb, path: None
     await operator.after(600)
     condition = watched.condition("BreakerOpen")
@@ -207,17 +207,17 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
     assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
     again = await watched.restart(SETTINGS, after=1.25 * HOUR)
-    assert watched.cluster.tainted() == first, "the rate would have let more nodes in"
+    assert watched.cluster.tainted_nodes() == first, "the rate would have let more nodes in"
     assert [i["id"] for i in watched.status()["incidents"]] == [incident["id"]]
     watched.all("", but={"node-0"})
     await again.after(1800)
     condition = watched.condition("BreakerOpen")
     assert (condition["status"], condition["reason"]) == ("False", "NoIncident")
     assert watched.status()["incidents"][0]["closedAt"]
-    assert watched.cluster.tainted() == {"node-0"}, "still bad, and alone"
+    assert watched.cluster.tainted_nodes() == {"node-0"}, "still bad, and alone"
     watched.all("")
     await again.after(1800)
-    assert watched.cluster.tainted() == set()
+    assert watched.cluster.tainted_nodes() == set()
     assert (len(watched.event_messages()), watched.most) == (1, 4)
     await again.stop()
 
@@ -231,12 +231,12 @@ async def test_held_findings_are_not_replayed_when_the_incident_is_closed_by_han
     budget = {"concurrentProbes": "100%", "gatedNodes": "50%", "gatedNodesPerHour": "50%"}
     seldom = {"health": {"interval": "6h"}}
     await watched.begin("gpu-lost=b", nodes=40, after=600, budget=budget, breaker={}, probes=seldom)
-    first = watched.cluster.tainted()
+    first = watched.cluster.tainted_nodes()
     (incident,) = watched.status()["incidents"]
     annotations = {names.CLOSE_INCIDENT: incident["id"]}
     operator.cluster.change(POLICIES, "default", {"metadata": {"annotations": annotations}})
     await operator.after(1800)
     assert watched.condition("BreakerOpen")["status"] == "False"
-    assert watched.cluster.tainted() == first
+    assert watched.cluster.tainted_nodes() == first
     await operator.after(7 * HOUR)
-    assert len(watched.cluster.tainted()) == 20
+    assert len(watched.cluster.tainted_nodes()) == 20

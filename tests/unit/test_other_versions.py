@@ -83,7 +83,7 @@ def operator(stated_answers: None) -> SteppedOperator:
     """Of a node with one bad run that tainted it."""
     operator = one_node()
     operator.measure("gpu-lost=b")
-    assert operator.cluster.tainted()
+    assert operator.cluster.tainted_nodes()
     return operator
 
 
@@ -105,9 +105,9 @@ def test_a_gate_of_an_unknown_state_keeps_its_taint_as_long_as_any(operator: Ste
     edit(operator, {"gates": [gate(operator) | {"state": "quarantined"}]})
     for good in (0, 1, 2):
         assert (gate(operator)["state"], gate(operator).get("good", 0)) == ("quarantined", good)
-        assert operator.cluster.tainted()
+        assert operator.cluster.tainted_nodes()
         operator.measure()
-    assert not operator.cluster.tainted()
+    assert not operator.cluster.tainted_nodes()
     assert gate(operator)["state"] == GateState.WATCHING
 
 
@@ -116,11 +116,11 @@ def test_a_gate_of_an_unknown_state_sets_no_taint(operator: SteppedOperator) -> 
     row = gate(operator)
     for _ in range(3):
         operator.measure()
-    assert not operator.cluster.tainted()
+    assert not operator.cluster.tainted_nodes()
     edit(operator, {"gates": [row | {"state": "suspected"}]})
-    assert not operator.cluster.tainted()
+    assert not operator.cluster.tainted_nodes()
     operator.measure("gpu-lost=b")
-    assert not operator.cluster.tainted()
+    assert not operator.cluster.tainted_nodes()
     assert gate(operator)["state"] == "suspected"
 
 
@@ -142,5 +142,5 @@ def test_a_bad_field_elsewhere_lifts_no_taint(operator: SteppedOperator, changes
     edit(operator, changes)
     assert gate(operator) == before
     operator.measure()
-    assert operator.cluster.tainted()
+    assert operator.cluster.tainted_nodes()
     assert gate(operator)["good"] == 1
