@@ -134,6 +134,21 @@ class FakeCluster(FakeApiServer):
             worked = True
         return worked
 
+    def taints(self, name: str = "node-1") -> list[str]:
+        """A node's taints as kubectl writes them, without our prefix."""
+        taints = self.objects[NODES][name]["spec"].get("taints") or []
+        texts = (f"{t['key'].removeprefix(names.PREFIX)}={t.get('value', '')}:{t['effect']}" for t in taints)
+        return [text.replace("=:", ":") for text in texts]
+
+    def faults(self, name: str = "node-1") -> list[str]:
+        """Values of its taints for faults."""
+        taints = self.objects[NODES][name]["spec"].get("taints") or []
+        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+
+    def tainted_nodes(self) -> set[str]:
+        """Nodes that carry a taint for a fault."""
+        return {name for name in self.objects[NODES] if self.faults(name)}
+
     def state(self) -> dict[str, Any]:
         """Everything that must be equal at the end: labels, condition, report, events, pods; no revisions."""
         objects = self.objects

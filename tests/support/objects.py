@@ -193,25 +193,22 @@ class AReport(Report, frozen=True, kw_only=True):
         self,
         end: RunEnd,
         *,
-        at: float = NOW,
         request: str = "",
         probe: str = names.PROBE_HEALTH,
-        nccl_image: str = "",
+        at: float = NOW,
         **known: Any,
     ) -> Self:
-        """After one more run of a probe that ended so; `known` is what `context` takes."""
+        """After one more run of a probe that ended so; `known` as for `context`."""
         number = self.status.next_number(probe)
-        run_name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
-        run = Run(
-            number=number, pod_name=f"pod-{run_name}", pod_uid=f"uid-{run_name}", started_at=stamp(at - 5)
-        )
-        ended = EndedRun(run=run, end=end, request=request, image=nccl_image)
-        context = self.context(at=at, nccl_image=nccl_image, **known)
+        name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
+        run = Run(number=number, pod_name=f"pod-{name}", pod_uid=f"uid-{name}", started_at=stamp(at - 5))
+        ended = EndedRun(run=run, end=end, request=request, image=known.get("nccl_image", ""))
+        context = self.context(at=at, **known)
         status = status_after(context, KINDS[probe], ended)
         return replace(self, status=desired_state.next_status(context.after(status)))
 
     def seen(self, **known: Any) -> Self:
-        """As it is after a look at the node without a run."""
+        """As it is after a look at the node without a run; `known` as for `context`."""
         return replace(self, status=desired_state.next_status(self.context(**known)))
 
     def context(

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result, XidCount, Xids
-from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
-from support.api_server import NODES, PODS, REPORTS, Body
+from support.api_server import PODS, REPORTS, Body
 from support.cluster import FakeCluster
 from support.judging import saying
 from support.objects import NOW
@@ -111,8 +110,7 @@ class Watched(SteppedOperator):
     @property
     def taints(self) -> list[str]:
         """Values of our taints for faults."""
-        taints = self.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
-        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+        return self.cluster.faults()
 
     @property
     def runs(self) -> int:
