@@ -1,32 +1,32 @@
 """One container as a process: started below a shim, signalled, awaited.
 
-The only module that starts processes.  What it promises: when this kubelet's process ends, however it ends,
-every process of every container ends too (`shim.py` says how).
+What it promises: when this kubelet's process ends, however it ends, every process of every container ends too
+(`shim.py` says how).
 
 The socket to the shim is read and written directly, not through asyncio's streams: those throw away what was
-received as soon as a write fails, and a container's last word often crosses with a signal to it.  Shims are
-started by `zygote.py`; a shim's end, after all of its processes, is the end of its socket.
+received as soon as a write fails, and a container's last word often crosses with a signal to it.  A shim's
+end, after all of its processes, is the end of its socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed import forkserver
 from testbed.kubelet.errors import StartFailed
 from testbed.kubelet.images import default_images
 
-ZYGOTE = "testbed.kubelet.zygote"
-TESTS = Path(__file__).resolve().parents[2]
+SHIM = "testbed.kubelet.shim"
 LOST = 137
 """Exit code of a container whose shim was killed: it goes with its shim, by SIGKILL."""
 
@@ -107,7 +107,7 @@ class ContainerProcess:
         """Start it; StartFailed with the system's words when the command cannot be executed."""
         ours, theirs = socket.socketpair()
         with theirs:
-            _zygote.start_shim(theirs)
+            _start_shim(theirs)
         channel = Channel(ours)
         try:
             answer = await channel.order(
@@ -148,42 +148,25 @@ class ContainerProcess:
         return int(message.get("exit", LOST))
 
 
-class _Zygote:
-    """The process that starts this kubelet's shims; it ends with this one."""
-
-    def __init__(self) -> None:
-        self._orders: socket.socket | None = None
-
-    def start_shim(self, channel: socket.socket) -> None:
-        """A shim with one end of a socket pair as its standard input; its troubles go to our error output."""
-        if self._orders is None:
-            self._orders = self._start()
-        socket.send_fds(self._orders, [b"!"], [channel.fileno()])
-
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        modules = default_images()["nodegauge/operator"].env
-        own = {key: value for key, value in os.environ.items() if key == "LD_LIBRARY_PATH"}
-        with theirs:
-            program = f"import sys; sys.path.append({str(TESTS)!r})\nfrom {ZYGOTE} import main\nmain()"
-            subprocess.Popen(
-                [sys.executable, "-c", program, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**own, **modules},
-            ).returncode = 0  # nobody waits for it
-        return ours
+@functools.cache
+def _server() -> forkserver.Server:
+    """Starts this kubelet's shims; containers of nodegauge's images have its interpreter variables."""
+    own = {key: value for key, value in os.environ.items() if key == "LD_LIBRARY_PATH"}
+    return forkserver.Server(own | dict(default_images()["nodegauge/operator"].env))
 
 
-_zygote = _Zygote()
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return os.fsdecode(stat[stat.rindex(b")") + 2 :]).split()[0] not in ("Z", "X")
+def _start_shim(channel: socket.socket) -> None:
+    """A shim with one end of a socket pair as its standard input; its troubles go to our error output."""
+    server = _server()
+    order = {
+        "arguments": [sys.executable, "-m", SHIM],
+        "environment": server.environment,
+        "cwd": "/",
+        "session": True,
+        "forks": True,
+        "lasting": True,
+    }
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, Path(os.devnull).open("wb") as nothing:
+        loaded = [SHIM, *(module for modules in forkserver.LOADED.values() for module in modules)]
+        server.order(order, [channel.fileno(), nothing.fileno(), 2, theirs.fileno()], loaded=loaded)
