@@ -25,6 +25,8 @@ from testbed.processes import Process
 from testbed.running import Running
 
 STOP_SECONDS = 10.0
+CONTROL_PLANE = "control-plane"
+"""Its folder in a testbed's directory."""
 TESTS = Path(__file__).resolve().parents[1]
 PROBES = TESTS.parent / "probes" / "src"
 """Of this checkout, whichever one is installed: result documents and what simulated NCCL is told."""
@@ -58,7 +60,7 @@ class Testbed(Running):
         self._progress = progress or (lambda _: None)
         self._borrowed = control_plane is not None
         self.control_plane = control_plane or ControlPlane(
-            self.directory / "control-plane", progress=self._progress
+            self.directory / CONTROL_PLANE, progress=self._progress
         )
         self.nodes = Nodes(self.directory)
         self._wanted = dict(nodes or {})
