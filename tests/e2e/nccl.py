@@ -17,8 +17,8 @@ from e2e.node_marks import PREFIX
 from e2e.steps import container
 from nodegauge_contract import decode
 from nodegauge_probes.load.probe import CHILD
-from testbed.kubelet_comparison import watching
-from testbed.kubelet_comparison.watching import Event
+from testbed import watching
+from testbed.watching import Event
 
 GPU = "nvidia.com/gpu"
 GPUS = 8
@@ -42,13 +42,13 @@ def measures(cluster: Cluster) -> None:
         cluster.until(lambda: _ended(seen), what="the end of an NCCL run's pod")
         _await_run(cluster, "read", after=0)
     pod = _ended(seen)
-    holding = [e.pod for e in seen if _is(e, "nccl") and _bound(e) and not terminated(e.pod)]
+    holding = [e.body for e in seen if _is(e, "nccl") and _bound(e) and not terminated(e.body)]
     cluster.must_be(
         {(one["spec"]["nodeName"], _taken(one), one["spec"]["priority"]) for one in holding},
         {(cluster.node.name, str(GPUS), PRIORITY)},
         what=f"node, {GPU} and priority of the NCCL probe's pod from binding to its end",
     )
-    pulls = [e.pod for e in seen if _is(e, "pull")]
+    pulls = [e.body for e in seen if _is(e, "pull")]
     cluster.must_be({"", *map(_taken, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
     nccl = decode(terminated(pod)["message"]).nccl
     assert nccl is not None
@@ -80,7 +80,7 @@ def gives_way(cluster: Cluster) -> None:
         ended = time.monotonic()
         running = cluster.until(lambda: _at(jobs, _runs), what="the job to run")
         cluster.until(
-            lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
+            lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.body) == victim),
             what="the NCCL probe's pod to be gone",
         )
     cluster.hardware.heal("nccl-in-real-time")
@@ -167,24 +167,24 @@ def _at(events: list[Event], seen: Callable[[Event], bool]) -> float:
 
 
 def _runs(event: Event) -> bool:
-    return bool(event.pod["status"].get("phase") == "Running")
+    return bool(event.body["status"].get("phase") == "Running")
 
 
 def _bound(event: Event) -> bool:
-    return bool(event.pod["spec"].get("nodeName"))
+    return bool(event.body["spec"].get("nodeName"))
 
 
 def _is(event: Event, probe: str) -> bool:
-    return bool(event.pod["metadata"]["labels"][PROBE] == probe)
+    return bool(event.body["metadata"]["labels"][PROBE] == probe)
 
 
 def _ended(events: list[Event]) -> Object | None:
     """The last that was seen of an NCCL run's pod after its container ended."""
-    return next((e.pod for e in reversed(events) if _is(e, "nccl") and terminated(e.pod)), None)
+    return next((e.body for e in reversed(events) if _is(e, "nccl") and terminated(e.body)), None)
 
 
 def _load_ended(events: list[Event]) -> Object | None:
-    return next((event.pod for event in reversed(events) if terminated(event.pod)), None)
+    return next((event.body for event in reversed(events) if terminated(event.body)), None)
 
 
 def _taken(pod: Object) -> str:

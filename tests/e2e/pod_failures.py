@@ -14,9 +14,10 @@ from e2e import failure_actions, node_marks
 from e2e.cluster import NAMESPACE, Cluster, Object
 from e2e.containers import speaks
 from e2e.node_images import PAUSE, TALKER
+from testbed import watching
 from testbed.errors import TestbedError
-from testbed.kubelet_comparison import perform, samples, watching
-from testbed.kubelet_comparison.watching import Event
+from testbed.kubelet_comparison import perform, samples
+from testbed.watching import Event
 
 PROBE = "nodegauge.dev/probe"
 DRAINED_WITHIN = 300
@@ -189,7 +190,7 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
         if failure.after is not None:
             failure.after(cluster)
         cluster.until(lambda: not _probes(cluster), what=f"{failure.name}: the probe's pod to be gone")
-    return _last_run(cluster), (pod or seen[-1].pod)["metadata"]["uid"]
+    return _last_run(cluster), (pod or seen[-1].body)["metadata"]["uid"]
 
 
 def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None:
@@ -197,7 +198,7 @@ def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None
     if failure.act is None:
         return None
     pod = cluster.until(
-        lambda: next((event.pod for event in reversed(seen) if speaks(event.pod)), None),
+        lambda: next((event.body for event in reversed(seen) if speaks(event.body)), None),
         what=f"{failure.name}: the probe to run",
     )
     assert pod is not None

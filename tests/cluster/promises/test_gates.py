@@ -57,7 +57,7 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
     for _ in range(20):
         rig.add_node()
     with (
-        TaintHistory(control_plane.kubeconfig, prefix=f"node-{rig.mark}-") as witness,
+        TaintHistory(control_plane.rest(), prefix=f"node-{rig.mark}-") as witness,
         rig.kubelet(machines),
         rig.operator() as operator,
     ):

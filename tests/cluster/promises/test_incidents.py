@@ -62,7 +62,7 @@ def test_a_common_cause_taints_few_nodes_and_is_shown_once(rig: Any, control_pla
     fleet = Fleet()
     for _ in range(COUNT):
         rig.add_node()
-    with TaintHistory(control_plane.kubeconfig, prefix=f"node-{rig.mark}-") as witness, rig.kubelet(fleet):
+    with TaintHistory(control_plane.rest(), prefix=f"node-{rig.mark}-") as witness, rig.kubelet(fleet):
         with rig.operator(**DEFAULTS):
             policy = rig.add_policy(**SPEC)
             wait_for(lambda: rig.counts().get("validated") == COUNT, what="all validated")

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from testbed.kubelet_comparison.samples import Sample
-from testbed.kubelet_comparison.watching import Event
+from testbed.watching import Event
 
 Object = dict[str, Any]
 Facts = dict[str, Any]
@@ -34,7 +34,7 @@ VOLATILE = (
 
 def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> Facts:
     """All facts about one pod; `acted` is when something was done to it."""
-    last = events[-1].pod
+    last = events[-1].body
     status = last["status"]
     facts: Facts = {
         "steps": steps(events),
@@ -51,7 +51,7 @@ def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> F
 
 def fields(events: Iterable[Event]) -> Facts:
     """Names of the fields that appear in statuses, over all pods."""
-    statuses = [event.pod["status"] for event in events]
+    statuses = [event.body["status"] for event in events]
     containers = [one for status in statuses for one in status.get("containerStatuses", [])]
     ends = [one["state"]["terminated"] for one in containers if "terminated" in one.get("state", {})]
     kubelets = [c for s in statuses for c in s.get("conditions", []) if c["type"] not in SCHEDULERS]
@@ -66,7 +66,7 @@ def fields(events: Iterable[Event]) -> Facts:
 def steps(events: Sequence[Event]) -> list[str]:
     """Phase and state of the containers, each time that one of them changed, and at last `gone`."""
     reported = [
-        step(event.pod) for event in events if event.kind != "DELETED" and not _half_started(event.pod)
+        step(event.body) for event in events if event.kind != "DELETED" and not _half_started(event.body)
     ]
     gone = ["gone"] if any(event.kind == "DELETED" for event in events) else []
     return [message for message, _ in groupby(reported) if message] + gone
