@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import gobuild
-from testbed.binaries import ETCD, HELM, KUBERNETES, cache_folder, find_or_build
+from testbed.binaries import ETCD, HELM, KUBERNETES, MODULES, cache_folder, find_or_build
 from testbed.errors import BinaryError
 
 
@@ -30,4 +29,4 @@ def test_every_built_version_is_the_one_in_its_go_module() -> None:
     """The folder's name, what the program says and what is built must not drift apart."""
     modules = {"k8s": f"k8s.io/kubernetes v{KUBERNETES}", "helm": f"helm.sh/helm/v4 v{HELM}"}
     for name, line in (modules | {"etcd": f"go.etcd.io/etcd/server/v3 v{ETCD}"}).items():
-        assert line in (gobuild.MODULES / name / "go.mod").read_text()
+        assert line in (MODULES / name / "go.mod").read_text()
