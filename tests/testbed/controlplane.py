@@ -200,9 +200,8 @@ class ControlPlane(Running):
         return write_kubeconfig(
             path or self.layout.kubeconfig(name),
             server=server or self.server,
-            ca_file=self.ca_file,
-            token=token,
-            user=name,
+            authority=self.ca_file.read_text(encoding="ascii"),
+            user={"token": token},
         )
 
     def helm(self, *arguments: str) -> str:

@@ -5,7 +5,6 @@ How ordinary pods end is compared with a real kubelet in test_comparison.py.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from testbed.controlplane import ControlPlane
 from testbed.hardware import plug
 from testbed.nodes import told_to_kubelet
 from testbed.pod_runner import PodRunner, pod_runner
-from testbed.rest import Rest
-from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -124,37 +121,6 @@ async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> N
     where = container["lastState"]["terminated"]["message"]
     assert where.startswith(str(runner.files(name)))
     assert container["restartCount"] == 1
-
-
-async def test_logs_are_served_by_the_kubelet(runner: PodRunner, api: Rest) -> None:
-    """`kubectl logs` finds the output of this life and the last, can end it, and follows it."""
-    script = (
-        "import pathlib, sys, time\n"
-        "first = not pathlib.Path('seen').exists(); pathlib.Path('seen').touch()\n"
-        "print('one', 'first' if first else 'second', sep='\\n', flush=True)\n"
-        "while not (first or pathlib.Path('go').exists()): time.sleep(0.05)\n"
-        "print('last', flush=True)\n"
-        "while not first: time.sleep(60)"
-    )
-    name = await runner.run(script, restartPolicy="Always", terminationGracePeriodSeconds=1)
-
-    def log(options: str = "") -> str:
-        return str(api.get(f"/api/v1/namespaces/default/pods/{name}/log?{options}")["message"])
-
-    def second_life(pod: Any) -> bool:
-        status = pod["status"].get("containerStatuses") or [{"restartCount": 0}]
-        return status[0]["restartCount"] == 1 and "running" in status[0]["state"]
-
-    await runner.until(name, second_life)
-    await asyncio.to_thread(wait_for, lambda: "second" in log(), what="the output of the second life")
-    assert await asyncio.to_thread(log, "previous=true") == "one\nfirst\nlast"
-    assert await asyncio.to_thread(log, "tailLines=1") == "second"
-    following = asyncio.create_task(asyncio.to_thread(log, "follow=true"))
-    (runner.files(name) / "go").touch()
-    await asyncio.to_thread(wait_for, lambda: "last" in log(), what="what was printed while one follows")
-    assert not following.done()
-    await runner.api.delete(f"/api/v1/namespaces/default/pods/{name}")
-    assert await following == "one\nsecond\nlast"
 
 
 async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None:

@@ -20,7 +20,6 @@ from testbed.kubelet.context import Hardware, NodeContext
 from testbed.kubelet.devices import Devices
 from testbed.kubelet.errors import ApiUnreachable, KubeletError
 from testbed.kubelet.images import default_images
-from testbed.kubelet.logs import LogServer
 from testbed.kubelet.node import NodeAgent
 from testbed.kubelet.pod import PodWorker, directory_name, is_terminal, remove
 
@@ -41,14 +40,7 @@ class Kubelet:
     directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        server: Path,
-        directory: Path,
-        hardware: Hardware | None = None,
-    ) -> None:
+    def __init__(self, *, name: str, server: Path, directory: Path, hardware: Hardware | None = None) -> None:
         self.name = name
         self._server = server
         self._directory = directory
@@ -59,7 +51,6 @@ class Kubelet:
         self._removals: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._node: NodeContext | None = None
-        self._logs = LogServer(directory / "pods")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -82,7 +73,6 @@ class Kubelet:
             http=aiohttp.ClientSession(),
             images=default_images(),
             directory=self._directory.resolve(),
-            port=await self._logs.start(),
             hardware=self._hardware,
             devices=Devices(self._hardware),
         )
@@ -109,7 +99,6 @@ class Kubelet:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
-        await self._logs.stop()
         if self._node is not None:
             await self._node.http.close()
             await self._node.api.close()
