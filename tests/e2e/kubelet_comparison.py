@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from e2e.cluster import Cluster
 from testbed.errors import TestbedError
-from testbed.kubelet_comparison import recorded
+from testbed.kubelet_comparison import facts
 from testbed.kubelet_comparison.perform import again, perform
 from testbed.kubelet_comparison.samples import SAMPLES
 
@@ -23,22 +23,22 @@ def the_common_pods(cluster: Cluster) -> None:
         "os": info["osImage"],
     }
     if cluster.record:
-        recorded.write(result, versions=versions)
+        facts.write(result, versions=versions)
         cluster.say(f"written down: {len(SAMPLES)} pods on {versions}")
         return
-    wanted = recorded.read()
-    wrong = {pod for pod, _ in recorded.differences(wanted, result)}
+    wanted = facts.read()
+    wrong = {pod for pod, _ in facts.differences(wanted, result)}
     result = again(result, wrong=wrong, plane=cluster.plane, node=cluster.node.name, namespace="default")
-    changed = recorded.differences(wanted, result)
+    changed = facts.differences(wanted, result)
     if changed:
         lines = [
             f"{pod}, {aspect}: {a!r} is written down, {b!r} is seen"
             for (pod, aspect), (a, b) in changed.items()
         ]
         raise TestbedError(
-            f"the kubelet shows something else than what {recorded.FILE.name} holds of {recorded.versions()}"
+            f"the kubelet shows something else than what {facts.RECORDED.name} holds of {facts.versions()}"
             f" (here {versions}):\n  " + "\n  ".join(lines) + "\nIf it is right: make e2e ARGS=--record"
         )
     if wrong:
         cluster.say(f"only at the second try: {', '.join(sorted(wrong))}")
-    cluster.say(f"{len(SAMPLES)} pods: as written down of {recorded.versions()}")
+    cluster.say(f"{len(SAMPLES)} pods: as written down of {facts.versions()}")

@@ -154,15 +154,8 @@ def heal(options: Options) -> None:
 def plug(options: Options) -> None:
     """Add a node with the hardware of a profile."""
     _running(options)
-    plugged = Nodes(options.dir)
-    name = options.node or _free_name(options.profile, taken=set(plugged.specs()))
-    plugged.add({name: options.profile})
-    print(name)
-
-
-def _free_name(profile: str, *, taken: set[str]) -> str:
-    numbered = (f"{profile}-{number}" for number in range(1, len(taken) + 2))
-    return next(name for name in numbered if name not in taken)
+    Nodes(options.dir).add({options.node: options.profile})
+    print(options.node)
 
 
 def unplug(options: Options) -> None:
@@ -234,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
     command(fault, "node", "name").add_argument("values", nargs="*", metavar="key=value")
     command(heal, "node")
     command(plug).add_argument("profile", help=", ".join(profile_names()))
-    commands.choices["plug"].add_argument("node", nargs="?", help="default: the profile and a number")
+    commands.choices["plug"].add_argument("node")
     command(unplug, "node")
     command(logs, "pod").add_argument("-n", "--namespace", default="default")
     command(serve).add_argument("nodes", nargs="*", metavar="NODE=PROFILE")

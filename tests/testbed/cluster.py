@@ -21,8 +21,7 @@ from typing import Self
 from testbed.controlplane import ControlPlane
 from testbed.hardware import Hardware
 from testbed.nodes import Nodes
-from testbed.processes import Process
-from testbed.running import Running
+from testbed.processes import Process, Running
 
 STOP_SECONDS = 10.0
 CONTROL_PLANE = "control-plane"
@@ -80,11 +79,10 @@ class Testbed(Running):
         if not self._borrowed:
             self.control_plane.start()
         self.nodes.log.parent.mkdir(exist_ok=True)
-        plane, folder = self.control_plane, self.nodes.log.parent
-        where = ("--kubeconfig", plane.kubelet_kubeconfig, "--directory", folder)
+        where = (self.control_plane.kubelet_kubeconfig, self.nodes.log.parent)
         self._kubelets = Process(
             "the kubelets",
-            [sys.executable, "-m", "testbed.kubelet", *where],
+            [sys.executable, "-m", "testbed.kubelet.host", *where],
             log=self.nodes.log,
             environ={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
         )

@@ -9,8 +9,11 @@ import contextlib
 import os
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from testbed import forkserver
 from testbed.errors import ProcessError
@@ -19,6 +22,31 @@ LINE_LIMIT = 500
 """Characters of a log line that an error quotes."""
 KILL_SECONDS = 10.0
 """How long a process may take to vanish after SIGKILL: only one in the kernel's hands takes any time."""
+
+
+class Running(ABC):
+    """What is started before a block of code and is gone after it, whatever happens in the block."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin."""
+
+    @abstractmethod
+    def stop(self) -> object:
+        """End."""
+
+    def leave(self) -> None:
+        """How it ends with the block: as `stop` does it."""
+        self.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
 
 
 class Process:

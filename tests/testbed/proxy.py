@@ -34,7 +34,7 @@ from yarl import URL
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
-from testbed.running import Running
+from testbed.processes import Running
 
 CALL_SECONDS = 60.0
 BODY_LIMIT = 64 * 1024 * 1024

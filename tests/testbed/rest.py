@@ -65,14 +65,12 @@ class Rest:
             headers={"Content-Type": content_type, **(headers or {})},
             retries=urllib3.Retry(connect=0, read=int(method == "GET"), redirect=0, other=0),
         )
+        if response.status >= 400:
+            raise ApiError.of(response.status, response.data)
         try:
             answer: Object = json.loads(response.data)
         except ValueError:
             answer = {"message": response.data.decode("utf-8", errors="replace").strip()}
-        if response.status >= 400:
-            raise ApiError(
-                response.status, reason=answer.get("reason", ""), message=answer.get("message", "")
-            )
         return answer
 
     def stream(self, path: str) -> urllib3.BaseHTTPResponse:

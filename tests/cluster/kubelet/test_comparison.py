@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.controlplane import ControlPlane
-from testbed.kubelet_comparison import recorded
+from testbed.kubelet_comparison import facts
 from testbed.kubelet_comparison.facts import Facts
 from testbed.kubelet_comparison.perform import EVERY_POD, again, perform
 from testbed.kubelet_comparison.samples import SAMPLES
@@ -33,8 +33,7 @@ async def test_pods_show_what_they_show_on_a_real_kubelet(
 
     def differences(seen: dict[str, Facts]) -> set[tuple[str, str]]:
         return {
-            (pod, "any" if pod in OTHER_COURSE else at)
-            for pod, at in recorded.differences(recorded.read(), seen)
+            (pod, "any" if pod in OTHER_COURSE else at) for pod, at in facts.differences(facts.read(), seen)
         }
 
     def run(node: str) -> dict[str, Facts]:
@@ -45,4 +44,4 @@ async def test_pods_show_what_they_show_on_a_real_kubelet(
     async with pod_runner(control_plane.kubeconfig, tmp_path) as runner:
         seen = await asyncio.to_thread(run, runner.node)
     expected = DECLARED | {(pod, "any") for pod in OTHER_COURSE}
-    assert differences(seen) == expected, recorded.differences(recorded.read(), seen)
+    assert differences(seen) == expected, facts.differences(facts.read(), seen)

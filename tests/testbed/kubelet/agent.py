@@ -21,7 +21,7 @@ from testbed.kubelet.devices import Devices
 from testbed.kubelet.errors import ApiUnreachable, KubeletError
 from testbed.kubelet.images import default_images
 from testbed.kubelet.node import NodeAgent
-from testbed.kubelet.pod import PodWorker, directory_name, is_terminal, remove
+from testbed.kubelet.pod import PodWorker, cancel, directory_name, is_terminal, remove
 
 Object = dict[str, Any]
 
@@ -93,7 +93,7 @@ class Kubelet:
     async def stop(self) -> None:
         """Kill every container at once and leave, as a node that loses power does; the pods' status stays."""
         workers = [task for _, task in self._workers.values()]
-        await _cancel([*self._tasks, *workers, *self._removals])
+        await cancel([*self._tasks, *workers, *self._removals])
         self._tasks = []
         self._workers.clear()
         await self._disconnect()
@@ -194,9 +194,3 @@ def _tell(task: asyncio.Task[None]) -> None:
     """Nothing breaks in silence."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("%s broke", task.get_name(), exc_info=error)
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

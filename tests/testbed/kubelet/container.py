@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 VOLUMES = frozenset({"secret", "emptyDir", "projected", "downwardAPI"})
 """Kinds that are written, or whose absence a program can live with."""
-CHECKS = ("startupProbe", "readinessProbe", "livenessProbe")
+CHECKS = ("readinessProbe", "livenessProbe")
 PORT_VARIABLE, HOST_VARIABLE = "NODEGAUGE_HTTP_PORT", "NODEGAUGE_HTTP_HOST"
 """Who has the first is told in the second its pod's own loopback address: two operators may serve on 8080."""
 MESSAGE_BYTES = 4096
@@ -44,8 +44,8 @@ has them (MaxContainerTerminationMessageLength and beside it)."""
 CALM_SECONDS = 20.0
 """After so long a container is started again at once: twice the longest back-off, as with a kubelet."""
 UNREADY_SECONDS = 1.0
-"""Longest period of a readiness or startup check that has not succeeded yet: `helm install --wait` does not
-sit through a period of ten."""
+"""Longest period of a readiness check that has not succeeded yet: `helm install --wait` does not sit through
+a period of ten."""
 
 
 class Runner:
@@ -66,7 +66,7 @@ class Runner:
         self.record = record
         self._pod = pod
         self._name = f"{pod['metadata']['name']}/{record.name}"
-        self._policy = pod["spec"].get("restartPolicy", "Always")
+        self._restarts = pod["spec"].get("restartPolicy", "Always") == "Always"
         self._node = node
         self._directory = directory
         self._credentials = credentials
@@ -86,7 +86,7 @@ class Runner:
         """Start, watch, restart; cancelling it kills the container."""
         attempt = 0
         if self.record.ended:  # found dead by a kubelet that has just started
-            if not self._restarts():
+            if not self._restarts:
                 return
             self._next_life()
         while not self._ending.is_set():
@@ -101,7 +101,7 @@ class Runner:
                 await self._live(process)
                 attempt = 0 if time.monotonic() - began >= CALM_SECONDS else attempt
             self._changed()
-            if self._ending.is_set() or not self._restarts():
+            if self._ending.is_set() or not self._restarts:
                 return
             if attempt:  # the first restart is at once
                 await self._crash_loop(backoff(attempt - 1))
@@ -110,10 +110,6 @@ class Runner:
                     return
             self._next_life()
             attempt += 1
-
-    def _restarts(self) -> bool:
-        ended_well = self.record.state.get("terminated", {}).get("exitCode") == 0
-        return self._policy == "Always" or (self._policy == "OnFailure" and not ended_well)
 
     def _next_life(self) -> None:
         if self.record.ended:
@@ -239,16 +235,7 @@ class Runner:
 
     async def _check(self) -> None:
         """Keep `ready` and `started` up to date, and kill the container when it is no longer alive."""
-        startup, readiness, liveness = (self.spec.get(kind) for kind in CHECKS)
-        if startup:
-            passed = asyncio.Event()
-            asking = asyncio.ensure_future(
-                self._ask(startup, lambda good: passed.set() if good else self._unalive(), hurry=True)
-            )
-            try:
-                await passed.wait()
-            finally:
-                asking.cancel()
+        readiness, liveness = (self.spec.get(kind) for kind in CHECKS)
         self.record.started = True
         self._set_ready(not readiness)
         async with asyncio.TaskGroup() as group:
@@ -322,12 +309,13 @@ def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
 
 
 def refuse_unknown(pod: Object, container: Object) -> None:
-    """NotSimulated for init containers, checks other than httpGet, and a mount that would be missed."""
-    if pod["spec"].get("initContainers"):
-        raise NotSimulated("the simulated kubelet runs no init containers and no sidecars")
-    for kind in CHECKS:
-        if (check := container.get(kind)) and "httpGet" not in check:
-            raise NotSimulated(f"{container['name']}: the simulated kubelet knows only httpGet {kind}s")
+    """NotSimulated for what a program would miss: init containers, checks other than these by httpGet, a
+    restart after failures alone, and a mount that is not written."""
+    if pod["spec"].get("initContainers") or pod["spec"].get("restartPolicy") == "OnFailure":
+        raise NotSimulated("the simulated kubelet knows no init containers, sidecars, and restarts OnFailure")
+    checks = [container.get(kind, {"httpGet": {}}) for kind in CHECKS]
+    if "startupProbe" in container or any("httpGet" not in check for check in checks):
+        raise NotSimulated(f"{container['name']}: the simulated kubelet knows only {CHECKS} with httpGet")
     mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
     for volume in pod["spec"].get("volumes", []):
         kinds = volume.keys() - {"name"}

@@ -1,12 +1,11 @@
 """Many kubelets in one process, following the file of nodes that should be.
 
-`python -m testbed.kubelet --kubeconfig FILE --directory DIR` runs until SIGTERM.  It starts and stops nodes;
+`python -m testbed.kubelet.host KUBECONFIG DIRECTORY` runs until SIGTERM.  It starts and stops nodes;
 it decides nothing else.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -91,12 +90,8 @@ class Host:
             self._problems[name] = str(error)
 
     async def _start(self, name: str, wanted: NodeSpec) -> None:
-        kubelet = Kubelet(
-            name=name,
-            server=self._kubeconfig,
-            directory=self._directory / "nodes" / name,
-            hardware=wanted.hardware,
-        )
+        folder, hardware = self._directory / "nodes" / name, wanted.hardware
+        kubelet = Kubelet(name=name, server=self._kubeconfig, directory=folder, hardware=hardware)
         await kubelet.start()
         self._running[name] = (wanted, kubelet)
         log.info("node %s is up", name)
@@ -111,14 +106,13 @@ async def serve(*, kubeconfig: Path, directory: Path) -> None:
     await Host(kubeconfig=kubeconfig, directory=directory).run(stop)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> None:
     """The host as a program."""
-    parser = argparse.ArgumentParser(prog="python -m testbed.kubelet", description="Host of simulated nodes.")
-    parser.add_argument("--kubeconfig", type=Path, required=True)
-    parser.add_argument("--directory", type=Path, required=True)
-    options = parser.parse_args(argv)
-    logging.basicConfig(
-        level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    asyncio.run(serve(kubeconfig=options.kubeconfig, directory=options.directory))
-    return 0
+    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    logging.basicConfig(level="INFO", stream=sys.stderr, format=form)
+    kubeconfig, directory = map(Path, sys.argv[1:])
+    asyncio.run(serve(kubeconfig=kubeconfig, directory=directory))
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
@@ -60,6 +61,14 @@ def directory_name(pod: Object) -> str:
     return f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
 
 
+async def cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
+    """Cancel them all, and wait until they have ended."""
+    left = [*tasks]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
 async def remove(pod: Object, node: NodeContext) -> None:
     """Take an ended pod out of the API: no grace, and only this very pod."""
     options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
@@ -84,7 +93,7 @@ class PodWorker:
         self._started = status.get("startTime") or stamp()
         self._conditions: list[Object] = status.get("conditions", [])
         self._credentials: Credentials | None = None
-        self._tasks: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Future[None]] = set()
         self._publishing = asyncio.Lock()
         self._published: Object | None = None
         self._runners = [self._runner(spec) for spec in pod["spec"]["containers"]]
@@ -117,15 +126,13 @@ class PodWorker:
             self._finish()
             await self._publish()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel(self._tasks)
 
     def _touch(self) -> None:
         """The state has changed: publish it as soon as what is being written has arrived."""
         task = asyncio.ensure_future(self._publish())
-        self._tasks.append(task)
-        task.add_done_callback(self._tasks.remove)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _publish(self) -> None:
         """Write the present state, unless it is written already, or the pod is gone, or another's."""
@@ -179,7 +186,7 @@ class PodWorker:
     async def _live(self) -> None:
         """Until the containers rest, or have been ended."""
         if self._credentials:
-            self._tasks.append(asyncio.ensure_future(self._credentials.keep_fresh()))
+            self._tasks.add(asyncio.ensure_future(self._credentials.keep_fresh()))
         containers = asyncio.ensure_future(self._run_containers())
         try:
             await self._wait(containers, self._time_left())

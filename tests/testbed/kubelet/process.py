@@ -41,66 +41,20 @@ class ProcessSpec:
     log: Path
 
 
-class Channel:
-    """The line to one shim: messages in, signals out; `closed` is set when the shim has ended."""
+class ContainerProcess:
+    """A container and the line to its shim: messages in, signals out.  `pid` is its first process."""
 
     def __init__(self, end: socket.socket) -> None:
+        self.pid = 0
+        self._exit: asyncio.Future[int]
         self._socket = end
         self._buffer = b""
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.closed = asyncio.Event()
+        self._closed = asyncio.Event()
+        """The shim has ended."""
         end.setblocking(False)
         self._loop.add_reader(end, self._read)
-
-    async def order(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Send what to start and wait for the answer; empty when there is none."""
-        with contextlib.suppress(OSError):
-            await self._loop.sock_sendall(self._socket, json.dumps(document).encode() + b"\n")
-        return await self.message()
-
-    async def message(self) -> dict[str, Any]:
-        """The shim's next message; empty when it has hung up."""
-        return await self._messages.get()
-
-    def signal(self, number: int) -> None:
-        """Pass a signal on; a shim that has just ended does not mind."""
-        with contextlib.suppress(OSError):
-            self._socket.send(bytes([number]))
-
-    def hang_up(self) -> None:
-        """The shim kills everything and ends."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-
-    def _close(self) -> None:
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self._messages.put_nowait({})
-        self.closed.set()
-
-    def _read(self) -> None:
-        try:
-            data = self._socket.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._close()
-            return
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            self._messages.put_nowait(json.loads(line))
-
-
-class ContainerProcess:
-    """A running container. `pid` is its first process."""
-
-    def __init__(self, channel: Channel, *, pid: int) -> None:
-        self.pid = pid
-        self._channel = channel
-        self._exit = asyncio.ensure_future(self._await_exit())
 
     @classmethod
     async def launch(cls, spec: ProcessSpec) -> ContainerProcess:
@@ -108,18 +62,21 @@ class ContainerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             _start_shim(theirs)
-        channel = Channel(ours)
+        process = cls(ours)
+        order = {"argv": spec.argv, "env": spec.env, "cwd": str(spec.cwd), "log": str(spec.log)}
         try:
-            answer = await channel.order(
-                {"argv": spec.argv, "env": spec.env, "cwd": str(spec.cwd), "log": str(spec.log)}
-            )
+            with contextlib.suppress(OSError):
+                await process._loop.sock_sendall(ours, json.dumps(order).encode() + b"\n")
+            answer = await process._messages.get()
             if "pid" not in answer:
                 raise StartFailed(answer.get("error", "the shim died"))
         except BaseException:
-            channel.hang_up()  # the shim kills what it may have started
-            await channel.closed.wait()
+            process.abandon()
+            await process._closed.wait()
             raise
-        return cls(channel, pid=answer["pid"])
+        process.pid = answer["pid"]
+        process._exit = asyncio.ensure_future(process._await_exit())
+        return process
 
     async def wait(self) -> int:
         """The exit code (128 + n after signal n), once no process of the container is left."""
@@ -127,7 +84,8 @@ class ContainerProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """SIGKILL goes to every process of the container, others to the first; no error when it is over."""
-        self._channel.signal(number)
+        with contextlib.suppress(OSError):
+            self._socket.send(bytes([number]))
 
     async def stop(self, *, grace: float) -> int:
         """SIGTERM, `grace` seconds, SIGKILL; returns the exit code."""
@@ -138,14 +96,32 @@ class ContainerProcess:
         return await self.wait()
 
     def abandon(self) -> None:
-        """Hang up on the shim, which then kills everything; for a kubelet that stops at once."""
-        self._channel.hang_up()
+        """Hang up on the shim, which then kills all that it may have started, and ends."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     async def _await_exit(self) -> int:
-        message = await self._channel.message()
-        self._channel.hang_up()
-        await self._channel.closed.wait()
+        message = await self._messages.get()
+        self.abandon()
+        await self._closed.wait()
         return int(message.get("exit", LOST))
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._messages.put_nowait({})
+            self._closed.set()
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._messages.put_nowait(json.loads(line))
 
 
 @functools.cache
