@@ -1,28 +1,8 @@
-"""Where the programs of the control plane are kept, and which versions are built."""
+"""Which versions of the control plane's programs are built."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from testbed.binaries import ETCD, HELM, KUBERNETES, MODULES, cache_folder, find_or_build
-from testbed.errors import BinaryError
-
-
-def test_assets_that_are_no_folder_are_an_error() -> None:
-    """A mistyped variable is said, not passed over by a build of five minutes."""
-    with pytest.raises(BinaryError, match=r"KUBEBUILDER_ASSETS is /does/not/exist.*unset it"):
-        find_or_build(lambda line: None, environ={"KUBEBUILDER_ASSETS": "/does/not/exist", "HOME": "/h"})
-
-
-def test_the_cache_is_where_the_variables_say() -> None:
-    """NODEGAUGE_CACHE, then XDG_CACHE_HOME, then the home folder."""
-    home = {"HOME": "/h"}
-    assert cache_folder(home) == Path("/h/.cache/nodegauge")
-    assert cache_folder(home | {"XDG_CACHE_HOME": "relative"}) == Path("/h/.cache/nodegauge")
-    assert cache_folder(home | {"XDG_CACHE_HOME": "/x"}) == Path("/x/nodegauge")
-    assert cache_folder(home | {"XDG_CACHE_HOME": "/x", "NODEGAUGE_CACHE": "/n"}) == Path("/n")
+from testbed.binaries import ETCD, HELM, KUBERNETES, MODULES
 
 
 def test_every_built_version_is_the_one_in_its_go_module() -> None:
