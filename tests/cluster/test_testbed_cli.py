@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.gpu_hosts import running as processes_with
 from testbed import daemon
 from testbed.cli import main
 from testbed.nodes import DEFAULT_NODES
@@ -70,19 +71,6 @@ class Cli:
         [line] = [line for line in self("nodes").splitlines() if line.split()[0] == node]
         return line.split()
 
-    def processes(self) -> list[int]:
-        """Every process whose command line names the directory."""
-        needle = os.fsencode(self.directory)
-        return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if needle in command_line(entry)]
-
-
-def command_line(entry: Path) -> bytes:
-    """A process' command line; empty when it has just gone."""
-    try:
-        return (entry / "cmdline").read_bytes()
-    except OSError:
-        return b""
-
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
@@ -99,7 +87,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     assert " env)" in cli.up()
     yield cli
     assert cli("down") == "stopped\n"
-    assert cli.processes() == []
+    assert processes_with(str(cli.directory)) == []
 
 
 def test_default_nodes_are_plugged_and_faults_come_and_go(running: Cli) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from e2e.cluster import Cluster
 from testbed.errors import TestbedError
 from testbed.kubelet_comparison import facts
-from testbed.kubelet_comparison.perform import again, perform
+from testbed.kubelet_comparison.perform import compared
 from testbed.kubelet_comparison.samples import SAMPLES
 
 
 def the_common_pods(cluster: Cluster) -> None:
     """Run them all at once; write down what the API showed, or compare it with what is written down."""
-    result = perform(cluster.plane, node=cluster.node.name, samples=SAMPLES, namespace="default")
+    result, again = compared(cluster.plane, node=cluster.node.name)
     info = cluster.node_object()["status"]["nodeInfo"]
     versions = {
         "kubelet": info["kubeletVersion"],
@@ -26,10 +26,7 @@ def the_common_pods(cluster: Cluster) -> None:
         facts.write(result, versions=versions)
         cluster.say(f"written down: {len(SAMPLES)} pods on {versions}")
         return
-    wanted = facts.read()
-    wrong = {pod for pod, _ in facts.differences(wanted, result)}
-    result = again(result, wrong=wrong, plane=cluster.plane, node=cluster.node.name, namespace="default")
-    changed = facts.differences(wanted, result)
+    changed = facts.differences(facts.read(), result)
     if changed:
         lines = [
             f"{pod}, {aspect}: {a!r} is written down, {b!r} is seen"
@@ -39,6 +36,6 @@ def the_common_pods(cluster: Cluster) -> None:
             f"the kubelet shows something else than what {facts.RECORDED.name} holds of {facts.versions()}"
             f" (here {versions}):\n  " + "\n  ".join(lines) + "\nIf it is right: make e2e ARGS=--record"
         )
-    if wrong:
-        cluster.say(f"only at the second try: {', '.join(sorted(wrong))}")
+    if again:
+        cluster.say(f"only at the second try: {', '.join(sorted(again))}")
     cluster.say(f"{len(SAMPLES)} pods: as written down of {facts.versions()}")

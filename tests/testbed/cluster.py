@@ -82,7 +82,7 @@ class Testbed(Running):
         where = (self.control_plane.kubelet_kubeconfig, self.nodes.log.parent)
         self._kubelets = Process(
             "the kubelets",
-            [sys.executable, "-m", "testbed.kubelet.host", *where],
+            [sys.executable, "-m", "testbed.kubelet.agent", *where],
             log=self.nodes.log,
             environ={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
         )

@@ -63,7 +63,7 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def run(
-    command: Sequence[str], *, timeout: float | None = None, check: bool = False, **options: Any
+    command: Sequence[str], *, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """The end of the process, as `subprocess.run` gives it."""
     if options.pop("capture_output", False):
@@ -74,10 +74,7 @@ def run(
         except BaseException:
             process.kill()
             raise
-        code = process.wait()
-    if check and code:
-        raise subprocess.CalledProcessError(code, command, output, errors)
-    return subprocess.CompletedProcess(command, code, output, errors)
+        return subprocess.CompletedProcess(command, process.wait(), output, errors)
 
 
 def is_loaded(argv: Sequence[str], environment: Mapping[str, str]) -> bool:

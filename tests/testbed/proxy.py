@@ -348,15 +348,8 @@ def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 def _refusal(refuse: Refuse) -> web.Response:
     """An error as the API server words it."""
-    status = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": refuse.message,
-        "reason": refuse.reason,
-        "code": refuse.status,
-    }
+    known = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    status = known | {"message": refuse.message, "reason": refuse.reason, "code": refuse.status}
     return web.json_response(status, status=refuse.status, headers=dict(refuse.headers))
 
 

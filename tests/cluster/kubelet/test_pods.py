@@ -5,15 +5,12 @@ How ordinary pods end is compared with a real kubelet in test_comparison.py.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from testbed.controlplane import ControlPlane
-from testbed.hardware import plug
-from testbed.nodes import told_to_kubelet
 from testbed.pod_runner import PodRunner, pod_runner
 
 pytestmark = pytest.mark.cluster
@@ -21,19 +18,18 @@ pytestmark = pytest.mark.cluster
 SAY = "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write"
 
 
-@pytest.fixture
-async def runner(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[PodRunner]:
-    """A node of its own for each test."""
-    async with pod_runner(control_plane.kubeconfig, tmp_path) as runner:
-        yield runner
+@pytest.fixture(scope="module")
+def runner(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodRunner]:
+    """A node with GPUs, and with a variable in its kubelet's environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEAK", "from the shell")
+        with pod_runner(control_plane, tmp_path_factory.mktemp("node"), profile="titan-rtx-nv2") as runner:
+            yield runner
 
 
-async def test_only_the_pods_own_environment_gets_in(
-    runner: PodRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_pods_own_environment_gets_in(runner: PodRunner) -> None:
     """Variables of the kubelet do not leak; downward fields and $(NAME) arrive; no token where none is
     mounted."""
-    monkeypatch.setenv("LEAK", "from the shell")
     env = [
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -44,11 +40,9 @@ async def test_only_the_pods_own_environment_gets_in(
         "leaked = [name for name in ('LEAK', 'KUBECONFIG') if name in os.environ]\n"
         f"{SAY}('|'.join([*leaked, os.environ['JOINED'], sys.argv[1]]))"
     )
-    name = await runner.run(
-        script, container={"env": env, "args": ["$(NODE)"]}, automountServiceAccountToken=False
-    )
+    name = runner.run(script, container={"env": env, "args": ["$(NODE)"]}, automountServiceAccountToken=False)
     expected = f"{name}@{runner.node} $(POD) $(UNKNOWN)|{runner.node}"
-    assert await runner.last_words(name) == expected
+    assert runner.last_words(name) == expected
     assert not list(runner.files(name).rglob("token"))
 
 
@@ -73,7 +67,7 @@ def check(path: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
+def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
     """A failing readiness check takes Ready away; a failing liveness check restarts the container."""
     container = {
         "env": [{"name": "NODEGAUGE_HTTP_PORT", "value": "8080"}],
@@ -81,21 +75,19 @@ async def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) ->
         "readinessProbe": check("ready"),
         "livenessProbe": check("live", initialDelaySeconds=2),
     }
-    name = await runner.run(
-        SERVER, container=container, restartPolicy="Always", terminationGracePeriodSeconds=1
-    )
+    name = runner.run(SERVER, container=container, restartPolicy="Always", terminationGracePeriodSeconds=1)
 
     def ready(pod: Any) -> str:
         return next((c["status"] for c in pod["status"].get("conditions", []) if c["type"] == "Ready"), "")
 
-    await runner.until(name, lambda pod: ready(pod) == "True")
+    runner.until(name, lambda pod: ready(pod) == "True")
     (runner.files(name) / "sick-ready").touch()
-    await runner.until(name, lambda pod: ready(pod) == "False")
+    runner.until(name, lambda pod: ready(pod) == "False")
     (runner.files(name) / "sick-live").touch()
-    await runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
+    runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
 
 
-async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> None:
+def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> None:
     """What one life of a container wrote there, the next one reads; another pod does not."""
     script = (
         "import os, pathlib, sys, time\n"
@@ -103,7 +95,7 @@ async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> N
         "if file.exists(): time.sleep(60)\n"
         f"file.touch(); {SAY}(str(file))"
     )
-    name = await runner.run(
+    name = runner.run(
         script,
         container={
             "args": ["--state=/run/scratch/seen"],
@@ -117,15 +109,15 @@ async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> N
     def ended(pod: Any) -> Any:
         return (pod["status"].get("containerStatuses") or [{}])[0].get("lastState")
 
-    (container,) = (await runner.until(name, ended))["status"]["containerStatuses"]
+    (container,) = (runner.until(name, ended))["status"]["containerStatuses"]
     where = container["lastState"]["terminated"]["message"]
     assert where.startswith(str(runner.files(name)))
     assert container["restartCount"] == 1
 
 
-async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None:
+def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None:
     """A hostPath that would silently not be mounted keeps the container from starting, with the reason."""
-    name = await runner.run(
+    name = runner.run(
         "",
         container={"volumeMounts": [{"name": "host", "mountPath": "/host"}]},
         volumes=[{"name": "host", "hostPath": {"path": "/"}}],
@@ -135,7 +127,7 @@ async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None
         state = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {})
         return str(state.get("waiting", {}).get("message", ""))
 
-    pod = await runner.until(name, refusal)
+    pod = runner.until(name, refusal)
     assert "mounts nothing (hostPath)" in refusal(pod)
 
 
@@ -152,11 +144,11 @@ except pynvml.NVMLError as error:
 """
 
 
-async def test_plugged_hardware_reaches_the_real_pynvml(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_plugged_hardware_reaches_the_real_pynvml(runner: PodRunner) -> None:
     """A pod that asks for the driver finds the profile's GPUs, one that asks for some, as many; one that does
     neither, or says void, none."""
-    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
-    sysfs, everything = hardware.env()["NODEGAUGE_SYSFS"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    sysfs = runner.testbed.hardware(runner.node).env()["NODEGAUGE_SYSFS"]
+    everything = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
     none = f"NVMLError_LibraryNotFound {sysfs}"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"env": [everything]}, f"2 TITAN RTX {sysfs}"),
@@ -164,8 +156,6 @@ async def test_plugged_hardware_reaches_the_real_pynvml(control_plane: ControlPl
         ({"env": []}, none),
         ({"env": [{**everything, "value": "void"}]}, none),
     ]
-    node = told_to_kubelet(hardware)
-    async with pod_runner(control_plane.kubeconfig, tmp_path, hardware=node) as runner:
-        pods = [(await runner.run(ASK_NVML, container=container), message) for container, message in cases]
-        for name, message in pods:
-            assert await runner.last_words(name) == message
+    pods = [(runner.run(ASK_NVML, container=container), message) for container, message in cases]
+    for name, message in pods:
+        assert runner.last_words(name) == message

@@ -117,7 +117,5 @@ def find(images: Mapping[str, Image], reference: str, *, pull_policy: str) -> Im
     if pull_policy == "Never":
         text = f'Container image "{reference}" is not present with pull policy of Never'
         raise ContainerWaits(text, reason="ErrImageNeverPull")
-    text = (
-        f'failed to pull image "{reference}": this simulated node has {", ".join(sorted(images))}'
-    )
+    text = f'failed to pull image "{reference}": this simulated node has {", ".join(sorted(images))}'
     raise ContainerWaits(text, reason="ErrImagePull")

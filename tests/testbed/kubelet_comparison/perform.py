@@ -27,6 +27,9 @@ from testbed.watching import Event
 
 Object = dict[str, Any]
 
+NAMESPACE = "default"
+Difference = tuple[str, str]
+"""Pod and aspect; no aspect stands for all."""
 SETTLE_SECONDS = 1.0
 """A pod whose phase is final may still get its container's end."""
 EVERY_POD = "every pod"
@@ -51,13 +54,13 @@ class _Pod:
         return last.kind == "DELETED" if self.sample.act else phase in ("Succeeded", "Failed")
 
 
-def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample], namespace: str) -> dict[str, Facts]:
+def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample]) -> dict[str, Facts]:
     """What the API showed, by the samples' names.  TestbedError for a pod that does not end in time."""
     api, label = plane.rest(), f"run-{uuid.uuid4().hex[:8]}"
-    path = f"/api/v1/namespaces/{namespace}/pods"
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     make_room(api, node=node)
     running = {f"{sample.name}-{label}": _Pod(sample) for sample in samples}
-    with watching.pods(plane, namespace=namespace, selector=f"comparison={label}") as seen:
+    with watching.pods(plane, namespace=NAMESPACE, selector=f"comparison={label}") as seen:
         try:
             for sample in samples:
                 api.create(path, sample.body(node=node, label=label))
@@ -70,19 +73,25 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample], namesp
     return result | {EVERY_POD: facts.fields(event for pod in running.values() for event in pod.events)}
 
 
-def again(
-    result: dict[str, Facts], *, wrong: Collection[str], plane: ControlPlane, node: str, namespace: str
-) -> dict[str, Facts]:
-    """What was found, with the samples named in `wrong` run once more by themselves.
+def compared(
+    plane: ControlPlane, *, node: str, but: Collection[Difference] = ()
+) -> tuple[dict[str, Facts], set[str]]:
+    """What every sample showed on this node, and which were run twice, the second time by themselves: those
+    that did otherwise than is written down, in more than `but` the known differences.
 
     A machine that is too busy can swallow a step or start a container after its deadline; a kubelet that does
     otherwise does so twice.
     """
-    samples = [sample for sample in SAMPLES if sample.name in wrong]
-    if not samples:
-        return result
-    second = perform(plane, node=node, samples=samples, namespace=namespace)
-    return result | {sample.name: second[sample.name] for sample in samples}
+    seen = perform(plane, node=node, samples=SAMPLES)
+    wrong = {
+        pod
+        for pod, aspect in facts.differences(facts.read(), seen)
+        if not {(pod, aspect), (pod, "")} & {*but}
+    }
+    if samples := [sample for sample in SAMPLES if sample.name in wrong]:
+        second = perform(plane, node=node, samples=samples)
+        seen |= {sample.name: second[sample.name] for sample in samples}
+    return seen, wrong
 
 
 def _follow(
