@@ -114,7 +114,7 @@ def test_nodes_are_plugged_and_unplugged(running: Cli) -> None:
         (("fault", "gpu-h100", "nonsense"), "no fault"),
         (("fault", "gpu-h100", "link-down", "gpu"), "KEY=VALUE"),
         (("fault", "system-1", "p2p-refused"), "no GPUs"),
-        (("plug", "nonsense"), "no profile"),
+        (("plug", "nonsense", "gpu-x"), "no profile"),
         (("plug", "titan-rtx-nv2", "gpu-h100"), "is there already"),
         (("unplug", "gpu-x"), "there are gpu-dgx1"),
     ],

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from testbed.controlplane import ControlPlane
 from testbed.hardware import Hardware
@@ -64,14 +63,6 @@ class Testbed(Running):
         self.nodes = Nodes(self.directory)
         self._wanted = dict(nodes or {})
         self._kubelets: Process | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
 
     def start(self) -> None:
         """Control plane, kubelets, nodes; returns when every node is registered."""

@@ -49,7 +49,7 @@ class ApiError(TestbedError):
     def of(cls, status: int, body: bytes) -> ApiError:
         """The error of an answer: its Status, or whatever stands there instead."""
         try:
-            told = json.loads(body)
+            answer = json.loads(body)
         except ValueError:
-            told = {"message": body.decode("utf-8", errors="replace").strip()[:300]}
-        return cls(status, reason=str(told.get("reason", "")), message=str(told.get("message", "")))
+            answer = {"message": body.decode("utf-8", errors="replace").strip()[:300]}
+        return cls(status, reason=str(answer.get("reason", "")), message=str(answer.get("message", "")))

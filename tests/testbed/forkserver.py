@@ -138,17 +138,22 @@ class Forked(subprocess.Popen[Any]):
         super().__init__(args, **options)
 
     def _wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            poll = select.poll()
-            poll.register(self._status, select.POLLIN)
-            if not poll.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            answer = self._status.recv(PACKED)
-            self._status.close()
-            # Without an answer the server was killed, and its children with it.
-            status = int.from_bytes(answer, "little") if answer else int(signal.SIGKILL)
-            self.returncode = os.waitstatus_to_exitcode(status)
+        poll = select.poll()
+        poll.register(self._status, select.POLLIN)
+        if self.returncode is None and not poll.poll(None if timeout is None else timeout * 1000):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is None:
+                answer = self._status.recv(PACKED)
+                # Without an answer the server was killed, and its children with it.
+                status = int.from_bytes(answer, "little") if answer else int(signal.SIGKILL)
+                self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
+
+    def __del__(self, *more: Any) -> None:
+        super().__del__(*more)
+        if self.returncode is not None:  # no other thread waits for it
+            self._status.close()
 
     def _internal_poll(self, _deadstate: Any = None, **_: Any) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -28,7 +28,7 @@ def test_pods_show_what_they_show_on_a_real_kubelet(control_plane: ControlPlane,
     known = DECLARED | OTHER_COURSE
     with pod_runner(control_plane, tmp_path) as runner:
         seen, _ = compared(control_plane, node=runner.node, but=known)
-    found = facts.differences(facts.read(), seen)
-    assert {(pod, "") if (pod, "") in OTHER_COURSE else (pod, aspect) for pod, aspect in found} == known, (
-        found
+    changed = facts.differences(facts.read(), seen)
+    assert {(pod, "") if (pod, "") in OTHER_COURSE else (pod, aspect) for pod, aspect in changed} == known, (
+        changed
     )

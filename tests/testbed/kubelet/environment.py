@@ -62,8 +62,8 @@ async def pod_environment(
             raise NotSimulated(f"the simulated kubelet does not know envFrom {', '.join(source)}")
         namespace, name = pod["metadata"]["namespace"], source["configMapRef"]["name"]
         try:
-            found = await node.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
-            result |= found.get("data") or {}
+            config_map = await node.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+            result |= config_map.get("data") or {}
         except ApiError as error:
             raise ConfigMissing(str(error)) from error
     for entry in container.get("env", []):

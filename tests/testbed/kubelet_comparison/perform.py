@@ -114,8 +114,8 @@ def _follow(
         return all(pod.over for pod in running.values())
 
     wait_for(all_over, what="the end of every pod")
-    settled = time.monotonic() + SETTLE_SECONDS
-    wait_for(lambda: all_over() and time.monotonic() > settled, what="the last news of every pod")
+    until = time.monotonic() + SETTLE_SECONDS
+    wait_for(lambda: all_over() and time.monotonic() > until, what="the last news of every pod")
 
 
 def _reached(pod: _Pod, name: str) -> bool:
