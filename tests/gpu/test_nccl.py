@@ -18,8 +18,7 @@ import pytest
 from nodegauge_contract import Collective, Skip
 from nodegauge_probes.nccl import debuglog
 from nodegauge_probes.nccl.protocol import CellOrder, Order
-from support.engines import cells
-from support.gpu_tools import TWO_RANKS, Child, probe
+from support.gpu_tools import TWO_RANKS, Child, cells, probe
 
 MIB = 1 << 20
 CELLS = tuple(

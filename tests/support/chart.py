@@ -76,8 +76,13 @@ class Helm:
         command = [str(self.program), *arguments, *(["--values", "-"] if values else [])]
         homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         kubeconfig = str(self.kubeconfig or self.home / "no-cluster")
-        path, home = os.environ["PATH"], str(self.home)
-        env = {"GOGC": "off", "PATH": path, "HOME": home, "KUBECONFIG": kubeconfig, **homes}
+        env = {
+            "GOGC": "off",
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "KUBECONFIG": kubeconfig,
+            **homes,
+        }
         text = None if values is None else json.dumps(values)
         done = subprocess.run(
             command, input=text, env=env, capture_output=True, text=True, timeout=HELM_SECONDS

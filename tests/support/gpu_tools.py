@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodegauge_contract import ArmName, Result, decode
+from nodegauge_contract import ArmName, Cell, Result, decode
 from nodegauge_probes.nccl.plan import child_environment
 from nodegauge_probes.nccl.protocol import Line, Order, decode_line, encode_order
 
@@ -59,3 +59,8 @@ class Child:
         self.process.kill()
         self._speech.close()
         return self.process.wait()
+
+
+def cells(lines: list[Line]) -> list[Cell]:
+    """What was measured."""
+    return [line.cell for line in lines if line.cell is not None]

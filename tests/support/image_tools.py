@@ -94,11 +94,19 @@ def run(
     image: Built, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the image's Python with the image's libraries only."""
-    library, path = str(image.root / "opt/nodegauge/lib"), os.environ["PATH"]
-    own = {**image.environment, "PYTHONPATH": library, "PATH": path, **(env or {})}
+    own = {
+        **image.environment,
+        "PYTHONPATH": str(image.root / "opt/nodegauge/lib"),
+        "PATH": os.environ["PATH"],
+    }
     command = [str(image.python), *arguments]
     return subprocess.run(
-        command, cwd=image.root.parent, env=own, capture_output=True, text=True, timeout=600
+        command,
+        cwd=image.root.parent,
+        env={**own, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
 
 

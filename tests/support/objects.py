@@ -198,24 +198,39 @@ class AReport(Report, frozen=True, kw_only=True):
         self,
         end: RunEnd,
         *,
+        node: NodeView,
+        policy: Policy | None = None,
         at: float = NOW,
         request: str = "",
+        slot: bool = True,
         probe: str = names.PROBE_HEALTH,
         nccl_image: str = "",
-        **how: Any,
+        peer_read_at: float = 0.0,
     ) -> Self:
-        """After one more run of a probe that ended so, in a `context` like this."""
+        """After one more run of a probe that ended so; `slot`: the budget of gated nodes has one."""
         number = self.status.next_number(probe)
-        name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
-        run = Run(number=number, pod_name=f"pod-{name}", pod_uid=f"uid-{name}", started_at=stamp(at - 5))
+        run_name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
+        run = Run(
+            number=number, pod_name=f"pod-{run_name}", pod_uid=f"uid-{run_name}", started_at=stamp(at - 5)
+        )
         ended = EndedRun(run=run, end=end, request=request, image=nccl_image)
-        context = self.context(at=at, nccl_image=nccl_image, **how)
+        how: dict[str, Any] = {"slot": slot, "nccl_image": nccl_image, "peer_read_at": peer_read_at}
+        context = self.context(node=node, policy=policy, at=at, **how)
         status = status_after(context, KINDS[probe], ended)
         return replace(self, status=desired_state.next_status(context.after(status)))
 
-    def seen(self, **how: Any) -> Self:
-        """As it is after a look at the node without a run, in a `context` like this."""
-        return replace(self, status=desired_state.next_status(self.context(**how)))
+    def seen(
+        self,
+        *,
+        node: NodeView,
+        policy: Policy | None = None,
+        at: float = NOW,
+        slot: bool = True,
+        nccl_image: str = "",
+    ) -> Self:
+        """As it is after a look at the node without a run."""
+        context = self.context(node=node, policy=policy, at=at, slot=slot, nccl_image=nccl_image)
+        return replace(self, status=desired_state.next_status(context))
 
     def context(
         self,
@@ -227,8 +242,7 @@ class AReport(Report, frozen=True, kw_only=True):
         nccl_image: str = "",
         peer_read_at: float = 0.0,
     ) -> Context:
-        """The node with this report; `slot`: the budget of gated nodes has one; `peer_read_at`: when another
-        node of the policy was last read."""
+        """The node with this report; `peer_read_at`: when another node of the policy was last read."""
         defaults = replace(DEFAULTS, nccl_image=nccl_image)
         return make_context(
             node=node,
