@@ -74,7 +74,7 @@ def test_nodes_and_faults_come_and_go(running: Cli, capsys: pytest.CaptureFixtur
         (("fault", "gpu-h100", "nonsense"), "no fault"),
         (("fault", "gpu-h100", "link-down", "gpu"), "KEY=VALUE"),
         (("fault", "system-1", "p2p-refused"), "no GPUs"),
-        (("plug", "nonsense"), "no profile"),
+        (("plug", "nonsense", "gpu-x"), "no profile"),
         (("plug", "titan-rtx-nv2", "gpu-h100"), "is there already"),
         (("unplug", "gpu-x"), "there are gpu-dgx1"),
     ],
@@ -100,17 +100,31 @@ def test_up_again_finds_the_one_that_runs(running: Cli, capsys: pytest.CaptureFi
     assert before.kubeconfig in output
 
 
-def test_a_foreign_process_with_the_recorded_pid_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_shell_gets_programs_and_kubeconfig(
+    running: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pid whose start time differs is somebody else: nothing runs, and `up` is said to be the way out."""
+    """`eval "$(testbed env)"` in a shell without kubectl and helm: both run, and find the cluster."""
+    kubectl = tmp_path / "built for this test"
+    kubectl.write_text('#!/bin/sh\necho "kubectl with $KUBECONFIG"\n')
+    kubectl.chmod(0o755)
+    monkeypatch.setattr("testbed.cli.build_kubectl", lambda _: kubectl)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    capsys.readouterr()
+    running("env")
+    script = 'eval "$1"; kubectl; helm list --all-namespaces --short; helm version --short'
+    shell = ["/bin/sh", "-c", script, "sh", capsys.readouterr().out]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    first, version = done.stdout.splitlines()
+    assert first == f"kubectl with {running.directory / 'control-plane' / 'kubeconfig'}"
+    assert version.startswith("v")
+
+
+def test_nothing_runs_before_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`down` is harmless then, and other commands say how to start."""
     cli = Cli(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
-        daemon._write(tmp_path, daemon.Holder(pid=stranger.pid, started="1", kubeconfig="x"))
-        cli("nodes", code=1)
-        cli("down")
-        assert stranger.poll() is None
-        stranger.kill()
+    cli("nodes", code=1)
+    cli("down")
     output = capsys.readouterr()
     assert output.out == "not running\n"
     assert " up`" in output.err

@@ -13,8 +13,8 @@ from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminate
 from e2e.node_parts import ENGINE
 from nodegauge_contract import decode
 from nodegauge_probes.load.probe import CHILD
-from testbed.kubelet_comparison import watching
-from testbed.kubelet_comparison.watching import Event
+from testbed import watching
+from testbed.watching import Event
 
 GPU = "nvidia.com/gpu"
 GPUS = 8
@@ -38,14 +38,14 @@ def measures(cluster: Cluster) -> None:
         cluster.until(lambda: _ended(seen), what="the end of an NCCL run's pod")
         _await_run(cluster, "read", after=0)
     pod = _ended(seen)
-    bound = [e.pod for e in seen if _is(e, "nccl") and e.pod["spec"].get("nodeName")]
+    bound = [e.body for e in seen if _is(e, "nccl") and e.body["spec"].get("nodeName")]
     holding = [one for one in bound if not terminated(one)]
     cluster.must_be(
         {(one["spec"]["nodeName"], _taken(one), one["spec"]["priority"]) for one in holding},
         {(cluster.node.name, str(GPUS), PRIORITY)},
         what=f"node, {GPU} and priority of the NCCL probe's pod from binding to its end",
     )
-    pulls = [e.pod for e in seen if _is(e, "pull")]
+    pulls = [e.body for e in seen if _is(e, "pull")]
     cluster.must_be({"", *map(_taken, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
     nccl = decode(terminated(pod)["message"]).nccl
     assert nccl is not None
@@ -76,11 +76,11 @@ def gives_way(cluster: Cluster) -> None:
         cluster.until(lambda: not with_argument(ENGINE), what="the engine's processes to be gone")
         ended = time.monotonic()
         running = cluster.until(
-            lambda: next((e.at for e in jobs if e.pod["status"].get("phase") == "Running"), 0.0),
+            lambda: next((e.at for e in jobs if e.body["status"].get("phase") == "Running"), 0.0),
             what="the job to run",
         )
         cluster.until(
-            lambda: any(e.kind == "DELETED" and e.pod["metadata"]["uid"] == victim for e in ours),
+            lambda: any(e.kind == "DELETED" and e.body["metadata"]["uid"] == victim for e in ours),
             what="the NCCL probe's pod to be gone",
         )
     cluster.hardware.heal("nccl-in-real-time")
@@ -162,12 +162,12 @@ def _job(cluster: Cluster) -> Object:
 
 
 def _is(event: Event, probe: str) -> bool:
-    return bool(event.pod["metadata"]["labels"][PROBE] == probe)
+    return bool(event.body["metadata"]["labels"][PROBE] == probe)
 
 
 def _ended(events: list[Event], probe: str = "nccl") -> Object | None:
     """The last that was seen of a run's pod after its container ended."""
-    return next((e.pod for e in reversed(events) if _is(e, probe) and terminated(e.pod)), None)
+    return next((e.body for e in reversed(events) if _is(e, probe) and terminated(e.body)), None)
 
 
 def _taken(pod: Object) -> str:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, speaks, terminated
 from e2e.node_parts import PAUSE, TALKER
+from testbed import watching
 from testbed.errors import TestbedError
-from testbed.kubelet_comparison import perform, samples, watching
-from testbed.kubelet_comparison.watching import Event
+from testbed.kubelet_comparison import perform, samples
+from testbed.watching import Event
 
 PROBE = "nodegauge.dev/probe"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/nodegauge"
@@ -228,7 +229,7 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
         if failure.after is not None:
             failure.after(cluster)
         cluster.until(lambda: not cluster.pods(PROBE), what=f"{failure.name}: the probe's pod to be gone")
-    return cluster.last_run(), (pod or seen[-1].pod)["metadata"]["uid"]
+    return cluster.last_run(), (pod or seen[-1].body)["metadata"]["uid"]
 
 
 def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None:
@@ -236,7 +237,7 @@ def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None
     if failure.act is None:
         return None
     pod = cluster.until(
-        lambda: next((event.pod for event in reversed(seen) if speaks(event.pod)), None),
+        lambda: next((event.body for event in reversed(seen) if speaks(event.body)), None),
         what=f"{failure.name}: the probe to run",
     )
     assert pod is not None

@@ -13,8 +13,8 @@ from e2e.node import FLAGS
 from nodegauge_operator.names import TAINT_UNVALIDATED
 from support.playbook import Ansible, stage
 from testbed.errors import TestbedError
-from testbed.kubelet_comparison import recorded
-from testbed.kubelet_comparison.perform import again, perform
+from testbed.kubelet_comparison import facts
+from testbed.kubelet_comparison.perform import compared
 from testbed.kubelet_comparison.samples import SAMPLES
 
 LABELS = {"nvidia.com/gpu.present": "true"}
@@ -62,7 +62,7 @@ def node_ready(cluster: Cluster) -> None:
 def the_common_pods(cluster: Cluster) -> None:
     """Run the testbed's table of pods all at once; compare what the API showed with what is written down of a
     real kubelet, or write it down.  The ordinary suite holds the simulated kubelet against it, too."""
-    result = perform(cluster.plane, node=cluster.node.name, samples=SAMPLES, namespace="default")
+    result, twice = compared(cluster.plane, node=cluster.node.name)
     info = cluster.node_object()["status"]["nodeInfo"]
     versions = {
         "kubelet": info["kubeletVersion"],
@@ -71,21 +71,18 @@ def the_common_pods(cluster: Cluster) -> None:
         "os": info["osImage"],
     }
     if cluster.record:
-        recorded.write(result, versions=versions)
+        facts.write(result, versions=versions)
         cluster.say(f"written down: {len(SAMPLES)} pods on {versions}")
         return
-    wanted = recorded.read()
-    wrong = {pod for pod, _ in recorded.differences(wanted, result)}
-    result = again(result, wrong=wrong, plane=cluster.plane, node=cluster.node.name, namespace="default")
-    if changed := recorded.differences(wanted, result):
+    if changed := facts.differences(facts.read(), result):
         lines = "".join(
             f"\n  {pod}, {aspect}: {a!r} is written down, {b!r} is seen"
             for (pod, aspect), (a, b) in changed.items()
         )
         raise TestbedError(
-            f"the kubelet shows something else than what {recorded.FILE.name} holds of {recorded.versions()}"
+            f"the kubelet shows something else than what {facts.RECORDED.name} holds of {facts.versions()}"
             f" (here {versions}):{lines}\nIf it is right: make e2e ARGS=--record"
         )
-    if wrong:
-        cluster.say(f"only at the second try: {', '.join(sorted(wrong))}")
-    cluster.say(f"{len(SAMPLES)} pods: as written down of {recorded.versions()}")
+    if twice:
+        cluster.say(f"only at the second try: {', '.join(sorted(twice))}")
+    cluster.say(f"{len(SAMPLES)} pods: as written down of {facts.versions()}")

@@ -258,7 +258,7 @@ def living(folder: Path, *, seed: int) -> Iterator[RealFleet]:
 def watched(fleet: RealFleet) -> Iterator[None]:
     """Every moment of the nodes' taints; `Wrong` if there were ever more than the budget allows."""
     prefix = f"node-{fleet.rig.mark}"
-    with TaintHistory(fleet.plane.kubeconfig, prefix=prefix) as history:
+    with TaintHistory(fleet.plane.rest(), prefix=prefix) as history:
         yield
     worst = max((len(nodes) for nodes, _ in history.moments()), default=0)
     if worst > BUDGET:

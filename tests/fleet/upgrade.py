@@ -68,7 +68,7 @@ class Story:
         slice_ = self._slice
         before = slice_.operator_pod()["metadata"]["uid"]
         tainted = {node for node in slice_.nodes if slice_.taints(node)}
-        with TaintHistory(slice_.kubeconfig, prefix="gpu-", kinds=(NODES,)) as history:
+        with TaintHistory(slice_.api, prefix="gpu-", kinds=(NODES,)) as history:
             act()
             pod = slice_.operator_pod()
             image = pod["spec"]["containers"][0]["image"]

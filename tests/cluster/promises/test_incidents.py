@@ -49,7 +49,7 @@ def test_a_common_cause_taints_few_nodes_and_is_shown_once(rig: Any, control_pla
     machines = Machines(COOL)
     for _ in range(COUNT):
         rig.add_node()
-    with TaintHistory(control_plane.kubeconfig, prefix=f"node-{rig.mark}-") as witness, rig.kubelet(machines):
+    with TaintHistory(control_plane.rest(), prefix=f"node-{rig.mark}-") as witness, rig.kubelet(machines):
         with rig.operator(**DEFAULTS):
             policy = rig.add_policy(**SPEC)
             wait_for(lambda: rig.counts().get("validated") == COUNT, what="all validated")
