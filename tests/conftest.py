@@ -1,7 +1,8 @@
 """What every test process needs, and which tests share a worker of pytest-xdist.
 
 The tests of a file run on one worker, so that a fixture of a module is set up once; so do those of a folder
-whose fixtures cost a minute.  What takes longest starts first: at the end no worker waits for another.
+whose fixtures cost a minute; tests that mostly wait are handed out one by one.  What takes longest starts
+first: at the end no worker waits for another.
 
 Each worker has one control plane.  Its programs are found or built before the first test, with their progress
 on the terminal: building takes minutes, longer than any test may, and a test that cannot have them must fail,
@@ -68,6 +69,8 @@ TOGETHER = (
     "tests/images/",
 )
 """What shares a fixture that costs a minute, and those that need an empty control plane."""
+APART = ("tests/probes/test_load.py", "tests/probes/test_watch.py", "tests/probes/test_nccl_ranks.py")
+"""Files whose tests mostly wait, minutes in all, and share nothing: any worker takes the next one."""
 
 
 def _together(nodeid: str) -> str:
@@ -123,7 +126,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _together(nodeid) or nodeid.partition("::")[0]
+            return nodeid if nodeid.startswith(APART) else _together(nodeid) or nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

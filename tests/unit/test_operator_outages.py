@@ -248,10 +248,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest_asyncio.fixture
 async def operator(clock: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Operator]:
     """Started, and stopped, with its server."""
-    server, no_ca = ApiServer(), tmp_path / "no-ca"
-    no_ca.touch()
+    server = ApiServer()
     url = await server.start()
-    path = write_kubeconfig(tmp_path / "config", server=url, ca_file=no_ca, token="secret", user="u")
+    path = write_kubeconfig(tmp_path / "config", server=url, authority="", user={"token": "secret"})
     environ = {"KUBECONFIG": str(path)}
     operator = Operator(server, await connect(environ=environ), clock, environ)
     await operator.sweep.installation.renew()
