@@ -23,7 +23,7 @@ from testbed.hardware.loads import announcements, following
 from testbed.hardware.plugged import LOADS
 from testbed.wait import wait_for
 
-pytestmark = pytest.mark.usefixtures("state")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("state")]
 TWO = "pcie-phb-2"
 
 

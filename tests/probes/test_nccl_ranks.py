@@ -11,6 +11,7 @@ from nodegauge_probes.nccl.ranks import Disagreement, combined
 from support.nccl_probe import NcclOn
 from testbed.wait import wait_for
 
+pytestmark = pytest.mark.slow
 LIMITS = ("--processes", "perGPU", "--limits", "8,3,3")
 BAD = """
 if order["rank"] != {rank}:

@@ -12,6 +12,7 @@ from galaxy.__main__ import Run, exit_code, table
 from galaxy.commands import CheckFailed, Core, NotRun
 from support.playbook import COLLECTION, TOOLS, stage
 
+pytestmark = pytest.mark.slow
 MODULE = """\
 DOCUMENTATION = r'''
 module: whole
