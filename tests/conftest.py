@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 # A shell starts background jobs with SIGINT ignored, and an ignored signal stays ignored in all children: the
 # programs that tests start would never notice Ctrl-C.  A handler becomes the default action in a child.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# By default a busy machine fails a property whose example takes 0.2 s, or whose examples come slowly.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 IN_MEMORY = Path("/dev/shm")
 FREE_BYTES = 2 * 1024**3

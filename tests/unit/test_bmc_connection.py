@@ -183,7 +183,7 @@ class Recorded:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(data=st.data())
 async def test_no_tree_breaks_the_reader(data: st.DataObject) -> None:
     """Any value of a recorded tree may be anything: the reading ends, and a judgement follows."""
