@@ -32,7 +32,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # By default a busy machine fails a property whose example takes 0.2 s, or whose examples come slowly.
 hypothesis.settings.register_profile(
-    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "busy",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("busy")
 
