@@ -190,24 +190,23 @@ def judge_all(runs: Runs) -> Judgement:
     return judge(*(runs if isinstance(runs, tuple) else (runs,)))
 
 
-def check(runs: Runs, expected: str, *facts: str | Mapping[str, object]) -> None:
+def check(runs: Runs, expected: str, *facts: str | Mapping[str, object]) -> Judgement:
     """The last of these runs has these findings (`code/severity`, the worst first) and no other, and the
-    verdict that follows from them, or `unknown`.  A text stands in one of them or is what the
-    interconnect says, a mapping is part of the class (`klass`), the answers, and the first finding's
-    evidence; a verdict is this one."""
+    verdict that is among the facts, or else follows from them.  A text stands in one of them or is what
+    the interconnect says, a mapping is part of the class (`klass`), the answers, and the first finding's
+    evidence."""
     judgement = judge_all(runs)
     assert " ".join(codes(judgement)) == expected
     worst = expected.partition(" ")[0].partition("/")[2].replace("info", "") or "pass"
-    assert judgement.verdict in (worst, Verdict.UNKNOWN)
+    assert [judgement.verdict] == ([fact for fact in facts if isinstance(fact, Verdict)] or [worst])
     messages = "\n".join(f"{one.subject}: {one.message}" for one in judgement.findings)
     messages += f"\n{judgement.interconnect.message}"
     known: dict[str, object] = {"klass": judgement.interconnect.klass, **judgement.answers}
     if judgement.findings:
         known |= judgement.findings[0].evidence
     for fact in facts:
-        if isinstance(fact, Verdict):
-            assert judgement.verdict is fact
-        elif isinstance(fact, str):
-            assert fact in messages
-        else:
+        if isinstance(fact, Mapping):
             assert {name: known.get(name) for name in fact} == fact
+        elif not isinstance(fact, Verdict):
+            assert fact in messages
+    return judgement

@@ -83,7 +83,7 @@ def nccl_node(node: ANode = NODE, *, at: float = NOW) -> NcclNode:
     return report.healthy(node, at=at).pulled(node, at=at)
 
 
-def nccl_due_at(report: Report, node: ANode = NODE, **known: Any) -> float:
+def due(report: Report, node: ANode = NODE, **known: Any) -> float:
     """When the next pull or NCCL run may start."""
     context = make_context(**{"node": node, "report": report, "defaults": INSTALLED} | known)
     return min(KINDS[name].due_at(context) for name in (names.PROBE_PULL, names.PROBE_NCCL))

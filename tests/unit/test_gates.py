@@ -223,12 +223,16 @@ def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
 
 
 def test_no_data_lifts_nothing_on_trial() -> None:
-    """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run."""
+    """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run;
+    without the label once its reading is stale."""
     report = run(after(*HOT_TWICE), "hot=n", at=NOW + 2 * INTERVAL, load=False)
     unread = looked_at(report, at=NOW + 2 * INTERVAL + STALE + 3600)
     assert taints(unread) == [THERMAL]
     seen = run(unread, "hot=n", at=NOW + 2 * INTERVAL + STALE + 3700, load=False)
     assert (taints(seen), states(seen)) == ([], {"hot": GateState.PROBATION})
+    lost = report.after(LOST, node=NODE.tainted(*taint_keys(report)), at=NOW + 3 * INTERVAL)
+    lost = looked_at(lost, at=NOW + 3 * INTERVAL + STALE + 3600)
+    assert (taints(lost), names.LABEL_THROTTLED in lost.status.desired.labels) == ([THERMAL], False)
 
 
 def test_a_trial_is_an_event_and_so_is_each_return() -> None:

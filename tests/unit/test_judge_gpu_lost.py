@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Bus, Gpu, Problem, ProblemKind, Repair, Result, Unavailable
 from nodegauge_judge import Answer, Judgement, NodeFacts, Sharing, Verdict
-from support.judge_results import LOST, Row, Table, check, codes, judge, judge_all, rows
+from support.judge_results import LOST, Row, Table, check, codes, judge, rows
 
 BAD, GOOD, UNSURE = Answer.BAD, Answer.GOOD, Answer.UNSURE
 FAIL, UNKNOWN = Verdict.FAIL, Verdict.UNKNOWN
@@ -100,8 +100,8 @@ TABLE: Table = {
     "silence of a GPU that NVML lists is no proof": [
         ((WHOLE, replace(SEVEN, bus=Bus(gpus=ALL, silent=[ALL[0], ALL[7]]))), HIDDEN, UNKNOWN)
     ],
-    "a first run proves nothing": [(SEVEN, ""), (left(7, on_bus=8, silent=1), HIDDEN)],
-    "a run that was cut off": [((WHOLE, CUT), "probe-deadline/warn")],
+    "a first run proves nothing": [(SEVEN, ""), (left(7, on_bus=8, silent=1), HIDDEN, UNKNOWN)],
+    "a run that was cut off": [((WHOLE, CUT), "probe-deadline/warn", UNKNOWN)],
     "the device plugin did not notice yet": [
         (judge(SEVEN, history=judge(WHOLE).history, node=facts()), GONE)
     ],
@@ -116,7 +116,7 @@ TABLE: Table = {
     ],
     "NVML's order is not stable": [((WHOLE, TURNED), "")],
     "links of its peers are active half a second after the fall": [((MESH, MESH_GONE), GONE)],
-    "the same while the bus was not read": [((MESH, MESH_LEFT), HIDDEN)],
+    "the same while the bus was not read": [((MESH, MESH_LEFT), HIDDEN, UNKNOWN)],
     "an error 15 and a missing PCI function are one lost GPU": [
         ((WHOLE, replace(left(8, on_bus=7), gpus=[*made.h100(7).gpus, gpu])), GONE, "GPU 7")
         for gpu in (Gpu(index=7, error=LOST), replace(made.h100().gpus[7], error=LOST, links=[]))
@@ -151,12 +151,12 @@ TABLE: Table = {
         )
     ],
     "a GPU without another driver stays suspicious": [
-        (listed(2, ["nvidia", "nvidia", NO_DRIVER]), HIDDEN),
-        (listed(2, ["nvidia", "nvidia", "nvidia"]), HIDDEN),
-        (listed(2, ["nvidia", "nvidia", Unavailable("sysfs: Permission denied")]), HIDDEN),
-        (listed(2, ["nvidia", "nvidia", NO_DRIVER], silent=[2]), HIDDEN),
-        (listed(2, ["vfio-pci", NO_DRIVER, NO_DRIVER, "nouveau"]), f"{HIDDEN} {FOREIGN}"),
-        (replace(listed(2, OURS[:2]), bus=Bus(gpus=ALL[:3])), HIDDEN),
+        (listed(2, ["nvidia", "nvidia", NO_DRIVER]), HIDDEN, UNKNOWN),
+        (listed(2, ["nvidia", "nvidia", "nvidia"]), HIDDEN, UNKNOWN),
+        (listed(2, ["nvidia", "nvidia", Unavailable("sysfs: Permission denied")]), HIDDEN, UNKNOWN),
+        (listed(2, ["nvidia", "nvidia", NO_DRIVER], silent=[2]), HIDDEN, UNKNOWN),
+        (listed(2, ["vfio-pci", NO_DRIVER, NO_DRIVER, "nouveau"]), f"{HIDDEN} {FOREIGN}", UNKNOWN),
+        (replace(listed(2, OURS[:2]), bus=Bus(gpus=ALL[:3])), HIDDEN, UNKNOWN),
     ],
     "what NVML lists is never foreign": [(listed(2, ["nvidia", "vfio-pci"]), "")],
     "a GPU given to another driver explains one missing GPU, once": [
@@ -169,7 +169,7 @@ TABLE: Table = {
         ((DISPLAY, UNREADABLE, DISPLAY_LEFT), f"{GONE} {FOREIGN}"),
     ],
     "a run that was cut off or denied is no loss of an intended GPU": [
-        (judge(result, node=NodeFacts(expected_gpus=8)), expected)
+        (judge(result, node=NodeFacts(expected_gpus=8)), expected, UNKNOWN)
         for result, expected in (
             (CUT, "probe-deadline/warn"),
             (troubled(WHOLE, ProblemKind.NO_PERMISSION), HIDDEN),
@@ -182,8 +182,7 @@ TABLE: Table = {
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_a_gpu_is_lost_only_by_proof(row: Row) -> None:
     """By what an earlier run of this boot saw and what the bus shows; not by capacity or half a run."""
-    judgement = judge_all(row[0])
-    check(judgement, *row[1:])
+    judgement = check(*row)
     assert judgement.verdict is not UNKNOWN or not judgement.answers
 
 

@@ -112,7 +112,7 @@ CUT = replace(
 )
 EARLY = replace(without(nccl.titan(), P2P_OFF), problem=Problem(kind="deadline"))
 NVLS_TOO = ended(nccl.h100(), P2P_OFF, "failed", phase=Phase.INIT)
-START_SLOW = ("nccl-start-slow/warn", {"verdict": UNKNOWN, "reason": "NcclStartSlow"})
+START_SLOW = ("nccl-start-slow/warn", {"verdict": UNKNOWN, "reason": "NcclStartSlow", "answers": {}})
 BROKEN_NVLS = nccl.swapped(nccl.h100(), DEFAULT, outcome="failed", phase="init", cells=[], nvls=True)
 SLOW = nccl.h100(200)
 ALL_WRONG = [replace(cell, wrong=3) for cell in nccl.arm_of(SLOW, DEFAULT).cells]

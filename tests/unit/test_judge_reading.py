@@ -53,6 +53,7 @@ CUT_LOST = replace(made.with_gpu(made.h100(), 0, error=LOST), problem=Problem(ki
 PAIR_OF_DGX1 = replace(made.dgx1(), gpus=made.dgx1().gpus[:2], pairs=made.pairs([[0, 1], [1, 0]]))
 FOUR = made.h100(4)
 NEXT_BOOT = replace(FOUR, host=replace(FOUR.host, boot_id="another"))
+GONE = ", ".join(f"GPU-{n:08d}" for n in range(4, 8))
 HIDDEN, NOT_VISIBLE = "gpus-not-visible/warn", "gpus-not-visible"
 
 
@@ -132,14 +133,14 @@ TABLE: Table = {
         (judge(made.with_gpu(made.titan(), 0, mig=1), node=facts(7)), "", Verdict.PASS)
     ],
     "a link to an absent GPU shows that it is hidden": [
-        (PAIR_OF_DGX1, HIDDEN, "an NVLink of GPU 0 leads to GPU 0000:11:00.0")
+        (PAIR_OF_DGX1, HIDDEN, UNKNOWN, "an NVLink of GPU 0 leads to GPU 0000:11:00.0")
     ],
     "GPUs of the last whole reading that are gone are named by UUID": [
-        ((made.h100(), FOUR), HIDDEN, UNKNOWN, "8 GPUs were seen in this boot, 4 now", "GPU-00000004"),
-        ((made.h100(), NEXT_BOOT), HIDDEN, "before the last reboot"),
+        ((made.h100(), FOUR), HIDDEN, UNKNOWN, f"8 GPUs were seen in this boot, 4 now; missing: {GONE}."),
+        ((made.h100(), NEXT_BOOT), HIDDEN, UNKNOWN, "before the last reboot"),
     ],
     "links to hidden or lost GPUs are not lost": [
-        ((made.dgx1(), made.dgx1([0, 1, 2, 3])), HIDDEN),
+        ((made.dgx1(), made.dgx1([0, 1, 2, 3])), HIDDEN, UNKNOWN),
         ((made.dgx1(), without_the_eighth()), "gpu-lost/fail"),
     ],
     "a recovery action fails": [

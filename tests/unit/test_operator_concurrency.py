@@ -227,8 +227,8 @@ def test_timers_fire_as_a_plain_dictionary_would(sets: list[tuple[str, float]]) 
         queue.set_timer(name, at)
         plain[name] = at
     assert queue.next_timer() <= min(plain.values(), default=float("inf"))
-    for now in (1.0, 2.0, 3.0, 4.0):
-        due = sorted(name for name, at in plain.items() if at == now)
+    for now in (1.5, 2.5, 3.5, 4.5):
+        due = sorted(name for name, at in plain.items() if now - 1 < at <= now)
         assert sorted(queue.fire(now)) == due
     assert queue.next_timer() == float("inf")
 

@@ -343,9 +343,12 @@ def test_its_nodes_keep_what_they_carry(spec: Body) -> None:
     fleet = Fleet()
     assert "interconnect" in fleet.labels
     before = fleet.rolled_back(**spec)
-    assert fleet.labels == before
-    assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
-    assert fleet.runs_of("node-2") == [1, 2], "a node that it does not select is read as before"
+    for seconds, runs in ((0, [1, 2]), (2 * SETTINGS.release_grace, [1, 2, 3])):
+        fleet.cluster.pass_time(seconds)
+        fleet.settle()
+        assert fleet.labels == before
+        assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
+        assert fleet.runs_of("node-2") == runs, "a node that it does not select is read as before"
 
 
 def test_of_lower_priority_it_holds_nobody_up() -> None:

@@ -74,6 +74,18 @@ def test_an_event_that_finds_no_answer_is_tried_again(operator: SteppedOperator)
     assert [reason for reason, _ in operator.events] == ["Validated"]
 
 
+def test_a_pod_of_this_run_that_is_there_already_is_adopted(operator: SteppedOperator) -> None:
+    """Another process made it a moment ago: no error, no second pod, and its result is judged."""
+    other = SteppedOperator(operator.cluster)
+    other.list()
+    for process in (other, operator):
+        process.reconcile()
+    (pod,) = operator.cluster.pods()
+    assert [known.uid for known in operator.cache.pods_of("node-1")] == [pod["metadata"]["uid"]]
+    operator.end_run()
+    assert [number for _, number, _ in operator.cluster.judged] == [1]
+
+
 def test_only_the_very_pod_that_was_judged_is_deleted(operator: SteppedOperator) -> None:
     """Another one under its name since, as after a deleted report, is not ours to end."""
     pod = ended(operator)

@@ -167,15 +167,17 @@ def log() -> Iterator[logging.Logger]:
 
 
 def test_a_line_is_one_json_object(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
-    """Time, level, logger, message, and the node it is about; line breaks stay inside."""
+    """Time, level, logger, message, and the node it is about; line breaks stay inside, and what is no JSON is
+    its text."""
     logs.configure(level="info", form="json")
-    log.info("node %s:\nsecond line", "n", extra={"node": "n", "probe": "health", "run": 3, "other": "x"})
+    extra = {"node": "n", "probe": "health", "run": 3, "verdict": object()}
+    log.info("node %s:\nsecond line", "n", extra=extra | {"other": "x"})
     log.debug("not said")
     (line,) = capsys.readouterr().err.splitlines()
     record = json.loads(line)
     assert record.pop("time").endswith("+00:00")
     message = {"level": "info", "logger": "nodegauge.test", "message": "node n:\nsecond line"}
-    assert record == message | {"node": "n", "probe": "health", "run": 3}
+    assert record == message | extra | {"verdict": str(extra["verdict"])}
 
 
 def test_text_is_for_people_without_chatter(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:

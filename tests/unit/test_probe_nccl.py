@@ -31,7 +31,7 @@ from support.nccl_nodes import (
     STRICT,
     WRONG,
     NcclNode,
-    nccl_due_at,
+    due,
     nccl_node,
     read,
     skipping,
@@ -47,11 +47,6 @@ UNTIL_NCCL = {"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}}
 GAP = Unavailable(unavailable="timed out")
 INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
-
-
-def due(report: NcclNode, node: ANode = NODE, policy: APolicy | None = None) -> float:
-    """When the next pull or NCCL run may start."""
-    return nccl_due_at(report, node, policy=policy or make_policy())
 
 
 def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
@@ -319,7 +314,7 @@ def test_a_restarted_device_plugin_is_no_dra() -> None:
     restarting = NODE.offering(0, of=8)
     after = seen(report, restarting, at=NOW + 910, policy=policy)
     assert after.status == report.status
-    assert due(after, restarting, policy) == NEVER
+    assert due(after, restarting, policy=policy) == NEVER
 
 
 def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -> None:
@@ -328,7 +323,7 @@ def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -
     for n in range(9):
         report = report.pulled(BOOTED, end=LOST, at=NOW + 60 + n, image="nccl:typo")
     typo = make_policy().of({"podTemplate": {"ncclImage": "nccl:typo"}})
-    assert due(report, BOOTED, typo) > NOW + 12 * 3600
+    assert due(report, BOOTED, policy=typo) > NOW + 12 * 3600
     assert due(report, BOOTED) == 0.0
     assert not image_is_there(report.context(node=BOOTED, nccl_image=IMAGE))
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Skip
+from nodegauge_contract import Skip, Unavailable
 from nodegauge_judge import Finding, Severity
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, Outcome
@@ -24,7 +24,7 @@ from support.nccl_nodes import (
     RECHECK,
     SLOW,
     NcclNode,
-    nccl_due_at,
+    due,
     nccl_node,
     situation,
     skipping,
@@ -33,11 +33,6 @@ from support.nccl_nodes import (
 from support.objects import DEFAULTS, LOST, MINUTE, NOW, ANode, make_node, make_pod, make_policy
 
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
-
-
-def due(report: NcclNode, node: ANode = NODE, **spec: Any) -> float:
-    """When the next pull or NCCL run may start."""
-    return nccl_due_at(report, node, policy=make_policy().of(spec))
 
 
 def unpulled() -> NcclNode:
@@ -65,10 +60,12 @@ def with_lost_gpu() -> NcclNode:
 
 UNREAD = NcclNode(name="node-1", uid="u", resource_version="1", node_uid=NODE.uid)
 BOOTED = NODE.booted("boot-2")
-OTHER_DRIVER = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
+UNREADABLE = Unavailable("NVML_ERROR_UNKNOWN")
+DRIVERS = [replace(made.h100().system, driver=driver) for driver in ("560.1", UNREADABLE)]
+OTHERS = [made.every_gpu(made.h100(), name=UNREADABLE), *(replace(made.h100(), system=s) for s in DRIVERS)]
 REQUEST = "2027-01-15T09:00:00Z"
 HURT, MEASURED = with_lost_gpu(), nccl_node().measured(FAST)
-CHANGED = MEASURED.healthy(result=OTHER_DRIVER, at=NOW + 60)
+NAMELESS, CHANGED, DRIVERLESS = (MEASURED.healthy(result=result, at=NOW + 60) for result in OTHERS)
 REQUESTED = replace(MEASURED, requested_at=REQUEST)
 # GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)
 MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
@@ -84,6 +81,8 @@ MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
         pytest.param(nccl_node(), MIG_STRATEGY, 0.0, id="mig-strategy-alone"),
         pytest.param(MEASURED, NODE, NOW + DAY, id="after-the-interval"),
         pytest.param(CHANGED, NODE, NOW + RECHECK, id="other-driver"),
+        pytest.param(DRIVERLESS, NODE, NOW + DAY, id="driver-not-read"),
+        pytest.param(NAMELESS, NODE, NOW + DAY, id="names-not-read"),
         pytest.param(MEASURED.healthy(BOOTED, at=NOW + 60), BOOTED, 0.0, id="rebooted-and-read"),
         pytest.param(HURT, NODE, NEVER, id="lost-gpu-offered"),
         pytest.param(HURT, NODE.offering(7, of=8), 0.0, id="lost-gpu-withdrawn"),
@@ -99,8 +98,8 @@ def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
 def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
     """Neither pods nor a word in the report."""
     report = nccl_node()
-    assert nccl_due_at(report, defaults=DEFAULTS) == NEVER
-    assert due(report, probes={"nccl": {"enabled": False}}) == NEVER
+    assert due(report, defaults=DEFAULTS) == NEVER
+    assert due(report, policy=make_policy().of({"probes": {"nccl": {"enabled": False}}})) == NEVER
     cordoned = report.seen(node=NODE.cordoned())
     assert cordoned.status.bandwidth.reason == ""
 

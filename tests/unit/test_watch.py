@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -16,21 +16,15 @@ from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
-from support.judging import listening, saying
+from support.judging import saying
 from support.objects import DEFAULTS, make_policy
 from support.virtual_time import drive
 from support.watch_pods import WatchPod
 from support.watched import BAD, BOOTED, Watched, at, watched_once
 
+pytestmark = pytest.mark.usefixtures("stated_answers")
 HOUR, INTERVAL, START_GRACE = 3600.0, 7200.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
-
-
-@pytest.fixture(autouse=True)
-def stated_answers() -> Iterator[None]:
-    """Results say what the judge answers."""
-    with listening():
-        yield
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +9,7 @@ import support.results as made
 from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, Xids
 from nodegauge_operator import names
 from support.api_server import NODES, PODS, REPORTS
-from support.judging import listening, saying
+from support.judging import saying
 from support.watched import BAD, BOOTED, Watched, at, watched_once
 
 NO_DRIVER = Result(
@@ -25,10 +23,9 @@ LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetPowerUsage", messag
 
 
 @pytest.fixture
-def node() -> Iterator[Watched]:
+def node(stated_answers: None) -> Watched:
     """A node whose container has reported once that all is well; results say what the judge answers."""
-    with listening():
-        yield watched_once()
+    return watched_once()
 
 
 def is_open(node: Watched) -> bool:
