@@ -271,8 +271,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
     plays, seen, backups = {}, {"before": files()}, []
     run = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}}
     for play, (state, *options) in PLAYS.items():
-        default = {"join_gate_state": state}
-        hosts = {name: default | role for name, role in given.items()}
+        hosts = {name: {"join_gate_state": state} | role for name, role in given.items()}
         tasks = [{"hosts": "all", "gather_facts": False, "tasks": [run]}]
         plays[play] = Ansible(folder).play(tasks, hosts, *options)
         seen[play] = files()

@@ -44,8 +44,7 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
 def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, control_plane: Any) -> None:
     """An account without rights on CRDs: exit code 1, and the missing CRD by its name."""
     delete_crds(rig.api, *NAMES)
-    account = {"metadata": {"name": "weak"}}
-    rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", account)
+    rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", {"metadata": {"name": "weak"}})
     token = control_plane.service_account_token(rig.namespace, "weak")
     kubeconfig = control_plane.user_kubeconfig(f"weak-{rig.mark}", token=token)
     try:
