@@ -81,9 +81,9 @@ def policies(helm: Helm, values: Object) -> dict[str, Object]:
 
 def selects(selector: Any, labels: dict[str, str]) -> bool:
     """As a network plugin does: all labels, and every expression (only In and Exists are used)."""
-    in_values = [
-        labels.get(e["key"]) in e.get("values", labels.values()) for e in selector.get("matchExpressions", [])
-    ]
+    expressions = selector.get("matchExpressions", [])
+    assert all(e["operator"] in ("In", "Exists") for e in expressions)
+    in_values = [labels.get(e["key"]) in e.get("values", labels.values()) for e in expressions]
     return selector.get("matchLabels", {}).items() <= labels.items() and all(in_values)
 
 

@@ -72,6 +72,7 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path, moment: 
     """At any moment, and pressed any number of times, beside another demo: exit code 130, nothing is left."""
     with started(tmp_path / "another folder") as demo:
         demo.wait_for_output(moment)
+        assert processes_of(demo.directory)
         demo.interrupt()
 
         def ended() -> bool:

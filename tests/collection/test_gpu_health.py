@@ -86,6 +86,13 @@ def test_each_host_gets_its_own_verdict_and_nothing_changes(measured: Measured) 
     assert (measured.after, measured.hosts.left()) == (measured.before, [])
 
 
+def test_another_user_measures_as_well(measured: Measured) -> None:
+    """The host `nobody` became that user; where that cannot be tried, the skip says so."""
+    if "nobody" not in measured.hosts.variables:
+        pytest.skip("becoming another user needs root, su, and a python3 in /usr/bin or /usr/local/bin")
+    assert measured.result("nobody")["verdict"] == "pass"
+
+
 def test_a_host_returns_facts_findings_and_its_document(measured: Measured) -> None:
     """The facts are a few words; findings have codes; the judge has the probe's version."""
     facts = measured.result("eight")["facts"]

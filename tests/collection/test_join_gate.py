@@ -254,10 +254,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
     given = {}
     for name, role in HOSTS.items():
         (folder / name).mkdir()
-        role = {
-            "flags_file": str(folder / name / "flags"),
-            "config_file": str(folder / name / "config"),
-        } | role
+        role = {f"{file}_file": str(folder / name / file) for file in ("flags", "config")} | role
         given[name] = {f"join_gate_{option}": value for option, value in role.items()}
     real = folder / "flags" / "real"
     real.write_bytes(b"# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n")
@@ -271,17 +268,18 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
         kept = [path for path in there if path.is_file() and not path.is_symlink()]
         return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
-    plays, seen = {}, {"before": files()}
+    plays, seen, backups = {}, {"before": files()}, []
     run = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}}
     for play, (state, *options) in PLAYS.items():
-        default = {"join_gate_state": state}
-        hosts = {name: default | role for name, role in given.items()}
+        hosts = {name: {"join_gate_state": state} | role for name, role in given.items()}
         tasks = [{"hosts": "all", "gather_facts": False, "tasks": [run]}]
         plays[play] = Ansible(folder).play(tasks, hosts, *options)
         seen[play] = files()
         assert real.with_name("flags").is_symlink()
         assert real.stat().st_mode & 0o777 == 0o640
-    assert len(list(real.parent.glob("*~"))) >= 1
+        backups.append(len(list(real.parent.glob("*~"))))
+    assert backups == [0, 1, 1, 2]
+    assert not list((folder / "config").glob("*~"))
     return Gated(plays, seen)
 
 

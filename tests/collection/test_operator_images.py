@@ -95,6 +95,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     play = {"hosts": "all", "gather_facts": False, "vars": common, "roles": ["nodegauge.gpu.operator"]}
     ansible = Ansible(folder)
     checked = ansible.play([play], hosts, "--check")
+    assert not list(folder.glob("*/nodegauge-*.tar"))
     return Loaded(folder, checked, images(folder), ansible.play([play], hosts), ansible.play([play], hosts))
 
 

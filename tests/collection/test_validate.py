@@ -43,11 +43,12 @@ def codes(played: Played, name: str) -> list[str]:
     return [reason["code"] for reason in fact(played, name)["reasons"]]
 
 
-BMC = {"bmc_url": "https://bmc-1"}
+BMC, IPMI = {"bmc_url": "https://bmc-1"}, {"bmc_url": "ipmi://1"}
 LOST = {"document": {"gpus": [{"name": {"unavailable": "lost"}}]}}
 HIDDEN = {"interconnect": {"class": None, "message": "hidden"}}
 NO_RATE = {"interconnect": {"class": "nvlink", "nvlinkGbps": None}}
 TITANS = {"gpus": 2, "model": "titan*", "interconnect": "nvlink", "nvlink_gbps": 50}
+EXECUTES = finding(code=HOSTILE, subject=HOSTILE, message=HOSTILE, steps=[HOSTILE])
 STEPS = ["Install the driver."]
 BROKEN = health("unknown", failed=True, steps=STEPS, msg="No driver. What to do: Install the driver.")
 
@@ -74,7 +75,7 @@ DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "single GPU": ({"health": health(gpus=1)}, {"nccl": True}, "pass"),
     "bmc warns": ({"health": health(), "bmc": nccl("warn")}, BMC, "warn"),
     "bmc passes": ({"health": health("fail"), "bmc": nccl()}, BMC, "fail"),
-    "bmc away": ({"health": health(), "bmc": {"failed": True, "msg": "no route"}}, BMC, "unknown"),
+    "bmc away": ({"health": health(), "bmc": {"failed": True, "msg": "no route"}}, IPMI, "unknown"),
     "bmc not asked": ({"health": health(), "bmc": nccl("fail")}, {}, "pass"),
     "as expected": ({"health": health()}, expects(**TITANS), "pass"),
     "fewer GPUs": ({"health": health()}, expects(gpus=8), "fail"),
@@ -85,17 +86,7 @@ DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "model unread": ({"health": health(**LOST)}, expects(model="*"), "unknown"),
     "interconnect unread": ({"health": health(**HIDDEN)}, expects(interconnect="nvlink"), "unknown"),
     "rate unread": ({"health": health(**NO_RATE)}, expects(nvlink_gbps=1), "unknown"),
-    "hostile": (
-        {
-            "health": health(
-                "fail",
-                finding(code=HOSTILE, subject=HOSTILE, message=HOSTILE, steps=[HOSTILE]),
-                summary=HOSTILE,
-            )
-        },
-        {},
-        "fail",
-    ),
+    "hostile": ({"health": health("fail", EXECUTES, summary=HOSTILE)}, {}, "fail"),
 }
 """By host: what the modules return, what was asked for, and the verdict."""
 DIFFERENCES = {

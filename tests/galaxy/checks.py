@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,11 +121,11 @@ def check_play(core: Core, machines: Path) -> str:
         hosts[host] = {"simulated": hardware.env(), "ansible_python_interpreter": sys.executable}
     readme = (COLLECTION / "README.md").read_text("utf-8")
     plays = [{**play, "environment": "{{ simulated }}"} for play in (PLAY, *first_lines(readme))]
+    shutil.rmtree(core.folder / "report", ignore_errors=True)
     played = core.play(plays, hosts)
+    measured = [task for task in played.tasks if task.name == "measure"]
     seen = {
-        "verdicts": {
-            task.host: task.result.get("verdict") for task in played.tasks if task.name == "measure"
-        },
+        "verdicts": {task.host: task.result.get("verdict") for task in measured},
         "changed by measuring": [task.host for task in played.changed if task.name == "measure"],
         "failed": sorted({task.host for task in played.tasks if task.status == "failed"}),
         "report": (core.folder / "report" / "report.html").exists(),

@@ -41,9 +41,8 @@ def loaded(uuids: list[str]) -> Run:
 
 
 def measured(result: Result) -> LoadResult:
-    assert (result.problem, result.load is not None) == (None, True)
     assert result.load is not None
-    assert result.load.ended == "done", result.load.message
+    assert (result.problem, result.load.ended) == (None, "done"), result.load.message
     return result.load
 
 

@@ -216,12 +216,13 @@ OLD, NEW = [1, 2, 3], [11, 12, 13]
         ("580.65.06", OLD, SILENT, "251-253", OLD),
         ("580.65.06", OLD, [0, NO, 0], "251-253", OLD),
         ("575.57.08", OLD, SILENT, "251-253", OLD),
+        pytest.param("580.65.06", OLD, [0.5, 1, 2], "251-253", OLD, id="a value of another type"),
     ],
 )
 def test_counter_ids_follow_drivers(
     driver: str, old: list[int], new: list[int], trio: str, values: list[int]
 ) -> None:
-    """Past 580 the new ids; from 575 to 580 the set of ids that answers where the other does not."""
+    """Past 580 the new ids; from 575 to 580 the ids that answer, with integers, where the others do not."""
     assert choose(driver, old=old, new=new) == (trio, values)
 
 
@@ -243,10 +244,12 @@ def test_an_ambiguous_driver_has_no_counters(driver: str, old: list[int], new: l
     assert values == [trio] * 3
 
 
-def test_a_value_of_another_type_rules_its_set_out() -> None:
-    """With drivers that may use either set."""
-    trio, values = choose("580.65.06", old=[1, 2, 3], new=[0.5, 1, 2])
-    assert (trio, values) == ("251-253", [1, 2, 3])
+def test_counters_whose_field_ids_never_moved(nvml: Nvml, library: Library, device: Device) -> None:
+    """SW power cap and thermal violation are read with a driver that lacks the others."""
+    library.has("nvmlDeviceGetFieldValues", fields({(74, 0): 5, (75, 0): 6}))
+    read = counters.snapshot(nvml, device, GpuBuilder(3), driver="535.129.03").counters
+    assert (read.sw_power_cap_ns, read.thermal_violation_ns) == (5, 6)
+    assert isinstance(read.sw_thermal_ns, Unavailable)
 
 
 def snapshot(began_ms: int, energy: Int = 0, *, took_ms: int = 0, **values: Int) -> Snapshot:

@@ -25,23 +25,26 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
         wait_for(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
         assert NAMES[0] in operator.output()
         assert operator.http("/readyz")[0] == 503
+        assert (operator.http("/healthz")[0], operator.metric("nodegauge_ready")) == (200, 0)
         for gone in (NAMES, NAMES[1:]):
             install_crds(rig.api)
             rig.add_policy()
             rig.wait_up_to_date(node)
             delete_crds(rig.api, *gone)
             wait_for(lambda: not rig.report(node), what="the report gone with its CRD")
+        wait_for(lambda: "kopf ended" in operator.output(), what="the end of kopf")
         install_crds(rig.api)
         wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
+        assert operator.metric("nodegauge_ready") == 1
         rig.wait_up_to_date(node)
         assert operator.running()
+        assert "ERROR" not in operator.output()
 
 
 def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, control_plane: Any) -> None:
     """An account without rights on CRDs: exit code 1, and the missing CRD by its name."""
     delete_crds(rig.api, *NAMES)
-    account = {"metadata": {"name": "weak"}}
-    rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", account)
+    rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", {"metadata": {"name": "weak"}})
     token = control_plane.service_account_token(rig.namespace, "weak")
     kubeconfig = control_plane.user_kubeconfig(f"weak-{rig.mark}", token=token)
     try:
