@@ -95,6 +95,7 @@ class Ansible:
             "ANSIBLE_LOCALHOST_WARNING": "0",
             "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
             "ANSIBLE_FORKS": "8",
+            "ANSIBLE_PIPELINING": "1",
             "RECORD_TASKS": str(self.folder / "tasks.jsonl"),
         }
         kept = {name: os.environ[name] for name in ("LANG", "PATH", "TMPDIR") if name in os.environ}
