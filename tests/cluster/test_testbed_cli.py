@@ -97,7 +97,7 @@ def test_up_again_finds_the_one_that_runs(running: Cli, capsys: pytest.CaptureFi
     running("env")
     output = capsys.readouterr().out
     assert f"pid {before.pid}, {len(DEFAULT_NODES)} nodes" in output
-    assert before.kubeconfig in output
+    assert str(running.directory / "control-plane" / "kubeconfig") in output
 
 
 def test_a_shell_gets_programs_and_kubeconfig(
