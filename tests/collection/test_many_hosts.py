@@ -54,7 +54,7 @@ def hosts_of(folder: Path, *chosen: str) -> dict[str, dict[str, Any]]:
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
     loses = {"connection": "ssh", "ssh_executable": str(folder / "ssh")}
-    loses |= {"ssh_transfer_method": "piped", "ssh_args": ""}
+    loses |= {"ssh_transfer_method": "piped", "ssh_args": "", "pipelining": False}
     more: dict[str, dict[str, Any]] = {
         "two-titans": TITANS,
         "benchmarks": {f"validate_{name}": value for name, value in NCCL_AND_LOAD.items()},

@@ -49,13 +49,15 @@ def installed(shared_slice: Any) -> Iterator[Any]:
     shared_slice.testbed.hardware(BROKEN).fault("nvlink-down-in-fact")
     before = shared_slice.values.read_text()
     shared_slice.values.write_text(json.dumps(json.loads(before) | VALUES))
-    shared_slice.install()
-    for node in shared_slice.nodes:
-        wait_for(lambda node=node: measured(shared_slice, node), what=f"an NCCL run of {node}")
-    yield shared_slice
-    shared_slice.uninstall()
-    shared_slice.testbed.hardware(BROKEN).heal()
-    shared_slice.values.write_text(before)
+    try:
+        shared_slice.install()
+        for node in shared_slice.nodes:
+            wait_for(lambda node=node: measured(shared_slice, node), what=f"an NCCL run of {node}")
+        yield shared_slice
+    finally:
+        shared_slice.values.write_text(before)
+        shared_slice.uninstall()
+        shared_slice.testbed.hardware(BROKEN).heal()
 
 
 def measured(installed: Any, node: str) -> Object:
