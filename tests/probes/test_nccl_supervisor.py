@@ -17,7 +17,6 @@ import pytest
 from nodegauge_contract import Int, Unavailable
 from nodegauge_probes.nccl import supervisor
 from nodegauge_probes.nccl.supervisor import Limits
-from nodegauge_probes.result_builder import ArmBuilder
 from support.nccl_probe import ScriptedArm, subreaper_off
 from testbed.wait import wait_for
 

@@ -72,7 +72,7 @@ def test_a_calm_node_is_left_alone(watch: On, profile: str) -> None:
 
 
 CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
-    ("h100-sxm-8", "gpu-lost", {"gpu": 3}, "error GPU-3", "gpu-lost"),
+    ("h100-sxm-8", "gpu-lost", {"gpu": 3}, "error GPU-3|silent GPUs", "gpu-lost"),
     ("h100-sxm-8", "gpu-lost", {"gpu": 3, "nvml": "absent"}, "GPUs 8 -> 7|silent GPUs", "gpus-not-visible"),
     ("h100-sxm-8", "hot", {"gpu": 3}, "temperature GPU-3 33 °C -> 95 °C", ""),
     ("b200-sxm-8", "hot", {"gpu": 3}, "GPU-3", ""),
