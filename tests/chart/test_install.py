@@ -36,6 +36,7 @@ from support.chart import (
     left_behind,
     of_kind,
     policies,
+    remove_crds,
 )
 from testbed.controlplane import ControlPlane
 from testbed.proxy import FaultProxy, Refuse, Replace, RequestInfo, ResponseInfo, When
@@ -120,9 +121,7 @@ def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods:
     """An uninstall after somebody has removed the CRDs still runs the clean-up Job and succeeds."""
     cluster.install()
     cluster.upgrade()
-    for name in installed_crds(rest):
-        rest.delete(f"{CRDS}/{name}")
-    wait_for(lambda: not installed_crds(rest) and not is_served(rest), what="CRDs gone")
+    remove_crds(rest)
     cluster.release("uninstall")
     assert "reports: already gone" in chart_pods.output["cleanup"]
     wait_for(lambda: left_behind(rest) == set(), what="nothing left behind")
@@ -374,9 +373,7 @@ def test_deleted_crds_come_back_with_an_upgrade(cluster: Helm, rest: Rest) -> No
     """`helm upgrade` creates CRDs and policy again, also if somebody has applied the CRDs by hand."""
     cluster.install()
     for by_hand in (False, True):
-        for name in installed_crds(rest):
-            rest.delete(f"{CRDS}/{name}")
-        wait_for(lambda: not installed_crds(rest) and not is_served(rest), what="CRDs gone")
+        remove_crds(rest)
         if by_hand:
             for path in (ROOT / "crds").glob("*.yaml"):
                 body = yaml.safe_load(path.read_text("utf-8"))

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.cluster_under_test import delete_crds
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
@@ -166,6 +167,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+REPLICA_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 COLLECTIONS = {
@@ -200,18 +202,28 @@ def is_served(rest: Rest) -> bool:
     return "nodegauge.dev" in [group["name"] for group in rest.get("/apis")["groups"]]
 
 
+def remove_crds(rest: Rest) -> None:
+    """Delete nodegauge's CRDs, and wait until they and their group are gone."""
+    if there := installed_crds(rest):
+        delete_crds(rest, *there)
+    wait_for(lambda: not is_served(rest), what="the group gone")
+
+
 def clear(helm: Helm, rest: Rest) -> None:
     """Remove the release and its CRDs, and wait until both are gone."""
     if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
         helm.release("uninstall", "--no-hooks")
-    for name in installed_crds(rest):
-        rest.delete(f"{CRDS}/{name}")
-    for job in rest.get(JOBS)["items"]:
-        rest.delete(f"{JOBS}/{job['metadata']['name']}", {"propagationPolicy": "Foreground"})
-    wait_for(
-        lambda: not (installed_crds(rest) or is_served(rest) or rest.get(PODS)["items"]),
-        what="CRDs and pods gone",
-    )
+    remove_crds(rest)
+    for owners in (JOBS, REPLICA_SETS):
+        rest.delete(owners, {"propagationPolicy": "Background"})
+
+    def pods() -> list[str]:
+        """Pods that are there still, and on their way: the garbage collector may take minutes, as CRDs go."""
+        left = [one["metadata"]["name"] for one in rest.get(PODS)["items"]]
+        rest.delete(PODS, {"gracePeriodSeconds": 0})
+        return left
+
+    wait_for(lambda: not pods(), what="pods gone")
 
 
 def policies(rest: Rest) -> dict[str, Object]:

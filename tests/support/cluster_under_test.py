@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import subprocess
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -325,16 +326,22 @@ def install_crds(api: Rest) -> None:
 def delete_crds(api: Rest, *names: str) -> None:
     """Delete these CRDs, by default all of this checkout, and wait until they are gone.
 
-    One that is on its way is no longer served, and cannot be made again yet."""
+    One that is on its way is no longer served, and cannot be made again yet.  The API server, which cannot
+    list objects of a young CRD, waits minutes before it tries again, or for a change of the CRD.
+    """
     going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):
             api.delete(f"{CRDS}/{name}")
 
     def there() -> set[str]:
-        return going & {crd["metadata"]["name"] for crd in api.get(CRDS)["items"]}
+        left = going & {crd["metadata"]["name"] for crd in api.get(CRDS)["items"]}
+        for name in left:
+            with contextlib.suppress(ApiError):
+                api.patch(f"{CRDS}/{name}", {"metadata": {"annotations": {"asked-at": str(time.time())}}})
+        return left
 
-    wait_for(lambda: not there() and not served(api), what="CRDs gone")
+    wait_for(lambda: not there() and not served(api), what="CRDs gone", every=0.2)
 
 
 @functools.cache
