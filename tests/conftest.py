@@ -1,7 +1,8 @@
 """What every test process needs, and which tests share a worker of pytest-xdist.
 
 The tests of a file run on one worker, so that a fixture of a module is set up once; so do those of a folder
-whose fixtures cost a minute.  What takes longest starts first: at the end no worker waits for another.
+whose fixtures cost a minute; tests that mostly wait are handed out one by one.  What takes longest starts
+first: at the end no worker waits for another.
 
 Each worker has one control plane.  Its programs are found or built before the first test, with their progress
 on the terminal: building takes minutes, longer than any test may, and a test that cannot have them must fail,
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -27,6 +29,16 @@ if TYPE_CHECKING:
 # A shell starts background jobs with SIGINT ignored, and an ignored signal stays ignored in all children: the
 # programs that tests start would never notice Ctrl-C.  A handler becomes the default action in a child.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# By default a busy machine fails a property whose example takes 0.2 s, or whose examples come slowly.
+hypothesis.settings.register_profile(
+    "busy",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("busy")
 
 IN_MEMORY = Path("/dev/shm")
 FREE_BYTES = 2 * 1024**3
@@ -68,6 +80,8 @@ TOGETHER = (
     "tests/images/",
 )
 """What shares a fixture that costs a minute, and those that need an empty control plane."""
+APART = ("tests/probes/test_load.py", "tests/probes/test_watch.py", "tests/probes/test_nccl_ranks.py")
+"""Files whose tests mostly wait, minutes in all, and share nothing: any worker takes the next one."""
 
 
 def _together(nodeid: str) -> str:
@@ -123,7 +137,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _together(nodeid) or nodeid.partition("::")[0]
+            return nodeid if nodeid.startswith(APART) else _together(nodeid) or nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

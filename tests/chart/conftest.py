@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chart import NAMESPACE, ChartPods, Helm, Installed, clear, install
+from support.chart import NAMESPACE, ChartPods, Helm, clear
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest
@@ -52,9 +52,9 @@ def cluster(helm: Helm, empty_plane: ControlPlane, chart_pods: ChartPods) -> Ite
 @pytest.fixture(scope="module")
 def installed(
     helm: Helm, empty_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installed]:
-    """One install with the defaults, shared by the tests of a module that only look at it."""
+) -> Iterator[str]:
+    """The notes of one install with the defaults, shared by the tests of a module that only look at it."""
     on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
     with ChartPods(empty_plane, directory=tmp_path_factory.mktemp("hooks")):
-        yield Installed(helm=on_cluster, notes=install(on_cluster))
+        yield on_cluster.install()
         clear(on_cluster, empty_plane.rest())

@@ -1,15 +1,22 @@
-"""Each alert by promtool: it fires after its `for` and not before, and never on what the demo serves."""
+"""Alerts and the Grafana dashboard by promtool, on what the demo served.
+
+Each alert fires after its `for` and not before, and never on the demo's series; each query of the dashboard
+runs in the engine of Prometheus.  Grafana itself is not run here: its pages are in no package index that the
+project may use.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.chart import ROOT, Helm, of_kind
-from support.promtool import LENGTH, SCRAPED, Promtool, Series, healthy, scraped
+from support.chart import ALL, ROOT, Helm, of_kind, only
+from support.promtool import LENGTH, SCRAPED, Promtool, Series, dashboard, healthy, panel_queries, scraped
 
 VALUES = {"metrics": {"prometheusRule": {"enabled": True}}, "bmc": {"enabled": True}}
 BREAK = 60
@@ -53,34 +60,24 @@ def ending(series: Series) -> Series:
 BMC = {name: values for name, values in healthy().items() if "_bmc_" in name}
 OPERATOR = {name: values for name, values in healthy().items() if name not in BMC}
 RUNS = 'nodegauge_runs_total{outcome="read",probe="nccl",reason="Read"}'
+AGE = 'nodegauge_oldest_reading_age_seconds{{last_run="{}",policy="default"}}'
+NODES = 'nodegauge_nodes{{policy="default",verdict="{}"}}'
+LAST_PASS = str(60 * (BREAK - 1))
 PASSES = "nodegauge_last_pass_timestamp_seconds"
 FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeOperatorAbsent": (ending(OPERATOR), 0),
-    "NodegaugeOperatorStuck": (
-        {PASSES: healthy()[PASSES][:BREAK] + [str(60 * (BREAK - 1))] * (LENGTH - BREAK)},
-        10,
-    ),
+    "NodegaugeOperatorStuck": ({PASSES: healthy()[PASSES][:BREAK] + [LAST_PASS] * (LENGTH - BREAK)}, 10),
     "NodegaugeOperatorNotReady": (since("nodegauge_ready", "0", before="1"), 0),
     "NodegaugeStandingBy": (since("nodegauge_standing_by", "1"), 0),
     "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
-    "NodegaugeReadingsOld": (
-        since(
-            'nodegauge_oldest_reading_age_seconds{last_run="read",policy="default"}', "1201", before="1200"
-        ),
-        0,
-    ),
-    "NodegaugeNodesUnread": (
-        since(
-            'nodegauge_oldest_reading_age_seconds{last_run="unread",policy="default"}', "3601", before="3600"
-        ),
-        0,
-    ),
+    "NodegaugeReadingsOld": (since(AGE.format("read"), "1201", before="1200"), 0),
+    "NodegaugeNodesUnread": (since(AGE.format("unread"), "3601", before="3600"), 0),
     "NodegaugeHeldBack": (since('nodegauge_held_back_nodes{policy="default"}', "1"), 0),
     "NodegaugeIncidentOpen": (since('nodegauge_incidents_open{policy="default",cause="thermal"}', "1"), 0),
     "NodegaugeNothingPasses": (
-        since('nodegauge_nodes{policy="default",verdict="pass"}', "_", before="11")
-        | since('nodegauge_nodes{policy="default",verdict="warn"}', "_", before="1")
-        | since('nodegauge_nodes{policy="default",verdict="fail"}', "16", before="4"),
+        since(NODES.format("pass"), "_", before="11")
+        | since(NODES.format("warn"), "_", before="1")
+        | since(NODES.format("fail"), "16", before="4"),
         0,
     ),
     "NodegaugePodsRefused": (counting("nodegauge_pods_refused_total"), 0),
@@ -110,7 +107,7 @@ def test_promtool_accepts_the_rules(promtool: Promtool) -> None:
 )
 def test_nothing_fires_on_the_demo(promtool: Promtool, labels: dict[str, str]) -> None:
     """From its first step on, and for half a day after it."""
-    quiet: dict[int, set[str]] = {minute: set() for minute in range(0, LENGTH, 7)}
+    quiet = {minute: set[str]() for minute in range(0, LENGTH, 7)}
     assert promtool.firing(scraped(healthy(), labels=labels), quiet) == ""
 
 
@@ -139,7 +136,7 @@ def test_a_restart_fires_nothing(promtool: Promtool) -> None:
         labels=SCRAPED | {"pod": "nodegauge-1", "instance": "10.0.0.2:8080"},
     )
     before, bmc = scraped(ending(OPERATOR)), scraped(BMC)
-    quiet: dict[int, set[str]] = {minute: set() for minute in range(BREAK, LENGTH, 7)}
+    quiet = {minute: set[str]() for minute in range(BREAK, LENGTH, 7)}
     assert promtool.firing(before + after + bmc, quiet) == ""
 
 
@@ -157,9 +154,8 @@ def test_an_alert_goes_on_in_a_new_pod(promtool: Promtool) -> None:
 
 def test_one_refusal_is_no_alert(promtool: Promtool) -> None:
     """A webhook that was away for a moment."""
-    once = since("nodegauge_pods_refused_total", "1")
-    quiet: dict[int, set[str]] = {minute: set() for minute in range(BREAK, BREAK + 90)}
-    assert promtool.firing(scraped(healthy() | once), quiet) == ""
+    once = scraped(healthy() | since("nodegauge_pods_refused_total", "1"))
+    assert promtool.firing(once, {minute: set() for minute in range(BREAK, BREAK + 90)}) == ""
 
 
 def test_a_waiting_installation_is_no_blind_operator(promtool: Promtool) -> None:
@@ -196,3 +192,90 @@ def test_without_bmcs_their_alerts_are_left_out(helm: Helm) -> None:
 def minutes(text: str) -> int:
     """Of a Prometheus duration such as 10m or 6h."""
     return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
+
+
+DEMO_ENDS = 12
+"""The minute of the demo's last step."""
+RARE = {'nodegauge_reconcile_failures_total{kind="Conflict"}': [str(minute // 3) for minute in range(LENGTH)]}
+"""A series that a demo without trouble does not have."""
+VARIABLES = {"$policy": ".*", "$__rate_interval": "5m"}
+
+
+def filled(query: str) -> str:
+    """With the variables as Grafana fills them in, every policy chosen."""
+    for name, value in VARIABLES.items():
+        query = query.replace(name, value)
+    return query
+
+
+def test_queries_show_what_the_demo_served(tmp_path: Path) -> None:
+    """Each answers with samples, in every panel."""
+    queries = [f"count({filled(query)}) > bool 0" for query in panel_queries().values()]
+    expected = {(query, DEMO_ENDS): {"{}": 1.0} for query in queries}
+    assert Promtool(tmp_path).query(scraped(healthy() | RARE), expected) == ""
+
+
+def test_the_numbers_are_those_of_the_demo(tmp_path: Path) -> None:
+    """Sixteen nodes of which twelve pass or warn, and the four taints of its last step."""
+    stats = {name: filled(query) for (name, _), query in panel_queries().items()}
+    expected = {
+        (stats["Operator"], DEMO_ENDS): {"{}": 1.0},
+        (stats["Nodes that pass"], DEMO_ENDS): {"{}": 12 / 16},
+        (stats["Taints for faults"], DEMO_ENDS): {"{}": 4.0},
+        (stats["Held back"], DEMO_ENDS): {"{}": 0.0},
+    }
+    assert Promtool(tmp_path).query(scraped(healthy()), expected) == ""
+
+
+def test_two_pods_count_once(tmp_path: Path) -> None:
+    """While a roll-out runs two operators, a node is not counted twice."""
+    again = scraped(healthy(), labels={"instance": "b:1", "job": "nodegauge-metrics"})
+    first = scraped(healthy(), labels={"instance": "a:1", "job": "nodegauge-metrics"})
+    query = filled(panel_queries()["Taints for faults", "A"])
+    assert Promtool(tmp_path).query(first + again, {(query, DEMO_ENDS): {"{}": 4.0}}) == ""
+
+
+def test_panels_have_what_grafana_needs() -> None:
+    """An id and an area of its own within 24 columns, a title, a text, a unit, and the chosen data source."""
+    body, areas = dashboard(), {}
+    assert len({panel["id"] for panel in body["panels"]}) == len(body["panels"]) <= 16
+    for panel in body["panels"]:
+        x, y, w, h = (panel["gridPos"][key] for key in "xywh")
+        assert 0 <= x < x + w <= 24
+        areas[panel["title"]] = {(column, row) for column in range(x, x + w) for row in range(y, y + h)}
+        assert panel["type"] in ("stat", "timeseries")
+        assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert [t["refId"] for t in panel["targets"]] == list("ABC"[: len(panel["targets"])])
+        for asked in (panel, *panel["targets"]):
+            assert asked["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert not any(a & b for a, b in combinations(areas.values(), 2))
+    assert len(areas) == len(body["panels"])
+
+
+def test_every_variable_is_defined() -> None:
+    """`$name` in a query is one of the dashboard's, or Grafana's own."""
+    defined = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard())))
+    assert used - defined <= {"__rate_interval", "__all"}
+    assert {"datasource", "policy"} <= used
+
+
+def test_legends_name_labels_that_the_query_keeps() -> None:
+    """Else Grafana shows an empty name."""
+    for panel in dashboard()["panels"]:
+        for target in panel["targets"]:
+            asked = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            grouped = re.search(r"sum by \(([^)]*)\)", target["expr"])
+            assert asked <= (set(grouped[1].split(", ")) if grouped else {"policy", "last_run"})
+
+
+def test_the_sidecar_finds_it(helm: Helm) -> None:
+    """A ConfigMap with the sidecar's label and the JSON as it is; without the value there is none."""
+    on = only(helm.objects({"metrics": {"dashboard": {"enabled": True}}}), "ConfigMap")
+    assert on["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(on["data"]["nodegauge.json"]) == dashboard()
+    changed = only(helm.objects(ALL), "ConfigMap")["metadata"]
+    assert changed["labels"]["grafana_dashboard"] == "yes"
+    assert changed["annotations"]["grafana_folder"] == "GPUs"
+    assert [o for o in helm.objects() if o["kind"] == "ConfigMap"] == []

@@ -1,13 +1,25 @@
-"""The BMC reader's Deployment: off by default, few rights, its Secret as files, every value passed on."""
+"""The BMC reader's Deployment: off by default, few rights, its Secret as files, every value passed on.
+
+Also the NetworkPolicies: they select the pods that they are about, and leave open what these pods need.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from nodegauge_operator import names
+from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.reader.settings import Settings, parse
-from support.chart import ALL, NAMESPACE, Helm, component, environment, of_kind, only, pods
+from support.chart import ALL, NAMESPACE, RELEASE, Helm, Object, component, environment, of_kind, only, pods
+from support.objects import make_context, make_report
 
-ON = {"bmc": {"enabled": True}}
+KIND = "NetworkPolicy"
+ON: Object = {"bmc": {"enabled": True}}
+SHUT: Object = ON | {"networkPolicy": {"enabled": True}}
 
 
 def test_it_is_off_by_default(helm: Helm) -> None:
@@ -53,22 +65,65 @@ def test_every_value_reaches_the_reader(helm: Helm) -> None:
     )
 
 
-def test_its_metrics_are_its_own(helm: Helm) -> None:
-    """Its Service selects its pod alone, and its monitor that Service alone."""
-    objects = helm.objects(ALL)
-    service, monitor = only(objects, "Service", of="bmc"), only(objects, "ServiceMonitor", of="bmc")
-    wanted = service["spec"]["selector"].items()
-    selected = [name for name, pod in pods(objects).items() if wanted <= pod["metadata"]["labels"].items()]
-    assert selected == ["Deployment/my-gauge-bmc"]
-    other = only(objects, "Service")
-    chosen = monitor["spec"]["selector"]["matchLabels"].items()
-    assert chosen <= service["metadata"]["labels"].items()
-    assert not chosen <= other["metadata"]["labels"].items()
-
-
 def test_it_runs_the_reader_once(helm: Helm) -> None:
     """Two readers would take each BMC's few sessions twice."""
     spec = only(helm.objects(ON), "Deployment", of="bmc")["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     assert container["command"] == ["python", "-m", "nodegauge_operator.reader"]
+
+
+def policies(helm: Helm, values: Object) -> dict[str, Object]:
+    """The specs by the end of their name, `probes` and `bmc`; that of the operator by `operator`."""
+    ends = {o["metadata"]["name"].rpartition("-")[2]: o["spec"] for o in of_kind(helm.objects(values), KIND)}
+    return {name if name in ("probes", "bmc") else "operator": spec for name, spec in ends.items()}
+
+
+def selects(selector: Any, labels: dict[str, str]) -> bool:
+    """As a network plugin does: all labels, and every expression (only In and Exists are used)."""
+    expressions = selector.get("matchExpressions", [])
+    assert all(e["operator"] in ("In", "Exists") for e in expressions)
+    in_values = [labels.get(e["key"]) in e.get("values", labels.values()) for e in expressions]
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(in_values)
+
+
+def test_network_policies_are_off_by_default(helm: Helm) -> None:
+    """A cluster whose plugin enforces them may have its API server on another port."""
+    assert policies(helm, {}) == {}
+
+
+@pytest.mark.parametrize("values", [SHUT, ALL | ON], ids=["defaults", "all"])
+def test_each_pod_has_its_policy(helm: Helm, values: Object) -> None:
+    """Pods of the operator's image the first, the BMC reader's the last; no other pod of theirs has two."""
+    by_name = policies(helm, values)
+    assert by_name.keys() == {"operator", "probes", "bmc"}
+    for name, pod in pods(helm.objects(values)).items():
+        labels = pod["metadata"]["labels"]
+        mine = [key for key, spec in by_name.items() if selects(spec["podSelector"], labels)]
+        assert mine == (["bmc"] if name.endswith("bmc") else ["operator"]), name
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_probe_pods_talk_with_nobody(helm: Helm, kind: str) -> None:
+    """Both directions are named, and neither has a rule."""
+    spec = policies(helm, SHUT)["probes"]
+    labels = probe_pod(make_context(report=make_report()), KINDS[kind], number=1)["metadata"]["labels"]
+    assert selects(spec["podSelector"], labels)
+    assert names.POD_PROBE in labels
+    assert (spec["policyTypes"], spec.keys() & {"ingress", "egress"}) == (["Ingress", "Egress"], set())
+
+
+@pytest.mark.parametrize(("values", "servers"), [(SHUT, [443, 6443]), (ALL, [8443])], ids=["defaults", "all"])
+def test_the_operator_reaches_the_api_server_and_is_reached_for_metrics(
+    helm: Helm, values: Object, servers: list[int]
+) -> None:
+    """By port: names, the API server, and the operator itself for `helm test`."""
+    spec = policies(helm, values)["operator"]
+    port = int(environment(helm.objects(values))["NODEGAUGE_HTTP_PORT"])
+    assert spec["ingress"] == [{"ports": [{"protocol": "TCP", "port": port}]}]
+    anywhere = [p["port"] for rule in spec["egress"] if "to" not in rule for p in rule["ports"]]
+    assert anywhere == [53, 53, *servers]
+    (within,) = [rule for rule in spec["egress"] if "to" in rule]
+    assert [p["port"] for p in within["ports"]] == [port]
+    (peer,) = within["to"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == RELEASE

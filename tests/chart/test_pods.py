@@ -26,6 +26,12 @@ from support.chart import (
     variants,
 )
 
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
 
 def violations(pod: Object) -> list[str]:
     """What a pod violates of Pod Security "restricted" and of this project's stricter rules."""
@@ -41,12 +47,7 @@ def violations(pod: Object) -> list[str]:
     if any(volume.keys() != {"name", "secret"} for volume in spec.get("volumes", [])):
         violated.append("no volumes but a Secret")
     for container in spec["containers"]:
-        restricted = {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        if container.get("securityContext") != restricted:
+        if container.get("securityContext") != RESTRICTED:
             violated.append(f"{container['name']}: restricted security context")
         if not container.get("resources", {}).get("limits", {}).get("memory"):
             violated.append(f"{container['name']}: a memory limit")
@@ -98,10 +99,8 @@ def test_values_reach_the_operator(helm: Helm) -> None:
     probe = settings.probe
     assert (probe.namespace, probe.instance, probe.image_pull_policy) == (NAMESPACE, RELEASE, "Never")
     assert (probe.runtime_class_name, probe.priority_class_name) == ("nvidia", "gauge-low")
-    assert (probe.service_account_name, probe.image_pull_secrets) == (
-        "gauge-probe",
-        ("registry-a", "registry-b"),
-    )
+    assert probe.service_account_name == "gauge-probe"
+    assert probe.image_pull_secrets == ("registry-a", "registry-b")
 
 
 def test_free_form_values_reach_the_probes(helm: Helm) -> None:
@@ -129,9 +128,8 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
     spec = pod["spec"]
     assert violations(pod) == []
     assert spec.get("runtimeClassName", "") == given.get("runtimeClassName", "")
-    assert spec.get("imagePullSecrets", []) == [
-        {"name": n} for n in CLUSTERS[name].get("imagePullSecrets", [])
-    ]
+    secrets = [{"name": n} for n in CLUSTERS[name].get("imagePullSecrets", [])]
+    assert spec.get("imagePullSecrets", []) == secrets
     assert given.get("podLabels", {}).items() <= pod["metadata"]["labels"].items()
     assert given.get("podAnnotations", {}).items() <= pod["metadata"]["annotations"].items()
     tolerated = [t.get("key", "everything") for t in spec["tolerations"]]

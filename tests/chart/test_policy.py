@@ -1,13 +1,17 @@
-"""The default policy is created once its CRD is served, merged on upgrade, and never recreated."""
+"""The default policy is created once its CRD is served, merged on upgrade, and never recreated.
+
+The notes after `helm install` fit the values: commands to run, and what happens to the nodes.
+"""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
-from support.chart import KNOWN, Helm, Object, events, of_kind, pods
+from support.chart import CHART, KNOWN, NAMESPACE, RELEASE, Helm, Object, events, of_kind, pods, variants
 
 
 def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[str, Object]:
@@ -28,29 +32,10 @@ def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
     """The Job's policy equals the upgrade's object, except for annotations that Helm adds itself."""
     values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
     written, later = first(helm, values), policies(helm, values, *KNOWN)["object"]
-    assert {
-        policy["metadata"].pop("annotations")["helm.sh/resource-policy"] for policy in (written, later)
-    } == {
-        "keep",
-        "deleted-by-hook",
-    }
+    annotations = [policy["metadata"].pop("annotations") for policy in (written, later)]
+    assert {a["helm.sh/resource-policy"] for a in annotations} == {"keep", "deleted-by-hook"}
     assert written == later
     assert isinstance(later["spec"]["priority"], int)
-
-
-def test_everything_around_the_job_is_a_hook(helm: Helm) -> None:
-    """Job, account and roles are hooks of the first install; the Job comes last."""
-    mark = "policy-writer"
-    objects = [o for o in helm.objects() if o["metadata"]["labels"]["app.kubernetes.io/component"] == mark]
-    weight = {o["kind"]: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]) for o in objects}
-    assert set(weight) == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
-    assert weight["ServiceAccount"] <= weight["ClusterRole"] < weight["ClusterRoleBinding"] < weight["Job"]
-    for o in objects:
-        assert events(o) == ["post-install", "post-upgrade", "pre-rollback"]
-        rule = o["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
-        assert rule == "before-hook-creation,hook-succeeded"
-    known = [o["metadata"]["labels"]["app.kubernetes.io/component"] for o in helm.objects(None, *KNOWN)]
-    assert mark not in known
 
 
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])
@@ -78,3 +63,84 @@ def test_a_selector_replaces_the_default_one(helm: Helm) -> None:
     spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "probes": {"health": {"interval": "5m"}}}
     values = {"policy": {"spec": spec}}
     assert first(helm, values)["spec"] == policies(helm, values, *KNOWN)["object"]["spec"] == spec
+
+
+PERIODIC = {"mode": "Periodic", "interval": "5m"}
+
+
+def notes(helm: Helm, values: Object | None = None) -> str:
+    """The notes of a first install."""
+    arguments = ["install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=client"]
+    return helm.run(*arguments, values=values).partition("NOTES:\n")[2]
+
+
+@variants
+def test_notes_are_complete(helm: Helm, values: Object) -> None:
+    """With each set of values the notes have no missing value and no double empty line."""
+    text = notes(helm, values)
+    assert text.startswith("nodegauge ")
+    assert [odd for odd in ("<no value>", "<nil>", "map[", "\n\n\n") if odd in text] == []
+
+
+def of_policy(**spec: Any) -> Object:
+    """Values of the policy's spec."""
+    return {"policy": {"spec": spec}}
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({}, "on at most 20% of nodes, 5% newly an hour"),
+        (of_policy(budget={"gatedNodes": 3}), "on at most 3 of nodes, 5% newly an hour"),
+        (of_policy(budget={"gatedNodes": 0}), "on at most 0 of nodes"),
+        (of_policy(budget={"gatedNodesPerHour": "1%"}), "1% newly an hour"),
+        (of_policy(taints={"effect": "None"}), "no node is tainted"),
+        (of_policy(taints={"effect": "NoExecute"}), "power-brake|hw-slowdown:NoExecute"),
+        (of_policy(taints={"causes": {"thermal": "None"}}), "Effects of single causes: thermal:None."),
+        (of_policy(taints={"unvalidated": "Set"}), "carry nodegauge.dev/unvalidated:NoSchedule"),
+        (of_policy(mode="Observe"), "Mode is Observe"),
+        ({}, "RESTARTS of its pod count its reports"),
+        (of_policy(probes={"health": PERIODIC}), "A pod reads each node every 5m."),
+        ({"operator": {"nodeLabelSelector": "gpu=yes"}}, "match operator.nodeLabelSelector: gpu=yes"),
+        ({"policy": {"create": False}}, "nothing is measured until you create a GPUValidationPolicy"),
+        ({"cleanup": {"enabled": False}}, "`helm uninstall` leaves labels, taints, conditions and reports"),
+        ({}, "-L interconnect,"),
+        (of_policy(labels={"interconnectKey": "example.com/link"}), "-L example.com/link,"),
+        (of_policy(labels={"interconnectKey": ""}), "-L nodegauge.dev/interconnect,"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_notes_say_what_happens_to_the_nodes(helm: Helm, values: Object, text: str) -> None:
+    """Mode, taints and budget of the values, what is switched off or limited, and the short key to list."""
+    assert text in notes(helm, values)
+
+
+OFF = {
+    "labels, condition": "policy.spec.mode=Observe",
+    "taints": "policy.spec.taints.effect=None",
+    "NCCL, load runs": "policy.spec.budget.concurrentNcclProbes=0",
+}
+
+
+def test_the_notes_show_in_three_lines_what_begins_and_how_each_is_switched_off(helm: Helm) -> None:
+    """One value each, and once that is set its line is gone."""
+    lines = notes(helm).splitlines()
+    for what, value in OFF.items():
+        [line] = [line for line in lines if line.startswith(f"  {what} ")]
+        assert line.endswith(f" {value}")
+        path, _, text = value.partition("=")
+        spec: Any = int(text) if text.isdigit() else text
+        for key in reversed(path.split(".")):
+            spec = {key: spec}
+        assert line not in notes(helm, spec).splitlines()
+
+
+def test_the_notes_say_whether_gpus_are_worked_at_full_power(helm: Helm) -> None:
+    """Off by default, with the setting that switches it on; silent without a policy."""
+    usual = notes(helm)
+    assert "The load probe runs all GPUs of idle nodes at full power" in usual
+    assert "--set policy.spec.probes.load.enabled=false" in usual
+    off = notes(helm, {"policy": {"spec": {"probes": {"load": {"enabled": False}}}}})
+    assert "The load probe is off" in off
+    assert "probes.load.enabled=false" not in off
+    assert "load probe" not in notes(helm, {"policy": {"create": False}})

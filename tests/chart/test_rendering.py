@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from nodegauge_operator.kube.workloads import OPERATOR
 from support.chart import (
     ALL,
     CHART,
+    COLLECTIONS,
     KNOWN,
     NAMESPACE,
     RELEASE,
@@ -26,15 +28,7 @@ from support.chart import (
 )
 from support.crds import CRDS
 
-CLUSTER_WIDE = {
-    "CustomResourceDefinition",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "PriorityClass",
-    "GPUValidationPolicy",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-}
+CLUSTER_WIDE = {kind for kind, path in COLLECTIONS.items() if "{}" not in path}
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
 RECOMMENDED = ("name", "instance", "version", "managed-by", "part-of", "component")
@@ -78,9 +72,7 @@ def test_long_release_names_fit(helm: Helm) -> None:
 def test_common_labels_are_on_everything(helm: Helm) -> None:
     """Every object and pod has the `commonLabels`, which win over `podLabels`."""
     objects = helm.objects(ALL)
-    labelled = [o["metadata"]["labels"] for o in objects] + [
-        p["metadata"]["labels"] for p in pods(objects).values()
-    ]
+    labelled = [o["metadata"]["labels"] for o in (*objects, *pods(objects).values())]
     assert [labels for labels in labelled if labels.get("team") != "hpc"] == []
     assert only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]["tier"] == "infra"
 
@@ -106,16 +98,19 @@ def test_what_is_off_is_not_rendered(helm: Helm) -> None:
     assert kinds == roles
 
 
-def test_service_selects_operator_and_monitor_selects_service(helm: Helm) -> None:
-    """The Service selects only the operator's pod, on an existing port; the monitor selects the Service."""
+@pytest.mark.parametrize(("of", "name"), [("", "my-gauge"), ("bmc", "my-gauge-bmc")])
+def test_a_service_selects_one_pod_and_its_monitor_that_service(helm: Helm, of: str, name: str) -> None:
+    """The operator's and the BMC reader's Service select only their pod, on an existing port; each monitor
+    selects its Service alone."""
     objects = helm.objects(ALL)
-    service, monitor = only(objects, "Service"), only(objects, "ServiceMonitor")
+    service, monitor = only(objects, "Service", of=of), only(objects, "ServiceMonitor", of=of)
     wanted = service["spec"]["selector"].items()
     selected = [name for name, pod in pods(objects).items() if wanted <= pod["metadata"]["labels"].items()]
-    assert selected == ["Deployment/my-gauge"]
-    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert selected == [f"Deployment/{name}"]
+    (container,) = only(objects, "Deployment", of=of)["spec"]["template"]["spec"]["containers"]
     assert service["spec"]["ports"][0]["targetPort"] in [port["name"] for port in container["ports"]]
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    chosen = monitor["spec"]["selector"]["matchLabels"].items()
+    assert [o for o in of_kind(objects, "Service") if chosen <= o["metadata"]["labels"].items()] == [service]
     assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
 
 
@@ -154,22 +149,39 @@ def test_the_selector_of_a_release_never_changes(helm: Helm) -> None:
     assert set(selector) == {f"app.kubernetes.io/{word}" for word in ("name", "instance", "component")}
 
 
-def test_the_whole_cleanup_is_a_hook(helm: Helm) -> None:
-    """Job, account and roles of the clean-up are hooks of the uninstall; the Job comes last and is retried.
+HOOKS = {
+    "cleanup": (["pre-delete"], ["ServiceAccount", "ClusterRole", "Role", "RoleBinding", "Job"]),
+    "policy-writer": (
+        ["post-install", "post-upgrade", "pre-rollback"],
+        ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"],
+    ),
+}
+"""By component: when Helm runs it, and its kinds in their order."""
 
-    No hook of the uninstall is a custom resource: Helm would fail if its CRD is gone.
-    """
-    hooks = [o for o in helm.objects({}, *KNOWN) if "pre-delete" in events(o)]
-    assert [o for o in hooks if o["apiVersion"].startswith("nodegauge.dev/")] == []
-    objects = [o for o in helm.objects() if component(o) == "cleanup"]
-    assert only(objects, "Job")["spec"]["backoffLimit"] == 4
-    assert only(objects, "Job")["spec"]["template"]["spec"]["restartPolicy"] == "Never"
-    assert {o["kind"] for o in objects} >= {"Job", "ServiceAccount", "ClusterRole", "Role"}
-    assert {tuple(events(o)) for o in objects} == {("pre-delete",)}
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_everything_around_a_job_is_a_hook(helm: Helm, name: str) -> None:
+    """Job, account and roles are hooks; the Job comes last, and is retried."""
+    when, order = HOOKS[name]
+    objects = [o for o in helm.objects() if component(o) == name]
+    assert [events(o) for o in objects] == [when] * len(objects)
     weight = {o["kind"]: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]) for o in objects}
-    assert weight["ServiceAccount"] <= weight["Role"] < weight["RoleBinding"] < weight["Job"]
+    assert weight.keys() >= set(order)
+    assert [weight[kind] for kind in order] == sorted(weight[kind] for kind in order)
+    assert weight[order[-3]] < weight[order[-2]] < weight["Job"]
     policies = {o["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for o in objects}
     assert policies == {"before-hook-creation,hook-succeeded"}
+    job = only(objects, "Job")["spec"]
+    assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (4, "Never")
+
+
+def test_hooks_suit_a_cluster_that_has_or_lacks_the_crds(helm: Helm) -> None:
+    """No hook of the uninstall is a custom resource: Helm would fail if its CRD is gone.  Where the CRD is
+    served, Helm itself writes the policy."""
+    objects = helm.objects({}, *KNOWN)
+    custom = [o for o in objects if o["apiVersion"].startswith("nodegauge.dev/")]
+    assert [o for o in custom if "pre-delete" in events(o)] == []
+    assert "policy-writer" not in map(component, objects)
 
 
 def test_namespace_override(helm: Helm) -> None:
@@ -195,32 +207,44 @@ def test_admission_policies_are_for_clusters_that_serve_them(
     assert of_kind(helm.objects({}, *options, *others, *served), kind)
 
 
+SWITCHES = {
+    "bmc.yaml": "bmc.enabled",
+    "admission-nodes.yaml": "admissionPolicies.enabled",
+    "admission-pods.yaml": "admissionPolicies.enabled",
+    "admission-reports.yaml": "admissionPolicies.enabled",
+    "networkpolicy.yaml": "networkPolicy.enabled",
+    "crds.yaml": "crds.enabled",
+    "rbac-people.yaml": "peopleRoles.create",
+    "policy.yaml": "policy.create",
+    "policy-first.yaml": "policy.create",
+    "cleanup.yaml": "cleanup.enabled",
+    "test.yaml": "test.enabled",
+    "dashboard.yaml": "metrics.dashboard.enabled",
+    "prometheusrule.yaml": "metrics.prometheusRule.enabled",
+    "metrics.yaml": "metrics.service.enabled",
+    "priorityclass.yaml": "nccl.priorityClass.create",
+    "serviceaccounts.yaml": "operator.serviceAccount.create",
+}
+"""By template: the value that switches it on."""
+DEFAULTS: Object = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+
+
+def value_at(values: Object, path: str) -> Any:
+    """The value at a path; the chart's default where these values have none."""
+    matches: list[Any] = [values, DEFAULTS]
+    for key in path.split("."):
+        matches = [one[key] for one in matches if isinstance(one, dict) and key in one]
+    return matches[0]
+
+
 @variants
 def test_every_template_renders_something(helm: Helm, values: Object) -> None:
     """Every template renders an object, on new and existing clusters, unless the values switch it off."""
     text = helm.template(values) + helm.template(values, *KNOWN)
     sources = set(re.findall(r"# Source: nodegauge/templates/(\S+)", text))
     templates = {path.name for path in (CHART / "templates").glob("*.yaml")}
-    switches = {
-        "bmc.yaml": values.get("bmc", {}).get("enabled", False),
-        **dict.fromkeys(
-            ("admission-nodes.yaml", "admission-pods.yaml", "admission-reports.yaml"),
-            values.get("admissionPolicies", {}).get("enabled"),
-        ),
-        "networkpolicy.yaml": values.get("networkPolicy", {}).get("enabled", False),
-        "crds.yaml": values.get("crds", {}).get("enabled"),
-        "rbac-people.yaml": values.get("peopleRoles", {}).get("create"),
-        "policy.yaml": values.get("policy", {}).get("create"),
-        "policy-first.yaml": values.get("policy", {}).get("create"),
-        "cleanup.yaml": values.get("cleanup", {}).get("enabled"),
-        "test.yaml": values.get("test", {}).get("enabled"),
-        "dashboard.yaml": values.get("metrics", {}).get("dashboard", {}).get("enabled", False),
-        "prometheusrule.yaml": values.get("metrics", {}).get("prometheusRule", {}).get("enabled", False),
-        "metrics.yaml": values.get("metrics", {}).get("service", {}).get("enabled"),
-        "priorityclass.yaml": values.get("nccl", {}).get("priorityClass", {}).get("create"),
-        "serviceaccounts.yaml": values.get("operator", {}).get("serviceAccount", {}).get("create"),
-    }
-    assert templates - sources == {name for name, on in switches.items() if on is False}
+    off = {name for name, path in SWITCHES.items() if not value_at(values, path)}
+    assert templates - sources == off
 
 
 def test_helm_test_needs_no_extra_rights(helm: Helm) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise, product
 
 import pytest
 import yaml
 
-from support.chart import NAMESPACE, Helm, Object, of_kind, only, pods, variants
+from support.chart import NAMESPACE, Helm, Object, component, of_kind, only, pods, variants
 
 RULE = re.compile(r"^( *)- apiGroups:")
 ROLES = ("ClusterRole", "Role")
@@ -15,24 +16,15 @@ ROLES = ("ClusterRole", "Role")
 
 def documents(text: str) -> list[str]:
     """The rendered roles as text, with comments."""
-    roles_as_text = [
-        d
-        for d in re.split(r"^---$", text, flags=re.MULTILINE)
-        if (yaml.safe_load(d) or {}).get("kind") in ROLES
-    ]
-    assert roles_as_text
-    return roles_as_text
+    split = re.split(r"^---$", text, flags=re.MULTILINE)
+    return [d for d in split if (yaml.safe_load(d) or {}).get("kind") in ROLES]
 
 
 def reasons(document: str) -> list[str]:
     """For each rule of a role, the comment directly above it."""
-    lines = document.splitlines()
-    comments = []
-    for number, line in enumerate(lines):
-        if RULE.match(line):
-            above = lines[number - 1].strip()
-            comments.append(above.removeprefix("#").strip() if above.startswith("#") else "")
-    return comments
+    pairs = pairwise(document.splitlines())
+    above = [before.strip() for before, line in pairs if RULE.match(line)]
+    return [line.removeprefix("#").strip() if line.startswith("#") else "" for line in above]
 
 
 def roles(objects: list[Object]) -> dict[tuple[str, str, str], list[Object]]:
@@ -50,9 +42,16 @@ def of_accounts(objects: list[Object]) -> dict[tuple[str, str, str], list[Object
     return roles(own)
 
 
+def allowing(objects: list[Object], verb: str, resource: str) -> list[Object]:
+    """The rules of nodegauge's own accounts that allow this."""
+    rules = [rule for of_role in of_accounts(objects).values() for rule in of_role]
+    return [rule for rule in rules if resource in rule["resources"] and verb in rule["verbs"]]
+
+
 @variants
 def test_every_rule_has_its_reason(helm: Helm, values: Object) -> None:
     """Each rule has a comment directly above it: a sentence that says what the rule is for."""
+    assert documents(helm.template(values))
     for document in documents(helm.template(values)):
         rules = yaml.safe_load(document)["rules"]
         comments = reasons(document)
@@ -97,17 +96,15 @@ WRITES = {
 def test_only_the_listed_writes_are_allowed(helm: Helm) -> None:
     """The roles allow exactly the listed writes; the operator, above all, cannot change policies."""
     writes: dict[tuple[str, str, str], set[str]] = {}
-    for o in helm.objects():
-        if o["kind"] not in ROLES:
-            continue
-        component = o["metadata"]["labels"]["app.kubernetes.io/component"]
+    for o in (o for kind in ROLES for o in of_kind(helm.objects(), kind)):
         for rule in o["rules"]:
-            verbs = set(rule["verbs"]) - {"get", "list", "watch"}
-            for group in rule["apiGroups"]:
-                for resource in rule["resources"]:
-                    if verbs:
-                        writes.setdefault((component, group, resource), set()).update(verbs)
+            if verbs := set(rule["verbs"]) - {"get", "list", "watch"}:
+                for group, resource in product(rule["apiGroups"], rule["resources"]):
+                    writes.setdefault((component(o), group, resource), set()).update(verbs)
     assert writes == WRITES
+
+
+NAMESPACED = {"pods", "events", "leases", "deployments/scale", "daemonsets", "secrets", "configmaps"}
 
 
 def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
@@ -115,15 +112,7 @@ def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
     for (kind, namespace, _), rules in roles(helm.objects()).items():
         resources = {r for rule in rules for r in rule["resources"]}
         if kind == "ClusterRole":
-            assert not resources & {
-                "pods",
-                "events",
-                "leases",
-                "deployments/scale",
-                "daemonsets",
-                "secrets",
-                "configmaps",
-            }
+            assert not resources & NAMESPACED
         else:
             in_default = {"events", "leases"} >= resources
             assert namespace == ("default" if in_default else NAMESPACE)
@@ -141,26 +130,15 @@ def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
 )
 def test_hooks_may_change_only_their_own_objects(helm: Helm, resource: str, verb: str, name: str) -> None:
     """The rights to scale a Deployment and to write or delete a policy name only the release's objects."""
-    (rule,) = [
-        rule
-        for rules in of_accounts(helm.objects()).values()
-        for rule in rules
-        if resource in rule["resources"] and verb in rule["verbs"]
-    ]
+    (rule,) = allowing(helm.objects(), verb, resource)
     assert rule["resourceNames"] == [name]
 
 
 def test_without_a_policy_the_cleanup_may_delete_none(helm: Helm) -> None:
     """With `policy.create` false neither the clean-up's rights nor its arguments name a policy."""
     objects = helm.objects({"policy": {"create": False}})
-    writable = [
-        rule
-        for rules in of_accounts(objects).values()
-        for rule in rules
-        if "gpuvalidationpolicies" in rule["resources"] and "delete" in rule["verbs"]
-    ]
     (container,) = only(objects, "Job")["spec"]["template"]["spec"]["containers"]
-    assert writable == []
+    assert allowing(objects, "delete", "gpuvalidationpolicies") == []
     assert [word for word in container["args"] if "policy" in word] == []
 
 

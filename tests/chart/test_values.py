@@ -1,4 +1,7 @@
-"""Wrong values are refused by name before anything is installed; the schema knows every value."""
+"""Wrong values are refused by name before anything is installed; the schema knows every value.
+
+No pod gets an image that nobody named: every image has its registry, and a version or a digest.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,23 @@ from typing import Any
 import pytest
 import yaml
 
-from support.chart import CHART, ROOT, Helm, HelmFailed, Object
+from support.chart import (
+    ALL,
+    CHART,
+    KNOWN,
+    NO_REGISTRY,
+    ROOT,
+    Helm,
+    HelmFailed,
+    Object,
+    environment,
+    pods,
+    variants,
+)
 
+EVICTED = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+MONITOR_ALONE = {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}
+POD = "/policy/spec/podTemplate"
 WRONG: list[tuple[Any, ...]] = [
     ("/bogus", 1, "bogus"),
     ("/operator/replicas", 2, "replicas"),
@@ -41,18 +59,10 @@ WRONG: list[tuple[Any, ...]] = [
     ("/operator/nodeSelector/gpu", True),
     ("/operator/nodeSelector", {"a b": "c"}),
     ("/operator/tolerations", [{"keys": "a"}], "/operator/tolerations/0"),
-    (
-        "/operator/tolerations",
-        [{"key": "a"}, {"key": "a", "operator": "In"}],
-        "/operator/tolerations/1/operator",
-    ),
+    ("/operator/tolerations", [{"key": "a", "operator": "In"}], "/operator/tolerations/0/operator"),
     ("/probe/tolerations", [{"key": "a", "effect": "noschedule"}], "/probe/tolerations/0/effect"),
     ("/probe/tolerations", [{"value": "a"}], "/probe/tolerations/0"),
-    (
-        "/operator/tolerations",
-        [{"key": "a"}, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
-        "/operator/tolerations/1",
-    ),
+    ("/operator/tolerations", [{"key": "a"}, EVICTED], "/operator/tolerations/1"),
     ("/probe/tolerations", [{"key": "a", "operator": "Exists", "value": "b"}], "/probe/tolerations/0/value"),
     ("/operator/affinity", {"nodeaffinity": {}}),
     ("/operator/priorityClassName", "High!"),
@@ -89,25 +99,14 @@ WRONG: list[tuple[Any, ...]] = [
     ("/nccl/image/digest", "abc"),
     ("/nccl/resources/limits/memory", 32),
     ("/nccl/interval", "24h", "interval"),
-    (
-        "/policy/spec/podTemplate/labels",
-        {"nodegauge.dev/node": "a"},
-        "/policy/spec/podTemplate/labels/nodegauge.dev~1node",
-    ),
+    (f"{POD}/labels", {"nodegauge.dev/node": "a"}, f"{POD}/labels/nodegauge.dev~1node"),
 ]
 """Path of a value, the wrong value, and what the message names if that is not the path."""
 
 COMBINATIONS = [
-    ("/operator/image/tag", "latest", "operator.image.tag must not be latest"),
-    ("/probe/image/tag", "latest", "probe.image.tag must not be latest"),
-    ("/nccl/image/tag", "latest", "nccl.image.tag must not be latest"),
     ("/operator/serviceAccount/create", False, "operator.serviceAccount.name is required"),
     ("/probe/serviceAccount/create", False, "probe.serviceAccount.name is required"),
-    (
-        "/metrics",
-        {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}},
-        "metrics.serviceMonitor.enabled needs metrics.service.enabled",
-    ),
+    ("/metrics", MONITOR_ALONE, "metrics.serviceMonitor.enabled needs metrics.service.enabled"),
 ]
 """Values that the schema allows, but the templates refuse."""
 
@@ -165,9 +164,7 @@ def test_wrong_values_are_refused_by_name(helm: Helm, case: tuple[Any, ...]) -> 
     if named.startswith("/"):
         assert f"at '{named}'" in complaints(helm)[str(case)]
         return
-    with pytest.raises(HelmFailed) as caught:
-        helm.template(at(path, value))
-    assert named in str(caught.value)
+    assert named in refusal(helm, at(path, value))
 
 
 GOOD = [
@@ -201,3 +198,87 @@ def test_chart_metadata() -> None:
     assert project
     assert chart["version"] == chart["appVersion"] == project[1]
     assert chart["kubeVersion"].startswith(">=1.29")
+
+
+WHICH = ("operator", "probe", "nccl")
+DIGEST = f"sha256:{'0' * 64}"
+
+
+def images(objects: list[Object]) -> dict[str, str]:
+    """The image of the chart's own pods, and those that the operator starts pods with."""
+    variables = environment(objects)
+    (own,) = {c["image"] for pod in pods(objects).values() for c in pod["spec"]["containers"]}
+    return {"operator": own} | {x: variables[f"NODEGAUGE_{x.upper()}_IMAGE"] for x in ("probe", "nccl")}
+
+
+def refusal(helm: Helm, values: Object) -> str:
+    """What helm says about values that it refuses."""
+    with pytest.raises(HelmFailed) as caught:
+        helm.template(values)
+    return str(caught.value)
+
+
+@variants
+def test_every_image_names_its_registry(helm: Helm, values: Object) -> None:
+    """No rendered image depends on the container runtime's default registry."""
+    named = images(helm.objects(values, *KNOWN))
+    for reference in named.values():
+        host, slash, _ = reference.partition("/")
+        assert (slash and ("." in host or ":" in host or host == "localhost")) or reference == "", named
+    assert bool(named["nccl"]) is values.get("nccl", {}).get("enabled", True)
+
+
+def test_one_value_is_the_registry_of_all_images(helm: Helm) -> None:
+    """`image.registry` is enough for all images; an image's own registry takes precedence."""
+    one = "r.example.com:5000/mirror"
+    seen = images(helm.objects({"image": {"registry": one}, "nccl": {"image": {"registry": "localhost"}}}))
+    wanted = {"operator": one, "probe": one, "nccl": "localhost"}
+    assert seen == {name: f"{registry}/nodegauge/{name}:0.1.0" for name, registry in wanted.items()}
+
+
+@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize(
+    ("image", "reference"),
+    [
+        ({"registry": "a.io:5000", "repository": "gpu/x", "tag": "2.0"}, "a.io:5000/gpu/x:2.0"),
+        ({"tag": "2.0", "digest": DIGEST}, f"registry.example.com/nodegauge/{{}}@{DIGEST}"),
+        ({"registry": "[fd00::1]:5000"}, "[fd00::1]:5000/nodegauge/{}:0.1.0"),
+        ({"registry": "docker.io/you"}, "docker.io/you/nodegauge/{}:0.1.0"),
+    ],
+    ids=["registry and tag", "digest", "IPv6", "the default registry by its name"],
+)
+def test_image_references(helm: Helm, which: str, image: Object, reference: str) -> None:
+    """Every image has the chart's version or a tag, or a digest, which wins; all pods run the operator's."""
+    objects = helm.objects({name: {"image": image} for name in WHICH})
+    assert images(objects)[which] == reference.format(which)
+
+
+def test_a_repository_may_hold_the_registry(helm: Helm) -> None:
+    """A whole name in `repository` needs no other value."""
+    whole = {x: {"image": {"repository": f"r.example.com/gpu/{x}", "digest": DIGEST}} for x in WHICH}
+    assert images(helm.objects(NO_REGISTRY | whole)) == {x: f"r.example.com/gpu/{x}@{DIGEST}" for x in WHICH}
+
+
+@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize("registry", ["", "mirror", "mirror/gpus"])
+def test_an_image_without_registry_is_refused(helm: Helm, which: str, registry: str) -> None:
+    """Without a registry, or with one that is none, rendering stops and names the values to set."""
+    others = {x: {"image": {"registry": "r.example.com"}} for x in WHICH if x != which}
+    text = refusal(helm, others | {"image": {"registry": registry}})
+    assert f"{which}.image" in text
+    assert "set image.registry" in text
+    assert ("nccl.enabled=false" in text) is (which == "nccl")
+
+
+def test_without_nccl_there_is_no_nccl_image(helm: Helm) -> None:
+    """With `nccl.enabled` false the operator gets no NCCL image, which so needs no registry either."""
+    two = {x: {"image": {"registry": "r.example.com"}} for x in ("operator", "probe")}
+    values = NO_REGISTRY | two | {"nccl": {"enabled": False, "image": {"repository": "gpu/nccl"}}}
+    assert images(helm.objects(values))["nccl"] == ""
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_a_tag_that_names_no_version_is_refused(helm: Helm, which: str) -> None:
+    """latest is refused, also where the image's registry is its own."""
+    text = refusal(helm, ALL | {which: {"image": {"tag": "latest"}}})
+    assert f"{which}.image.tag must not be latest" in text

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nodegauge_operator.kube.leases import LEASE
+from support.cluster_under_test import ClusterUnderTest, install_crds
+from support.playbook import Ansible, stage
 from testbed.audit import AuditTrail
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
@@ -34,6 +37,29 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
         rest.delete(LEASE)  # the installation of the next namespace need not wait for the end of this one
     with contextlib.suppress(ApiError):
         rest.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def crds(api: Rest) -> None:
+    """nodegauge's CRDs are served."""
+    install_crds(api)
+
+
+@pytest.fixture
+def rig(
+    api: Rest, control_plane: ControlPlane, namespace: str, tmp_path: Path, crds: None
+) -> Iterator[ClusterUnderTest]:
+    """A corner of the cluster, with the CRDs installed."""
+    rig = ClusterUnderTest(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
+    yield rig
+    rig.clean()
+
+
+@pytest.fixture
+def ansible(tmp_path: Path) -> Ansible:
+    """ansible-core with the collection staged."""
+    stage(tmp_path)
+    return Ansible(tmp_path)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from nodegauge_operator.reader.inventory import Inventory
-from support.playbook import Ansible, Played, stage
+from support.playbook import Ansible, Played
 from testbed.binaries import build_kubectl
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest
@@ -28,13 +28,6 @@ VARIABLES: dict[str, Any] = {
     },
     "web-1": {},
 }
-
-
-@pytest.fixture
-def ansible(tmp_path: Path) -> Ansible:
-    """ansible-core with the collection staged."""
-    stage(tmp_path)
-    return Ansible(tmp_path)
 
 
 def run(ansible: Ansible, hosts: dict[str, Any], *flags: str, **role: Any) -> Played:

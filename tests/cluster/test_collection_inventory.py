@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from support.cluster_under_test import install_crds
-from support.playbook import Ansible, stage
+from support.playbook import Ansible
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest
 
@@ -74,13 +73,6 @@ def report(rest: Rest, name: str, wanted: dict[str, Any]) -> None:
         "probes": [probe | {"findings": [FINDING]} if failed else probe],
     }
     rest.patch(f"{REPORTS}/{name}/status", {"status": status})
-
-
-@pytest.fixture
-def ansible(tmp_path: Path) -> Ansible:
-    """ansible-core with the collection staged."""
-    stage(tmp_path)
-    return Ansible(tmp_path)
 
 
 def inventory(ansible: Ansible, kubeconfig: object, **options: Any) -> dict[str, Any]:

@@ -1,34 +1,32 @@
-"""The policy's CRD on a real API server: it accepts the examples, and refuses bad policies, naming the field.
+"""The CRDs on a real API server: the policy's takes the examples and refuses bad policies, naming the field;
+the report's stores a full status unchanged and refuses an invalid one.
 
-Nothing is stored: every policy is created as a dry run, which applies schema, defaults and CEL as usual.
+No policy is stored: each is created as a dry run, which applies schema, defaults and CEL as usual.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
 
-from nodegauge_judge import Cause
+from nodegauge_judge import Cause, Verdict
+from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
-from support.cluster_under_test import install_crds
-from support.crds import CRDS, POLICIES, dry_run, manifest
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
+from support.crds import CRDS, POLICIES, REPORTS, dry_run, manifest, nodes_of, part
 from testbed.errors import ApiError
 from testbed.rest import Rest
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("crds")]
 
 EXAMPLES = sorted((CRDS / "examples").glob("*.yaml"))
-
-
-@pytest.fixture
-def api(api: Rest) -> Rest:
-    """An API server that has nodegauge's CRDs."""
-    install_crds(api)
-    return api
 
 
 def refusal(api: Rest, spec: object) -> str:
@@ -62,6 +60,10 @@ EXPECTATION = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes":
 def socket(**fields: Any) -> list[Any]:
     """What feeds one GPU: a slot and one socket."""
     return [{"gpu": "0", "sockets": [fields]}]
+
+
+EXPRESSIONS, EXISTS = "nodeSelector.matchExpressions", {"key": "a", "operator": "Exists"}
+SHORT = {"probes": {"health": {"interval": "30s", "deadline": "20s"}}}
 
 
 MALFORMED: list[tuple[Any, ...]] = [
@@ -99,58 +101,24 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("labels.interconnectKey", "feature.nvidia.com/x", "a key of your own"),
     ("labels.interconnectKey", "node.cluster.x-k8s.io/x", "a key of your own"),
     ("labels.interconnectKey", "gpu", "write another key"),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "interconnect", "operator": "Exists"}],
-        "write another key",
-        "labels.interconnectKey",
-    ),
+    (EXPRESSIONS, [EXISTS | {"key": "interconnect"}], "write another key", "labels.interconnectKey"),
     ("nodeSelector.matchLabels", {"nodegauge.dev/health": "pass"}, "write another label key"),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "nodegauge.dev/health", "operator": "Exists"}],
-        "write another label key",
-    ),
+    (EXPRESSIONS, [EXISTS | {"key": "nodegauge.dev/health"}], "write another label key"),
     ("labels.interconnectKey", "not a key", "prefix.example.com/name"),
     ("nodeSelector.matchLabels", {"a b": "c"}, "prefix.example.com/name"),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "a", "operator": "In"}],
-        "write Exists",
-        "matchExpressions[0].values",
-    ),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "a", "operator": "Exists", "values": ["b"]}],
-        "write In or NotIn",
-        "matchExpressions[0].values",
-    ),
-    (
-        "nodeSelector.matchExpressions",
-        [{"key": "a", "operator": "Gt", "values": ["1"]}],
-        '"DoesNotExist"',
-        "matchExpressions[0].operator",
-    ),
+    (EXPRESSIONS, [EXISTS | {"operator": "In"}], "write Exists", "matchExpressions[0].values"),
+    (EXPRESSIONS, [EXISTS | {"values": ["b"]}], "write In or NotIn", "matchExpressions[0].values"),
+    (EXPRESSIONS, [EXISTS | {"operator": "Gt"}], '"DoesNotExist"', "matchExpressions[0].operator"),
     ("thresholds.hotWarn", 95, "raise hotFail", "thresholds.hotFail"),
     ("thresholds.busyFloor", 901, "raise interval or intervalFloor, or lower busyFloor"),
-    (
-        "",
-        {"probes": {"health": {"interval": "30s", "deadline": "20s"}}, "thresholds": {"intervalFloor": 20}},
-        "lower busyFloor",
-        "thresholds.busyFloor",
-    ),
+    ("", SHORT | {"thresholds": {"intervalFloor": 20}}, "lower busyFloor", "thresholds.busyFloor"),
     ("thresholds.slowClockFail", 0.95, "lower slowClockFail"),
     ("thresholds.hotForLongRuns", 5, "lower hotForLongRuns"),
     ("limits.notStarted", "2d", "write for example 5m"),
     ("limits.overtime", "0s", "write for example 60s"),
     ("podTemplate.labels", {"nodegauge.dev/probe": "x"}, "remove them"),
     ("podTemplate.resources.limits.memory", "lots", "match"),
-    (
-        "podTemplate.tolerations",
-        [{"operator": "Equal", "value": "x"}],
-        "operator: Exists",
-        "tolerations[0].key",
-    ),
+    ("podTemplate.tolerations", [{"value": "x"}], "operator: Exists", "tolerations[0].key"),
     ("priority", 2000000, "less than or equal to 1000000"),
     ("probes.nccl.interval", "5s", "write for example 24h"),
     ("probes.nccl.interval", "5m", "raise interval", "nccl.deadline"),
@@ -183,12 +151,7 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("powerInventory.gpus", [{"sockets": []}], "Required value", "gpus[0].gpu"),
     ("powerInventory.gpus", [{"gpu": 0}], "must be of type string", "gpus[0].gpu"),
     ("powerInventory.gpus", [{"gpu": "0000:01:00"}], "write one such as", "gpus[0].gpu"),
-    (
-        "powerInventory.gpus",
-        [{"gpu": "0", "slotWatts": 300}],
-        "less than or equal to 75",
-        "gpus[0].slotWatts",
-    ),
+    ("powerInventory.gpus", [{"gpu": "0", "slotWatts": 300}], "equal to 75", "gpus[0].slotWatts"),
     ("powerInventory.gpus", socket(connector="7-pin"), "12VHPWR", "sockets[0].connector"),
     ("powerInventory.gpus", socket(connector="12VHPWR"), "set it to", "sockets[0].watts"),
     ("powerInventory.gpus", socket(connector="12-pin", watts=500), "set it to", "sockets[0].watts"),
@@ -221,10 +184,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "every-node": {"nodeSelector": {}},
     "count": {"budget": {"concurrentProbes": 5}},
     "all": {"budget": {"concurrentProbes": "100%"}},
-    "busy-as-long-as-the-floor": {
-        "probes": {"health": {"interval": "30s", "deadline": "20s"}},
-        "thresholds": {"intervalFloor": 60.5, "busyFloor": 60.5},
-    },
+    "busy-as-long-as-the-floor": SHORT | {"thresholds": {"intervalFloor": 60.5, "busyFloor": 60.5}},
     "busy-as-long-as-the-interval": {"thresholds": {"intervalFloor": 0, "busyFloor": 900}},
     "short": {"probes": {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}}},
     "no-short-key": {"labels": {"interconnectKey": ""}},
@@ -262,3 +222,105 @@ def test_good_policies_are_accepted(api: Rest, spec: dict[str, Any]) -> None:
         api, POLICIES, manifest(POLICIES, {"nodeSelector": {"matchLabels": {"gpu": "yes"}}} | spec)
     )
     assert parse(stored).spec.mode in Mode
+
+
+FULL = Path(__file__).parent / "full-status.yaml"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+LONG = "x" * 33
+"""Longer than any value of an enum may be; newer versions may add shorter ones."""
+FINDING = {"code": "hot", "severity": "warn", "subject": "GPU 0", "message": "m"}
+
+
+@contextmanager
+def report(api: Rest) -> Iterator[str]:
+    """The path of a report that exists during the block."""
+    created = api.create(REPORTS, manifest(REPORTS, {}))
+    path = f"{REPORTS}/{created['metadata']['name']}"
+    try:
+        yield path
+    finally:
+        api.delete(path)
+
+
+def full_status() -> ReportStatus:
+    """A status in which every field has a value."""
+    return msgspec.convert(yaml.safe_load(FULL.read_text("utf-8")), ReportStatus)
+
+
+def paths(value: Any, path: str = "") -> set[str]:
+    """The paths of a document's fields, in the notation of `nodes_of`; keys of free maps are left out."""
+    if isinstance(value, list):
+        return {p for item in value for p in paths(item, f"{path}[]")} | {path}
+    if isinstance(value, dict):
+        return {p for key, item in value.items() for p in paths(item, f"{path}.{key}")} | {path}
+    return {path} if value not in ("", None) else set()
+
+
+def test_full_status_round_trips(api: Rest) -> None:
+    """The API server stores a status with every field set unchanged."""
+    status = full_status()
+    written = msgspec.to_builtins(status)
+    described = nodes_of(part(names.REPORT_PLURAL, "status"), "status")
+    assert {path for path, _ in described if not path.endswith(("[]", "{}"))} <= paths(written, "status")
+    with report(api) as path:
+        api.patch(f"{path}/status?fieldValidation=Strict", {"status": written})
+        read = api.get(path)
+        assert parse_report(read).status == status
+        assert read["status"] == written
+
+
+def test_the_table_shows_bandwidth_and_taints(api: Rest) -> None:
+    """`kubectl get nr` shows all_reduce and the cause of a taint; both cells are empty without a result."""
+    for status, bandwidth, cause in ((full_status(), 476, "thermal"), (ReportStatus(), None, None)):
+        with report(api) as path:
+            api.patch(f"{path}/status", {"status": msgspec.to_builtins(status)})
+            table = api.call("GET", path, headers={"Accept": TABLE})
+        columns = [column["name"] for column in table["columnDefinitions"]]
+        cells = dict(zip(columns, table["rows"][0]["cells"], strict=True))
+        assert (cells["all-reduce GB/s"], cells["Taints"]) == (bandwidth, cause)
+
+
+def test_an_empty_status_is_accepted(api: Rest) -> None:
+    """The status of a node without results is accepted, including its nulls."""
+    with report(api) as path:
+        written = msgspec.to_builtins(ReportStatus(probes=[ProbeStatus(name="health")]))
+        api.patch(f"{path}/status", {"status": written})
+        assert parse_report(api.get(path)).status.probe("health").verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"verdict": LONG}, "status.verdict"),
+        ({"interconnect": {"class": LONG}}, "status.interconnect.class"),
+        ({"evidence": "x" * 500}, "status.evidence"),
+        ({"probes": [{"name": "health", "history": "x" * 3000}]}, "status.probes[0].history"),
+        ({"probes": [{"name": "health", "readAt": "yesterday"}]}, "status.probes[0].readAt"),
+        ({"probes": [{"name": "health"}, {"name": "health"}]}, "status.probes[1]"),
+        ({"gates": [{"code": "hot"}, {"code": "hot"}]}, "status.gates[1]"),
+        ({"gates": [{"code": "hot", "state": LONG}]}, "status.gates[0].state"),
+        ({"desired": {"taints": [{"key": "k", "effect": "None"}]}}, "status.desired.taints[0].effect"),
+        ({"psu": LONG}, "status.psu"),
+        ({"bandwidth": {"agreement": LONG}}, "status.bandwidth.agreement"),
+        ({"bandwidth": {"allReduce": 0.5}}, "status.bandwidth.allReduce"),
+        ({"gpus": {"items": [{"index": i} for i in range(65)]}}, "status.gpus.items"),
+        ({"probes": [{"name": "h", "findings": [{"code": "hot"}]}]}, "status.probes[0].findings[0].severity"),
+        *(
+            ({"probes": [{"name": "h", "findings": [FINDING | {"evidence": {"e": value}}]}]}, "evidence.e")
+            for value in ([1], {"a": 1}, "x" * 3000)
+        ),
+    ],
+)
+def test_invalid_statuses_are_refused(api: Rest, change: dict[str, Any], field: str) -> None:
+    """A status that violates the schema is refused, and the error names the field."""
+    with report(api) as path:
+        with pytest.raises(ApiError) as caught:
+            api.patch(f"{path}/status", {"status": change})
+        assert field in str(caught.value)
+
+
+def test_requested_at_is_a_time(api: Rest) -> None:
+    """`spec.requestedAt` accepts only a time."""
+    assert dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "2026-01-31T12:00:00Z"}))
+    with pytest.raises(ApiError, match=r"spec\.requestedAt"):
+        dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "now"}))

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.playbook import Ansible, Played, stage
+from support.playbook import Ansible
 from testbed.cluster import Testbed
 from testbed.controlplane import ControlPlane
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-VALUES = {
-    "image": {"registry": "registry.example.com"},
-    "operator": {"sweepInterval": "1s", "nodeSelector": {"kubernetes.io/hostname": "system-1"}},
-    "nccl": {"enabled": False},
-}
+OPERATOR = {"sweepInterval": "1s", "nodeSelector": {"kubernetes.io/hostname": "system-1"}}
+VALUES = {"image": {"registry": "registry.example.com"}, "nccl": {"enabled": False}}
 TASK = "nodegauge.gpu.operator : Install, upgrade or remove the release"
 
 
@@ -27,41 +24,32 @@ class Role:
     """Plays of the role on the testbed's cluster."""
 
     def __init__(self, testbed: Testbed, ansible: Ansible) -> None:
-        self.testbed, self.ansible, self.api = testbed, ansible, testbed.control_plane.rest()
+        self.plane, self.ansible, self.api = testbed.control_plane, ansible, testbed.control_plane.rest()
 
-    def play(self, *options: str, operator: Mapping[str, Any] | None = None, **variables: Any) -> Played:
-        """The role with `VALUES`, the operator's changed by `operator`."""
-        values = VALUES | {"operator": {**VALUES["operator"], **(operator or {})}}  # type: ignore[dict-item]
-        plane = self.testbed.control_plane
+    def change(self, *options: str, workers: int = 0, **variables: Any) -> tuple[bool, dict[str, Any]]:
+        """Whether a successful play with `VALUES` changed the release, and its task's result."""
         given = {
-            "operator_helm": str(plane.binaries.helm),
-            "operator_kubeconfig": str(plane.kubeconfig),
-            "operator_values": values,
+            "operator_helm": str(self.plane.binaries.helm),
+            "operator_kubeconfig": str(self.plane.kubeconfig),
+            "operator_values": VALUES | {"operator": OPERATOR | ({"workers": workers} if workers else {})},
             "operator_timeout": 120,
-        } | variables
-        return self.ansible.play(
-            [{"hosts": "all", "gather_facts": False, "roles": ["nodegauge.gpu.operator"]}],
-            {"cluster": given},
-            *options,
-        )
-
-    def change(self, *options: str, **variables: Any) -> tuple[bool, dict[str, Any]]:
-        """Whether a successful play changed the release, and its task's result."""
-        played = self.play(*options, **variables)
+        }
+        play = {"hosts": "all", "gather_facts": False, "roles": ["nodegauge.gpu.operator"]}
+        played = self.ansible.play([play], {"cluster": given | variables}, *options)
         assert played.code == 0, played.output
         result = played.task(TASK, "cluster").result
         return result["changed"], result
 
-    def environment(self) -> dict[str, str]:
-        """The operator's, as it is in the cluster."""
+    def workers(self) -> str:
+        """What the operator is told in the cluster."""
         deployment = self.api.get("/apis/apps/v1/namespaces/nodegauge/deployments/nodegauge")
         [container] = deployment["spec"]["template"]["spec"]["containers"]
-        return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+        return next(e["value"] for e in container["env"] if e["name"] == "NODEGAUGE_WORKERS")
 
-    def gpu_labels(self) -> dict[str, str]:
+    def gpu_labels(self) -> set[str]:
         """nodegauge's labels on the GPU node."""
         labels = self.api.get("/api/v1/nodes/gpu-h100")["metadata"]["labels"]
-        return {key: value for key, value in labels.items() if key.startswith("nodegauge.dev/")}
+        return {key for key in labels if key.startswith("nodegauge.dev/")}
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +62,9 @@ def testbed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def role(testbed: Testbed, tmp_path: Path) -> Role:
+def role(testbed: Testbed, ansible: Ansible) -> Role:
     """The role; what an earlier test left installed is there still."""
-    stage(tmp_path)
-    return Role(testbed, Ansible(tmp_path))
+    return Role(testbed, ansible)
 
 
 def test_a_release_is_installed_changed_and_left_alone(role: Role) -> None:
@@ -88,15 +75,15 @@ def test_a_release_is_installed_changed_and_left_alone(role: Role) -> None:
     assert changed
     assert result["release"]["status"] == "deployed"
     assert role.change()[0] is False, "the first install is complete, with the policy"
-    changed, result = role.change("--check", "--diff", operator={"workers": 9})
+    changed, result = role.change("--check", "--diff", workers=9)
     assert changed
     assert '"workers": 9' in result["diff"]["after"]
-    assert role.environment()["NODEGAUGE_WORKERS"] == "8"
-    assert role.change(operator={"workers": 9})[0]
-    assert role.environment()["NODEGAUGE_WORKERS"] == "9"
-    assert role.change(operator={"workers": 9})[0] is False
+    assert role.workers() == "8"
+    assert role.change(workers=9)[0]
+    assert role.workers() == "9"
+    assert role.change(workers=9)[0] is False
     assert role.change()[0]
-    assert role.environment()["NODEGAUGE_WORKERS"] == "8"
+    assert role.workers() == "8"
 
 
 def test_absence_removes_what_the_cluster_carried(role: Role) -> None:

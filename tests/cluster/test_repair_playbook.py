@@ -25,8 +25,8 @@ KEPT = "Keep the node cordoned"
 class Repairs:
     """Nodes of the test's own, whose hosts answer the role validate as the test wants."""
 
-    def __init__(self, plane: ControlPlane, ansible: Ansible, *, kubectl: Path) -> None:
-        self.plane, self.ansible, self.kubectl, self.api = plane, ansible, kubectl, plane.rest()
+    def __init__(self, plane: ControlPlane, ansible: Ansible) -> None:
+        self.plane, self.ansible, self.api = plane, ansible, plane.rest()
         self.tasks = ansible.folder / "repair-tasks.yml"
         self.hosts: dict[str, dict[str, Any]] = {}
         self.repair("ansible.builtin.debug: {msg: repaired}")
@@ -47,7 +47,7 @@ class Repairs:
         given = {
             "repair_hosts": "all",
             "repair_tasks": str(self.tasks),
-            "repair_kubectl": str(self.kubectl),
+            "repair_kubectl": str(build_kubectl()),
             "repair_kubeconfig": str(self.plane.kubeconfig),
             "repair_drain_timeout": 120,
         } | variables
@@ -63,15 +63,10 @@ class Repairs:
         return "nodegauge.dev/cordoned-by" in annotations
 
 
-@pytest.fixture(scope="module")
-def kubectl() -> Path:
-    return build_kubectl()
-
-
 @pytest.fixture
-def repairs(control_plane: ControlPlane, tmp_path: Path, kubectl: Path) -> Iterator[Repairs]:
+def repairs(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Repairs]:
     simulate(stage(tmp_path))
-    repairs = Repairs(control_plane, Ansible(tmp_path), kubectl=kubectl)
+    repairs = Repairs(control_plane, Ansible(tmp_path))
     yield repairs
     for name in repairs.hosts:
         repairs.api.delete(f"/api/v1/nodes/{name}")

@@ -110,10 +110,7 @@ def reference(machine: Callable[[str], Host]) -> Callable[[str], dict[str, Any]]
 
 @pytest.mark.parametrize("profile", MACHINES)
 def test_the_health_document_is_the_same(
-    machine: Callable[[str], Host],
-    reference: Callable[[str], dict[str, Any]],
-    python: Path,
-    profile: str,
+    machine: Callable[[str], Host], reference: Callable[[str], dict[str, Any]], python: Path, profile: str
 ) -> None:
     """Every value but times and counts of samples, on machines that differ in what can be read."""
     assert document(machine(profile), "health", *QUICK, python=python) == reference(profile)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import enum
-import importlib.util
 import itertools
 import json
 import statistics
@@ -31,27 +30,17 @@ for module, name in json.load(sys.stdin):
 """
 
 
-def loaded(name: str, path: Path) -> ModuleType:
-    """A module of the builder."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def old_python(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The step of the build that translates."""
     monkeypatch.syspath_prepend(str(BUILDER))
-    return loaded("old_python", BUILDER / "old_python.py")
+    return archive.module_of("old_python", BUILDER / "old_python.py")
 
 
 @pytest.fixture(scope="module")
 def older() -> ModuleType:
     """The stand-ins."""
-    return loaded("nodegauge_older", BUILDER / "host" / "older.py")
+    return archive.module_of("nodegauge_older", BUILDER / "host" / "older.py")
 
 
 @pytest.mark.parametrize(

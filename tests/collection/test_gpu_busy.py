@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support.gpu_hosts import GpuHosts
-from support.playbook import ROOT, Ansible, stage
+from support.playbook import ROOT
 
 SIMULATED_NCCL = {"NODEGAUGE_NCCL_CHILD": str(ROOT / "tests/testbed/simulated_nccl/nccl")}
 
 
-@pytest.fixture
-def hosts(tmp_path: Path, host_archive: Path) -> GpuHosts:
-    """No hosts yet; the collection contains the archive."""
-    stage(tmp_path / "controller", archive=host_archive)
-    return GpuHosts(Ansible(tmp_path / "controller"), tmp_path / "hosts")
-
-
 def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) -> None:
     """Bandwidth and its verdict; skipped with the reason where GPUs are in use or alone; nothing changes."""
-    hosts.add("idle", environment=SIMULATED_NCCL)
-    hosts.add("slow", "titan-rtx-nv2", "slow-link", environment=SIMULATED_NCCL)
-    hosts.add("busy", "titan-rtx-nv2", "gpu-in-use", environment=SIMULATED_NCCL)
+    for name, machine in {"idle": (), "slow": ("slow-link",), "busy": ("gpu-in-use",)}.items():
+        hosts.add(name, "titan-rtx-nv2", *machine, environment=SIMULATED_NCCL)
     hosts.add("single", "t4-1", environment=SIMULATED_NCCL)
     hosts.add("engineless")
     hosts.add("unbuilt", options={"engine": "nccl-tests", "nccl_tests": "/nonexistent"})
@@ -37,11 +27,11 @@ def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) ->
         task = hosts.task(played, name)
         assert (task.status, task.result["verdict"]) == ("ok", "skipped")
         assert reason in task.result["summary"]
-    for name, way_out in (
-        ("engineless", "nccl-tests"),
-        ("unbuilt", "/nonexistent"),
-        ("foreign", "LD_PRELOAD"),
-    ):
+    for name, way_out in {
+        "engineless": "nccl-tests",
+        "unbuilt": "/nonexistent",
+        "foreign": "LD_PRELOAD",
+    }.items():
         task = hosts.task(played, name)
         assert (task.status, way_out in task.result["msg"]) == ("failed", True), task.result
     assert (played.changed, hosts.left()) == ([], [])
@@ -54,10 +44,8 @@ def test_load_runs_on_idle_hosts_only(hosts: GpuHosts) -> None:
     hosts.add("slow", options={"seconds": 2, "hz": 1})
     played = hosts.play("gpu_load")
     idle, busy, slow = (hosts.task(played, name) for name in ("idle", "busy", "slow"))
-    assert idle.status == "ok", idle.result
-    assert idle.result["document"]["load"]["skipped"] == ""
-    assert idle.result["verdict"] in ("pass", "warn", "no-load")
-    assert idle.result["tflops"] > 0
+    assert (idle.status, idle.result["document"]["load"]["skipped"]) == ("ok", ""), idle.result
+    assert (idle.result["verdict"] in ("pass", "warn", "no-load"), idle.result["tflops"] > 0) == (True, True)
     assert (busy.result["verdict"], "in use" in busy.result["summary"]) == ("skipped", True)
     assert (slow.status, "--hz" in slow.result["msg"]) == ("failed", True)
     assert (played.changed, hosts.left()) == ([], [])

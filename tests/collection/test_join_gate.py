@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -27,15 +28,12 @@ def filters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filters]:
     folder = tmp_path_factory.mktemp("filters")
     stage(folder)
     before = set(sys.modules)
-    sys.path.insert(0, str(folder))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
         module = importlib.import_module("ansible_collections.nodegauge.gpu.plugins.filter.join_gate")
         yield module.FilterModule().filters()
-    finally:
-        sys.path.remove(str(folder))
-        for name in set(sys.modules) - before:
-            if name.startswith("ansible_collections"):
-                del sys.modules[name]
+    for name in {name for name in sys.modules if name.startswith("ansible_collections")} - before:
+        del sys.modules[name]
 
 
 CONFIGURATIONS = {
@@ -78,13 +76,13 @@ def test_a_configuration_gets_the_taint_keeps_everything_else_and_loses_it_again
     )
 
 
-def test_a_block_configuration_is_byte_for_byte_the_same_after_the_taint_came_and_went(
-    filters: Filters,
-) -> None:
-    """Comments, indentation and line ends come back as they were."""
+@pytest.mark.parametrize(
+    "name", ["no list", "a block list", "an indented block", "CRLF", "a document's marks"]
+)
+def test_a_block_is_as_before_after_the_taint_came_and_went(filters: Filters, name: str) -> None:
+    """Byte for byte: comments, indentation and line ends come back as they were."""
     gate = filters["kubelet_config_gate"]
-    for name in ("no list", "a block list", "an indented block", "CRLF", "a document's marks"):
-        assert gate(gate(CONFIGURATIONS[name]), "absent") == CONFIGURATIONS[name], name
+    assert gate(gate(CONFIGURATIONS[name]), "absent") == CONFIGURATIONS[name]
 
 
 @pytest.mark.parametrize(("effect", "kept"), [("NoExecute", True), ("PreferNoSchedule", False)])
@@ -192,116 +190,128 @@ def test_a_label_that_is_set_already_is_replaced_by_the_last_flag(filters: Filte
         ("gpu", True, "Quote"),
         ("a b", "c", "name"),
         ("gpu", "h100,zone=x", "value"),
+        ("gpu", "r1", ""),
+        ("example.com/rack", "r1", ""),
+        ("node.kubernetes.io/pool", "r1", ""),
+        ("a.node.kubernetes.io/b", "r1", ""),
+        ("topology.kubernetes.io/zone", "r1", ""),
     ],
 )
-def test_labels_that_a_kubelet_must_not_set_are_refused(
+def test_a_label_that_a_kubelet_must_not_set_is_refused(
     filters: Filters, key: str, value: Any, why: str
 ) -> None:
-    """The reason names the label."""
-    [reason] = filters["refused_node_labels"]({key: value})
-    assert key in reason
-    assert why in reason
+    """The reason names the label.  Those that the kubelet itself allows are taken, and any other domain."""
+    reasons = filters["refused_node_labels"]({key: value})
+    assert len(reasons) == bool(why)
+    assert all(key in reason and why in reason for reason in reasons)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "gpu",
-        "example.com/rack",
-        "node.kubernetes.io/pool",
-        "a.node.kubernetes.io/b",
-        "topology.kubernetes.io/zone",
-    ],
-)
-def test_labels_that_a_kubelet_may_set_are_taken(filters: Filters, key: str) -> None:
-    """Those that the kubelet itself allows, and any other domain."""
-    assert filters["refused_node_labels"]({key: "r1"}) == []
+LABELS = {"gpu": "h100", "rack": "7"}
+HOSTS: dict[str, dict[str, Any]] = {
+    "flags": {"method": "kubeadm", "labels": {"gpu": "h100"}, "backup": True},
+    "config": {"method": "kubelet"},
+    "labels-in-a-file": {"method": "kubelet", "labels": {"gpu": "h100"}},
+    "wrong-label": {"method": "kubeadm", "labels": {"node-role.kubernetes.io/gpu": "a"}},
+    "no-kubelet": {"method": "kubelet"},
+    "open": {"method": "kubeadm", "state": "absent"},
+    "rke2": {"method": "rke2"},
+    "rke2-labels": {"method": "rke2", "labels": LABELS},
+}
+REFUSED = {
+    "labels-in-a-file": "has no labels",
+    "wrong-label": "NodeRestriction",
+    "no-kubelet": "Set join_gate_config_file",
+}
+"""By host: what the message says."""
+WRITTEN = {"flags", "config", "rke2", "rke2-labels"}
+DROPIN = "config.yaml.d/99-nodegauge.yaml"
+PLAYS = {
+    "checked": ("present", "--check", "--diff"),
+    "first": ("present",),
+    "second": ("present",),
+    "last": ("absent",),
+}
 
 
-def join_gate(ansible: Ansible, *options: str, **role: Any) -> Played:
+@dataclass(frozen=True)
+class Gated:
+    """The plays on all hosts, and the hosts' files `before` them and after each."""
+
+    plays: dict[str, Played]
+    files: dict[str, dict[str, bytes]]
+
+    def changed(self, play: str) -> set[str]:
+        return {task.host for task in self.plays[play].changed}
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
+    """The files are in a folder for each host; those of k3s and RKE2 are there too, instead of in /etc."""
+    folder = tmp_path_factory.mktemp("hosts")
+    values = stage(folder) / "roles/join_gate/vars/main.yml"
+    own = f'"{folder}/{{{{ inventory_hostname }}}}/'
+    values.write_text(values.read_text().replace('"/etc/rancher/{{ __join_gate_kind }}/', own))
+    given = {}
+    for name, role in HOSTS.items():
+        (folder / name).mkdir()
+        role = {f"{file}_file": str(folder / name / file) for file in ("flags", "config")} | role
+        given[name] = {f"join_gate_{option}": value for option, value in role.items()}
+    real = folder / "flags" / "real"
+    real.write_bytes(b"# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n")
+    real.chmod(0o640)
+    real.with_name("flags").symlink_to(real)
+    for name in ("config", "labels-in-a-file"):
+        (folder / name / "config").write_text(json.dumps({"kind": "KubeletConfiguration", "maxPods": 110}))
+
+    def files() -> dict[str, bytes]:
+        there = [path for name in HOSTS for path in (folder / name).rglob("*[!~]")]
+        kept = [path for path in there if path.is_file() and not path.is_symlink()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+
+    plays, seen, backups = {}, {"before": files()}, []
     run = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}}
-    play = {"hosts": "all", "gather_facts": False, "tasks": [{"name": "run", **run, "vars": _prefixed(role)}]}
-    return ansible.play([play], {"host": {}}, *options)
+    for play, (state, *options) in PLAYS.items():
+        hosts = {name: {"join_gate_state": state} | role for name, role in given.items()}
+        tasks = [{"hosts": "all", "gather_facts": False, "tasks": [run]}]
+        plays[play] = Ansible(folder).play(tasks, hosts, *options)
+        seen[play] = files()
+        assert real.with_name("flags").is_symlink()
+        assert real.stat().st_mode & 0o777 == 0o640
+        backups.append(len(list(real.parent.glob("*~"))))
+    assert backups == [0, 1, 1, 2]
+    assert not list((folder / "config").glob("*~"))
+    return Gated(plays, seen)
 
 
-def _prefixed(role: dict[str, Any]) -> dict[str, Any]:
-    return {f"join_gate_{name}": value for name, value in role.items()}
+def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated) -> None:
+    """Check mode forecasts it and changes nothing; mode and symlink stay; the taint goes without a trace."""
+    files, checked = gated.files, gated.plays["checked"]
+    assert gated.changed("checked") >= {"flags", "config"}, checked.output
+    assert [gated.changed(play) for play in ("first", "second", "last")] == [WRITTEN, set(), WRITTEN]
+    assert files["checked"] == files["before"]
+    flags = f"'--v=2 --register-with-taints={OURS} --node-labels=gpu=h100'"
+    assert f"+KUBELET_EXTRA_ARGS={flags}" in checked.output
+    assert flags.encode() + b"\r\n" in files["first"]["flags/real"]
+    configuration = files["before"]["config/config"].decode()
+    tainted = configuration.replace("{", '{"registerWithTaints": [' + json.dumps(GATE) + "], ", 1)
+    assert files["first"]["config/config"].decode() == tainted, "JSON stays JSON"
+    assert files["last"]["flags/real"] == files["before"]["flags/real"]
+    assert files["last"].keys() == files["before"].keys(), "no file where there was none"
 
 
-def test_the_role_closes_a_kubelet_by_its_flags_once_and_check_mode_changes_nothing(ansible: Ansible) -> None:
-    """Mode and symlink stay, and the taint goes again without a trace."""
-    file, link = ansible.folder / "real", ansible.folder / "flags"
-    file.write_text("# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n", newline="")
-    file.chmod(0o640)
-    link.symlink_to(file)
-    role: dict[str, Any] = {"method": "kubeadm", "flags_file": str(link), "labels": {"gpu": "h100"}}
-    before = file.read_bytes()
-    checked = join_gate(ansible, "--check", "--diff", **role)
-    assert (checked.code, len(checked.changed), file.read_bytes()) == (0, 1, before), checked.output
-    flags = f"--v=2 --register-with-taints={OURS} --node-labels=gpu=h100"
-    assert f"+KUBELET_EXTRA_ARGS='{flags}'" in checked.output
-    done = join_gate(ansible, backup=True, **role)
-    assert (done.code, len(done.changed), link.is_symlink()) == (0, 1, True), done.output
-    assert f"'{flags}'\r\n".encode() in file.read_bytes()
-    assert file.stat().st_mode & 0o777 == 0o640
-    assert len(list(ansible.folder.glob("*~"))) == 1
-    assert not join_gate(ansible, **role).changed
-    assert join_gate(ansible, state="absent", **role).code == 0
-    assert file.read_bytes() == before
-
-
-def test_the_role_closes_a_kubelet_by_its_configuration(ansible: Ansible) -> None:
-    """JSON stays JSON, and labels are refused, which this file cannot have."""
-    file = ansible.folder / "kubelet.json"
-    file.write_text(json.dumps({"kind": "KubeletConfiguration", "maxPods": 110}))
-    role = {"method": "kubelet", "config_file": str(file), "flags_file": str(ansible.folder / "none")}
-    before = file.read_text()
-    done = join_gate(ansible, **role)
-    assert (done.code, len(done.changed)) == (0, 1), done.output
-    assert file.read_text() == before.replace("{", '{"registerWithTaints": [' + json.dumps(GATE) + "], ", 1)
-    assert not join_gate(ansible, **role).changed
-    labelled = join_gate(ansible, labels={"gpu": "h100"}, **role)
-    assert labelled.code != 0
-    assert "has no labels" in labelled.output
-
-
-def test_the_role_refuses_a_label_before_it_changes_anything(ansible: Ansible) -> None:
-    """No file is written."""
-    file = ansible.folder / "flags"
-    played = join_gate(
-        ansible, method="kubeadm", flags_file=str(file), labels={"node-role.kubernetes.io/gpu": "a"}
-    )
-    assert played.code != 0
-    assert "NodeRestriction" in played.output
-    assert not file.exists()
-
-
-def test_no_kubelet_is_a_message_and_absent_makes_no_file(ansible: Ansible) -> None:
-    """The message says which option to set."""
-    missing = str(ansible.folder / "config.yaml")
-    played = join_gate(ansible, method="kubelet", config_file=missing)
-    assert played.code != 0
-    assert "Set join_gate_config_file" in played.output
-    flags = ansible.folder / "flags"
-    assert not join_gate(ansible, state="absent", method="kubeadm", flags_file=str(flags)).changed
-    assert not flags.exists()
-
-
-@pytest.mark.parametrize("labels", [{}, {"gpu": "h100", "rack": "7"}])
-def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(ansible: Ansible, labels: dict[str, str]) -> None:
+def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(gated: Gated) -> None:
     """The `+` of the keys keeps what other files set."""
-    role = ansible.folder / "ansible_collections/nodegauge/gpu/roles/join_gate"
-    written = ansible.folder / "etc" / "config.yaml.d" / "99-nodegauge.yaml"
-    values = role / "vars" / "main.yml"
-    values.write_text(
-        values.read_text().replace('"/etc/rancher/{{ __join_gate_kind }}/', f'"{ansible.folder}/etc/')
-    )
-    for change in (1, 0):
-        played = join_gate(ansible, method="rke2", labels=labels)
-        assert (played.code, bool(played.changed)) == (0, bool(change)), played.output
-    wanted: dict[str, Any] = {"node-taint+": [OURS]}
-    if labels:
-        wanted["node-label+"] = ["gpu=h100", "rack=7"]
-    assert yaml.safe_load(written.read_text()) == wanted
-    assert join_gate(ansible, method="rke2", state="absent").code == 0
-    assert not written.exists()
+    files = gated.files["first"]
+    written = [yaml.safe_load(files[f"{name}/{DROPIN}"]) for name in ("rke2", "rke2-labels")]
+    taint = {"node-taint+": [OURS]}
+    assert written == [taint, taint | {"node-label+": ["gpu=h100", "rack=7"]}]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_written_is_refused_and_no_file_changes(gated: Gated, name: str) -> None:
+    """A label that a kubelet must not set, labels where a file has none, no kubelet: a message each."""
+    tasks = gated.plays["first"].tasks
+    [failed] = [task for task in tasks if (task.host, task.status) == (name, "failed")]
+    assert REFUSED[name] in str(failed.result)
+    after = gated.files["first"].items() - gated.files["before"].items()
+    assert not [file for file, _ in after if file.startswith(f"{name}/")]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.playbook import Ansible, Played, stage
-from testbed.hardware.plugged import Hardware, plug
+from testbed.hardware import plug
 
+NCCL_AND_LOAD = {"nccl": True, "load": True, "load_seconds": 2}
 VERDICT = "nodegauge.gpu.validate : Give the verdict"
 OLD_PYTHON = """\
 #!/bin/sh
@@ -30,80 +30,50 @@ esac
 exec sh -c "$last"
 """
 """An ssh that runs commands here, and loses its connection while the probe reads."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A host: its machine and fault, how it is reached, and the verdict and cause that must follow."""
-
-    profile: str
-    verdict: str = "pass"
-    cause: str = ""
-    fault: str = ""
-    reached: str = "local"
-
-
-PLAN: dict[str, Planned] = {
-    "h100-sxm-8": Planned("h100-sxm-8"),
-    "t4-1": Planned("t4-1"),
-    "gpu-lost": Planned("h800-sxm-8", "fail", "gpu-lost", "gpu-lost"),
-    "one-link-less": Planned("h100-sxm-8-drv580", "warn", "nvlink-degraded", "link-down"),
-    "hangs": Planned("p100-sxm-8", "unknown", "call-hung", "hung-call"),
-    "no-driver": Planned("l40s-4", "unknown", "library-not-found", reached="no-driver"),
-    "old-python": Planned("l40s-4", "unknown", "not-measured", reached="old-python"),
-    "two-titans": Planned("titan-rtx-nv2"),
-    "lost": Planned("titan-rtx-nv2", "unknown", "unreachable", reached="loses"),
-    "away": Planned("titan-rtx-nv2", "unknown", "unreachable", reached="nobody-listens"),
-}
-
-
 NOBODY_LISTENS = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+TITANS = {"validate_expected_interconnect": "nvlink", "validate_expected_model": "*TITAN*"}
+PLAN: dict[str, tuple[str, str, str, str]] = {
+    "h100-sxm-8": ("h100-sxm-8", "", "pass", ""),
+    "t4-1": ("t4-1", "", "pass", ""),
+    "two-titans": ("titan-rtx-nv2", "", "pass", ""),
+    "benchmarks": ("titan-rtx-nv2", "", "unknown", "skipped"),
+    "gpu-lost": ("h800-sxm-8", "gpu-lost", "fail", "gpu-lost"),
+    "one-link-less": ("h100-sxm-8-drv580", "link-down", "warn", "nvlink-degraded"),
+    "hangs": ("p100-sxm-8", "hung-call", "unknown", "call-hung"),
+    "no-driver": ("l40s-4", "", "unknown", "library-not-found"),
+    "old-python": ("l40s-4", "", "unknown", "not-measured"),
+    "loses": ("titan-rtx-nv2", "", "unknown", "unreachable"),
+    "away": ("titan-rtx-nv2", "", "unknown", "unreachable"),
+}
+"""By host: its machine and fault, and the verdict and cause that must follow."""
 
 
-def plugged(folder: Path, *chosen: str) -> dict[str, Hardware]:
-    """The chosen hosts' machines, all of them where none is named, with their faults."""
-    result = {name: plug(PLAN[name].profile, folder / name, seed=name) for name in chosen or PLAN}
-    for name, hardware in result.items():
-        if PLAN[name].fault:
-            hardware.fault(PLAN[name].fault)
-    return result
-
-
-def variables(folder: Path, hardware: Mapping[str, Hardware]) -> dict[str, dict[str, Any]]:
-    """The inventory."""
-    old = folder / "python3.6"
-    old.write_text(OLD_PYTHON, encoding="utf-8")
-    old.chmod(0o755)
-    result: dict[str, dict[str, Any]] = {}
-    for name, machine in hardware.items():
-        planned, environment = PLAN[name], machine.env()
-        if planned.reached == "no-driver":
-            del environment["LD_LIBRARY_PATH"]
-        result[name] = {"simulated": environment}
-        if planned.reached == "nobody-listens":
-            result[name] |= NOBODY_LISTENS
-        if planned.reached == "old-python":
-            result[name]["ansible_python_interpreter"] = str(old)
-        if planned.reached == "loses":
-            result[name] |= loses(folder)
-        if name == "two-titans":
-            result[name] |= {"validate_expected_interconnect": "nvlink", "validate_expected_model": "*TITAN*"}
-        if planned.verdict == "pass":
-            result[name]["validate_expected_gpus"] = machine.gpu_count
-    return result
-
-
-def loses(folder: Path) -> dict[str, Any]:
-    """Variables of a host that is reached by LOSES."""
-    program = folder / "ssh"
-    program.write_text(LOSES, encoding="utf-8")
-    program.chmod(0o755)
-    return {
-        "ansible_connection": "ssh",
-        "ansible_ssh_executable": str(program),
-        "ansible_ssh_transfer_method": "piped",
-        "ansible_ssh_args": "",
+def hosts_of(folder: Path, *chosen: str) -> dict[str, dict[str, Any]]:
+    """The inventory of the chosen hosts, all of them where none is named; how some are reached is in it."""
+    for name, text in (("python3.6", OLD_PYTHON), ("ssh", LOSES)):
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+    loses = {"connection": "ssh", "ssh_executable": str(folder / "ssh")}
+    loses |= {"ssh_transfer_method": "piped", "ssh_args": "", "pipelining": False}
+    more: dict[str, dict[str, Any]] = {
+        "two-titans": TITANS,
+        "benchmarks": {f"validate_{name}": value for name, value in NCCL_AND_LOAD.items()},
+        "old-python": {"ansible_python_interpreter": str(folder / "python3.6")},
+        "loses": {f"ansible_{name}": value for name, value in loses.items()},
+        "away": NOBODY_LISTENS,
     }
+    result: dict[str, dict[str, Any]] = {}
+    for name in chosen or PLAN:
+        profile, fault, verdict, _ = PLAN[name]
+        machine = plug(profile, folder / "machines" / name, seed=name)
+        if fault:
+            machine.fault(fault)
+        result[name] = {"simulated": machine.env(), **more.get(name, {})}
+        if verdict == "pass":
+            result[name]["validate_expected_gpus"] = machine.gpu_count
+    if "no-driver" in result:
+        del result["no-driver"]["simulated"]["LD_LIBRARY_PATH"]
+    return result
 
 
 @pytest.fixture
@@ -115,17 +85,14 @@ def ansible(tmp_path: Path, host_archive: Path) -> Ansible:
     return Ansible(tmp_path)
 
 
-def play(ansible: Ansible, hosts: Mapping[str, Mapping[str, Any]], *options: str, **role: Any) -> Played:
+def play(ansible: Ansible, hosts: Mapping[str, Mapping[str, Any]], *options: str) -> Played:
     """The role on these hosts, with a report."""
-    report = {"report_dir": str(ansible.folder / "report")}
-    run = {
-        "name": "run",
-        "ansible.builtin.include_role": {"name": "nodegauge.gpu.validate"},
-        "vars": {f"validate_{name}": value for name, value in {**report, **role}.items()},
-    }
-    one = {"hosts": "all", "gather_facts": False, "environment": "{{ simulated }}", "tasks": [run]}
+    run = {"name": "run", "ansible.builtin.include_role": {"name": "nodegauge.gpu.validate"}}
+    report = {"validate_report_dir": str(ansible.folder / "report")}
+    one = {"hosts": "all", "gather_facts": False, "vars": report, "tasks": [run]}
     more = {"ANSIBLE_FORKS": "20", "ANSIBLE_REMOTE_TMP": str(ansible.folder / "remote")}
-    return ansible.play([one], hosts, *options, more={**more, "TMPDIR": str(ansible.folder / "tmp")})
+    more |= {"TMPDIR": str(ansible.folder / "tmp")}
+    return ansible.play([one | {"environment": "{{ simulated }}"}], hosts, *options, more=more)
 
 
 def rows(ansible: Ansible) -> dict[str, dict[str, Any]]:
@@ -133,60 +100,48 @@ def rows(ansible: Ansible) -> dict[str, dict[str, Any]]:
     return {row["host"]: row for row in json.loads(text)["hosts"]}
 
 
-def left(folder: Path) -> set[str]:
+def left(folder: Path) -> set[Path]:
     """Files of modules and probes on the hosts."""
-    return {
-        str(path.relative_to(folder)) for name in ("remote", "tmp") for path in (folder / name).rglob("*")
-    }
+    return {path for name in ("remote", "tmp") for path in (folder / name).rglob("*")}
 
 
 def test_each_host_gets_its_verdict_and_fails_alone(ansible: Ansible) -> None:
-    """Also with a hung probe, without a driver, without a Python, and where nobody answers."""
-    played = play(ansible, variables(ansible.folder, plugged(ansible.folder / "machines")))
+    """Also with a hung probe, without a driver, without a Python, and where nobody answers.
+
+    Every probe that was asked for runs before the verdict: one that cannot measure accepts nothing, and says
+    what it lacks.  Documents stay out of the output.
+    """
+    played = play(ansible, hosts_of(ansible.folder))
     seen = rows(ansible)
-    assert {name: (seen[name]["verdict"], seen[name]["cause"]) for name in PLAN} == {
-        name: (planned.verdict, planned.cause) for name, planned in PLAN.items()
-    }, played.output
-    ended = {task.host: task.status for task in played.tasks if task.name == VERDICT}
-    assert ended == {
-        name: "ok" if planned.verdict in ("pass", "warn") else "failed" for name, planned in PLAN.items()
-    }
-    for name, planned in PLAN.items():
-        lines = played.task(VERDICT, name).result["msg"].splitlines()
-        assert lines[0].startswith(f"{planned.verdict.upper()} {name}")
-        assert planned.verdict == "pass" or any(line.startswith("  1. ") for line in lines), lines
+    wanted = {name: (verdict, cause) for name, (_, _, verdict, cause) in PLAN.items()}
+    causes = {name: row["cause"] for name, row in seen.items()}
+    causes["benchmarks"] = causes["benchmarks"].partition(",")[0]  # then those of its load
+    judged = {name: (row["verdict"], causes[name]) for name, row in seen.items()}
+    assert judged == wanted, played.output
+    for name, (verdict, _) in wanted.items():
+        task = played.task(VERDICT, name)
+        assert task.status == ("ok" if verdict in ("pass", "warn") else "failed")
+        lines = task.result["msg"].splitlines()
+        assert lines[0].startswith(f"{verdict.upper()} {name}")
+        assert verdict == "pass" or any(line.startswith("  1. ") for line in lines), lines
+    probes = seen["benchmarks"]["probes"]
+    assert (probes.keys(), probes["nccl"]) == ({"health", "nccl", "load"}, "skipped")
+    assert "  1. With nccl-tests on the host" in played.task(VERDICT, "benchmarks").result["msg"]
+    assert len(played.output) < 3_000 * len(PLAN)
+    assert "nodegauge.dev/probe-result" not in played.output
 
 
 def test_a_second_run_and_check_mode_change_nothing(ansible: Ansible) -> None:
     """Not on the hosts, and not in the report; check mode writes none."""
-    chosen = ("t4-1", "gpu-lost", "no-driver", "old-python")
-    hosts = variables(ansible.folder, plugged(ansible.folder / "machines", *chosen))
-    checked = play(ansible, hosts, "--check", nccl=True)
+    hosts = hosts_of(ansible.folder, "t4-1", "gpu-lost", "no-driver", "old-python")
+    checked = play(ansible, hosts, "--check")
     assert not (ansible.folder / "report").exists()
     assert left(ansible.folder) == set(), checked.output
-    assert "not-run: Not run: check mode" in checked.task(VERDICT, "t4-1").result["msg"]
     first = play(ansible, hosts)
     assert {name: row["verdict"] for name, row in rows(ansible).items()} == {
-        name: PLAN[name].verdict for name in chosen
+        name: PLAN[name][2] for name in hosts
     }, first.output
-    assert {task.name for task in first.changed} <= {
-        f"nodegauge.gpu.report : {name}"
-        for name in (
-            "Create the folder of the report",
-            "Write the page for people",
-            "Write the page for programs",
-        )
-    }
+    written = ("Create the folder of the report", "Write the page for people", "Write the page for programs")
+    assert {task.name for task in first.changed} <= {f"nodegauge.gpu.report : {name}" for name in written}
     assert play(ansible, hosts).changed == []
     assert left(ansible.folder) == set()
-
-
-def test_every_probe_runs_before_the_verdict(ansible: Ansible) -> None:
-    """One that cannot measure accepts nothing, and says what it lacks; documents stay out of the output."""
-    hosts = variables(ansible.folder, plugged(ansible.folder / "machines", "two-titans"))
-    played = play(ansible, hosts, nccl=True, load=True, load_seconds=2)
-    [row] = rows(ansible).values()
-    assert set(row["probes"]) == {"health", "nccl", "load"}, played.output
-    assert (row["probes"]["nccl"], row["verdict"]) == ("skipped", "unknown")
-    assert "  1. With nccl-tests on the host" in played.task(VERDICT, "two-titans").result["msg"]
-    assert len(played.output) < 12_000

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -22,10 +23,10 @@ from types import FrameType
 
 import msgspec
 
-from e2e import cgroups, debian, hoststate, needs, node_images
+from e2e import hoststate, node_parts
 from e2e.hoststate import HostState
 from e2e.inside import PROFILE, Order
-from e2e.sandbox import Sandbox
+from e2e.sandbox import sandboxed
 from testbed import profiles
 from testbed.binaries import build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
@@ -34,19 +35,58 @@ from testbed.errors import TestbedError
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TESTS = Path(__file__).resolve().parents[1]
 SETTLE_SECONDS = 120.0
+PROGRAMS = {
+    "unshare": "util-linux",
+    "mount": "mount",
+    "ip": "iproute2",
+    "apt-get": "apt (the container runtime comes from Debian's packages)",
+    "dpkg": "dpkg",
+    "cc": "gcc libc6-dev",
+}
+CAP_SYS_ADMIN, CAP_NET_ADMIN = 21, 12
+HIDDEN = (Path("/var"), Path("/run"))
+"""Folders that the node has as its own: what it needs of the machine must not lie below them."""
+
+
+def missing() -> str:
+    """Why it cannot be run here, in one line; empty when it can."""
+    if platform.system() != "Linux":
+        return f"it needs Linux, and this is {platform.system()}"
+    if os.geteuid() != 0:
+        return "it needs root, to make namespaces and run a container runtime in them"
+    lines = Path("/proc/self/status").read_text().splitlines()
+    capabilities = int(next(line for line in lines if line.startswith("CapEff:")).split()[1], 16)
+    for number, name in ((CAP_SYS_ADMIN, "CAP_SYS_ADMIN"), (CAP_NET_ADMIN, "CAP_NET_ADMIN")):
+        if not capabilities >> number & 1:
+            return f"root has no {name} here (a container without privilege?)"
+    for program, package in PROGRAMS.items():
+        if shutil.which(program) is None:
+            return f"there is no `{program}` on PATH; Debian and Ubuntu: apt-get install {package}"
+    return ""
+
+
+def check_folders(folders: Sequence[Path]) -> None:
+    """Raises TestbedError for a folder that the node would not see."""
+    for folder in folders:
+        for hidden in HIDDEN:
+            if folder.resolve().is_relative_to(hidden.resolve()):
+                raise TestbedError(
+                    f"{folder} is below {hidden}, which the node has as its own: set TMPDIR, NODEGAUGE_CACHE"
+                    " or the checkout's place to a folder elsewhere"
+                )
 
 
 def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
     """Fetch and build everything; the file with the inner program's order."""
     cache = cache_folder(os.environ)
-    needs.check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
+    check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
     kubelet = build_kubelet(_say)
     try:
         runtime, images = _packaged(cache)
-    except (debian.FetchFailed, node_images.ImageFailed) as error:
+    except node_parts.NotMade as error:
         _say(f"{error}\nTrying again with freshly fetched package lists:")
-        debian.fetch_lists(cache, progress=_say)
+        node_parts.fetch_lists(cache, progress=_say)
         runtime, images = _packaged(cache)
     order = Order(
         directory=str(directory),
@@ -64,7 +104,7 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
 
 def _packaged(cache: Path) -> tuple[Path, list[Path]]:
     """What is made of Debian's packages: the container runtime's folder, the images' archives."""
-    return debian.fetch(cache, progress=_say).root, node_images.make(cache, progress=_say)
+    return node_parts.fetch_runtime(cache, progress=_say).root, node_parts.make_images(cache, progress=_say)
 
 
 def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
@@ -92,15 +132,15 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _perform(directory: Path, order: Path) -> int:
     """Run, end, compare; the exit code."""
-    shared = cgroups.parents()
+    shared = hoststate.cgroup_parents()
     before = hoststate.read(marker=str(directory))
     command = [sys.executable, "-m", "e2e.inside", str(order)]
     environ = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "TMPDIR": "/tmp"}
     try:
-        with Sandbox(command, environ=environ) as sandbox:
-            code = sandbox.wait()
+        with sandboxed(command, environ=environ) as process:
+            code = process.wait()
     finally:
-        cgroups.remove(cgroups.container_ids(directory), there_before=shared)
+        hoststate.remove_cgroups(directory, there_before=shared)
         changed = _compare(before, marker=str(directory))
     return code or int(bool(changed))
 
@@ -110,12 +150,7 @@ def _compare(before: HostState, *, marker: str) -> list[str]:
     end = time.monotonic() + SETTLE_SECONDS
     while (changed := before.differences(hoststate.read(marker=marker))) and time.monotonic() < end:
         time.sleep(0.5)
-    counts = (
-        f"{len(before.interfaces)} lines on interfaces, {len(before.routes)} routes,"
-        f" {len(before.sysctls)} sysctls,"
-        f" {len(before.mounts)} mounts, {len(before.network_namespaces)} network namespaces,"
-        f" {len(before.container_cgroups)} containers' cgroups, {len(before.processes)} processes of the run"
-    )
+    counts = ", ".join(f"{len(lines)} {kind}" for kind, lines in before.lines.items())
     _say(f"the machine before and after ({counts}): {'different' if changed else 'equal'}")
     for line in changed:
         _say(f"  {line}")
@@ -147,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--record", action="store_true", help="record what this kubelet shows of the compared pods"
     )
     options = parser.parse_args(arguments)
-    if reason := needs.missing():
+    if reason := missing():
         _say(f"make e2e is skipped: {reason}.")
         return int(options.required)
     for number in SIGNALS:  # SIGINT too: a shell's background job inherits it as ignored

@@ -1,16 +1,31 @@
-"""What every step uses: the run's clock, calls to the API server, pods and how they are watched."""
+"""What every step uses: the control plane where pods reach it, pods, their processes, nodegauge's marks.
+
+There is no kube-proxy: the address of the service `kubernetes` is on the namespace's `lo`, so a pod's packets
+find it by the route that the bridge gives them.  The processes of the node's containers are all in this PID
+namespace, and found in /proc.
+"""
 
 from __future__ import annotations
 
+import csv
+import secrets
+import signal
+import subprocess
+import sys
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from e2e.hoststate import CGROUPS
+from e2e.mounts import SERVICE_ADDRESS
 from e2e.node import Node
-from e2e.plane import PodPlane
+from testbed.binaries import Binaries
+from testbed.controlplane import APISERVER, ControlPlane
 from testbed.errors import ApiError, TestbedError
 from testbed.hardware import Hardware
+from testbed.kubelet_comparison.perform import process_field, processes_of
 from testbed.rest import Rest
 from testbed.wait import wait_for
 
@@ -19,30 +34,72 @@ Object = dict[str, Any]
 NAMESPACE = "nodegauge"
 WORKLOADS = "workloads"
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
+POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
+PREFIX = "nodegauge.dev/"
+HEALTHY = {
+    "interconnect": "nvlink",
+    f"{PREFIX}interconnect": "nvlink",
+    f"{PREFIX}nvlink-gbps": "450",
+    f"{PREFIX}health": "pass",
+}
+"""H100 SXM: 18 links of 25 GB/s each way (NVIDIA's data sheet), all of them up."""
+PORT = 443
+NODE_GRACE_SECONDS = 14
+EXTRA = {
+    APISERVER: (
+        f"--bind-address={SERVICE_ADDRESS}",
+        f"--advertise-address={SERVICE_ADDRESS}",
+        f"--secure-port={PORT}",
+        "--authorization-mode=Node",  # besides RBAC: lists add up
+        "--enable-admission-plugins=NodeRestriction",
+    ),
+    "kube-controller-manager": (
+        f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s",
+        "--node-monitor-period=2s",
+    ),
+}
+"""Flags that win over the testbed's, as the last ones given."""
+
+
+class PodPlane(ControlPlane):
+    """The control plane below `directory`, for the kubelet of the node `node`: a node's own user, held by the
+    Node authorizer and NodeRestriction.  A silent node is taken for lost soon."""
+
+    def __init__(
+        self, directory: Path, *, node: str, binaries: Binaries, progress: Callable[[str], None]
+    ) -> None:
+        super().__init__(directory, binaries=binaries, progress=progress)
+        self._node_user = f"system:node:{node}"
+
+    @property
+    def server(self) -> str:
+        """The API server's URL, the same for pods and for everybody else."""
+        return f"https://{SERVICE_ADDRESS}:{PORT}"
+
+    def node_kubeconfig(self) -> Path:
+        """The kubeconfig of the node's kubelet."""
+        return self.user_kubeconfig(self._node_user, token=self._tokens()[self._node_user])
+
+    def _write_files(self) -> None:
+        super()._write_files()
+        if self._node_user not in self._tokens():
+            with self.layout.tokens.open("a", newline="", encoding="utf-8") as lines:
+                row = [secrets.token_urlsafe(24), self._node_user, self._node_user, "system:nodes"]
+                csv.writer(lines).writerow(row)
+
+    def _start(self, name: str, program: Path, flags: Sequence[str]) -> None:
+        super()._start(name, program, [*flags, *EXTRA.get(name, ())])
 
 
 class Cluster:
     """One run: control plane, node, hardware.  `directory` is the run's folder; `record`: see Order."""
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        plane: PodPlane,
-        node: Node,
-        hardware: Hardware,
-        images: tuple[Path, ...],
-        record: bool = False,
+        self, directory: Path, *, plane: PodPlane, node: Node, hardware: Hardware, record: bool
     ) -> None:
-        self.directory = directory
-        self.plane = plane
-        self.node = node
-        self.hardware = hardware
-        self.images = images
-        self.record = record
-        self.checkout = Path(__file__).resolve().parents[2]
-        self.began = time.monotonic()
-        self.asked = datetime.now(UTC)
+        self.directory, self.record = directory, record
+        self.plane, self.node, self.hardware = plane, node, hardware
+        self.began, self.asked = time.monotonic(), datetime.now(UTC)
 
     def say(self, message: str) -> None:
         """One line of progress."""
@@ -73,10 +130,10 @@ class Cluster:
         """The node as the API has it."""
         return self.api.get(f"/api/v1/nodes/{self.node.name}")
 
-    def report(self) -> Object:
-        """The status of the node's report; empty before there is one."""
-        result = self.find(f"{REPORTS}/{self.node.name}")
-        return {} if result is None else result.get("status") or {}
+    def node_is_ready(self) -> str:
+        """Whether the node is: True, False, Unknown."""
+        conditions = self.node_object()["status"]["conditions"]
+        return str(next(one["status"] for one in conditions if one["type"] == "Ready"))
 
     def make_namespace(self, name: str, *, labels: dict[str, str] | None = None) -> None:
         """A namespace in which pods can be made."""
@@ -88,9 +145,157 @@ class Cluster:
         """A pod, or None."""
         return self.find(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
+    def make_pod(self, name: str, spec: Object, *, namespace: str = WORKLOADS, **labels: str) -> None:
+        """A pod that somebody makes."""
+        body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+        self.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+
+    def delete_pod(self, name: str, *, namespace: str = WORKLOADS, **options: int) -> None:
+        """Delete a pod, with these options of the request."""
+        self.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options or None)
+
+    def pods(self, selector: str) -> list[Object]:
+        """nodegauge's pods with these labels."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}"
+        result: list[Object] = self.api.get(path)["items"]
+        return result
+
+    def policy(self, **spec: Any) -> None:
+        """Merge this into the policy's spec."""
+        self.api.patch(POLICY, {"spec": spec})
+
+    def report(self) -> Object:
+        """The status of the node's report; empty before there is one."""
+        result = self.find(f"{REPORTS}/{self.node.name}")
+        return {} if result is None else result.get("status") or {}
+
+    def labels(self) -> dict[str, str]:
+        """Our labels on the node."""
+        result = self.node_object()["metadata"].get("labels", {})
+        return {k: v for k, v in result.items() if k.startswith(PREFIX) or k == "interconnect"}
+
+    def kept_labels(self) -> dict[str, str]:
+        """The same, but for when health was last read."""
+        return {k: v for k, v in self.labels().items() if not k.endswith("/validated-at")}
+
+    def taints(self) -> list[str]:
+        """Our taints on the node."""
+        return [
+            f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+            for taint in self.node_object()["spec"].get("taints") or ()
+            if taint["key"].startswith(PREFIX)
+        ]
+
+    def ask(self) -> str:
+        """Ask for a run, as anybody may; the request's mark."""
+        self.asked = max(self.asked + timedelta(seconds=1), datetime.now(UTC))
+        mark = self.asked.strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.api.patch(f"{REPORTS}/{self.node.name}", {"spec": {"requestedAt": mark}})
+        return mark
+
+    def probe(self, name: str = "health") -> Object:
+        """The status of one probe in the node's report; empty before its first run."""
+        result: list[Object] = self.report().get("probes") or []
+        return next((one for one in result if one["name"] == name), {})
+
+    def last_run(self, name: str = "health") -> Object:
+        """How the last run of a probe ended; empty before the first."""
+        result: Object = self.probe(name).get("lastRun") or {}
+        return result
+
+    def has_answered(self, mark: str) -> bool:
+        """Whether the last judged run answered this request."""
+        return bool(self.probe().get("request") == mark)
+
+    def measure(self) -> Object:
+        """Ask for a run and wait until it is judged; how it ended."""
+        mark = self.ask()
+        self.until(lambda: self.has_answered(mark), what="the run's judgement")
+        return self.last_run()
+
+
+def first_status(pod: Object | None) -> Object:
+    """The status of the pod's first container; empty while there is none."""
+    result: Object = ((pod or {}).get("status", {}).get("containerStatuses") or [{}])[0]
+    return result
+
+
+def runs(pod: Object | None) -> bool:
+    """Whether the pod's first container runs."""
+    return "running" in first_status(pod).get("state", {})
+
 
 def terminated(pod: Object | None) -> Object:
     """How the pod's first container ended; empty while it has not."""
-    statuses = (pod or {}).get("status", {}).get("containerStatuses") or [{}]
-    result: Object = statuses[0].get("state", {}).get("terminated") or {}
+    result: Object = first_status(pod).get("state", {}).get("terminated") or {}
     return result
+
+
+HOG = """\
+import os, sys
+procs, victim = sys.argv[1:]
+open(procs, "w").write(str(os.getpid()))
+taken = []
+while os.path.exists(victim):
+    taken.append(b"x" * (4 << 20))
+"""
+
+
+def find(pod: Object) -> int | None:
+    """The process of this pod that is process 1 in its own namespace; None while there is none."""
+    first = (n for n in processes_of(pod["metadata"]["name"]) if process_field(n, "NSpid", at=-1) == 1)
+    return next(first, None)
+
+
+def process(pod: Object) -> int:
+    """The container's first process.  Raises TestbedError where there is none."""
+    if (result := find(pod)) is None:
+        raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
+    return result
+
+
+def speaks(pod: Object) -> bool:
+    """Whether the probe's own process has come so far that SIGTERM makes it say what it has read.
+
+    It answers SIGTERM from its first moment on, at first by ending alone; its last words are there when it
+    starts the thread that measures.
+    """
+    result = find(pod) if runs(pod) else None
+    return result is not None and process_field(result, "Threads") > 1
+
+
+def alive(number: int) -> bool:
+    """Whether the process has not ended."""
+    return Path(f"/proc/{number}").exists()
+
+
+def pending(number: int, sent: signal.Signals) -> bool:
+    """Whether a signal waits for a process that is held still."""
+    waiting = process_field(number, "SigPnd", base=16) | process_field(number, "ShdPnd", base=16)
+    return bool(waiting >> (sent - 1) & 1)
+
+
+def with_argument(argument: str) -> list[int]:
+    """Processes that were started with this among their arguments."""
+    result = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if argument.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                result.append(int(entry.name))
+        except OSError:
+            continue
+    return result
+
+
+def use_up_memory(pod: Object) -> None:
+    """Have the kernel kill the container's first process because its memory is used up: a process of this
+    program enters the container's memory cgroup and takes what is left of its limit."""
+    number = process(pod)
+    # Killed first, as a pod that requests less than it may use is on any node.
+    Path(f"/proc/{number}/oom_score_adj").write_text("1000")
+    lines = Path(f"/proc/{number}/cgroup").read_text().splitlines()
+    paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+    v1 = "memory" in paths
+    cgroup = CGROUPS / "memory" / paths["memory"][1:] if v1 else CGROUPS / paths[""][1:]
+    command = [sys.executable, "-c", HOG, str(cgroup / "cgroup.procs"), f"/proc/{number}"]
+    subprocess.run(command, timeout=60, check=False)  # the kernel may kill it, too

@@ -1,15 +1,19 @@
 """What a run could change of the machine, read before and after: it must be the same.
 
 Interfaces with their addresses, routes, sysctls, mounts, namespaces, cgroups of containers, processes.  What
-a living machine changes by itself (counters, random numbers) is left out by name.
+a living machine changes by itself (counters, random numbers) is left out by name.  Cgroups that runc made for
+a run's containers and could not remove, having been killed, are removed here: cgroupfs refuses to remove one
+with a process in it, so nothing that lives is touched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 VOLATILE = re.compile(
@@ -19,78 +23,81 @@ VOLATILE = re.compile(
 )
 """Sysctls that change without anybody setting them, or that do something when they are read."""
 
-CONTAINER_CGROUPS = ("k8s.io", "kubepods")
+PARENT = "k8s.io"
+CONTAINER_CGROUPS = (PARENT, "kubepods")
 SYSCTLS = Path("/proc/sys")
 CGROUPS = Path("/sys/fs/cgroup")
+TASKS = "node/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HostState:
-    """Everything as sets of lines, so that a difference can be read."""
+    """Everything as sets of lines, by what they are about, so that a difference can be read."""
 
-    interfaces: frozenset[str]
-    routes: frozenset[str]
-    sysctls: frozenset[str]
-    mounts: frozenset[str]
-    network_namespaces: frozenset[str]
-    container_cgroups: frozenset[str]
-    processes: frozenset[str]
+    lines: dict[str, frozenset[str]]
 
     def differences(self, later: HostState) -> list[str]:
         """What came and what went, one a line."""
         result = []
-        for one in fields(self):
-            before, after = getattr(self, one.name), getattr(later, one.name)
-            result += [f"{one.name}: gone: {line}" for line in sorted(before - after)]
-            result += [f"{one.name}: new: {line}" for line in sorted(after - before)]
+        for kind, before in self.lines.items():
+            result += [f"{kind}: gone: {line}" for line in sorted(before - later.lines[kind])]
+            result += [f"{kind}: new: {line}" for line in sorted(later.lines[kind] - before)]
         return result
 
 
 def read(*, marker: str) -> HostState:
     """The machine now; of processes only those that `marker`, a run's folder, is named by."""
-    return HostState(
-        interfaces=_output("ip", "-o", "address", "show") | _output("ip", "-o", "link", "show"),
-        routes=_output("ip", "route", "show", "table", "all"),
-        sysctls=frozenset(_sysctls()),
-        mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
-        network_namespaces=frozenset(namespaces("net")),
-        container_cgroups=frozenset(_cgroups()),
-        processes=frozenset(_processes(marker)),
-    )
+    addresses, links = ("ip", "-o", "address", "show"), ("ip", "-o", "link", "show")
+    lines = {
+        "interfaces": [*_output(*addresses), *_output(*links)],
+        "routes": _output("ip", "route", "show", "table", "all"),
+        "sysctls": _sysctls(),
+        "mounts": Path("/proc/self/mountinfo").read_text().splitlines(),
+        "network namespaces": _network_namespaces(),
+        "containers' cgroups": _cgroups(),
+        "processes of the run": _processes(os.fsencode(marker)),
+    }
+    return HostState({kind: frozenset(result) for kind, result in lines.items()})
 
 
-def namespaces(kind: str) -> set[str]:
-    """Every namespace of a kind that a process of the machine lives in, such as net:[4026531840]."""
-    result = set()
+def cgroup_parents() -> set[Path]:
+    """Folders that container runtimes share, one per hierarchy."""
+    return {*CGROUPS.glob(f"*/{PARENT}"), *CGROUPS.glob(PARENT)}
+
+
+def remove_cgroups(directory: Path, *, there_before: set[Path]) -> None:
+    """Remove the folders of containers that the run in `directory` had left when it ended, and parents that
+    were not there before the run and are empty."""
+    tasks = directory / TASKS
+    ids = [entry.name for entry in tasks.iterdir()] if tasks.exists() else []
+    for parent in cgroup_parents():
+        folders = [Path(folder) for name in ids for folder, _, _ in os.walk(parent / name, topdown=False)]
+        for folder in [*folders, *([] if parent in there_before else [parent])]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _network_namespaces() -> Iterator[str]:
+    """Every one that a process of the machine lives in, such as net:[4026531840]."""
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            result.add(str((entry / "ns" / kind).readlink()))
-        except OSError:  # it has just ended
-            continue
-    return result
+        with contextlib.suppress(OSError):  # it has just ended
+            yield str((entry / "ns" / "net").readlink())
 
 
-def _output(*command: str) -> frozenset[str]:
+def _output(*command: str) -> list[str]:
     """Lines that a program prints, without the counters of time that `ip` prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return frozenset(
-        re.sub(r"(valid_lft|preferred_lft|expires) \S+", "", line) for line in done.stdout.splitlines()
-    )
+    return re.sub(r"(valid_lft|preferred_lft|expires) \S+", "", done.stdout).splitlines()
 
 
-def _sysctls() -> list[str]:
-    result = []
+def _sysctls() -> Iterator[str]:
     for folder, _, names in os.walk(SYSCTLS):
-        for name in names:
-            path = Path(folder, name)
+        for path in (Path(folder, name) for name in names):
             relative = path.relative_to(SYSCTLS).as_posix()
             if VOLATILE.match(relative) or not path.stat().st_mode & 0o444:
                 continue
-            try:
-                result.append(f"{relative} = {path.read_text().strip()}")
-            except (OSError, ValueError):
-                continue  # some can only be written, whatever their mode says
-    return result
+            with contextlib.suppress(OSError, ValueError):  # some can only be written
+                yield f"{relative} = {path.read_text().strip()}"
 
 
 def _cgroups() -> list[str]:
@@ -99,17 +106,11 @@ def _cgroups() -> list[str]:
     return [folder for top in tops for folder, _, _ in os.walk(top)]
 
 
-def _processes(marker: str) -> list[str]:
-    needle = os.fsencode(marker)
-    result = []
+def _processes(marker: bytes) -> Iterator[str]:
     for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) == os.getpid():
-            continue
-        try:
-            message = (entry / "cmdline").read_bytes()
-            if needle in message or needle in (entry / "environ").read_bytes():
-                command = message.replace(b"\0", b" ").decode(errors="replace")
-                result.append(f"{entry.name}: {command[:200]}")
-        except OSError:
-            continue
-    return result
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes()
+            named = marker in command or marker in (entry / "environ").read_bytes()
+            if named and int(entry.name) != os.getpid():
+                text = command.replace(b"\0", b" ").decode(errors="replace")
+                yield f"{entry.name}: {text[:200]}"

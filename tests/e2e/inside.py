@@ -16,21 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import (
-    join_gate,
-    kubelet_comparison,
-    mounts,
-    nccl,
-    pod_failures,
-    scenario,
-    steps,
-    watch,
-    watch_disturbed,
-)
-from e2e.cluster import Cluster
-from e2e.debian import Runtime
+from e2e import mounts, nccl, pod_failures, scenario, steps, watch
+from e2e.cluster import Cluster, PodPlane
 from e2e.node import Node
-from e2e.plane import PodPlane
+from e2e.node_parts import Runtime
 from testbed import hardware
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
@@ -68,21 +57,18 @@ def control_plane(cluster: Cluster) -> None:
 def containerd_and_images(cluster: Cluster) -> None:
     """The node's container runtime runs and has the images."""
     cluster.node.start_containerd(cluster.hardware, wait=cluster.until)
-    for archive in cluster.images:
-        cluster.node.load(archive)
 
 
 BEGIN: tuple[Stage, ...] = (
-    ((control_plane,), (containerd_and_images,), (join_gate.host_prepared,)),
+    ((control_plane,), (containerd_and_images,), (steps.host_prepared,)),
     ((steps.node_ready,),),
 )
 """What every step needs."""
 STAGES: tuple[Stage, ...] = (
-    ((steps.trivial_pod,),),
-    ((kubelet_comparison.the_common_pods,), scenario.BEFORE),
+    ((steps.the_common_pods,), scenario.BEFORE),
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
-    ((watch.watches, watch_disturbed.survives),),
+    ((watch.watches, watch.survives),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
@@ -109,14 +95,15 @@ def run(order: Order) -> None:
     directory = Path(order.directory)
     mounts.prepare(directory)
     plane = PodPlane(directory / "plane", node=NODE, binaries=find_or_build(_silent), progress=_silent)
-    cluster = Cluster(
+    node = Node(
+        NODE,
         directory,
-        plane=plane,
-        node=Node(NODE, directory, runtime=Runtime(root=Path(order.runtime)), kubelet=Path(order.kubelet)),
-        hardware=hardware.plug(PROFILE, directory / "hardware"),
-        images=tuple(map(Path, order.images)),
-        record=order.record,
+        runtime=Runtime(Path(order.runtime)),
+        kubelet=Path(order.kubelet),
+        images=order.images,
     )
+    machine = hardware.plug(PROFILE, directory / "hardware")
+    cluster = Cluster(directory, plane=plane, node=node, hardware=machine, record=order.record)
     done: list[tuple[str, float]] = []
     for one in (*BEGIN, *chosen(STAGES, order.steps)):
         with ThreadPoolExecutor(max_workers=len(one)) as pool:

@@ -9,10 +9,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from e2e.plane import SERVICE_ADDRESS
 from testbed.errors import TestbedError
 
-NODE_ADDRESS = "10.23.0.1"
+SERVICE_ADDRESS, NODE_ADDRESS = "10.0.0.1", "10.23.0.1"
 POD_NETWORK = "10.22.0.0/24"
 FIRST_PID = 1
 SYSCTLS = {

@@ -8,17 +8,13 @@ CUDA is the testbed's simulated library, and `loads` says in its place that the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from e2e import containers, node_marks
-from e2e.cluster import NAMESPACE, WORKLOADS, Cluster, Object, terminated
-from e2e.node_images import ENGINE
-from e2e.node_marks import PREFIX
-from e2e.steps import container
+from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated, with_argument
+from e2e.node_parts import ENGINE
 from nodegauge_contract import decode
 from nodegauge_probes.load.probe import CHILD
-from testbed.kubelet_comparison import watching
-from testbed.kubelet_comparison.watching import Event
+from testbed import watching
+from testbed.watching import Event
 
 GPU = "nvidia.com/gpu"
 GPUS = 8
@@ -37,18 +33,19 @@ HANGS_AFTER = "30,2,2"
 def measures(cluster: Cluster) -> None:
     """A pod that `restricted` admits gets all GPUs and a /dev/shm of its size; its numbers become labels."""
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
-        if node_marks.probe(cluster, "nccl"):  # it was faster than this watch
-            node_marks.ask(cluster)
+        if cluster.probe("nccl"):  # it was faster than this watch
+            cluster.ask()
         cluster.until(lambda: _ended(seen), what="the end of an NCCL run's pod")
         _await_run(cluster, "read", after=0)
     pod = _ended(seen)
-    holding = [e.pod for e in seen if _is(e, "nccl") and _bound(e) and not terminated(e.pod)]
+    bound = [e.body for e in seen if _is(e, "nccl") and e.body["spec"].get("nodeName")]
+    holding = [one for one in bound if not terminated(one)]
     cluster.must_be(
         {(one["spec"]["nodeName"], _taken(one), one["spec"]["priority"]) for one in holding},
         {(cluster.node.name, str(GPUS), PRIORITY)},
         what=f"node, {GPU} and priority of the NCCL probe's pod from binding to its end",
     )
-    pulls = [e.pod for e in seen if _is(e, "pull")]
+    pulls = [e.body for e in seen if _is(e, "pull")]
     cluster.must_be({"", *map(_taken, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
     nccl = decode(terminated(pod)["message"]).nccl
     assert nccl is not None
@@ -56,7 +53,7 @@ def measures(cluster: Cluster) -> None:
     memory = cluster.node_object()["status"]["allocatable"]["memory"].removesuffix("Ki")
     cluster.must_be(nccl.shm_bytes, min(SHM_BYTES, int(memory) << 10), what="the size of /dev/shm")
     cluster.until(lambda: _measured(cluster), what="labels of what was measured")
-    run = node_marks.last_run(cluster, "nccl")
+    run = cluster.last_run("nccl")
     cluster.say(
         f"the NCCL run held {GPU}: {_taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
         f" {nccl.shm_bytes} bytes from {run['startedAt']} to {run['finishedAt']}: {_numbers(cluster)}"
@@ -67,27 +64,30 @@ def gives_way(cluster: Cluster) -> None:
     """A job takes all GPUs from an NCCL run at once; it is skipped, and what was measured stays."""
     kept, before = _kept(cluster), _number(cluster)
     cluster.hardware.fault("nccl-in-real-time")
-    node_marks.ask(cluster)
+    cluster.ask()
     with (
         watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=nccl") as ours,
         watching.pods(cluster.plane, namespace=WORKLOADS, selector=JOB) as jobs,
     ):
-        cluster.until(lambda: containers.with_argument(ENGINE), what="NCCL at work")
-        [pod] = _pods(cluster)
-        victim, asked = _uid(pod), time.monotonic()
-        cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", _job(cluster))
-        cluster.until(lambda: not containers.with_argument(ENGINE), what="the engine's processes to be gone")
+        cluster.until(lambda: with_argument(ENGINE), what="NCCL at work")
+        [pod] = cluster.pods(f"{PROBE}%3Dnccl")
+        victim, asked = pod["metadata"]["uid"], time.monotonic()
+        cluster.make_pod(JOB, _job(cluster), train="")
+        cluster.until(lambda: not with_argument(ENGINE), what="the engine's processes to be gone")
         ended = time.monotonic()
-        running = cluster.until(lambda: _at(jobs, _runs), what="the job to run")
+        running = cluster.until(
+            lambda: next((e.at for e in jobs if e.body["status"].get("phase") == "Running"), 0.0),
+            what="the job to run",
+        )
         cluster.until(
-            lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
+            lambda: any(e.kind == "DELETED" and e.body["metadata"]["uid"] == victim for e in ours),
             what="the NCCL probe's pod to be gone",
         )
     cluster.hardware.heal("nccl-in-real-time")
     run = _await_run(cluster, "skipped", after=before)
     cluster.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the NCCL probe's end")
     cluster.must_be(_kept(cluster), kept, what="what was measured before")
-    cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
+    cluster.must_be(with_argument(ENGINE), [], what="processes of the engine")
     cluster.say(
         f"after a job wanted {GPUS} GPUs: processes gone {ended - asked:.1f} s,"
         f" job running {running - asked:.1f} s"
@@ -101,38 +101,36 @@ def hangs(cluster: Cluster) -> None:
     cluster.node.tell_gpu_containers(NODEGAUGE_NCCL_LIMITS=HANGS_AFTER)
     before = _number(cluster)
     if cluster.pod(JOB) is None:
-        node_marks.ask(cluster)
+        cluster.ask()
     else:
-        cluster.api.delete(f"/api/v1/namespaces/{WORKLOADS}/pods/{JOB}")
+        cluster.delete_pod(JOB)
     run = _await_run(cluster, "read", after=before)
-    cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
+    cluster.must_be(with_argument(ENGINE), [], what="processes of the engine")
     cluster.hardware.heal("nccl-hang")
     cluster.node.tell_gpu_containers()
-    probe = node_marks.probe(cluster, "nccl")
+    probe = cluster.probe("nccl")
     cluster.must_be([f["code"] for f in probe["findings"]], ["nccl-hang"], what="what was found")
-    cluster.must_be(node_marks.taints(cluster), [], what="our taints after one hang")
+    cluster.must_be(cluster.taints(), [], what="our taints after one hang")
     cluster.say(f"{probe['summary']} {probe['findings'][0]['message']}")
     _await_run(cluster, "read", after=run["number"])
-    cluster.must_be(
-        node_marks.probe(cluster, "nccl").get("findings", []), [], what="findings when nothing hangs"
-    )
+    cluster.must_be(cluster.probe("nccl").get("findings", []), [], what="findings when nothing hangs")
     cluster.until(lambda: _measured(cluster), what="labels of what was measured")
-    cluster.until(lambda: not _pods(cluster), what="the NCCL probe's pods to be gone")
+    cluster.until(lambda: not cluster.pods(f"{PROBE}%3Dnccl"), what="the NCCL probe's pods to be gone")
     # What follows looks at health probes, and at pods of theirs alone.
-    cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"nccl": {"enabled": False}}}})
+    cluster.policy(probes={"nccl": {"enabled": False}})
 
 
 def loads(cluster: Cluster) -> None:
     """A load run takes all GPUs, every GPU computes right, and the report says so."""
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=load") as seen:
-        cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": LOAD}}})
-        node_marks.ask(cluster)
+        cluster.policy(probes={"load": LOAD})
+        cluster.ask()
         # Before that, it looks whether the GPUs are free.
-        cluster.until(lambda: containers.with_argument(CHILD), what="the process that drives the GPUs")
+        cluster.until(lambda: with_argument(CHILD), what="the process that drives the GPUs")
         cluster.hardware.load(100)
-        cluster.until(lambda: _load_ended(seen), what="the end of the load run")
+        cluster.until(lambda: _ended(seen, "load"), what="the end of the load run")
         cluster.hardware.load(0)
-    pod = _load_ended(seen)
+    pod = _ended(seen, "load")
     assert pod is not None
     asked = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU)
     cluster.must_be((asked, pod["spec"]["priority"]), (str(GPUS), PRIORITY), what=f"{GPU}, and priority")
@@ -140,51 +138,36 @@ def loads(cluster: Cluster) -> None:
     assert load is not None
     ends = {(gpu.ended, gpu.mismatches, gpu.memory_mismatches) for gpu in load.gpus}
     cluster.must_be((len(load.gpus), ends), (GPUS, {("done", 0, 0)}), what="how each GPU ended, and errors")
-    cluster.until(lambda: node_marks.last_run(cluster, "load"), what="the run in the report")
-    probe = node_marks.probe(cluster, "load")
-    cluster.must_be((probe["verdict"], node_marks.taints(cluster)), ("pass", []), what="verdict and taints")
+    cluster.until(lambda: cluster.last_run("load"), what="the run in the report")
+    probe = cluster.probe("load")
+    cluster.must_be((probe["verdict"], cluster.taints()), ("pass", []), what="verdict and taints")
     cluster.say(f"the load run held {GPU}: {GPUS} with priority {PRIORITY}: {probe['summary']}")
-    cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": {"enabled": False}}}})
+    cluster.policy(probes={"load": {"enabled": False}})
 
 
 def _job(cluster: Cluster) -> Object:
-    spec = {
+    return {
         "nodeSelector": {"kubernetes.io/hostname": cluster.node.name},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
-        "containers": [container("import time; time.sleep(3600)", resources={"limits": {GPU: str(GPUS)}})],
+        "containers": [
+            {
+                "name": "main",
+                "image": "localhost/nodegauge/probe:0.1.0",
+                "command": ["python", "-c", "import time; time.sleep(3600)"],
+                "resources": {"limits": {GPU: str(GPUS)}},
+            }
+        ],
     }
-    return {"metadata": {"name": JOB, "labels": {JOB: ""}}, "spec": spec}
-
-
-def _uid(pod: Object) -> str:
-    return str(pod["metadata"]["uid"])
-
-
-def _at(events: list[Event], seen: Callable[[Event], bool]) -> float:
-    """When the first such event came; 0.0 while there is none."""
-    return next((event.at for event in events if seen(event)), 0.0)
-
-
-def _runs(event: Event) -> bool:
-    return bool(event.pod["status"].get("phase") == "Running")
-
-
-def _bound(event: Event) -> bool:
-    return bool(event.pod["spec"].get("nodeName"))
 
 
 def _is(event: Event, probe: str) -> bool:
-    return bool(event.pod["metadata"]["labels"][PROBE] == probe)
+    return bool(event.body["metadata"]["labels"][PROBE] == probe)
 
 
-def _ended(events: list[Event]) -> Object | None:
-    """The last that was seen of an NCCL run's pod after its container ended."""
-    return next((e.pod for e in reversed(events) if _is(e, "nccl") and terminated(e.pod)), None)
-
-
-def _load_ended(events: list[Event]) -> Object | None:
-    return next((event.pod for event in reversed(events) if terminated(event.pod)), None)
+def _ended(events: list[Event], probe: str = "nccl") -> Object | None:
+    """The last that was seen of a run's pod after its container ended."""
+    return next((e.body for e in reversed(events) if _is(e, probe) and terminated(e.body)), None)
 
 
 def _taken(pod: Object) -> str:
@@ -193,36 +176,29 @@ def _taken(pod: Object) -> str:
     return result
 
 
-def _pods(cluster: Cluster) -> list[Object]:
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PROBE}%3Dnccl"
-    result: list[Object] = cluster.api.get(path)["items"]
-    return result
-
-
 def _number(cluster: Cluster) -> int:
-    return int(node_marks.last_run(cluster, "nccl").get("number", 0))
+    return int(cluster.last_run("nccl").get("number", 0))
 
 
 def _await_run(cluster: Cluster, outcome: str, *, after: int) -> Object:
     """The first NCCL run after that number; TestbedError where it did not end so."""
     cluster.until(lambda: _number(cluster) > after, what=f"the NCCL run after number {after}")
-    run = node_marks.last_run(cluster, "nccl")
+    run = cluster.last_run("nccl")
     cluster.must_be(run["outcome"], outcome, what=f"the outcome of NCCL run {run['number']} ({run})")
     return run
 
 
 def _numbers(cluster: Cluster) -> dict[str, str]:
-    return {k: v for k, v in node_marks.labels(cluster).items() if k.removeprefix(PREFIX) in BUSBW}
+    return {k: v for k, v in cluster.labels().items() if k.removeprefix(PREFIX) in BUSBW}
 
 
 def _measured(cluster: Cluster) -> bool:
     """Whether the labels are those of this machine."""
-    result = node_marks.labels(cluster)
+    result = cluster.labels()
     near = [abs(int(result.get(f"{PREFIX}{name}", 0)) - gbps) <= gbps * NOISE for name, gbps in BUSBW.items()]
     return all(near) and result.get(f"{PREFIX}interconnect-evidence") == "measured"
 
 
 def _kept(cluster: Cluster) -> Object:
-    """What was measured: labels and the report's numbers.  When health was last read is another matter."""
-    labels = {k: v for k, v in node_marks.labels(cluster).items() if not k.endswith("/validated-at")}
-    return {"labels": labels, "bandwidth": cluster.report()["bandwidth"]}
+    """What was measured: labels and the report's numbers."""
+    return {"labels": cluster.kept_labels(), "bandwidth": cluster.report()["bandwidth"]}

@@ -5,7 +5,6 @@ Where a setting differs from a usual node's, its comment says why.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shlex
@@ -16,11 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from e2e import mounts
-from e2e.debian import Runtime
-from e2e.node_images import PAUSE
+from e2e.node_parts import PAUSE, Runtime
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.processes import Process
@@ -72,24 +68,16 @@ disabled_plugins = [
   conf_dir = "/run/e2e/net.d"
 """
 
-NETWORK = {
-    "cniVersion": "0.4.0",
-    "name": "e2e",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "cni0",
-            "isDefaultGateway": True,
-            # What leaves the pods' network goes to the namespace's own addresses alone.
-            "ipMasq": False,
-            "ipam": {
-                "type": "host-local",
-                "ranges": [[{"subnet": mounts.POD_NETWORK}]],
-                "dataDir": "/run/e2e/addresses",
-            },
-        }
-    ],
+RANGES = [[{"subnet": mounts.POD_NETWORK}]]
+BRIDGE = {
+    "type": "bridge",
+    "bridge": "cni0",
+    "isDefaultGateway": True,
+    # What leaves the pods' network goes to the namespace's own addresses alone.
+    "ipMasq": False,
+    "ipam": {"type": "host-local", "ranges": RANGES, "dataDir": "/run/e2e/addresses"},
 }
+NETWORK = {"cniVersion": "0.4.0", "name": "e2e", "plugins": [BRIDGE]}
 
 KUBELET = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -114,16 +102,10 @@ KUBELET = {
     "nodeStatusUpdateFrequency": "2s",
     "nodeLeaseDurationSeconds": 10,
     # The machine's disk is not this node's business.
-    "evictionHard": dict.fromkeys(
-        (
-            "memory.available",
-            "nodefs.available",
-            "nodefs.inodesFree",
-            "imagefs.available",
-            "imagefs.inodesFree",
-        ),
-        "0%",
-    ),
+    "evictionHard": {
+        "memory.available": "0%",
+        **{f"{disk}.{what}": "0%" for disk in ("nodefs", "imagefs") for what in ("available", "inodesFree")},
+    },
     "imageGCHighThresholdPercent": 100,
     "imageMaximumGCAge": "0s",
     "shutdownGracePeriod": "0s",
@@ -133,50 +115,32 @@ KUBELET = {
 class Node:
     """The node `name`; `directory` holds its logs and settings."""
 
-    def __init__(self, name: str, directory: Path, *, runtime: Runtime, kubelet: Path) -> None:
-        self.name = name
-        self._directory = directory / "node"
-        self._runtime = runtime
-        self._kubelet_program = kubelet
+    def __init__(
+        self, name: str, directory: Path, *, runtime: Runtime, kubelet: Path, images: Sequence[str]
+    ) -> None:
+        self.name, self._directory = name, directory / "node"
+        self._runtime, self._kubelet_program, self._images = runtime, kubelet, images
         self._containerd: Process | None = None
         self._kubelet: Process | None = None
         self._runtime_settings: dict[str, Any] = {}
 
     def start_containerd(self, hardware: Hardware, *, wait: Callable[..., object]) -> None:
-        """Write its settings and start it; returns when it answers."""
+        """Write its settings, start it, import the images.  Raises TestbedError with containerd's words."""
         self._write(hardware)
-        self._containerd = Process(
-            "containerd",
-            [self._runtime.containerd, "--config", "/run/e2e/containerd.toml"],
-            log=self._directory / "containerd.log",
-            environ={"PATH": self._runtime.path},
-            cwd=Path("/run/e2e"),
-        )
+        settings = "/run/e2e/containerd.toml"
+        self._containerd = self._process("containerd", [self._runtime.containerd, "--config", settings])
         self._containerd.start()
         wait(lambda: self._ctr("version"), what=f"containerd, see {self._directory}/containerd.log")
-
-    def load(self, archive: Path) -> None:
-        """Import an image.  Raises TestbedError with containerd's words."""
-        if not self._ctr("images", "import", str(archive)):
-            raise TestbedError(f"{archive} cannot be imported: {(self._directory / 'ctr.log').read_text()}")
+        for image in self._images:
+            if not self._ctr("images", "import", image):
+                message = (self._directory / "ctr.log").read_text()
+                raise TestbedError(f"{image} cannot be imported: {message}")
 
     def start_kubelet(self, kubeconfig: Path) -> None:
-        """Start it; that the node is Ready is for the caller to see.  The runtime asks as the same user."""
-        _write_access(kubeconfig, Path("/run/e2e/api"))
-        self._kubelet = Process(
-            "kubelet",
-            [
-                self._kubelet_program,
-                "--config=/run/e2e/kubelet.json",
-                f"--kubeconfig={kubeconfig}",
-                f"--hostname-override={self.name}",
-                f"--node-ip={mounts.NODE_ADDRESS}",
-                *_extra_flags(),
-            ],
-            log=self._directory / "kubelet.log",
-            environ={"PATH": self._runtime.path},
-            cwd=Path("/run/e2e"),
-        )
+        """Start it; that the node is Ready is for the caller to see."""
+        flags = ["--config=/run/e2e/kubelet.json", f"--kubeconfig={kubeconfig}"]
+        flags += [f"--hostname-override={self.name}", f"--node-ip={mounts.NODE_ADDRESS}", *_extra_flags()]
+        self._kubelet = self._process("kubelet", [self._kubelet_program, *flags])
         self._kubelet.start()
 
     def stop_kubelet(self) -> None:
@@ -205,11 +169,14 @@ class Node:
             f"\n{p.name}:\n{p.last_words()}" for p in (self._containerd, self._kubelet) if p is not None
         )
 
+    def _process(self, name: str, command: Sequence[str | Path]) -> Process:
+        log = self._directory / f"{name}.log"
+        return Process(name, command, log=log, environ={"PATH": self._runtime.path}, cwd=Path("/run/e2e"))
+
     def _ctr(self, *arguments: str) -> bool:
-        command = [str(self._runtime.ctr), "--address", SOCKET, "--namespace", NAMESPACE, *arguments]
-        log = self._directory / "ctr.log"
-        log.write_bytes(b"")
-        run = Process("ctr", command, log=log, environ={"PATH": self._runtime.path}, cwd=Path("/run/e2e"))
+        (self._directory / "ctr.log").write_bytes(b"")
+        options = ["--address", SOCKET, "--namespace", NAMESPACE]
+        run = self._process("ctr", [self._runtime.ctr, *options, *arguments])
         run.start()
         run.wait(60)
         return run.exit_code == 0
@@ -224,10 +191,8 @@ class Node:
         """All settings, below /run/e2e: a path without blanks, whatever the run's own is."""
         folder = Path("/run/e2e")
         (folder / "net.d").mkdir(parents=True, exist_ok=True)
-        settings_of_containerd = CONTAINERD.format(
-            socket=SOCKET, pause=PAUSE, snapshotter=self._snapshotter()
-        )
-        (folder / "containerd.toml").write_text(settings_of_containerd)
+        filled_in = CONTAINERD.format(socket=SOCKET, pause=PAUSE, snapshotter=self._snapshotter())
+        (folder / "containerd.toml").write_text(filled_in)
         (folder / "net.d/10-e2e.conflist").write_text(json.dumps(NETWORK))
         (folder / "cni").symlink_to(self._runtime.plugins)
         v1 = {} if Path("/sys/fs/cgroup/cgroup.controllers").exists() else {"failCgroupV1": False}
@@ -242,33 +207,13 @@ class Node:
 
 def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, Any]:
     """What `runtime.py` adds: the machine's folder and the driver's, and variables that name them inside."""
-    outside = hardware.env()
-    mounts = {f"{DRIVER_INSIDE}/machine": str(hardware.directory)}
-    env = {
-        name: value.replace(str(hardware.directory), f"{DRIVER_INSIDE}/machine")
-        for name, value in outside.items()
-    }
+    outside, machine = hardware.env(), str(hardware.directory)
+    mounts = {f"{DRIVER_INSIDE}/machine": machine}
+    env = {name: value.replace(machine, f"{DRIVER_INSIDE}/machine") for name, value in outside.items()}
     if library := outside.get("LD_LIBRARY_PATH"):
         mounts[f"{DRIVER_INSIDE}/lib64"] = library
         env["LD_LIBRARY_PATH"] = f"{DRIVER_INSIDE}/lib64"
-    return {
-        "runc": str(runc),
-        "mounts": mounts,
-        "env": env,
-        "uuids": hardware.uuids,
-        "driver": outside["NODEGAUGE_SIM_HARDWARE"],
-        "api": "/run/e2e/api/access.json",
-    }
-
-
-def _write_access(kubeconfig: Path, folder: Path) -> None:
-    """What a kubeconfig says, for a program without a YAML parser."""
-    known = yaml.safe_load(kubeconfig.read_text())
-    cluster, user = known["clusters"][0]["cluster"], known["users"][0]["user"]
-    folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / "ca.crt").write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
-    access = {"server": cluster["server"], "ca": str(folder / "ca.crt"), "token": user["token"]}
-    (folder / "access.json").write_text(json.dumps(access))
+    return {"runc": str(runc), "mounts": mounts, "env": env, "driver": outside["NODEGAUGE_SIM_HARDWARE"]}
 
 
 def _extra_flags() -> list[str]:

@@ -5,33 +5,36 @@ No failure may change the verdict about the node, and no pod may stay.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from e2e import failure_actions, node_marks
-from e2e.cluster import NAMESPACE, Cluster, Object
-from e2e.containers import speaks
-from e2e.node_images import PAUSE, TALKER
+from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, speaks, terminated
+from e2e.node_parts import PAUSE, TALKER
+from testbed import watching
 from testbed.errors import TestbedError
-from testbed.kubelet_comparison import perform, samples, watching
-from testbed.kubelet_comparison.watching import Event
+from testbed.kubelet_comparison import perform, samples
+from testbed.watching import Event
 
 PROBE = "nodegauge.dev/probe"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/nodegauge"
+OPERATOR = "app.kubernetes.io/component=operator"
 DRAINED_WITHIN = 300
 
 SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
-SHORT = {"probes": {"health": {"window": "1s", "deadline": "2s"}}}
 UNFINISHED = {"probes": {"health": {"window": "4s", "deadline": "6s"}}}
 """A window that has not passed when the trial stops the probe, even on a busy machine: a probe that has read
 everything when its deadline comes leaves a whole result, and that is a reading."""
-PLACED = {
-    **SLOW,
-    "podTemplate": {"resources": {"requests": {samples.SLOT: "1"}, "limits": {samples.SLOT: "1"}}},
-}
+TAKES = {samples.SLOT: "1"}
+PLACED = {**SLOW, "podTemplate": {"resources": {"requests": TAKES, "limits": TAKES}}}
 """The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
-SILENT = {**SHORT, "limits": {"overtime": "3s"}}
+SILENT = {**UNFINISHED, "limits": {"overtime": "3s"}}
+LITTLE = {"memory": "12Mi"}
+ABSENT = {"podTemplate": {"image": "localhost/nodegauge/absent:1"}, "limits": {"notStarted": "3s"}}
 USUAL: Object = {
     "podTemplate": None,
     "limits": None,
@@ -39,91 +42,158 @@ USUAL: Object = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+def deadline(cluster: Cluster, pod: Object) -> None:
+    """Hold the probe still until the kubelet's SIGTERM waits for it; then it speaks its last words."""
+    probe = process(pod)
+    os.kill(probe, signal.SIGSTOP)
+    _let_speak(cluster, probe)
+
+
+def stubborn(cluster: Cluster, pod: Object) -> None:
+    """Hold the probe still, so that it can only be killed."""
+    os.kill(process(pod), signal.SIGSTOP)
+
+
+def terminate(cluster: Cluster, pod: Object) -> None:
+    """SIGTERM from the node's side, as on a shutdown: the handler writes the last words."""
+    os.kill(process(pod), signal.SIGTERM)
+
+
+def delete(cluster: Cluster, pod: Object) -> None:
+    """As an eviction or a drain does."""
+    cluster.delete_pod(pod["metadata"]["name"], namespace=NAMESPACE)
+
+
+def remove(cluster: Cluster, pod: Object) -> None:
+    """By force, as a pod of a lost node is: it is gone from the API before its container has ended."""
+    cluster.delete_pod(pod["metadata"]["name"], namespace=NAMESPACE, gracePeriodSeconds=0)
+
+
+def preempt(cluster: Cluster, pod: Object) -> None:
+    """A pod of higher priority needs the one place on the node that the probe has (see PLACED)."""
+    perform.make_room(cluster.api, node=cluster.node.name)
+    cluster.make_pod(samples.URGENT, samples.urgent(node=cluster.node.name, label=samples.URGENT)["spec"])
+
+
+def preempt_unseen(cluster: Cluster, pod: Object) -> None:
+    """Preempted while the operator is cut off: when it hears of it, the pod has long been gone."""
+    with _cut_off(cluster):
+        preempt(cluster, pod)
+        _gone(cluster, pod)
+
+
+def preempt_meanwhile(cluster: Cluster, pod: Object) -> None:
+    """Preempted and gone while there is no operator: the one that comes finds no pod and no word of it.
+
+    Only a finished run is written down, so the run is done again by a pod of its own.
+    """
+    before = cluster.report()
+    probe = process(pod)
+    os.kill(probe, signal.SIGSTOP)
+    _scale(cluster, 0)
+    preempt(cluster, pod)
+    _let_speak(cluster, probe)
+    _gone(cluster, pod)
+    clear_preemption(cluster)
+    cluster.must_be(cluster.report(), before, what="the report while there is no operator")
+    cluster.must_be(cluster.taints(), [], what="our taints while there is no operator")
+    cluster.policy(probes={"health": {"window": "1s"}})
+    _scale(cluster, 1)
+
+
+def restart_kubelet(cluster: Cluster, pod: Object) -> None:
+    """SIGKILL for the kubelet, and a new one: the container goes on meanwhile."""
+    cluster.node.stop_kubelet()
+    cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
+
+
+def stop_kubelet(cluster: Cluster, pod: Object) -> None:
+    """SIGKILL for the kubelet: the node turns NotReady, the pod's status stands still."""
+    cluster.node.stop_kubelet()
+
+
+def back(cluster: Cluster) -> None:
+    """After `stop_kubelet`: the node must turn NotReady, and its kubelet comes back."""
+    cluster.until(lambda: cluster.node_is_ready() == "Unknown", what="a node without kubelet to be NotReady")
+    cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
+    cluster.until(lambda: cluster.node_is_ready() == "True", what="the node to be Ready again")
+
+
+def clear_preemption(cluster: Cluster) -> None:
+    """Take the urgent pod away."""
+    if cluster.pod(samples.URGENT) is None:
+        return
+    cluster.until(lambda: terminated(cluster.pod(samples.URGENT)), what="the urgent pod's end")
+    cluster.delete_pod(samples.URGENT)
+    cluster.until(lambda: cluster.pod(samples.URGENT) is None, what="the urgent pod to be gone")
+
+
+@contextmanager
+def _cut_off(cluster: Cluster) -> Iterator[None]:
+    """No packet from the API server, nor from anybody else outside, reaches the operator's pod."""
+    [operator] = cluster.pods(OPERATOR)
+    location = f"{operator['status']['podIP']}/32"
+    subprocess.run(["ip", "route", "add", "blackhole", location], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "route", "del", "blackhole", location], check=True)
+
+
+def _scale(cluster: Cluster, replicas: int) -> None:
+    """The operator's Deployment has that many pods, all of them ready."""
+    cluster.api.patch(DEPLOYMENT, {"spec": {"replicas": replicas}})
+
+    def done() -> bool:
+        ready = cluster.api.get(DEPLOYMENT)["status"].get("readyReplicas", 0)
+        return ready == replicas and len(cluster.pods(OPERATOR)) == replicas
+
+    cluster.until(done, what=f"{replicas} operators")
+
+
+def _let_speak(cluster: Cluster, probe: int) -> None:
+    cluster.until(lambda: pending(probe, signal.SIGTERM), what="the kubelet's SIGTERM")
+    os.kill(probe, signal.SIGCONT)
+
+
+def _gone(cluster: Cluster, pod: Object) -> None:
+    name = pod["metadata"]["name"]
+    cluster.until(lambda: cluster.pod(name, namespace=NAMESPACE) is None, what=f"{name} to be gone")
+
+
+@dataclass(frozen=True)
 class Failure:
-    """`policy`: merged into the policy; `harm`: done once the probe runs; `after`: done when it is judged;
-    `wanted`: outcome and reason of the run that ends next, and whether that is a run of the affected pod."""
+    """`wanted`: outcome and reason of the run that ends next, and `judged` whether that is a run of the
+    affected pod; `policy`: merged into the policy; `act`: done once the probe runs; `after`: done when it is
+    judged."""
 
     name: str
-    wanted: tuple[str, str]
-    policy: Object = field(default_factory=dict)
+    wanted: str
+    policy: Object
     act: Callable[[Cluster, Object], None] | None = None
     after: Callable[[Cluster], None] | None = None
-    judged: bool = True
+    judged: bool = field(default=True, kw_only=True)
 
 
 ALL = (
+    Failure("deadline exceeded", "unknown Terminated", UNFINISHED, deadline),
+    Failure("SIGKILL after the grace", "unknown DeadlineExceeded", UNFINISHED, stubborn),
+    Failure("SIGTERM", "unknown Terminated", SLOW, terminate),
+    Failure("deleted", "unknown PodDeleted", SLOW, delete),
+    Failure("removed by force", "unknown PodDeleted", SLOW, remove),
     Failure(
-        name="deadline exceeded",
-        wanted=("unknown", "Terminated"),
-        policy=UNFINISHED,
-        act=failure_actions.deadline,
+        "out of memory",
+        "unknown OOMKilled",
+        {"podTemplate": {"resources": {"requests": LITTLE, "limits": LITTLE}}},
     ),
-    Failure(
-        name="SIGKILL after the grace",
-        wanted=("unknown", "DeadlineExceeded"),
-        policy=UNFINISHED,
-        act=failure_actions.stubborn,
-    ),
-    Failure(name="SIGTERM", wanted=("unknown", "Terminated"), policy=SLOW, act=failure_actions.terminate),
-    Failure(name="deleted", wanted=("unknown", "PodDeleted"), policy=SLOW, act=failure_actions.delete),
-    Failure(
-        name="removed by force", wanted=("unknown", "PodDeleted"), policy=SLOW, act=failure_actions.remove
-    ),
-    Failure(
-        name="out of memory",
-        wanted=("unknown", "OOMKilled"),
-        policy={"podTemplate": {"resources": {"requests": {"memory": "12Mi"}, "limits": {"memory": "12Mi"}}}},
-    ),
-    Failure(
-        name="image missing",
-        wanted=("unknown", "ErrImageNeverPull"),
-        policy={
-            "podTemplate": {"image": "localhost/nodegauge/absent:1"},
-            "limits": {"notStarted": "3s"},
-        },
-    ),
-    Failure(
-        name="image cannot start",
-        wanted=("unknown", "StartError"),
-        policy={"podTemplate": {"image": PAUSE}},
-    ),
-    Failure(
-        name="over 4,096 bytes",
-        wanted=("unknown", "ResultUnreadable"),
-        policy={"podTemplate": {"image": TALKER}},
-    ),
-    Failure(
-        name="preempted",
-        wanted=("skipped", "Preempted"),
-        policy=PLACED,
-        act=failure_actions.preempt,
-        after=failure_actions.clear_preemption,
-    ),
-    Failure(
-        name="preempted, operator cut off",
-        wanted=("skipped", "Preempted"),
-        policy=PLACED,
-        act=failure_actions.preempt_unseen,
-        after=failure_actions.clear_preemption,
-    ),
-    Failure(
-        name="preempted, no operator",
-        wanted=("read", "Read"),
-        policy=PLACED,
-        act=failure_actions.preempt_meanwhile,
-        judged=False,
-    ),
-    Failure(
-        name="kubelet restarted", wanted=("read", "Read"), policy=SLOW, act=failure_actions.restart_kubelet
-    ),
-    Failure(
-        name="kubelet stopped",
-        wanted=("unknown", "KubeletSilent"),
-        policy=SILENT,
-        act=failure_actions.stop_kubelet,
-        after=failure_actions.back,
-    ),
+    Failure("image missing", "unknown ErrImageNeverPull", ABSENT),
+    Failure("image cannot start", "unknown StartError", {"podTemplate": {"image": PAUSE}}),
+    Failure("over 4,096 bytes", "unknown ResultUnreadable", {"podTemplate": {"image": TALKER}}),
+    Failure("preempted", "skipped Preempted", PLACED, preempt, clear_preemption),
+    Failure("preempted, operator cut off", "skipped Preempted", PLACED, preempt_unseen, clear_preemption),
+    Failure("preempted, no operator", "read Read", PLACED, preempt_meanwhile, judged=False),
+    Failure("kubelet restarted", "read Read", SLOW, restart_kubelet),
+    Failure("kubelet stopped", "unknown KubeletSilent", SILENT, stop_kubelet, back),
 )
 
 
@@ -133,16 +203,46 @@ def what_a_kubelet_does(cluster: Cluster) -> None:
     wrong = []
     for failure in ALL:
         run, affected = _perform(cluster, failure)
-        outcome = (str(run.get("outcome")), str(run.get("reason")))
+        outcome = f"{run.get('outcome')} {run.get('reason')}"
         wrong += [f"{failure.name}: {outcome}, and must be {failure.wanted}"] * (outcome != failure.wanted)
         if (run.get("podUID") == affected) != failure.judged:
             wrong.append(f"{failure.name}: the run is of pod {run['podUID']}, not of {affected}")
-        wrong += [f"{failure.name}: {message}" for message in _unaffected(cluster)]
-        cluster.say(f"{failure.name} | {' '.join(outcome)} | {run.get('message', '')[:90]}")
+        wrong += [f"{failure.name}: taint {taint}" for taint in cluster.taints()]
+        missing = HEALTHY.items() - cluster.labels().items()
+        wrong += [f"{failure.name}: no label {key}={value}" for key, value in sorted(missing)]
+        cluster.say(f"{failure.name} | {outcome} | {run.get('message', '')[:90]}")
     # As Helm applied it: other values would be conflicts for an upgrade.
-    cluster.api.patch(node_marks.POLICY, {"spec": USUAL})
+    cluster.policy(**USUAL)
     if wrong:
         raise TestbedError("; ".join(wrong))
+
+
+def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
+    """How the run ended, and the pod's UID."""
+    cluster.policy(**USUAL)
+    cluster.policy(**failure.policy)
+    before = cluster.last_run()
+    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
+        cluster.ask()
+        pod = _act(cluster, failure, seen)
+        cluster.until(lambda: cluster.last_run() != before, what=f"{failure.name}: the run's judgement")
+        if failure.after is not None:
+            failure.after(cluster)
+        cluster.until(lambda: not cluster.pods(PROBE), what=f"{failure.name}: the probe's pod to be gone")
+    return cluster.last_run(), (pod or seen[-1].body)["metadata"]["uid"]
+
+
+def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None:
+    """Wait until the probe runs, and do it; the pod, None where nothing is done to one."""
+    if failure.act is None:
+        return None
+    pod = cluster.until(
+        lambda: next((event.body for event in reversed(seen) if speaks(event.body)), None),
+        what=f"{failure.name}: the probe to run",
+    )
+    assert pod is not None
+    failure.act(cluster, pod)
+    return pod
 
 
 def drains(cluster: Cluster) -> None:
@@ -154,71 +254,21 @@ def drains(cluster: Cluster) -> None:
     if kubectl is None:
         cluster.say("no kubectl on PATH: kubectl drain was not tried")
         return
-    cluster.api.patch(node_marks.POLICY, {"spec": SLOW})
-    before = node_marks.last_run(cluster)
-    node_marks.ask(cluster)
-    cluster.until(lambda: any(map(speaks, _probes(cluster))), what="a probe to run")
-    [pod] = _probes(cluster)
+    cluster.policy(**SLOW)
+    before = cluster.last_run()
+    cluster.ask()
+    cluster.until(lambda: any(map(speaks, cluster.pods(PROBE))), what="a probe to run")
+    [pod] = cluster.pods(PROBE)
     command = [kubectl, f"--kubeconfig={cluster.plane.kubeconfig}", "drain", cluster.node.name]
     command += [f"--pod-selector={PROBE}", f"--timeout={DRAINED_WITHIN}s"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DRAINED_WITHIN)
-    if done.returncode:
-        raise TestbedError(f"kubectl drain ended with {done.returncode}: {done.stderr.strip()}")
+    if done.returncode or f"pod/{pod['metadata']['name']} evicted" not in done.stdout:
+        raise TestbedError(f"kubectl drain ended with {done.returncode}: {done.stdout}{done.stderr}")
     cluster.say("; ".join(done.stdout.splitlines()))
-    if f"pod/{pod['metadata']['name']} evicted" not in done.stdout:
-        raise TestbedError(f"kubectl drain evicted no {pod['metadata']['name']}: {done.stdout}{done.stderr}")
-    cluster.until(lambda: node_marks.last_run(cluster) != before, what="the run's judgement")
-    cluster.must_be(node_marks.last_run(cluster)["outcome"], "unknown", what="the evicted run's outcome")
-    cluster.must_be(node_marks.taints(cluster), [], what="our taints after a drain")
-    cluster.must_be(_probes(cluster), [], what="the probes on a node that is being drained")
+    cluster.until(lambda: cluster.last_run() != before, what="the run's judgement")
+    cluster.must_be(cluster.last_run()["outcome"], "unknown", what="the evicted run's outcome")
+    cluster.must_be(cluster.taints(), [], what="our taints after a drain")
+    cluster.must_be(cluster.pods(PROBE), [], what="the probes on a node that is being drained")
     cluster.api.patch(f"/api/v1/nodes/{cluster.node.name}", {"spec": {"unschedulable": None}})
-    cluster.api.patch(node_marks.POLICY, {"spec": USUAL})
-    cluster.must_be(node_marks.measure(cluster)["outcome"], "read", what="the next run's outcome")
-
-
-def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
-    """How the run ended, and the pod's UID."""
-    cluster.api.patch(node_marks.POLICY, {"spec": USUAL})
-    cluster.api.patch(node_marks.POLICY, {"spec": failure.policy})
-    before = _last_run(cluster)
-    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
-        node_marks.ask(cluster)
-        pod = _act(cluster, failure, seen)
-        judged = f"{failure.name}: the run's judgement"
-        cluster.until(lambda: _last_run(cluster) != before, what=judged)
-        if failure.after is not None:
-            failure.after(cluster)
-        cluster.until(lambda: not _probes(cluster), what=f"{failure.name}: the probe's pod to be gone")
-    return _last_run(cluster), (pod or seen[-1].pod)["metadata"]["uid"]
-
-
-def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None:
-    """Wait until the probe runs, and do it; the pod, None where nothing is done to one."""
-    if failure.act is None:
-        return None
-    pod = cluster.until(
-        lambda: next((event.pod for event in reversed(seen) if speaks(event.pod)), None),
-        what=f"{failure.name}: the probe to run",
-    )
-    assert pod is not None
-    failure.act(cluster, pod)
-    return pod
-
-
-def _unaffected(cluster: Cluster) -> list[str]:
-    """What a failure must not have changed on the node."""
-    result = [f"taint {taint}" for taint in node_marks.taints(cluster)]
-    now = node_marks.labels(cluster)
-    result += [f"label {k}={now.get(k)}" for k, v in node_marks.HEALTHY.items() if now.get(k) != v]
-    return result
-
-
-def _probes(cluster: Cluster) -> list[Object]:
-    pods: list[Object] = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PROBE}")[
-        "items"
-    ]
-    return pods
-
-
-def _last_run(cluster: Cluster) -> Object:
-    return node_marks.last_run(cluster)
+    cluster.policy(**USUAL)
+    cluster.must_be(cluster.measure()["outcome"], "read", what="the next run's outcome")

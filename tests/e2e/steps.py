@@ -1,13 +1,41 @@
-"""The first steps: the node is Ready, and a pod that has nothing to do with nodegauge works on it."""
+"""The first steps: the host joins closed, its node is Ready, and pods work on it as they do on any.
+
+A host joins closed because the collection's role writes the kubelet's flags before the kubelet starts;
+Ansible runs in the node's own namespaces, with a local connection.
+"""
 
 from __future__ import annotations
 
-from e2e import join_gate
-from e2e.cluster import WORKLOADS, Cluster, terminated
-from nodegauge_operator.names import TAINT_UNVALIDATED
+from pathlib import Path
 
-CLOSED = [{"key": TAINT_UNVALIDATED, "operator": "Exists"}]
-"""For pods that run before the node has passed."""
+from e2e.cluster import WORKLOADS, Cluster
+from e2e.node import FLAGS
+from nodegauge_operator.names import TAINT_UNVALIDATED
+from support.playbook import Ansible, stage
+from testbed.errors import TestbedError
+from testbed.kubelet_comparison import facts
+from testbed.kubelet_comparison.perform import compared
+from testbed.kubelet_comparison.samples import SAMPLES
+
+LABELS = {"nvidia.com/gpu.present": "true"}
+"""What the policy selects nodes by."""
+
+
+def host_prepared(cluster: Cluster) -> None:
+    """The role `nodegauge.gpu.join_gate` sets taint and label, and changes nothing the second time."""
+    folder = cluster.directory / "ansible"
+    folder.mkdir()
+    stage(folder)
+    role = {"join_gate_method": "kubeadm", "join_gate_flags_file": str(FLAGS), "join_gate_labels": LABELS}
+    task = {"ansible.builtin.include_role": {"name": "nodegauge.gpu.join_gate"}, "vars": role}
+    play = {"hosts": "all", "gather_facts": False, "tasks": [task]}
+    Path(FLAGS).parent.mkdir(parents=True, exist_ok=True)
+    for changes in (1, 0):
+        done = Ansible(folder).play([play], {cluster.node.name: {}})
+        if done.code:
+            raise TestbedError(f"the role join_gate failed:\n{done.output}")
+        cluster.must_be(len(done.changed), changes, what="the number of tasks that changed something")
+    cluster.say(f"the role join_gate wrote {FLAGS.read_text().strip()}")
 
 
 def node_ready(cluster: Cluster) -> None:
@@ -23,45 +51,38 @@ def node_ready(cluster: Cluster) -> None:
         return states.get("Ready") == "True" and known == [TAINT_UNVALIDATED]
 
     cluster.until(ready, what=f"the node to be Ready, with {TAINT_UNVALIDATED} alone")
-    registered = cluster.node_object()["metadata"]["labels"]
-    cluster.must_be(join_gate.LABELS.items() - registered.items(), set(), what="labels that are missing")
-    info = cluster.node_object()["status"]["nodeInfo"]
-    cluster.say(
-        f"node {cluster.node.name} is Ready and closed: kubelet {info['kubeletVersion']},"
-        f" {info['containerRuntimeVersion']}"
-    )
-
-
-def trivial_pod(cluster: Cluster) -> None:
-    """A pod's last words arrive, and from inside it the API server answers on the service's address."""
     cluster.make_namespace(WORKLOADS)
-    code = (
-        "import json, os, ssl, urllib.request as u\n"
-        "d = '/var/run/secrets/kubernetes.io/serviceaccount/'\n"
-        "c = ssl.create_default_context(cafile=d + 'ca.crt')\n"
-        "h = os.environ['KUBERNETES_SERVICE_HOST'] + ':' + os.environ['KUBERNETES_SERVICE_PORT']\n"
-        "t = {'Authorization': 'Bearer ' + open(d + 'token').read()}\n"
-        "r = u.Request(f'https://{h}/version', headers=t)\n"
-        "v = json.load(u.urlopen(r, context=c, timeout=5))['gitVersion']\n"
-        "open('/dev/termination-log', 'w').write(f'{h} {v}')\n"
-    )
-    body = {
-        "metadata": {"name": "trivial"},
-        "spec": {"restartPolicy": "Never", "tolerations": CLOSED, "containers": [container(code)]},
-    }
-    cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", body)
-    cluster.until(lambda: terminated(cluster.pod("trivial")), what="the trivial pod's end")
-    output = terminated(cluster.pod("trivial"))
-    wanted = f"10.0.0.1:443 {cluster.api.get('/version')['gitVersion']}"
-    cluster.must_be(output.get("message"), wanted, what="the termination message")
-    cluster.say(f"a pod reached the API server and said: {output['message']}")
+    registered = cluster.node_object()["metadata"]["labels"]
+    cluster.must_be(LABELS.items() - registered.items(), set(), what="labels that are missing")
+    info = cluster.node_object()["status"]["nodeInfo"]
+    versions = f"kubelet {info['kubeletVersion']}, {info['containerRuntimeVersion']}"
+    cluster.say(f"node {cluster.node.name} is Ready and closed: {versions}")
 
 
-def container(code: str, **more: object) -> dict[str, object]:
-    """A container that runs Python code in the probe's image."""
-    return {
-        "name": "main",
-        "image": "localhost/nodegauge/probe:0.1.0",
-        "command": ["python", "-c", code],
-        **more,
+def the_common_pods(cluster: Cluster) -> None:
+    """Run the testbed's table of pods all at once; compare what the API showed with what is written down of a
+    real kubelet, or write it down.  The ordinary suite holds the simulated kubelet against it, too."""
+    result, twice = compared(cluster.plane, node=cluster.node.name)
+    info = cluster.node_object()["status"]["nodeInfo"]
+    versions = {
+        "kubelet": info["kubeletVersion"],
+        "containerd": info["containerRuntimeVersion"],
+        "runc": cluster.node.runc_version(),
+        "os": info["osImage"],
     }
+    if cluster.record:
+        facts.write(result, versions=versions)
+        cluster.say(f"written down: {len(SAMPLES)} pods on {versions}")
+        return
+    if changed := facts.differences(facts.read(), result):
+        lines = "".join(
+            f"\n  {pod}, {aspect}: {a!r} is written down, {b!r} is seen"
+            for (pod, aspect), (a, b) in changed.items()
+        )
+        raise TestbedError(
+            f"the kubelet shows something else than what {facts.RECORDED.name} holds of {facts.versions()}"
+            f" (here {versions}):{lines}\nIf it is right: make e2e ARGS=--record"
+        )
+    if twice:
+        cluster.say(f"only at the second try: {', '.join(sorted(twice))}")
+    cluster.say(f"{len(SAMPLES)} pods: as written down of {facts.versions()}")

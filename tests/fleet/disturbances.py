@@ -233,13 +233,7 @@ class NodeDisturbances(_Disturbing):
     """Of one node each."""
 
     async def _on_node(
-        self,
-        machine: Machine,
-        what: str,
-        *,
-        seconds: float,
-        state: State,
-        spans: str = "wrong",
+        self, machine: Machine, what: str, *, seconds: float, state: State, spans: str = "wrong"
     ) -> None:
         """For so long something is so on one node, unless it is gone meanwhile."""
         if machine.busy or not machine.there:

@@ -1,6 +1,7 @@
 """Faults of the API server, of etcd and of everybody, each with the end of a calm day.
 
-One fault after the other, a line each, and a table at the end; the seed repeats it.
+One fault after the other, on two fleets beside each other, because most of the time is waiting; a line each,
+and a table at the end.  The seed repeats it.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import contextlib
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.injections import INJECTIONS, KILLS, Injection, killed
-from fleet.progress import Progress, Wrong
+from fleet.progress import Progress, Wrong, interrupted
 from fleet.real import RealFleet, living, watched
+from testbed.binaries import find_or_build
 from testbed.table import table
 
 FEW = 5
 """Kills of the operator in each state of the short form."""
+FLEETS = 2
 UNWATCHED = {"API server killed", "CRDs deleted"}
 """Faults that end a watch of the API server itself: there the budget is looked at in the end alone."""
 
@@ -46,17 +51,24 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run_scenario(chosen: argparse.Namespace) -> int:
     """0 when every fault ended as a calm run does."""
     folder = Path(chosen.folder or tempfile.mkdtemp(prefix="nodegauge-faults-"))
-    folder.mkdir(parents=True, exist_ok=True)
     injections = {name: INJECTIONS[name] for name in chosen.only or INJECTIONS}
     if "operator killed" in injections:
         injections["operator killed"] = killed(FEW if chosen.short else KILLS)
     print(f"{len(injections)} faults, --seed {chosen.seed}, logs in {folder}", flush=True)
-    progress, outcomes = Progress(), []
-    with living(folder, seed=chosen.seed) as fleet:
-        progress.say("a calm day is known")
-        for name, injection in injections.items():
-            outcomes.append(outcome := _tried(fleet, name, injection))
-            progress.say(f"{name}: {outcome.wrong or f'as on a calm day after {outcome.seconds:.1f} s'}")
+    progress = Progress()
+    find_or_build(progress=progress.say)
+
+    def lived(number: int) -> list[Outcome]:
+        share = dict(list(injections.items())[number::FLEETS])
+        return _lived(share, folder / f"fleet-{number}", seed=chosen.seed, progress=progress)
+
+    with ThreadPoolExecutor(FLEETS) as fleets:
+        lives = [fleets.submit(lived, number) for number in range(min(FLEETS, len(injections)))]
+        try:
+            outcomes = [outcome for life in lives for outcome in life.result()]
+        except BaseException:
+            interrupted.set()
+            raise
     rows = [[one.fault, "no" if one.wrong else "yes", f"{one.seconds:.1f} s"] for one in outcomes]
     print(f"\n{table([['injected', 'converged', 'worst'], *rows])}")
     wrong = [f"\n{one.fault}: {one.wrong}" for one in outcomes if one.wrong]
@@ -64,6 +76,20 @@ def run_scenario(chosen: argparse.Namespace) -> int:
     if not wrong and not chosen.folder:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if wrong else 0
+
+
+def _lived(
+    injections: Mapping[str, Injection], folder: Path, *, seed: int, progress: Progress
+) -> list[Outcome]:
+    """These faults on one fleet."""
+    outcomes = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with living(folder, seed=seed) as fleet:
+        progress.say(f"{folder.name}: a calm day is known")
+        for name, injection in injections.items():
+            outcomes.append(outcome := _tried(fleet, name, injection))
+            progress.say(f"{name}: {outcome.wrong or f'as on a calm day after {outcome.seconds:.1f} s'}")
+    return outcomes
 
 
 def _tried(fleet: RealFleet, name: str, injection: Injection) -> Outcome:

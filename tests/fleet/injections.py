@@ -43,11 +43,6 @@ def lasting(what: str, hits: Callable[[], int], *, times: int) -> None:
     until(lambda: hits() >= times, what=f"{what}, {times} times", seen=hits)
 
 
-def nothing(fleet: RealFleet) -> contextlib.AbstractContextManager[None]:
-    """A calm day."""
-    return contextlib.nullcontext()
-
-
 @contextlib.contextmanager
 def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
     """SIGKILL to kube-apiserver in the middle of the runs, and its restart."""
@@ -220,7 +215,11 @@ def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     yield
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
-    until(lambda: not _there(fleet, path), what="the namespace gone", seen=lambda: fleet.rig.api.get(path))
+    until(
+        lambda: not fleet.rig.get_or_empty(path),
+        what="the namespace gone",
+        seen=lambda: fleet.rig.api.get(path),
+    )
     fleet.rig.api.create("/api/v1/namespaces", {"metadata": {"name": fleet.rig.namespace}})
     fleet.plane.await_objects(namespace=fleet.rig.namespace)
 
@@ -350,20 +349,12 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
             fleet.rig.api.delete(f"{WEBHOOKS}/silent")
 
 
-def _there(fleet: RealFleet, path: str) -> bool:
-    try:
-        fleet.rig.api.get(path)
-    except ApiError as error:
-        return error.status != 404
-    return True
-
-
 def _path(pod: dict[str, Any]) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 INJECTIONS: dict[str, Injection] = {
-    "nothing": nothing,
+    "nothing": lambda fleet: contextlib.nullcontext(),
     "API server killed": apiserver_killed,
     "etcd frozen": etcd_frozen,
     "connections cut": connections_cut,

@@ -32,6 +32,7 @@ from support.client import Killed
 from support.virtual_time import VirtualLoop, run
 
 FAST, FLEET = "fast", "fleet"
+INTERVALS = {FAST: "1h", FLEET: "24h"}
 REST_DAYS = 2.0
 """At the end nothing is disturbed for so long: time for any gate to be left."""
 MOST_VIOLATIONS = 25
@@ -68,29 +69,15 @@ class Size:
     days: float
     seed: int
     fast_nodes: int
-    fleet_interval: str = "24h"
-    fast_interval: str = "1h"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What came of it."""
-
-    record: Record
-    oracle: Oracle
-    promises: Promises
-    pods: int
-    starts: int
-    wall_seconds: float
 
 
 Say = Callable[[str], None]
 
 
-def live(size: Size, *, say: Say = lambda text: None) -> Outcome:
-    """A whole life on virtual time; the same size and seed give the same life."""
+def live(size: Size, *, say: Say = lambda text: None) -> Story:
+    """A whole life on virtual time, as it ended; the same size and seed give the same life."""
 
-    async def main() -> Outcome:
+    async def main() -> Story:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         story = Story(loop, size, say)
@@ -99,7 +86,8 @@ def live(size: Size, *, say: Say = lambda text: None) -> Outcome:
             patch.setattr(sweep_module, "time", clock)
             patch.setattr(reconciler_module, "time", clock)
             patch.setattr(client_module, "time", clock)
-            return await story.live()
+            await story.live()
+            return story
 
     logger = logging.getLogger("nodegauge")
     before = logger.level
@@ -124,8 +112,7 @@ class Story:
         self.promises = Promises(self.cluster, self.record, self.oracle)
         self.disturbances = Disturbances(self.cluster, self.process, random.Random(chance.random()))
         self.node_disturbances = NodeDisturbances(self.cluster, random.Random(chance.random()))
-        self._chance = chance
-        self._say = say
+        self._chance, self._say, self._began = chance, say, time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._violations_printed = 0
@@ -136,9 +123,13 @@ class Story:
         if error is not None and not isinstance(error, Killed):
             self._failure = self._failure or error
 
-    async def live(self) -> Outcome:
+    @property
+    def seconds(self) -> float:
+        """For so long it has lasted by the wall's clock."""
+        return time.monotonic() - self._began
+
+    async def live(self) -> None:
         """From the first node to the end of the calm days."""
-        started = time.monotonic()
         loop: Any = self.loop
         loop.set_exception_handler(self._note)
         self._create()
@@ -147,22 +138,13 @@ class Story:
         self._disturb()
         end = self.size.days * DAY
         while self.loop.time() < end and len(self.oracle.violations) < MOST_VIOLATIONS:
-            await self._hour(started)
-        await self._rest(started)
+            await self._hour()
+        await self._rest()
         await self.process.stop()
-        return Outcome(
-            record=self.record,
-            oracle=self.oracle,
-            promises=self.promises,
-            pods=self.cluster.pods_made,
-            starts=self.process.starts,
-            wall_seconds=time.monotonic() - started,
-        )
 
     def _create(self) -> None:
         """Policies and nodes, before the operator is there."""
-        intervals = {FAST: self.size.fast_interval, FLEET: self.size.fleet_interval}
-        for pool, interval in intervals.items():
+        for pool, interval in INTERVALS.items():
             self.record.inactive[pool], self.record.absent[pool] = Spans(), Spans()
             self.disturbances.specs[pool] = {
                 "nodeSelector": {"matchLabels": {"example.com/pool": pool}},
@@ -218,7 +200,7 @@ class Story:
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
 
-    async def _hour(self, started: float) -> None:
+    async def _hour(self) -> None:
         await asyncio.sleep(HOUR)
         self.process.check()
         if self._failure is not None:
@@ -233,26 +215,26 @@ class Story:
             changes, tainted = sum(self.oracle.changed.values()), len(self.oracle.slots.tainted)
             self._say(
                 f"day {day:3}: {self.cluster.pods_made:7,} runs, {changes:7,} changes, {tainted:3} tainted, "
-                f"{len(self.oracle.violations)} violations, {time.monotonic() - started:4.0f} s"
+                f"{len(self.oracle.violations)} violations, {self.seconds:4.0f} s"
             )
 
-    async def _rest(self, started: float) -> None:
+    async def _rest(self) -> None:
         """Let everything that goes on come to its end, heal nothing, disturb nothing."""
         if self.oracle.violations:
             return
         for _ in range(round(REST_DAYS * 24)):
-            await self._hour(started)
+            await self._hour()
         self.promises.check_at_rest()
-        await self._hour(started)
+        await self._hour()
 
 
-def table(size: Size, outcome: Outcome) -> str:
+def table(story: Story) -> str:
     """As Markdown."""
-    record, oracle = outcome.record, outcome.oracle
+    size, record, oracle = story.size, story.record, story.oracle
     lines = [
-        f"{size.nodes} nodes, {size.days:g} days, seed {size.seed}: {outcome.pods:,} runs, "
-        f"{outcome.starts} starts of the operator, {sum(oracle.changed.values()):,} changes on nodes, "
-        f"{len(oracle.violations)} violations, {outcome.wall_seconds:.0f} s.",
+        f"{size.nodes} nodes, {size.days:g} days, seed {size.seed}: {story.cluster.pods_made:,} runs, "
+        f"{story.process.starts} starts of the operator, {sum(oracle.changed.values()):,} changes on nodes, "
+        f"{len(oracle.violations)} violations, {story.seconds:.0f} s.",
         f"At most {oracle.most_gated} nodes were tainted at a time.",
         "",
         "| change | why | how often |",
@@ -277,9 +259,9 @@ def run_scenario(chosen: argparse.Namespace) -> int:
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(100_000)
     size = Size(nodes=chosen.nodes, days=chosen.days, seed=seed, fast_nodes=max(1, chosen.nodes // 100))
     print(f"{size.nodes} nodes, {size.days:g} days, --seed {seed}", flush=True)
-    outcome = live(size, say=lambda text: print(text, flush=True))
-    print(f"\n{table(size, outcome)}")
-    return 1 if outcome.oracle.violations else 0
+    story = live(size, say=lambda text: print(text, flush=True))
+    print(f"\n{table(story)}")
+    return 1 if story.oracle.violations else 0
 
 
 def _with_fixed_hashes() -> None:

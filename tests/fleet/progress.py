@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,10 @@ from testbed.wait import wait_for
 
 MOST_SECONDS = 240.0
 """Outer bound of how long it takes until all is as it should be; what it took is printed."""
+LOOK_SECONDS = 0.2
+"""A look reads the whole fleet."""
+interrupted = threading.Event()
+"""Nothing is waited for any more."""
 
 
 class Wrong(Exception):
@@ -28,8 +33,15 @@ class Progress:
 
 
 def until(reached: Callable[[], object], *, what: str, seen: Callable[[], object]) -> None:
-    """Wait until something is so; `Wrong` says what was waited for, and what was seen last."""
+    """Wait until something is so; `Wrong` says what was waited for, and what was seen last.  After an
+    interruption it ends the thread."""
+
+    def over() -> object:
+        return interrupted.is_set() or reached()
+
     try:
-        wait_for(reached, seconds=MOST_SECONDS, what=what)
+        wait_for(over, seconds=MOST_SECONDS, what=what, every=LOOK_SECONDS)
     except TestbedError as error:
         raise Wrong(f"{error}: {seen()}") from error
+    if interrupted.is_set():
+        raise SystemExit(f"interrupted while waiting for {what}")

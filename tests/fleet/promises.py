@@ -23,10 +23,9 @@ LAST_PROBATION = 24 * HOUR
 
 
 class Promises:
-    """Asked every hour of virtual time.  `at_rest`: nodes compared with their machines at the end."""
+    """Asked every hour of virtual time."""
 
     def __init__(self, cluster: LivingCluster, record: Record, oracle: Oracle) -> None:
-        self.at_rest = 0
         self._cluster = cluster
         self._record = record
         self._oracle = oracle
@@ -52,7 +51,6 @@ class Promises:
             recent = max(node.healthy_since, node.faulty_since or 0.0) > begin
             if recent or not node.machine.there or self._record.disturbed(name, begin, now):
                 continue
-            self.at_rest += 1
             ours = ours_of(self._cluster.objects[NODES][name])
             wanted = expected_at_rest(node)
             topology = {key: ours.get(key) for key in wanted}

@@ -16,18 +16,16 @@ from typing import Any
 
 import support.results as made
 from fleet.progress import Wrong, until
-from nodegauge_contract import Result
 from support.cluster_under_test import (
     GROUP,
     OURS,
     ClusterUnderTest,
-    answering,
+    Machines,
     at_work,
     condition_of,
     install_crds,
     last_run_of,
     ours_of,
-    run_of,
     taints_of,
 )
 from support.taint_history import TaintHistory
@@ -45,12 +43,10 @@ BUDGET = 2
 FOREIGN_LABEL = {"team": "a", "example.com/rack": "r1"}
 FOREIGN_TAINT = {"key": "example.com/reserved", "value": "b", "effect": "PreferNoSchedule"}
 FOREIGN_ANNOTATION = {"example.com/note": "theirs"}
-GOOD: dict[int, Result] = {n: at_work(60) for n in range(NODES)}
-P2P = made.with_pair(at_work(60), 0, 1, nvlink=4, read=4, write=4)
-BAD: dict[int, Result] = GOOD | dict.fromkeys(range(3), P2P)
-"""By node: three machines lose their interconnect, and are tainted if there is room.  No heat: what a load
-shows is judged over minutes."""
-STATES = {"good": GOOD, "bad": BAD}
+GOOD = at_work(60)
+BAD, BAD_NODES = made.with_pair(GOOD, 0, 1, nvlink=4, read=4, write=4), 3
+"""In the bad state so many machines lose their interconnect, and are tainted if there is room.  No heat: what
+a load shows is judged over minutes."""
 FAST = {
     "probes": {
         "health": {"interval": "10s", "deadline": "5s", "window": "1s", "recheck": "2s"},
@@ -76,14 +72,14 @@ class RealFleet:
     calls: Rule
     answers: Rule
     state: str = "good"
-    results: dict[str, Result] = field(default_factory=dict)
+    machines: Machines = field(default_factory=lambda: Machines(GOOD))
     expected: dict[str, Object] = field(default_factory=dict)
     """By state: what a calm change ends in."""
 
     def change(self, state: str) -> None:
         """The machines break, or are repaired; and every node is to be read anew."""
         self.state = state
-        self.results = {name: STATES[state][n] for n, name in enumerate(self.rig.nodes)}
+        self.machines.of = dict.fromkeys(self.rig.nodes[:BAD_NODES], BAD) if state == "bad" else {}
         self.ask()
 
     def ask(self) -> None:
@@ -91,11 +87,6 @@ class RealFleet:
         for name in self.rig.nodes:
             with contextlib.suppress(ApiError, OSError):
                 self.rig.ask_for_run(name)
-
-    def answer(self, pod: Object) -> str | None:
-        """What the probe of this pod brings."""
-        result = self.results.get(run_of(pod)[1])
-        return answering(result)(pod) if result is not None else None
 
     # -- what is so ------------------------------------------------------------------------------------------
 
@@ -255,7 +246,7 @@ def living(folder: Path, *, seed: int) -> Iterator[RealFleet]:
         for _ in range(NODES):
             fleet.add_node()
         rig.add_policy("faults", **FAST)
-        with rig.kubelet(fleet.answer), fleet.operator:
+        with rig.kubelet(fleet.machines), fleet.operator:
             fleet.learn("good")
             fleet.learn("bad")
             fleet.change("good")
@@ -267,7 +258,7 @@ def living(folder: Path, *, seed: int) -> Iterator[RealFleet]:
 def watched(fleet: RealFleet) -> Iterator[None]:
     """Every moment of the nodes' taints; `Wrong` if there were ever more than the budget allows."""
     prefix = f"node-{fleet.rig.mark}"
-    with TaintHistory(fleet.plane.kubeconfig, prefix=prefix) as history:
+    with TaintHistory(fleet.plane.rest(), prefix=prefix) as history:
         yield
     worst = max((len(nodes) for nodes, _ in history.moments()), default=0)
     if worst > BUDGET:

@@ -68,7 +68,7 @@ class Story:
         slice_ = self._slice
         before = slice_.operator_pod()["metadata"]["uid"]
         tainted = {node for node in slice_.nodes if slice_.taints(node)}
-        with TaintHistory(slice_.kubeconfig, prefix="gpu-", kinds=(NODES,)) as history:
+        with TaintHistory(slice_.api, prefix="gpu-", kinds=(NODES,)) as history:
             act()
             pod = slice_.operator_pod()
             image = pod["spec"]["containers"][0]["image"]
@@ -178,10 +178,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run_scenario(chosen: argparse.Namespace) -> int:
     """0 when all is as it should be."""
-    with (
-        checked_out(chosen.commit) as before,
-        tempfile.TemporaryDirectory(prefix="nodegauge-up-") as folder,
-    ):
+    with checked_out(chosen.commit) as before, tempfile.TemporaryDirectory(prefix="nodegauge-up-") as folder:
         os.environ[OTHER_IMAGES] = f"{BEFORE}={before}"
         with Testbed(Path(folder), nodes={"system-1": None, **GPU_NODES}) as testbed:
             slice_ = Slice(testbed)

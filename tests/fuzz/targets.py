@@ -207,38 +207,11 @@ def _message(choices: Choices, pod: APod) -> str:
         return as_text(changed)
 
 
-SPEC: dict[str, Any] = {
-    "nodeSelector": {
-        "matchLabels": {"nvidia.com/gpu.present": "true"},
-        "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}],
-    },
-    "mode": "Enforce",
-    "priority": 0,
-    "probes": {
-        "health": {"interval": "15m", "recheck": "1m", "window": "3s", "deadline": "60s"},
-        "nccl": {"enabled": True, "interval": "24h", "recheck": "10m", "deadline": "5m"},
-        "load": {"enabled": True, "interval": "168h", "duration": "30s", "stopBelow": 3},
-    },
-    "staleAfterIntervals": 3,
-    "expectedGpus": 8,
-    "thresholds": {"hotCelsius": 84},
-    "expectations": [
-        {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 400}
-    ],
-    "labels": {"interconnectKey": "interconnect", "takeOver": False},
-    "taints": {"effect": "NoSchedule", "causes": {"thermal": "None"}, "unvalidated": "Lift"},
-    "hysteresis": {"enterRuns": 2, "leaveRuns": 3, "dwell": "10m", "probationAfter": ["1h"]},
-    "budget": {"concurrentProbes": "10%", "gatedNodes": "20%", "concurrentNcclProbes": 1},
-    "limits": {"notScheduled": "1m", "notStarted": "5m", "notGone": "2m", "overtime": "60s"},
-    "podTemplate": {
-        "image": "registry.example.com/probe:1",
-        "tolerations": [{"operator": "Exists"}],
-        "resources": {"requests": {"cpu": "50m"}},
-        "labels": {"team": "gpu"},
-        "annotations": {"note": "x"},
-    },
-}
-POLICIES = Documents(SPEC)
+EXAMPLE = TESTS.parent / "crds" / "examples" / "full.yaml"
+SPEC: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["spec"]
+"""Every field of a policy, in mode Watch."""
+BY_PODS = SPEC | {"probes": SPEC["probes"] | {"health": {"mode": "Periodic", "interval": "15m"}}}
+POLICIES = Documents(SPEC, BY_PODS)
 
 
 def policies(choices: Choices) -> None:
@@ -262,13 +235,10 @@ def _policy(spec: Any) -> Policy | None:
         return None
 
 
+OWNERS = [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}]
+METADATA = {"name": NODE.name, "resourceVersion": "10", "ownerReferences": OWNERS}
 FULL: dict[str, Any] = {
-    "metadata": {
-        "name": NODE.name,
-        "uid": make_report(NODE).uid,
-        "resourceVersion": "10",
-        "ownerReferences": [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}],
-    },
+    "metadata": METADATA | {"uid": make_report(NODE).uid},
     "spec": {"requestedAt": "2026-11-01T00:00:00Z"},
     "status": yaml.safe_load((TESTS / "cluster" / "full-status.yaml").read_text(encoding="utf-8")),
 }
@@ -301,6 +271,7 @@ def reports(choices: Choices) -> None:
     Watched(stored=checks.stored(body["status"]), report=report, node=node, pods=pods, now=now).go()
 
 
+SUPPLY = Supply(name="PSU", health="OK", state="Enabled", capacity_watts=3_300, input_watts=900)
 CHASSIS: dict[str, Any] = {
     "metadata": {"name": NODE.name, "uid": "c", "resourceVersion": "3"},
     "status": {
@@ -315,12 +286,7 @@ CHASSIS: dict[str, Any] = {
                 watts=5_000,
                 capacity_watts=19_800,
                 lists_supplies=True,
-                supplies=[
-                    Supply(
-                        name=f"PSU{n}", health="OK", state="Enabled", capacity_watts=3_300, input_watts=900
-                    )
-                    for n in range(4)
-                ],
+                supplies=[replace(SUPPLY, name=f"PSU{n}") for n in range(4)],
                 redundancy=[Redundancy(name="PSUs", members=["PSU0", "PSU1"], needed=2, state="Enabled")],
                 rails=[Rail(name="12V", volts=12.1, low_critical_volts=10.8, high_critical_volts=13.2)],
                 fans=[Fan(name="FAN1", rpm=9_000, low_critical_rpm=500, health="OK")],

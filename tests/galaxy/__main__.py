@@ -9,18 +9,21 @@ Exit code 0 only if none failed; what this machine cannot run is listed with the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from galaxy import build, docs, environments, play, sanity
+from galaxy import build, checks, environments, sanity
 from galaxy.commands import CheckFailed, Core, NotRun
 from galaxy.environments import NEWEST, OLDEST, Wanted
 from support.playbook import ROOT, TOOLS
@@ -63,20 +66,35 @@ class Run:
         return result == "ok"
 
     def everything(self) -> None:
-        """Build and install; then all checks on what was installed."""
+        """Build and install; then all checks on what was installed.
+
+        ansible-test runs a test after the other on one core, and takes longest: it does so for every
+        ansible-core at the same time, each on a copy, while the other checks are made.
+        """
         core = Core(self.folder / "installed", TOOLS, version=version_of(TOOLS))
         core.folder.mkdir()
         if not self.check("archive and tarball", lambda: self.tarball(core)):
             return
-        collection = core.folder / "ansible_collections" / "nodegauge" / "gpu"
-        if not self.check("install, list, verify", lambda: build.install(core, self.built()).name):
+        if not self.check("install, list, verify", lambda: self.installed(core)):
             return
-        self.check("changelog (antsibull-changelog lint)", lambda: changelog(core, collection))
-        self.check("ansible-lint, profile production", lambda: lint(core, collection))
-        label = f"ansible-core {core.version}: ansible-test sanity"  # `make test` plays with this one
-        self.check(label, lambda: self.sanity(core, collection))
-        for wanted in (OLDEST, NEWEST):
-            self.with_wanted(wanted, core, collection)
+        cores = {f"ansible-core {core.version}": core}  # `make test` plays with this one
+        with contextlib.ExitStack() as running:
+            ends: dict[str, Callable[[], str]] = {}
+
+            def begin(label: str) -> None:
+                action = partial(self.sanity, cores[label], label, running, ends)
+                self.check(f"{label}: ansible-test begins", action)
+
+            begin(*cores)
+            for wanted in (OLDEST, NEWEST):
+                if self.with_wanted(wanted, core, cores):
+                    begin(list(cores)[-1])
+            self.check("changelog (antsibull-changelog lint)", lambda: changelog(core))
+            self.check("ansible-lint, profile production", lambda: lint(core))
+            for label, other in list(cores.items())[1:]:
+                self.with_core(other, label)
+            for label, end in ends.items():
+                self.check(f"{label}: ansible-test sanity", end)
 
     def tarball(self, core: Core) -> str:
         """Build it into dist/."""
@@ -84,37 +102,41 @@ class Run:
         built = build.tarball(core, staging=self.folder / "staged", archive=archive, into=DIST)
         return f"{built.relative_to(ROOT)}, {built.stat().st_size / 1e6:.1f} MB"
 
-    def built(self) -> Path:
-        """The tarball."""
+    def installed(self, core: Core) -> str:
+        """Install the tarball."""
         [built] = DIST.glob("*.tar.gz")
-        return built
+        return build.install(core, built).name
 
-    def sanity(self, core: Core, collection: Path) -> str:
-        """With all Pythons of this machine; which those are."""
-        present = environments.pythons(self.folder / "pythons")
+    def sanity(
+        self, core: Core, label: str, running: contextlib.ExitStack, ends: dict[str, Callable[[], str]]
+    ) -> str:
+        """Begin it on a copy of what was installed, with all Pythons of this machine; which those are."""
+        pythons = self.folder / "pythons"
+        present = environments.pythons(pythons)
+        own = replace(core, folder=self.folder / f"sanity-{core.version}")
+        shutil.copytree(core.folder / "ansible_collections", own.folder / "ansible_collections")
         home = self.folder / f"home-{core.version}"
-        remark = sanity.check(core, collection, pythons=self.folder / "pythons", cache=self.cache, home=home)
-        return "; ".join(filter(None, [f"Pythons on this machine: {', '.join(present)}", remark]))
+        test = sanity.begun(own, pythons=pythons, cache=self.cache, home=home)
+        ends[label] = running.enter_context(test)
+        return f"Pythons on this machine: {', '.join(present)}"
 
-    def with_wanted(self, wanted: Wanted, core: Core, collection: Path) -> None:
-        """The same with another ansible-core, in an environment of its own."""
+    def with_wanted(self, wanted: Wanted, core: Core, cores: dict[str, Core]) -> bool:
+        """Another ansible-core, in an environment of its own; False where there is none."""
         label = f"ansible-core {wanted.version} ({wanted.name})"
-        tools: list[Path] = []
 
         def prepare() -> str:
-            tools.append(environments.environment(wanted, self.cache))
-            return tools[0].parent.name
+            tools = environments.environment(wanted, self.cache)
+            cores[label] = replace(core, tools=tools, version=wanted.version)
+            return tools.parent.name
 
-        if self.check(f"{label}: environment", prepare):
-            self.with_core(replace(core, tools=tools[0], version=wanted.version), label, collection)
+        return self.check(f"{label}: environment", prepare)
 
-    def with_core(self, core: Core, label: str, collection: Path) -> None:
-        """What is checked in the oldest and the newest ansible-core."""
-        self.check(f"{label}: ansible-test sanity", lambda: self.sanity(core, collection))
-        self.check(f"{label}: ansible-doc of everything", lambda: docs.check(core, collection))
-        self.check(f"{label}: syntax of playbooks", lambda: docs.check_playbooks(core, collection))
+    def with_core(self, core: Core, label: str) -> None:
+        """What else is checked in the oldest and the newest ansible-core."""
+        self.check(f"{label}: ansible-doc of everything", lambda: checks.check_docs(core, core.collection))
+        self.check(f"{label}: syntax of playbooks", lambda: checks.check_playbooks(core, core.collection))
         machines = self.folder / f"machines-{core.version}"
-        self.check(f"{label}: a play on two simulated hosts", lambda: play.check(core, machines))
+        self.check(f"{label}: a play on two simulated hosts", lambda: checks.check_play(core, machines))
 
 
 DIST = ROOT / "dist" / "collection"
@@ -126,25 +148,22 @@ def version_of(tools: Path) -> str:
     return match.name.removeprefix("ansible_core-").removesuffix(".dist-info")
 
 
-def changelog(core: Core, collection: Path) -> str:
+def changelog(core: Core) -> str:
     """antsibull-changelog's own check of fragments and configuration."""
-    command = Core(collection, core.tools, version=core.version)
-    done = command.run("antsibull-changelog", "lint", more={"HOME": str(core.folder)})
-    if done.returncode:
-        raise CheckFailed(f"antsibull-changelog lint:\n{done.stdout}")
-    return ""
+    return _in_the_collection(core, "antsibull-changelog", "lint")
 
 
-def lint(core: Core, collection: Path) -> str:
+def lint(core: Core) -> str:
     """The strictest profile; a warning is an error."""
-    command = Core(collection, core.tools, version=core.version)
-    home = {"HOME": str(core.folder), "ANSIBLE_HOME": str(core.folder / ".ansible")}
     options = ("--profile", "production", "--strict", "--offline", "--nocolor")
-    paths = {"ANSIBLE_COLLECTIONS_PATH": str(core.folder)}
-    done = command.run("ansible-lint", *options, more={**home, **paths})
-    if done.returncode:
-        raise CheckFailed(f"ansible-lint:\n{done.stdout}")
-    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    output = _in_the_collection(core, "ansible-lint", *options)
+    return output.strip().splitlines()[-1] if output.strip() else ""
+
+
+def _in_the_collection(core: Core, program: str, *options: str) -> str:
+    command = Core(core.collection, core.tools, version=core.version)
+    home = {"HOME": str(core.folder), "ANSIBLE_HOME": str(core.folder / ".ansible")}
+    return command.expect(program, *options, more={**home, "ANSIBLE_COLLECTIONS_PATH": str(core.folder)})
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -56,6 +56,5 @@ def install(core: Core, built: Path) -> Path:
     verified = core.run("ansible-galaxy", "collection", "verify", "--offline", NAME, *folder_option)
     if verified.returncode or "differ" in verified.stdout:
         raise CheckFailed(f"ansible-galaxy collection verify:\n{verified.stdout}")
-    folder = core.folder / "ansible_collections" / "nodegauge" / "gpu"
-    shutil.copy(COLLECTION / "galaxy.yml", folder)  # antsibull-changelog and ansible-lint read it
-    return folder
+    shutil.copy(COLLECTION / "galaxy.yml", core.collection)  # antsibull-changelog and ansible-lint read it
+    return core.collection

@@ -1,4 +1,4 @@
-"""Runs one program to its end, and takes everything that it started along when that is cut short.
+"""Runs programs to their end, and takes everything that they started along when that is cut short.
 
 Must not know what the programs check.
 """
@@ -9,7 +9,8 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,44 +49,48 @@ def quoted(text: str) -> str:
     return "\n".join([*left_out, *(f"  | {line}" for line in lines[-QUOTED_LINES:])])
 
 
-def run(command: Sequence[object], *, cwd: Path, env: Mapping[str, str], seconds: float) -> Done:
-    """Run it in a session of its own; CheckFailed after `seconds`. Whatever happens, nothing of it stays."""
-    process = subprocess.Popen(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    with _ended(process):
-        try:
-            output, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise CheckFailed(f"{Path(str(command[0])).name} did not end in {seconds:.0f} s") from None
-    return Done(process.returncode, output)
-
-
 @contextlib.contextmanager
-def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
-    """SIGINT to the whole session, so that programs clean up, and SIGKILL to what is still there."""
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-        raise
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
+def started(
+    command: Sequence[object], *, cwd: Path, env: Mapping[str, str]
+) -> Iterator[Callable[[float], Done]]:
+    """A program in a session of its own; call what is given to wait so many seconds for its end.
+
+    It raises CheckFailed after that time.  Whatever happens, nothing of the session stays: it gets SIGINT, so
+    that programs clean up, and SIGKILL what is still there.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+        def wait(seconds: float) -> Done:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                raise CheckFailed(f"{Path(str(command[0])).name} did not end in {seconds:.0f} s") from None
+            output.seek(0)
+            return Done(process.returncode, output.read().decode(errors="replace"))
+
+        try:
+            yield wait
+        finally:
+            for sent in (signal.SIGINT, signal.SIGKILL) if process.poll() is None else (signal.SIGKILL,):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, sent)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
+
+
+def run(command: Sequence[object], *, cwd: Path, env: Mapping[str, str], seconds: float) -> Done:
+    """Run it to its end; CheckFailed after `seconds`."""
+    with started(command, cwd=cwd, env=env) as wait:
+        return wait(seconds)
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,10 @@ class Core(Ansible):
     """One ansible-core: its programs, and a folder with the installed collection as its home."""
 
     version: str = field(default="")
+
+    @property
+    def collection(self) -> Path:
+        return self.folder / "ansible_collections" / "nodegauge" / "gpu"
 
     def run(
         self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 1800

@@ -22,6 +22,12 @@ TARGETS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 """Versions of Python that a supported ansible-core can use on hosts."""
 
 
+def pinned(name: str, package: str) -> str:
+    """The version of a package in a file of pins."""
+    pins = (PINS / f"{name}.txt").read_text("utf-8")
+    return next(line for line in pins.splitlines() if line.startswith(f"{package}==")).partition("==")[2]
+
+
 @dataclass(frozen=True)
 class Wanted:
     """An ansible-core: the file with its pins, and the Pythons that it runs with, preferred first."""
@@ -35,11 +41,7 @@ class Wanted:
 
     @property
     def version(self) -> str:
-        """Of ansible-core, as pinned."""
-        [pin] = [
-            line for line in self.pins.read_text("utf-8").splitlines() if line.startswith("ansible-core==")
-        ]
-        return pin.partition("==")[2]
+        return pinned(self.name, "ansible-core")
 
 
 OLDEST = Wanted("oldest", ("3.11", "3.12", "3.10"))

@@ -7,15 +7,15 @@ Must not leave out a test: those that the machine cannot run are named.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from galaxy.commands import CheckFailed, Core, Done, quoted, run
-from galaxy.environments import PINS
+from galaxy.commands import CheckFailed, Core, Done, quoted, run, started
+from galaxy.environments import pinned
 
 SANITY_SECONDS = 3600.0
 """A minute on two quiet cores; 15 were too few at a load of 30 while its environments were made."""
@@ -32,21 +32,25 @@ runpy.run_module("pip", run_name="__main__")
 """
 
 
-def check(core: Core, collection: Path, *, pythons: Path, cache: Path, home: Path) -> str:
-    """Run it; what it could not run, as a remark. CheckFailed with its findings."""
-    cache.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def begun(core: Core, *, pythons: Path, cache: Path, home: Path) -> Iterator[Callable[[], str]]:
+    """Begin it on the collection of this ansible-core; call what is given to wait for its end.
+
+    That returns what could not be run, as a remark, or raises CheckFailed with the findings.
+    """
     prepare_home(home, core=core, cache=cache)
-    shutil.rmtree(collection / "tests" / "output", ignore_errors=True)
-    env = {
-        **core.env(),
-        "HOME": str(home),
-        "PATH": os.pathsep.join([str(pythons), str(core.tools), *usable_path(os.environ.get("PATH", ""))]),
-    }
+    path = os.pathsep.join([str(pythons), str(core.tools), *usable_path(os.environ.get("PATH", ""))])
+    env = {**core.env(), "HOME": str(home), "PATH": path}
     command = [core.tools / "ansible-test", "sanity", "--venv", "--color", "no"]
-    done = run(command, cwd=collection, env=env, seconds=SANITY_SECONDS)
-    if done.code:
-        raise CheckFailed(f"ansible-test sanity of ansible-core {core.version}:\n{findings(done)}")
-    return "; ".join(dict.fromkeys(SKIPPED.findall(done.output)))
+    with started(command, cwd=core.collection, env=env) as wait:
+
+        def end() -> str:
+            done = wait(SANITY_SECONDS)
+            if done.code:
+                raise CheckFailed(f"ansible-test sanity of ansible-core {core.version}:\n{findings(done)}")
+            return "; ".join(dict.fromkeys(SKIPPED.findall(done.output)))
+
+        yield end
 
 
 def findings(done: Done) -> str:
@@ -66,9 +70,8 @@ def prepare_home(home: Path, *, core: Core, cache: Path) -> None:
     (own / "cache").mkdir()
     for version in wanted_pips(core.tools):
         (own / "cache" / f"get_pip_{version.replace('.', '_')}.py").write_text(script, encoding="utf-8")
-    settings = run(
-        [sys.executable, "-m", "pip", "config", "list"], cwd=home, env=os.environ, seconds=PIP_SECONDS
-    ).expect("pip config list")
+    listing = [sys.executable, "-m", "pip", "config", "list"]
+    settings = run(listing, cwd=home, env=os.environ, seconds=PIP_SECONDS).expect("pip config list")
     (home / ".config" / "pip").mkdir(parents=True)
     (home / ".config" / "pip" / "pip.conf").write_text(pip_conf(settings.splitlines()), encoding="utf-8")
 
@@ -85,13 +88,21 @@ def pip_conf(listed: Iterable[str]) -> str:
 def pip_wheel(cache: Path) -> Path:
     """The pinned pip, from the cache or from the package index."""
     folder = cache / "pip"
-    pin = next(
-        line for line in (PINS / "pip.txt").read_text("utf-8").splitlines() if line.startswith("pip==")
-    )
-    wheel = folder / f"pip-{pin.partition('==')[2]}-py3-none-any.whl"
+    pin = pinned("pip", "pip")
+    wheel = folder / f"pip-{pin}-py3-none-any.whl"
     if not wheel.exists():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", pin, "--dest", folder]
-        run(command, cwd=cache, env=os.environ, seconds=PIP_SECONDS).expect(f"downloading {pin}")
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            f"pip=={pin}",
+            "--dest",
+            folder,
+        ]
+        run(command, cwd=cache, env=os.environ, seconds=PIP_SECONDS).expect(f"downloading pip {pin}")
     return wheel
 
 

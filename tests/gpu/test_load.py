@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable
 from functools import cache
 
-import pynvml
 import pytest
 
 from nodegauge_contract import MESSAGE_LIMIT, LoadResult, Result, Unavailable, encode_message
 from nodegauge_probes.load.cuda import LIBRARY
-from support.gpu_tools import probe
+from support.gpu_tools import probe, wait_until_free
 
 LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """Of one PCIe lane, one way."""
@@ -43,9 +41,8 @@ def loaded(uuids: list[str]) -> Run:
 
 
 def measured(result: Result) -> LoadResult:
-    assert (result.problem, result.load is not None) == (None, True)
     assert result.load is not None
-    assert result.load.ended == "done", result.load.message
+    assert (result.problem, result.load.ended) == (None, "done"), result.load.message
     return result.load
 
 
@@ -109,9 +106,4 @@ def test_the_result_fits_a_termination_message(loaded: Run) -> None:
 def test_nothing_computes_afterwards(loaded: Run, uuids: list[str]) -> None:
     """The GPU is free again within seconds."""
     measured(loaded("30"))
-    until = time.monotonic() + 10
-    for uuid in uuids:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        while pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            assert time.monotonic() < until, "something still computes"
-            time.sleep(0.1)
+    wait_until_free(*uuids)

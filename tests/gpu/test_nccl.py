@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pynvml
 import pytest
 
-from nodegauge_contract import Collective, Skip
+from nodegauge_contract import Skip
 from nodegauge_probes.nccl import debuglog
 from nodegauge_probes.nccl.protocol import CellOrder, Order
-from support.gpu_tools import TWO_RANKS, Child, cells, probe
+from support.gpu_tools import CELLS, TWO_RANKS, Child, cells, probe, wait_until_free
 
 MIB = 1 << 20
-CELLS = tuple(
-    CellOrder(collective=name, bytes=size, check=True, max_ms=300)
-    for name in Collective
-    for size in (8, 65536, 64 * MIB)
-)
 Start = Callable[..., Child]
 
 
@@ -47,9 +40,8 @@ def test_one_rank_runs_every_collective(nccl: list[str], start: Start) -> None:
     """A communicator of one: every size, with the right data, timed."""
     lines = start(Order(arm="default", uuids=(nccl[0],), cells=CELLS)).lines()
     assert lines[-1].done, lines
-    assert [(cell.collective, cell.bytes) for cell in cells(lines)] == [
-        (o.collective, o.bytes) for o in CELLS
-    ]
+    wanted = [(order.collective, order.bytes) for order in CELLS]
+    assert [(cell.collective, cell.bytes) for cell in cells(lines)] == wanted
     assert {cell.wrong for cell in cells(lines)} == {0}
     engine = lines[0].engine
     assert engine is not None
@@ -72,8 +64,7 @@ def test_two_ranks_on_one_gpu_really_talk(nccl: list[str], start: Start, tmp_pat
 
 def test_libraries_load_without_touching_a_gpu(nccl: list[str], start: Start) -> None:
     """An order without GPUs: versions, and no context on any device."""
-    child = start(Order(arm="default", uuids=(), cells=()))
-    lines = child.lines()
+    lines = start(Order(arm="default", uuids=(), cells=())).lines()
     assert [bool(lines[0].engine), lines[-1].done] == [True, True]
 
 
@@ -85,11 +76,7 @@ def test_a_killed_child_leaves_the_gpu(nccl: list[str], start: Start) -> None:
         assert line.failed is None, line
     os.killpg(child.process.pid, signal.SIGKILL)
     assert child.process.wait(timeout=20) == -signal.SIGKILL
-    handle = pynvml.nvmlDeviceGetHandleByUUID(nccl[0])
-    until = time.monotonic() + 10
-    while pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-        assert time.monotonic() < until, "something still computes on the GPU"
-        time.sleep(0.1)
+    wait_until_free(nccl[0])
 
 
 def test_the_probe_says_what_it_does_with_one_gpu(nccl: list[str]) -> None:

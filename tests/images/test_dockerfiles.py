@@ -12,11 +12,7 @@ import pytest
 from images.build import INPUTS, config
 from images.spec import ALL, IMAGES, ROOT
 
-FILES = {
-    "operator": "operator/Dockerfile",
-    "probe": "probes/Dockerfile",
-    "nccl": "probes/Dockerfile.nccl",
-}
+FILES = {"operator": "operator/Dockerfile", "probe": "probes/Dockerfile", "nccl": "probes/Dockerfile.nccl"}
 dockerfiles = pytest.mark.parametrize("name", sorted(ALL))
 
 
@@ -40,11 +36,8 @@ def ignored(path: str) -> bool:
     for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
             pattern = line.removeprefix("!")
-            if (
-                path == pattern
-                or path.startswith(f"{pattern}/")
-                or fnmatch(path, pattern.replace("**/", "*"))
-            ):
+            below = path == pattern or path.startswith(f"{pattern}/")
+            if below or fnmatch(path, pattern.replace("**/", "*")):
                 result = not line.startswith("!")
     return result
 
@@ -102,9 +95,7 @@ def test_the_nccl_image_is_built_only_on_request() -> None:
 
     def command_of(*arguments: str) -> str:
         command = ["make", "--dry-run", "--always-make", "images", *arguments]
-        own = {
-            key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS", "ARGS"))
-        }
+        own = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "ARGS"))}
         done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return next(line for line in done.stdout.splitlines() if "-m images" in line)

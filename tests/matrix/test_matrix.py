@@ -9,11 +9,14 @@ import msgspec
 import pytest
 
 from testbed.hardware.fault import FAULTS
-from testbed.matrix.affected import PROFILES, RULES, affected, changed_since
 from testbed.matrix.board import Cell, play
 from testbed.matrix.expected import (
+    PROFILES,
+    RULES,
     Machine,
     Scenario,
+    affected,
+    changed_since,
     exists,
     expected,
     healthy,
@@ -34,7 +37,7 @@ ELSEWHERE = {
 }
 """Faults that are not in the table, and where they are tested."""
 
-OF_NCCL = {name for name, fault in FAULTS.items() if fault.module in ("faults_nccl", "faults_load")}
+OF_RUNS = {name for name, fault in FAULTS.items() if fault.module == "faults_runs"}
 """The table is about health runs, which these must not touch: tests/unit/test_simulated_nccl_probe.py and
 tests/probes/test_load.py."""
 
@@ -102,7 +105,7 @@ def test_a_change_has_all_its_cells_tried() -> None:
 
 def test_every_fault_is_in_the_table() -> None:
     """A new fault without an expectation is an error."""
-    assert {scenario.fault_name for scenario in SCENARIOS} == FAULTS.keys() - ELSEWHERE.keys() - OF_NCCL
+    assert {scenario.fault_name for scenario in SCENARIOS} == FAULTS.keys() - ELSEWHERE.keys() - OF_RUNS
 
 
 def test_no_word_is_misspelt() -> None:

@@ -13,7 +13,6 @@ import ctypes
 import gc
 import os
 import re
-import resource
 import select
 import shutil
 import signal
@@ -23,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +37,8 @@ TESTS = ("tests/unit", "tests/probes")
 TEST_SECONDS, RUN_SECONDS = 300, 3600
 """A test, and all tests of a mutant, that take longer hang."""
 OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
-OPTIONS += [
-    "-c",
-    str(ROOT / "pyproject.toml"),
-    "--rootdir",
-    str(ROOT),
-    "--hypothesis-seed=0",
-    "-m",
-    "not slow",
-    f"--timeout={TEST_SECONDS}",
-]
+OPTIONS += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "--hypothesis-seed=0"]
+OPTIONS += ["-m", "not slow", f"--timeout={TEST_SECONDS}"]
 NEAR = 16
 """Files with which a mutant begins that needs a process of its own."""
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
@@ -61,7 +52,7 @@ PR_SET_PDEATHSIG = 1
 
 class Mutant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One fault: `new` instead of `old` in `file`.  `breaks`: what goes wrong then; `killer`: tests to begin
-    with; `survives`: why no test fails yet, and what would."""
+    with."""
 
     id: str
     file: str
@@ -69,7 +60,6 @@ class Mutant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     new: str
     breaks: str
     killer: str = ""
-    survives: str = ""
 
     @property
     def text(self) -> str:
@@ -102,63 +92,24 @@ def read(path: Path) -> dict[str, list[Mutant]]:
     return areas
 
 
-def tests_of(mutant: Mutant, *, killer: str, near: int) -> list[str]:
-    """The test files that reach it, those first that probably kill it: `killer` may have moved since.
-
-    `near`: so many files, 0 for all.
-    """
+def tests_of(mutant: Mutant) -> list[str]:
+    """The test files that reach it, those first that probably kill it."""
     named = [file for file in mutant.killer.split() if (ROOT / file).is_file()]
-    files = list(
-        dict.fromkeys([*defining().get(function_of(killer), ()), *named, *nearest(ROOT / mutant.file)])
-    )
-    return files[:near] if near else files
-
-
-def function_of(test: str) -> str:
-    """The name of a test without its file and its parameters."""
-    return test.rpartition("::")[2].partition("[")[0]
-
-
-@cache
-def defining() -> dict[str, list[str]]:
-    """By the name of a quick test: the files that define one."""
-    files: dict[str, list[str]] = {}
-    for path in sorted(path for folder in TESTS for path in (ROOT / folder).rglob("test_*.py")):
-        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE):
-            files.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
-    return files
-
-
-class Saved:
-    """A file with the outcome of each mutant; `killers`: by mutant the test that it names."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        lines = path.read_text("utf-8").splitlines() if path is not None and path.exists() else []
-        self.killers = dict(line.split("\t", 1) for line in lines)
-
-    def note(self, mutant: Mutant, outcome: Outcome) -> None:
-        """Write it at once: a run may be cut short."""
-        self.killers[mutant.id] = outcome.test or "SURVIVED"
-        if self._path is not None:
-            text = "".join(f"{name}\t{test}\n" for name, test in sorted(self.killers.items()))
-            self._path.write_text(text, "utf-8")
+    return list(dict.fromkeys([*named, *nearest(ROOT / mutant.file)]))
 
 
 class Mutants:
     """A plugin of pytest: instead of the collected tests it runs them once for each mutant, in forks."""
 
-    def __init__(self, mutants: Sequence[Mutant], saved: Saved, options: Any) -> None:
+    def __init__(self, mutants: Sequence[Mutant], options: Any) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.unsound = Outcome()
         self.unproven: set[str] = set()
         """Ids that killed a mutant and that are no test's."""
         self._waiting = list(mutants)
         self._options = options
-        self._saved = saved
         self._out = os.fdopen(os.dup(1), "w")  # pytest captures what is printed
         self._session: pytest.Session
-        self._seconds = float(RUN_SECONDS)
         self._failed = ""
 
     def pytest_configure(self) -> None:
@@ -170,11 +121,6 @@ class Mutants:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed = self._failed or (report.nodeid if report.failed else "")
-
-    def pytest_runtest_logfinish(self) -> None:
-        used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        if sum(one.ru_utime + one.ru_stime for one in used) > self._seconds:
-            self._session.shouldstop = "its time is over"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -192,7 +138,6 @@ class Mutants:
                 if descriptor in ended or child.is_overdue():
                     del running[descriptor]
                     self.outcomes[mutant.id] = outcome = child.outcome()
-                    self._saved.note(mutant, outcome)
                     number = len(self.outcomes)
                     print(f"{number:3}/{count} {line_of(mutant, outcome)}", file=self._out, flush=True)
         killers = {one.test for one in self.outcomes.values()} - {""}
@@ -207,14 +152,11 @@ class Mutants:
         """In the fork: all tests that reach the mutant, until one fails."""
         path = ROOT / mutant.file
         copied(folder, mutant)
-        self._seconds = self._options.seconds
-        every = [item.location[0] for item in self._session.items]
-        killer = self._saved.killers.get(mutant.id, "")
-        order = every if self._options.tests else tests_of(mutant, killer=killer, near=self._options.near)
-        ranks = {file: rank for rank, file in reversed(list(enumerate(order)))}
-        items = [item for item in self._session.items if item.location[0] in ranks]
-        probable = function_of(killer)
-        items.sort(key=lambda item: -1 if function_of(item.nodeid) == probable else ranks[item.location[0]])
+        items = self._session.items
+        if not self._options.tests:
+            ranks = {file: rank for rank, file in enumerate(tests_of(mutant))}
+            items = [item for item in items if item.location[0] in ranks]
+            items.sort(key=lambda item: ranks[item.location[0]])
         if patched(path, mutant.text):
             return self._tests(items, folder)
         files = list(dict.fromkeys(item.location[0] for item in items))
@@ -310,20 +252,18 @@ def line_of(mutant: Mutant, outcome: Outcome) -> str:
     if outcome.error:
         return f"ERROR     {mutant.id}: {outcome.error}"
     if outcome.test:
-        again = "; remove its `survives`" if mutant.survives else ""
-        return f"killed    {mutant.id} by {outcome.test} in {outcome.seconds:.1f} s{again}"
-    return f"SURVIVED  {mutant.id} ({mutant.survives or mutant.breaks}) after {outcome.seconds:.0f} s"
+        return f"killed    {mutant.id} by {outcome.test} in {outcome.seconds:.1f} s"
+    return f"SURVIVED  {mutant.id} ({mutant.breaks}) after {outcome.seconds:.0f} s"
 
 
 def table(areas: dict[str, list[Mutant]], outcomes: dict[str, Outcome]) -> str:
     """Numbers by area."""
-    lines = [f"{'area':20} mutants  killed  survived  known"]
+    lines = [f"{'area':20} mutants  killed  survived"]
     for area, mutants in areas.items():
         ran = [mutant for mutant in mutants if mutant.id in outcomes]
-        alive = [mutant for mutant in ran if not outcomes[mutant.id].test]
-        known = sum(bool(mutant.survives) for mutant in alive)
+        killed = sum(bool(outcomes[mutant.id].test) for mutant in ran)
         if ran:
-            lines.append(f"{area:20} {len(ran):7} {len(ran) - len(alive):7} {len(alive):9} {known:6}")
+            lines.append(f"{area:20} {len(ran):7} {killed:7} {len(ran) - killed:9}")
     return "\n".join(lines)
 
 
@@ -344,26 +284,12 @@ def quietly(work: Callable[[], int]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if a test kills every mutant that is not marked as a known survivor, 1 if not, 130 on Ctrl-C."""
+    """0 if a test kills every mutant, 1 if not, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make mutants", description="Tests must fail for every mutant.")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="these, by id or by area")
-    parser.add_argument("--survivors", action="store_true", help="only those that are marked as survivors")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=float(RUN_SECONDS),
-        help="CPU time of one mutant's tests, the closest first",
-    )
-    parser.add_argument("--near", type=int, default=0, metavar="N", help="run the N closest test files alone")
     parser.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="run these tests alone")
     parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help="default: mutants.yaml")
-    parser.add_argument(
-        "--save",
-        type=Path,
-        metavar="FILE",
-        help="keep outcomes there, and begin with the tests that it names",
-    )
     options: Any = parser.parse_args(arguments)
     os.chdir(ROOT)
     areas = read(options.list)
@@ -372,17 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for area, mutants in areas.items()
         for mutant in mutants
         if not options.only or {area, mutant.id} & {*options.only}
-        if mutant.survives or not options.survivors
     ]
-    saved = Saved(options.save)
-    plugin = Mutants(wanted, saved, options)
-    near = {
-        file
-        for one in wanted
-        for file in tests_of(one, killer=saved.killers.get(one.id, ""), near=options.near)
-        if options.near
-    }
-    command = [*OPTIONS, *(options.tests or sorted(near) or TESTS)]
+    plugin = Mutants(wanted, options)
+    command = [*OPTIONS, *(options.tests or TESTS)]
     status = quietly(partial(pytest.main, command, plugins=[plugin]))
     outcomes, unsound = plugin.outcomes, plugin.unsound
     if len(outcomes) < len(wanted):
@@ -392,8 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"This proves nothing: without a mutant {unsound.test or unsound.error} fails too.")
     if plugin.unproven:
         print(f"These are no tests that could be run without a mutant: {', '.join(sorted(plugin.unproven))}")
-    new = [o for o in wanted if outcomes[o.id].error or not (o.survives or outcomes[o.id].test)]
-    return 1 if new or plugin.unproven or unsound.test or unsound.error or not wanted else 0
+    alive = [one for one in wanted if outcomes[one.id].error or not outcomes[one.id].test]
+    return 1 if alive or plugin.unproven or unsound.test or unsound.error or not wanted else 0
 
 
 if __name__ == "__main__":

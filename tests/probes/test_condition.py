@@ -1,14 +1,19 @@
-"""Memory errors, repairs, error counters and fans, read through the real binding from a made library."""
+"""Memory errors, repairs, error counters and fans, read through the real binding from a made library.
+
+Also the field ids of the throttle counters by driver, and their growth.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from msgspec.structs import asdict
 
-from nodegauge_contract import Ecc, Fan, LinkErrors, LinkGroup, Pcie, Unavailable
+from nodegauge_contract import Counters, Ecc, Fan, Growth, Int, LinkErrors, LinkGroup, Pcie, Unavailable
 from nodegauge_probes.collectors import counters, telemetry
+from nodegauge_probes.collectors.counters import Snapshot, choose, growth
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 from support.library import Library
@@ -113,16 +118,10 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
     library.has("nvmlDeviceGetMemoryErrorCounter", of_memory)
     library.has("nvmlDeviceGetSramEccErrorStatus", sram)
     counters.ecc(nvml, device, gpu)
-    assert gpu.ecc.value == Ecc(
-        mode=1,
-        volatile_corrected=1000,
-        aggregate_corrected=1001,
-        volatile_uncorrected=1010,
-        aggregate_uncorrected=1011,
-        sram_threshold=1,
-        aggregate_sram=2117,
-        aggregate_dram=2112,
-    )
+    since_load = {"volatile_corrected": 1000, "volatile_uncorrected": 1010}
+    ever = {"aggregate_corrected": 1001, "aggregate_uncorrected": 1011}
+    by_memory = {"sram_threshold": 1, "aggregate_sram": 2117, "aggregate_dram": 2112}
+    assert gpu.ecc.value == Ecc(mode=1, **since_load, **ever, **by_memory)
 
 
 def test_pcie_error_counters(nvml: Nvml, library: Library, device: Device) -> None:
@@ -152,16 +151,8 @@ def test_nvlink_errors_are_summed_over_active_links(nvml: Nvml, library: Library
     library.has("nvmlDeviceGetNvLinkErrorCounter", errors)
     library.has("nvmlDeviceGetFieldValues", fields({(214, 0): 1, (214, 2): 2, (221, 0): 5}))
     counters.link_errors(nvml, device, gpu)
-    assert gpu.link_errors.value == LinkErrors(
-        replay=101,
-        recovery=202,
-        crc_flit=303,
-        crc_data=404,
-        ecc=NO,
-        recovery_failed=3,
-        effective=NO,
-        symbol=NO,
-    )
+    counted = {"replay": 101, "recovery": 202, "crc_flit": 303, "crc_data": 404, "recovery_failed": 3}
+    assert gpu.link_errors.value == LinkErrors(**counted, ecc=NO, effective=NO, symbol=NO)
 
 
 def test_a_gpu_without_active_links_has_no_link_errors(nvml: Nvml, library: Library, device: Device) -> None:
@@ -209,3 +200,86 @@ def test_rpm_that_cannot_be_read_is_a_reason(nvml: Nvml, library: Library, devic
     assert nvml.fan_rpm(device, 1) == MISSING
     library.has("nvmlDeviceGetFanSpeedRPM", lambda handle, info: NOT_SUPPORTED)
     assert nvml.fan_rpm(device, 1) == NO
+
+
+SILENT = [NO, NO, NO]
+OLD, NEW = [1, 2, 3], [11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("driver", "old", "new", "trio", "values"),
+    [
+        ("595.84", SILENT, NEW, "269-271", NEW),
+        ("595.84", OLD, NEW, "269-271", NEW),
+        ("590.44.01", OLD, [11, NO, 13], "269-271", [11, NO, 13]),
+        ("580.82.07", SILENT, NEW, "269-271", NEW),
+        ("580.65.06", OLD, SILENT, "251-253", OLD),
+        ("580.65.06", OLD, [0, NO, 0], "251-253", OLD),
+        ("575.57.08", OLD, SILENT, "251-253", OLD),
+        pytest.param("580.65.06", OLD, [0.5, 1, 2], "251-253", OLD, id="a value of another type"),
+    ],
+)
+def test_counter_ids_follow_drivers(
+    driver: str, old: list[int], new: list[int], trio: str, values: list[int]
+) -> None:
+    """Past 580 the new ids; from 575 to 580 the ids that answer, with integers, where the others do not."""
+    assert choose(driver, old=old, new=new) == (trio, values)
+
+
+@pytest.mark.parametrize(
+    ("driver", "old", "new"),
+    [
+        ("570.124.06", OLD, NEW),
+        ("418.87", SILENT, SILENT),
+        ("580.65.06", OLD, NEW),
+        ("575.57.08", SILENT, SILENT),
+        (Unavailable("NVML_ERROR_UNKNOWN"), OLD, NEW),
+        ("unknown", OLD, NEW),
+    ],
+)
+def test_an_ambiguous_driver_has_no_counters(driver: str, old: list[int], new: list[int]) -> None:
+    """Older drivers, unknown drivers, and both or neither set answering: a reason in all four members."""
+    trio, values = choose(driver, old=old, new=new)
+    assert isinstance(trio, Unavailable)
+    assert values == [trio] * 3
+
+
+def test_counters_whose_field_ids_never_moved(nvml: Nvml, library: Library, device: Device) -> None:
+    """SW power cap and thermal violation are read with a driver that lacks the others."""
+    library.has("nvmlDeviceGetFieldValues", fields({(74, 0): 5, (75, 0): 6}))
+    read = counters.snapshot(nvml, device, GpuBuilder(3), driver="535.129.03").counters
+    assert (read.sw_power_cap_ns, read.thermal_violation_ns) == (5, 6)
+    assert isinstance(read.sw_thermal_ns, Unavailable)
+
+
+def snapshot(began_ms: int, energy: Int = 0, *, took_ms: int = 0, **values: Int) -> Snapshot:
+    """A reading of the counters; those that are not named are not supported."""
+    counters = Counters(**dict.fromkeys(Counters.__struct_fields__, NO) | values)
+    return Snapshot(began_ms, began_ms + took_ms, counters, energy)
+
+
+def test_growth_is_what_was_added_between_two_readings() -> None:
+    """With the time by CLOCK_BOOTTIME from before the first one to after the second, for the probe may stand
+    still within either."""
+    grown = growth(
+        snapshot(1_000, 5_000, took_ms=300, sw_thermal_ns=10, power_brake_ns=7),
+        snapshot(4_000, 905_000, took_ms=12, sw_thermal_ns=1_500_000_010, power_brake_ns=7),
+    )
+    unread = dict.fromkeys(("sw_power_cap_ns", "hw_thermal_ns", "thermal_violation_ns"), NO)
+    added = {"sw_thermal_ns": 1_500_000_000, "power_brake_ns": 0, "energy_mj": 900_000}
+    assert grown == Growth(elapsed_ms=3_012, **added, **unread)
+
+
+def test_a_reading_that_stood_still_for_long_has_no_growth() -> None:
+    """Ten minutes within one: the slowdown of the window would be a small share of them, and pass."""
+    after = snapshot(700_000, sw_thermal_ns=5 * 10**9)
+    assert growth(snapshot(0, took_ms=600_000, sw_thermal_ns=0), after) == Growth()
+    late = snapshot(0, took_ms=1_000, sw_thermal_ns=0)
+    assert growth(late, snapshot(4_000, sw_thermal_ns=5 * 10**8)).sw_thermal_ns == 5 * 10**8
+
+
+def test_a_counter_that_decreased_has_no_growth() -> None:
+    """It was reset in between; the same applies to one that could be read only once."""
+    grown = growth(snapshot(0, sw_thermal_ns=9, hw_thermal_ns=5), snapshot(1, sw_thermal_ns=8))
+    assert grown.sw_thermal_ns == Unavailable("the counter decreased: it was reset")
+    assert grown.hw_thermal_ns == NO

@@ -19,6 +19,7 @@ XID, CLOCK = 0x8, 0x10
 MISSING = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
 
 Event = tuple[Device, int, int]
+Gpus = list[tuple[Device, GpuBuilder]]
 
 
 def handle(number: int) -> Any:
@@ -27,7 +28,7 @@ def handle(number: int) -> Any:
 
 
 @pytest.fixture
-def gpus() -> list[tuple[Device, GpuBuilder]]:
+def gpus() -> Gpus:
     return [(Device(n, handle(4096 * (n + 1))), GpuBuilder(n)) for n in range(3)]
 
 
@@ -52,27 +53,25 @@ def with_events(library: Library, *events: Event, supported: int = XID | CLOCK) 
     library.has("nvmlShutdown", lambda: 0)
 
 
+def heard(nvml: Nvml, gpus: Gpus) -> list[Xids]:
+    """What each GPU is told of, after one registration."""
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
+    return [gpu.xids.value for _, gpu in gpus]
+
+
 def test_xids_are_told_of_their_gpu(
-    nvml: Nvml,
-    library: Library,
-    gpus: list[tuple[Device, GpuBuilder]],
-    pauses: list[float],
-    monkeypatch: pytest.MonkeyPatch,
+    nvml: Nvml, library: Library, gpus: Gpus, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Distinct, in order and counted; other kinds of events are none; an empty queue is no reason to ask
     again."""
     monkeypatch.setattr(counters, "boottime_ms", iter(range(7_000, 11_000, 1_000)).__next__)
     one, two = gpus[1][0], gpus[2][0]
     with_events(library, (one, XID, 79), (two, XID, 31), (one, XID, 79), (one, XID, 48), (two, CLOCK, 99))
-    counters.register_xids(nvml, gpus)
-    counters.collect_xids(nvml, gpus)
-    assert [gpu.xids.value for _, gpu in gpus] == [
+    two_kinds = [XidCount(count=2, first=7, last=9), XidCount(count=1, first=10, last=10)]
+    assert heard(nvml, gpus) == [
         Xids(registered=True),
-        Xids(
-            registered=True,
-            seen=[79, 48],
-            counts=[XidCount(count=2, first=7, last=9), XidCount(count=1, first=10, last=10)],
-        ),
+        Xids(registered=True, seen=[79, 48], counts=two_kinds),
         Xids(registered=True, seen=[31], counts=[XidCount(count=1, first=8, last=8)]),
     ]
     assert pauses == []
@@ -80,84 +79,57 @@ def test_xids_are_told_of_their_gpu(
     assert library.calls.count("nvmlEventSetWait_v2") == 6
 
 
-def test_endless_events_end(nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]) -> None:
+def test_endless_events_end(nvml: Nvml, library: Library, gpus: Gpus) -> None:
     """A GPU that throws Xids all the time does not keep the probe, nor fill the document."""
     with_events(library, *((gpus[0][0], XID, code) for code in range(1000)))
-    counters.register_xids(nvml, gpus)
-    counters.collect_xids(nvml, gpus)
+    assert len(heard(nvml, gpus)[0].seen) == 32
     assert library.calls.count("nvmlEventSetWait_v2") == counters.MAX_EVENTS
-    assert len(gpus[0][1].xids.value.seen) == 32
 
 
 def test_the_event_set_is_freed_before_the_driver_is_let_go_of(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
+    nvml: Nvml, library: Library, gpus: Gpus
 ) -> None:
     """Once, and not at all where none was made."""
     with_events(library)
+    nvml.close()
+    assert library.calls == ["nvmlShutdown"]
+    nvml.open()
     counters.register_xids(nvml, gpus)
     nvml.close()
     nvml.close()
+    assert library.calls.count("nvmlEventSetFree") == 1
     assert library.calls[-2:] == ["nvmlEventSetFree", "nvmlShutdown"]
 
 
-def test_no_event_set_is_freed_that_was_never_made(nvml: Nvml, library: Library) -> None:
-    """A driver that cannot make one is closed like any other."""
-    with_events(library)
-    nvml.close()
-    assert library.calls == ["nvmlShutdown"]
-
-
-def test_a_gpu_without_xids_says_so(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
-) -> None:
+def test_a_gpu_without_xids_says_so(nvml: Nvml, library: Library, gpus: Gpus) -> None:
     """`registered` false: no Xid of it would have been told."""
     with_events(library, supported=CLOCK)
-    counters.register_xids(nvml, gpus)
-    counters.collect_xids(nvml, gpus)
-    assert {gpu.xids.value.registered for _, gpu in gpus} == {False}
+    assert {xids.registered for xids in heard(nvml, gpus)} == {False}
     assert "nvmlEventSetWait_v2" not in library.calls
 
 
 @pytest.mark.parametrize(
-    "call", ["nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"]
+    "call",
+    [
+        *("nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"),
+        "nvmlEventSetWait_v2",
+    ],
 )
-def test_a_driver_without_events_is_a_reason(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]], call: str
-) -> None:
-    """Whichever of the calls is missing."""
+def test_a_driver_without_events_is_a_reason(nvml: Nvml, library: Library, gpus: Gpus, call: str) -> None:
+    """Whichever of the calls is missing: no Xid would have been told."""
     with_events(library)
     del library.functions[call]
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    counters.register_xids(nvml, gpus)
-    counters.collect_xids(nvml, gpus)
-    assert [gpu.xids.value for _, gpu in gpus] == [Xids(registered=MISSING)] * 3
+    assert heard(nvml, gpus) == [Xids(registered=MISSING)] * 3
 
 
-def test_a_driver_that_cannot_be_asked_for_events_would_not_have_told(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
-) -> None:
-    """Registered, but without a call to take events by: not registered, with the reason."""
-    with_events(library)
-    del library.functions["nvmlEventSetWait_v2"]
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    counters.register_xids(nvml, gpus)
-    counters.collect_xids(nvml, gpus)
-    assert [gpu.xids.value.registered for _, gpu in gpus] == [MISSING] * 3
-
-
-def test_an_event_without_a_gpu_is_ignored(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
-) -> None:
+def test_an_event_without_a_gpu_is_ignored(nvml: Nvml, library: Library, gpus: Gpus) -> None:
     """A handle that was not registered adds to no GPU."""
     with_events(library, (Device(9, handle(99_999_744)), XID, 79))
-    counters.register_xids(nvml, gpus)
-    counters.collect_xids(nvml, gpus)
-    assert all(gpu.xids.value.seen == [] for _, gpu in gpus)
+    assert [xids.seen for xids in heard(nvml, gpus)] == [[]] * 3
 
 
-def test_a_lost_gpu_does_not_deafen_the_others(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
-) -> None:
+def test_a_lost_gpu_does_not_deafen_the_others(nvml: Nvml, library: Library, gpus: Gpus) -> None:
     """The driver refuses a whole set for one lost GPU: the rest are registered anew, in a set without it."""
     with_events(library)
     counters.register_xids(nvml, gpus)
@@ -185,10 +157,8 @@ def test_a_lost_gpu_does_not_deafen_the_others(
 
 
 def test_an_xid_that_no_document_holds_is_the_largest_that_it_can(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
+    nvml: Nvml, library: Library, gpus: Gpus
 ) -> None:
     """The driver's has 64 bits without a sign; one too large would make the whole result unreadable."""
     with_events(library, (gpus[0][0], XID, 2**64 - 1))
-    counters.register_xids(nvml, gpus)
-    counters.collect_xids(nvml, gpus)
-    assert gpus[0][1].xids.value.seen == [2**63 - 1]
+    assert heard(nvml, gpus)[0].seen == [2**63 - 1]

@@ -1,22 +1,25 @@
-"""What the health probe brings home from machines that answer, against recordings where there are any."""
+"""What the health probe brings home: from machines that answer, with faults, and where something is wrong.
+
+A fault shows in the reading that it is about, on the GPU that has it, and on no other.  The expected readings
+follow from what the fault is; whether one is bad is for the judge.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, Unavailable, render_matrix
+from nodegauge_contract import Gpu, Unavailable, decode, render_matrix
 from nodegauge_contract.nvlink import lanes
 from nodegauge_judge import judge_health
-from support.probing import Probe, table_cells
+from support.probing import Healthy, On, table_cells
 from testbed import profiles
-from testbed.profiles import Profile
 
-On = Callable[[str | Profile], Probe]
-Healthy = Callable[[str], Result]
 TOO_OLD = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
 
 
@@ -77,13 +80,15 @@ def test_the_virtualization_mode_is_read(probe: On, profile: str, mode: int) -> 
 
 
 def test_an_old_driver_is_asked_by_its_old_names(healthy: Healthy) -> None:
-    """418 has no T.Limit, MIG or memory affinity: reasons; temperature, CPUs and event reasons are values."""
+    """418 has no T.Limit, MIG, memory affinity, rows, repairs or recovery action: reasons, and no zeros."""
     gpu = healthy("dgx1-v100-8").gpus[0]
     assert gpu.mig == gpu.memory_nodes == gpu.temperature.margin == gpu.fabric.state == TOO_OLD
-    assert gpu.cpus == "0-19,40-59"
-    assert isinstance(gpu.temperature.gpu, int)
-    assert isinstance(gpu.events.read, int)
-    assert gpu.memory_mib == 16130
+    assert gpu.repair.rows_failed == gpu.repair.unrepairable == gpu.ecc.sram_threshold == TOO_OLD
+    assert isinstance(gpu.repair.action, Unavailable)
+    assert gpu.pcie.card_generation == TOO_OLD
+    read = (gpu.temperature.gpu, gpu.events.read, gpu.pcie.replays, gpu.link_errors.replay)
+    assert all(isinstance(value, int) for value in read)
+    assert (gpu.cpus, gpu.memory_mib) == ("0-19,40-59", 16130)
 
 
 @pytest.mark.parametrize("kind", ["read", "all"])
@@ -146,17 +151,6 @@ def test_ports_of_network_cards_are_read(healthy: Healthy) -> None:
     assert all(port.link_downed == 0 for port in nics.ports)
 
 
-def test_counters_have_a_growth_within_the_window(probe: On) -> None:
-    """Beside the time between their two readings, which is the window and a little more."""
-    on = probe("h100-sxm-8")
-    result = on.result("--window", "0.5")
-    for gpu in result.gpus:
-        assert gpu.window.growth.sw_power_cap_ns == 0
-        assert 490 <= gpu.window.growth.elapsed_ms <= 10_000
-        assert isinstance(gpu.window.growth.energy_mj, int)
-        assert isinstance(gpu.window.growth.sw_thermal_ns, Unavailable)
-
-
 def test_application_clocks_are_read(probe: On) -> None:
     """A setting of one GPU, beside the maximum that its model has."""
     on = probe("titan-rtx-nv2")
@@ -167,11 +161,255 @@ def test_application_clocks_are_read(probe: On) -> None:
     assert second.app_sm_mhz < first.app_sm_mhz
 
 
-def test_an_old_driver_has_reasons_where_it_has_no_calls(healthy: Healthy) -> None:
-    """418 knows no rows, no repairs and no recovery action, and none of that is a zero."""
-    gpu = healthy("dgx1-v100-8").gpus[0]
-    assert gpu.repair.rows_failed == gpu.repair.unrepairable == gpu.ecc.sram_threshold == TOO_OLD
-    assert isinstance(gpu.repair.action, Unavailable)
-    assert isinstance(gpu.pcie.replays, int)
-    assert isinstance(gpu.link_errors.replay, int)
-    assert gpu.pcie.card_generation == TOO_OLD
+Reading = Callable[[Gpu], Any]
+MARKS: dict[str, list[tuple[str, dict[str, Any], Reading, Any, Any]]] = {
+    "h100-sxm-8": [
+        ("row-remap", {"state": "pending"}, lambda g: g.repair.rows_pending, 1, 0),
+        ("row-remap", {"state": "failed"}, lambda g: g.repair.rows_failed, 1, 0),
+        ("ecc-uncorrectable", {"count": 3}, lambda g: g.ecc.volatile_uncorrected, 3, 0),
+        ("ecc-uncorrectable", {"count": 5}, lambda g: g.ecc.aggregate_uncorrected, 5, 0),
+        ("pcie-width-halved", {}, lambda g: g.pcie.width, 8, 16),
+        ("hot", {"celsius": 91}, lambda g: g.temperature.gpu, 91, 33),
+        ("hot-memory", {"celsius": 97}, lambda g: g.window.memory_temperature.max, 97, 41),
+        ("undersized-power-source", {}, lambda g: g.power.source, 2, 0),
+    ],
+    "h100-sxm-8-drv580": [
+        ("repair-pending", {"kind": "tpc"}, lambda g: g.repair.tpcs_pending, 1, 0),
+        ("recovery-action", {"action": 2}, lambda g: g.repair.action, 2, 0),
+        ("sram-threshold", {}, lambda g: g.ecc.sram_threshold, 1, 0),
+    ],
+    "dgx1-v100-8": [
+        ("page-pending", {}, lambda g: (g.repair.pages_pending, g.repair.pages_double_bit), (1, 1), (0, 0))
+    ],
+    "rtx3090-nv4-2": [("fan-stopped", {}, lambda g: g.fans[0].rpm == 0, True, False)],
+}
+"""Per machine: fault, parameters, reading, its value on the faulty GPU, and its healthy value."""
+
+
+@pytest.mark.parametrize("profile", MARKS)
+def test_each_fault_shows_on_its_gpu_alone(probe: On, profile: str) -> None:
+    """All faults in one run: the first on GPU 0, the next on GPU 1, and so on."""
+    on = probe(profile)
+    for index, (fault, parameters, *_) in enumerate(MARKS[profile]):
+        on.hardware.fault(fault, gpu=index, **parameters)
+    gpus = on.result().gpus
+    for index, (fault, _, reading, faulty, healthy) in enumerate(MARKS[profile]):
+        if fault in ("row-remap", "ecc-uncorrectable"):
+            # Two faults of one kind change the same counters of their GPUs.
+            assert reading(gpus[index]) == faulty, fault
+            others = {reading(gpu) for gpu in gpus if MARKS[profile][gpu.index][0] != fault}
+            assert others == {healthy}, fault
+        else:
+            assert [reading(gpu) for gpu in gpus] == [
+                faulty if gpu.index == index else healthy for gpu in gpus
+            ], fault
+
+
+def test_an_xid_in_the_window_is_heard_by_its_gpu(probe: On) -> None:
+    """The driver was asked to tell before the window, and everybody else hears nothing."""
+    on = probe("h100-sxm-8")
+    on.hardware.fault("xid", gpu=5, number=74)
+    result = on.result("--window", "0.6")
+    assert [gpu.xids.seen for gpu in result.gpus] == [[]] * 5 + [[74]] + [[]] * 2
+    assert all(gpu.xids.registered is True for gpu in result.gpus)
+
+
+def test_an_xid_before_the_run_is_not_heard(probe: On) -> None:
+    """It was over when somebody asked: `seen` is empty, and `registered` says that one would be told."""
+    on = probe("h100-sxm-8")
+    on.hardware.fault("xid", gpu=5, number=74)
+    on.hardware.heal()
+    assert all((gpu.xids.registered, gpu.xids.seen) == (True, []) for gpu in on.result().gpus)
+
+
+def test_throttling_within_the_window_is_growth(probe: On) -> None:
+    """On the throttled GPU between the window and the time that both readings span; none on the others."""
+    faults: list[tuple[str, dict[str, Any], str]] = [
+        ("power-brake", {}, "power_brake_ns"),
+        ("thermal-slowdown", {"kind": "hw"}, "hw_thermal_ns"),
+        ("thermal-slowdown", {"kind": "sw"}, "sw_thermal_ns"),
+    ]
+    on = probe("h100-sxm-8-drv580")
+    on.hardware.load(100)
+    for index, (fault, parameters, _) in enumerate(faults):
+        on.hardware.fault(fault, gpu=index, **parameters)
+    for gpu in on.result("--window", "0.6").gpus:
+        elapsed = gpu.window.growth.elapsed_ms
+        for index, (_, _, counter) in enumerate(faults):
+            grown = getattr(gpu.window.growth, counter)
+            if gpu.index == index:
+                assert 550 <= grown / 1e6 <= elapsed + 5, counter
+            else:
+                assert grown == 0, (gpu.index, counter)
+
+
+def test_work_shows_as_energy_and_at_the_pcie_link(probe: On) -> None:
+    """A GPU that works draws its watts over the window, and its link is told as it was then."""
+    on = probe("rtx4000ada-1")
+    idle = on.result().gpus[0]
+    on.hardware.load(100)
+    busy = on.result("--window", "0.6").gpus[0]
+    assert (idle.pcie.utilization, busy.pcie.utilization) == (0, 100)
+    assert idle.pcie.generation < busy.pcie.generation == busy.pcie.max_generation
+    watts, growth = busy.power.instant_mw / 1000, busy.window.growth
+    assert 0.8 * watts * 550 <= growth.energy_mj <= 1.2 * watts * growth.elapsed_ms
+
+
+GROWING: list[tuple[str, dict[str, Any], Reading]] = [
+    ("nvlink-errors", {"kind": "crc"}, lambda g: g.link_errors.crc_flit),
+    ("nvlink-errors", {"kind": "replay"}, lambda g: g.link_errors.replay),
+    ("pcie-replays", {}, lambda g: g.pcie.replays),
+    ("pcie-replays", {"kind": "correctable"}, lambda g: g.pcie.correctable),
+    ("ecc-correctable", {}, lambda g: g.ecc.volatile_corrected),
+]
+
+
+def test_error_counters_grow_between_runs(probe: On) -> None:
+    """Each fault on a GPU of its own; the counters of the other GPUs do not change."""
+    on = probe("h100-sxm-8")
+    for index, (fault, parameters, _) in enumerate(GROWING):
+        on.hardware.fault(fault, gpu=index, **parameters)
+    before, after = on.result().gpus, on.result("--window", "0.4").gpus
+    for index, (fault, _, reading) in enumerate(GROWING):
+        grown = [reading(new) > reading(old) for old, new in zip(before, after, strict=True)]
+        assert grown == [gpu.index == index for gpu in after], fault
+
+
+def test_an_alarm_of_a_supply_is_told(probe: On) -> None:
+    """One sensor says 1, the others that have alarms say 0."""
+    on = probe("hgx-a100-4")
+    well = on.result().sensors
+    assert {sensor.alarm for sensor in well if isinstance(sensor.alarm, int)} == {0}
+    on.hardware.fault("psu-alarm")
+    ill = on.result().sensors
+    assert [sensor.alarm for sensor in ill if isinstance(sensor.alarm, int)].count(1) == 1
+    assert [sensor.name for sensor in ill] == [sensor.name for sensor in well]
+
+
+def test_a_gpu_that_vanished_is_in_neither_list(probe: On) -> None:
+    """Gone from NVML and from the bus: what is missing can only be known from an earlier run."""
+    on = probe("h100-sxm-8")
+    on.hardware.fault("gpu-lost", gpu=4, nvml="absent", pci="gone")
+    result = on.result()
+    assert (len(result.gpus), result.bus.silent) == (7, [])
+    assert len(result.bus.gpus) == 7
+
+
+def test_hidden_gpus_are_on_the_bus(healthy: Healthy) -> None:
+    """The runtime showed the container fewer: the bus says how many there are."""
+    result = healthy("h100-runtime-hides-8")
+    assert len(result.gpus) < len(result.bus.gpus) == 8
+
+
+@pytest.mark.parametrize(
+    ("profile", "codes", "klass"),
+    [
+        ("h100-sxm-8", ["nvlink-down"], None),
+        ("hgx-a100-4", ["nvlink-down"], None),
+        ("rtx3090-nv4-2", [], "pcie"),
+        ("ncv4-a100-pcie", [], "pcie"),
+    ],
+)
+def test_links_that_are_down_at_first_sight_are_judged_by_the_board(
+    probe: On, profile: str, codes: list[str], klass: str | None
+) -> None:
+    """The first document of a machine whose links are all down: a dead board, or cards without a bridge."""
+    on = probe(profile)
+    for gpu in range(on.hardware.gpu_count):
+        on.hardware.fault("gpu-links-down", gpu=gpu)
+    judgement = judge_health(on.result())
+    assert [finding.code for finding in judgement.findings] == codes
+    assert judgement.interconnect.klass == klass
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [("gpu-lost", "gpu-lost"), ("insufficient-power", "insufficient-power")]
+)
+def test_a_gpu_that_is_ill_keeps_its_place(probe: On, fault: str, kind: str) -> None:
+    """With the error, while the others are read in full."""
+    on = probe("h100-sxm-8")
+    on.hardware.fault(fault, gpu=3)
+    result = on.result()
+    assert result.problem is None
+    errors = [gpu.error.kind if gpu.error else None for gpu in result.gpus]
+    assert errors == [None] * 3 + [kind] + [None] * 4
+    assert replace(result.gpus[3], error=None) == Gpu(index=3), "nothing else is known of it"
+    assert all(isinstance(gpu.power.usage_mw, int) for gpu in result.gpus if gpu.index != 3)
+
+
+def test_a_driver_that_does_not_fit_is_a_problem_of_the_node(probe: On) -> None:
+    """A result with the way out, and exit code 0: the probe did its work."""
+    on = probe("titan-rtx-nv2")
+    on.hardware.fault("driver-mismatch")
+    result = on.result()
+    assert (result.problem.kind, result.problem.code) == ("driver-mismatch", 18)
+    assert "reboot" in result.problem.message
+    assert result.gpus == []
+    assert isinstance(result.host.boot_id, str)
+    assert len(result.bus.gpus) == 2, "the bus shows them without the driver"
+
+
+def test_no_library_is_a_problem_of_the_node(probe: On, tmp_path: Path) -> None:
+    """What a container without the NVIDIA runtime sees."""
+    on = probe("titan-rtx-nv2")
+    on.environment["LD_LIBRARY_PATH"] = str(tmp_path)
+    result = on.result()
+    assert result.problem.kind == "library-not-found"
+    assert "runtimeClassName" in result.problem.message
+
+
+def test_a_call_that_never_returns_is_named(probe: On) -> None:
+    """One GPU's power reading hangs: the topology is there, and so is all that was read before."""
+    on = probe("h100-sxm-8")
+    on.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage", gpu=2)
+    result = on.result("--deadline", "6")
+    assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
+    assert "GPU 2" in result.problem.message
+    assert table_cells(render_matrix(result))[1][2] == "NV18"
+    assert isinstance(result.gpus[1].power.usage_mw, int)
+    assert result.gpus[2].power.usage_mw == Unavailable("not read")
+
+
+def test_a_driver_that_never_opens_is_named(probe: On) -> None:
+    """Nothing can be read, and the result says at which call."""
+    on = probe("titan-rtx-nv2")
+    on.hardware.fault("hung-call", call="nvmlInitWithFlags")
+    result = on.result("--deadline", "6")
+    assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlInit")
+
+
+SLOW = """
+import runpy, time
+from nodegauge_probes.collectors import sampling
+real = sampling.sample
+def sample(*arguments):
+    time.sleep(0.7)
+    return real(*arguments)
+sampling.sample = sample
+runpy.run_module("nodegauge_probes", run_name="__main__")
+"""
+
+
+def test_a_deadline_ends_a_run_with_what_was_read(probe: On) -> None:
+    """A window that would last longer is cut: last words, with the samples so far."""
+    on = probe("h100-sxm-8")
+    h100 = profiles.load("h100-sxm-8")
+    run = on.python(SLOW, "health", "--window", "4", "--deadline", "5")
+    result = decode(run.stdout)
+    assert result.problem.kind == "deadline"
+    assert [gpu.pci for gpu in result.gpus] == [gpu.address for gpu in h100.gpus]
+
+
+def test_a_sensor_that_hangs_does_not_hang_the_probe(probe: On) -> None:
+    """A pipe that nobody writes to stands for a dead sensor: all that was read before is there."""
+    on = probe("titan-rtx-nv2")
+    chip = Path(on.env()["NODEGAUGE_SYSFS"]) / "class/hwmon/hwmon9"
+    chip.mkdir(parents=True)
+    (chip / "name").write_text("psu\n")
+    (chip / "power1_input").write_text("7\n")
+    os.mkfifo(chip / "in1_input")
+    result = on.result()
+    assert result.problem is None
+    assert result.omitted == ["sensors"]
+    assert [sensor.value for sensor in result.sensors] == [7]
+    assert all(gpu.window is not None for gpu in result.gpus)

@@ -1,6 +1,6 @@
 """The load probe on simulated machines: the real program and the real process that drives the GPUs.
 
-Their libcuda is a simulated one, which computes what the kernels compute.
+Their libcuda is a simulated one, which computes what the kernels compute.  The judge passes the sound ones.
 """
 
 from __future__ import annotations
@@ -8,33 +8,37 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodegauge_contract import LoadEnd, LoadSkip, Unavailable, decode
+from nodegauge_contract import LoadEnd, LoadSkip, Result, Unavailable, decode
+from nodegauge_judge import CATALOGUE, Answer, Severity, Verdict
+from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from support.load_probe import QUICK, burning, load
-from support.nccl_probe import NcclRun
+from support.nccl_probe import NcclOn, NcclRun
 from testbed.driver.build import LIBRARY
 from testbed.hardware.loads import announcements, following
 from testbed.hardware.plugged import LOADS
-from testbed.profiles import Profile
 from testbed.wait import wait_for
 
-pytestmark = pytest.mark.usefixtures("state")
-On = Callable[[str | Profile], NcclRun]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("state")]
 TWO = "pcie-phb-2"
 
 
-def test_a_healthy_machine_under_load(nccl_on: On) -> None:
+@pytest.fixture
+def two(nccl_on: NcclOn) -> NcclRun:
+    """Two GPUs below one host bridge."""
+    return nccl_on(TWO)
+
+
+def test_a_healthy_machine_under_load(nccl_on: NcclOn) -> None:
     """Every number of every GPU from one run: power, heat, clocks, link, rates, the same right checksum."""
     run = nccl_on("h100-sxm-8")
     with following(run.hardware):
         result = run.result("--seconds", "4", probe="load")
     loaded = result.load
-    assert loaded is not None
     assert (loaded.skipped, loaded.ended, loaded.message, loaded.seconds) == ("", LoadEnd.DONE, "", 4)
     assert isinstance(loaded.hz, float)
     assert loaded.hz >= 2
@@ -66,69 +70,57 @@ def test_a_healthy_machine_under_load(nccl_on: On) -> None:
     ("profile", "kernel"),
     [("dgx1-v100-8", "f16-m8n8k4"), ("titan-rtx-nv2", "f16-m16n8k8"), ("p100-sxm-8", "f32-fma")],
 )
-def test_older_gpus_compute_with_what_they_have(nccl_on: On, profile: str, kernel: str) -> None:
+def test_older_gpus_compute_with_what_they_have(nccl_on: NcclOn, profile: str, kernel: str) -> None:
     """Volta, Turing and Pascal: their own instruction, and the result that the CPU expects."""
     loaded = load(nccl_on(profile), "--seconds", "1")
     assert {(gpu.ended, gpu.kernel) for gpu in loaded.gpus} == {("done", kernel)}
     assert {gpu.checksum == gpu.expected for gpu in loaded.gpus} == {True}
 
 
-def test_a_gpu_that_flips_bits_is_named(nccl_on: On) -> None:
+def test_a_gpu_that_flips_bits_is_named(two: NcclRun) -> None:
     """Three results of every launch, and two words of memory: counted on that GPU, and on it alone."""
-    run = nccl_on(TWO)
-    run.hardware.fault("bit-flips", gpu=1, count=3)
-    run.hardware.fault("bit-flips", gpu=1, count=2, where="memory")
-    good, bad = load(run).gpus
+    two.hardware.fault("bit-flips", gpu=1, count=3)
+    two.hardware.fault("bit-flips", gpu=1, count=2, where="memory")
+    good, bad = load(two).gpus
     assert (good.mismatches, good.memory_mismatches) == (0, 0)
     assert bad.mismatches == 3 * bad.checks > 0
     assert bad.memory_mismatches > 0
     assert good.checksum == bad.checksum, "most of its warps are right"
 
 
-def test_gpus_behind_one_uplink_slow_each_other_down(nccl_on: On) -> None:
+def test_gpus_behind_one_uplink_slow_each_other_down(two: NcclRun) -> None:
     """Alone each has the whole uplink, together half of it."""
-    run = nccl_on(TWO)
-    run.hardware.fault("shared-uplink", mbps=12_000)
-    for gpu in load(run).gpus:
+    two.hardware.fault("shared-uplink", mbps=12_000)
+    for gpu in load(two).gpus:
         assert gpu.h2d_gbps == pytest.approx(12, rel=0.1)
         assert gpu.h2d_all_gbps == pytest.approx(6, rel=0.3)
 
 
-def test_a_slow_gpu_computes_less_than_its_sibling(nccl_on: On) -> None:
-    """At the same clock, without a reason, and with the right results."""
-    run = nccl_on(TWO)
-    run.hardware.fault("slow-gpu", gpu=1, percent=60)
-    good, slow = load(run).gpus
-    assert slow.tflops == pytest.approx(0.6 * good.tflops, rel=0.05)
-    assert (slow.sm_mhz, slow.mismatches) == (good.sm_mhz, 0)
-
-
-def test_a_starved_host_makes_no_gpu_slow(nccl_on: On) -> None:
+def test_a_starved_host_makes_no_gpu_slow(two: NcclRun) -> None:
     """Its work comes late after the start of a measurement; the GPU reads as fast as its sibling."""
-    run = nccl_on(TWO)
-    run.hardware.fault("state", gpu=1, key="cuda.late_ms", value="100")
-    good, late = load(run).gpus
+    two.hardware.fault("state", gpu=1, key="cuda.late_ms", value="100")
+    good, late = load(two).gpus
     assert late.memory_gbps == pytest.approx(good.memory_gbps, rel=0.05)
     assert late.tflops == pytest.approx(good.tflops, rel=0.05)
     assert late.checks > 5, "its launches are as long"
 
 
-def test_one_gpu_that_cuda_refuses_does_not_end_the_others(nccl_on: On) -> None:
-    """Its error is kept, with CUDA's name for it."""
-    run = nccl_on(TWO)
-    run.hardware.fault("state", gpu=0, key="cuda.error", value="719")
-    loaded = load(run)
-    bad, good = loaded.gpus
-    assert (bad.ended, good.ended, loaded.ended) == ("failed", "done", "done")
+def test_one_gpu_that_cuda_refuses_does_not_end_the_others(two: NcclRun) -> None:
+    """Its error is kept, with CUDA's name for it; the judge names the GPU and leaves the node unjudged."""
+    two.hardware.fault("state", gpu=0, key="cuda.error", value="719")
+    result, judgement = judged(two, *QUICK)
+    bad, good = result.load.gpus
+    assert (bad.ended, good.ended, result.load.ended) == ("failed", "done", "done")
     assert "CUDA_ERROR_LAUNCH_FAILED" in bad.message
     assert isinstance(bad.tflops, Unavailable)
     assert good.checks > 0
+    assert (judgement.verdict, "GPU 0" in judgement.summary) == (Verdict.UNKNOWN, True)
+    assert "CUDA_ERROR_LAUNCH_FAILED" in judgement.findings[0].message
 
 
-def test_a_gpu_that_hangs_is_given_up(nccl_on: On) -> None:
+def test_a_gpu_that_hangs_is_given_up(two: NcclRun) -> None:
     """In the middle of its work: the other one finishes, and no process is left."""
-    run = nccl_on(TWO)
-    assert any(hangs_in_the_middle(run) for _ in range(3)), "each load was over before its GPU hung"
+    assert any(hangs_in_the_middle(two) for _ in range(3)), "each load was over before its GPU hung"
 
 
 def hangs_in_the_middle(run: NcclRun) -> bool:
@@ -138,31 +130,27 @@ def hangs_in_the_middle(run: NcclRun) -> bool:
         in_time = set(announcements(run.hardware.directory / LOADS).values()) == {100}
         result = finish()
     run.hardware.heal("state")
-    assert result.load is not None
     assert not in_time or [gpu.ended for gpu in result.load.gpus] == ["done", "hung"]
     return in_time
 
 
-def test_somebody_else_gets_the_gpu(nccl_on: On) -> None:
+def test_somebody_else_gets_the_gpu(two: NcclRun) -> None:
     """A second compute process on one GPU ends the load of all, long before its time."""
-    run = nccl_on(TWO)
-    with burning(run) as finish:
-        run.hardware.fault("state", gpu=1, key="processes", value="4242:1000000 4243:1000000")
+    with burning(two) as finish:
+        two.hardware.fault("state", gpu=1, key="processes", value="4242:1000000 4243:1000000")
         result = finish()
-    assert result.load is not None
     assert result.load.ended == LoadEnd.GAVE_WAY
     assert "GPU 1" in result.load.message
     assert {gpu.ended for gpu in result.load.gpus} == {"gave-way"}
 
 
-def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
+def test_without_libcuda_nothing_is_loaded(two: NcclRun, tmp_path: Path) -> None:
     """A pod without the driver capability `compute` has NVML alone: a reason, not a failure of the GPUs."""
-    run = nccl_on(TWO)
     alone = tmp_path / "nvml-alone"
     alone.mkdir()
-    shutil.copy(Path(run.hardware.env()["LD_LIBRARY_PATH"]) / LIBRARY, alone)
-    run.environment["LD_LIBRARY_PATH"] = str(alone)
-    loaded = load(run)
+    shutil.copy(Path(two.hardware.env()["LD_LIBRARY_PATH"]) / LIBRARY, alone)
+    two.environment["LD_LIBRARY_PATH"] = str(alone)
+    loaded = load(two)
     assert loaded.skipped == LoadSkip.NO_CUDA
     assert "libcuda.so.1" in loaded.message
     assert loaded.gpus == []
@@ -179,7 +167,7 @@ def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_free_whole_and_cool_is_not_loaded(
-    nccl_on: On, profile: str, values: dict[str, Any], skip: LoadSkip
+    nccl_on: NcclOn, profile: str, values: dict[str, Any], skip: LoadSkip
 ) -> None:
     """No process starts, and nothing is announced on any GPU."""
     run = nccl_on(profile)
@@ -191,81 +179,175 @@ def test_what_is_not_free_whole_and_cool_is_not_loaded(
     assert not (run.hardware.directory / LOADS).exists()
 
 
-def test_its_own_stop_is_below_the_vendor_s_slowdown(nccl_on: On) -> None:
+def test_its_own_stop_is_below_the_vendor_s_slowdown(nccl_on: NcclOn) -> None:
     """A GPU that gets too hot ends the load of all, before the vendor's limit."""
     run = nccl_on("a100-sxm-8")
     slowdown = run.result("--window", "0.1", probe="health").gpus[0].temperature.slowdown
     with burning(run) as finish:
         run.hardware.fault("state", gpu=2, key="temperature.now", value=str(slowdown - 3))
         result = finish()
-    assert result.load is not None
     assert result.load.ended == LoadEnd.TEMPERATURE
     assert f"GPU 2 is at {slowdown - 3} °C" in result.load.message
     assert {gpu.stop_c for gpu in result.load.gpus} == {slowdown - 3}
 
 
-def test_a_preempted_pod_leaves_no_process_and_keeps_what_it_has(nccl_on: On) -> None:
+def test_a_preempted_pod_leaves_no_process_and_keeps_what_it_has(two: NcclRun) -> None:
     """SIGTERM in the middle: out long before its time, with what was measured until then, and no GPU done."""
-    run = nccl_on(TWO)
-    with burning(run) as finish:
+    with burning(two) as finish:
         finish.process.send_signal(signal.SIGTERM)
         result = finish()
-    assert result.problem is not None
     assert result.problem.kind == "terminated"
-    assert result.load is not None
     assert {gpu.ended for gpu in result.load.gpus} == {"cut"}
     assert all(isinstance(gpu.h2d_gbps, float) for gpu in result.load.gpus)
 
 
-def test_the_load_dies_with_the_probe(nccl_on: On) -> None:
+def test_the_load_dies_with_the_probe(two: NcclRun) -> None:
     """Killed without a word, by the kernel or a kubelet: nothing computes a moment later."""
-    run = nccl_on(TWO)
-    with burning(run) as burning_run:
+    with burning(two) as burning_run:
         burning_run.process.kill()
-        run.wait_until_alone()
-        wait_for(lambda: set(_loads(run)) == {0}, what="idle GPUs")
+        two.wait_until_alone()
+        wait_for(lambda: set(_loads(two)) == {0}, what="idle GPUs")
 
 
-def test_a_process_that_dies_is_no_verdict_about_gpus(nccl_on: On) -> None:
+def test_a_process_that_dies_is_no_verdict_about_gpus(two: NcclRun) -> None:
     """Killed by the kernel for lack of memory, say: the load failed, and says how."""
-    run = nccl_on(TWO)
-    with burning(run) as finish:
+    with burning(two) as finish:
         [child] = finish.children
         os.kill(child, signal.SIGKILL)
         result = finish()
-    assert result.load is not None
     assert result.load.ended == LoadEnd.FAILED
     assert "signal 9" in result.load.message
 
 
-def test_the_deadline_ends_it(nccl_on: On) -> None:
+def test_the_deadline_ends_it(two: NcclRun) -> None:
     """With what was measured until then, and no process left."""
-    run = nccl_on(TWO)
-    assert any(is_cut(run) for _ in range(3))
+    assert any(is_cut(two) for _ in range(3))
 
 
 def is_cut(run: NcclRun) -> bool:
     """Whether the load was cut; a machine that stands still may use up all of a run's time, not of three."""
     with following(run.hardware):
         result = run.result("--seconds", "60", "--deadline", "14", probe="load")
-    assert result.load is not None
     if result.problem is not None:
         assert result.problem.kind == "deadline"
         return False
     return result.load.ended == LoadEnd.CUT
 
 
-def test_the_page_is_for_people(nccl_on: On) -> None:
+def test_the_page_is_for_people(two: NcclRun) -> None:
     """A row per GPU with watts, heat and rates; wrong results in capitals."""
-    run = nccl_on(TWO)
-    run.hardware.fault("state", gpu=1, key="cuda.flips", value="3")
-    with following(run.hardware):
-        process = run.start(*QUICK, "--format", "table", probe="load")
+    two.hardware.fault("state", gpu=1, key="cuda.flips", value="3")
+    with following(two.hardware):
+        process = two.start(*QUICK, "--format", "table", probe="load")
         page = process.communicate(timeout=60)[0].decode()
     assert "WRONG" in page
     assert "TFLOPS" in page
-    assert decode(run.log.read_text()).load is not None
+    assert decode(two.log.read_text()).load is not None
 
 
 def _loads(run: NcclRun) -> list[int]:
-    return [points[-1][1] if points else 0 for points in run.hardware.condition().loads]
+    return run.hardware.condition().machine().load
+
+
+def test_seven_of_eight_are_loaded_and_the_missing_one_is_named(nccl_on: NcclOn) -> None:
+    """A lost GPU is the health probe's business; the others still share air and supplies."""
+    run = nccl_on("h100-sxm-8")
+    run.hardware.fault("gpu-lost", gpu=3)
+    with following(run.hardware):
+        result = run.result("--seconds", "1", probe="load")
+    assert result.load.ended == LoadEnd.DONE
+    assert [gpu.index for gpu in result.load.gpus] == [0, 1, 2, 4, 5, 6, 7]
+    assert "7 of 8 GPUs: GPU 3" in result.load.message
+    assert {gpu.ended for gpu in result.load.gpus} == {"done"}
+
+
+def test_a_gpu_that_is_lost_under_load_does_not_end_the_others(two: NcclRun) -> None:
+    """Its samples until then are kept, its error is NVML's."""
+    with burning(two, "--seconds", "6") as finish:
+        two.hardware.fault("gpu-lost", gpu=1)
+        result = finish()
+    good, lost = result.load.gpus
+    assert (good.ended, lost.ended) == ("done", "failed")
+    assert good.samples > lost.samples
+    assert result.gpus[1].error.kind == "gpu-lost"
+
+
+def test_a_call_that_hangs_ends_the_run_and_the_load(two: NcclRun) -> None:
+    """The driver no longer answers: named, with what was read, and nothing computes any more."""
+    with burning(two, "--seconds", "60", "--deadline", "24") as finish:
+        two.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage")
+        result = finish()
+    assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
+    assert {gpu.ended for gpu in result.load.gpus} == {"cut"}
+
+
+def test_a_slowdown_under_load_has_its_reason_and_its_moment(nccl_on: NcclOn) -> None:
+    """The bit with its first sample, the counter's growth, the lower clock, fewer operations."""
+    run = nccl_on("h100-sxm-8-drv580")
+    run.hardware.fault("thermal-slowdown", gpu=2)
+    loaded = load(run, "--seconds", "3")
+    slow, usual = loaded.gpus[2], loaded.gpus[3]
+    assert [reason.bit for reason in slow.reasons if reason not in usual.reasons]
+    assert min(reason.first_ms for reason in slow.reasons) < 1_500
+    assert slow.growth.sw_thermal_ns > 1_000_000_000 or slow.growth.hw_thermal_ns > 1_000_000_000
+    assert slow.sm_mhz_min < usual.sm_mhz_min
+    assert slow.tflops < 0.9 * usual.tflops
+    assert slow.checksum == usual.checksum, "slow is not wrong"
+
+
+def test_half_of_the_lanes_show_in_link_and_copies(two: NcclRun) -> None:
+    """NcclOn that GPU alone."""
+    two.hardware.fault("pcie-width-halved", gpu=1)
+    good, narrow = load(two).gpus
+    assert (good.width, narrow.width) == (16, 8)
+    assert narrow.h2d_gbps < 0.6 * good.h2d_gbps
+
+
+def judged(run: NcclRun, *options: str) -> tuple[Result, LoadJudgement]:
+    """One run and its judgement."""
+    with following(run.hardware):
+        result = run.result(*(options or ("--seconds", "3")), probe="load")
+    return result, judge_load(result)
+
+
+def worse_than_info(judgement: LoadJudgement) -> list[tuple[str, str]]:
+    """Codes and locations of what is worth a look."""
+    return [(f.code, f.subject) for f in judgement.findings if f.severity is not Severity.INFO]
+
+
+@pytest.mark.parametrize("profile", ["h100-sxm-8", "titan-rtx-nv2", "l40s-4", "gh200-1"])
+def test_a_sound_machine_passes(nccl_on: NcclOn, profile: str) -> None:
+    """One GPU, two, four and eight, with whatever their drivers do not tell."""
+    result, judgement = judged(nccl_on(profile))
+    assert (judgement.verdict, worse_than_info(judgement)) == (Verdict.PASS, []), result.load
+    assert judgement.gpus == len(result.gpus)
+
+
+Case = tuple[str, str, dict[str, str | int], set[str], str]
+
+HOT = {"load-hot", "load-hotter-than-siblings"}
+FAULTY: list[Case] = [
+    ("rtx3090-nv4-2", "weak-supply", {}, {"load-rail-droop"}, ""),
+    ("l40s-4", "airflow-blocked", {"gpu": 1, "seconds": "2"}, HOT, "throttled=thermal"),
+    ("titan-rtx-nv2", "slow-gpu", {"gpu": 1}, {"load-slow-gpu"}, "unhealthy=slow-gpu"),
+    ("titan-rtx-nv2", "shared-uplink", {}, set(), ""),
+    ("titan-rtx-nv2", "bit-flips", {"gpu": 1}, {"load-corruption"}, "unhealthy=corruption"),
+]
+"""Machine, fault, its parameters, codes of the findings, and the taint that enough such runs set."""
+
+
+@pytest.mark.parametrize(("profile", "fault", "parameters", "codes", "taint"), FAULTY)
+def test_a_fault_has_its_own_finding_and_its_own_taint_or_none(
+    nccl_on: NcclOn, profile: str, fault: str, parameters: dict[str, str | int], codes: set[str], taint: str
+) -> None:
+    """Only GPU 1 is accused, by its UUID; no other gate is bad."""
+    run = nccl_on(profile)
+    run.hardware.fault(fault, **parameters)
+    result, judgement = judged(run, "--seconds", "5")
+    findings = [finding for finding in judgement.findings if finding.severity is not Severity.INFO]
+    assert {finding.code for finding in findings} == codes
+    accused = {gpu.uuid for finding in findings for gpu in finding.gpus}
+    assert accused == ({result.gpus[1].uuid} if "gpu" in parameters else set())
+    bad = [CATALOGUE[code].gate for code, answer in judgement.answers.items() if answer is Answer.BAD]
+    taints = {f"{gate.kind.value}={gate.cause.value}" for gate in bad if gate is not None}
+    assert taints == ({taint} if taint else set())

@@ -96,42 +96,42 @@ def test_a_size_that_nobody_saw_has_no_choice() -> None:
     assert choices.chosen("all_gather", 8, ranks=8) == (NOT_READ, NOT_READ)
 
 
-@pytest.mark.parametrize(
-    ("line", "channels", "nvls"),
-    [
-        ("16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p", 16, False),
-        ("comm 0x55, 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32", 24, True),
-        ("24 coll channels, 8 nvls channels, 32 p2p channels, 32 p2p channels per peer", 24, True),
-    ],
-)
-def test_channels_and_nvls(line: str, channels: int, nvls: bool) -> None:
-    """NVLS is on where channels of it were made, whatever the hardware supports."""
-    choices = choices_of("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", line)
-    assert (choices.channels, choices.nvls, choices.multicast) == (channels, nvls, True)
-
-
-def test_hardware_without_multicast() -> None:
-    """Supported is choices_of apart from made."""
-    choices = choices_of("NVLS multicast support is not available on dev 3 (NVLS_NCHANNELS 0)")
-    assert (choices.multicast, choices.nvls) == (False, NOT_READ)
+SUPPORTED = "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)"
 
 
 @pytest.mark.parametrize(
-    ("line", "memory"),
+    ("line", "expected"),
     [
-        ("MMAP allocated shareable host buffer /dev/shm/nccl-Qdcygz size 4096 ptr 0x7f83", "/dev/shm"),
-        ("CUMEM allocated shareable buffer 0x7f83 size 4096", "cuMem"),
+        ("16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p", (16, False)),
+        (
+            "comm 0x55, 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32",
+            (24, True),
+        ),
+        ("24 coll channels, 8 nvls channels, 32 p2p channels, 32 p2p channels per peer", (24, True)),
+        ("nothing of channels", (NOT_READ, NOT_READ)),
     ],
 )
-def test_host_memory(line: str, memory: str) -> None:
-    """Without SYS_NICE NCCL falls back to /dev/shm, which is charged to the pod."""
-    assert choices_of(line).host_buffers == memory
+def test_nvls_is_on_where_channels_of_it_were_made(line: str, expected: tuple[object, object]) -> None:
+    """Whatever the hardware supports, which is told apart."""
+    choices = choices_of(SUPPORTED, line)
+    assert (choices.channels, choices.nvls, choices.multicast) == (*expected, True)
+    without = choices_of(SUPPORTED.replace("available on dev 0", "not available on dev 3"), line)
+    assert (without.channels, without.nvls, without.multicast) == (*expected, False)
 
 
-def test_the_version() -> None:
-    """Of NCCL and of the CUDA that it was built with."""
-    choices = choices_of("NCCL version 2.32.3+cuda12.9")
-    assert (choices.version, choices.cuda) == ("2.32.3", "12.9")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("MMAP allocated shareable host buffer /dev/shm/nccl-Qd size 4096", {"host_buffers": "/dev/shm"}),
+        ("CUMEM allocated shareable buffer 0x7f83 size 4096", {"host_buffers": "cuMem"}),
+        ("NCCL version 2.32.3+cuda12.9", {"version": "2.32.3", "cuda": "12.9"}),
+    ],
+    ids=["without SYS_NICE, charged to the pod", "cuMem", "NCCL, and the CUDA that it was built with"],
+)
+def test_host_memory_and_versions(line: str, expected: dict[str, str]) -> None:
+    """Where NCCL keeps its buffers, and what it is."""
+    choices = choices_of(line)
+    assert {name: getattr(choices, name) for name in expected} == expected
 
 
 def test_the_telling_warning_stays() -> None:

@@ -155,12 +155,8 @@ def test_what_has_no_memory_is_cut() -> None:
     code, lines, printed = run(ordered(pairs_bytes=8192), bytes="100")
     assert code == 0, printed
     assert {cell.bytes for cell in cells(lines)} == {8}
-    assert [line.cut for line in lines if line.cut] == [
-        "all_reduce/4096",
-        "all_gather/4096",
-        "reduce_scatter/4096",
-        "pairs/8192",
-    ]
+    cut = [line.cut for line in lines if line.cut]
+    assert cut == ["all_reduce/4096", "all_gather/4096", "reduce_scatter/4096", "pairs/8192"]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +175,7 @@ def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, text:
     """The kind that the parent acts on, and the library's own text; exit code 1."""
     code, lines, printed = run(ordered(), **fake)
     failed = lines[-1].failed
-    assert failed is not None, printed
-    assert (code, failed.kind) == (1, what)
-    assert text in failed.message
+    assert (code, failed.kind, text in failed.message) == (1, what, True), printed
 
 
 @pytest.mark.parametrize(
@@ -200,8 +194,7 @@ def test_an_order_that_cannot_be_done_is_refused(
     """With what is wrong with it."""
     code, lines, printed = run(order, visible=visible)
     failed = lines[-1].failed
-    assert failed is not None, printed
-    assert (code, failed.kind, text in failed.message) == (1, what, True)
+    assert (code, failed.kind, text in failed.message) == (1, what, True), printed
 
 
 def test_an_order_that_nobody_can_read_is_exit_code_2() -> None:

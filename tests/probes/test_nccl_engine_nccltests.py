@@ -124,16 +124,8 @@ def test_an_order_without_gpus_starts_nothing(tmp_path: Path) -> None:
         ("echo 'box: Test CUDA failure common.cu:732 out of memory'; exit 2", "out-of-memory", "exit code 2"),
         ("echo 'symbol lookup error: libnccl.so.2' >&2; exit 127", "nccl-error", "symbol lookup error"),
         ("kill -SEGV $$", "nccl-error", "ended by signal 11"),
-        (
-            "sed '/Out of bounds/,$d' {log}",
-            "nccl-error",
-            "the log ends before its line `# Avg bus bandwidth`",
-        ),
-        (
-            "sed '/Avg/,$d' {log}; echo 'box: Test NCCL failure common.cu:1 x'",
-            "nccl-error",
-            "Test NCCL failure",
-        ),
+        ("sed '/Out of bounds/,$d' {log}", "nccl-error", "ends before its line `# Avg bus bandwidth`"),
+        ("sed '/Avg/,$d' {log}; echo 'box: Test NCCL failure a.cu:1 x'", "nccl-error", "Test NCCL failure"),
         ("sed 's/float/quad/' {log}", "nccl-error", "unknown type quad"),
     ],
     ids=["silent", "memory", "loader", "crash", "cut-off", "failure", "unreadable"],
@@ -141,16 +133,11 @@ def test_an_order_without_gpus_starts_nothing(tmp_path: Path) -> None:
 def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, text: str) -> None:
     """Its last text and how it ended; exit code 1."""
     log = FIXTURES / "nccl-tests_allreduce_superbench.log"
-    scripted(
-        tmp_path,
-        "all_reduce",
-        "#!/bin/sh\nPATH=/usr/bin:/bin\n" + script.replace("{log}", quote(str(log))) + "\n",
-    )
+    body = script.replace("{log}", quote(str(log)))
+    scripted(tmp_path, "all_reduce", f"#!/bin/sh\nPATH=/usr/bin:/bin\n{body}\n")
     code, lines, printed = run(ordered(uuids=tuple("abcdefgh"), cells=CELLS[:1]), tmp_path)
     failed = lines[-1].failed
-    assert failed is not None, printed
-    assert (code, failed.kind) == (1, what)
-    assert text in failed.message
+    assert (code, failed.kind, text in failed.message) == (1, what, True), printed
 
 
 def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:

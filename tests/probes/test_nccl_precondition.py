@@ -46,60 +46,59 @@ def why(result: Skipped | None) -> str:
     return "" if result is None else result.reason
 
 
-def test_a_free_node_is_measured() -> None:
-    """Eight idle GPUs, also where the driver knows nothing of MIG, vGPU or confidential computing."""
-    assert skipped(gpus()) is None
-    knows_little = GpuUse(processes=NO, used_mib=NO, free_mib=NO, virtualization=NO)
-    old = [replace(gpu, mig=NO) for gpu in gpus(2)]
-    assert skipped(old, *[knows_little] * 2, confidential=NO) is None
+EIGHT, TWO = gpus(), gpus(2)
+UNTOLD = GpuUse(processes=NO, used_mib=NO, free_mib=NO, virtualization=NO)
+MEASURED = {
+    "idle": (EIGHT, [], NO),
+    "an old driver, which knows little": ([replace(gpu, mig=NO) for gpu in TWO], [UNTOLD] * 2, NO),
+    "passed through to a virtual machine of a cloud": (TWO, [replace(IDLE, virtualization=1)] * 2, 0),
+    "confidential computing off": (EIGHT, [], 0),
+    "a desktop's memory": (TWO, [IDLE, replace(IDLE, used_mib=600)], NO),
+}
 
 
-def test_passed_through_gpus_are_whole_gpus() -> None:
-    """Virtual machines of clouds."""
-    assert skipped(gpus(2), *[replace(IDLE, virtualization=1)] * 2, confidential=0) is None
+@pytest.mark.parametrize("case", MEASURED)
+def test_a_free_node_is_measured(case: str) -> None:
+    """Idle GPUs, whatever the driver does not tell."""
+    read, uses, confidential = MEASURED[case]
+    assert skipped(read, *uses, confidential=confidential) is None
 
 
-@pytest.mark.parametrize("mode", [2, 3, 4])
-def test_vgpus_are_skipped(mode: int) -> None:
-    """Parts of GPUs, and hosts that make them."""
-    assert why(skipped(gpus(2), IDLE, replace(IDLE, virtualization=mode))) == "vgpu"
+ONE_OF_EIGHT = [EIGHT[0], *(replace(gpu, error=LOST) for gpu in EIGHT[1:])]
+SKIPPED = {
+    **{
+        f"vGPU {mode}": (TWO, [IDLE, replace(IDLE, virtualization=mode)], {}, "vgpu", "")
+        for mode in (2, 3, 4)
+    },
+    "MIG on one": ([*gpus(7), Gpu(index=7, uuid="GPU-7", mig=1)], [], {}, "mig", ""),
+    "copies are encrypted": (EIGHT, [], {"confidential": 1}, "confidential-computing", ""),
+    "shared": (EIGHT, [], {"shared": "time-slicing x4"}, "shared", "the GPUs are shared: time-slicing x4"),
+    "nobody to talk to": (ONE_OF_EIGHT, [], {}, "single-gpu", "1 of 8 GPUs"),
+    "no GPU": ([], [], {}, "single-gpu", ""),
+    "a process": (
+        TWO,
+        [IDLE, replace(IDLE, processes=1)],
+        {},
+        "busy",
+        "GPU 1 is in use by 1 compute process",
+    ),
+    "processes": (
+        TWO,
+        [IDLE, replace(IDLE, processes=2)],
+        {},
+        "busy",
+        "GPU 1 is in use by 2 compute processes",
+    ),
+    "somebody whom NVML does not list": (TWO, [IDLE, replace(IDLE, used_mib=30_000)], {}, "busy", ""),
+}
 
 
-def test_mig_is_skipped() -> None:
-    """One GPU is enough."""
-    assert why(skipped([*gpus(7), Gpu(index=7, uuid="GPU-7", mig=1)])) == "mig"
-
-
-def test_confidential_computing_is_skipped() -> None:
-    """Copies between GPUs are encrypted then."""
-    assert why(skipped(gpus(), confidential=1)) == "confidential-computing"
-    assert skipped(gpus(), confidential=0) is None
-
-
-def test_shared_gpus_are_skipped() -> None:
-    """As the pod was result, with the text that it was result."""
-    result = skipped(gpus(), shared="time-slicing x4")
-    assert (result.reason, result.message) == ("shared", "the GPUs are shared: time-slicing x4")
-
-
-def test_one_gpu_is_nobody_to_talk_to() -> None:
-    """Also one that is left of eight, and none."""
-    result = skipped([gpus()[0], *(replace(gpu, error=LOST) for gpu in gpus()[1:])])
-    assert (result.reason, "1 of 8 GPUs" in result.message) == ("single-gpu", True)
-    assert why(skipped([])) == "single-gpu"
-
-
-def test_a_gpu_in_use_is_somebody_else_s() -> None:
-    """A compute process on any of them; the message names the GPU."""
-    for count, text in ((1, "1 compute process"), (2, "2 compute processes")):
-        result = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=count))
-        assert (result.reason, result.message) == ("busy", f"GPU 2 is in use by {text}")
-
-
-def test_memory_in_use_is_somebody_s_whom_nobody_sees() -> None:
-    """In a container NVML may list no process of others; a desktop's few hundred MiB are not in the way."""
-    assert why(skipped(gpus(2), IDLE, replace(IDLE, used_mib=30_000))) == "busy"
-    assert skipped(gpus(2), IDLE, replace(IDLE, used_mib=600)) is None
+@pytest.mark.parametrize("case", SKIPPED)
+def test_a_node_that_is_not_free_and_whole_is_skipped(case: str) -> None:
+    """With the reason and a text that names the GPU."""
+    read, uses, how, reason, message = SKIPPED[case]
+    result = skipped(read, *uses, **how)
+    assert (result.reason, message in result.message) == (reason, True), result.message
 
 
 CACHED = replace(IDLE, used_mib=71_000, free_mib=300, utilization=0)
@@ -136,10 +135,8 @@ def test_a_job_that_is_hidden_in_another_container_shows_in_the_utilisation() ->
     """Of a GPU whose memory tells nothing; elsewhere its memory shows it."""
     pair = [replace(gpu, gpu_numa_id=8 + gpu.index) for gpu in gpus(2)]
     result = skipped(pair, CACHED, replace(CACHED, utilization=97))
-    assert (result.reason, result.message) == (
-        "busy",
-        "GPU 1 is at 97 % utilisation, but no process is visible",
-    )
+    assert result.reason == "busy"
+    assert result.message == "GPU 1 is at 97 % utilisation, but no process is visible"
     assert skipped(pair, CACHED, replace(CACHED, utilization=2)) is None
 
 

@@ -1,4 +1,5 @@
-"""The benchmark as a whole, on simulated machines with a child of the test's own."""
+"""The benchmark as a whole, on simulated machines: with a child of the test's own, or with the project's
+engines on fake libraries and made-up programs."""
 
 from __future__ import annotations
 
@@ -14,11 +15,10 @@ import pytest
 
 from nodegauge_contract import Unavailable, decode
 from nodegauge_contract.nvlink import lanes
-from support.nccl_probe import NcclRun
-from testbed.profiles import Profile
+from support.nccl_probe import NcclOn, NcclRun
+from support.nccltests import installed
 from testbed.wait import wait_for
 
-On = Callable[[str | Profile], NcclRun]
 Input = Callable[[str], dict[str, dict[str, str]]]
 
 
@@ -45,7 +45,7 @@ def child_input(tmp_path: Path) -> Input:
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx1-v100-8", "pcie-phb-2", "vm-hidden-pci-8"])
-def test_the_same_document_holds_what_nvml_says(nccl_on: On, profile: str) -> None:
+def test_the_same_document_holds_what_nvml_says(nccl_on: NcclOn, profile: str) -> None:
     """Identity, places, links and P2P as the health probe reads them: one moment for the judge."""
     run = well(nccl_on(profile))
     result = run.result()
@@ -62,7 +62,7 @@ def test_the_same_document_holds_what_nvml_says(nccl_on: On, profile: str) -> No
         )
 
 
-def test_children_are_told_who_and_what(nccl_on: On, child_input: Input) -> None:
+def test_children_are_told_who_and_what(nccl_on: NcclOn, child_input: Input) -> None:
     """The order as an argument, GPUs in rank order, the policy's variables, none of the probe's own."""
     run = well(nccl_on("titan-rtx-nv2"))
     run.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
@@ -75,7 +75,9 @@ def test_children_are_told_who_and_what(nccl_on: On, child_input: Input) -> None
     assert (environment["NCCL_P2P_DISABLE"], environment["NCCL_NVLS_ENABLE"]) == ("1", "0")
 
 
-def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(nccl_on: On, child_input: Input) -> None:
+def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
+    nccl_on: NcclOn, child_input: Input
+) -> None:
     """NCCL reads its environment once per process; and its log has a folder that is gone afterwards."""
     run = nccl_on("titan-rtx-nv2")
     body = "os.environ |= {'PID': str(os.getpid()), 'SID': str(os.getsid(0)), 'GROUP': str(os.getpgrp())}\n"
@@ -103,7 +105,7 @@ sys.exit(main())
 """
 
 
-def test_nvml_is_closed_before_a_child_starts(nccl_on: On) -> None:
+def test_nvml_is_closed_before_a_child_starts(nccl_on: NcclOn) -> None:
     """An open client is one more process on every GPU, and keeps a driver from being unloaded."""
     run = nccl_on("titan-rtx-nv2")
     closed = run.folder / "closed"
@@ -114,7 +116,7 @@ def test_nvml_is_closed_before_a_child_starts(nccl_on: On) -> None:
     assert [arm.outcome for arm in nccl.arms] == ["done", "done"]
 
 
-def test_seven_of_eight_are_measured(nccl_on: On) -> None:
+def test_seven_of_eight_are_measured(nccl_on: NcclOn) -> None:
     """A lost GPU takes no part and is named; the rest do not wait for it."""
     run = well(nccl_on("h100-sxm-8"))
     run.environment["NODEGAUGE_GPUS"] = "8"
@@ -129,7 +131,7 @@ def test_seven_of_eight_are_measured(nccl_on: On) -> None:
 @pytest.mark.parametrize(
     ("profile", "skip"), [("t4-1", "single-gpu"), ("a100-mig-4", "mig"), ("h100-sxm-8", "shared")]
 )
-def test_no_child_starts_on_a_node_that_is_skipped(nccl_on: On, profile: str, skip: str) -> None:
+def test_no_child_starts_on_a_node_that_is_skipped(nccl_on: NcclOn, profile: str, skip: str) -> None:
     """And the reason stands in the result, which has no problem."""
     run = well(nccl_on(profile))
     if skip == "shared":
@@ -140,7 +142,7 @@ def test_no_child_starts_on_a_node_that_is_skipped(nccl_on: On, profile: str, sk
     assert not (run.folder / "default").exists()
 
 
-def test_a_driver_that_cannot_be_asked_is_a_problem(nccl_on: On) -> None:
+def test_a_driver_that_cannot_be_asked_is_a_problem(nccl_on: NcclOn) -> None:
     """As for the health probe, and no child starts."""
     run = well(nccl_on("h100-sxm-8"))
     run.hardware.fault("driver-mismatch")
@@ -157,7 +159,7 @@ all_well()
 """
 
 
-def test_throttling_while_measuring_is_counted(nccl_on: On) -> None:
+def test_throttling_while_measuring_is_counted(nccl_on: NcclOn) -> None:
     """Over all arms, from the pod's own control group."""
     run = nccl_on("titan-rtx-nv2")
     stat = run.folder / "machine/sys/fs/cgroup/cpu.stat"
@@ -184,7 +186,7 @@ CHOSEN = (
 )
 
 
-def test_what_nccl_chose_stands_beside_the_numbers(nccl_on: On) -> None:
+def test_what_nccl_chose_stands_beside_the_numbers(nccl_on: NcclOn) -> None:
     """Transport, NVLS, channels and host memory of the arm; algorithm and protocol of each cell."""
     run = nccl_on("h100-sxm-8")
     body = LOGGED.format(lines=CHOSEN, body="all_well()")
@@ -197,7 +199,7 @@ def test_what_nccl_chose_stands_beside_the_numbers(nccl_on: On) -> None:
     assert chosen["all_reduce", 8] == (Unavailable("not read"), Unavailable("not read"))
 
 
-def test_nvls_that_breaks_one_arm_leaves_the_others(nccl_on: On) -> None:
+def test_nvls_that_breaks_one_arm_leaves_the_others(nccl_on: NcclOn) -> None:
     """Its message and NCCL's warning are kept; p2p-off and nvls-off have their numbers."""
     run = nccl_on("h100-sxm-8")
     failed = "phases('init'); emit(failed={'kind': 'nccl-error', 'message': 'unhandled cuda error'})"
@@ -208,7 +210,7 @@ def test_nvls_that_breaks_one_arm_leaves_the_others(nccl_on: On) -> None:
     assert "NVLS multicast" in arms["default"].message
 
 
-def test_a_slow_start_is_explained(nccl_on: On) -> None:
+def test_a_slow_start_is_explained(nccl_on: NcclOn) -> None:
     """By NCCL's own timings: a cold B200 spends them on loading kernels."""
     timings = "INFO Init timings - ncclCommInitAll: rank 0 nranks 2 total 55.10 (kernels 52.05, alloc 0.1)"
     run = nccl_on("titan-rtx-nv2").child(LOGGED.format(lines=(timings,), body="all_well()"))
@@ -234,7 +236,7 @@ all_well()
     ],
 )
 def test_an_arm_with_a_cold_start_is_started_again(
-    nccl_on: On, profile: str, slow: list[str], phases: list[str], ends: dict[str, int]
+    nccl_on: NcclOn, profile: str, slow: list[str], phases: list[str], ends: dict[str, int]
 ) -> None:
     """After the others, and then it is measured in full."""
     run = nccl_on(profile)
@@ -244,7 +246,7 @@ def test_an_arm_with_a_cold_start_is_started_again(
     assert {arm.outcome for arm in arms.values()} == {"done"}
 
 
-def test_the_budget_cuts_sizes_of_every_arm(nccl_on: On) -> None:
+def test_the_budget_cuts_sizes_of_every_arm(nccl_on: NcclOn) -> None:
     """One second for all: one cell each, and the names of the others."""
     nccl = well(nccl_on("titan-rtx-nv2")).nccl("--budget", "1")
     assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
@@ -253,7 +255,7 @@ def test_the_budget_cuts_sizes_of_every_arm(nccl_on: On) -> None:
     assert "p2p-off:all_gather/268435456" in nccl.cut
 
 
-def test_what_one_arm_takes_the_next_ones_do_not_have(nccl_on: On, child_input: Input) -> None:
+def test_what_one_arm_takes_the_next_ones_do_not_have(nccl_on: NcclOn, child_input: Input) -> None:
     """Of 30 s a second arm may measure 19, less what the first one took."""
     run = nccl_on("titan-rtx-nv2")
     body = (
@@ -265,7 +267,7 @@ def test_what_one_arm_takes_the_next_ones_do_not_have(nccl_on: On, child_input: 
     assert 0 < left <= 17_500
 
 
-def test_pull_asks_who_would_measure_and_touches_no_gpu(nccl_on: On) -> None:
+def test_pull_asks_who_would_measure_and_touches_no_gpu(nccl_on: NcclOn) -> None:
     """No NVML, no GPU in the order or in the environment; versions come home."""
     run = nccl_on("h100-sxm-8")
     run.child("sys.exit(1)", arm="nobody").hardware.fault("driver-mismatch")
@@ -282,7 +284,7 @@ def test_pull_asks_who_would_measure_and_touches_no_gpu(nccl_on: On) -> None:
         ("time.sleep(60)", "not started after 3 s"),
     ],
 )
-def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: On, body: str, message: str) -> None:
+def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: NcclOn, body: str, message: str) -> None:
     """A problem with its message, before any GPU is held for it."""
     run = nccl_on("t4-1").child(body)
     script = run.folder / "child.py"
@@ -293,7 +295,7 @@ def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: On, body: str, mess
 
 
 @pytest.fixture
-def two(nccl_on: On) -> NcclRun:
+def two(nccl_on: NcclOn) -> NcclRun:
     """Two GPUs with NVLink: arms default and p2p-off."""
     return nccl_on("titan-rtx-nv2")
 
@@ -335,3 +337,53 @@ def test_the_run_s_own_time_ends_arms_and_not_the_result(two: NcclRun) -> None:
     assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "cut"), ("p2p-off", "cut")]
     assert ([len(arm.cells) for arm in nccl.arms], nccl.arms[0].phase) == ([1, 0], "measure")
     assert nccl.arms[1].spawn_ms == Unavailable("not read")
+
+
+FAKES = Path(__file__).parent / "fakes"
+
+
+@pytest.mark.parametrize(("processes", "number"), [("one", 1), ("auto", 2), ("perGPU", 2)])
+def test_nccl4py_measures_every_arm(nccl_on: NcclOn, tmp_path: Path, processes: str, number: int) -> None:
+    """With one process per GPU unless one for all was asked for.  What there is no memory for is cut and
+    named; the rest is there, with the right data."""
+    run = nccl_on("pcie-phb-2")
+    run.environment |= {
+        "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path]),
+        "NODEGAUGE_FAKE_BYTES": "65536",
+        "NODEGAUGE_FAKE_FOLDER": str(tmp_path),
+        "NODEGAUGE_FAKE_US": "30000",
+    }
+    nccl = run.nccl("--engine", "nccl4py", "--processes", processes)
+    assert {arm.processes for arm in nccl.arms} == {number}
+    versions = (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda)
+    assert versions == ("nccl4py", "0.6.0", "2.32.3", "12.9")
+    assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
+    default, off = nccl.arms
+    assert {(cell.collective, cell.bytes) for cell in default.cells} == {
+        *(("all_reduce", size) for size in (8, 4096, 65536)),
+        *((name, 65536) for name in ("all_gather", "reduce_scatter")),
+    }
+    assert [(cell.collective, cell.bytes) for cell in off.cells] == [("all_reduce", 65536)]
+    assert {cell.wrong for arm in nccl.arms for cell in arm.cells if cell.bytes == 65536} == {0}
+    assert {"all_reduce/1073741824", "p2p-off:all_reduce/268435456", "pairs/268435456"} <= set(nccl.cut)
+
+
+def test_without_its_packages_nccl4py_is_skipped(nccl_on: NcclOn) -> None:
+    """The light image has no NCCL: that is said, and is nobody's fault."""
+    nccl = nccl_on("pcie-phb-2").nccl("--engine", "nccl4py")
+    assert (nccl.skipped, nccl.arms, nccl.ranks) == ("no-engine", [], 0)
+    assert "nccl" in nccl.message
+
+
+def test_nccl_tests_measures_every_arm(nccl_on: NcclOn, tmp_path: Path) -> None:
+    """Three arms of eight H100: all that was ordered but pairs, which it cannot copy between."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    run = nccl_on("h100-sxm-8")
+    run.environment["NODEGAUGE_NCCL_TESTS"] = str(installed(folder))
+    nccl = run.nccl("--engine", "nccl-tests")
+    assert (nccl.engine, nccl.engine_version, nccl.nccl) == ("nccl-tests", "2.18.3", "2.30.3")
+    arms = [(arm.name, arm.outcome, len(arm.cells)) for arm in nccl.arms]
+    assert arms == [("default", "done", 10), ("p2p-off", "done", 4), ("nvls-off", "done", 1)]
+    assert nccl.cut == ["pairs/268435456"]
+    assert {cell.wrong for arm in nccl.arms for cell in arm.cells} == {0}

@@ -110,34 +110,37 @@ def test_time_counts_up_to_a_second_a_look() -> None:
     assert [awake() for _ in range(4)] == [10.5, 11.5, 12.5, 13.0]
 
 
-@pytest.mark.parametrize(
-    ("death", "message"),
-    [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "signal 11"),
-        ("print('Aborted by somebody', file=sys.stderr); sys.exit(3)", "exit code 3: Aborted by somebody"),
-        ("1 / 0", "ZeroDivisionError"),
-    ],
-)
-def test_a_crash(script: ScriptedArm, death: str, message: str) -> None:
-    """By signal or by exit code, with the end of its output; its cells are kept."""
-    arm = script(f"engine(); phases('init', 'load', 'measure'); cell(0); cell(1)\n{death}")
-    assert (arm.outcome, arm.phase, len(arm.cells)) == ("crashed", "measure", 2)
-    assert message in arm.message
+MEASURED = "engine(); phases('init', 'load', 'measure'); cell(0)"
+ERROR = "phases('init'); emit(failed={'kind': '%s', 'message': 'unhandled cuda error'})"
+ABORTED = "print('Aborted by somebody', file=sys.stderr); sys.exit(3)"
+CUT_OFF = 'write(b\'{"cell": {"coll\')'
+ENDS = {
+    "a signal": (f"{MEASURED}\nos.kill(os.getpid(), signal.SIGSEGV)", "crashed", "measure", 1, "signal 11"),
+    "an exit code": (f"{MEASURED}\n{ABORTED}", "crashed", "measure", 1, "exit code 3: Aborted by somebody"),
+    "an exception": (f"{MEASURED}\n1 / 0", "crashed", "measure", 1, "ZeroDivisionError"),
+    "after all was done": (
+        f"{MEASURED}; phases('teardown'); emit(done=True); os.abort()", "crashed", "teardown", 1, "",
+    ),
+    "NCCL's error": (ERROR % "nccl-error", "failed", "init", 0, "nccl-error: unhandled cuda error"),
+    "CUDA's": (ERROR % "out-of-memory", "out-of-memory", "init", 0, "out-of-memory: unhandled cuda error"),
+    "another program's output": (
+        f"{MEASURED}\nwrite(b'# nThread 1 nGpus 8\\n')\ntime.sleep(600)", "garbage", "measure", 1, "",
+    ),
+    "endless output": (f"{MEASURED}\nwhile True: write(b'x' * 65536)", "garbage", "measure", 1, ""),
+    "half a line": (f"{MEASURED}\n{CUT_OFF}", "garbage", "measure", 1, ""),
+    "not a word": ("pass", "partial", "spawn", 0, "without any output"),
+    "too early": ("phases('init'); cell(0)", "partial", "init", 1, "before it was done"),
+}  # fmt: skip
 
 
-def test_a_crash_after_done(script: ScriptedArm) -> None:
-    """A crash in teardown counts, although everything was measured."""
-    arm = script(
-        "phases('init', 'load', 'measure'); cell(0); phases('teardown'); emit(done=True); os.abort()"
-    )
-    assert (arm.outcome, arm.phase, len(arm.cells)) == ("crashed", "teardown", 1)
-
-
-@pytest.mark.parametrize(("kind", "outcome"), [("nccl-error", "failed"), ("out-of-memory", "out-of-memory")])
-def test_a_failure_that_the_child_reports(script: ScriptedArm, kind: str, outcome: str) -> None:
-    """With NCCL's or CUDA's message, whatever the exit code."""
-    arm = script(f"phases('init'); emit(failed={{'kind': {kind!r}, 'message': 'unhandled cuda error'}})")
-    assert (arm.outcome, arm.phase, arm.message) == (outcome, "init", f"{kind}: unhandled cuda error")
+@pytest.mark.parametrize("end", ENDS)
+def test_a_child_that_ends_otherwise_says_how(script: ScriptedArm, end: str) -> None:
+    """Outcome, phase, the cells before that and the end of its output; exit code 0 is not enough, and a crash
+    in teardown counts although everything was measured."""
+    body, outcome, phase, cells, message = ENDS[end]
+    arm = script(body)
+    assert (arm.outcome, arm.phase, len(arm.cells)) == (outcome, phase, cells)
+    assert arm.message == message if outcome in ("failed", "out-of-memory") else message in arm.message
 
 
 @pytest.mark.parametrize(
@@ -151,34 +154,10 @@ def test_sigkill_from_the_kernel(script: ScriptedArm, before: Int, after: Int, o
     assert (arm.outcome, arm.phase, arm.exit_code) == (outcome, "init", 137)
 
 
-@pytest.mark.parametrize(
-    "body", ["write(b'# nThread 1 nGpus 8 minBytes 8\\n')", "while True: write(b'x' * 65536)"]
-)
-def test_invalid_output_ends_the_arm(script: ScriptedArm, body: str) -> None:
-    """At once, and however much there is; the lines before it are kept."""
-    arm = script(f"phases('init', 'load', 'measure'); cell(0)\n{body}\ntime.sleep(600)")
-    assert (arm.outcome, arm.phase, len(arm.cells)) == ("garbage", "measure", 1)
-
-
 def test_standard_output_is_ignored(script: ScriptedArm) -> None:
     """Libraries print megabytes; the child does not block, and nothing of it counts."""
     arm = script("os.write(1, b'NCCL says hello ' * 100_000); os.write(2, b'x' * 1_000_000); all_well()")
     assert (arm.outcome, arm.message) == ("done", "")
-
-
-@pytest.mark.parametrize(
-    ("body", "message"), [("", "without any output"), ("phases('init'); cell(0)", "before it was done")]
-)
-def test_exit_code_0_is_not_enough(script: ScriptedArm, body: str, message: str) -> None:
-    """An arm is done only after the line `done`."""
-    arm = script(body or "pass")
-    assert (arm.outcome, message in arm.message) == ("partial", True)
-
-
-def test_an_incomplete_last_line(script: ScriptedArm) -> None:
-    """It is invalid; the cells before it are kept."""
-    arm = script("phases('init', 'load', 'measure'); cell(0); write(b'{\"cell\": {\"coll')")
-    assert (arm.outcome, len(arm.cells)) == ("garbage", 1)
 
 
 @pytest.mark.parametrize(

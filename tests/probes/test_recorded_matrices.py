@@ -6,62 +6,22 @@ Where a matrix is published but not kept here, its facts are restated as rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, render_matrix
-from support.probing import Probe, table_cells
+from support.probing import Healthy, table_cells
 from testbed import profiles
-from testbed.profiles import Profile
 
-On = Callable[[str | Profile], Probe]
-Healthy = Callable[[str], Result]
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODELLED = {name: recording for name in profiles.names() if (recording := profiles.load(name).recording)}
 OF_NO_MACHINE = {"topo-m_h100x8_wrapped-header_nvsentinel.txt"}
 """Made to break parsers: tests/unit/test_contract_matrix.py has the look from it."""
 
-PUBLISHED = {
-    "dgx2-v100-16": {  # NVIDIA/nccl-tests issue 78
-        "GPU0": "X 15*NV6 PIX PXB 2*NODE 6*SYS",
-        "GPU2": "2*NV6 X 13*NV6 PXB PIX 2*NODE 6*SYS",
-        "GPU4": "4*NV6 X 11*NV6 2*NODE PIX PXB 6*SYS",
-    },
-    "h800-sxm-8": {  # NVIDIA/nccl issue 933
-        "GPU0": "X 7*NV8 NODE SYS PIX SYS NODE SYS NODE SYS NODE",
-        "GPU3": "3*NV8 X 4*NV8 NODE SYS NODE SYS NODE SYS NODE SYS PIX",
-        "GPU5": "5*NV8 X 2*NV8 SYS NODE SYS PIX SYS NODE SYS NODE SYS",
-    },
-    "hgx-a100-4": {  # NVIDIA/nccl-tests issue 331
-        "GPU0": "X 3*NV4 PXB 3*SYS",
-        "NIC2": "2*SYS PXB 3*SYS X SYS",
-    },
-    "gb200-4": {  # sgl-project/sglang issue 11208, NVIDIA/k8s-test-infra issue 371
-        "GPU0": "X 3*NV18 6*SYS",
-        "GPU3": "3*NV18 X 6*SYS",
-    },
-    "a100-pcie-4-pairs": {  # made up: what bridges on pairs must come to
-        "GPU0": "X NV12 2*SYS PHB SYS",
-        "GPU3": "2*SYS NV12 X SYS NODE",
-    },
-    "ncv4-a100-pcie": {  # the same, in a virtual machine whose links name themselves
-        "GPU0": "X NV12 2*SYS",
-        "GPU3": "2*SYS NV12 X",
-    },
-}
-CPU, NUMA, GPU_NUMA = "CPU_Affinity", "NUMA_Affinity", "GPU_NUMA_ID"
-HEADERS = {
-    "dgx2-v100-16": [*(f"GPU{n}" for n in range(16)), *(f"mlx5_{n}" for n in range(10)), CPU, NUMA],
-    "hgx-a100-4": [*(f"GPU{n}" for n in range(4)), *(f"NIC{n}" for n in range(4)), CPU, NUMA],
-    "h800-sxm-8": [*(f"GPU{n}" for n in range(8)), *(f"NIC{n}" for n in range(9)), CPU, NUMA, GPU_NUMA],
-    "gb200-4": [*(f"GPU{n}" for n in range(4)), *(f"NIC{n}" for n in range(6)), CPU, NUMA, GPU_NUMA],
-    "a100-pcie-4-pairs": [*(f"GPU{n}" for n in range(4)), "mlx5_0", "mlx5_1", CPU, NUMA],
-    "ncv4-a100-pcie": [*(f"GPU{n}" for n in range(4)), CPU, NUMA, GPU_NUMA],
-}
-"""Columns of the driver releases of these profiles, as published matrices of that time have them."""
+PUBLISHED = yaml.safe_load((FIXTURES / "published-matrices.yaml").read_text(encoding="utf-8"))
 
 
 def cells(row: str) -> list[str]:
@@ -99,11 +59,11 @@ def test_every_recorded_matrix_is_of_some_profile() -> None:
 def test_rows_and_columns_are_the_published_ones(healthy: Healthy, name: str) -> None:
     """What an issue shows of such a machine, in the columns that the profile's driver prints."""
     head, *rows = table_cells(render_matrix(healthy(name)))
-    assert head == HEADERS[name]
+    expected = dict(PUBLISHED[name])
+    assert head == expected.pop("columns").split()
     devices = len([column for column in head if not column.endswith(("Affinity", "ID"))])
     printed = {row[0]: row[1 : devices + 1] for row in rows}
-    expected = {row: cells(text) for row, text in PUBLISHED[name].items()}
-    assert {row: printed[row] for row in expected} == expected
+    assert {row: printed[row] for row in expected} == {row: cells(text) for row, text in expected.items()}
 
 
 def test_links_that_name_themselves_come_out_as_pairs(healthy: Healthy) -> None:

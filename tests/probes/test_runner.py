@@ -1,4 +1,7 @@
-"""The runner around any probe: last words of a hung, late, crashed or ended run, told by real processes."""
+"""The runner around any probe: last words of a hung, late, crashed or ended run, told by real processes.
+
+And what a probe does before it can do anything.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import nodegauge_probes
 from nodegauge_contract import Problem, Result, decode
 from nodegauge_probes.runner import CallWatch
 from testbed import forkserver
-from testbed.wait import DEADLINE_SECONDS
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 SCRIPT = """
 import sys, time
@@ -107,20 +111,24 @@ def test_a_crash_has_type_and_place(start: type[Started]) -> None:
     assert "measure" in result.problem.call
 
 
-def test_a_result_that_cannot_be_built_is_a_crash_too(start: type[Started]) -> None:
-    """The document then has only the problem."""
-    result = start(body="result.gpus.append(None)").result()
-    assert result.problem.kind == "crashed"
-    assert result.run == "r1"
-
-
-@pytest.mark.parametrize("reading", ["chr(0xd800)", "2 ** 70", "'x' * 200"])
-def test_a_document_that_cannot_be_written_says_so(start: type[Started], reading: str) -> None:
-    """Text that is none, a number or a text too large: the operator gets the defect's name, not nothing."""
-    run = start(body=f"result.system.set(driver={reading})")
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        ("result.gpus.append(None)", ""),
+        *(
+            (f"result.system.set(driver={reading})", "output")
+            for reading in ("chr(0xd800)", "2 ** 70", "'x' * 200")
+        ),
+    ],
+    ids=["it cannot be built", "no text", "too large a number", "too long a text"],
+)
+def test_a_document_that_cannot_be_written_says_so(start: type[Started], body: str, call: str) -> None:
+    """The operator gets the defect's name, and not nothing."""
+    run = start(body=body)
     run.process.communicate(timeout=DEADLINE_SECONDS)
     result = decode(run.log.read_text())
-    assert (result.problem.kind, result.problem.call, result.run) == ("crashed", "output", "r1")
+    assert (result.problem.kind, result.run) == ("crashed", "r1")
+    assert not call or result.problem.call == call
 
 
 class HeldClock:
@@ -161,72 +169,36 @@ def test_a_call_is_hung_at_its_limit(call: str, limit: float) -> None:
     looks.watch.enter(call, "")
     assert looks.until(limit - 1) is None
     problem = looks.until(2)
-    assert problem is not None
     assert (problem.kind, problem.call) == ("call-hung", call)
 
 
-def before_the_first_look(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    looks.clock.now += 25
-    assert looks.watch.look() is None
-
-
-def before_the_call_is_noted(looks: Looks) -> None:
-    looks.clock.jumps[looks.clock.readings + 1] = 25
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    assert looks.watch.look() is None
-
-
-def between_two_looks(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    assert looks.until(1) is None
-    looks.clock.now += 25
-    assert looks.watch.look() is None
-
-
-def between_waking_and_judging(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    looks.clock.jumps[looks.clock.readings + 1] = 25
-    assert looks.watch.look() is None
-    assert looks.watch.look() is None
-
-
-def twice_in_a_row(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    for _ in range(2):
-        looks.clock.now += 12
-        assert looks.watch.look() is None
-
-
-def again_and_again_for_less_than_half_of_the_limit(looks: Looks) -> None:
-    looks.watch.enter("nvmlDeviceGetUUID", "")
-    for _ in range(6):
-        looks.clock.now += 4.5
-        assert looks.watch.look() is None
-
-
 @pytest.mark.parametrize(
-    "stand_still",
+    ("noted_late", "calm", "judged_late", "steps"),
     [
-        before_the_first_look,
-        before_the_call_is_noted,
-        between_two_looks,
-        between_waking_and_judging,
-        twice_in_a_row,
-        again_and_again_for_less_than_half_of_the_limit,
+        pytest.param(0, 0, 0, [25], id="before the first look"),
+        pytest.param(25, 0, 0, [0], id="before the call is noted"),
+        pytest.param(0, 1, 0, [25], id="between two looks"),
+        pytest.param(0, 0, 25, [0, 0], id="between waking and judging"),
+        pytest.param(0, 0, 0, [12, 12], id="twice in a row"),
+        pytest.param(0, 0, 0, [4.5] * 6, id="again and again for less than half of the limit"),
     ],
 )
 def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(
-    stand_still: Callable[[Looks], None],
+    noted_late: float, calm: float, judged_late: float, steps: list[float]
 ) -> None:
     """Stopped or frozen for longer than a call may take, wherever that meets it; one that hangs afterwards is
     named none the less."""
     looks = Looks()
-    stand_still(looks)
+    looks.clock.jumps[looks.clock.readings + 1] = noted_late
+    looks.watch.enter("nvmlDeviceGetUUID", "")
+    assert looks.until(calm) is None
+    looks.clock.jumps[looks.clock.readings + 1] = judged_late
+    for seconds in steps:
+        looks.clock.now += seconds
+        assert looks.watch.look() is None
     looks.watch.begin()
     assert looks.until(3) is None
     problem = looks.until(10)
-    assert problem is not None
     assert problem.kind == "call-hung"
 
 
@@ -245,7 +217,6 @@ def test_the_probe_is_late_at_its_deadline() -> None:
     looks.watch.begin()
     assert problem_within(29) is None
     problem = problem_within(2)
-    assert problem is not None
     assert (problem.kind, problem.call) == ("deadline", "nvmlDeviceGetName")
 
 
@@ -281,3 +252,28 @@ def test_before_exit_runs_before_the_result_is_written(start: type[Started]) -> 
     os.kill(run.process.pid, signal.SIGTERM)
     result = run.result()
     assert (result.problem.kind, result.host.boot_id) == ("terminated", "all gone")
+
+
+SOURCES = Path(nodegauge_probes.__file__).parent.parent
+STUCK = """
+import pathlib, time
+pathlib.Path({mark!r}).touch()
+time.sleep(600)
+"""
+
+
+def test_a_probe_that_is_told_to_go_while_it_starts_goes_at_once(tmp_path: Path) -> None:
+    """The first process of a container has no default answer to SIGTERM: it must have one of its own before
+    its libraries are loaded, which takes a while on a busy node."""
+    mark = tmp_path / "importing"
+    (tmp_path / "msgspec.py").write_text(STUCK.format(mark=str(mark)), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCES}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "nodegauge_probes", "health"], env=environment, stderr=subprocess.PIPE
+    ) as process:
+        wait_for(mark.exists, what="the probe comes to its imports")
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(timeout=DEADLINE_SECONDS) == 128 + signal.SIGTERM
+        finally:
+            process.kill()

@@ -52,15 +52,9 @@ def watched(
     *, seconds: float, hz: float, per_sample: float = 0.001, slowed_seconds: float = 0.0, reasons: int = 5
 ) -> GpuBuilder:
     clock, gpu = Clock(per_sample=per_sample), GpuBuilder(0)
-    sampling.watch(
-        cast(Nvml, Driver(clock, number=reasons)),
-        [(Device(0, None), gpu)],
-        seconds=seconds,
-        hz=hz,
-        slowed_seconds=slowed_seconds,
-        clock=clock,
-        sleep=clock.sleep,
-    )
+    nvml, how = cast(Nvml, Driver(clock, number=reasons)), {"clock": clock, "sleep": clock.sleep}
+    gpus = [(Device(0, None), gpu)]
+    sampling.watch(nvml, gpus, seconds=seconds, hz=hz, slowed_seconds=slowed_seconds, **how)
     return gpu
 
 

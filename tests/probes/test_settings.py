@@ -84,17 +84,9 @@ def test_the_benchmark_has_its_own_defaults() -> None:
 
 def test_the_benchmark_is_told_by_options_and_environment() -> None:
     """Variables as JSON; how many GPUs there should be, and what stands in for the engine, from the pod."""
-    parsed = parse_probe(
-        "nccl",
-        "--environment",
-        '{"NCCL_ALGO": "Ring"}',
-        "--limits",
-        "3,2,1.5",
-        NODEGAUGE_GPUS="8",
-        NODEGAUGE_SHARED="time-slicing",
-        NODEGAUGE_NCCL_CHILD="/opt/child",
-        NODEGAUGE_NCCL_LIMITS="9,9,9",
-    )
+    options = ("--environment", '{"NCCL_ALGO": "Ring"}', "--limits", "3,2,1.5")
+    pod = {"GPUS": "8", "SHARED": "time-slicing", "NCCL_CHILD": "/opt/child", "NCCL_LIMITS": "9,9,9"}
+    parsed = parse_probe("nccl", *options, **{f"NODEGAUGE_{name}": value for name, value in pod.items()})
     assert (parsed.nccl_variables, parsed.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
     assert (parsed.expected, parsed.shared, parsed.child) == (8, "time-slicing", "/opt/child")
     assert parse_probe("nccl", NODEGAUGE_NCCL_LIMITS="9,8,7").limits == (9, 8, 7)
@@ -104,13 +96,8 @@ def test_the_benchmark_is_told_by_options_and_environment() -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        "[]",
-        "{",
-        '{"LD_PRELOAD": "/evil.so"}',
-        '{"NODEGAUGE_PROTOCOL_FD": "1"}',
-        '{"NCCL_ALGO": 1}',
-        '{"NCCL_ALGO": "a\\u0000b"}',
-        '{"nccl_algo": "Ring"}',
+        *("[]", "{", '{"LD_PRELOAD": "/evil.so"}', '{"NODEGAUGE_PROTOCOL_FD": "1"}', '{"NCCL_ALGO": 1}'),
+        *('{"NCCL_ALGO": "a\\u0000b"}', '{"nccl_algo": "Ring"}'),
     ],
 )
 def test_only_nccl_s_own_variables_are_taken(variables: str) -> None:

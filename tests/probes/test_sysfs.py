@@ -1,4 +1,7 @@
-"""The sysfs readers on a made tree: distances, NUMA nodes, the order of RDMA devices."""
+"""What sysfs shows around the GPUs: the PCI bus, distances, network cards, supplies and fans.
+
+Control groups of both versions and /dev/shm, too.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,262 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import Unavailable
+from nodegauge_contract import Port, Sensor, Unavailable
+from nodegauge_contract.model import MAX_PORTS, MAX_SENSORS
 from nodegauge_probes.host import kernel, rdma
+from nodegauge_probes.host.hwmon import NO_ALARM, NO_LIMIT, sensors
+from nodegauge_probes.host.kernel import Cgroup, growth, shm_bytes
 from nodegauge_probes.host.pci import Location, NumaNodes, bus, distance, locate_gpu, numa_node, numa_nodes
+from nodegauge_probes.host.rdma import ports
+
+NO_FILE = Unavailable("no such file in sysfs")
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """`write("class/hwmon/hwmon0", name="psu", in1_input=12000)`: files in a folder of the tree."""
+
+    def files(folder: str, **contents: Any) -> None:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            (tmp_path / folder / name).write_text(f"{content}\n")
+
+    return files
+
+
+def found_sensors(root: Path) -> list[Sensor]:
+    readings: list[Sensor] = []
+    sensors(root, readings.append)
+    return readings
+
+
+def found_ports(root: Path, *names: str) -> list[Port]:
+    readings: list[Port] = []
+    ports(root, list(names), readings.append)
+    return readings
+
+
+def port(name: str, number: int = 1) -> str:
+    return f"class/infiniband/{name}/ports/{number}"
+
+
+def test_a_port_is_told_in_the_kernels_words(tmp_path: Path, write: Write) -> None:
+    """State and link without their numbers, the rate as a number, counters as they are."""
+    write(port("mlx5_1"), state="4: ACTIVE", phys_state="5: LinkUp", rate="200 Gb/sec (4X HDR)")
+    write(port("mlx5_1"), link_layer="InfiniBand")
+    write(port("mlx5_1") + "/counters", link_downed=3, symbol_error=12, port_rcv_errors=0)
+    named = {"state": "ACTIVE", "physical": "LinkUp", "link_layer": "InfiniBand"}
+    counted = {"rate_gbps": 200, "link_downed": 3, "symbol_errors": 12, "receive_errors": 0}
+    assert found_ports(tmp_path, "mlx5_0", "mlx5_1") == [Port(nic=1, port=1, **named, **counted)]
+
+
+def test_ports_stand_in_order_and_are_bounded(tmp_path: Path, write: Write) -> None:
+    """By device, then by number; what is no port number is passed over."""
+    for number in (10, 2, 1, "x", 999):
+        write(port("a", number), state="1: DOWN", rate="2.5 Gb/sec (1X SDR)")  # type: ignore[arg-type]
+    assert [(one.port, one.rate_gbps) for one in found_ports(tmp_path, "a")] == [(n, 2.5) for n in (1, 2, 10)]
+    for number in range(200):
+        write(port("b", number), state="4: ACTIVE")
+    assert len(found_ports(tmp_path, "a", "b")) == MAX_PORTS
+
+
+@pytest.mark.parametrize("rate", ["nan Gb/sec", "inf Gb/sec", "1e308 Gb/sec", "-1 Gb/sec"])
+def test_a_rate_that_cannot_be_is_none(tmp_path: Path, write: Write, rate: str) -> None:
+    """JSON has no words for some of Python's floats: the whole document would be refused for one of them."""
+    write(port("a"), rate=rate)
+    assert found_ports(tmp_path, "a")[0].rate_gbps == Unavailable(f"not a rate: {rate}")
+
+
+def test_a_port_that_says_nothing_is_all_reasons(tmp_path: Path, write: Write) -> None:
+    """Missing files, an empty rate, a counter that is no number."""
+    write(port("a"), rate="", phys_state="odd")
+    write(port("a") + "/counters", link_downed="many")
+    [one] = found_ports(tmp_path, "a")
+    assert (one.state, one.physical, one.rate_gbps) == (NO_FILE, "odd", Unavailable("not a rate: "))
+    assert (one.link_downed, one.symbol_errors) == (Unavailable("not a number"), NO_FILE)
+
+
+def test_a_supply_is_told_with_labels_limits_and_alarms(tmp_path: Path, write: Write) -> None:
+    """Volts and watts first; the alarm is whether any of the sensor's alarms stands."""
+    psu = "class/hwmon/hwmon3"
+    write(psu, name="dps800", in2_input=12_100, in2_label="vout1", in2_min=11_000, in2_crit=13_500)
+    write(psu, in2_min_alarm=0, in2_crit_alarm=1, power1_average=250_000_000, temp1_input=41_000)
+    write(psu, fan1_input=0, fan1_fault=0, curr1_input="x", curr1_max_alarm=0)
+    bare = Sensor(chip="dps800", name="", value=0, alarm=NO_ALARM, low=NO_LIMIT, high=NO_LIMIT)
+    assert found_sensors(tmp_path) == [
+        replace(bare, name="power1", value=250_000_000),
+        replace(bare, name="in2", label="vout1", value=12_100, alarm=1, low=11_000, high=13_500),
+        replace(bare, name="curr1", value=Unavailable("not a number"), alarm=0),
+        replace(bare, name="fan1", alarm=0),
+        replace(bare, name="temp1", value=41_000),
+    ]
+
+
+def test_chips_that_know_nothing_of_supply_are_passed_over(tmp_path: Path, write: Write) -> None:
+    """CPUs, disks and graphics cards; a chip with fans alone is asked for its fans."""
+    write("class/hwmon/hwmon0", name="coretemp", temp1_input=40_000, temp1_crit_alarm=1)
+    write("class/hwmon/hwmon1", name="nvme", temp1_input=40_000)
+    write("class/hwmon/hwmon2", name="amdgpu", in0_input=800, power1_average=1, fan1_input=0)
+    write("class/hwmon/hwmon3", name="dell_smm", fan1_input=2400, temp1_input=40_000)
+    write("class/hwmon/hwmon4/device", name="old", in1_input=3300)
+    readings = [(sensor.chip, sensor.name, sensor.value) for sensor in found_sensors(tmp_path)]
+    assert readings == [("old", "in1", 3300), ("dell_smm", "fan1", 2400)]
+
+
+def test_an_alarm_that_cannot_be_read_is_not_silence(tmp_path: Path, write: Write) -> None:
+    """One alarm is off, the other unreadable: not known; one that stands counts whatever the other says."""
+    write("class/hwmon/hwmon0", name="psu", in1_input=1, in1_min_alarm=0, in1_max_alarm="?")
+    write("class/hwmon/hwmon0", in2_input=1, in2_min_alarm=1, in2_max_alarm="?")
+    assert [sensor.alarm for sensor in found_sensors(tmp_path)] == [Unavailable("not a number"), 1]
+
+
+def test_sensors_are_bounded_and_volts_come_first(tmp_path: Path, write: Write) -> None:
+    """A board with hundreds of regulators does not fill the document with temperatures."""
+    for chip in range(20):
+        made = {f"{kind}{n}_input": n for kind in ("temp", "curr", "in") for n in range(1, 11)}
+        write(f"class/hwmon/hwmon{chip}", name="vrm", **made)
+    sensors = found_sensors(tmp_path)
+    assert len(sensors) == MAX_SENSORS
+    assert {sensor.name.rstrip("0123456789") for sensor in sensors} == {"in"}
+
+
+def test_a_node_without_hwmon_has_no_sensors(tmp_path: Path) -> None:
+    """As most virtual machines."""
+    assert found_sensors(tmp_path) == []
+    assert found_ports(tmp_path, "mlx5_0") == []
+
+
+def device(write: Write, address: str, *, vendor: str = "0x10de", kind: str = "0x030200") -> None:
+    write(f"bus/pci/devices/{address}", vendor=vendor, **{"class": kind})
+
+
+def test_gpus_are_found_on_the_bus_without_the_driver(tmp_path: Path, write: Write) -> None:
+    """NVIDIA's display and 3D controllers, in order; neither its bridges nor other makers' cards."""
+    device(write, "0000:41:00.0", kind="0x030000")
+    device(write, "0000:0f:00.0")
+    device(write, "0000:c0:00.0", kind="0x068000")
+    device(write, "0000:01:00.0", vendor="0x1a03", kind="0x030000")
+    device(write, "0000:41:00.1", kind="0x040300")
+    assert bus(tmp_path, procfs=tmp_path).gpus == ["0000:0f:00.0", "0000:41:00.0"]
+    assert bus(tmp_path, procfs=tmp_path).silent == []
+
+
+def test_a_gpu_that_fell_off_the_bus_is_silent(tmp_path: Path, write: Write) -> None:
+    """Its configuration space reads all ones; one that cannot be read is not called silent."""
+    configs = {"0000:0f:00.0": b"\xff" * 64, "0000:2d:00.0": b"\xde\x10\x30\x23" + b"\0" * 60}
+    for address, config in configs.items():
+        device(write, address)
+        (tmp_path / "bus/pci/devices" / address / "config").write_bytes(config)
+    device(write, "0000:44:00.0")
+    assert len(bus(tmp_path, procfs=tmp_path).gpus) == 3  # type: ignore[arg-type]
+    assert bus(tmp_path, procfs=tmp_path).silent == ["0000:0f:00.0"]
+
+
+def test_a_machine_that_hides_its_pci_tree_says_so(tmp_path: Path) -> None:
+    """No GPUs on the bus, and no bus, are two answers."""
+    assert bus(tmp_path, procfs=tmp_path).gpus == Unavailable("no PCI tree in sysfs")
+    (tmp_path / "bus/pci/devices").mkdir(parents=True)
+    assert bus(tmp_path, procfs=tmp_path).gpus == []
+
+
+STAT = "usage_usec 9\nnr_periods 12\nnr_throttled {}\nthrottled_usec 7\n"
+
+
+class Roots:
+    """A sysfs and a procfs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sysfs, self.procfs = folder / "sys", folder / "proc"
+
+    def has(self, path: str, text: str) -> None:
+        file = self.sysfs / "fs/cgroup" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def is_in(self, text: str) -> None:
+        file = self.procfs / "self/cgroup"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+
+    def cgroup(self) -> Cgroup:
+        return Cgroup(sysfs=self.sysfs, procfs=self.procfs)
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    return Roots(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("own", "path"),
+    [
+        ("0::/\n", "cpu.stat"),
+        ("", "cpu.stat"),
+        ("0::/kubepods.slice/pod1/c1\n", "kubepods.slice/pod1/c1/cpu.stat"),
+        ("0::/kubepods.slice/pod1/c1\n", "cpu.stat"),
+        ("4:cpu,cpuacct:/kubepods/pod1/c1\n0::/\n", "cpu,cpuacct/kubepods/pod1/c1/cpu.stat"),
+        ("4:cpu,cpuacct:/kubepods/pod1/c1\n", "cpu,cpuacct/cpu.stat"),
+        ("1:cpu:/\n4:memory:/x\n0::/\n", "cpu/cpu.stat"),
+    ],
+)
+def test_throttling_of_both_versions(roots: Roots, own: str, path: str) -> None:
+    """In the group that the kernel names, or in what a container sees as the root."""
+    roots.is_in(own)
+    roots.has(path, STAT.format(5))
+    assert roots.cgroup().throttled_periods() == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("memory.events", "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n"),
+        ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
+    ],
+)
+def test_kills_of_both_versions(roots: Roots, path: str, text: str) -> None:
+    """The kernel's own count."""
+    roots.has(path, text)
+    assert roots.cgroup().oom_kills() == 2
+
+
+def test_own_group_comes_first(roots: Roots) -> None:
+    """On a machine the root counts everybody's."""
+    roots.is_in("0::/mine\n")
+    roots.has("cpu.stat", STAT.format(99))
+    roots.has("mine/cpu.stat", STAT.format(1))
+    assert roots.cgroup().throttled_periods() == 1
+
+
+def test_what_is_not_there_is_a_reason(roots: Roots) -> None:
+    """No cgroups, or a root group, which is never throttled and has no count."""
+    assert roots.cgroup().throttled_periods() == Unavailable("no nr_throttled in this control group")
+    roots.has("cpu.stat", "usage_usec 9\n")
+    assert isinstance(roots.cgroup().throttled_periods(), Unavailable)
+    assert isinstance(roots.cgroup().oom_kills(), Unavailable)
+
+
+def test_growth_is_a_number_or_a_reason() -> None:
+    """A counter that went back counts something else now."""
+    no = Unavailable("no")
+    assert growth(3, 5) == 2
+    assert growth(no, 5) == growth(5, no) == no
+    assert isinstance(growth(5, 3), Unavailable)
+
+
+def test_the_size_of_dev_shm(tmp_path: Path) -> None:
+    """Of the file system, in bytes."""
+    size = shm_bytes(tmp_path)
+    assert isinstance(size, int)
+    assert size > 1 << 20
+    assert isinstance(shm_bytes(tmp_path / "nowhere"), Unavailable)
+
 
 Plug = Callable[..., str]
 

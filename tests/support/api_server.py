@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -79,14 +79,16 @@ class FakeApiServer:
             raise not_found(name)
         return copied(self.objects[path][name])
 
-    def list(self, path: str, *, selector: str = "", only: str = "", limit: int = 0, start: str = "") -> Body:
-        """A page of a list; `only` is a name, `start` the token of the page before."""
+    def list(self, path: str, query: Mapping[str, Any]) -> Body:
+        """A page of a list."""
+        selector, only = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        limit, start = query.get("limit", 0), query.get("continue", "")
         unwanted = [term.partition("!=") for term in selector.split(",") if "!=" in term]
         terms = [term.partition("=") for term in selector.split(",") if term and "!=" not in term]
         matching = sorted(
             name
             for name, body in self.objects[path].items()
-            if (not only or name == only)
+            if only in ("", f"metadata.name={name}")
             and all(k in _labels(body) and (not v or _labels(body)[k] == v) for k, _, v in terms)
             and all(_labels(body).get(k) != v for k, _, v in unwanted)
         )

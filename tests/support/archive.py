@@ -5,12 +5,14 @@ Must not know what its commands do.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from support.probing import probe_environment
 from testbed.hardware import Hardware
@@ -39,6 +41,16 @@ def _version_of(program: Path) -> str:
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     done = subprocess.run([str(program), "-c", code], capture_output=True, text=True, check=False, timeout=60)
     return done.stdout.strip()
+
+
+def module_of(name: str, path: Path) -> ModuleType:
+    """A module that belongs to no package of this environment."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @dataclass(frozen=True)

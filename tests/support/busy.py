@@ -11,48 +11,27 @@ from typing import Any
 
 from nodegauge_contract import Result, decode, encode
 
-FILLED: dict[str, dict[str, tuple[int, int]]] = {
-    "pcie": {
-        "utilization": (50, 100),
-        "replays": (0, 5_000),
-        "replay_rollovers": (0, 5),
-        "correctable": (0, 5_000),
-        "recoveries": (0, 5_000),
-    },
-    "temperature": {"gpu": (45, 90), "memory": (45, 95), "margin": (1, 40)},
-    "power": {
-        "usage_mw": (300_000, 700_000),
-        "average_mw": (300_000, 700_000),
-        "instant_mw": (300_000, 700_000),
-        "energy_mj": (10**9, 10**12),
-    },
-    "clocks": {"sm_mhz": (1_200, 1_980)},
-    "counters": dict.fromkeys(
-        (
-            "sw_power_cap_ns",
-            "sync_boost_ns",
-            "sw_thermal_ns",
-            "hw_thermal_ns",
-            "power_brake_ns",
-            "thermal_violation_ns",
-            "low_utilization_ns",
-        ),
-        (10**9, 10**14),
-    ),
-    "link_errors": dict.fromkeys(("replay", "recovery", "crc_flit", "crc_data"), (0, 5_000)),
-    "ecc": {
-        "volatile_corrected": (0, 5_000),
-        "volatile_uncorrected": (0, 3),
-        "aggregate_corrected": (0, 50_000),
-        "aggregate_uncorrected": (0, 50),
-    },
-    "repair": {
-        "rows_corrected": (0, 9),
-        "rows_uncorrected": (0, 9),
-        "pages_single_bit": (0, 60),
-        "pages_double_bit": (0, 60),
-    },
+LINK_ERRORS = ("replay", "recovery", "crc_flit", "crc_data")
+THROTTLED = ("sw_power_cap_ns", "sw_thermal_ns", "hw_thermal_ns", "power_brake_ns", "thermal_violation_ns")
+GROUPS = ("pcie", "temperature", "power", "clocks", "counters", "link_errors", "ecc", "repair")
+FILLED: dict[tuple[int, int], tuple[str, ...]] = {
+    (0, 3): ("volatile_uncorrected",),
+    (0, 5): ("replay_rollovers",),
+    (0, 9): ("rows_corrected", "rows_uncorrected"),
+    (0, 50): ("aggregate_uncorrected",),
+    (0, 60): ("pages_single_bit", "pages_double_bit"),
+    (0, 5_000): ("replays", "correctable", "recoveries", "volatile_corrected", *LINK_ERRORS),
+    (0, 50_000): ("aggregate_corrected",),
+    (1, 40): ("margin",),
+    (45, 90): ("gpu",),
+    (45, 95): ("memory",),
+    (50, 100): ("utilization",),
+    (1_200, 1_980): ("sm_mhz",),
+    (300_000, 700_000): ("usage_mw", "average_mw", "instant_mw"),
+    (10**9, 10**12): ("energy_mj",),
+    (10**9, 10**14): ("sync_boost_ns", "low_utilization_ns", *THROTTLED),
 }
+"""Smallest and largest value of members of these groups."""
 SAMPLES = 13
 SPANS = {
     "utilization": (20, 100),
@@ -61,23 +40,22 @@ SPANS = {
     "sm_mhz": (1_200, 1_980),
     "memory_temperature": (50, 95),
 }
-GROWN = {
-    **dict.fromkeys(
-        ("sw_power_cap_ns", "sw_thermal_ns", "hw_thermal_ns", "power_brake_ns", "thermal_violation_ns"),
-        (10**6, 3 * 10**9),
-    ),
-    "energy_mj": (10**6, 2 * 10**6),
-    "elapsed_ms": (3_010, 3_100),
+GROWN: dict[tuple[int, int], tuple[str, ...]] = {
+    (10**6, 3 * 10**9): THROTTLED,
+    (10**6, 2 * 10**6): ("energy_mj",),
+    (3_010, 3_100): ("elapsed_ms",),
 }
-SUPPLY = (
-    ("power1", "pin", 1_500_000_000, None, 3_300_000_000),
-    ("power2", "pout1", 1_400_000_000, None, 3_000_000_000),
+SUPPLIES = 4
+NONE = {"unavailable": "the chip has no such limit"}
+SUPPLY: tuple[tuple[str, str, int, Any, Any], ...] = (
+    ("power1", "pin", 1_500_000_000, NONE, 3_300_000_000),
+    ("power2", "pout1", 1_400_000_000, NONE, 3_000_000_000),
     ("in1", "vin", 230_000, 180_000, 264_000),
     ("in2", "vout1", 12_000, 11_000, 13_000),
-    ("curr1", "iin", 8_000, None, 16_000),
-    ("curr2", "iout1", 120_000, None, 250_000),
-    ("fan1", "", 9_000, None, None),
-    ("temp1", "", 35_000, None, 65_000),
+    ("curr1", "iin", 8_000, NONE, 16_000),
+    ("curr2", "iout1", 120_000, NONE, 250_000),
+    ("fan1", "", 9_000, NONE, NONE),
+    ("temp1", "", 35_000, NONE, 65_000),
 )
 
 
@@ -94,12 +72,12 @@ class _Noise:
         return low + self._state % (high - low + 1)
 
 
-def busy(result: Result, *, supplies: int = 4) -> Result:
+def busy(result: Result) -> Result:
     """The machine under load, no two numbers alike."""
     plain, noise = json.loads(encode(result)), _Noise()
     for gpu in (gpu for gpu in plain["gpus"] if gpu["window"] is not None):
-        for group, members in FILLED.items():
-            _fill(gpu[group], members, noise)
+        for group in GROUPS:
+            _fill(gpu[group], FILLED, noise)
         gpu["serial"] = str(noise(10**12, 2 * 10**12))
         gpu["events"]["seen"] = [
             {"bit": bit, "samples": noise(1, SAMPLES), "longest": noise(1, 9)} for bit in (4, 32)
@@ -118,24 +96,17 @@ def busy(result: Result, *, supplies: int = 4) -> Result:
     for port in plain["nics"]["ports"]:
         for name in ("link_downed", "symbol_errors", "receive_errors"):
             port[name] = noise(0, 5_000)
-    plain["sensors"] = [_sensor(*sensor, noise) for sensor in SUPPLY for _ in range(supplies)]
+    plain["sensors"] = [_sensor(*sensor, noise) for sensor in SUPPLY for _ in range(SUPPLIES)]
     return decode(json.dumps(plain))
 
 
-def _fill(group: dict[str, Any], members: dict[str, tuple[int, int]], noise: _Noise) -> None:
-    for name, (low, high) in members.items():
-        if not isinstance(group[name], dict):
-            group[name] = noise(low, high)
+def _fill(group: dict[str, Any], spans: dict[tuple[int, int], tuple[str, ...]], noise: _Noise) -> None:
+    for span, names in spans.items():
+        for name in names:
+            if name in group and not isinstance(group[name], dict):
+                group[name] = noise(*span)
 
 
-def _sensor(name: str, label: str, value: int, low: int | None, high: int | None, noise: _Noise) -> Any:
-    none = {"unavailable": "the chip has no such limit"}
-    return {
-        "chip": "dps800",
-        "name": name,
-        "label": label,
-        "value": noise(value, value + value // 8),
-        "alarm": 0,
-        "low": none if low is None else low,
-        "high": none if high is None else high,
-    }
+def _sensor(name: str, label: str, value: int, low: Any, high: Any, noise: _Noise) -> Any:
+    now = {"value": noise(value, value + value // 8), "alarm": 0, "low": low, "high": high}
+    return {"chip": "dps800", "name": name, "label": label, **now}

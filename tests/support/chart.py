@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.cluster_under_test import delete_crds
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
@@ -74,15 +75,9 @@ class Helm:
         if arguments[0] in RENDERING:
             values = {"image": {"registry": REGISTRY}} | (values or {})
         command = [str(self.program), *arguments, *(["--values", "-"] if values else [])]
-        homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        kubeconfig = str(self.kubeconfig or self.home / "no-cluster")
-        env = {
-            "GOGC": "off",
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.home),
-            "KUBECONFIG": kubeconfig,
-            **homes,
-        }
+        env = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        env |= {"GOGC": "off", "PATH": os.environ["PATH"], "HOME": str(self.home)}
+        env["KUBECONFIG"] = str(self.kubeconfig or self.home / "no-cluster")
         text = None if values is None else json.dumps(values)
         done = subprocess.run(
             command, input=text, env=env, capture_output=True, text=True, timeout=HELM_SECONDS
@@ -90,6 +85,19 @@ class Helm:
         if done.returncode != 0:
             raise HelmFailed(done.stdout + done.stderr)
         return done.stdout
+
+    def release(self, verb: str, *options: str, values: Object | None = None) -> str:
+        """Output of `helm install`, `upgrade`, `rollback` or `uninstall` of the release."""
+        chart = [str(CHART)] if verb in RENDERING else []
+        return self.run(verb, RELEASE, *chart, "--namespace", NAMESPACE, *options, values=values)
+
+    def install(self, values: Object | None = None) -> str:
+        """Output of `helm install`."""
+        return self.release("install", values=values)
+
+    def upgrade(self, values: Object | None = None) -> str:
+        """Output of `helm upgrade` to exactly these values."""
+        return self.release("upgrade", "--reset-values", values=values)
 
     def template(self, values: Object | None = None, *options: str, release: str = RELEASE) -> str:
         """The rendered manifests, including hooks, as text."""
@@ -159,6 +167,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+REPLICA_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 COLLECTIONS = {
@@ -193,36 +202,28 @@ def is_served(rest: Rest) -> bool:
     return "nodegauge.dev" in [group["name"] for group in rest.get("/apis")["groups"]]
 
 
+def remove_crds(rest: Rest) -> None:
+    """Delete nodegauge's CRDs, and wait until they and their group are gone."""
+    if there := installed_crds(rest):
+        delete_crds(rest, *there)
+    wait_for(lambda: not is_served(rest), what="the group gone")
+
+
 def clear(helm: Helm, rest: Rest) -> None:
     """Remove the release and its CRDs, and wait until both are gone."""
     if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
-        helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
-    for name in installed_crds(rest):
-        rest.delete(f"{CRDS}/{name}")
-    for job in rest.get(JOBS)["items"]:
-        rest.delete(f"{JOBS}/{job['metadata']['name']}", {"propagationPolicy": "Foreground"})
-    wait_for(
-        lambda: not (installed_crds(rest) or is_served(rest) or rest.get(PODS)["items"]),
-        what="CRDs and pods gone",
-    )
+        helm.release("uninstall", "--no-hooks")
+    remove_crds(rest)
+    for owners in (JOBS, REPLICA_SETS):
+        rest.delete(owners, {"propagationPolicy": "Background"})
 
+    def pods() -> list[str]:
+        """Pods that are there still, and on their way: the garbage collector may take minutes, as CRDs go."""
+        left = [one["metadata"]["name"] for one in rest.get(PODS)["items"]]
+        rest.delete(PODS, {"gracePeriodSeconds": 0})
+        return left
 
-def install(helm: Helm, values: Object | None = None) -> str:
-    """Output of `helm install`."""
-    return helm.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE, values=values)
-
-
-@dataclass(frozen=True)
-class Installed:
-    """An installed release: helm on its cluster, and the notes of the install."""
-
-    helm: Helm
-    notes: str
-
-
-def upgrade(helm: Helm, values: Object | None = None) -> str:
-    """Output of `helm upgrade` to exactly these values."""
-    return helm.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--reset-values", values=values)
+    wait_for(lambda: not pods(), what="pods gone")
 
 
 def policies(rest: Rest) -> dict[str, Object]:

@@ -37,6 +37,8 @@ class DirtyCluster(FakeClient):
         self.operators: dict[str, Body] = {}
         """The operator's pods by name."""
         self.dead_kubelets = False
+        self.took = 0.0
+        """Virtual seconds of the last clean-up."""
         self.order: list[str] = []
         for number in range(nodes):
             self.add(f"node-{number}")
@@ -117,20 +119,17 @@ class DirtyCluster(FakeClient):
 
     def clean(self, **options: Any) -> float:
         """Clean up; the virtual seconds that it took."""
-        wanted: dict[str, Any] = {
-            "namespace": NAMESPACE,
-            "deployment": "",
-            "release": "",
-            "policy": "",
-            "within": 120.0,
-            "dry_run": False,
-        }
+        wanted: dict[str, Any] = {"namespace": NAMESPACE, "within": 120.0, "dry_run": False}
+        wanted |= dict.fromkeys(("deployment", "release", "policy"), "")
 
-        async def work() -> float:
-            await command.clean(self, **(wanted | options))
-            return asyncio.get_running_loop().time()
+        async def work() -> None:
+            try:
+                await command.clean(self, **(wanted | options))
+            finally:
+                self.took = asyncio.get_running_loop().time()
 
-        return run(work())
+        run(work())
+        return self.took
 
     def marks(self) -> dict[str, list[str]]:
         """Marks of nodegauge by node; checks that foreign marks are intact."""
@@ -151,8 +150,10 @@ class DirtyCluster(FakeClient):
         return self.marks(), sorted(objects[REPORTS]), sorted(objects[PODS])
 
 
-def failing(times: int, where: str, error: Callable[[], KubeError] = unavailable) -> Callable[..., Any]:
-    """Refuses the first `times` calls whose "VERB path" holds `where`."""
+def failing(
+    times: int, where: str, error: Callable[[], KubeError | None] = unavailable
+) -> Callable[..., KubeError | None]:
+    """Refuses the first `times` calls whose "VERB path" holds `where`; without an error they only happen."""
     left = [times]
 
     def refuse(verb: str, path: str) -> KubeError | None:

@@ -130,13 +130,7 @@ class FakeClient(LocalClient):
             case "GET" if name:
                 return self.cluster.get(collection, name)
             case "GET":
-                page = self.cluster.list(
-                    collection,
-                    selector=query.get("labelSelector", ""),
-                    only=query.get("fieldSelector", "").removeprefix("metadata.name="),
-                    limit=query.get("limit", 0),
-                    start=query.get("continue", ""),
-                )
+                page = self.cluster.list(collection, query)
                 if call.accept == METADATA_ONLY:
                     page["items"] = [{"metadata": item["metadata"]} for item in page["items"]]
                 return page

@@ -108,31 +108,18 @@ class FakeCluster(FakeApiServer):
 
     def schedule(self, pod: Body) -> None:
         """The scheduler binds a pod, and its container starts."""
-        self.pod_status(
-            pod["metadata"]["name"],
-            {
-                "phase": "Running",
-                "containerStatuses": [_container({"running": {"startedAt": stamp(self.clock())}})],
-            },
-            node=pod["metadata"]["annotations"][names.POD_NODE],
-        )
+        self._container(pod, "Running", {"running": {"startedAt": stamp(self.clock())}})
 
     def end(self, pod: Body, message: str, *, code: int = 0) -> None:
         """The container of a pod ends with this message."""
-        ended = {
-            "exitCode": code,
-            "message": message,
-            "reason": "Error" if code else "Completed",
-            "finishedAt": stamp(self.clock()),
-        }
-        self.pod_status(
-            pod["metadata"]["name"],
-            {
-                "phase": "Failed" if code else "Succeeded",
-                "containerStatuses": [_container({"terminated": ended})],
-            },
-            node=pod["metadata"]["annotations"][names.POD_NODE],
-        )
+        ended = {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}
+        ended |= {"finishedAt": stamp(self.clock())}
+        self._container(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+    def _container(self, pod: Body, phase: str, state: Body) -> None:
+        container = {"name": names.PROBE_CONTAINER, "state": state}
+        status = {"phase": phase, "containerStatuses": [container]}
+        self.pod_status(pod["metadata"]["name"], status, node=pod["metadata"]["annotations"][names.POD_NODE])
 
     def kubelets(self) -> bool:
         """Scheduler and kubelets do their work: every pod ends; whether there was any to do."""
@@ -147,6 +134,21 @@ class FakeCluster(FakeApiServer):
             worked = True
         return worked
 
+    def taints(self, name: str = "node-1") -> list[str]:
+        """A node's taints as kubectl writes them, without our prefix."""
+        taints = self.objects[NODES][name]["spec"].get("taints") or []
+        texts = (f"{t['key'].removeprefix(names.PREFIX)}={t.get('value', '')}:{t['effect']}" for t in taints)
+        return [text.replace("=:", ":") for text in texts]
+
+    def faults(self, name: str = "node-1") -> list[str]:
+        """Values of its taints for faults."""
+        taints = self.objects[NODES][name]["spec"].get("taints") or []
+        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+
+    def tainted_nodes(self) -> set[str]:
+        """Nodes that carry a taint for a fault."""
+        return {name for name in self.objects[NODES] if self.faults(name)}
+
     def state(self) -> dict[str, Any]:
         """Everything that must be equal at the end: labels, condition, report, events, pods; no revisions."""
         objects = self.objects
@@ -158,19 +160,10 @@ class FakeCluster(FakeApiServer):
             ),
             "pods": sorted(objects[PODS]),
             "evidence": {
-                n: {key: _without(probe, "pod") for key, probe in b["probes"].items()}
+                n: {key: probe | {"pod": "drawn at random"} for key, probe in b["probes"].items()}
                 for n, b in objects[EVIDENCE].items()
             },
         }
-
-
-def _without(body: Body, drawn: str) -> Body:
-    """All but a member that is drawn at random."""
-    return {key: value for key, value in body.items() if key != drawn}
-
-
-def _container(state: Body) -> Body:
-    return {"name": names.PROBE_CONTAINER, "state": state}
 
 
 def _node_state(body: Body) -> Body:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import subprocess
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from nodegauge_contract import Result, Span, Temperature, Window, encode_message
 from support.api_server import NO_BREAKER
 from support.objects import by_pods
 from support.results import every_gpu, h100
+from testbed.binaries import build_kubectl
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
@@ -59,6 +62,10 @@ VOLATILE = {
 }
 
 
+AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
+"""Hysteresis of a policy: one run sets a taint, and one lifts it."""
+
+
 def run_of(pod: Object) -> tuple[str, str]:
     """Run id and node that a probe pod was told."""
     env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
@@ -84,6 +91,18 @@ def at_work(celsius: int) -> Result:
         temperature=Span(min=celsius - 1, median=celsius, max=celsius),
     )
     return every_gpu(h100(), temperature=Temperature(gpu=celsius), window=busy)
+
+
+class Machines:
+    """What the probe of each node finds: `now`, but for the nodes in `of`; with None its pod goes on."""
+
+    def __init__(self, now: Result) -> None:
+        self.now = now
+        self.of: dict[str, Result | None] = {}
+
+    def __call__(self, pod: Object) -> str | None:
+        result = self.of.get(run_of(pod)[1], self.now)
+        return None if result is None else answering(result)(pod)
 
 
 class ClusterUnderTest:
@@ -141,6 +160,13 @@ class ClusterUnderTest:
         """Ends probe pods; by default with a healthy 8x H100."""
         return ScriptedKubelet(self.api, namespace=self.namespace, answer=answer or answering(h100()))
 
+    def kubectl(self, *arguments: str) -> str:
+        """What kubectl prints, warnings included; it must succeed."""
+        command = [str(build_kubectl()), f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
     def ask_for_run(self, node: str) -> None:
         """`spec.requestedAt` on the node's report: a later moment than any before."""
         self._asked += 1
@@ -169,13 +195,14 @@ class ClusterUnderTest:
 
     def report(self, name: str) -> Object:
         """The node's report; empty where there is none."""
-        return self._get_or_empty(f"{GROUP}/nodereports/{name}")
+        return self.get_or_empty(f"{GROUP}/nodereports/{name}")
 
     def evidence(self, name: str) -> Object:
         """The node's evidence; empty where there is none."""
-        return self._get_or_empty(f"{GROUP}/nodeevidences/{name}")
+        return self.get_or_empty(f"{GROUP}/nodeevidences/{name}")
 
-    def _get_or_empty(self, path: str) -> Object:
+    def get_or_empty(self, path: str) -> Object:
+        """What is there; empty if nothing is."""
         try:
             return self.api.get(path)
         except ApiError as error:
@@ -299,16 +326,22 @@ def install_crds(api: Rest) -> None:
 def delete_crds(api: Rest, *names: str) -> None:
     """Delete these CRDs, by default all of this checkout, and wait until they are gone.
 
-    One that is on its way is no longer served, and cannot be made again yet."""
+    One that is on its way is no longer served, and cannot be made again yet.  The API server, which cannot
+    list objects of a young CRD, waits minutes before it tries again, or for a change of the CRD.
+    """
     going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):
             api.delete(f"{CRDS}/{name}")
 
     def there() -> set[str]:
-        return going & {crd["metadata"]["name"] for crd in api.get(CRDS)["items"]}
+        left = going & {crd["metadata"]["name"] for crd in api.get(CRDS)["items"]}
+        for name in left:
+            with contextlib.suppress(ApiError):
+                api.patch(f"{CRDS}/{name}", {"metadata": {"annotations": {"asked-at": str(time.time())}}})
+        return left
 
-    wait_for(lambda: not there() and not served(api), what="CRDs gone")
+    wait_for(lambda: not there() and not served(api), what="CRDs gone", every=0.2)
 
 
 @functools.cache

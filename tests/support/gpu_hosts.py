@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.playbook import Ansible, Played, Task
+from support.playbook import Ansible, Played, Task, stage
 from testbed.hardware import Hardware, plug
 
 TASK = "measure"
@@ -42,12 +42,8 @@ class GpuHosts:
         for variable in drop:
             environment.pop(variable, None)
         environment.update(more.pop("environment", {}))
-        self.variables[name] = {
-            "ansible_remote_tmp": str(folder / "remote"),
-            "simulated": environment,
-            "options": {},
-            **more,
-        }
+        own = {"ansible_remote_tmp": str(folder / "remote"), "simulated": environment, "options": {}}
+        self.variables[name] = own | more
         return hardware
 
     def folder(self, name: str) -> Path:
@@ -72,6 +68,12 @@ class GpuHosts:
             for temporary in ("remote", "tmp")
             for path in sorted((self.folder(name) / temporary).rglob("*"))
         ]
+
+
+def staged(folder: Path, archive: Path) -> GpuHosts:
+    """No hosts yet; the collection contains the archive."""
+    stage(folder / "controller", archive=archive)
+    return GpuHosts(Ansible(folder / "controller"), folder / "hosts")
 
 
 def tree(folder: Path) -> dict[str, str]:

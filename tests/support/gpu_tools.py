@@ -1,4 +1,4 @@
-"""Run the probes' own programs on a machine with a GPU: for tests/gpu, and for what it records."""
+"""Run the probes' own programs on a machine with a GPU: for tests/gpu."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodegauge_contract import ArmName, Cell, Result, decode
+import pynvml
+
+from nodegauge_contract import ArmName, Cell, Collective, Result, decode
 from nodegauge_probes.nccl.plan import child_environment
-from nodegauge_probes.nccl.protocol import Line, Order, decode_line, encode_order
+from nodegauge_probes.nccl.protocol import CellOrder, Line, Order, decode_line, encode_order
+from testbed.wait import wait_for
 
 TWO_RANKS = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
 """Two ranks on one GPU (since NCCL 2.30, experimental): each takes channels of its own, and without the
 second variable they may wait for each other for ever."""
+SIZES = (8, 1 << 16, 1 << 26)
+CELLS = tuple(CellOrder(collective=c, bytes=n, check=True, max_ms=300) for c in Collective for n in SIZES)
 
 
 def probe(*arguments: str, seconds: float = 120) -> Result:
@@ -23,6 +28,13 @@ def probe(*arguments: str, seconds: float = 120) -> Result:
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr
     return decode(done.stdout)
+
+
+def wait_until_free(*uuids: str) -> None:
+    """Until nothing computes on these GPUs."""
+    handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses
+    wait_for(lambda: not any(map(running, handles)), what="free GPUs", seconds=10)
 
 
 class Child:

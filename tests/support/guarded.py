@@ -29,6 +29,7 @@ Object = dict[str, Any]
 
 NAMESPACE, RELEASE, NODE = "guarded", "ng", "gpu-1"
 ACCOUNT = "ng-nodegauge"
+BINDINGS, MIGHTY = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "cleanup-may-all"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 VALUES = {
@@ -85,21 +86,15 @@ def release(plane: ControlPlane, directory: Path) -> Iterator[Guarded]:
     rest.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"example.com/a": "1"}}})
     cleanup = {"metadata": {"name": f"{ACCOUNT}-cleanup"}}
     rest.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", cleanup)
-    mighty = {
-        "metadata": {"name": "cleanup-may-all"},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "cluster-admin",
-        },
-        "subjects": [{"kind": "ServiceAccount", "namespace": NAMESPACE, "name": f"{ACCOUNT}-cleanup"}],
-    }
-    rest.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", mighty)
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    account = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": f"{ACCOUNT}-cleanup"}
+    mighty = {"metadata": {"name": MIGHTY}, "roleRef": role, "subjects": [account]}
+    rest.create(BINDINGS, mighty)
     guarded = Guarded(plane)
     wait_for(lambda: in_force(guarded), what="the policies in force")
     yield guarded
     plane.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
-    rest.delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cleanup-may-all")
+    rest.delete(f"{BINDINGS}/{MIGHTY}")
 
 
 def in_force(guarded: Guarded) -> bool:

@@ -94,19 +94,11 @@ def run(
     image: Built, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the image's Python with the image's libraries only."""
-    own = {
-        **image.environment,
-        "PYTHONPATH": str(image.root / "opt/nodegauge/lib"),
-        "PATH": os.environ["PATH"],
-    }
-    command = [str(image.python), *arguments]
+    library = str(image.root / "opt/nodegauge/lib")
+    own = {**image.environment, "PYTHONPATH": library, "PATH": os.environ["PATH"]}
+    command, own = [str(image.python), *arguments], {**own, **(env or {})}
     return subprocess.run(
-        command,
-        cwd=image.root.parent,
-        env={**own, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=600,
+        command, cwd=image.root.parent, env=own, capture_output=True, text=True, timeout=600
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 import support.results as made
@@ -28,9 +29,9 @@ from nodegauge_contract import (
     Unavailable,
     Window,
 )
-from nodegauge_contract.chassis import ChassisReading
-from nodegauge_judge import Finding, History, Judgement, Thresholds, judge_health
+from nodegauge_judge import Finding, History, Judgement, Verdict, judge_health
 
+every = made.every_gpu
 SAMPLES = 12
 """Samples of a window: 3 seconds at 4 Hz."""
 ALL_BITS = 0x1FF
@@ -134,13 +135,6 @@ def later(
     return replace(result, host=replace(result.host, boottime_ms=now + round(seconds * 1000)))
 
 
-def every(result: Result, **fields: Any) -> Result:
-    """The document with every GPU changed."""
-    for gpu_index in range(len(result.gpus)):
-        result = made.with_gpu(result, gpu_index, **fields)
-    return result
-
-
 def grew(seconds: float = 3.0, **by: float) -> Growth:
     """Growth within a window, seconds."""
     return Growth(
@@ -148,19 +142,12 @@ def grew(seconds: float = 3.0, **by: float) -> Growth:
     )
 
 
-def judge(
-    *results: Result,
-    thresholds: Thresholds | None = None,
-    interval: float = 900,
-    history: History | None = None,
-    chassis: ChassisReading | None = None,
-) -> Judgement:
-    """The judgement of the last of these runs, each judged with what the ones before it left behind."""
+def judge(*results: Result, history: History | None = None, **how: Any) -> Judgement:
+    """The judgement of the last of these runs, each judged with what the ones before it left behind; `how`:
+    further arguments of the judge."""
     past = history or History()
     for result in results:
-        judgement = judge_health(
-            result, thresholds=thresholds, history=past, interval=interval, chassis=chassis
-        )
+        judgement = judge_health(result, history=past, **how)
         past = History.decode(judgement.history.encode()) or History()
     return judgement
 
@@ -179,3 +166,47 @@ def only(judgement: Judgement) -> Finding:
     """The only finding."""
     assert len(judgement.findings) == 1, codes(judgement)
     return judgement.findings[0]
+
+
+Row = tuple[Any, ...]
+"""What `check` is called with."""
+Table = Mapping[str, Row | list[Row]]
+"""A row, or some, by the property that they show."""
+
+
+def rows(table: Table) -> list[Any]:
+    """A parameter for each row, its property as its id."""
+    groups = {name: group if isinstance(group, list) else [group] for name, group in table.items()}
+    return [pytest.param(row, id=name) for name, group in groups.items() for row in group]
+
+
+Runs = Judgement | Result | tuple[Result, ...]
+
+
+def judge_all(runs: Runs) -> Judgement:
+    """The judgement of the last of these runs, or this one."""
+    if isinstance(runs, Judgement):
+        return runs
+    return judge(*(runs if isinstance(runs, tuple) else (runs,)))
+
+
+def check(runs: Runs, expected: str, *facts: str | Mapping[str, object]) -> Judgement:
+    """The last of these runs has these findings (`code/severity`, the worst first) and no other, and the
+    verdict that is among the facts, or else follows from them.  A text stands in one of them or is what
+    the interconnect says, a mapping is part of the class (`klass`), the answers, and the first finding's
+    evidence."""
+    judgement = judge_all(runs)
+    assert " ".join(codes(judgement)) == expected
+    worst = expected.partition(" ")[0].partition("/")[2].replace("info", "") or "pass"
+    assert [judgement.verdict] == ([fact for fact in facts if isinstance(fact, Verdict)] or [worst])
+    messages = "\n".join(f"{one.subject}: {one.message}" for one in judgement.findings)
+    messages += f"\n{judgement.interconnect.message}"
+    known: dict[str, object] = {"klass": judgement.interconnect.klass, **judgement.answers}
+    if judgement.findings:
+        known |= judgement.findings[0].evidence
+    for fact in facts:
+        if isinstance(fact, Mapping):
+            assert {name: known.get(name) for name in fact} == fact
+        elif not isinstance(fact, Verdict):
+            assert fact in messages
+    return judgement

@@ -28,7 +28,7 @@ def busy(profile: str, directory: Path, *, load: int = 100) -> Hardware:
     start = boottime_ns()
     hardware = plug(profile, directory, clock=lambda: start - 2 * WARMED_UP)
     Hardware(directory, clock=lambda: start - WARMED_UP).load(load)
-    return Hardware.open(hardware.directory)
+    return Hardware(hardware.directory)
 
 
 def sysfs(hardware: Hardware) -> Path:

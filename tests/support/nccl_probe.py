@@ -23,6 +23,7 @@ from nodegauge_probes.result_builder import ArmBuilder
 from support.probing import PROGRAM, probe_environment
 from testbed import forkserver
 from testbed.hardware import Hardware
+from testbed.profiles import Profile
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
 PRELUDE = """
@@ -142,6 +143,10 @@ class NcclRun:
 
     def wait_until_alone(self) -> None:
         wait_for(lambda: not self.left_behind(), what="the end of all that the probe started")
+
+
+NcclOn = Callable[[str | Profile], NcclRun]
+"""`nccl_on("h100-sxm-8")`: the benchmark on that machine."""
 
 
 class ScriptedArm:

@@ -7,6 +7,7 @@ curves (90 and 60 per cent at 256 and 64 MiB).  `changed` and `swapped` alter si
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from nodegauge_contract import NOT_READ, Arm, ArmName, Cell, Collective, NcclRes
 from nodegauge_contract.nccl import busbw_factor
 from nodegauge_contract.values import Num
 from nodegauge_judge import Finding
+from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_judge.nccl.measurement import NcclJudgement
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
@@ -150,3 +152,24 @@ def codes(judgement: NcclJudgement) -> set[str]:
 def finding(judgement: NcclJudgement, code: str) -> Finding:
     """The finding of that code."""
     return next(one for one in judgement.findings if one.code == code)
+
+
+def check(run: Result | NcclJudgement, expected: str, *facts: str | Mapping[str, object]) -> NcclJudgement:
+    """The judgement of the run has these findings (`code/severity`) and no other.  A text stands in one of
+    them or in the summary; a mapping is part of the judgement's fields, answers, GB/s, or the
+    findings' evidence."""
+    judgement = run if isinstance(run, NcclJudgement) else judge_nccl(run)
+    assert codes(judgement) == set(expected.split())
+    messages = "\n".join(
+        [*(f"{one.subject}: {one.message}" for one in judgement.findings), judgement.summary]
+    )
+    known: dict[str, object] = {name: getattr(judgement, name) for name in judgement.__struct_fields__}
+    known |= judgement.answers | judgement.busbw
+    for fact in facts:
+        if isinstance(fact, str):
+            assert fact in messages
+            continue
+        for name, value in fact.items():
+            sources = (known, *(one.evidence for one in judgement.findings))
+            assert value in ([source[name] for source in sources if name in source] or [None]), name
+    return judgement

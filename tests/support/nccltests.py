@@ -45,28 +45,18 @@ SIZES = tuple(2**power for power in range(20, 31))
 PROCESS = "# nThread 1 nGpus 8 minBytes 8 maxBytes 8589934592 step: 2(factor)\n# Using devices\n"
 
 
-def row(
-    size: int,
-    *times: float,
-    ranks: int = 2,
-    collective: str = "all_reduce",
-    wrong: str = "0",
-    redop: str | None = None,
-    element: str = "float",
-) -> str:
+def row(size: int, *times: float, ranks: int = 2, collective: str = "all_reduce", wrong: str = "0") -> str:
     """A row as nccl-tests prints it, from bytes and microseconds (out of place, in place)."""
-    total = collective != "all_reduce"
-    left = redop if redop is not None else "none -1" if collective == "all_gather" else "sum -1"
-    width = {"float": 4, "half": 2, "bfloat16": 2, "f8e4m3": 1}[element]
-    share = ranks if total else 1
-    count = size // width // share
-    size = count * width * share  # as nccl-tests rounds it
+    redop = "none -1" if collective == "all_gather" else "sum -1"
+    share = 1 if collective == "all_reduce" else ranks
+    count = size // 4 // share
+    size = count * 4 * share  # as nccl-tests rounds it
     algbws = [size / us / 1e3 for us in times]
     halves = [
         f"{us:.2f}  {algbw:.2f}  {algbw * busbw_factor(collective, ranks):.2f}  {wrong}"
         for us, algbw in zip(times, algbws, strict=True)
     ]
-    return f"  {size}  {count}  {element}  {left}  {'  '.join(halves)}"
+    return f"  {size}  {count}  float  {redop}  {'  '.join(halves)}"
 
 
 def devices(*ranks: int, host: str = "box", gpu: str = "NVIDIA H100 80GB HBM3") -> str:

@@ -17,7 +17,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.api.selector import Operator, Requirement, Selector
+from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.actions import WriteEvidence
 from nodegauge_operator.core.context import Context, Snapshot
@@ -177,11 +177,6 @@ class APolicy(Policy, frozen=True, kw_only=True):
         """Selecting nodes with these labels."""
         return self.spec_with(node_selector=Selector(match_labels=labels))
 
-    def where(self, key: str, operator: str, *values: str) -> Self:
-        """Selecting nodes by one expression."""
-        expression = Requirement(key=key, operator=Operator(operator), values=list(values))
-        return self.spec_with(node_selector=Selector(match_expressions=[expression]))
-
     def ranked(self, priority: int) -> Self:
         """With this priority."""
         return self.spec_with(priority=priority)
@@ -198,39 +193,23 @@ class AReport(Report, frozen=True, kw_only=True):
         self,
         end: RunEnd,
         *,
-        node: NodeView,
-        policy: Policy | None = None,
-        at: float = NOW,
         request: str = "",
-        slot: bool = True,
         probe: str = names.PROBE_HEALTH,
-        nccl_image: str = "",
-        peer_read_at: float = 0.0,
+        at: float = NOW,
+        **known: Any,
     ) -> Self:
-        """After one more run of a probe that ended so; `slot`: the budget of gated nodes has one."""
+        """After one more run of a probe that ended so; `known` as for `context`."""
         number = self.status.next_number(probe)
-        run_name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
-        run = Run(
-            number=number, pod_name=f"pod-{run_name}", pod_uid=f"uid-{run_name}", started_at=stamp(at - 5)
-        )
-        ended = EndedRun(run=run, end=end, request=request, image=nccl_image)
-        how: dict[str, Any] = {"slot": slot, "nccl_image": nccl_image, "peer_read_at": peer_read_at}
-        context = self.context(node=node, policy=policy, at=at, **how)
+        name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
+        run = Run(number=number, pod_name=f"pod-{name}", pod_uid=f"uid-{name}", started_at=stamp(at - 5))
+        ended = EndedRun(run=run, end=end, request=request, image=known.get("nccl_image", ""))
+        context = self.context(at=at, **known)
         status = status_after(context, KINDS[probe], ended)
         return replace(self, status=desired_state.next_status(context.after(status)))
 
-    def seen(
-        self,
-        *,
-        node: NodeView,
-        policy: Policy | None = None,
-        at: float = NOW,
-        slot: bool = True,
-        nccl_image: str = "",
-    ) -> Self:
-        """As it is after a look at the node without a run."""
-        context = self.context(node=node, policy=policy, at=at, slot=slot, nccl_image=nccl_image)
-        return replace(self, status=desired_state.next_status(context))
+    def seen(self, **known: Any) -> Self:
+        """As it is after a look at the node without a run; `known` as for `context`."""
+        return replace(self, status=desired_state.next_status(self.context(**known)))
 
     def context(
         self,
@@ -242,7 +221,8 @@ class AReport(Report, frozen=True, kw_only=True):
         nccl_image: str = "",
         peer_read_at: float = 0.0,
     ) -> Context:
-        """The node with this report; `peer_read_at`: when another node of the policy was last read."""
+        """The node with this report; `slot`: the budget of gated nodes has one; `peer_read_at`: when another
+        node of the policy was last read."""
         defaults = replace(DEFAULTS, nccl_image=nccl_image)
         return make_context(
             node=node,

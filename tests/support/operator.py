@@ -28,6 +28,8 @@ from nodegauge_operator.settings import Settings
 from support.api_server import CHASSIS, EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, copied
 from support.client import FakeClient
 from support.cluster import FakeCluster
+from support.judging import saying
+from support.objects import INTERVAL
 from support.virtual_time import drive
 
 SETTINGS = Settings(
@@ -169,6 +171,37 @@ class SteppedOperator:
         self.cluster.end(pod, self.cluster.result(pod) if message is None else message)
         self.catch_up()
 
+    def measure(
+        self, answers: str = "", *, name: str = "node-1", load: bool = True, after: float = INTERVAL
+    ) -> None:
+        """One whole run of a node, so long after the one before, to which the judge answers this."""
+        self.cluster.pass_time(after)
+        self.cluster.results[name] = saying(answers, load=load)
+        self.catch_up(name)
+        self.cluster.kubelets()
+        self.catch_up(name, granted=False)
+
+    def look(self, *, granted: bool = True) -> None:
+        """Every node is reconciled, and everybody sees what came of it."""
+        self.deliver()
+        for name in sorted(self.cluster.objects[NODES]):
+            self.reconcile(name, granted=granted)
+        self.deliver()
+
+    def run_all(self, *, after: float = 0.0) -> None:
+        """So much later every run that is due ends, and is judged."""
+        self.cluster.pass_time(after)
+        self.look()
+        self.cluster.kubelets()
+        self.look(granted=False)
+
+    def write_over(self, path: str, name: str, **part: Any) -> None:
+        """Somebody writes this into `spec` or `status`, past what the API server would take."""
+        body = self.cluster.objects[path][name]
+        merged = {key: body.get(key, {}) | value for key, value in part.items()}
+        self.cluster._store(path, body | merged, "MODIFIED")
+        self.deliver()
+
     def end_run(self) -> None:
         """Kubelets end every pod, and node-1 is reconciled."""
         self.cluster.kubelets()
@@ -215,9 +248,18 @@ class SteppedOperator:
 
 def one_node(**labels: str) -> SteppedOperator:
     """An operator that has listed one node and one policy; no run has been made."""
+    return some_nodes("node-1", labels=labels)
+
+
+def some_nodes(
+    *nodes: str, taints: tuple[str, ...] = (), labels: dict[str, str] | None = None, **spec: Any
+) -> SteppedOperator:
+    """The same of these nodes, alike, and a policy with this spec."""
     cluster = FakeCluster()
-    cluster.add_node(**labels)
-    cluster.add_policy()
+    for name in nodes:
+        cluster.add_node(name, taints=taints, **labels or {})
+    cluster.add_policy(**spec)
     operator = SteppedOperator(cluster)
     operator.list()
+    operator.inbox.clear()
     return operator

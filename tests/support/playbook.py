@@ -95,6 +95,7 @@ class Ansible:
             "ANSIBLE_LOCALHOST_WARNING": "0",
             "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
             "ANSIBLE_FORKS": "8",
+            "ANSIBLE_PIPELINING": "1",
             "RECORD_TASKS": str(self.folder / "tasks.jsonl"),
         }
         kept = {name: os.environ[name] for name in ("LANG", "PATH", "TMPDIR") if name in os.environ}
@@ -105,15 +106,9 @@ class Ansible:
         self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """One of Ansible's programs until its end."""
-        command = [str(self.tools / program), *options]
+        command, env = [str(self.tools / program), *options], self.env(more)
         return subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.env(more),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
+            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=seconds, check=False
         )
 
     def play(
@@ -122,7 +117,6 @@ class Ansible:
         hosts: Mapping[str, Mapping[str, Any]],
         *options: str,
         more: Mapping[str, str] | None = None,
-        seconds: float = 600,
     ) -> Played:
         """A playbook on these hosts (name to variables); local connection and this Python are the default."""
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
@@ -131,10 +125,8 @@ class Ansible:
         (self.folder / "play.yml").write_text(yaml.safe_dump(play, sort_keys=False), encoding="utf-8")
         record = self.folder / "tasks.jsonl"
         record.unlink(missing_ok=True)
-        done = self.run(
-            "ansible-playbook", "-i", "inventory.yml", "play.yml", *options, more=more, seconds=seconds
-        )
+        command = ("ansible-playbook", "-i", "inventory.yml", "play.yml", *options)
+        done = self.run(*command, more=more)
         lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
-        return Played(
-            done.returncode, done.stdout + done.stderr, [Task(**json.loads(line)) for line in lines]
-        )
+        tasks = [Task(**json.loads(line)) for line in lines]
+        return Played(done.returncode, done.stdout + done.stderr, tasks)

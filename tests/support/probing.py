@@ -10,13 +10,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodegauge_contract import Result, decode
 from testbed import forkserver
 from testbed.hardware import Hardware
+from testbed.profiles import Profile
 from testbed.wait import DEADLINE_SECONDS
 
 QUICK = ("--window", "0.2", "--hz", "10")
@@ -74,6 +75,12 @@ class Probe:
         return subprocess.run(
             command, env=self.env(), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
         )
+
+
+On = Callable[[str | Profile], Probe]
+"""`probe("h100-sxm-8")`: the probe on that machine."""
+Healthy = Callable[[str], Result]
+"""`healthy("h100-sxm-8")`: the result of one run there."""
 
 
 def table_cells(text: str) -> list[list[str]]:

@@ -5,6 +5,7 @@ What it prints is kept in a file; what it should print or leave behind is for th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -62,3 +63,16 @@ class Program:
         """SIGKILL; what it started is on its own. Harmless when it has ended."""
         self.process.kill()
         self.process.wait()
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Command lines of the other processes of ours with the folder in their arguments, environment or cwd."""
+    result = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            command, needle = (entry / "cmdline").read_bytes(), os.fsencode(directory)
+            inside = (entry / "cwd").readlink().is_relative_to(directory)
+            named = inside or needle in command + (entry / "environ").read_bytes()
+            if named and entry.name != str(os.getpid()):
+                result.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    return result

@@ -33,10 +33,6 @@ class Broken(AssertionError):
     """A promise does not hold."""
 
 
-async def _turn() -> None:
-    await Turn()
-
-
 class InterleavedOperator:
     """`act` lets one thing happen; `rest` lets the operator finish all that it would do by itself."""
 
@@ -58,7 +54,7 @@ class InterleavedOperator:
 
     # -- what happens ------------------------------------------------------------------------------------
 
-    def add_node(self, name: str, *, unvalidated: bool = False) -> None:
+    def add_node(self, name: str, unvalidated: bool = False) -> None:
         """A machine registers, with a taint and a label of its owner's."""
         if name in self.cluster.objects[NODES]:
             return
@@ -66,19 +62,23 @@ class InterleavedOperator:
         body = self.cluster.add_node(name, taints=("team", *own), gpu="yes", team="a")
         self.foreign[name] = _foreign(body)
 
-    def remove_node(self, name: str) -> None:
-        """The machine goes; its report goes with it."""
-        if name in self.cluster.objects[NODES]:
-            self.cluster.remove(NODES, name)
+    def remove(self, name: str, path: str) -> None:
+        """The machine goes, and its report with it; or the report alone."""
+        if name in self.cluster.objects[path]:
+            self.cluster.remove(path, name)
 
-    def measure(self, name: str, codes: str, *, load: bool = True) -> None:
-        """A run ends: the judge will say `codes`, or the probe left garbage; nobody has looked at it yet."""
+    def measure(self, name: str, codes: str, times: int = 1) -> None:
+        """Runs end: the judge will say `codes`, or the probe left garbage; the last is not looked at yet."""
+        for _ in range(times):
+            self._measure(name, codes)
+
+    def _measure(self, name: str, codes: str) -> None:
         self.deliver()
         self.finish(name)
         self.reconcile(name)  # the run before this one, if nobody has looked at it yet
         self.deliver()
         self.cluster.pass_time(15 * 60)
-        self.cluster.results[name] = saying(codes, load=load)
+        self.cluster.results[name] = saying(codes, load="hot=n" not in codes)
         self.reconcile(name, granted=True)
         for pod in self.cluster.pods():
             mine = pod["metadata"]["annotations"][names.POD_NODE] == name
@@ -99,23 +99,26 @@ class InterleavedOperator:
         else:
             self.cluster.add_policy(**(SELECTED | spec))
 
-    def stranger(self, name: str, *, taint: str = "", drop: bool = False, label: str = "") -> None:
-        """Somebody adds or drops a taint, or sets a label; ours may be among what they touch."""
+    def label(self, name: str, label: str) -> None:
+        """Somebody sets a label, or removes it."""
+        if name in self.cluster.objects[NODES]:
+            key, _, value = label.partition("=")
+            patch = {"metadata": {"labels": {key: value or None}}}
+            self.foreign[name] = _foreign(self.cluster.change(NODES, name, patch))
+
+    def stranger(self, name: str, taint: str = "", drop: bool = False) -> None:
+        """Somebody adds a taint, or drops all; ours may be among what they touch."""
         body = self.cluster.objects[NODES].get(name)
         if body is None:
             return
         taints = [] if drop else list(body["spec"].get("taints") or ())
         if taint and not any((t["key"], t["effect"]) == (taint, "NoExecute") for t in taints):
             taints.insert(0, {"key": taint, "value": STRANGE, "effect": "NoExecute"})
-        patch: Body = {"spec": {"taints": taints}}
-        if label:
-            key, _, value = label.partition("=")
-            patch["metadata"] = {"labels": {key: value or None}}
-        self.foreign[name] = _foreign(self.cluster.change(NODES, name, patch))
+        self.foreign[name] = _foreign(self.cluster.change(NODES, name, {"spec": {"taints": taints}}))
 
     def race(self, name: str, taint: str) -> None:
         """The same, right before the operator's next patch of a node reaches the API server."""
-        self._race = lambda: self.stranger(name, taint=taint)
+        self._race = lambda: self.stranger(name, taint)
 
     def deliver(self) -> None:
         """The operator hears of everything."""
@@ -174,7 +177,7 @@ class InterleavedOperator:
     def _born(self) -> None:
         self.operator = SteppedOperator(self.cluster)
         self.operator.list()
-        self.operator.client._turn = _turn
+        self.operator.client._turn = Turn
         self.operator.client.refuse = self._before
         self.operator.client.answered = self._after
 

@@ -218,6 +218,13 @@ def with_links(result: Result, gpu_index: int, **changes: Any) -> Result:
     return with_gpu(result, gpu_index, links=groups)
 
 
+def every_link(result: Result, **changes: Any) -> Result:
+    """The document with every link of every GPU changed alike."""
+    for gpu_index in range(len(result.gpus)):
+        result = with_links(result, gpu_index, **changes)
+    return result
+
+
 def without_links(result: Result, gpu_index: int, *, count: int) -> Result:
     """The document with the last `count` links of one GPU inactive."""
     groups: list[LinkGroup] = []

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
+from support.crds import version
 
-CRDS = Path(__file__).resolve().parents[2] / "crds"
 KEEP = "x-kubernetes-preserve-unknown-fields"
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -35,8 +33,7 @@ SIZES = (
 @cache
 def schema(plural: str) -> dict[str, Any]:
     """The schema of a CRD of ours."""
-    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
-    return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return version(plural)["schema"]["openAPIV3Schema"]
 
 
 def prune(value: Any, rules: dict[str, Any]) -> Any:

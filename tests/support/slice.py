@@ -26,25 +26,19 @@ GPU_NODES = {
     "gpu-titan": "titan-rtx-nv2",
     "gpu-phb": "pcie-phb-2",
 }
-VALUES = {
-    "image": {"registry": "registry.example.com"},
-    "operator": {
-        "sweepInterval": "1s",
-        "nodeSelector": {"kubernetes.io/hostname": "system-1"},
-        "maxGatedNodesPerHour": "100%",
-    },
-    "nccl": {"enabled": False},
-    "policy": {
-        "spec": {
-            "probes": {
-                "health": {"mode": "Periodic", "interval": "12h", "deadline": "2m", "window": "500ms"},
-                "load": {"enabled": False},
-            },
-            "budget": {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"},
-            "hysteresis": {"leaveRuns": 1, "dwell": "1s", "probationAfter": []},
-        }
-    },
+OPERATOR = {
+    "sweepInterval": "1s",
+    "nodeSelector": {"kubernetes.io/hostname": "system-1"},
+    "maxGatedNodesPerHour": "100%",
 }
+HEALTH = {"mode": "Periodic", "interval": "12h", "deadline": "2m", "window": "500ms"}
+SPEC = {
+    "probes": {"health": HEALTH, "load": {"enabled": False}},
+    "budget": {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"},
+    "hysteresis": {"leaveRuns": 1, "dwell": "1s", "probationAfter": []},
+}
+REGISTRY = {"registry": "registry.example.com"}
+VALUES = {"image": REGISTRY, "operator": OPERATOR, "nccl": {"enabled": False}, "policy": {"spec": SPEC}}
 """Runs start when a test asks for one, and one good run lifts a taint; `watching` tries mode Watch, and
 test_nccl.py turns the NCCL probe on.  A request would ask for a load run too.  The deadline lets a run live
 through a machine that stands still; a call that hangs ends it after ten seconds.  All else is the default."""

@@ -6,14 +6,13 @@ miss what happens between two reads.
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Self
 
-from testbed.kubelet.api import Api
-from testbed.wait import DEADLINE_SECONDS, POLL_SECONDS, wait_for
+from testbed.rest import Rest
+from testbed.wait import wait_for
+from testbed.watching import Event, Events, watch
 
 Object = dict[str, Any]
 
@@ -25,114 +24,66 @@ FAULTS = ("nodegauge.dev/throttled", "nodegauge.dev/unhealthy")
 class TaintHistory:
     """Every revision of nodes and reports whose names begin with `prefix`, from entering to leaving.
 
-    `kinds`: without reports where their CRD changes meanwhile, which ends their watch.  `to_the_end`: whether
-    the last writes count, which nobody can ask for where the API server stands still."""
+    `kinds`: without reports where their CRD changes meanwhile, which ends their watch."""
 
-    def __init__(
-        self,
-        kubeconfig: Path,
-        *,
-        prefix: str,
-        kinds: tuple[str, ...] = (NODES, REPORTS),
-        to_the_end: bool = True,
-    ) -> None:
-        self._kubeconfig = kubeconfig
-        self._prefix = prefix
-        self._kinds = kinds
-        self._to_the_end = to_the_end
-        self._seen: list[tuple[int, str, str, bool]] = []
-        """Revision, kind, name, whether it has a taint for a fault."""
-        self._latest: dict[tuple[str, str], tuple[int, bool]] = {}
-        """By kind and name: the last revision that was seen, and whether the object is there."""
-        self._listed: set[str] = set()
-        """Kinds whose list was read: the watch goes on from there."""
-        self._leave = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="taint history", daemon=True)
+    def __init__(self, api: Rest, *, prefix: str, kinds: tuple[str, ...] = (NODES, REPORTS)) -> None:
+        self._api, self._prefix, self._kinds = api, prefix, kinds
+        self._listed: dict[str, list[Event]] = {}
+        self._watched: dict[str, Events] = {}
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        wait_for(
-            lambda: self._listed == set(self._kinds) or not self._thread.is_alive(),
-            what=f"lists of {', '.join(self._kinds)}, from which the watches go on",
-        )
+        with contextlib.ExitStack() as stack:
+            for kind in self._kinds:
+                listed = self._api.get(kind)
+                self._listed[kind] = [Event(kind="ADDED", body=item) for item in listed["items"]]
+                version = listed["metadata"]["resourceVersion"]
+                self._watched[kind] = stack.enter_context(watch(self._api, kind, resourceVersion=version))
+            self._watches = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._leave.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+    def __exit__(self, failed: object, *_: object) -> None:
+        with self._watches:
+            for kind in () if failed else self._kinds:
+                listed = self._api.get(kind)
+                wait_for(
+                    lambda kind=kind, listed=listed: not self._unseen(kind, listed),  # type: ignore[misc]
+                    what=f"watch events of {kind} that tell of all that a new list shows",
+                )
+                assert not self._watched[kind].ended, f"the watch of {kind} ended"
 
     def moments(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
         """After each write: the nodes that carried a taint for a fault, and those whose report held one."""
         now: dict[str, set[str]] = {NODES: set(), REPORTS: set()}
-        for _, kind, name, tainted in sorted(self._seen):
-            if tainted:
-                now[kind].add(name)
-            else:
-                now[kind].discard(name)
+        seen = [
+            (version, kind, name, body) for kind in self._kinds for name, version, body in self._seen(kind)
+        ]
+        for _, kind, name, body in sorted(seen, key=lambda one: one[0]):
+            (now[kind].add if body and _is_tainted(kind, body) else now[kind].discard)(name)
             yield frozenset(now[NODES]), frozenset(now[REPORTS])
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._watch())
-        except BaseException as error:  # a thread's error must reach the test
-            self._failure = error
-
-    async def _watch(self) -> None:
-        async with await Api.connect(self._kubeconfig, agent="taint-history") as api:
-            tasks = [asyncio.create_task(self._follow(api, kind)) for kind in self._kinds]
-            leaving = asyncio.create_task(self._catch_up(api))
-            ended, _ = await asyncio.wait({leaving, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-            self._leave.set()
-            if leaving in ended:
-                leaving.result()
-            for task in (leaving, *tasks):
-                task.cancel()
-            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-                if not isinstance(outcome, asyncio.CancelledError):
-                    raise AssertionError("a watch ended") from outcome
-
-    async def _catch_up(self, api: Api) -> None:
-        """After `leave`: wait until the watches have told of all that a new list shows."""
-        await asyncio.to_thread(self._leave.wait)
-        loop = asyncio.get_running_loop()
-        for kind in self._kinds if self._to_the_end else ():
-            listed = await api.get(kind)
-            end = loop.time() + DEADLINE_SECONDS
-            while unseen := self._unseen(kind, listed):
-                assert loop.time() < end, f"no watch event of {kind} told of {unseen}: {self._latest}"
-                await asyncio.sleep(POLL_SECONDS)
+    def _seen(self, kind: str) -> Iterator[tuple[str, int, Object | None]]:
+        """Name, revision and body of every write, None for the end."""
+        for event in [*self._listed[kind], *self._watched[kind]]:
+            metadata = event.body["metadata"]
+            if metadata.get("name", "").startswith(self._prefix):
+                body = None if event.kind == "DELETED" else event.body
+                yield metadata["name"], int(metadata["resourceVersion"]), body
 
     def _unseen(self, kind: str, listed: Object) -> list[str]:
         """Names of objects whose last write, or whose end, was not seen."""
+        latest = {name: (version, body) for name, version, body in self._seen(kind)}
         metadata = [item["metadata"] for item in listed["items"]]
         there = {m["name"]: int(m["resourceVersion"]) for m in metadata if m["name"].startswith(self._prefix)}
         as_of = int(listed["metadata"]["resourceVersion"])
-        late = [name for name, version in there.items() if self._latest.get((kind, name), (0,))[0] < version]
-        return late + [
+        late = [name for name, version in there.items() if name not in latest or latest[name][0] < version]
+        gone = [
             name
-            for (of, name), (version, alive) in self._latest.items()
-            if of == kind and alive and version <= as_of and name not in there
+            for name, (version, body) in latest.items()
+            if body and version <= as_of and name not in there
         ]
+        return late + gone
 
-    async def _follow(self, api: Api, kind: str) -> None:
-        listed = await api.get(kind)
-        for item in listed["items"]:
-            self._note(kind, "ADDED", item)
-        self._listed.add(kind)
-        async for event, body in api.watch(kind, version=listed["metadata"]["resourceVersion"]):
-            if event != "BOOKMARK":
-                self._note(kind, event, body)
 
-    def _note(self, kind: str, event: str, body: Object) -> None:
-        metadata = body["metadata"]
-        if metadata["name"].startswith(self._prefix):
-            taints = (body.get("spec") or {}).get("taints") or []
-            if kind == REPORTS:
-                taints = body.get("status", {}).get("desired", {}).get("taints") or []
-            tainted = event != "DELETED" and any(t["key"] in FAULTS for t in taints)
-            version = int(metadata["resourceVersion"])
-            self._latest[kind, metadata["name"]] = version, event != "DELETED"
-            self._seen.append((version, kind, metadata["name"], tainted))
+def _is_tainted(kind: str, body: Object) -> bool:
+    holder = body.get("spec") if kind == NODES else body.get("status", {}).get("desired")
+    return any(taint["key"] in FAULTS for taint in (holder or {}).get("taints") or [])

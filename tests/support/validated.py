@@ -37,12 +37,9 @@ MATRIX = (
 
 def simulate(collection: Path) -> None:
     """Replace the modules of a staged collection."""
-    (collection / "plugins" / "action").mkdir(parents=True, exist_ok=True)
-    (collection / "plugins" / "modules").mkdir(parents=True, exist_ok=True)
     for module in MODULES:
         (collection / "plugins" / "action" / f"{module}.py").write_text(ACTION, encoding="utf-8")
-        path = collection / "plugins" / "modules" / f"{module}.py"
-        path.write_text("", encoding="utf-8")
+        (collection / "plugins" / "modules" / f"{module}.py").write_text("", encoding="utf-8")
 
 
 def host(folder: Path, name: str, **values: Any) -> dict[str, Any]:
@@ -81,9 +78,5 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
 
 def nccl(verdict: str = "pass", *findings: Mapping[str, Any]) -> dict[str, Any]:
     """What `gpu_nccl` returns; `gpu_load` returns the same members."""
-    return {
-        "verdict": verdict,
-        "summary": f"NCCL: {verdict}.",
-        "findings": list(findings),
-        "judge_version": "0.1.0",
-    }
+    result = {"verdict": verdict, "summary": f"NCCL: {verdict}.", "findings": list(findings)}
+    return result | {"judge_version": "0.1.0"}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -193,6 +194,22 @@ class VirtualTimeOperator(VirtualProcess):
         self.sweep._reconciler.reconcile = noting  # type: ignore[method-assign]
         return names_seen
 
+    def list_now(self) -> None:
+        """The regular list is due."""
+        self.sweep._list_schedule._regular_at = 0.0
+        self.sweep.wake("node-0")
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """No watch tells of what happens within."""
+        subscribers, self.cluster.subscribers = self.cluster.subscribers, []
+        yield
+        self.cluster.subscribers = subscribers
+
+    def sample(self, name: str, **labels: str) -> float:
+        """The value of one sample of the metrics; 0.0 where it has not been counted."""
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
     def slow(self, verb: str, path: str, seconds: float) -> None:
         """The API server takes so long for one kind of call."""
         call = self.client.call
@@ -209,6 +226,13 @@ class VirtualTimeOperator(VirtualProcess):
         await asyncio.sleep(seconds)
         assert self.task is not None
         self.check()
+
+    async def sigterm(self) -> None:
+        """The loop is told to end, and has ended."""
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        assert self.task.cancelled()
 
     def cut_off(self) -> None:
         """The API server is away: no call is answered, and no watch event arrives."""

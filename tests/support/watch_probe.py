@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodegauge_contract import Result, decode
+from nodegauge_judge import judge_health
 from support.probing import Probe
 from testbed import forkserver
 from testbed.wait import DEADLINE_SECONDS, wait_for
@@ -50,12 +51,25 @@ class Ended:
         """The reason of its report."""
         return self.stderr.strip().splitlines()[-1] if self.stderr.strip() else ""
 
+    @property
+    def xids(self) -> list[list[int]]:
+        """The Xids of each GPU."""
+        assert self.result is not None
+        return [gpu.xids.seen for gpu in self.result.gpus]
+
+    @property
+    def codes(self) -> set[str]:
+        """What the judge finds."""
+        assert self.result is not None
+        return {finding.code for finding in judge_health(self.result).findings}
+
 
 class Watch:
     """A watch probe; its state lasts from life to life."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
+        self.hardware = probe.hardware
         self.state = probe.folder / "watch.json"
         self._looks = probe.folder / "looks"
 
@@ -121,3 +135,8 @@ class Watch:
     def stored(self) -> Any:
         """Its state file."""
         return json.loads(self.state.read_text())
+
+    def pass_time(self, seconds: float) -> None:
+        """Its last report was so much earlier."""
+        stored = self.stored()
+        self.state.write_text(json.dumps(stored | {"reported": stored["reported"] - seconds}))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import XidCount, Xids
-from nodegauge_operator import names
-from support.api_server import NODES, REPORTS, Body
+from nodegauge_contract import Result, XidCount, Xids
+from nodegauge_operator.api.report import stamp
+from support.api_server import PODS, REPORTS, Body
 from support.cluster import FakeCluster
 from support.judging import saying
 from support.objects import NOW
@@ -36,27 +37,80 @@ class Watched(SteppedOperator):
         self.list()
         self.keep_watch_sets()
 
-    def after(self, pod: WatchPod, answer: str = "", *, later: float = 20.0) -> list[str]:
+    @cached_property
+    def pod(self) -> WatchPod:
+        """The DaemonSet's pod on the node, there from the first time that a test asks for it."""
+        return WatchPod(self.cluster)
+
+    def resume(self, *, granted: bool = True) -> None:
+        """Another process applies the DaemonSets and reconciles the node."""
+        self.restart()
+        self.keep_watch_sets()
+        self.catch_up(granted=granted)
+
+    def after(self, answer: str = "", *, later: float = 20.0, pod: WatchPod | None = None) -> list[str]:
         """The container reports; the taints that follow."""
-        pod.reports(saying(answer), later=later)
-        self.catch_up()
+        return self.reports(saying(answer), later=later, pod=pod)
+
+    def reports(
+        self,
+        result: Result,
+        *,
+        later: float = 20.0,
+        pod: WatchPod | None = None,
+        granted: bool = True,
+        **of: Any,
+    ) -> list[str]:
+        """The container ends with this result, `of` another run, node or probe; the taints that follow."""
+        (pod or self.pod).reports(result, later=later, **of)
+        self.catch_up(granted=granted)
         return self.taints
 
-    def reported(self, pod: WatchPod, *counts: XidCount, later: float = 20.0) -> list[str]:
+    def heard(self, *counts: XidCount, later: float = 20.0) -> list[str]:
         """The container reports so many Xids 94 of GPU 1; the taints that follow."""
         up = int(self.cluster.now + later) - BOOTED
         xids = Xids(registered=True, seen=[94] * len(counts), counts=list(counts))
         listened = made.every_gpu(made.h100(), xids=Xids(registered=True))
         result = made.with_gpu(listened, 1, xids=xids)
-        pod.reports(replace(result, host=replace(result.host, boottime_ms=up * 1000)), later=later)
+        return self.reports(replace(result, host=replace(result.host, boottime_ms=up * 1000)), later=later)
+
+    def request(self) -> None:
+        """Somebody asks for a run now."""
+        self.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": stamp(self.cluster.clock())}})
+
+    def begin_health_pod(self) -> str:
+        """Somebody asks for a run, and its pod starts; the pod's name."""
+        self.request()
         self.catch_up()
-        return self.taints
+        return self.start_health_pod()
+
+    def start_health_pod(self) -> str:
+        """The newest pod that the operator has made starts; its name."""
+        pod = self.run_pods[-1]
+        self.cluster.schedule(pod)
+        self.cluster.pass_time(1)
+        self.deliver()
+        return str(pod["metadata"]["name"])
+
+    def end_health_pod(
+        self, name: str, result: Result | None = None, *, later: float = 3.0, ahead: float = 0.0
+    ) -> int:
+        """It ends with this result, by a clock that is so far ahead, and is judged; the runs until then."""
+        if result is not None:
+            self.cluster.results["node-1"] = result
+        self.cluster.pass_time(later)
+        pod = self.cluster.objects[PODS][name]
+        message = self.cluster.result(pod)
+        self.cluster.pass_time(ahead)
+        self.cluster.end(pod, message)
+        self.cluster.pass_time(-ahead)
+        self.catch_up(granted=False)
+        return self.runs
 
     @property
     def taints(self) -> list[str]:
         """Values of our taints for faults."""
-        taints = self.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
-        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+        return self.cluster.faults()
 
     @property
     def runs(self) -> int:
@@ -75,3 +129,10 @@ class Watched(SteppedOperator):
         while not (reconciled := self.reconcile(granted=False)).waits:
             self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
         return self.cluster.now - began
+
+
+def watched_once(**spec: Any) -> Watched:
+    """A node whose container has reported once that all is well."""
+    node = Watched(**spec)
+    node.after()
+    return node

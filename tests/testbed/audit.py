@@ -69,7 +69,7 @@ class AuditTrail:
         with self._log.open("rb") as log:
             log.seek(self._start)
             lines = log.read(end - self._start).splitlines()
-        return [entry for entry in map(_entry, map(json.loads, lines)) if entry is not None]
+        return [entry for entry in map(entry_of, map(json.loads, lines)) if entry is not None]
 
     def writes(
         self,
@@ -119,7 +119,7 @@ class AuditTrail:
         return position
 
 
-def _entry(event: Object) -> Entry | None:
+def entry_of(event: Object) -> Entry | None:
     """None for the start of a long answer (its end is an event of its own) and for our own marks."""
     target = event.get("objectRef", {})
     if event["stage"] == "ResponseStarted" or target.get("resource") == "selfsubjectreviews":

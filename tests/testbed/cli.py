@@ -20,7 +20,8 @@ from typing import Any
 
 from testbed import daemon
 from testbed.binaries import build_kubectl, find_or_build
-from testbed.cluster import read_logs
+from testbed.cluster import CONTROL_PLANE, read_logs
+from testbed.controlplane_config import Layout
 from testbed.errors import TestbedError
 from testbed.hardware import FAULTS
 from testbed.kubelet.api import Api
@@ -42,31 +43,23 @@ def default_directory() -> Path:
 
 def up(options: Options) -> None:
     """Start a testbed, or find the one that runs."""
-    with daemon.only_one(options.dir):
-        result = daemon.holder(options.dir)
-        if result is None:
-            find_or_build(progress=_say)
-            _say("starting the control plane and the simulated nodes")
-            result = daemon.start(options.dir, dict(DEFAULT_NODES))
-        elif not result.ready:
-            result = daemon.wait_ready(options.dir, result.alive)
-        else:
-            _say(f"already running (pid {result.pid})")
-    print(_usage(result, options.dir))
-
-
-def _usage(result: daemon.Holder, directory: Path) -> str:
-    """What to type next."""
+    directory = options.dir
+    if (known := daemon.holder(directory)) is None:
+        find_or_build(progress=_say)
+        _say("starting the control plane and the simulated nodes")
+        daemon.start(directory, dict(DEFAULT_NODES))
+    elif known.ready:
+        _say(f"already running (pid {known.pid})")
+    else:
+        daemon.wait_ready(directory, lambda: daemon.holder(directory) is not None)
     me = _command(directory)
-    lines = [
-        f'eval "$({me} env)"   # KUBECONFIG, and kubectl and helm on PATH',
-        "kubectl get nodes",
-        f"{me} nodes",
-        f"{me} fault gpu-h100 p2p-refused",
-        f"{me} heal gpu-h100",
-        f"{me} down",
-    ]
-    return "\n".join(f"  {line}" for line in lines)
+    print(f"""\
+  eval "$({me} env)"   # KUBECONFIG, and kubectl and helm on PATH
+  kubectl get nodes
+  {me} nodes
+  {me} fault gpu-h100 p2p-refused
+  {me} heal gpu-h100
+  {me} down""")
 
 
 def _command(directory: Path) -> str:
@@ -82,17 +75,16 @@ def _command(directory: Path) -> str:
 
 def down(options: Options) -> None:
     """Stop the testbed and everything in it."""
-    with daemon.only_one(options.dir):
-        print("stopped" if daemon.stop(options.dir) else "not running")
-        daemon.clear(options.dir)
+    stopped = daemon.stop(options.dir)
+    daemon.clear(options.dir)
+    print("stopped" if stopped else "not running")
 
 
 def status(options: Options) -> None:
     """Show whether the testbed runs, and where."""
-    result = _running(options)
-    specs = Nodes(options.dir).specs()
-    print(f"running: pid {result.pid}, {len(specs)} nodes, in {options.dir}")
-    print(f"kubeconfig: {result.kubeconfig}")
+    pid, count = _running(options), len(Nodes(options.dir).specs())
+    print(f"running: pid {pid}, {count} nodes, in {options.dir}")
+    print(f"kubeconfig: {_kubeconfig(options)}")
 
 
 def serve(options: Options) -> None:
@@ -103,31 +95,19 @@ def serve(options: Options) -> None:
 
 def nodes(options: Options) -> None:
     """List the nodes."""
-    result = _running(options)
-    objects = asyncio.run(_fetch_nodes(Path(result.kubeconfig)))
+    _running(options)
+    objects = asyncio.run(_fetch_nodes(_kubeconfig(options)))
     plugged = Nodes(options.dir)
-    heading = (
-        "NODE",
-        "READY",
-        "PROFILE",
-        "GPUS",
-        "FAULTS",
-        *(label.rpartition("/")[2].upper() for label in SHOWN_LABELS),
-    )
-    rows = [heading]
+    shown = [label.rpartition("/")[2].upper() for label in SHOWN_LABELS]
+    rows = [("NODE", "READY", "PROFILE", "GPUS", "FAULTS", *shown)]
     for name, spec in sorted(plugged.specs().items()):
         faults = ",".join(plugged.hardware(name).faults()) if spec.profile else ""
         gpus = str(spec.hardware.gpu_count) if spec.hardware else ""
-        node = objects.get(name, {})
-        labels = node.get("metadata", {}).get("labels", {})
-        cells = (
-            name,
-            _ready(node),
-            spec.profile,
-            gpus,
-            faults,
-            *(labels.get(label) for label in SHOWN_LABELS),
-        )
+        node = objects.get(name, {"metadata": {}, "status": {}})
+        conditions = node["status"].get("conditions", [])
+        ready = next((c["status"] for c in conditions if c["type"] == "Ready"), "")
+        labels = [node["metadata"].get("labels", {}).get(label) for label in SHOWN_LABELS]
+        cells = (name, "Ready" if ready == "True" else "NotReady", spec.profile, gpus, faults, *labels)
         rows.append(tuple(cell or "-" for cell in cells))
     print(table(rows))
 
@@ -136,16 +116,6 @@ async def _fetch_nodes(kubeconfig: Path) -> dict[str, Object]:
     async with await Api.connect(kubeconfig, agent="testbed") as api:
         listed = await api.get("/api/v1/nodes")
     return {node["metadata"]["name"]: node for node in listed["items"]}
-
-
-def _ready(node: Object) -> str:
-    """The Ready condition in the words of `kubectl get nodes`."""
-    if not node:
-        return "absent"
-    conditions = {
-        condition["type"]: condition["status"] for condition in node["status"].get("conditions", [])
-    }
-    return "Ready" if conditions.get("Ready") == "True" else "NotReady"
 
 
 def faults(options: Options) -> None:
@@ -184,15 +154,8 @@ def heal(options: Options) -> None:
 def plug(options: Options) -> None:
     """Add a node with the hardware of a profile."""
     _running(options)
-    plugged = Nodes(options.dir)
-    name = options.node or _free_name(options.profile, taken=set(plugged.specs()))
-    plugged.add({name: options.profile})
-    print(name)
-
-
-def _free_name(profile: str, *, taken: set[str]) -> str:
-    numbered = (f"{profile}-{number}" for number in range(1, len(taken) + 2))
-    return next(name for name in numbered if name not in taken)
+    Nodes(options.dir).add({options.node: options.profile})
+    print(options.node)
 
 
 def unplug(options: Options) -> None:
@@ -210,7 +173,7 @@ def logs(options: Options) -> None:
 
 def env(options: Options) -> None:
     """Print KUBECONFIG, and a PATH with kubectl and helm, for `eval "$(python -m testbed env)"`."""
-    kubeconfig = _running(options).kubeconfig
+    _running(options)
     programs = options.dir / "bin"
     programs.mkdir(exist_ok=True)
     wanted: dict[str, Callable[[], Path]] = {
@@ -221,15 +184,21 @@ def env(options: Options) -> None:
         if shutil.which(name) is None:  # one that is there serves as well, and building takes time
             (programs / name).unlink(missing_ok=True)
             (programs / name).symlink_to(find())
-    print(f"export KUBECONFIG={shlex.quote(kubeconfig)}")
+    print(f"export KUBECONFIG={shlex.quote(str(_kubeconfig(options)))}")
     print(f'export PATH="$PATH":{shlex.quote(str(programs))}')
 
 
-def _running(options: Options) -> daemon.Holder:
-    result = daemon.holder(options.dir)
-    if result is None or not result.ready:
+def _running(options: Options) -> int:
+    """The pid of the testbed that runs."""
+    known = daemon.holder(options.dir)
+    if known is None or not known.ready:
         raise TestbedError(f"no testbed runs in {options.dir}: start one with `{_command(options.dir)} up`")
-    return result
+    return known.pid
+
+
+def _kubeconfig(options: Options) -> Path:
+    """The administrator's."""
+    return Layout(options.dir / CONTROL_PLANE).admin_kubeconfig
 
 
 def _say(message: str) -> None:
@@ -258,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
     command(fault, "node", "name").add_argument("values", nargs="*", metavar="key=value")
     command(heal, "node")
     command(plug).add_argument("profile", help=", ".join(profile_names()))
-    commands.choices["plug"].add_argument("node", nargs="?", help="default: the profile and a number")
+    commands.choices["plug"].add_argument("node")
     command(unplug, "node")
     command(logs, "pod").add_argument("-n", "--namespace", default="default")
     command(serve).add_argument("nodes", nargs="*", metavar="NODE=PROFILE")

@@ -16,15 +16,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from testbed.controlplane import ControlPlane
 from testbed.hardware import Hardware
 from testbed.nodes import Nodes
-from testbed.processes import Process
-from testbed.running import Running
+from testbed.processes import Process, Running
 
 STOP_SECONDS = 10.0
+CONTROL_PLANE = "control-plane"
+"""Its folder in a testbed's directory."""
 TESTS = Path(__file__).resolve().parents[1]
 PROBES = TESTS.parent / "probes" / "src"
 """Of this checkout, whichever one is installed: result documents and what simulated NCCL is told."""
@@ -58,19 +58,11 @@ class Testbed(Running):
         self._progress = progress or (lambda _: None)
         self._borrowed = control_plane is not None
         self.control_plane = control_plane or ControlPlane(
-            self.directory / "control-plane", progress=self._progress
+            self.directory / CONTROL_PLANE, progress=self._progress
         )
         self.nodes = Nodes(self.directory)
         self._wanted = dict(nodes or {})
         self._kubelets: Process | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
 
     def start(self) -> None:
         """Control plane, kubelets, nodes; returns when every node is registered."""
@@ -78,11 +70,10 @@ class Testbed(Running):
         if not self._borrowed:
             self.control_plane.start()
         self.nodes.log.parent.mkdir(exist_ok=True)
-        plane, folder = self.control_plane, self.nodes.log.parent
-        where = ("--kubeconfig", plane.kubelet_kubeconfig, "--directory", folder)
+        where = (self.control_plane.kubelet_kubeconfig, self.nodes.log.parent)
         self._kubelets = Process(
             "the kubelets",
-            [sys.executable, "-m", "testbed.kubelet", *where],
+            [sys.executable, "-m", "testbed.kubelet.agent", *where],
             log=self.nodes.log,
             environ={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
         )

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from testbed import controlplane_config as config
@@ -27,9 +27,8 @@ from testbed.binaries import Binaries, find_or_build
 from testbed.errors import ApiError, ControlPlaneError
 from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import reserve_port
-from testbed.processes import Process
+from testbed.processes import Process, Running
 from testbed.rest import Rest
-from testbed.running import Running
 from testbed.wait import DEADLINE_SECONDS
 
 STOP_SECONDS = 10.0
@@ -38,9 +37,10 @@ LOOK_SECONDS = 0.02
 GARBAGE_PERCENT = "200"
 """GOGC of every program, Go's default being 100: memory is cheaper here than CPU time.  With 400 an API
 server started in 2.4 instead of 3.1 s of CPU time."""
-PORT_ATTEMPTS = 5
 PORT_TAKEN = "address already in use"
 APISERVER = "kube-apiserver"
+Program = tuple[Path, Sequence[str]]
+"""A program and its flags."""
 FIRST_OBJECTS = ("serviceaccounts/default", "configmaps/kube-root-ca.crt")
 """What the controller manager makes in every namespace; admission refuses pods that come earlier."""
 
@@ -57,7 +57,7 @@ class ControlPlane(Running):
     ) -> None:
         self.directory = directory.absolute()
         self.layout = config.Layout(self.directory)
-        self._binaries = binaries
+        self._given = binaries
         self._progress = progress or (lambda _: None)
         self._processes: dict[str, Process] = {}
         self._port = 0
@@ -65,12 +65,10 @@ class ControlPlane(Running):
 
     # What others need to know.
 
-    @property
+    @cached_property
     def binaries(self) -> Binaries:
         """The programs; found, or built, at first use."""
-        if self._binaries is None:
-            self._binaries = find_or_build(self._progress)
-        return self._binaries
+        return self._given or find_or_build(self._progress)
 
     @property
     def server(self) -> str:
@@ -111,13 +109,14 @@ class ControlPlane(Running):
 
     def start(self) -> None:
         """Start everything and return when pods can be created; ControlPlaneError names what failed."""
-        binaries = self.binaries
         self._write_files()
         began = time.monotonic()
+        self._etcd_port, self._port = reserve_port(), reserve_port()
+        etcd = self.binaries.etcd, config.etcd_flags(self.layout, port=self._etcd_port)
         try:
-            self._start_on_free_ports(binaries)
+            self._bring_up({"etcd": etcd, APISERVER: self._apiserver()})
             self._progress(f"kube-apiserver answers on {self.server} after {time.monotonic() - began:.1f} s")
-            self._start_controllers(binaries)
+            self._start_controllers()
             self._progress(f"scheduler and controllers run after {time.monotonic() - began:.1f} s")
         except BaseException:
             self.stop(grace=0.0)
@@ -153,21 +152,7 @@ class ControlPlane(Running):
         try:
             yield
         finally:
-            self._come_back()
-
-    def _come_back(self) -> None:
-        """Start kube-apiserver again."""
-        until = time.monotonic() + READY_SECONDS
-        while True:
-            self._start_apiserver(self.binaries)
-            try:
-                self._await_ready()
-            except ControlPlaneError as error:
-                # The port was ours; what uses it as its local end just now will let it go.
-                if PORT_TAKEN not in str(error) or time.monotonic() > until:
-                    raise
-            else:
-                return
+            self._bring_up({APISERVER: self._apiserver()})
 
     def await_objects(self, *, namespace: str) -> None:
         """Wait until pods can be created in a namespace that was made a moment ago."""
@@ -186,11 +171,10 @@ class ControlPlane(Running):
         """The administrator's bearer token."""
         return self._tokens()[config.ADMIN]
 
-    def service_account_token(self, namespace: str, name: str, *, seconds: int = 3600) -> str:
+    def service_account_token(self, namespace: str, name: str) -> str:
         """A TokenRequest token of an existing service account, as a kubelet asks for one."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        request = {"spec": {"expirationSeconds": seconds}}
-        token: str = self.rest().create(path, request)["status"]["token"]
+        token: str = self.rest().create(path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
         return token
 
     def user_kubeconfig(
@@ -200,23 +184,17 @@ class ControlPlane(Running):
         return write_kubeconfig(
             path or self.layout.kubeconfig(name),
             server=server or self.server,
-            ca_file=self.ca_file,
-            token=token,
-            user=name,
+            authority=self.ca_file.read_text(encoding="ascii"),
+            user={"token": token},
         )
 
     def helm(self, *arguments: str) -> str:
         """Run helm as administrator; its output. ControlPlaneError with its output when it fails."""
-        own = {
-            f"HELM_{kind}_HOME": str(self.directory / "helm" / kind) for kind in ("CACHE", "CONFIG", "DATA")
-        }
-        done = subprocess.run(
-            [str(self.binaries.helm), *arguments],
-            env={"GOGC": "off", **os.environ, **own, "KUBECONFIG": str(self.kubeconfig)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
+        home = self.directory / "helm"
+        own = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+        env = {"GOGC": "off", **os.environ, **own, "KUBECONFIG": str(self.kubeconfig)}
+        command = [str(self.binaries.helm), *arguments]
+        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             output = done.stderr.strip() or done.stdout.strip()
             raise ControlPlaneError(f"helm {' '.join(arguments)} failed with {done.returncode}: {output}")
@@ -242,40 +220,40 @@ class ControlPlane(Running):
         with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
             return {row[1]: row[0] for row in csv.reader(lines)}
 
-    def _start_on_free_ports(self, binaries: Binaries) -> None:
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._etcd_port, self._port = reserve_port(), reserve_port()
-            self._start("etcd", binaries.etcd, config.etcd_flags(self.layout, port=self._etcd_port))
-            self._start_apiserver(binaries)
+    def _apiserver(self) -> Program:
+        return self.binaries.kube_apiserver, config.apiserver_flags(
+            self.layout, port=self._port, etcd_port=self._etcd_port
+        )
+
+    def _bring_up(self, programs: Mapping[str, Program]) -> None:
+        """Start these and wait until the API server is ready.
+
+        Their ports are theirs; what uses one as its local end just now will let it go, so they try again.
+        """
+        until = time.monotonic() + READY_SECONDS
+        while True:
+            for name, (program, flags) in programs.items():
+                if name not in self._processes or not self._processes[name].running:
+                    self._start(name, program, flags)
             try:
-                self._await_ready()
+                self._wait_until(
+                    lambda: self.ca_file.exists() and self._answers("/readyz"), what=f"{APISERVER}'s /readyz"
+                )
             except ControlPlaneError as error:
-                if PORT_TAKEN not in str(error) or attempt == PORT_ATTEMPTS:
+                if PORT_TAKEN not in str(error) or time.monotonic() > until:
                     raise
-                self._progress("another program took a port that was free a moment ago; trying other ports")
-                self.stop(grace=0.0)
             else:
                 return
 
-    def _start_apiserver(self, binaries: Binaries) -> None:
-        flags = config.apiserver_flags(self.layout, port=self._port, etcd_port=self._etcd_port)
-        self._start(APISERVER, binaries.kube_apiserver, flags)
-
-    def _start_controllers(self, binaries: Binaries) -> None:
+    def _start_controllers(self) -> None:
         tokens = self._tokens()
         for user in config.USERS:
             self.user_kubeconfig(user, token=tokens[user])
         self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)
-        self._start("kube-scheduler", binaries.kube_scheduler, config.scheduler_flags(self.layout))
+        self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
         flags = config.controller_manager_flags(self.layout)
-        self._start("kube-controller-manager", binaries.kube_controller_manager, flags)
+        self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
         self.await_objects(namespace="default")
-
-    def _await_ready(self) -> None:
-        what = "kube-apiserver's /readyz"
-        self._wait_until(
-            lambda: self.ca_file.exists() and self._answers("/readyz"), what=what, within=READY_SECONDS
-        )
 
     def _answers(self, path: str) -> bool:
         try:
@@ -292,9 +270,9 @@ class ControlPlane(Running):
         self._processes[name] = Process(name, [program, *flags], log=log, cwd=self.directory, environ=environ)
         self._processes[name].start()
 
-    def _wait_until(self, condition: Callable[[], bool], *, what: str, within: float = READY_SECONDS) -> None:
-        """Poll; ControlPlaneError as soon as a program has ended, or after so many seconds."""
-        until = time.monotonic() + within
+    def _wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
+        """Poll; ControlPlaneError as soon as a program has ended, or after READY_SECONDS."""
+        until = time.monotonic() + READY_SECONDS
         while not condition():
             for name, process in self._processes.items():
                 if not process.running:
@@ -304,5 +282,7 @@ class ControlPlane(Running):
                     )
             if time.monotonic() > until:
                 logs = "\n".join(f"{one.log}:\n{one.last_words()}" for one in self._processes.values())
-                raise ControlPlaneError(f"{what}: not there after {within:.0f} s; ends of logs:\n{logs}")
+                raise ControlPlaneError(
+                    f"{what}: not there after {READY_SECONDS:.0f} s; ends of logs:\n{logs}"
+                )
             time.sleep(LOOK_SECONDS)

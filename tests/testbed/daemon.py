@@ -1,99 +1,72 @@
-"""The testbed as a process that stays: started detached, found again by its pid and start time, ended.
+"""The testbed as a process that stays: started detached, found again by its lock, ended.
 
-`testbed.json` says who holds the testbed.  A pid alone is not believed: after a reboot or a crash it may
-belong to somebody else, so the start time of /proc/PID/stat is recorded with it.
+Who has locked `testbed.lock` holds the testbed: the kernel names that process, and forgets it when it ends.
+The file says `ready` once everything has been started.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.cluster import TESTS, Testbed
 from testbed.errors import TestbedError
 from testbed.processes import log_tail
-from testbed.wait import DEADLINE_SECONDS
+from testbed.wait import wait_for
 
-START_SECONDS = DEADLINE_SECONDS
 STOP_SECONDS = 30.0
-LOOK_SECONDS = 0.05
+FLOCK = "hhqqi"
+"""Linux's struct flock: kind of lock, whence, start, length, and the process that has it."""
 PARTS = ("control-plane", "kubelet", "hardware", "helm", "bin")
-"""What a testbed puts into its directory, besides `testbed.json` and `testbed.log`."""
+"""What a testbed puts into its directory, besides `testbed.lock` and `testbed.log`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Holder:
-    """The process that holds a testbed. `kubeconfig` is empty until it is ready."""
+    """The process that holds a testbed, and whether everything has been started."""
 
     pid: int
-    started: str
-    kubeconfig: str = ""
-
-    @property
-    def ready(self) -> bool:
-        """Whether everything has been started."""
-        return bool(self.kubeconfig)
-
-    def alive(self) -> bool:
-        """Whether this very process still runs."""
-        return start_time(self.pid) == self.started
-
-
-def start_time(pid: int) -> str | None:
-    """Start of a process in clock ticks since boot; None when there is none (a zombie counts as none)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return None if fields[0] in ("Z", "X") else fields[19]
+    ready: bool
 
 
 def holder(directory: Path) -> Holder | None:
     """Who holds the testbed in this directory; None when nobody does any more."""
-    try:
-        result = Holder(**json.loads((directory / "testbed.json").read_text()))
-    except FileNotFoundError:
-        return None
-    return result if result.alive() else None
-
-
-def _write(directory: Path, state: Holder) -> None:
-    fresh = directory / ".testbed.json.new"
-    fresh.write_text(json.dumps(asdict(state), indent=1))
-    fresh.replace(directory / "testbed.json")
+    with contextlib.suppress(FileNotFoundError), (directory / "testbed.lock").open("rb") as file:
+        question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, pid = struct.unpack(FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
+        return Holder(pid, ready=bool(file.read())) if kind != fcntl.F_UNLCK else None
+    return None
 
 
 def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    """Hold a testbed until SIGTERM or SIGINT."""
-    stop = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop)
-    me = os.getpid()
-    mine = Holder(pid=me, started=start_time(me) or "")
-    _write(directory, mine)
-    for number in stop:
+    """Hold a testbed until SIGTERM or SIGINT, in a directory without what an earlier one left; TestbedError
+    where another process holds it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory / "testbed.lock", os.O_RDWR | os.O_CREAT, 0o600)  # closed by the process' end
     try:
-        with Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)) as testbed:
-            _write(directory, replace(mine, kubeconfig=str(testbed.kubeconfig)))
-            print("ready", flush=True)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise TestbedError(f"another process holds the testbed in {directory}") from error
+    os.truncate(lock, 0)
+    clear(directory)
+    try:
+        with Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)):
+            os.write(lock, b"ready")
             while True:
                 signal.pause()
     except KeyboardInterrupt:
         print("stopped", flush=True)
-    finally:
-        (directory / "testbed.json").unlink(missing_ok=True)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -103,13 +76,12 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def start(directory: Path, nodes: Mapping[str, str | None]) -> Holder:
-    """Start a detached holder on a fresh directory and wait until it is ready.
+def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
+    """Start a detached holder and wait until it is ready.
 
     TestbedError with the end of its log when it does not get there; nothing of it is left then, nor when the
     wait is interrupted.
     """
-    clear(directory)
     directory.mkdir(parents=True, exist_ok=True)
     plugs = [f"{name}={profile or ''}" for name, profile in nodes.items()]
     with (directory / "testbed.log").open("wb") as output:
@@ -122,7 +94,7 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> Holder:
             env={**os.environ, "PYTHONPATH": str(TESTS)},
         )
     try:
-        return wait_ready(directory, lambda: process.poll() is None)
+        wait_ready(directory, lambda: process.poll() is None)
     except BaseException:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -131,38 +103,29 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> Holder:
         raise
 
 
-def wait_ready(directory: Path, alive: Callable[[], bool]) -> Holder:
+def wait_ready(directory: Path, alive: Callable[[], bool]) -> None:
     """Wait while the holder is `alive`; TestbedError with the end of its log when it does not get ready."""
-    until = time.monotonic() + START_SECONDS
-    while alive() and time.monotonic() < until:
-        if (result := holder(directory)) is not None and result.ready:
-            return result
-        time.sleep(LOOK_SECONDS)
-    log = directory / "testbed.log"
-    raise TestbedError(f"the testbed did not start; the end of {log}:\n{log_tail(log)}")
 
+    def ready() -> bool:
+        known = holder(directory)
+        return known is not None and known.ready
 
-@contextlib.contextmanager
-def only_one(directory: Path) -> Iterator[None]:
-    """Let no second program start or end a testbed in this directory at the same time."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    wait_for(lambda: ready() or not alive(), what=f"a testbed that is ready, see {directory / 'testbed.log'}")
+    if not ready():
+        log = directory / "testbed.log"
+        raise TestbedError(f"the testbed did not start; the end of {log}:\n{log_tail(log)}")
 
 
 def stop(directory: Path) -> bool:
     """End the holder and what it started; whether there was one."""
-    result = holder(directory)
-    if result is None:
+    known = holder(directory)
+    if known is None:
         return False
-    os.kill(result.pid, signal.SIGTERM)
-    until = time.monotonic() + STOP_SECONDS
-    while result.alive():
-        if time.monotonic() > until:
-            os.kill(result.pid, signal.SIGKILL)  # its processes end with it
-            break
-        time.sleep(LOOK_SECONDS)
+    os.kill(known.pid, signal.SIGTERM)
+    try:
+        wait_for(lambda: holder(directory) is None, seconds=STOP_SECONDS, what="the testbed's end")
+    except TestbedError:
+        os.kill(known.pid, signal.SIGKILL)  # its processes end with it
     return True
 
 
@@ -170,4 +133,3 @@ def clear(directory: Path) -> None:
     """Remove what an earlier testbed left in this directory, and nothing else."""
     for part in PARTS:
         shutil.rmtree(directory / part, ignore_errors=True)
-    (directory / "testbed.json").unlink(missing_ok=True)

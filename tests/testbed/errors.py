@@ -12,6 +12,8 @@ Errors of subprocess, urllib and aiohttp stop at the modules that use them.
 
 from __future__ import annotations
 
+import json
+
 
 class TestbedError(Exception):
     """Base of all errors raised here."""
@@ -42,3 +44,12 @@ class ApiError(TestbedError):
         super().__init__(f"{status} {reason}: {message}")
         self.status = status
         self.reason = reason
+
+    @classmethod
+    def of(cls, status: int, body: bytes) -> ApiError:
+        """The error of an answer: its Status, or whatever stands there instead."""
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = {"message": body.decode("utf-8", errors="replace").strip()[:300]}
+        return cls(status, reason=str(answer.get("reason", "")), message=str(answer.get("message", "")))

@@ -1,25 +1,27 @@
-"""Starts probes by fork from one process that has them loaded: a start costs a tenth of an interpreter's.
+"""Starts processes from one server, which ends them with the process that asked for them.
 
     from testbed import forkserver
     process = forkserver.popen([sys.executable, "-m", "nodegauge_probes", "health"], env=env, stdout=PIPE)
     done = forkserver.run([sys.executable, "-m", "nodegauge_probes", "health"], env=env, capture_output=True)
 
 Both take what `subprocess.Popen` and `subprocess.run` take and return what they return; the process is a real
-one with its own pid, group, signals, and descriptors.  `-c CODE` is forked, too.  What cannot be forked is
-started as usual: another program, other PYTHON* variables, options such as `preexec_fn`.
+one with its own pid, group, signals, and descriptors.  A program of `LOADED`, or `-c CODE`, is a fork of the
+server, which has it loaded: a start costs a tenth of an interpreter's CPU time.  `Forked` starts any program.
 
-The server is a child of the process that first asks for it, and ends with it; all that it started ends with
-it, too.  It has imported the probes and nothing else: it has no thread and no driver library open.
+The server is a child of the process that first asks for it.  All that it started gets SIGKILL when that
+process ends, however it ends, and when its start is interrupted; `lasting` processes see to that themselves.
+Of a forked program, `/proc/PID/environ` and `cmdline` are the server's; `atexit` does not run, threads are
+not joined.
 
-Linux only.  Must not know what the probes are, but for the module's name.
+Linux only.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -29,20 +31,28 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from testbed import forked
-
-MODULE = "nodegauge_probes"
+LOADED = {
+    "nodegauge_probes": ("nodegauge_probes.cli",),
+    "nodegauge_operator": ("nodegauge_operator.handlers.app",),
+    "nodegauge_cli": ("nodegauge_cli.apply", "nodegauge_cli.check", "nodegauge_cli.cleanup.command"),
+}
+"""Modules with a `main` in `__main__`, and what they import once they run."""
+TESTS = Path(__file__).resolve().parents[1]
 PACKED = 4
 """Bytes of a pid, and of a wait status."""
 ORDER_BYTES = 1 << 17
-"""Of one order: arguments and environment.  What is longer is started as usual."""
+"""Of one order: arguments and environment.  A probe with longer ones is started as usual."""
 SIMPLE = frozenset({"args", "env", "cwd", "stdin", "stdout", "stderr", "text", "encoding", "errors"})
 MORE = frozenset({"start_new_session", "bufsize", "universal_newlines", "close_fds"})
 PR_SET_PDEATHSIG = 1
+INHERITED_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that the Python interpreter ignores, and which an exec would pass on as ignored."""
+CANNOT_EXECUTE = 127
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -53,7 +63,7 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def run(
-    command: Sequence[str], *, timeout: float | None = None, check: bool = False, **options: Any
+    command: Sequence[str], *, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """The end of the process, as `subprocess.run` gives it."""
     if options.pop("capture_output", False):
@@ -64,18 +74,26 @@ def run(
         except BaseException:
             process.kill()
             raise
-        code = process.wait()
-    if check and code:
-        raise subprocess.CalledProcessError(code, command, output, errors)
-    return subprocess.CompletedProcess(command, code, output, errors)
+        return subprocess.CompletedProcess(command, process.wait(), output, errors)
+
+
+def is_loaded(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a fork of a process with this process' environment can be this program: it is loaded, or code,
+    and the interpreter's own variables are the same."""
+    known = argv[1:2] == ["-c"] or (argv[1:2] == ["-m"] and argv[2] in LOADED)
+    return known and argv[0] == sys.executable and _python(environment) == _python(os.environ)
+
+
+def _python(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an interpreter reads when it starts: a fork cannot have other ones."""
+    return {key: value for key, value in environment.items() if key.startswith("PYTHON")}
 
 
 def _can_fork(command: Sequence[str], options: dict[str, Any]) -> bool:
     environment = options.get("env") or os.environ
     return (
-        ([*command][:3] == [sys.executable, "-m", MODULE] or [*command][:2] == [sys.executable, "-c"])
+        is_loaded([*command], environment)
         and options.keys() <= SIMPLE | MORE
-        and forked.python_variables(environment) == forked.python_variables(os.environ)
         and len(json.dumps([*command, *environment.items()])) < ORDER_BYTES
     )
 
@@ -86,15 +104,28 @@ class Forked(subprocess.Popen[Any]):
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
         _pass_fds, cwd, env, _info, _flags, _shell, *pipes = more
         stdin, _, _, stdout, _, stderr = pipes[:6]
+        environment = dict(os.environ if env is None else env)
+        forks = is_loaded(args, environment)
+        loaded = LOADED.get(args[2], LOADED["nodegauge_probes"]) if forks else ()
         order = {
             "arguments": [str(word) for word in args],
-            "environment": dict(os.environ if env is None else env),
+            "environment": environment,
             "cwd": os.fspath(cwd or Path.cwd()),
             "session": self._wants_session,
+            "forks": forks,
         }
         descriptors = [number if pipe == -1 else pipe for number, pipe in enumerate((stdin, stdout, stderr))]
-        self._status = _server.order(order, descriptors)
-        answer = self._status.recv(PACKED)
+        self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                _server.order(order, [*descriptors, theirs.fileno()], loaded=loaded)
+            answer = self._status.recv(PACKED)
+        except BaseException:
+            self._status.shutdown(socket.SHUT_WR)  # the server ends what it may have started, and hangs up
+            while self._status.recv(PACKED):
+                pass
+            self._status.close()
+            raise
         if not answer:
             _server.forget()
             raise OSError("the fork server ended before it started this process")
@@ -107,17 +138,22 @@ class Forked(subprocess.Popen[Any]):
         super().__init__(args, **options)
 
     def _wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            poll = select.poll()
-            poll.register(self._status, select.POLLIN)
-            if not poll.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            answer = self._status.recv(PACKED)
-            self._status.close()
-            # Without an answer the server was killed, and its children with it.
-            status = int.from_bytes(answer, "little") if answer else int(signal.SIGKILL)
-            self.returncode = os.waitstatus_to_exitcode(status)
+        poll = select.poll()
+        poll.register(self._status, select.POLLIN)
+        if self.returncode is None and not poll.poll(None if timeout is None else timeout * 1000):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is None:
+                answer = self._status.recv(PACKED)
+                # Without an answer the server was killed, and its children with it.
+                status = int.from_bytes(answer, "little") if answer else int(signal.SIGKILL)
+                self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
+
+    def __del__(self, *more: Any) -> None:
+        super().__del__(*more)
+        if self.returncode is not None:  # no other thread waits for it
+            self._status.close()
 
     def _internal_poll(self, _deadstate: Any = None, **_: Any) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,10 +161,14 @@ class Forked(subprocess.Popen[Any]):
         return self.returncode
 
 
-class _Server:
-    """Starts the server when it is first needed, and passes orders on; safe for threads and forks."""
+class Server:
+    """Starts the server when it is first needed, and passes orders on; safe for threads and forks.
 
-    def __init__(self) -> None:
+    `environment` is the server's own, that of this process unless it is given.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.environment = environment
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
@@ -141,104 +181,178 @@ class _Server:
         with self._lock:
             self._orders = None
 
-    def order(self, order: dict[str, Any], descriptors: list[int]) -> socket.socket:
-        """Have it done; returns where the pid and, at the end, the wait status come."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, self._lock:
+    def order(self, order: dict[str, Any], descriptors: list[int], *, loaded: Iterable[str] = ()) -> None:
+        """Have it done, by a process with these modules loaded.
+
+        The descriptors are the standard ones, and a socket for the pid and, at the end, the wait status.
+        """
+        with self._lock:
             if self._orders is None:
                 self._orders = self._start()
-            sent = [*descriptors, theirs.fileno()]
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", sent))]
-            self._orders.sendmsg([json.dumps(order).encode()], rights)
-        return ours
+            socket.send_fds(self._orders, [json.dumps(order | {"loaded": [*loaded]}).encode()], descriptors)
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        code = f"import sys; sys.path.append({str(TESTS)!r})\nfrom testbed.forkserver import main\nmain()"
         with theirs:
             # Its end is the end of this process, which closes `ours`: nobody waits for it.
             server = subprocess.Popen(
-                [sys.executable, str(Path(__file__)), str(theirs.fileno())],
+                [sys.executable, "-P", "-c", code, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                env=self.environment,
                 start_new_session=True,
             )
             server.returncode = 0
         return ours
 
 
-_server = _Server()
+_server = Server()
 
 
-def serve(orders: socket.socket) -> None:
-    """Fork for every order, and say how the children end, until nobody can order any more."""
-    import nodegauge_probes.cli
+class _Serving:
+    """The server's side: forks for every order, and says how the children end, until nobody orders more."""
 
-    assert nodegauge_probes.cli
-    forked.find_libraries_anew()
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy all that is shared
-    living: dict[int, socket.socket] = {}
-    woken, wake = os.pipe()
-    for end in (woken, wake):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    with selectors.DefaultSelector() as selector:
-        selector.register(orders, selectors.EVENT_READ)
-        selector.register(woken, selectors.EVENT_READ)
+    def __init__(self) -> None:
+        self._living: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def run(self, orders: socket.socket) -> None:
+        """Until the other side of `orders` is closed."""
+        woken, wake = os.pipe()
+        for end in (woken, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for source in (orders, woken):
+            self._selector.register(source, selectors.EVENT_READ)
         while True:
-            ready = {key.fileobj for key, _ in selector.select()}
-            if woken in ready:
+            ready = {key.fileobj: key.data for key, _ in self._selector.select()}
+            if ready.pop(woken, self) is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
-                _reap(living)
-            if orders in ready:
-                message, rights, _, _ = socket.recv_fds(orders, 2 * ORDER_BYTES, 4)
+                self._reap()
+            if ready.pop(orders, self) is None:
+                message, descriptors, _, _ = socket.recv_fds(orders, 2 * ORDER_BYTES, 4)
                 if not message:
                     break
-                _obey(json.loads(message), rights, living)
-    for pid in living:
-        os.kill(pid, signal.SIGKILL)
+                self._obey(json.loads(message), descriptors)
+            for pid in ready.values():  # nobody will ever ask how they end
+                self._forsake(pid)
+        for pid in self._living:
+            os.kill(pid, signal.SIGKILL)
 
+    def _obey(self, order: dict[str, Any], descriptors: list[int]) -> None:
+        """Fork, and say who it is."""
+        status = socket.socket(fileno=descriptors.pop())
+        for module in order["loaded"]:
+            if module not in sys.modules:
+                importlib.import_module(module)
+                gc.collect()
+                gc.freeze()  # a collection in a child would copy all that is shared
+        parent = os.getpid()
+        if (pid := os.fork()) == 0:
+            _become(order, descriptors, parent)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):  # who ordered may be gone
+            status.send(pid.to_bytes(PACKED, "little"))
+        if order.get("lasting"):
+            status.close()
+        else:
+            self._living[pid] = status
+            self._selector.register(status, selectors.EVENT_READ, pid)
 
-def _obey(order: dict[str, Any], descriptors: list[int], living: dict[int, socket.socket]) -> None:
-    """Fork, and say who it is."""
-    status = socket.socket(fileno=descriptors.pop())
-    parent = os.getpid()
-    if (pid := os.fork()) == 0:
-        _become(order, descriptors, parent)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    living[pid] = status
-    with contextlib.suppress(OSError):  # who ordered may be gone
-        status.send(pid.to_bytes(PACKED, "little"))
+    def _forsake(self, pid: int) -> None:
+        if pid in self._living and self._living[pid] in self._selector.get_map():
+            self._selector.unregister(self._living[pid])
+            os.kill(pid, signal.SIGKILL)
 
-
-def _reap(living: dict[int, socket.socket]) -> None:
-    while living:
-        pid, ended = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        with living.pop(pid) as status, contextlib.suppress(OSError):
-            status.send(ended.to_bytes(PACKED, "little"))
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if (status := self._living.pop(ended[0], None)) is not None:
+                    if status in self._selector.get_map():
+                        self._selector.unregister(status)
+                    with status, contextlib.suppress(OSError):
+                        status.send(ended[1].to_bytes(PACKED, "little"))
 
 
 def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> NoReturn:
-    """Be the probe, as an interpreter that was started for it would be (`forked`)."""
+    """Be what was ordered: by exec, or as an interpreter that was started for it would be."""
+    arguments, environment = order["arguments"], order["environment"]
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+        if not order.get("lasting"):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
         if order["session"]:
             os.setsid()
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
+        os.closerange(3, 1024)
         os.chdir(order["cwd"])
-        forked.be(order["arguments"][1:], order["environment"])
+        if order["forks"]:
+            be(arguments[1:], environment)
+        for number in INHERITED_IGNORES:
+            signal.signal(number, signal.SIG_DFL)
+        os.execve(arguments[0], arguments, environment)
+    except OSError as error:
+        os.write(2, f"cannot execute {arguments[0]}: {error.strerror}\n".encode())
     finally:
-        os._exit(1)
+        os._exit(CANNOT_EXECUTE)
 
 
-if __name__ == "__main__":
-    del sys.path[0]  # this folder, whose modules would hide others
-    serve(socket.socket(fileno=int(sys.argv[1])))
+def be(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """`-m MODULE ARGUMENT...` or `-c CODE ARGUMENT...`; working folder, session, and descriptors up to 2 are
+    set already."""
+    code = 1
+    try:
+        os.closerange(3, 1024)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        os.environ.clear()
+        os.environ.update(environment)
+        code = _main(*arguments)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _main(option: str, subject: str, *arguments: str) -> int:
+    sys.argv = [subject if option == "-m" else option, *arguments]
+    try:
+        if option == "-c":
+            exec(subject, {"__name__": "__main__"})
+            return 0
+        module = importlib.import_module(f"{subject}.__main__" if subject in LOADED else subject)
+        return int(module.main() or 0)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _find_libraries_anew() -> None:
+    """Have libraries found by the LD_LIBRARY_PATH of now: the loader reads it once, when a process starts."""
+    load = ctypes.CDLL.__init__
+
+    def load_anew(self: ctypes.CDLL, name: str | None, *arguments: Any, **options: Any) -> None:
+        if name is not None and "/" not in name:
+            folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+            name = next((str(at) for folder in folders if (at := Path(folder) / name).exists()), name)
+        load(self, name, *arguments, **options)
+
+    ctypes.CDLL.__init__ = load_anew  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Serve the socket that the command line names."""
+    _find_libraries_anew()
+    _Serving().run(socket.socket(fileno=int(sys.argv[1])))

@@ -12,18 +12,23 @@ from pathlib import Path
 import yaml
 
 
-def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str, user: str) -> Path:
-    """Write `path` (mode 0600, replaced at once) and return it."""
-    authority = base64.b64encode(ca_file.read_bytes()).decode("ascii")
+def write_kubeconfig(
+    path: Path, *, server: str, authority: str, user: dict[str, str], namespace: str = "default"
+) -> Path:
+    """Write `path` (mode 0600, replaced at once) and return it.
+
+    `authority`: PEM that verifies the server.  `user`: its `token` or `tokenFile`.
+    """
+    data = base64.b64encode(authority.encode()).decode("ascii")
+    cluster = {"server": server, "certificate-authority-data": data}
+    context = {"cluster": "testbed", "user": "testbed", "namespace": namespace}
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "testbed",
-        "clusters": [
-            {"name": "testbed", "cluster": {"server": server, "certificate-authority-data": authority}}
-        ],
-        "users": [{"name": user, "user": {"token": token}}],
-        "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
+        "clusters": [{"name": "testbed", "cluster": cluster}],
+        "users": [{"name": "testbed", "user": user}],
+        "contexts": [{"name": "testbed", "context": context}],
     }
     write_private(path, yaml.safe_dump(document, sort_keys=False))
     return path

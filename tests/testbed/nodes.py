@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.hardware import Hardware, plug
+from testbed.hardware import Hardware, attach, plug
 from testbed.kubelet import context
 from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.profiles import names as profile_names
@@ -100,7 +100,7 @@ class Nodes:
         if profile is None:
             others = sorted(name for name, spec in self.specs().items() if spec.profile)
             raise TestbedError(f"node {name} has no GPUs: choose one of {', '.join(others)}")
-        return Hardware.open(self._hardware / name)
+        return attach(self._hardware / name)
 
     def _plug(self, name: str, profile: str) -> Hardware:
         if profile not in profile_names():

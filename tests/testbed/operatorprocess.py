@@ -5,11 +5,9 @@ It runs `python -m nodegauge_operator` of this checkout with a kubeconfig; nothi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -17,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from testbed.errors import TestbedError
-from testbed.running import Running
+from testbed.processes import Process, Running
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -54,7 +52,7 @@ class OperatorProcess(Running):
             "KUBECONFIG": str(kubeconfig),
             "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "operator/src"), str(CHECKOUT / "probes/src")]),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._read_from = 0
 
     def leave(self) -> None:
@@ -64,48 +62,41 @@ class OperatorProcess(Running):
     @property
     def pid(self) -> int:
         """Of the running process."""
+        return self._started.pid
+
+    @property
+    def _started(self) -> Process:
         assert self._process is not None
-        return self._process.pid
+        return self._process
 
     def start(self) -> None:
         """Start it, without waiting for anything."""
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NODEGAUGE_", "KUBE"))}
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "nodegauge_operator"],
-                env={**inherited, **self._environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = [sys.executable, "-m", "nodegauge_operator"]
+        environ = {**inherited, **self._environment}
+        self._process = Process("the operator", command, log=self.log, environ=environ)
+        self._process.start()
 
     def running(self) -> bool:
         """Whether the process lives."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.running
 
     def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
         """Wait until it ends by itself; its exit code."""
-        assert self._process is not None
-        return self._process.wait(seconds)
+        if not self._started.wait(seconds):
+            raise TestbedError(f"it lives on for {seconds:g} s:\n{self.output()[-3000:]}")
+        return self._started.exit_code or 0
 
     def kill(self) -> None:
         """SIGKILL, as an out-of-memory killer would; harmless when it has ended."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+            self._process.stop(grace=0)
 
     def stop(self, *, within: float = DEADLINE_SECONDS) -> int:
         """SIGTERM; its exit code. TestbedError if it lives on for so many seconds."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            output = self.output()[-3000:]
-            raise TestbedError(f"it lives on {within:g} s after SIGTERM:\n{output}") from None
+        self._started.send(signal.SIGTERM)
+        return self.wait(within)
 
     def output(self) -> str:
         """What it printed since its last start."""

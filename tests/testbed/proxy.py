@@ -34,7 +34,7 @@ from yarl import URL
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
-from testbed.running import Running
+from testbed.processes import Running
 
 CALL_SECONDS = 60.0
 BODY_LIMIT = 64 * 1024 * 1024
@@ -348,15 +348,8 @@ def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 def _refusal(refuse: Refuse) -> web.Response:
     """An error as the API server words it."""
-    status = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": refuse.message,
-        "reason": refuse.reason,
-        "code": refuse.status,
-    }
+    known = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    status = known | {"message": refuse.message, "reason": refuse.reason, "code": refuse.status}
     return web.json_response(status, status=refuse.status, headers=dict(refuse.headers))
 
 

@@ -1,7 +1,7 @@
 """A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours.
 
-JSON in and out, no watches.  Connections are kept, because tests poll and a TLS handshake costs more than the
-read; a write is never sent twice.
+JSON in and out; `watching` reads watches.  Connections are kept, because tests poll and a TLS handshake costs
+more than the read; a write is never sent twice.
 """
 
 from __future__ import annotations
@@ -58,28 +58,36 @@ class Rest:
         headers: Mapping[str, str] | None = None,
     ) -> Object:
         """One request. ApiError for a status of 400 and above, ConnectionError when there is no answer."""
-        sent = {"Accept": JSON, "User-Agent": "nodegauge-testbed", "Content-Type": content_type}
-        if self._token:
-            sent["Authorization"] = f"Bearer {self._token}"
-        try:
-            response = self._pool.request(
-                method,
-                self._server + path,
-                body=None if body is None else json.dumps(body).encode(),
-                headers={**sent, **(headers or {})},
-                retries=urllib3.Retry(connect=0, read=int(method == "GET"), redirect=0, other=0),
-            )
-        except urllib3.exceptions.HTTPError as error:
-            raise ConnectionError(f"{method} {path}: no valid answer ({error})") from error
+        response = self._request(
+            method,
+            path,
+            body=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": content_type, **(headers or {})},
+            retries=urllib3.Retry(connect=0, read=int(method == "GET"), redirect=0, other=0),
+        )
+        if response.status >= 400:
+            raise ApiError.of(response.status, response.data)
         try:
             answer: Object = json.loads(response.data)
         except ValueError:
             answer = {"message": response.data.decode("utf-8", errors="replace").strip()}
-        if response.status >= 400:
-            raise ApiError(
-                response.status, reason=answer.get("reason", ""), message=answer.get("message", "")
-            )
         return answer
+
+    def stream(self, path: str) -> urllib3.BaseHTTPResponse:
+        """GET, to be read as it comes and closed by the caller."""
+        timeout = urllib3.Timeout(connect=TIMEOUT_SECONDS, read=None)
+        return self._request("GET", path, preload_content=False, timeout=timeout)
+
+    def _request(
+        self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **how: Any
+    ) -> urllib3.BaseHTTPResponse:
+        sent = {"Accept": JSON, "User-Agent": "nodegauge-testbed", **(headers or {})}
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"
+        try:
+            return self._pool.request(method, self._server + path, headers=sent, **how)
+        except urllib3.exceptions.HTTPError as error:
+            raise ConnectionError(f"{method} {path}: no valid answer ({error})") from error
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Machines and certificates that several modules of these tests begin with."""
+"""Machines, certificates and a judge that several modules of these tests begin with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from support.bmc_access import Bmcs
+from support.judging import listening
 from testbed.driver.client import NvmlClient
 from testbed.hardware import Hardware, plug
 
@@ -26,6 +28,13 @@ def nvml(h100: Hardware) -> Iterator[NvmlClient]:
 
 
 @pytest.fixture(scope="module")
+def stated_answers() -> Iterator[None]:
+    """The operator's judge answers what `support.judging.saying` wrote into a result."""
+    with listening():
+        yield
+
+
+@pytest.fixture(scope="module")
 def authority() -> trustme.CA:
     """Who signs the BMCs' certificates."""
     return trustme.CA()
@@ -37,3 +46,9 @@ def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("ca") / "ca.pem"
     authority.cert_pem.write_to_path(str(path))
     return str(path)
+
+
+@pytest.fixture
+def bmcs(authority: trustme.CA, ca: str) -> Bmcs:
+    """Simulated BMCs with certificates of this authority."""
+    return Bmcs(authority, ca)

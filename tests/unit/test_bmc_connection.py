@@ -10,7 +10,6 @@ import ssl
 from typing import Any, cast
 
 import pytest
-import trustme
 from aiohttp import web
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
@@ -18,78 +17,84 @@ from hypothesis import strategies as st
 
 from nodegauge_bmc import connection, growth, values
 from nodegauge_bmc.connection import Access, BmcError, Connection, Unreadable, checked
-from nodegauge_bmc.redfish import read, read_tree
+from nodegauge_bmc.redfish import read_tree
 from nodegauge_bmc.tree import Tree
 from nodegauge_cli.__main__ import main
 from nodegauge_contract.chassis import BoardGpu, ChassisReading
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge.chassis.judge import judge_chassis
+from support.bmc_access import Bmcs
 from support.virtual_time import in_virtual_time
-from testbed.hardware.bmc import PASSWORD, SESSIONS, USER, Behaviour, Bmc, recorded, serving, tree
+from testbed.hardware.bmc import PASSWORD, SESSIONS, USER, recorded, tree
 
 POWER = "/redfish/v1/Chassis/1/Power"
 ROOT = "/redfish/v1"
 
 
-def access(bmc: Bmc, **changed: Any) -> Access:
-    """The right access to a BMC, but for what is changed."""
-    return Access(**{"url": bmc.url, "user": USER, "password": PASSWORD, "timeout": 2.0} | changed)
-
-
-async def error_of(bmc: Bmc, **changed: Any) -> str:
-    """Why a BMC could not be read; no secret is in it."""
-    with pytest.raises(BmcError) as caught:
-        await read(access(bmc, **changed))
-    assert PASSWORD not in str(caught.value)
-    return str(caught.value)
-
-
 @in_virtual_time
-async def test_a_session_ends_with_the_reading(authority: trustme.CA, ca: str) -> None:
+async def test_a_session_ends_with_the_reading(bmcs: Bmcs) -> None:
     """BMCs have few of them; it ends also when the reading fails."""
-    async with serving(tree("hpe"), authority=authority) as bmc:
-        await read(access(bmc, ca=ca))
+    async with bmcs() as bmc:
+        await bmcs.read(bmc)
         bmc.behaviour.broken[ROOT] = 500
-        with pytest.raises(BmcError):
-            await read(access(bmc, ca=ca))
+        await bmcs.error(bmc)
     assert bmc.ended == {f"{SESSIONS}/token-0", f"{SESSIONS}/token-1"}
 
 
-async def test_a_bmc_without_sessions_is_read_with_basic_authentication(
-    authority: trustme.CA, ca: str
+@pytest.mark.parametrize(
+    "behaviour", [{"sessions": False}, {"busy": 1}], ids=["old firmware answers 404 to a login", "busy once"]
+)
+@in_virtual_time
+async def test_a_bmc_that_is_old_or_boots_a_part_of_itself_is_read(behaviour: Any, bmcs: Bmcs) -> None:
+    """Without sessions by basic authentication; after 503 once more."""
+    async with bmcs(**behaviour) as bmc:
+        assert len((await bmcs.read(bmc)).supplies) == 2
+        assert bmc.behaviour.busy == 0
+
+
+LOGIN = "refuses the user or the password"
+
+
+@pytest.mark.parametrize(
+    ("resources", "behaviour", "changed", "parts"),
+    [
+        ("hpe", {}, {"user": "nobody"}, (LOGIN, "--password-file")),
+        ("hpe", {"sessions": False}, {"user": "nobody"}, (LOGIN, "--password-file")),
+        *(("hpe", {}, {"ca": "", "fingerprint": wrong}, ["SHA-256"]) for wrong in ("12", "xyz", "00" * 20)),
+        ({}, {}, {}, ["is this the address of a BMC?"]),
+        ("dgx-h100", {"delay": 0.2}, {"deadline": 1.0}, ["--deadline"]),
+        ("hpe", {}, {"url": "https://127.0.0.1:1"}, ["no connection"]),
+    ],
+    ids=["user", "user, no sessions", "short", "no hex", "SHA-1", "no BMC", "hangs for good", "closed port"],
+)
+@in_virtual_time
+async def test_what_is_wrong_is_named_with_the_way_out(
+    resources: Any, behaviour: Any, changed: Any, parts: list[str], bmcs: Bmcs
 ) -> None:
-    """Old firmware answers 404 to a login."""
-    async with serving(tree("hpe"), authority=authority, behaviour=Behaviour(sessions=False)) as bmc:
-        assert len((await read(access(bmc, ca=ca))).supplies) == 2
+    """However many resources a BMC has, it ends by the deadline; only SHA-256 is a fingerprint."""
+    async with bmcs(resources, **behaviour) as bmc:
+        message = await bmcs.error(bmc, **changed)
+    assert all(part in message for part in parts), message
 
 
-@pytest.mark.parametrize("sessions", [True, False])
-async def test_wrong_credentials_are_named(sessions: bool, authority: trustme.CA, ca: str) -> None:
-    """The way out names the two options."""
-    async with serving(tree("hpe"), authority=authority, behaviour=Behaviour(sessions=sessions)) as bmc:
-        message = await error_of(bmc, ca=ca, user="nobody")
-    assert "refuses the user or the password" in message
-    assert "--password-file" in message
-
-
-async def test_a_certificate_that_nobody_trusts_is_refused(authority: trustme.CA) -> None:
+async def test_a_certificate_that_nobody_trusts_is_refused(bmcs: Bmcs) -> None:
     """Nothing is sent to such a BMC; `insecure` is the only way to go without verification."""
-    async with serving(tree("hpe"), authority=authority) as bmc:
-        assert "not trusted" in await error_of(bmc)
+    async with bmcs() as bmc:
+        assert "not trusted" in await bmcs.error(bmc, ca="")
         assert bmc.asked == []
-        assert len((await read(access(bmc, insecure=True))).supplies) == 2
+        assert len((await bmcs.read(bmc, ca="", insecure=True)).supplies) == 2
 
 
-async def test_a_pinned_certificate_is_that_one_alone(authority: trustme.CA) -> None:
+async def test_a_pinned_certificate_is_that_one_alone(bmcs: Bmcs) -> None:
     """The pin is the SHA-256 that openssl prints, with or without colons."""
-    async with serving(tree("hpe"), authority=authority) as bmc:
+    async with bmcs() as bmc:
         port = int(bmc.url.rpartition(":")[2])
         pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
         digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
         colons = ":".join(digest[i : i + 2] for i in range(0, 64, 2)).upper()
-        assert len((await read(access(bmc, fingerprint=colons))).supplies) == 2
+        assert len((await bmcs.read(bmc, ca="", fingerprint=colons)).supplies) == 2
         bmc.asked.clear()
-        assert digest in await error_of(bmc, fingerprint="00" * 32)
+        assert digest in await bmcs.error(bmc, ca="", fingerprint="00" * 32)
         assert bmc.asked == []
 
 
@@ -110,50 +115,13 @@ def test_an_access_that_cannot_be_right_is_refused(changed: dict[str, Any], part
         checked(Access(**changed))
 
 
-@pytest.mark.parametrize("fingerprint", ["12", "xyz", "00" * 20])
-async def test_a_fingerprint_of_another_kind_is_refused(fingerprint: str, authority: trustme.CA) -> None:
-    """SHA-1 and MD5 are none."""
-    async with serving(tree("hpe"), authority=authority) as bmc:
-        assert "SHA-256" in await error_of(bmc, fingerprint=fingerprint)
-
-
 @in_virtual_time
-async def test_nobody_at_the_address(authority: trustme.CA, ca: str) -> None:
-    """A closed port, and a server that is no BMC."""
-    async with serving({}, authority=authority) as bmc:
-        assert "is this the address of a BMC?" in await error_of(bmc, ca=ca)
-        url = bmc.url
-    with pytest.raises(BmcError, match="no connection"):
-        await read(Access(url=url, ca=ca))
-
-
-@in_virtual_time
-async def test_one_hanging_resource_costs_its_timeout_and_nothing_else(
-    authority: trustme.CA, ca: str
-) -> None:
+async def test_one_hanging_resource_costs_its_timeout_and_nothing_else(bmcs: Bmcs) -> None:
     """It is unread; the rest is there."""
-    behaviour = Behaviour(hang={"/redfish/v1/Chassis/1/Thermal"})
-    async with serving(tree("hpe"), authority=authority, behaviour=behaviour) as bmc:
-        reading = await read(access(bmc, ca=ca, timeout=0.5))
+    async with bmcs(hang={"/redfish/v1/Chassis/1/Thermal"}) as bmc:
+        reading = await bmcs.read(bmc, timeout=0.5)
     assert (len(reading.supplies), reading.fans) == (2, [])
     assert any("no answer within 0.5 s" in one.reason for one in reading.unread)
-
-
-@in_virtual_time
-async def test_a_bmc_that_hangs_for_good_ends_by_the_deadline(authority: trustme.CA, ca: str) -> None:
-    """However many resources it has."""
-    async with serving(tree("dgx-h100"), authority=authority, behaviour=Behaviour(delay=0.2)) as bmc:
-        with pytest.raises(BmcError, match="--deadline"):
-            await read(access(bmc, ca=ca), deadline=1.0)
-
-
-@in_virtual_time
-async def test_a_busy_bmc_is_asked_once_more(authority: trustme.CA, ca: str) -> None:
-    """503 while it boots a part of itself."""
-    async with serving(tree("hpe"), authority=authority) as bmc:
-        bmc.behaviour.busy = 1
-        assert len((await read(access(bmc, ca=ca))).supplies) == 2
-        assert bmc.behaviour.busy == 0
 
 
 LIES = {
@@ -168,23 +136,18 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_an_answer_that_is_no_resource_is_unread(lie: str, authority: trustme.CA, ca: str) -> None:
+async def test_an_answer_that_is_no_resource_is_unread(lie: str, bmcs: Bmcs) -> None:
     """And accuses nobody."""
-    behaviour = Behaviour(body={POWER: LIES[lie]})
-    async with serving(tree("supermicro"), authority=authority, behaviour=behaviour) as bmc:
-        reading = await read(access(bmc, ca=ca))
+    reading = await bmcs.reading("supermicro", body={POWER: LIES[lie]})
     assert reading.supplies == []
     assert [one.path for one in reading.unread if "Power" in one.path] == [POWER]
     assert judge_chassis(reading).verdict == "unknown"
 
 
 @in_virtual_time
-async def test_a_redirect_to_another_host_is_not_followed(authority: trustme.CA, ca: str) -> None:
+async def test_a_redirect_to_another_host_is_not_followed(bmcs: Bmcs) -> None:
     """The session's token would go there."""
-    async with (
-        serving(tree("hpe"), authority=authority) as thief,
-        serving(tree("hpe"), authority=authority) as bmc,
-    ):
+    async with bmcs() as thief, bmcs() as bmc:
         real = bmc.answer
 
         async def redirect(request: Any) -> Any:
@@ -193,7 +156,7 @@ async def test_a_redirect_to_another_host_is_not_followed(authority: trustme.CA,
             return await real(request)
 
         bmc.answer = redirect  # type: ignore[method-assign]
-        reading = await read(access(bmc, ca=ca))
+        reading = await bmcs.read(bmc)
     assert reading.supplies == []
     assert thief.asked == []
 
@@ -220,7 +183,7 @@ class Recorded:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(data=st.data())
 async def test_no_tree_breaks_the_reader(data: st.DataObject) -> None:
     """Any value of a recorded tree may be anything: the reading ends, and a judgement follows."""
@@ -248,10 +211,10 @@ def run(*arguments: str, stdin: str = "") -> Result:
     return CliRunner().invoke(main, ["bmc", *arguments], input=stdin)
 
 
-async def test_the_command_prints_the_judgement(authority: trustme.CA, ca: str) -> None:
+async def test_the_command_prints_the_judgement(bmcs: Bmcs) -> None:
     """As text for a person, as JSON for a script."""
-    async with serving(tree("supermicro"), authority=authority) as bmc:
-        login = (bmc.url, "--user", USER, "--password-file", "-", "--ca", ca)
+    async with bmcs("supermicro") as bmc:
+        login = (bmc.url, "--user", USER, "--password-file", "-", "--ca", bmcs.ca)
         text = await asyncio.to_thread(run, *login, stdin=f"{PASSWORD}\n")
         machine = await asyncio.to_thread(run, *login, "--format", "json", stdin=f"{PASSWORD}\n")
     assert (text.exit_code, machine.exit_code) == (0, 0), text.output
@@ -287,13 +250,9 @@ MEMORY = f"{BOARD}/Memory/GPU_SXM_3_DRAM_0"
 SENSORS = "/redfish/v1/Chassis/HGX_GPU_SXM_3/ThermalSubsystem/ThermalMetrics"
 
 
-async def third_gpu(resources: dict[str, Any], tmp_path: Any) -> BoardGpu:
+async def third_gpu(resources: dict[str, Any], bmcs: Bmcs) -> BoardGpu:
     """The third GPU of the tree, read over HTTPS."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    async with serving(resources, authority=authority) as bmc:
-        reading = await read(Access(url=bmc.url, user=USER, password=PASSWORD, ca=str(tmp_path / "ca.pem")))
-    [gpu] = [gpu for gpu in reading.gpus if gpu.name == "GPU_SXM_3"]
+    [gpu] = [gpu for gpu in (await bmcs.reading(resources)).gpus if gpu.name == "GPU_SXM_3"]
     return gpu
 
 
@@ -308,48 +267,48 @@ def memory(*celsius: Any) -> dict[str, Any]:
     return resources
 
 
-async def test_memory_is_as_hot_as_its_hottest_part(tmp_path: Any) -> None:
+async def test_memory_is_as_hot_as_its_hottest_part(bmcs: Bmcs) -> None:
     """By its own resource, where the board has one."""
     resources = tree("dgx-h100") | memory(81, 94.5)
     links = resources[f"{BOARD}/Processors/GPU_SXM_3"]["Links"]
     links["Memory"] = [{"@odata.id": MEMORY}, {"@odata.id": f"{MEMORY}1"}]
-    assert (await third_gpu(resources, tmp_path)).memory_celsius == 94.5
+    assert (await third_gpu(resources, bmcs)).memory_celsius == 94.5
 
 
-async def test_memory_without_a_resource_is_read_from_the_chassis_sensors(tmp_path: Any) -> None:
+async def test_memory_without_a_resource_is_read_from_the_chassis_sensors(bmcs: Bmcs) -> None:
     """The recorded DGX lists it there as text; the margin to the GPU's limit (54.6) beside it is none."""
-    gpu = await third_gpu(tree("dgx-h100"), tmp_path)
+    gpu = await third_gpu(tree("dgx-h100"), bmcs)
     assert (gpu.memory_celsius, gpu.throttled_seconds) == (40, {})
 
 
-async def heat(tmp_path: Any, **sensor: Any) -> Any:
+async def heat(bmcs: Bmcs, **sensor: Any) -> Any:
     """The third GPU's temperature as its own resource gives it, from a sensor with these members."""
     path = "/redfish/v1/Chassis/HGX_GPU_SXM_3/Sensors/GPU"
     resources = tree("dgx-h100") | {path: {"@odata.id": path, "Reading": 71.5} | sensor}
     environment = resources[f"{BOARD}/Processors/GPU_SXM_3/EnvironmentMetrics"]
     environment["TemperatureCelsius"] = {"DataSourceUri": path, "Reading": 71.5}
-    return (await third_gpu(resources, tmp_path)).celsius
+    return (await third_gpu(resources, bmcs)).celsius
 
 
-async def test_a_margin_to_the_limit_is_no_temperature(tmp_path: Any) -> None:
+async def test_a_margin_to_the_limit_is_no_temperature(bmcs: Bmcs) -> None:
     """By its name the recorded tree's, by Redfish's `ReadingBasis` any other's; no basis is a temperature."""
-    assert (await third_gpu(tree("dgx-h100"), tmp_path)).celsius == 32.406
-    assert [await heat(tmp_path), await heat(tmp_path, ReadingBasis="Zero")] == [71.5, 71.5]
+    assert (await third_gpu(tree("dgx-h100"), bmcs)).celsius == 32.406
+    assert [await heat(bmcs), await heat(bmcs, ReadingBasis="Zero")] == [71.5, 71.5]
     for basis in ("Headroom", "Delta"):
-        assert isinstance(await heat(tmp_path, ReadingBasis=basis), Unavailable)
+        assert isinstance(await heat(bmcs, ReadingBasis=basis), Unavailable)
     alone = tree("dgx-h100") | {SENSORS: {"@odata.id": SENSORS}}
-    assert isinstance((await third_gpu(alone, tmp_path)).celsius, Unavailable)
+    assert isinstance((await third_gpu(alone, bmcs)).celsius, Unavailable)
 
 
 @pytest.mark.parametrize("absurd", [None, "", "hot", 4730, True, {}, []])
-async def test_a_temperature_that_cannot_be_is_none(absurd: Any, tmp_path: Any) -> None:
+async def test_a_temperature_that_cannot_be_is_none(absurd: Any, bmcs: Bmcs) -> None:
     """The sensors of the chassis are asked only where the memory says nothing."""
     resources = tree("dgx-h100") | memory(absurd)
     resources[SENSORS] = resources[SENSORS] | {"TemperatureReadingsCelsius": [absurd]}
-    assert isinstance((await third_gpu(resources, tmp_path)).memory_celsius, Unavailable)
+    assert isinstance((await third_gpu(resources, bmcs)).memory_celsius, Unavailable)
 
 
-async def test_each_cause_has_its_seconds(tmp_path: Any) -> None:
+async def test_each_cause_has_its_seconds(bmcs: Bmcs) -> None:
     """DMTF's two durations, and two of NVIDIA's; one that is no duration is left out."""
     resources = tree("dgx-h100")
     nvidia = {"HardwareViolationThrottleDuration": "P1DT1H", "GlobalSoftwareViolationThrottleDuration": 5}
@@ -358,7 +317,7 @@ async def test_each_cause_has_its_seconds(tmp_path: Any) -> None:
         "ThermalLimitThrottleDuration": "PT0S",
         "Oem": {"Nvidia": nvidia},
     }
-    gpu = await third_gpu(resources, tmp_path)
+    gpu = await third_gpu(resources, bmcs)
     assert gpu.throttled_seconds == {"power": 450.25, "thermal": 0.0, "hardware": 90_000.0}
 
 
@@ -417,11 +376,7 @@ def test_only_growth_is_new(
 
 async def test_a_failed_try_between_two_readings_counts_as_time() -> None:
     """The sums of the last reading that worked are kept."""
-    answers: list[ChassisReading | Exception] = [
-        reading({"thermal": 1}),
-        OSError(),
-        reading({"thermal": 1.5}),
-    ]
+    answers: list[Any] = [reading({"thermal": 1}), OSError(), reading({"thermal": 1.5})]
 
     async def next_answer(_access: Access, _deadline: float) -> ChassisReading:
         answer = answers.pop(0)

@@ -385,7 +385,7 @@ class Lying:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 async def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     """The reading ends, and a judgement follows."""

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trustme
 
-from nodegauge_bmc.connection import Access
-from nodegauge_bmc.redfish import read
 from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge import Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
-from testbed.hardware.bmc import PASSWORD, USER, Behaviour, serving, tree
+from support.bmc_access import Bmcs
+from testbed.hardware.bmc import tree
 
 MACHINES = {
     # file: supplies installed and working, watts now, watts at full load, fans, inlets, leak detectors, GPUs
@@ -34,14 +32,6 @@ LENOVO = "/redfish/v1/Chassis/1"
 SUPERMICRO_POWER = "/redfish/v1/Chassis/1/Power"
 
 
-async def reading_of(
-    resources: Tree, *, authority: trustme.CA, ca: str, behaviour: Behaviour | None = None
-) -> ChassisReading:
-    """One reading over HTTPS."""
-    async with serving(resources, authority=authority, behaviour=behaviour) as bmc:
-        return await read(Access(url=bmc.url, user=USER, password=PASSWORD, ca=ca))
-
-
 def codes(judgement: ChassisJudgement) -> set[str]:
     """Codes of fail and warn."""
     return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
@@ -49,30 +39,22 @@ def codes(judgement: ChassisJudgement) -> set[str]:
 
 @pytest.mark.parametrize("expand", [False, True], ids=["one by one", "expanded"])
 @pytest.mark.parametrize("name", MACHINES)
-async def test_a_recorded_machine_has_no_finding(
-    name: str, expand: bool, authority: trustme.CA, ca: str
-) -> None:
+async def test_a_recorded_machine_has_no_finding(name: str, expand: bool, bmcs: Bmcs) -> None:
     """All its parts are read, by single requests or in one per collection."""
-    reading = await reading_of(tree(name), authority=authority, ca=ca, behaviour=Behaviour(expand=expand))
+    reading = await bmcs.reading(name, expand=expand)
     judgement = judge_chassis(reading)
     assert (judgement.verdict, codes(judgement)) == (Verdict.PASS, set()), judgement.findings
-    assert (
-        judgement.installed,
-        judgement.working,
-        judgement.load_watts,
-        judgement.peak_watts,
-        len(reading.fans),
-        sum(air.inlet for air in reading.air),
-        len(reading.leaks),
-        len(reading.gpus),
-    ) == MACHINES[name]
+    supplies = (judgement.installed, judgement.working, judgement.load_watts, judgement.peak_watts)
+    inlets = sum(air.inlet for air in reading.air)
+    parts = (len(reading.fans), inlets, len(reading.leaks), len(reading.gpus))
+    assert supplies + parts == MACHINES[name]
     assert judgement.psu is (Psu.OK if reading.supplies else None)
 
 
-async def test_the_dgx_s_traps_are_no_values(authority: trustme.CA, ca: str) -> None:
+async def test_the_dgx_s_traps_are_no_values(bmcs: Bmcs) -> None:
     """Revolutions called per cent; watts that stand in a sensor; 1 of 6 supplies; a clock in 2020; an
     intake at every chip; a margin of 60 degrees called the GPU's temperature."""
-    reading = await reading_of(tree("dgx-h100"), authority=authority, ca=ca)
+    reading = await bmcs.reading("dgx-h100")
     assert sum(one.output_watts for one in reading.supplies) == 1989  # type: ignore[misc]
     assert all(isinstance(one.capacity_watts, Unavailable) for one in reading.supplies)
     assert all(isinstance(fan.percent, Unavailable) and fan.rpm > 1000 for fan in reading.fans)  # type: ignore[operator]
@@ -86,9 +68,9 @@ async def test_the_dgx_s_traps_are_no_values(authority: trustme.CA, ca: str) -> 
     assert [round(gpu.celsius) for gpu in reading.gpus] == [27, 31, 32, 35, 28, 31, 31, 30]  # type: ignore[arg-type]
 
 
-async def test_a_module_without_a_supply_in_it_is_none(authority: trustme.CA, ca: str) -> None:
+async def test_a_module_without_a_supply_in_it_is_none(bmcs: Bmcs) -> None:
     """Bays 6 and 7 of the Supermicro hold dummies that are listed as healthy; the BMC needs 1 of 8."""
-    reading = await reading_of(tree("supermicro"), authority=authority, ca=ca)
+    reading = await bmcs.reading("supermicro")
     judgement = judge_chassis(reading)
     assert (len(reading.supplies), judgement.installed, judgement.capacity_watts) == (8, 6, 18_000)
 
@@ -195,12 +177,12 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | No
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_fault_has_its_finding_and_no_other(fault: str, authority: trustme.CA, ca: str) -> None:
+async def test_a_fault_has_its_finding_and_no_other(fault: str, bmcs: Bmcs) -> None:
     """A supply, its input, a rail, a fan, the air, a leak; and values that lie."""
     name, apply, verdict, expected, psu = FAULTS[fault]
     resources = tree(name)
     apply(resources)
-    judgement = judge_chassis(await reading_of(resources, authority=authority, ca=ca))
+    judgement = judge_chassis(await bmcs.reading(resources))
     assert (judgement.verdict, codes(judgement), judgement.psu) == (verdict, expected, psu), (
         judgement.findings
     )
@@ -215,43 +197,37 @@ def test_full_power_leaves_a_tenth_of_the_supplies_to_spare(limit: float, expect
     assert codes(judge_chassis(reading)) == expected
 
 
-async def test_the_owner_s_number_of_needed_supplies_counts_where_no_size_is_stated(
-    authority: trustme.CA, ca: str
-) -> None:
+async def test_the_owner_s_number_of_needed_supplies_counts_where_no_size_is_stated(bmcs: Bmcs) -> None:
     """A DGX H100 needs 4 of 6; its BMC says 1."""
     resources = tree("dgx-h100")
     verdicts = []
     for number in range(3):
         change(f"{DGX_SUPPLIES}/PSU{number}", Status=OFFLINE)(resources)
-        judgement = judge_chassis(await reading_of(resources, authority=authority, ca=ca), needed=4)
+        judgement = judge_chassis(await bmcs.reading(resources), needed=4)
         verdicts.append((judgement.working, judgement.verdict, "redundancy-lost" in codes(judgement)))
     assert verdicts == [(5, Verdict.WARN, False), (4, Verdict.WARN, True), (3, Verdict.FAIL, False)]
 
 
 @pytest.mark.parametrize("status", [404, 500])
 @pytest.mark.parametrize("name", MACHINES)
-async def test_resources_that_fail_accuse_nothing(
-    name: str, status: int, authority: trustme.CA, ca: str
-) -> None:
+async def test_resources_that_fail_accuse_nothing(name: str, status: int, bmcs: Bmcs) -> None:
     """Every second resource below the lists: whatever is not read is unknown, and named."""
     resources = tree(name)
     deep = sorted(path for path in resources if path.count("/") > 4)[::2]
-    behaviour = Behaviour(broken=dict.fromkeys(deep, status))
-    reading = await reading_of(resources, authority=authority, ca=ca, behaviour=behaviour)
+    broken = dict.fromkeys(deep, status)
+    reading = await bmcs.reading(resources, broken=broken)
     judgement = judge_chassis(reading)
     assert judgement.verdict in (Verdict.PASS, Verdict.UNKNOWN)
     assert codes(judgement) <= {"supplies-unread"}
     assert any(f"HTTP status {status}" in one.reason for one in reading.unread)
 
 
-async def test_supplies_that_are_listed_and_not_given_leave_the_node_unjudged(
-    authority: trustme.CA, ca: str
-) -> None:
+async def test_supplies_that_are_listed_and_not_given_leave_the_node_unjudged(bmcs: Bmcs) -> None:
     """The list has four, one answers with an error, and the old resource is missing."""
     resources = tree("lenovo")
     del resources[f"{LENOVO}/Power"]
-    behaviour = Behaviour(broken={f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU2": 500})
-    reading = await reading_of(resources, authority=authority, ca=ca, behaviour=behaviour)
+    broken = {f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU2": 500}
+    reading = await bmcs.reading(resources, broken=broken)
     judgement = judge_chassis(reading)
     assert (judgement.verdict, judgement.psu) == (Verdict.UNKNOWN, None)
     assert "PSU2" in judgement.findings[0].message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -85,45 +86,33 @@ async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str]) -> 
     assert {call.method for call in api.calls} == {"GET"}
 
 
-@pytest.mark.parametrize("served", [[], RESOURCES[:1]], ids=["none", "one"])
-async def test_missing_crds_are_named(served: list[dict[str, str]]) -> None:
-    """With the remedy."""
-    api = Api()
-    api.served = served
-    missing = names.CRD_NAMES[len(served) :]
-    with pytest.raises(command.NotReady, match=r"crds\.enabled") as caught:
-        await Operator().check(api)
-    assert all(name in str(caught.value) for name in missing)
+CRDS = [*map(re.escape, names.CRD_NAMES)]
+GOING = make_pod(deletionTimestamp="2026-11-21T03:00:00Z")
+LOOK = "kubectl get pods --namespace gauge --selector"
+UNREACHABLE = r"gauge/operator-2 cannot be reached .* NetworkPolicy"
+BAD: dict[str, tuple[dict[str, Any], dict[str, bool], str]] = {
+    "no CRD": ({"served": []}, {}, f"{'.*'.join(CRDS)}.*crds[.]enabled"),
+    "one CRD": ({"served": RESOURCES[:1]}, {}, f": {'.*'.join(CRDS[1:])}.*crds[.]enabled"),
+    "not live": ({}, {"live": False}, "answers /healthz with 503: [a-z]"),
+    "not ready": ({}, {"ready": False}, "answers /readyz with 503: the first full list"),
+    "no pod": ({"pods": []}, {}, LOOK),
+    "no address": ({"pods": [make_pod(ip="")]}, {}, LOOK),
+    "being deleted": ({"pods": [GOING]}, {}, LOOK),
+    "the second cannot be reached": (
+        {"pods": [make_pod(), make_pod("operator-2", ip="127.0.0.2")]}, {}, UNREACHABLE,
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("what", "path"), [("live", "/healthz"), ("ready", "/readyz")])
-async def test_an_unhealthy_operator_is_quoted(what: str, path: str) -> None:
-    """Its answer and its own reason."""
-    operator = Operator()
-    setattr(operator, what, False)
-    with pytest.raises(command.NotReady, match=f"answers {path} with 503: [a-z]"):
-        await operator.check(Api())
-
-
-@pytest.mark.parametrize(
-    "pods",
-    [[], [make_pod(ip="")], [make_pod(deletionTimestamp="2026-11-21T03:00:00Z")]],
-    ids=["none", "no address", "going"],
-)
-async def test_a_missing_operator_is_reported(pods: list[dict[str, Any]]) -> None:
-    """No pod, no address, or being deleted: the message says how to look."""
-    api = Api()
-    api.pods = pods
-    with pytest.raises(command.NotReady, match="kubectl get pods --namespace gauge --selector"):
-        await Operator().check(api)
-
-
-async def test_every_operator_pod_is_checked() -> None:
-    """A second one that cannot be reached is named, with possible causes."""
-    api = Api()
-    api.pods = [make_pod(), make_pod("operator-2", ip="127.0.0.2")]
-    with pytest.raises(command.NotReady, match=r"gauge/operator-2 cannot be reached .* NetworkPolicy"):
-        await Operator().check(api)
+@pytest.mark.parametrize("what", BAD)
+async def test_what_is_bad_is_named_with_the_way_out(what: str) -> None:
+    """Missing CRDs; the operator's own answer and reason; how to look for its pods; an unreachable one."""
+    answers, state, message = BAD[what]
+    api, operator = Api(), Operator()
+    vars(api).update(answers)
+    vars(operator).update(state)
+    with pytest.raises(command.NotReady, match=message):
+        await operator.check(api)
 
 
 async def test_it_waits_until_the_operator_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,9 +144,6 @@ async def test_missing_rights_fail_at_once() -> None:
 def test_without_a_cluster_the_error_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     """Exit code 1 and what to do; a bad duration names its option."""
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none")
-    done = CliRunner().invoke(main, ["check"])
-    assert done.exit_code == 1
-    assert "Set KUBECONFIG" in done.output
-    done = CliRunner().invoke(main, ["check", "--timeout", "soon"])
-    assert done.exit_code == 2
-    assert "--timeout" in done.output
+    for arguments, code, part in ([], 1, "Set KUBECONFIG"), (["--timeout", "soon"], 2, "--timeout"):
+        done = CliRunner().invoke(main, ["check", *arguments])
+        assert (done.exit_code, part in done.output) == (code, True)

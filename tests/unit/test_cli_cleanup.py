@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound, Refused, Unavailable
+from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound, Refused
 from support.api_server import DAEMONSETS, NAMESPACE, NODES, PODS, POLICIES, REPORTS
 from support.cleaning import CLEAN, DEPLOYMENTS, FOREIGN, MARKS, TAINTS, DirtyCluster, failing
-from support.virtual_time import run
+from support.client import unavailable
 
 
 @pytest.fixture
@@ -40,16 +40,13 @@ def test_after_a_conflict_only_the_uid_says_whether_the_pod_is_gone(
 ) -> None:
     """A conflict on the very pod is tried again; another pod of its name is left alone."""
     add_test_pods(dirty)
-    conflict = failing(1, f"DELETE {PODS}/a-test", lambda: Conflict("modified", status=409))
 
-    def refuse(verb: str, path: str) -> KubeError | None:
-        if error := conflict(verb, path):
-            if replaced:
-                dirty.cluster.objects[PODS]["a-test"]["metadata"]["uid"] = "another"
-            return error
-        return None
+    def conflict() -> KubeError:
+        if replaced:
+            dirty.cluster.objects[PODS]["a-test"]["metadata"]["uid"] = "another"
+        return Conflict("modified", status=409)
 
-    dirty.refuse = refuse
+    dirty.refuse = failing(1, f"DELETE {PODS}/a-test", conflict)
     dirty.clean()
     assert ("a-test" in dirty.cluster.objects[PODS]) is replaced
 
@@ -64,7 +61,7 @@ def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
 
 
 def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
-    """Labels, taints, conditions, reports and probe pods; others stay, and so do policies."""
+    """Labels, taints, conditions, reports and probe pods; others stay, and policies that nobody named."""
     dirty.add_probe("done", phase="Succeeded")
     dirty.clean()
     assert dirty.left() == CLEAN
@@ -75,6 +72,8 @@ def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
     assert sorted(dirty.cluster.objects[POLICIES]) == ["default", "mine"]
     kinds = {c["type"] for c in dirty.cluster.objects[NODES]["node-0"]["status"]["conditions"]}
     assert kinds == {"Ready"}
+    dirty.clean(policy="default")
+    assert sorted(dirty.cluster.objects[POLICIES]) == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -94,32 +93,22 @@ def test_a_list_that_breaks_off_is_started_again(dirty: DirtyCluster) -> None:
     """An expired continue token after the first page loses no node."""
     for number in range(100, 230):
         dirty.add(f"node-{number}")
-    expired_once = [False]
-
-    def expired(verb: str, path: str) -> KubeError | None:
-        if verb == "GET" and path == NODES and NODES in dirty.reads and not expired_once[0]:
-            expired_once[0] = True
-            return Refused("the provided continue parameter is too old", status=410)
-        return None
-
-    dirty.refuse = expired
+    too_old = Refused("the provided continue parameter is too old", status=410)
+    expired = failing(1, f"GET {NODES}", lambda: too_old)
+    dirty.refuse = lambda verb, path: expired(verb, path) if path in dirty.reads else None
     dirty.clean()
-    assert expired_once == [True]
+    assert expired("GET", NODES) is None, "it had its turn"
     assert dirty.left() == CLEAN
 
 
 def test_a_taint_added_meanwhile_survives(dirty: DirtyCluster) -> None:
-    """The list of taints is replaced as a whole, so it must be current."""
+    """The list of taints is replaced as a whole, so it must be current: a conflict reads the node again."""
     late = {"key": "late", "value": "1", "effect": "NoSchedule"}
-    come: list[str] = []
 
-    def stranger(verb: str, path: str) -> KubeError | None:
-        if verb == "PATCH" and path == f"{NODES}/node-1" and not come:
-            come.append(path)
-            dirty.cluster.change(NODES, "node-1", {"spec": {"taints": [*TAINTS, late]}})
-        return None
+    def stranger() -> None:
+        dirty.cluster.change(NODES, "node-1", {"spec": {"taints": [*TAINTS, late]}})
 
-    dirty.refuse = stranger
+    dirty.refuse = failing(1, f"PATCH {NODES}/node-1", stranger)
     dirty.clean()
     assert dirty.cluster.objects[NODES]["node-1"]["spec"]["taints"] == [*FOREIGN, late]
     dirty.cluster.change(NODES, "node-1", {"spec": {"taints": FOREIGN}})
@@ -135,42 +124,19 @@ def test_a_node_with_a_taint_alone_is_cleaned(dirty: DirtyCluster) -> None:
     assert dirty.left() == CLEAN
 
 
-def test_a_conflict_reads_the_node_again(dirty: DirtyCluster) -> None:
-    """A kubelet wrote the node between list and patch."""
-    written: list[str] = []
-
-    def stranger(verb: str, path: str) -> None:
-        if verb == "GET" and path == NODES and not written:
-            written.append(path)
-            for name in ("node-0", "node-1", "node-2"):
-                dirty.cluster.change(NODES, name, {"metadata": {"labels": {"other": "1"}}})
-
-    dirty.answered = stranger
-    dirty.clean()
-    assert dirty.left() == CLEAN
-    assert [path for path in dirty.reads if path.startswith(NODES + "/")] != []
-
-
 @pytest.mark.parametrize("conflict_first", [False, True], ids=["at the patch", "after a conflict"])
 def test_a_node_deleted_meanwhile_is_no_error(dirty: DirtyCluster, conflict_first: bool) -> None:
     """The other nodes are cleaned."""
-    gone: list[str] = []
 
-    def scale_down(verb: str, path: str) -> KubeError | None:
-        here = f"{NODES}/node-1"
-        if path.startswith(here) and verb == ("GET" if conflict_first else "PATCH") and not gone:
-            gone.append(path)
-            dirty.cluster.remove(NODES, "node-1")
-        return None
-
-    def kubelet(verb: str, path: str) -> None:
-        if conflict_first and path == NODES:
+    def kubelet() -> None:
+        if conflict_first:
             dirty.cluster.change(NODES, "node-1", {"metadata": {"labels": {"other": "1"}}})
 
-    dirty.answered = kubelet
-    dirty.refuse = scale_down
+    verb = "GET" if conflict_first else "PATCH"
+    dirty.answered = failing(1, f"GET {NODES}", kubelet)  # type: ignore[assignment]
+    dirty.refuse = failing(1, f"{verb} {NODES}/node-1", lambda: dirty.cluster.remove(NODES, "node-1"))
     dirty.clean()
-    assert gone
+    assert "node-1" not in dirty.cluster.objects[NODES]
     assert dirty.left() == CLEAN
 
 
@@ -198,12 +164,10 @@ def test_a_missing_right_is_named_and_the_rest_is_cleaned(dirty: DirtyCluster) -
 def test_a_node_that_keeps_changing_is_named(dirty: DirtyCluster) -> None:
     """After some conflicts it gives up on that node only."""
 
-    def restless(verb: str, path: str) -> KubeError | None:
-        if verb == "PATCH" and path == f"{NODES}/node-2":
-            dirty.cluster.objects[NODES]["node-2"]["metadata"]["resourceVersion"] += "0"
-        return None
+    def restless() -> None:
+        dirty.cluster.objects[NODES]["node-2"]["metadata"]["resourceVersion"] += "0"
 
-    dirty.refuse = restless
+    dirty.refuse = failing(99, f"PATCH {NODES}/node-2", restless)
     with pytest.raises(KubeError, match="node node-2: the node keeps changing"):
         dirty.clean()
     assert set(dirty.marks()) == {"node-2"}
@@ -215,23 +179,15 @@ def test_a_long_outage_ends_the_clean_up(dirty: DirtyCluster) -> None:
         dirty.add(f"node-{number}")
     went_away: list[float] = []
 
-    async def timed() -> None:
-        loop = asyncio.get_running_loop()
+    def away(verb: str, path: str) -> KubeError | None:
+        if verb == "PATCH":
+            went_away.append(asyncio.get_running_loop().time())
+        return unavailable() if went_away else None
 
-        def away(verb: str, path: str) -> KubeError | None:
-            if verb == "PATCH":
-                went_away.append(loop.time())
-                return Unavailable("no answer")
-            return Unavailable("no answer") if went_away else None
-
-        dirty.refuse = away
-        options: dict[str, Any] = {"namespace": NAMESPACE, "policy": "", "within": 120.0}
-        options |= {"deployment": "", "release": ""}
-        with pytest.raises(KubeError, match=r"and \d+ more"):
-            await command.clean(dirty, **options, dry_run=False)
-        assert loop.time() - went_away[0] < 120
-
-    run(timed())
+    dirty.refuse = away
+    with pytest.raises(KubeError, match=r"and \d+ more"):
+        dirty.clean()
+    assert dirty.took - went_away[0] < 120
 
 
 # -- pods ----------------------------------------------------------------------------------------------------
@@ -270,12 +226,11 @@ def test_another_pod_of_the_same_name_is_not_forced(dirty: DirtyCluster) -> None
     """The UID precondition protects it."""
     dirty.add_probe("stuck")
 
-    def replaced(verb: str, path: str) -> KubeError | None:
-        if verb == "DELETE" and path == f"{PODS}/stuck" and dirty.order.count(f"DELETE {path}") == 2:
+    def replaced() -> None:
+        if dirty.order.count(f"DELETE {PODS}/stuck") == 2:
             dirty.cluster.objects[PODS]["stuck"]["metadata"]["uid"] = "another"
-        return None
 
-    dirty.refuse = replaced
+    dirty.refuse = failing(2, f"DELETE {PODS}/stuck", replaced)
     with pytest.raises(KubeError, match="stuck"):
         dirty.clean()
     assert dirty.left()[2] == ["stuck"]
@@ -298,12 +253,6 @@ def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
     dirty.refuse = failing(99, f"/apis/{names.GROUP}/", lambda: NotFound("no such resource", status=404))
     dirty.clean(policy="default")
     assert dirty.marks() == {}
-
-
-def test_only_the_named_policy_is_deleted(dirty: DirtyCluster) -> None:
-    """The chart names its own."""
-    dirty.clean(policy="default")
-    assert sorted(dirty.cluster.objects[POLICIES]) == ["mine"]
 
 
 @pytest.mark.parametrize(("release", "left"), [("ng", ["other", "theirs"]), ("", ["theirs"])])

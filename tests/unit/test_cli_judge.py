@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from msgspec import to_builtins
 
 import support.results as made
@@ -36,6 +36,7 @@ from nodegauge_judge import CATALOGUE, Judgement, judge_health
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus
+from support.judge_command import FIXTURES, flat, judge, written
 
 HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
@@ -51,27 +52,9 @@ spec:
   expectations:
   - {gpu: "*A100*", count: 8, collective: all_reduce, bytes: 1073741824, busbw: 300, source: ours}
 """
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 ALL_REDUCE = FIXTURES / "nccl-tests_allreduce_superbench.log"
 ALL_GATHER = FIXTURES / "nccl-tests_allgather_superbench.log"
 TWO_NODES = FIXTURES / "nccl-tests_allreduce_h100x16_oci.log"
-
-
-def judge(*arguments: str | Path, stdin: bytes | str | Document | None = None) -> Result:
-    """The command's outcome in this process."""
-    data = encode(stdin) if isinstance(stdin, Document) else stdin
-    return CliRunner().invoke(main, ["judge", *map(str, arguments)], input=data)
-
-
-def flat(outcome: Result) -> str:
-    """Its output on one line."""
-    return " ".join(outcome.output.split())
-
-
-def written(path: Path, content: Document | str) -> Path:
-    """The document or text in a file."""
-    path.write_bytes(encode(content) if isinstance(content, Document) else content.encode())
-    return path
 
 
 def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
@@ -86,14 +69,9 @@ def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
 def report(record: str) -> str:
     """A NodeReport with that record of an NCCL run, as `kubectl get -o yaml` prints it."""
     status = to_builtins(ReportStatus(probes=[ProbeStatus(name=names.PROBE_NCCL, history=record)]))
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.REPORT_KIND,
-        "metadata": {"name": "n1", "uid": "u", "resourceVersion": "7"},
-        "status": status,
-    }
-    text: str = yaml.safe_dump(body)
-    return text
+    kind = {"apiVersion": names.API_VERSION, "kind": names.REPORT_KIND}
+    metadata = {"name": "n1", "uid": "u", "resourceVersion": "7"}
+    return str(yaml.safe_dump(kind | {"metadata": metadata, "status": status}))
 
 
 # -- inputs
@@ -245,13 +223,9 @@ def test_the_steps_of_a_code_are_printed_once() -> None:
 def test_piped_text_is_plain_and_fits_80_columns(tmp_path: Path) -> None:
     """No escape sequences and no trailing blanks; only the matrix is wider."""
     path = written(tmp_path / "result.json", REFUSED)
-    done = subprocess.run(
-        [sys.executable, "-m", "nodegauge_cli", "judge", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "", "PYTHONPATH": ":".join(sys.path), "FORCE_COLOR": ""},
-    )
+    command = [sys.executable, "-m", "nodegauge_cli", "judge", str(path)]
+    env = {"PATH": "", "PYTHONPATH": ":".join(sys.path), "FORCE_COLOR": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     above = lines[: next(n for n, line in enumerate(lines) if "GPU0  GPU1" in line)]

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
 import support.results as made
-from nodegauge_cli.__main__ import main
-from nodegauge_contract import Power, Unavailable, encode
+from nodegauge_contract import Power, Unavailable
 from nodegauge_contract import Result as Document
 from nodegauge_judge.power_inventory import PowerInventory
+from support.judge_command import FIXTURES, flat, judge, written
 from support.load_results import everywhere, loaded, spoilt
 from support.nccltests import FOOT, HEAD, PROCESS, SIZES, devices, row, table
 
 H100, A100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA B200"
+TIMEOUT = "box: Test timeout (600s) common.cu:412"
 TWO_NODES = devices(*range(8)) + devices(*range(8, 16), host="other")
 NVLS = "".join(
     f"box:1:2 [0] NCCL INFO AllReduce: {size} Bytes -> Algo NVLS proto SIMPLE channel{{Lo..Hi}}={{0..15}}\n"
@@ -27,8 +27,8 @@ NVLS = "".join(
 
 def judged(text: str, *arguments: str) -> tuple[int, str]:
     """The exit code, and the output on one line."""
-    outcome = CliRunner().invoke(main, ["judge", "-", *arguments], input=text)
-    return outcome.exit_code, " ".join(outcome.output.split())
+    outcome = judge("-", *arguments, stdin=text)
+    return outcome.exit_code, flat(outcome)
 
 
 @pytest.mark.parametrize(
@@ -85,17 +85,8 @@ def test_a_size_whose_floor_depends_on_an_unknown_algorithm_is_not_graded() -> N
         (TWO_NODES + table(16, gbps=50), 3, "UNKNOWN not-gradable: 2 nodes"),
         (TWO_NODES + table(16, gbps=50, wrong="3"), 1, "a collective returned wrong data"),
         (TWO_NODES + HEAD + "\n", 1, "hung while measuring: no row follows the header"),
-        (
-            TWO_NODES + table(16).replace(FOOT, "box: Test timeout (600s) common.cu:412"),
-            1,
-            "hung while measuring: Test timeout (600s) common.cu:412",
-        ),
-        (
-            TWO_NODES
-            + table(16).replace(FOOT, "box: Test NCCL failure common.cu:1005 'remote process exited'"),
-            3,
-            "nccl-failed",
-        ),
+        (TWO_NODES + table(16).replace(FOOT, TIMEOUT), 1, f"hung while measuring: {TIMEOUT[5:]}"),
+        (TWO_NODES + table(16).replace(FOOT, "box: Test NCCL failure common.cu:1005 'x'"), 3, "nccl-failed"),
         (table(16, wrong="3"), 1, "on an unknown number of nodes: a collective returned wrong data"),
         (devices(0, 1) + table(8), 3, "judge the log with `--ranks 8`"),
     ],
@@ -130,16 +121,9 @@ def test_wrong_data_that_only_the_summary_counts_is_refused_with_its_line() -> N
     assert (code, "line 23: 12 values are out of bounds, but no row has any" in output) == (2, True), output
 
 
-def judge_load_run(tmp_path: Path, document: Document, *arguments: str) -> Result:
-    """The command's result for this document."""
-    path = tmp_path / "load.json"
-    path.write_bytes(encode(document))
-    return CliRunner().invoke(main, ["judge", str(path), *arguments])
-
-
-def test_the_page_names_the_gpu_and_lists_all_of_them(tmp_path: Path) -> None:
+def test_the_page_names_the_gpu_and_lists_all_of_them() -> None:
     """Verdict, taint, serial number, what to do, and a line for each GPU; in 80 columns."""
-    result = judge_load_run(tmp_path, spoilt(mismatches=2))
+    result = judge("-", stdin=spoilt(mismatches=2))
     assert result.exit_code == 1
     lines = result.output.splitlines()
     assert lines[0].startswith("FAIL     8x NVIDIA H100 80GB HBM3: a GPU computes wrong results: GPU 3")
@@ -161,26 +145,19 @@ def test_the_page_names_the_gpu_and_lists_all_of_them(tmp_path: Path) -> None:
         (everywhere(tflops=Unavailable("x"), steady_c=Unavailable("x"), max_c=Unavailable("x")), "PASS", 0),
     ],
 )
-def test_scripts_can_rely_on_word_and_exit_code(
-    tmp_path: Path, document: Document, word: str, code: int
-) -> None:
+def test_scripts_can_rely_on_word_and_exit_code(document: Document, word: str, code: int) -> None:
     """The words are those of the verdicts; missing values are dashes."""
-    result = judge_load_run(tmp_path, document)
-    assert result.output.startswith(word)
-    assert result.exit_code == code
+    result = judge("-", stdin=document)
+    assert (result.output.startswith(word), result.exit_code) == (True, code)
 
 
 def test_a_policy_decides_what_is_slow_and_an_earlier_run_does_not(tmp_path: Path) -> None:
     """Thresholds count; load runs have no history."""
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(
-        "apiVersion: nodegauge.dev/v1alpha1\nkind: GPUValidationPolicy\nmetadata: {name: a}\n"
-        "spec: {nodeSelector: {}, thresholds: {loadSlowWarn: 0.99}}\n"
-    )
-    slow = spoilt(tflops=600.0)
-    assert judge_load_run(tmp_path, slow).output.startswith("PASS")
-    assert judge_load_run(tmp_path, slow, "--policy", str(policy)).output.startswith("WARN")
-    assert judge_load_run(tmp_path, slow, "--before", str(policy)).exit_code == 2
+    text = "kind: GPUValidationPolicy\nspec: {nodeSelector: {}, thresholds: {loadSlowWarn: 0.99}}\n"
+    policy, slow = written(tmp_path / "policy.yaml", text), spoilt(tflops=600.0)
+    assert judge("-", stdin=slow).output.startswith("PASS")
+    assert judge("-", "--policy", policy, stdin=slow).output.startswith("WARN")
+    assert judge("-", "--before", policy, stdin=slow).exit_code == 2
 
 
 BUSY = made.with_gpu(made.phb(), 1, power=Power(enforced_limit_mw=450_000, default_limit_mw=450_000))
@@ -188,27 +165,16 @@ CABLES = "gpus: [{gpu: '*4090*', sockets: [{connector: 12VHPWR, watts: 300}]}]\n
 POLICY = f"kind: GPUValidationPolicy\nspec:\n  nodeSelector: {{}}\n  powerInventory:\n    {CABLES}"
 
 
-def judge_by_cables(*arguments: str | Path, stdin: bytes = encode(BUSY)) -> Result:
-    """The command's outcome in this process."""
-    return CliRunner().invoke(main, ["judge", *map(str, arguments)], input=stdin)
-
-
-def written(path: Path, text: str) -> Path:
-    """The text in a file."""
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def test_a_file_or_the_policy_gives_the_cables(tmp_path: Path) -> None:
     """Both raise the finding; the file replaces the policy's inventory; without either nothing is said."""
-    assert "cable-watts" not in judge_by_cables("-").output
+    assert "cable-watts" not in judge("-", stdin=BUSY).output
     cables = written(tmp_path / "cables.yaml", CABLES)
     for option in (("--power-inventory", cables), ("--policy", written(tmp_path / "policy.yaml", POLICY))):
-        outcome = judge_by_cables("-", *option)
+        outcome = judge("-", *option, stdin=BUSY)
         assert (outcome.exit_code, outcome.output[:4]) == (0, "WARN")
-        assert "`nvidia-smi -pl 375 -i 1`" in " ".join(outcome.output.split())
+        assert "`nvidia-smi -pl 375 -i 1`" in flat(outcome)
     enough = written(tmp_path / "enough.yaml", CABLES.replace("300", "450"))
-    both = judge_by_cables("-", "--policy", tmp_path / "policy.yaml", "--power-inventory", enough)
+    both = judge("-", "--policy", tmp_path / "policy.yaml", "--power-inventory", enough, stdin=BUSY)
     assert "cable-watts" not in both.output
 
 
@@ -231,15 +197,16 @@ def test_the_example_of_the_documentation_is_an_inventory() -> None:
 )
 def test_a_bad_inventory_is_named_with_its_field(tmp_path: Path, text: str, part: str) -> None:
     """Exit code 2, file and field in the message; in a policy with the path below spec."""
-    outcome = judge_by_cables("-", "--power-inventory", written(tmp_path / "cables.yaml", text))
+    cables = written(tmp_path / "cables.yaml", text)
+    outcome = judge("-", "--power-inventory", cables, stdin=BUSY)
     assert (outcome.exit_code, "cables.yaml" in outcome.output, part in outcome.output) == (2, True, True)
     policy = POLICY.replace("300", "500")
-    refused = judge_by_cables("-", "--policy", written(tmp_path / "policy.yaml", policy))
+    refused = judge("-", "--policy", written(tmp_path / "policy.yaml", policy), stdin=BUSY)
     assert (refused.exit_code, "spec.powerInventory" in refused.output) == (2, True)
 
 
 def test_an_inventory_is_for_health_results(tmp_path: Path) -> None:
     """For a log of nccl-tests it would say nothing, so it is refused."""
-    log = Path(__file__).parents[1] / "fixtures" / "nccl-tests_allreduce_superbench.log"
     cables = written(tmp_path / "cables.yaml", CABLES)
-    assert judge_by_cables(log, "--power-inventory", cables).exit_code == 2
+    log = FIXTURES / "nccl-tests_allreduce_superbench.log"
+    assert judge(log, "--power-inventory", cables).exit_code == 2

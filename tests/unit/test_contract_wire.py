@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, inspect
 
+import support.results as made
 from nodegauge_contract import (
     MESSAGE_LIMIT,
     Gpu,
@@ -385,3 +386,23 @@ def test_a_short_text_does_not_unfold_into_a_large_object(columns: Any) -> None:
     assert len(text) < 4 * MESSAGE_LIMIT
     with pytest.raises(NotAResult):
         decode(text)
+
+
+@pytest.mark.parametrize("position", [0, -1], ids=["checksum", "numbers"])
+def test_one_changed_byte_is_found(position: int) -> None:
+    """In the checksum, and in the numbers behind the deflated text, whose every value would decode."""
+    message = encode_message(made.instrumented(made.h100()))
+    assert message.startswith(codec.PREFIX)
+    packet = bytearray(base64.b85decode(message.removeprefix(codec.PREFIX)))
+    packet[position] ^= 1
+    with pytest.raises(NotAResult, match="checksum does not match"):
+        decode(codec.PREFIX + base64.b85encode(packet).decode())
+
+
+def test_a_message_without_its_end_says_that_it_is_cut_off() -> None:
+    """So people look for what shortened it."""
+    packet = base64.b85decode(
+        codec.wrap(b'{"schema": "a text that is long enough"}').removeprefix(codec.PREFIX)
+    )
+    with pytest.raises(NotAResult, match="cut off"):
+        decode(codec.PREFIX + base64.b85encode(packet[:-6]).decode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import os
 import subprocess
 from pathlib import Path
@@ -11,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from support.machines import with_driver
+from testbed import profiles
 from testbed.driver import build
 from testbed.driver.build import DriverBuildError, library_folder
 from testbed.driver.client import GPU, NvmlClient, Struct
 from testbed.driver.releases import abilities, table
-from testbed.hardware import Hardware
+from testbed.hardware import Hardware, plug
 
-UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 1, 2, 3, 6
-DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 12, 13
-VERSION_MISMATCH, UNKNOWN = 25, 999
-UINT, ULL, INT = 1, 3, 5
-SECOND = 10**9
+INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 2, 3, 13, 25
+UINT, ULL = 1, 3
+CORRECTED, UNCORRECTED, VOLATILE, AGGREGATE, DRAM, SRAM = 0, 1, 0, 1, 2, 7
 
 
 # Building
@@ -59,30 +57,6 @@ def test_a_release_exports_its_functions_and_no_other(since: str) -> None:
     assert not hasattr(library, "state_refresh")
 
 
-def test_every_function_is_one_that_pynvml_calls() -> None:
-    """The library has no function that nobody could ask for, but for names that older bindings use."""
-    import pynvml
-
-    called = Path(pynvml.__file__).read_text()
-    ours = {name for names in table().functions.values() for name in names}
-
-    missing = {name for name in ours if f'"{name}"' not in called}
-    old = {"nvmlInit", "nvmlInit_v2", "nvmlDeviceGetComputeRunningProcesses", "nvmlEventSetWait"}
-    assert missing == old
-
-
-# Starting and ending
-
-
-@pytest.mark.parametrize("damage", ["", "nodegauge-hardware 1\nvisible 0\n", "nodegauge-hardware 2\nend\n"])
-def test_half_a_state_file_is_an_error_and_no_answer(h100: Hardware, damage: str) -> None:
-    """An empty, cut or foreign file makes NVML answer UNKNOWN, never something from half a state."""
-    Path(h100.env()["NODEGAUGE_SIM_HARDWARE"]).write_text(damage)
-
-    with NvmlClient(h100.env(), initialise=False) as client:
-        assert client.refusal("nvmlInit") == UNKNOWN
-
-
 # Handles and arguments
 
 
@@ -99,13 +73,21 @@ def test_structures_of_another_version_are_refused(nvml: NvmlClient) -> None:
 # Driver releases
 
 
-@pytest.mark.parametrize(("version", "refused"), [("550.54.15", FUNCTION_NOT_FOUND), ("570.86.10", 0)])
-def test_a_function_newer_than_the_driver_is_missing(tmp_path: Path, version: str, refused: int) -> None:
-    """pynvml reports FUNCTION_NOT_FOUND, and the older function is there."""
+@pytest.mark.parametrize(
+    ("version", "margin", "fabric"),
+    [("550.54.15", FUNCTION_NOT_FOUND, VERSION_MISMATCH), ("580.65.06", 0, 0)],
+)
+def test_what_is_newer_than_the_driver_is_missing(
+    tmp_path: Path, version: str, margin: int, fabric: int
+) -> None:
+    """pynvml reports FUNCTION_NOT_FOUND or a structure's VERSION_MISMATCH; what is older is there."""
     with NvmlClient(with_driver(version, tmp_path).env()) as nvml:
-        assert nvml.refusal("nvmlDeviceGetTemperatureV", GPU(0), 0) == refused
-        assert nvml.refusal("nvmlDeviceGetMarginTemperature", GPU(0)) == refused
+        assert nvml.refusal("nvmlDeviceGetTemperatureV", GPU(0), 0) == margin
+        assert nvml.refusal("nvmlDeviceGetMarginTemperature", GPU(0)) == margin
         assert nvml.ask("nvmlDeviceGetTemperature", GPU(0), 0) == 33
+        call = "nvmlDeviceGetGpuFabricInfoV"
+        assert nvml.refusal(call, GPU(0), Struct("c_nvmlGpuFabricInfo_v3_t")) == fabric
+        assert nvml.ask(call, GPU(0), Struct("c_nvmlGpuFabricInfo_v2_t"))["state"] == 3
 
 
 @pytest.mark.parametrize(
@@ -139,13 +121,58 @@ def test_throttle_counters_have_the_numbers_of_their_release(
     assert {fields[n]["nvmlReturn"] for n in beyond} <= {INVALID_ARGUMENT}
 
 
-@pytest.mark.parametrize(("version", "refused"), [("550.54.15", VERSION_MISMATCH), ("580.65.06", 0)])
-def test_the_fabric_structure_grows_with_the_driver(tmp_path: Path, version: str, refused: int) -> None:
-    """Version 3 is unknown to older drivers, version 2 to none that have the call."""
-    with NvmlClient(with_driver(version, tmp_path).env()) as nvml:
-        assert (
-            nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct("c_nvmlGpuFabricInfo_v3_t")) == refused
-        )
-        assert (
-            nvml.ask("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct("c_nvmlGpuFabricInfo_v2_t"))["state"] == 3
-        )
+# What a driver counts and tells
+
+
+def ecc(nvml: NvmlClient, kind: int, since: int, *, gpu: int = 0) -> int:
+    count: int = nvml.ask("nvmlDeviceGetTotalEccErrors", GPU(gpu), kind, since)
+    return count
+
+
+def test_errors_are_counted_by_calls_and_fields_alike(h100: Hardware, nvml: NvmlClient) -> None:
+    """Three uncorrectable ones: volatile and aggregate, in DRAM and not in SRAM, in fields 4 and 6."""
+    h100.fault("ecc-uncorrectable", gpu=1, count=3)
+
+    assert [ecc(nvml, UNCORRECTED, since, gpu=1) for since in (VOLATILE, AGGREGATE)] == [3, 3]
+    assert [ecc(nvml, CORRECTED, VOLATILE, gpu=1), ecc(nvml, UNCORRECTED, VOLATILE)] == [0, 0]
+    by_place = [
+        nvml.ask("nvmlDeviceGetMemoryErrorCounter", GPU(1), UNCORRECTED, VOLATILE, location)
+        for location in (DRAM, SRAM)
+    ]
+    assert by_place == [3, 0]
+    assert [nvml.field(1, number)["value"]["ullVal"] for number in (3, 4, 5, 6)] == [0, 3, 0, 3]
+
+
+def test_link_errors_have_a_call_and_fields_up_to_the_fourth_generation(tmp_path: Path) -> None:
+    """CRC errors of link 7: the call, the link's own field, the sum, Hopper's field; none of NVLink 5's."""
+    hardware = with_driver("590.44.01", tmp_path)
+    hardware.fault("nvlink-errors", link=7, kind="crc", per_second=0)
+    with NvmlClient(hardware.env()) as nvml:
+        assert nvml.ask("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 7, 2) == 1
+        assert nvml.ask("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 6, 2) == 0
+        values = [nvml.field(0, number)["value"]["ullVal"] for number in (96, 97, 38, 52)]
+        assert values == [0, 1, 1, 0]
+        assert nvml.field(0, 163, 7)["value"]["ullVal"] == 1
+        assert nvml.field(0, 221, 7)["nvmlReturn"] == NOT_SUPPORTED
+
+
+def test_link_errors_of_the_fifth_generation_are_fields(tmp_path: Path) -> None:
+    """On NVLink 5 a failed recovery is field 214, CRC is effective and symbol errors; no old counter."""
+    hardware = plug("gb200-4", tmp_path)
+    hardware.fault("nvlink-errors", link=2, kind="recovery-failed", per_second=0)
+    hardware.fault("nvlink-errors", link=2, kind="crc", per_second=0)
+
+    with NvmlClient(hardware.env()) as nvml:
+        assert [nvml.field(0, n, 2)["value"]["ullVal"] for n in (214, 219, 221)] == [1, 1, 1]
+        assert [nvml.field(0, n, 3)["value"]["ullVal"] for n in (214, 219, 221)] == [0, 0, 0]
+        assert nvml.refusal("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 2, 0) == NOT_SUPPORTED
+
+
+def test_a_superchip_tells_its_links_to_the_cpu(nvml: NvmlClient, tmp_path: Path) -> None:
+    """By number, state and bandwidth; other GPUs have none."""
+    c2c = profiles.load("gh200-1").model.c2c
+    assert c2c is not None
+    with NvmlClient(plug("gh200-1", tmp_path / "gh200").env()) as superchip:
+        answers = [superchip.field(0, number, 4)["value"]["uiVal"] for number in (170, 171, 172)]
+    assert answers == [c2c.links, 1, c2c.mbps]
+    assert nvml.field(0, 170)["nvmlReturn"] == NOT_SUPPORTED

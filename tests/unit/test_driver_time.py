@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from support.machines import SECOND, busy, with_driver
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient
-from testbed.hardware import FAULTS, Hardware, HardwareError, plug
-from testbed.hardware.faults import Fault
-from testbed.hardware.machine import Machine, When
+from testbed.hardware import Hardware, HardwareError, plug
 from testbed.hardware.plugged import boottime_ns
-from testbed.wait import wait_for
 
 SM_CLOCK = 1
 
@@ -28,7 +24,7 @@ def test_energy_is_power_over_time(tmp_path: Path) -> None:
     Hardware(tmp_path, clock=lambda: start - 50 * SECOND).load(100, gpu=1)
 
     with NvmlClient(hardware.env()) as nvml:
-        idle, busy = (nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(gpu)) for gpu in (0, 1))
+        idle, busy = energy(nvml)
         asked_for = (boottime_ns() - start) / SECOND
 
         assert 150 * power.idle <= idle <= (150 + asked_for) * power.idle
@@ -43,66 +39,9 @@ def test_energy_is_power_over_time(tmp_path: Path) -> None:
         assert nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(0)) == 1
 
 
-@pytest.fixture
-def throttling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault for this test alone: GPU 0 is slowed down by heat in 400 of 1000 ms."""
-
-    def apply(machine: Machine) -> None:
-        machine.holds[0, "hw_thermal"] = 400, When.ALWAYS
-
-    monkeypatch.setitem(FAULTS, "test-throttling", Fault(name="test-throttling", does="", apply=apply))
-
-
-@pytest.mark.usefixtures("throttling")
-def test_counters_grow_while_a_reason_holds_and_keep_what_they_counted(tmp_path: Path) -> None:
-    """20 s at 400 per mille are 8 s of HW thermal slowdown; healed, they stay; a reset begins again at 0."""
-    start = boottime_ns()
-    hardware = with_driver("580.82.07", tmp_path)
-    Hardware(tmp_path, clock=lambda: start - 30 * SECOND).reset()
-    Hardware(tmp_path, clock=lambda: start - 20 * SECOND).fault("test-throttling")
-    Hardware(tmp_path, clock=lambda: start).heal("test-throttling")
-
-    with NvmlClient(hardware.env()) as nvml:
-
-        def counters() -> list[int]:
-            return [nvml.field(0, number)["value"]["ullVal"] for number in (269, 270, 271, 75)]
-
-        assert counters() == [0, 8 * SECOND, 0, 8 * SECOND]
-        assert nvml.ask("nvmlDeviceGetViolationStatus", GPU(0), 1)["violationTime"] == 8 * SECOND
-        assert nvml.field(1, 270)["value"]["ullVal"] == 0
-        hardware.fault("test-throttling")
-        for reason in (0x48, 0x1):
-            wait_for(lambda reason=reason: reasons(nvml) == reason, what=f"clocks event {reason}", every=0.01)
-        hardware.heal()
-        hardware.reset(gpu=0)
-        assert counters()[1] == 0
-
-
-def sm_clock(nvml: NvmlClient, gpu: int = 0) -> int:
-    clock: int = nvml.ask("nvmlDeviceGetClockInfo", GPU(gpu), SM_CLOCK)
-    return clock
-
-
-def reasons(nvml: NvmlClient, gpu: int = 0) -> int:
-    mask: int = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(gpu))
-    return mask
-
-
-def counters(nvml: NvmlClient, gpu: int = 0) -> list[int]:
-    """SW thermal, HW thermal, power brake (as new drivers number them) and SW power cap, in ns."""
-    return [nvml.field(gpu, number)["value"]["ullVal"] for number in (269, 270, 271, 74)]
-
-
-def test_counted_seconds_are_there_from_the_start_and_go_with_a_restart(tmp_path: Path) -> None:
-    """4,252 s of power cap from before the plugging stand in the counter until the driver is loaded anew."""
-    result = profiles.load("rtx4000ada-1")
-    counted = msgspec.structs.replace(result.gpus[0], counted={"sw_power_cap": 4252})
-    hardware = plug(msgspec.structs.replace(result, gpus=(counted,)), tmp_path)
-
-    with NvmlClient(hardware.env()) as nvml:
-        assert counters(nvml)[3] == 4252 * SECOND
-        hardware.reset()
-        assert counters(nvml)[3] == 0
+def energy(nvml: NvmlClient) -> list[int]:
+    """Of two GPUs, in mJ."""
+    return [nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(gpu)) for gpu in (0, 1)]
 
 
 @pytest.mark.parametrize(("kind", "restarted"), [("driver-reload", [0, 1]), ("gpu-reset", [1])])
@@ -111,13 +50,9 @@ def test_counters_begin_anew(tmp_path: Path, kind: str, restarted: list[int]) ->
     hardware = busy("rtx3090-nv4-2", tmp_path)
 
     with NvmlClient(hardware.env()) as nvml:
-
-        def energy() -> list[int]:
-            return [nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(gpu)) for gpu in (0, 1)]
-
-        before, heat = energy(), nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0)
+        before, heat = energy(nvml), nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0)
         hardware.fault("counters-restarted", kind=kind, gpu=1)
-        after = energy()
+        after = energy(nvml)
         assert [gpu for gpu in (0, 1) if after[gpu] < before[gpu]] == restarted
         assert nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0) == heat
 
@@ -127,9 +62,6 @@ def test_with_its_last_client_an_idle_gpu_forgets_what_it_counted(tmp_path: Path
     hardware = plug("rtx3090-nv4-2", tmp_path, clock=lambda: boottime_ns() - 100 * SECOND)
     again = Hardware(tmp_path)
     again.load(100, gpu=1)
-
-    def energy(nvml: NvmlClient) -> list[int]:
-        return [nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(gpu)) for gpu in (0, 1)]
 
     again.fault("counters-restarted", kind="last-client")
     with NvmlClient(hardware.env()) as first:
@@ -154,10 +86,10 @@ def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:
     with NvmlClient(hardware.env()) as nvml:
         calm, hot = (nvml.ask("nvmlDeviceGetTemperature", GPU(gpu), 0) for gpu in (0, 1))
     assert 33 < calm < hot < 87
-    reasons = hardware.condition().reasons
-    [(since, per_mille)] = reasons[1]["sw_thermal"]
+    calm_past, hot_past = hardware.condition().pasts[:2]
+    [(since, per_mille)] = hot_past.reasons["sw_thermal"]
     assert (since > start - 6 * SECOND, per_mille) == (True, 1000)
-    assert "sw_thermal" not in reasons[0]
+    assert "sw_thermal" not in calm_past.reasons
 
 
 def test_a_slowed_gpu_stays_at_its_threshold_and_recovers(tmp_path: Path) -> None:
@@ -174,24 +106,16 @@ def test_a_slowed_gpu_stays_at_its_threshold_and_recovers(tmp_path: Path) -> Non
         assert nvml.ask("nvmlDeviceGetClockInfo", GPU(1), SM_CLOCK) == 1980
 
 
-@pytest.mark.parametrize(
-    ("fault", "call", "quiet", "reported"),
-    [
-        ("repair-pending", "nvmlDeviceGetRepairStatus", [0, 0], [1, 0]),
-        ("memory-unrepairable", "nvmlDeviceGetUnrepairableMemoryFlag_v1", 0, 1),
-    ],
-)
-def test_repairs_are_told_by_drivers_that_know_of_them(
-    tmp_path: Path, fault: str, call: str, quiet: object, reported: object
-) -> None:
+def test_unrepairable_memory_is_told_by_drivers_that_know_of_it(tmp_path: Path) -> None:
     """On Hopper with a recent driver the call changes; an older one has no such call and no such fault."""
+    call, name = "nvmlDeviceGetUnrepairableMemoryFlag_v1", "memory-unrepairable"
     hardware = with_driver("590.44.01", tmp_path / "new")
     with NvmlClient(hardware.env()) as nvml:
-        assert nvml.ask(call, GPU(2)) == quiet
-        hardware.fault(fault, gpu=2)
-        assert (nvml.ask(call, GPU(1)), nvml.ask(call, GPU(2))) == (quiet, reported)
+        assert nvml.ask(call, GPU(2)) == 0
+        hardware.fault(name, gpu=2)
+        assert [nvml.ask(call, GPU(gpu)) for gpu in (1, 2)] == [0, 1]
     with pytest.raises(HardwareError, match="h100-sxm-8 has no"):
-        plug("h100-sxm-8", tmp_path / "old").fault(fault)
+        plug("h100-sxm-8", tmp_path / "old").fault(name)
 
 
 def test_a_clock_step_moves_times_of_day_and_nothing_else(tmp_path: Path) -> None:

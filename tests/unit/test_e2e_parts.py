@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from e2e import cgroups, inside
+from e2e import hoststate, inside
 from testbed.errors import TestbedError
 
 
 def test_only_the_runs_own_cgroups_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the ids of its containers; another's stay, and so does a parent that was there or is not empty."""
-    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path)
+    run, cgroups = tmp_path / "run", tmp_path / "cgroups"
+    (run / hoststate.TASKS / "mine").mkdir(parents=True)
+    monkeypatch.setattr(hoststate, "CGROUPS", cgroups)
     for name in ("memory/k8s.io/mine/inner", "memory/k8s.io/other", "pids/k8s.io/mine", "cpu/k8s.io/mine"):
-        (tmp_path / name).mkdir(parents=True)
-    cgroups.remove({"mine"}, there_before={tmp_path / "cpu/k8s.io"})
-    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+        (cgroups / name).mkdir(parents=True)
+    hoststate.remove_cgroups(run, there_before={cgroups / "cpu/k8s.io"})
+    left = {path.relative_to(cgroups).as_posix() for path in cgroups.rglob("*")}
     assert left == {"memory", "memory/k8s.io", "memory/k8s.io/other", "pids", "cpu", "cpu/k8s.io"}
 
 

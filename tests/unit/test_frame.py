@@ -211,13 +211,6 @@ def test_every_dependency_is_pinned_exactly() -> None:
     none(wanted - {distribution(pin) for pin in pins})
 
 
-def test_readme_shows_the_two_commands() -> None:
-    """The README shows how to see it and how to test it."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "make demo" in readme
-    assert "make test" in readme
-
-
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub makes of a page's headings."""
     text = re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text("utf-8"))

@@ -7,93 +7,75 @@ from pathlib import Path
 
 import pytest
 
-from galaxy import docs, environments
+from galaxy import checks, environments
 from galaxy.__main__ import Run, exit_code, table
 from galaxy.commands import CheckFailed, Core, NotRun
 from support.playbook import COLLECTION, TOOLS, stage
 
+pytestmark = pytest.mark.slow
 MODULE = """\
 DOCUMENTATION = r'''
-module: NAME
+module: whole
 short_description: A module
 description: [It does nothing.]
 author: [somebody]
 options:
   depth:
     type: int
-    DESCRIPTION
+    description: How deep.
 '''
 EXAMPLES = r'''
-USAGE
+- nodegauge.gpu.whole:
 '''
 RETURN = ''
 """
-WHOLE = {"DESCRIPTION": "description: How deep.", "USAGE": "- nodegauge.gpu.NAME:"}
+WHOLE = "plugins/modules/whole.py"
+LACKING = {
+    "no examples": (
+        WHOLE,
+        MODULE.replace("- nodegauge.gpu.whole:", ""),
+        "module nodegauge.gpu.whole: no exa",
+    ),
+    "an option": (
+        WHOLE,
+        MODULE.replace("description: How", "default: 1 #"),
+        "option depth has no description",
+    ),
+    "no page": ("plugins/modules/bare.py", "X = 1\n", r"nodegauge\.gpu\.bare"),
+    "an empty role": ("roles/mine/tasks/main.yml", "", r"(?s)role nodegauge.gpu.mine: .+no example uses"),
+    "an unknown type": ("plugins/terminal/x.py", "", "plugins/terminal"),
+}
+"""A file of the collection, and what the check says of it."""
 
 
 @pytest.fixture
 def core(tmp_path: Path) -> Core:
-    """An ansible-core that sees an almost empty collection."""
-    meta = tmp_path / "ansible_collections" / "nodegauge" / "gpu" / "meta"
-    meta.mkdir(parents=True)
-    (meta.parent / "galaxy.yml").write_text((COLLECTION / "galaxy.yml").read_text("utf-8"), encoding="utf-8")
-    return Core(tmp_path, TOOLS, version="x")
+    """An ansible-core that sees a collection of one documented module."""
+    core = Core(tmp_path, TOOLS, version="x")
+    (core.collection / "meta").mkdir(parents=True)
+    (core.collection / "galaxy.yml").write_text((COLLECTION / "galaxy.yml").read_text("utf-8"))
+    add_file(core, WHOLE, MODULE)
+    return core
 
 
-def add_module(core: Core, name: str, **parts: str) -> Path:
-    """A module with documentation; the collection's folder."""
-    folder = core.folder / "ansible_collections" / "nodegauge" / "gpu"
-    text = MODULE
-    for word, value in {**WHOLE, **parts}.items():
-        text = text.replace(word, value)
-    file = folder / "plugins" / "modules" / f"{name}.py"
+def add_file(core: Core, name: str, text: str) -> None:
+    file = core.collection / name
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text.replace("NAME", name), encoding="utf-8")
-    return folder
+    file.write_text(text, encoding="utf-8")
 
 
 def test_a_documented_module_passes(core: Core) -> None:
     """And is counted."""
-    assert docs.check(core, add_module(core, "whole")) == "1 of type module"
+    assert checks.check_docs(core, core.collection) == "1 of type module"
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({"USAGE": ""}, "module nodegauge.gpu.one: no examples"),
-        ({"DESCRIPTION": "default: 1"}, "module nodegauge.gpu.one: option depth has no description"),
-    ],
-)
-def test_a_page_that_lacks_something_fails_the_check(core: Core, parts: dict[str, str], message: str) -> None:
-    """Whatever its reader would miss is named."""
+@pytest.mark.parametrize("case", LACKING)
+def test_what_lacks_a_page_or_a_part_of_it_fails_the_check(core: Core, case: str) -> None:
+    """Whatever a reader would miss is named; nobody has to list a new module or role anywhere."""
+    name, text, message = LACKING[case]
+    add_file(core, name, text)
     with pytest.raises(CheckFailed, match=message):
-        docs.check(core, add_module(core, "one", **parts))
-
-
-def test_a_module_without_documentation_fails_the_check(core: Core) -> None:
-    """Nobody has to list a new module anywhere."""
-    folder = add_module(core, "whole")
-    (folder / "plugins" / "modules" / "bare.py").write_text("X = 1\n", encoding="utf-8")
-    with pytest.raises(CheckFailed, match=r"nodegauge\.gpu\.bare"):
-        docs.check(core, folder)
-
-
-def test_a_role_needs_a_page_and_an_example(core: Core) -> None:
-    """An empty role lacks both."""
-    folder = add_module(core, "whole")
-    (folder / "roles" / "mine" / "tasks").mkdir(parents=True)
-    with pytest.raises(
-        CheckFailed, match=r"(?s)role nodegauge.gpu.mine: .+no example uses nodegauge.gpu.mine"
-    ):
-        docs.check(core, folder)
-
-
-def test_an_unknown_kind_of_plugin_is_refused(core: Core) -> None:
-    """A folder that the check would pass over."""
-    folder = add_module(core, "whole")
-    (folder / "plugins" / "terminal").mkdir()
-    with pytest.raises(CheckFailed, match="plugins/terminal"):
-        docs.check(core, folder)
+        checks.check_docs(core, core.collection)
 
 
 def test_what_comes_from_elsewhere_is_staged(tmp_path: Path) -> None:
@@ -134,15 +116,10 @@ def test_a_failure_stops_no_other_check_and_sets_the_exit_code(tmp_path: Path) -
     def skip() -> str:
         raise NotRun("no python3.12")
 
-    assert [current.check("a", fail), current.check("b", skip), current.check("c", lambda: "")] == [
-        False,
-        False,
-        True,
-    ]
-    shown = table(current.outcomes)
-    assert [
-        word for word in ("FAILED", "it is broken", "not run", "no python3.12", "ok") if word not in shown
-    ] == []
+    seen = [current.check("a", fail), current.check("b", skip), current.check("c", lambda: "")]
+    assert seen == [False, False, True]
+    shown = ("FAILED", "it is broken", "not run", "no python3.12", "ok")
+    assert [word for word in shown if word not in table(current.outcomes)] == []
     assert exit_code(current.outcomes, required=False) == 1
     assert exit_code(current.outcomes[1:], required=False) == 0
     assert exit_code(current.outcomes[1:], required=True) == 1
@@ -169,9 +146,8 @@ def test_the_readme_names_every_part_and_no_other() -> None:
     """A reader finds there what there is."""
     readme = (COLLECTION / "README.md").read_text("utf-8")
     section = readme.partition("## What is in it")[2].partition("\n\n`")[0]
-    rows = [
-        line.split("|")[2] for line in section.splitlines() if line.startswith("| ") and "---" not in line
-    ][1:]
+    lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
+    rows = [line.split("|")[2] for line in lines[1:]]
     assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} == parts_of_the_collection()
 
 

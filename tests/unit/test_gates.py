@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,16 +11,14 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
-from support.judging import listening, saying
+from support.judging import saying
 from support.objects import INTERVAL, LOST, NOW, STALE, APolicy, AReport, make_node, make_policy, make_report
 
+pytestmark = pytest.mark.usefixtures("stated_answers")
+
 NODE = make_node()
-
-
-@pytest.fixture(autouse=True)
-def _answers_as_scripted() -> Iterator[None]:
-    with listening():
-        yield
+HOT_TWICE = ["hot=b", "hot=b"]
+THERMAL, GPU_LOST = "throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"
 
 
 def after(*answers: str, policy: APolicy | None = None, slot: bool = True, load: bool = True) -> AReport:
@@ -62,13 +59,10 @@ def states(report: AReport) -> dict[str, GateState]:
     return {row.code: row.state for row in report.status.gates}
 
 
-# -- which taints ------------------------------------------------------------------------------------------
-
-
 def test_one_taint_per_key_and_the_worst_cause_is_its_value() -> None:
     """Of several causes of one kind the first in the judge's order; the other kind has its own taint."""
     report = after("p2p-refused=b nvlink-degraded=b gpu-lost=b hot=b", "p2p-refused=b gpu-lost=b hot=b")
-    assert taints(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
+    assert taints(report) == [THERMAL, GPU_LOST]
     assert taints(after("p2p-refused=b nvlink-degraded=b", "p2p-refused=b nvlink-degraded=b")) == [
         "unhealthy=p2p:NoSchedule"
     ]
@@ -92,7 +86,7 @@ def test_effects_are_the_policy_s_cause_by_cause() -> None:
 def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> None:
     """The label throttled tells; nothing is tainted and nothing counted."""
     policy = make_policy().of({"taints": {"causes": {"thermal": "None"}}})
-    report = after("hot=b", "hot=b", policy=policy, slot=slot)
+    report = after(*HOT_TWICE, policy=policy, slot=slot)
     assert (taints(report), states(report)["hot"]) == ([], GateState.GATED)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
 
@@ -100,35 +94,27 @@ def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> Non
 def test_observe_holds_nothing_while_the_states_go_on() -> None:
     """When it ends, what stands asks for a place like any other."""
     observing = make_policy().observing()
-    report = after("hot=b", "hot=b", policy=observing, slot=False)
+    report = after(*HOT_TWICE, policy=observing, slot=False)
     assert (taints(report), states(report)["hot"]) == ([], GateState.GATED)
     assert states(looked_at(report, at=NOW + INTERVAL, slot=False)) == {"hot": GateState.HELD_BACK}
     assert taints(looked_at(report, at=NOW + INTERVAL, slot=False)) == []
-    assert taints(looked_at(report, at=NOW + INTERVAL)) == ["throttled=thermal:NoSchedule"]
-
-
-# -- slot --------------------------------------------------------------------------------------------------
-
-
-def test_without_room_it_is_held_back_and_enters_as_soon_as_there_is_some() -> None:
-    """Between runs too; the label tells of it all the while."""
-    report = after("hot=b", "hot=b", slot=False)
-    assert (taints(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
-    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
-    at = NOW + INTERVAL + 1
-    assert taints(looked_at(report, at=at, slot=False)) == []
-    assert taints(looked_at(report, at=at)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(report, at=NOW + INTERVAL)) == [THERMAL]
 
 
 def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() -> None:
-    """It was good when last judged: no taint for it, even where there is slot by then."""
-    report = after("hot=b", "hot=b", slot=False)
+    """Without a slot it is held back, and the label tells of it; it enters as soon as there is one, between
+    runs too; not if it was good when last judged."""
+    report = after(*HOT_TWICE, slot=False)
+    assert (taints(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
+    assert taints(looked_at(report, at=NOW + INTERVAL + 1, slot=False)) == []
+    assert taints(looked_at(report, at=NOW + INTERVAL + 1)) == [THERMAL]
     at = NOW + 2 * INTERVAL
     idle = run(report, "hot=n", at=at, load=False, slot=False)
-    assert taints(looked_at(idle, at=at)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(idle, at=at)) == [THERMAL]
     good = run(report, "", at=at, slot=False)
     assert taints(looked_at(good, at=at)) == []
-    assert taints(run(good, "hot=b", at=at + INTERVAL)) == ["throttled=thermal:NoSchedule"]
+    assert taints(run(good, "hot=b", at=at + INTERVAL)) == [THERMAL]
     for n in (1, 2):
         good = run(good, "", at=at + n * INTERVAL)
     assert states(good) == {"hot": GateState.WATCHING}
@@ -139,39 +125,26 @@ def test_a_gated_node_takes_further_causes_without_another_place() -> None:
     report = after("gpu-lost=b")
     report = run(report, "gpu-lost=b hot=b", at=NOW + INTERVAL, slot=False)
     report = run(report, "gpu-lost=b hot=b", at=NOW + 2 * INTERVAL, slot=False)
-    assert taints(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
+    assert taints(report) == [THERMAL, GPU_LOST]
 
 
 def test_stale_evidence_takes_no_place() -> None:
     """What is held back waits for a readable run if nothing could be read for too long."""
-    report = after("hot=b", "hot=b", slot=False)
+    report = after(*HOT_TWICE, slot=False)
     late = NOW + INTERVAL + STALE + 1
     assert taints(looked_at(report, at=late)) == []
-    assert taints(looked_at(report, at=late - 1)) == ["throttled=thermal:NoSchedule"]
-
-
-# -- no data, trial, labels -------------------------------------------------------------------------------
-
-
-def test_a_taint_survives_every_lack_of_data() -> None:
-    """Crashed and skipped runs, staleness, a boot: none is a reason to lift it; the label goes."""
-    report = after("hot=b", "hot=b")
-    for n, outcome in enumerate([Outcome.SKIPPED, *[Outcome.UNKNOWN] * 4] * 2):
-        end = RunEnd(outcome=outcome, reason="Lost", message="nothing")
-        report = report.after(end, node=NODE, at=NOW + (2 + n) * INTERVAL)
-    assert taints(report) == ["throttled=thermal:NoSchedule"]
-    assert names.LABEL_THROTTLED not in report.status.desired.labels
-    assert taints(looked_at(report, at=NOW + 9000 * INTERVAL)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(report, at=late - 1)) == [THERMAL]
 
 
 def test_the_label_says_none_only_where_load_was_judged() -> None:
     """Absent before, also after idle runs; none needs every row that tells of slowing down to be good."""
-    assert names.LABEL_THROTTLED not in after("hot=n", load=False).status.desired.labels
-    assert names.LABEL_THROTTLED not in after("", load=False).status.desired.labels
-    assert names.LABEL_THROTTLED not in after("power-brake=u").status.desired.labels
-    assert names.LABEL_THROTTLED not in after("memory-hot=b").status.desired.labels
-    assert after("memory-hot=u hot=n").status.desired.labels[names.LABEL_THROTTLED] == "none"
-    assert after("").status.desired.labels[names.LABEL_THROTTLED] == "none"
+    for report in (
+        *(after(text, load=False) for text in ("hot=n", "")),
+        *(after(text) for text in ("power-brake=u", "memory-hot=b")),
+    ):
+        assert names.LABEL_THROTTLED not in report.status.desired.labels
+    for text in ("memory-hot=u hot=n", ""):
+        assert after(text).status.desired.labels[names.LABEL_THROTTLED] == "none"
     report = run(after(""), "hot=n", at=NOW + INTERVAL, load=False)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
 
@@ -189,7 +162,7 @@ def test_psu_and_throttled_expire_like_health() -> None:
 
 def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> None:
     """A newer operator's code, after a step back: no taint that nobody could lift, and no lost memory."""
-    report = after("hot=b", "hot=b")
+    report = after(*HOT_TWICE)
     row = replace(report.status.gates[0], code="melted")
     status = replace(report.status, gates=[row])
     report = replace(report, status=status).seen(node=NODE, at=NOW + INTERVAL)
@@ -199,17 +172,14 @@ def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> Non
     assert states(looked_at(report, at=NOW + 8 * 86_400)) == {}
 
 
-# -- answers -------------------------------------------------------------------------------------------------
-
-
 def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> None:
     """A message that changed with every run would be a write to the node with every run."""
-    report = after("hot=b", "hot=b")
+    report = after(*HOT_TWICE)
     message = report.status.desired.message
     assert "tainted throttled=thermal:NoSchedule since" in message
     assert "a GPU is hot, GPU 0 [hot]" in message
     assert run(report, "hot=b", at=NOW + 2 * INTERVAL).status.desired.message == message
-    back = after("hot=b", "hot=b", slot=False).status.desired.message
+    back = after(*HOT_TWICE, slot=False).status.desired.message
     assert (
         "throttled=thermal held back: the limit of tainted nodes (20%) or of new taints (5% an hour)" in back
     )
@@ -218,33 +188,22 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
 @pytest.mark.parametrize(
     ("slot", "answers", "reason", "text"),
     [
-        (
-            True,
-            ["hot=b", "hot=b"],
-            Reason.TAINTED,
-            "tainted throttled=thermal:NoSchedule after 2 bad runs: GPU 0:",
-        ),
+        (True, HOT_TWICE, Reason.TAINTED, "tainted throttled=thermal:NoSchedule after 2 bad runs: GPU 0:"),
         (
             True,
             ["gpu-lost=b"],
             Reason.TAINTED,
             "tainted unhealthy=gpu-lost:NoSchedule after 1 bad run: GPU 0:",
         ),
-        (
-            False,
-            ["hot=b", "hot=b"],
-            Reason.HELD_BACK,
-            "throttled=thermal held back: the limit of tainted nodes (20%)",
-        ),
-        (True, ["hot=b", "hot=b", "", "", ""], Reason.TAINT_LIFTED, "throttled=thermal:NoSchedule lifted"),
+        (False, HOT_TWICE, Reason.HELD_BACK, "throttled=thermal held back: the limit of tainted nodes (20%)"),
+        (True, [*HOT_TWICE, "", "", ""], Reason.TAINT_LIFTED, "throttled=thermal:NoSchedule lifted"),
     ],
 )
 def test_changes_of_a_taint_are_events(slot: bool, answers: list[str], reason: Reason, text: str) -> None:
     """It comes, is held back, goes: named after that, with the evidence."""
     report = after(*answers, slot=slot)
     change = report.status.change
-    assert change.reason == reason
-    assert text in change.message
+    assert (change.reason, text in change.message) == (reason, True)
     assert change.type == ("Normal" if reason is Reason.TAINT_LIFTED else "Warning")
     again = looked_at(report, at=NOW + len(answers) * INTERVAL + 60, slot=slot)
     assert again.status.change == change
@@ -264,18 +223,22 @@ def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
 
 
 def test_no_data_lifts_nothing_on_trial() -> None:
-    """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run."""
-    report = run(after("hot=b", "hot=b"), "hot=n", at=NOW + 2 * INTERVAL, load=False)
+    """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run;
+    without the label once its reading is stale."""
+    report = run(after(*HOT_TWICE), "hot=n", at=NOW + 2 * INTERVAL, load=False)
     unread = looked_at(report, at=NOW + 2 * INTERVAL + STALE + 3600)
-    assert taints(unread) == ["throttled=thermal:NoSchedule"]
+    assert taints(unread) == [THERMAL]
     seen = run(unread, "hot=n", at=NOW + 2 * INTERVAL + STALE + 3700, load=False)
     assert (taints(seen), states(seen)) == ([], {"hot": GateState.PROBATION})
+    lost = report.after(LOST, node=NODE.tainted(*taint_keys(report)), at=NOW + 3 * INTERVAL)
+    lost = looked_at(lost, at=NOW + 3 * INTERVAL + STALE + 3600)
+    assert (taints(lost), names.LABEL_THROTTLED in lost.status.desired.labels) == ([THERMAL], False)
 
 
 def test_a_trial_is_an_event_and_so_is_each_return() -> None:
     """With identities of their own: the second return is told as well."""
     seen = set()
-    report, at = after("hot=b", "hot=b"), NOW + INTERVAL
+    report, at = after(*HOT_TWICE), NOW + INTERVAL
     for hours in (1, 4):
         report = run(report, "hot=n", at=at + hours * 3600 - INTERVAL, load=False)
         at += hours * 3600 + 1
@@ -297,7 +260,7 @@ def test_an_event_of_a_taint_that_healing_did_not_lift_says_why() -> None:
     change = looked_at(after("gpu-lost=b"), at=NOW + 1, policy=off).status.change
     assert change.reason == Reason.TAINT_LIFTED
     assert "the policy no longer asks for this taint" in change.message
-    report = after("hot=b", "hot=b", slot=False)
+    report = after(*HOT_TWICE, slot=False)
     for n in range(2, 7):
         report = run(report, "hot=n", at=NOW + n * INTERVAL, load=False, slot=False)
     assert states(report) == {"hot": GateState.PROBATION}
@@ -311,14 +274,11 @@ SET = make_policy().of({"taints": {"unvalidated": "Set"}})
 
 def test_unvalidated_stands_until_the_first_pass_or_warn() -> None:
     """A failing node keeps it; one that passed once never gets it again."""
-    assert taints(after("gpu-lost=b", policy=SET)) == [
-        "unhealthy=gpu-lost:NoSchedule",
-        "unvalidated:NoSchedule",
-    ]
+    assert taints(after("gpu-lost=b", policy=SET)) == [GPU_LOST, "unvalidated:NoSchedule"]
     passed = after("", policy=SET)
     assert (taints(passed), passed.status.passed_at != "") == ([], True)
     assert taints(run(passed, "p2p-refused=b", at=NOW + INTERVAL, policy=SET)) == []
-    assert taints(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
+    assert taints(after("gpu-lost=b")) == [GPU_LOST]
 
 
 def test_a_pass_that_an_older_version_read_counts() -> None:

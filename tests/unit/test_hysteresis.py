@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Answer, Cause, Finding, Gate, GateKind, Judged, Severity
 from nodegauge_operator.api.policy import Hysteresis
-from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
+from support.judge_results import Row, Table, rows
 from support.objects import MINUTE, NOW
 from support.properties import tried
 
@@ -75,145 +77,120 @@ class Life:
         return getattr(self.gate, name)
 
 
-@pytest.mark.parametrize(
-    ("gate", "answers", "state"),
-    [
-        (LOADED, "b", WATCHING),
-        (LOADED, "bb", GATED),
-        (LOADED, "bgb", WATCHING),
-        (LOADED, "bnb", GATED),
-        (LOADED, "bnnunb", GATED),
-        (LOADED, "gnu", None),
-        (LOADED, "bg", None),
-        (ALWAYS, "bb", GATED),
-        (ALWAYS, "bub", GATED),
-        (AT_ONCE, "b", GATED),
-        (AT_ONCE, "nu", None),
+loaded, always, at_once = (partial(Life, gate) for gate in (LOADED, ALWAYS, AT_ONCE))
+untried = partial(loaded, probation_after=())
+ENTRY = NOW + 30 * MINUTE
+"""When a second run in a row enters."""
+TRIED = ("bbn", GATED, 45 * MINUTE - 1, GATED, 1, TRIAL)
+"""Lifted on trial an hour after the entry."""
+STORIES: Table = {
+    # what: the row, then runs, seconds that pass, and the state or the fields that follow
+    "two bad runs in a row enter, a good one between breaks the row": [
+        *((row, "b", WATCHING, "b", GATED) for row in (loaded, always)),
+        (loaded, "bgb", WATCHING),
+        (loaded, "bg", None),
     ],
-)
-def test_it_enters_after_the_row_s_runs_in_a_row(gate: Gate, answers: str, state: GateState | None) -> None:
-    """Two bad runs, one for a lost GPU; a good one between breaks the row, runs that say nothing do not."""
-    assert Life(gate).runs(answers).state is state
-
-
-def test_the_policy_s_runs_count_for_rows_that_need_more_than_one() -> None:
-    """A lost GPU is as lost with enterRuns: 5."""
-    assert Life(LOADED, enter_runs=3).runs("bb").state is WATCHING
-    assert Life(LOADED, enter_runs=3).runs("bbb").state is GATED
-    assert Life(LOADED, enter_runs=1).runs("b").state is GATED
-    assert Life(AT_ONCE, enter_runs=5).runs("b").state is GATED
-
-
-@pytest.mark.parametrize(
-    ("answers", "state"),
-    [
-        ("gg", GATED),
-        ("ggg", WATCHING),
-        ("ggbg", GATED),
-        ("ggbggg", WATCHING),
-        ("gngug", WATCHING),
-        ("nnnnnnn", GATED),
-        ("uuuuuuu", GATED),
+    "runs that say nothing neither count nor break the row": [
+        (loaded, "bnb", GATED),
+        (loaded, "bnnunb", GATED),
+        (loaded, "gnu", None),
+        (always, "bub", GATED),
+        (at_once, "nu", None),
     ],
-)
-def test_it_leaves_after_three_good_runs_in_a_row(answers: str, state: GateState) -> None:
-    """A bad one starts the count anew; no-load and unsure neither count nor break it."""
-    life = Life(LOADED, probation_after=()).runs("bb").runs(answers)
-    assert life.state is state
-    if state is WATCHING:
-        assert (life.field("left_at"), life.field("bad")) == (stamp(life.now), 0)
+    "a lost GPU enters at once": [(at_once, "b", GATED)],
+    "enterRuns counts for rows that need more than one run": [
+        (partial(loaded, enter_runs=3), "bb", WATCHING, "b", GATED),
+        (partial(loaded, enter_runs=1), "b", GATED),
+        (partial(at_once, enter_runs=5), "b", GATED),
+    ],
+    "three good runs in a row leave": [
+        (untried, "bbgg", GATED, "g", WATCHING, {"left_at": stamp(ENTRY + 45 * MINUTE), "bad": 0}),
+        (untried, "bbggbg", GATED, "gg", WATCHING),
+        (untried, "bbgngug", WATCHING),
+        (untried, "bbnnnnnnn", GATED),
+        (untried, "bbuuuuuuu", GATED),
+    ],
+    "a loaded row is lifted on trial after an hour": [
+        (
+            loaded,
+            f"bb{answer}",
+            GATED,
+            ENTRY + HOUR,
+            45 * MINUTE - 1,
+            GATED,
+            1,
+            TRIAL,
+            {"left_at": stamp(ENTRY + HOUR)},
+        )
+        for answer in "ngu"
+    ],
+    "blind, it stays": [(loaded, "bb", 30 * DAY, GATED)],
+    "broken P2P is broken at rest too: it goes on no trial": [(always, "bbu", 365 * DAY, GATED)],
+    "on trial one bad run enters again, and counts as a relapse": [
+        (loaded, *TRIED, "nnb", GATED, {"relapses": 1, "entered_at": stamp(ENTRY + HOUR + 45 * MINUTE)})
+    ],
+    "three good runs under load end a trial": [(loaded, *TRIED, "gg", TRIAL, "g", WATCHING)],
+    "good runs from before it do not count": [(loaded, "bbgg", 30 * MINUTE, TRIAL, "gg", TRIAL)],
+    "so does a day, for idle runs do not count": [
+        (loaded, *TRIED, ENTRY + HOUR + DAY, "nnnn", DAY - HOUR - 1, TRIAL, 1, WATCHING)
+    ],
+    "each relapse waits longer, and the last step is kept": (
+        loaded,
+        "b",
+        *(
+            step
+            for relapses, hours in enumerate((1, 4, 24, 24, 24))
+            for step in (
+                *("b", {"relapses": relapses}, "n", hours * HOUR - 15 * MINUTE - 1, GATED),
+                *(1, TRIAL),
+            )
+        ),
+    ),
+    "a return within a week is a relapse, later everything is forgotten": [
+        (loaded, *TRIED, "ggg", WATCHING, 7 * DAY - 75 * MINUTE, "bb", {"relapses": 1}),
+        (loaded, *TRIED, "ggg", WATCHING, 7 * DAY - 45 * MINUTE + 1, None, "bb", {"relapses": 0}),
+    ],
+    "after leaving it takes the row's runs to enter again": [
+        (always, "bbggg", WATCHING, "b", WATCHING, "b", GATED, {"relapses": 1})
+    ],
+    "one bad run long ago is not the first of two": [
+        (loaded, "bnnnb", GATED),
+        (loaded, "b", 7 * DAY + 1, "b", WATCHING),
+    ],
+    "a fault is as old as its first entry over all trials; one that was gone for good is news": (
+        loaded,
+        *("bb", {"fault_at": stamp(ENTRY)}, "n", 2 * HOUR, TRIAL, "b", GATED, {"fault_at": stamp(ENTRY)}),
+        *(HOUR, "ggg", WATCHING, {"fault_at": ""}),
+        *("bb", {"fault_at": stamp(ENTRY + 15 * MINUTE + 2 * HOUR + 15 * MINUTE + HOUR + 75 * MINUTE)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", rows(STORIES))
+def test_a_row_enters_and_leaves_its_gate(row: Row) -> None:
+    """By its runs and by time; a time of the clock is when it is due."""
+    begin, *steps = row
+    life = begin()
+    for step in steps:
+        if step is None or isinstance(step, GateState):
+            assert life.state is step
+        elif isinstance(step, dict):
+            assert {name: life.field(name) for name in step} == step
+        elif isinstance(step, str):
+            life.runs(step)
+        elif step > NOW:
+            assert life.due_at == step
+        else:
+            life.wait(step)
 
 
 def test_the_dwell_is_kept_and_then_time_alone_lets_it_leave() -> None:
     """Ten minutes at least, whatever quick runs say; no further run is needed after that."""
-    life = Life(ALWAYS).runs("bb")
-    entered = life.now
-    life.runs("ggg", every=60)
+    life = always().runs("bb").runs("ggg", every=60)
     assert life.state is GATED
-    assert life.due_at == entered + 10 * MINUTE
-    assert life.wait(entered + 10 * MINUTE - 1 - life.now).state is GATED
+    assert life.due_at == ENTRY + 10 * MINUTE
+    assert life.wait(7 * MINUTE - 1).state is GATED
     assert life.wait(1).state is WATCHING
-
-
-@pytest.mark.parametrize("answer", ["n", "g", "u"])
-def test_a_loaded_row_is_lifted_on_trial_after_an_hour(answer: str) -> None:
-    """Once a run was readable since the last bad one: blind, it stays."""
-    life = Life(LOADED).runs("bb")
-    entered = life.now
-    assert life.wait(30 * DAY).state is GATED
-    life = Life(LOADED).runs("bb").runs(answer)
-    assert life.due_at == entered + HOUR
-    assert life.wait(entered + HOUR - 1 - life.now).state is GATED
-    assert life.wait(1).state is TRIAL
-    assert life.field("left_at") == stamp(entered + HOUR)
-
-
-def on_trial(**policy: Any) -> Life:
-    """A row that has just been lifted on trial."""
-    life = Life(LOADED, **policy).runs("bb").runs("n").wait(HOUR)
-    assert life.state is TRIAL
-    return life
-
-
-def test_on_trial_one_bad_run_enters_again() -> None:
-    """At once, and it counts as a relapse."""
-    life = on_trial().runs("nnb")
-    assert (life.state, life.field("relapses")) == (GATED, 1)
-    assert life.field("entered_at") == stamp(life.now)
-
-
-def test_a_trial_ends_after_three_good_runs_under_load_or_a_day() -> None:
-    """Good runs from before it do not count; nor do idle ones."""
-    assert on_trial().runs("gg").state is TRIAL
-    assert on_trial().runs("ggg").state is WATCHING
-    life = on_trial()
-    began = life.now
-    assert life.due_at == began + DAY
-    assert life.runs("nnnn").wait(began + DAY - 1 - life.now).state is TRIAL
-    assert life.wait(1).state is WATCHING
-    before = Life(LOADED).runs("bbgg").wait(HOUR)
-    assert before.state is TRIAL
-    assert before.runs("gg").state is TRIAL
-
-
-def test_each_relapse_waits_longer_and_the_last_step_is_kept() -> None:
-    """1 h, 4 h, 24 h, 24 h, ..."""
-    life = Life(LOADED).runs("bb")
-    for relapses, hours in enumerate((1, 4, 24, 24, 24)):
-        assert life.field("relapses") == relapses
-        entered = unstamp(life.field("entered_at"))
-        life.runs("n")
-        assert life.wait(entered + hours * HOUR - 1 - life.now).state is GATED
-        assert life.wait(1).state is TRIAL
-        life.runs("b")
-
-
-def test_a_return_after_more_than_a_week_is_no_relapse() -> None:
-    """Within the window it is, also after the trial; later everything is forgotten."""
-    life = on_trial().runs("ggg")
-    left = unstamp(life.field("left_at"))
-    soon = Life(LOADED)
-    soon.gate, soon.now = life.gate, left + 7 * DAY - 30 * MINUTE
-    assert soon.runs("bb").field("relapses") == 1
-    late = Life(LOADED)
-    late.gate, late.now = life.gate, left + 7 * DAY
-    assert late.wait(1).gate is None
-    assert late.runs("bb").field("relapses") == 0
-
-
-def test_after_leaving_it_takes_the_row_s_runs_to_enter_again() -> None:
-    """Only a trial re-enters after one."""
-    life = Life(ALWAYS).runs("bbggg")
-    assert life.state is WATCHING
-    assert life.runs("b").state is WATCHING
-    assert life.runs("b").state is GATED
-    assert life.field("relapses") == 1
-
-
-def test_one_bad_run_long_ago_is_not_the_first_of_two() -> None:
-    """Idle for longer than the window in between: the row starts anew."""
-    assert Life(LOADED).runs("b").runs("n" * 3).runs("b").state is GATED
-    assert Life(LOADED).runs("b").wait(7 * DAY + 1).runs("b").state is WATCHING
 
 
 @pytest.mark.parametrize("spoilt", ["", "soon", "0001-01-01T00:00:00Z", stamp(NOW + 900 * DAY)])
@@ -284,24 +261,3 @@ def test_a_taint_has_its_bad_runs_and_no_good_row_behind_it(answers: str, gate: 
             # it entered; only a trial after further idle runs can have lifted it since
             assert gate is LOADED
             assert letter in "nu"
-
-
-def test_a_fault_is_as_old_as_its_first_entry_over_all_trials() -> None:
-    """Trials that end together on many nodes are no news; a fault that was gone for good is."""
-    life = Life().runs("bb")
-    first = life.field("fault_at")
-    assert first == stamp(life.now)
-    life.runs("n").wait(2 * HOUR)
-    assert life.state is TRIAL
-    life.runs("b")
-    assert (life.state, life.field("fault_at")) == (GATED, first)
-    life.wait(HOUR).runs("ggg")
-    assert (life.state, life.field("fault_at")) == (WATCHING, "")
-    life.runs("bb")
-    assert life.field("fault_at") == stamp(life.now)
-
-
-def test_a_row_that_idle_runs_can_judge_goes_on_no_trial() -> None:
-    """Broken P2P is broken at rest too: only good runs lift it."""
-    life = Life(ALWAYS).runs("bb").runs("u").wait(365 * DAY)
-    assert life.state is GATED

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
-import support.nccl_results as nccl
-import support.results as made
-from nodegauge_contract import ArmName
 from nodegauge_contract.chassis import AirTemperature, ChassisReading, Fan, Rail, Supply
 from nodegauge_judge import Answer, Severity, Thresholds
 from nodegauge_judge.chassis.judge import judge_chassis
-from nodegauge_judge.health import judge_health
 from nodegauge_judge.load_rules.judge import judge_load
-from nodegauge_judge.nccl.expectations import Expectation, Expectations
-from nodegauge_judge.nccl.judge import judge_nccl
-from nodegauge_judge.nccl.measurement import GIB
 from support.load_results import SAMPLES, reason, spoilt
-
-
-def test_exactly_the_tolerated_share_of_nvlinks_warns() -> None:
-    """9 of 18 links at a ratio of 0.5; only less fails."""
-    half = made.without_links(made.h100(), 3, count=9)
-    (finding,) = judge_health(half, thresholds=Thresholds(nvlink_sum_ratio=0.5)).findings
-    assert (finding.code, finding.severity) == ("nvlink-degraded", Severity.WARN)
-
-
-def test_one_gpu_without_a_link_rate_leaves_the_class_without_a_number() -> None:
-    """The weakest GPU is not known then."""
-    interconnect = judge_health(made.with_links(made.titan(), 1, mbps=35_000)).interconnect
-    assert (interconnect.klass, interconnect.nvlink_gbps) == ("nvlink", None)
 
 
 def test_exactly_the_tolerated_share_of_slowdown_is_no_finding() -> None:
@@ -42,23 +20,6 @@ def test_exactly_the_tolerated_share_of_speed_warns() -> None:
     """Half of the siblings' TFLOPS at a share of 0.5; only less fails."""
     judgement = judge_load(spoilt(tflops=305.0), thresholds=Thresholds(load_slow_fail=0.5))
     assert [(one.code, one.severity) for one in judgement.findings] == [("load-slow-gpu", Severity.WARN)]
-
-
-def test_a_cell_at_exactly_its_floor_is_fast_enough() -> None:
-    """Only less is too slow."""
-    reached = judge_nccl(nccl.h100()).busbw["all_reduce"]
-    own = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=reached, floor=reached)
-    judgement = judge_nccl(nccl.h100(), expectations=Expectations.default().with_policy([own]))
-    assert "busbw-low/warn" not in nccl.codes(judgement)
-
-
-def test_bandwidth_of_wrong_data_is_not_graded() -> None:
-    """How fast wrong data was says nothing."""
-    slow = nccl.h100(200)
-    cells = [replace(cell, wrong=3) for cell in nccl.arm_of(slow, ArmName.DEFAULT).cells]
-    judgement = judge_nccl(nccl.with_cells(slow, ArmName.DEFAULT, *cells))
-    assert "busbw-low/warn" in nccl.codes(judge_nccl(slow))
-    assert "busbw-low/warn" not in nccl.codes(judgement)
 
 
 def test_a_supply_that_the_bmc_did_not_read_is_not_missing() -> None:

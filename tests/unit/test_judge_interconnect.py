@@ -11,200 +11,168 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Fabric, Pairs, Problem, ProblemKind, Result, Unavailable
-from nodegauge_judge import (
-    Interconnect,
-    InterconnectClass,
-    NodeFacts,
-    Severity,
-    Sharing,
-    Thresholds,
-    judge_health,
-)
+from nodegauge_judge import NodeFacts, Sharing, Thresholds, Verdict
 from nodegauge_judge.interconnect.classify import Ring, ring, snapped
-from support.judge_results import codes, only
-
-NVLINK, PAIRS, PCIE = InterconnectClass.NVLINK, InterconnectClass.NVLINK_PAIRS, InterconnectClass.PCIE
+from support.judge_results import Row, Table, check, judge, judge_all, rows
 
 
-def joined(result: Result, **inputs: object) -> Interconnect:
-    """The interconnect as judged."""
-    return judge_health(result, **inputs).interconnect  # type: ignore[arg-type]
+def tray(*fabrics: Fabric) -> Result:
+    """A GB200 tray whose GPUs report these."""
+    result = made.switched(len(fabrics), name="NVIDIA GB200", links=18, mbps=53_125)
+    for gpu_index, each in enumerate(fabrics):
+        result = made.with_gpu(result, gpu_index, fabric=each)
+    return result
 
 
-@pytest.mark.parametrize(
-    ("result", "klass", "gbps"),
-    [
-        pytest.param(made.titan(), NVLINK, 50, id="titan-rtx-nv2"),
-        pytest.param(made.rtx3090(), NVLINK, 56, id="rtx-3090-nv4"),
-        pytest.param(made.dgx1(), NVLINK, 150, id="dgx1-v100"),
-        pytest.param(made.a100(), NVLINK, 300, id="hgx-a100-nvswitch"),
-        pytest.param(made.hgx_a100_4(), NVLINK, 300, id="hgx-a100-4-gpu-mesh"),
-        pytest.param(made.h100(), NVLINK, 450, id="hgx-h100"),
-        pytest.param(made.h800(), NVLINK, 200, id="h800-fewer-links-by-design"),
-        pytest.param(made.dgx1([0, 1, 2, 3]), NVLINK, 100, id="dgx1-slice-sums-4455"),
-        pytest.param(made.dgx1(range(7)), NVLINK, 100, id="dgx1-any-seven"),
-        pytest.param(made.switched(8, name="B200", links=18, mbps=53_125), NVLINK, 900, id="b200"),
-        pytest.param(made.mesh([[0, 4], [4, 0]], name="P100", mbps=20_000), NVLINK, 80, id="nvlink1-pair"),
-        pytest.param(made.a100_bridged_pairs(), PAIRS, None, id="a100-pcie-bridged-pairs"),
-        pytest.param(made.ncv4(), PAIRS, None, id="ncv4-self-links"),
-        pytest.param(made.dgx1([0, 4, 5, 6, 7, 1]), NVLINK, 75, id="dgx1-six-sums-3-to-6"),
-        pytest.param(made.phb(), PCIE, None, id="two-gpus-on-a-host-bridge"),
-        pytest.param(made.h100(16), NVLINK, 450, id="the-largest-ring"),
-        pytest.param(made.mesh([[0] * 17] * 17, name="made", mbps=0), PCIE, None, id="17-without-links"),
-    ],
-)
-def test_machines_with_known_numbers_get_their_class(
-    result: Result, klass: InterconnectClass, gbps: int | None
-) -> None:
-    """Class and GB/s one way equal what is published for the machine, and nothing is found on it."""
-    judgement = judge_health(result)
-    assert (judgement.interconnect.klass, judgement.interconnect.nvlink_gbps) == (klass, gbps)
-    assert judgement.findings == []
-
-
-def test_a_class_names_its_evidence_and_reason() -> None:
-    """Evidence is `reported`, the reason is a word to grep for; without a class there is no evidence."""
-    fine, refused = joined(made.titan()), joined(made.with_pair(made.titan(), 0, 1, nvlink=5))
-    assert (fine.evidence, fine.reason) == ("reported", "NvlinkRing")
-    assert (refused.evidence, refused.nvlink_gbps) == (None, None)
-    assert joined(made.h100()).message.startswith("NVLink alone joins all 8 GPUs in a ring, 450 GB/s")
-    assert joined(made.ncv4()).reason == "NvlinkSomePairs"
-    assert joined(made.ncv4()).message.startswith("2 of 6 pairs have NVLink")
-    assert joined(made.phb()).reason == "NoNvlink"
-
-
-@pytest.mark.parametrize("grid", ["read", "write", "nvlink"])
-@pytest.mark.parametrize("status", [1, 2, 3, 4, 5])
-def test_refused_p2p_removes_the_class(grid: str, status: int) -> None:
-    """Any of READ, WRITE and NVLINK refused takes the class away, in either direction of the pair."""
-    assert joined(made.with_pair(made.h100(4), 1, 2, **{grid: status})).reason == "P2pRefused"
-    one_way = [list(row) for row in made.titan().pairs.read]
-    one_way[1][0] = status
+def one_way(grid: str, status: int) -> Result:
+    """Two TITANs of which one direction has this P2P status."""
     result = made.titan()
-    assert joined(replace(result, pairs=replace(result.pairs, **{grid: one_way}))).klass is None
+    rows = [list(row) for row in result.pairs.read]
+    rows[1][0] = status
+    return replace(result, pairs=replace(result.pairs, **{grid: rows}))
 
 
-@pytest.mark.parametrize("grid", ["read", "write", "nvlink"])
-@pytest.mark.parametrize("status", [6, 99, Unavailable("Unknown")], ids=["U", "99", "unavailable"])
-def test_unknown_p2p_removes_the_class(grid: str, status: int | Unavailable) -> None:
-    """An unreadable status neither counts as OK nor turns NVLink into PCIe."""
-    interconnect = joined(made.with_pair(made.titan(), 0, 1, **{grid: status}))
-    assert (interconnect.klass, interconnect.reason) == (None, "P2pUnreadable")
+def fabric(**of_one: Any) -> Result:
+    """HGX H100 of which one GPU reports this."""
+    return made.with_gpu(made.h100(), 5, fabric=Fabric(**of_one))
 
 
-@pytest.mark.parametrize(
-    ("result", "inputs", "reason"),
-    [
-        pytest.param(replace(made.titan(), pairs=Pairs()), {}, "P2pUnreadable", id="no-p2p-grids"),
-        pytest.param(
-            made.with_pair(made.phb(), 0, 1, nvlink=0), {}, "LinksUnresolved", id="p2p-without-links"
-        ),
-        pytest.param(
-            made.with_pair(made.ncv4(), 0, 2, nvlink=0), {}, "LinksUnresolved", id="self-links-unresolved"
-        ),
-        pytest.param(
-            made.without_links(made.h100(), 3, count=1),
-            {"thresholds": Thresholds(nvlink_sum_ratio=1.0)},
-            "LinksDegraded",
-            id="policy-wants-all-links",
-        ),
-        pytest.param(
-            made.with_gpu(made.h100(), 0, error=Problem(kind=ProblemKind.GPU_LOST), links=[]),
-            {},
-            "GpuUnreadable",
-            id="lost-gpu",
-        ),
-        pytest.param(
-            replace(made.h100(), problem=Problem(kind="deadline")), {}, "ProbeIncomplete", id="cut-off"
-        ),
-        pytest.param(
-            made.h100(4),
-            {"node": NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)},
-            "GpusNotVisible",
-            id="half-of-the-node",
-        ),
-        pytest.param(
-            made.with_gpu(made.with_links(made.h100(), 3, state=0), 3, mig=1), {}, "MigEnabled", id="mig"
-        ),
-        pytest.param(made.mesh([[0]], name="Tesla T4", mbps=0), {}, "SingleGpu", id="nothing-to-join"),
-        pytest.param(made.h100(17), {}, "TooManyGpus", id="more-than-a-ring-is-sought-over"),
+def alone(result: Result) -> Result:
+    """The pair without P2P over NVLink."""
+    return replace(result, pairs=made.pairs([[0, 0], [0, 0]]))
+
+
+GRIDS = ("read", "write", "nvlink")
+P100 = made.mesh([[0, 4], [4, 0]], name="P100", mbps=20_000)
+MANY = made.mesh([[0] * 17] * 17, name="made", mbps=0)
+GONE = alone(made.every_link(made.titan(), state=0))
+REPLACED = alone(made.with_gpu(made.every_link(made.titan(), state=0, remote=""), 1, uuid="GPU-new"))
+HALF = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
+UNREADABLE = made.with_gpu(made.h100(2), 0, links=[], switch_links=0, fabric=Fabric(state=1))
+COMPLETED = {"state": 3, "status": 0}
+RATELESS = ("NvlinkRing", None, "both GPUs are joined by NVLink, link rate not readable")
+CLASSES: Table = {
+    # what: the runs, the reason of the class, GB/s one way, and a part of the message
+    "a ring of NVLinks has the published GB/s of the machine": [
+        (made.titan(), "NvlinkRing", 50),
+        (made.rtx3090(), "NvlinkRing", 56),
+        (made.dgx1(), "NvlinkRing", 150),
+        (made.a100(), "NvlinkRing", 300),
+        (made.hgx_a100_4(), "NvlinkRing", 300),
+        (made.h100(), "NvlinkRing", 450, "NVLink alone joins all 8 GPUs in a ring, 450 GB/s"),
+        (made.switched(8, name="B200", links=18, mbps=53_125), "NvlinkRing", 900),
+        (P100, "NvlinkRing", 80),
     ],
-)
-def test_a_doubt_removes_the_class(result: Result, inputs: dict[str, object], reason: str) -> None:
-    """A ring over ALL GPUs cannot be claimed, and a machine with doubtful links is not called PCIe."""
-    interconnect = joined(result, **inputs)
-    assert (interconnect.klass, interconnect.reason) == (None, reason)
+    "H800 has fewer links by design": [(made.h800(), "NvlinkRing", 200)],
+    "a slice of DGX-1 has the sum of its weakest GPU": [
+        (made.dgx1([0, 1, 2, 3]), "NvlinkRing", 100),
+        (made.dgx1(range(7)), "NvlinkRing", 100),
+        (made.dgx1([0, 4, 5, 6, 7, 1]), "NvlinkRing", 75),
+    ],
+    "the largest ring that is sought has 16 GPUs": [
+        (made.h100(16), "NvlinkRing", 450),
+        (made.h100(17), "TooManyGpus"),
+    ],
+    "bridged pairs, also where links name their own GPU": [
+        (made.a100_bridged_pairs(), "NvlinkSomePairs"),
+        (made.ncv4(), "NvlinkSomePairs", None, "2 of 6 pairs have NVLink"),
+    ],
+    "no NVLink": [(made.phb(), "NoNvlink"), (MANY, "NoNvlink")],
+    "refused P2P in any grid": [
+        (made.with_pair(made.h100(4), 1, 2, **{grid: status}), "P2pRefused")
+        for grid in GRIDS
+        for status in (1, 2, 3, 4, 5)
+    ],
+    "P2P refused in one direction": [(one_way(grid, 5), "P2pRefused") for grid in GRIDS],
+    "P2P that cannot be read is neither OK nor PCIe": [
+        *(
+            (made.with_pair(made.titan(), 0, 1, **{grid: status}), "P2pUnreadable")
+            for grid in GRIDS
+            for status in (6, 99, Unavailable("Unknown"))
+        ),
+        (replace(made.titan(), pairs=Pairs()), "P2pUnreadable"),
+    ],
+    "distant pairs of DGX-1 refuse P2P by design": [
+        (made.with_pair(made.dgx1(), 0, 7, read=3, write=3, nvlink=3), "NvlinkRing", 150)
+    ],
+    "P2P over NVLink without links, and self-links with two possible peers": [
+        (made.with_pair(made.phb(), 0, 1, nvlink=0), "LinksUnresolved"),
+        (made.with_pair(made.ncv4(), 0, 2, nvlink=0), "LinksUnresolved"),
+    ],
+    "half a reading": [
+        (made.with_gpu(made.h100(), 0, error=Problem(kind=ProblemKind.GPU_LOST), links=[]), "GpuUnreadable"),
+        (replace(made.h100(), problem=Problem(kind="deadline")), "ProbeIncomplete"),
+        (judge(made.h100(4), node=HALF), "GpusNotVisible"),
+    ],
+    "MIG": [(made.with_gpu(made.with_links(made.h100(), 3, state=0), 3, mig=1), "MigEnabled")],
+    "one GPU has nothing to join": [(made.mesh([[0]], name="Tesla T4", mbps=0), "SingleGpu")],
+    "a fabric that is ready, or not there": [
+        (fabric(**each), "NvlinkRing", 450)
+        for each in (
+            *({}, {"state": 0}, COMPLETED),
+            *(COMPLETED | {"health_mask": 0x5, "health_summary": summary} for summary in (1, 3)),
+            COMPLETED | {"health_mask": 1 << 12 | 1 << 14 | 2 | 1 << 8},
+        )
+    ],
+    "a fabric that is not ready on one GPU": [
+        (fabric(**each), "FabricDisagrees")
+        for each in (
+            *({"state": state} for state in (1, 2, 7)),
+            *({"state": 3, "status": 999}, COMPLETED | {"health_summary": 2}),
+            COMPLETED | {"health_mask": 0x5, "health_summary": 0},
+            *(COMPLETED | {"health_mask": mask} for mask in (1, 1 << 2, 1 << 6, 5 << 8, 2 << 12, 2 << 14)),
+            COMPLETED | {"health_mask": 1 << 4, "health_summary": 1},
+        )
+    ],
+    "a fabric that has not started explains links that are down": [
+        (made.with_gpu(UNREADABLE, 1, links=[], switch_links=0, fabric=Fabric(state=1)), "FabricDisagrees")
+    ],
+    "13 of 18 links are below three quarters": [
+        (made.without_links(made.h100(), 3, count=5), "LinksDegraded")
+    ],
+    "the policy wants all links": (
+        judge(made.without_links(made.h100(), 3, count=1), thresholds=Thresholds(nvlink_sum_ratio=1.0)),
+        "LinksDegraded",
+    ),
+    "lost links of a pair are found through its history": [
+        (made.without_links(made.titan(), 0, count=1), "NvlinkRing", 25),
+        ((made.titan(), made.without_links(made.titan(), 0, count=1)), "LinksDegraded"),
+        ((made.titan(), GONE), "LinksDegraded"),
+    ],
+    "a replaced GPU has no history, but its neighbour has": [((made.titan(), REPLACED), "LinksDegraded")],
+    "one GPU without a link rate leaves the class without a number": [
+        (made.with_links(made.titan(), 1, mbps=35_000), "NvlinkRing")
+    ],
+    "a rate that is not readable or like none that is sold is not invented": [
+        (made.every_link(made.titan(), mbps=mbps), *RATELESS) for mbps in (0, 35_000)
+    ],
+}
+KLASSES = {"NvlinkRing": "nvlink", "NvlinkSomePairs": "nvlink-pairs", "NoNvlink": "pcie"}
 
 
-def test_p2p_between_gpus_without_links_does_not_matter() -> None:
-    """On a DGX-1 distant pairs refuse P2P by design."""
-    result = made.with_pair(made.dgx1(), 0, 7, read=3, write=3, nvlink=3)
-    assert joined(result).nvlink_gbps == 150
+@pytest.mark.parametrize("row", rows(CLASSES))
+def test_a_class_has_its_reason_and_number(row: Row) -> None:
+    """A ring over ALL GPUs cannot be claimed in doubt, and a machine with doubtful links is not called PCIe;
+    without a class there is no evidence."""
+    runs, reason, gbps, part = (*row, None, "")[:4] if len(row) < 3 else (*row, "")[:4]
+    judgement = judge_all(runs)
+    seen = judgement.interconnect
+    klass = KLASSES.get(reason)
+    assert (seen.reason, seen.klass, seen.evidence) == (reason, klass, "reported" if klass else None)
+    assert (seen.nvlink_gbps, part in seen.message) == (gbps, True)
+    assert not (klass and judgement.findings)
 
 
-READY = [
-    *(Fabric(), Fabric(state=0), Fabric(state=3, status=0)),
-    *(Fabric(state=3, status=0, health_mask=0x5, health_summary=summary) for summary in (1, 3)),
-    Fabric(state=3, status=0, health_mask=1 << 12 | 1 << 14 | 2 | 1 << 8),
-]
-NOT_READY = [
-    *(Fabric(state=state) for state in (1, 2, 7)),
-    *(Fabric(state=3, status=999), Fabric(state=3, status=0, health_summary=2)),
-    *(Fabric(state=3, status=0, health_mask=0x5, health_summary=0),),
-    *(Fabric(state=3, status=0, health_mask=mask) for mask in (1, 1 << 2, 1 << 6, 5 << 8, 2 << 12, 2 << 14)),
-    Fabric(state=3, status=0, health_mask=1 << 4, health_summary=1),
-]
+@pytest.mark.parametrize(("machine", "down", "gbps"), [(made.h100(), 4, 350), (made.a100(), 3, 225)])
+def test_three_quarters_of_the_expected_links_keep_the_class(machine: Result, down: int, gbps: int) -> None:
+    """14 of 18 links are 78 %; 9 of 12 are exactly 75 %, which is enough."""
+    interconnect = judge(made.without_links(machine, 3, count=down)).interconnect
+    assert (interconnect.klass, interconnect.nvlink_gbps) == ("nvlink", gbps)
 
 
-@pytest.mark.parametrize(
-    ("fabric", "agrees"), [(each, True) for each in READY] + [(each, False) for each in NOT_READY]
-)
-def test_a_fabric_that_is_not_ready_removes_the_class(fabric: Fabric, agrees: bool) -> None:
-    """One GPU whose fabric is not ready takes the node's class away."""
-    interconnect = joined(made.with_gpu(made.h100(), 5, fabric=fabric))
-    assert interconnect.reason == ("NvlinkRing" if agrees else "FabricDisagrees")
-
-
-def test_a_fabric_that_is_not_ready_removes_the_class_without_active_links() -> None:
-    """A fabric that has not started explains links that are down: this is not a PCIe machine."""
-    result = made.h100(2)
-    for gpu_index in range(2):
-        result = made.with_gpu(result, gpu_index, links=[], switch_links=0, fabric=Fabric(state=1))
-    assert joined(result).reason == "FabricDisagrees"
-
-
-@pytest.mark.parametrize(
-    ("machine", "down", "gbps"), [(made.h100(), 4, 350), (made.h100(), 5, None), (made.a100(), 3, 225)]
-)
-def test_below_three_quarters_of_the_expected_links_there_is_no_class(
-    machine: Result, down: int, gbps: int | None
-) -> None:
-    """14 of 18 links are 78 %, 13 are 72 %; 9 of 12 are exactly 75 %, which is enough."""
-    interconnect = joined(made.without_links(machine, 3, count=down))
-    assert interconnect.klass is (NVLINK if gbps else None)
-    assert interconnect.nvlink_gbps == gbps
-
-
-def test_lost_links_of_a_pair_are_found_through_its_history() -> None:
-    """NV2 that became NV1, and NV2 that became nothing, are no healthy NV1 and no PCIe machine."""
-    history = judge_health(made.titan()).history
-    assert joined(made.without_links(made.titan(), 0, count=1)).klass is NVLINK
-    assert joined(made.without_links(made.titan(), 0, count=1), history=history).reason == "LinksDegraded"
-    gone = made.with_links(made.with_links(made.titan(), 0, state=0), 1, state=0)
-    assert (
-        joined(replace(gone, pairs=made.pairs([[0, 0], [0, 0]])), history=history).reason == "LinksDegraded"
-    )
-
-
-def test_without_a_link_rate_the_class_has_no_number() -> None:
-    """A rate that is not readable or like none that is sold is not invented."""
-    for mbps in (0, 35_000):
-        result = made.titan()
-        for gpu_index in range(2):
-            result = made.with_links(result, gpu_index, mbps=mbps)
-        interconnect = joined(result)
-        assert (interconnect.klass, interconnect.nvlink_gbps) == (NVLINK, None)
-        assert interconnect.message == "both GPUs are joined by NVLink, link rate not readable"
+def test_a_bridge_that_was_not_put_back_shows_on_the_card_that_stayed() -> None:
+    """A new UUID starts without a past."""
+    assert judge(made.titan(), REPLACED).findings[0].subject == "GPU 0 (0000:0f:00.0)"
 
 
 @pytest.mark.parametrize(
@@ -235,16 +203,6 @@ def test_known_graphs_have_a_ring_or_none() -> None:
     assert ring(graph(1, [])) is Ring.NO
 
 
-def test_a_replaced_gpu_has_no_history_but_its_neighbour_has() -> None:
-    """A new UUID starts without a past; a bridge that was not put back shows on the card that stayed."""
-    history = judge_health(made.titan()).history
-    down = made.with_links(made.with_links(made.titan(), 0, state=0), 1, state=0, remote="")
-    down = replace(made.with_gpu(down, 1, uuid="GPU-new"), pairs=made.pairs([[0, 0], [0, 0]]))
-    judgement = judge_health(down, history=history)
-    assert judgement.interconnect.reason == "LinksDegraded"
-    assert judgement.findings[0].subject == "GPU 0 (0000:0f:00.0)"
-
-
 def by_trying(joined: list[list[bool]]) -> bool:
     """Whether any order of the vertices is a cycle."""
     return any(
@@ -273,107 +231,102 @@ OTHER = "c1a570f0-0000-4000-8000-0000000000bb"
 NONE = "0" * 32
 
 
-def tray(*fabrics: Fabric) -> Result:
-    """A GB200 tray whose GPUs report these."""
-    result = made.switched(len(fabrics), name="NVIDIA GB200", links=18, mbps=53_125)
-    for gpu_index, each in enumerate(fabrics):
-        result = made.with_gpu(result, gpu_index, fabric=each)
-    return result
-
-
 def of_fabric(uuid: str | Unavailable, clique: int | Unavailable, **more: Any) -> Fabric:
     """A completed registration."""
     return Fabric(**({"state": 3, "status": 0, "cluster_uuid": uuid, "clique": clique} | more))
 
 
-@pytest.mark.parametrize(
-    ("fabrics", "members"),
-    [
-        pytest.param(
-            [of_fabric(RACK, 1), of_fabric(RACK, 1), of_fabric(RACK, 2), of_fabric(RACK, 2)],
-            ["GPU 0, GPU 1 in c1a570f0", "00aa.1; GPU 2, GPU 3 in c1a570f0"],
-            id="two-halves-of-a-tray",
-        ),
-        pytest.param(
-            [of_fabric(RACK, 32766), of_fabric(RACK, 32766), of_fabric(RACK, 32766), of_fabric(RACK, 7)],
-            ["GPU 3 in c1a570f00000400080000000000000aa.7"],
-            id="one-gpu-left-the-default-partition",
-        ),
-        pytest.param([of_fabric(RACK, 1), of_fabric(OTHER, 1)], ["00aa.1", "00bb.1"], id="two-clusters"),
-        pytest.param([of_fabric(RACK, 1), of_fabric(NONE, 0)], ["GPU 1 in 0000"], id="one-without-a-cluster"),
-        pytest.param([of_fabric(NONE, 0), of_fabric(NONE, 3)], [".0;", ".3"], id="cliques-without-a-cluster"),
+RACK_1 = of_fabric(RACK, 1)
+UNREAD = Unavailable("Unknown")
+
+
+def virtual(result: Result, mode: int | Unavailable) -> Result:
+    """The machine with all GPUs in this mode of virtualization."""
+    return made.every_gpu(result, virtualization=mode)
+
+
+MEMBERS: Table = {
+    "two halves of a tray": (
+        (RACK_1, RACK_1, of_fabric(RACK, 2), of_fabric(RACK, 2)),
+        "GPU 0, GPU 1 in c1a570f0",
+        "00aa.1; GPU 2, GPU 3 in c1a570f0",
+    ),
+    "one GPU left the default partition": [
+        ((*[of_fabric(RACK, 32766)] * 3, of_fabric(RACK, 7)), "GPU 3 in c1a570f00000400080000000000000aa.7")
     ],
-)
-def test_gpus_in_different_cliques_warn_and_have_no_class(fabrics: list[Fabric], members: list[str]) -> None:
+    "two clusters": [((RACK_1, of_fabric(OTHER, 1)), "00aa.1", "00bb.1")],
+    "one without a cluster": [((RACK_1, of_fabric(NONE, 0)), "GPU 1 in 0000")],
+    "cliques without a cluster": [((of_fabric(NONE, 0), of_fabric(NONE, 3)), ".0;", ".3")],
+}
+
+
+@pytest.mark.parametrize("row", rows(MEMBERS))
+def test_gpus_in_different_cliques_warn_and_have_no_class(row: Row) -> None:
     """NVLink does not join them, whatever their links say; the finding names who is where, as GFD does."""
-    judgement = judge_health(tray(*fabrics))
-    finding = only(judgement)
-    assert (finding.code, finding.severity, finding.subject) == ("fabric-cliques", Severity.WARN, "node")
-    assert all(text in finding.message for text in members), finding.message
+    fabrics, *members = row
+    judgement = judge(tray(*fabrics))
+    check(judgement, "fabric-cliques/warn", "node: ", *members)
     assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "CliquesDiffer")
 
 
-@pytest.mark.parametrize(
-    "fabrics",
-    [
-        pytest.param([of_fabric(NONE, 0)] * 8, id="hgx-h100"),
-        pytest.param([of_fabric(RACK, 5)] * 4, id="one-clique"),
-        pytest.param(
-            [of_fabric(RACK.upper(), 5), of_fabric(RACK.replace("-", ""), 5)], id="one-cluster-in-two-forms"
-        ),
-        pytest.param([of_fabric(RACK, 5), Fabric(state=0), Fabric()], id="gpus-without-a-fabric"),
-        pytest.param([of_fabric(RACK, 5), of_fabric(Unavailable("Unknown"), 9)], id="unreadable-cluster"),
-        pytest.param([of_fabric(RACK, 5), of_fabric(OTHER, Unavailable("Unknown"))], id="unreadable-clique"),
+HEALTHY: Table = {
+    "a single-node machine reports clique 0 of an all-zero cluster": [
+        (tray(*[of_fabric(NONE, 0)] * 8), "nvlink")
     ],
-)
-def test_gpus_of_one_clique_or_of_none_are_healthy(fabrics: list[Fabric]) -> None:
-    """A single-node machine reports clique 0 of an all-zero cluster; missing data accuses nobody."""
-    judgement = judge_health(tray(*fabrics))
-    assert (codes(judgement), judgement.interconnect.klass) == ([], "nvlink")
+    "one clique": [(tray(*[of_fabric(RACK, 5)] * 4), "nvlink")],
+    "one cluster in two forms": [
+        (tray(of_fabric(RACK.upper(), 5), of_fabric(RACK.replace("-", ""), 5)), "nvlink")
+    ],
+    "GPUs without a fabric": [(tray(of_fabric(RACK, 5), Fabric(state=0), Fabric()), "nvlink")],
+    "an unreadable cluster or clique accuses nobody": [
+        (tray(of_fabric(RACK, 5), of_fabric(UNREAD, 9)), "nvlink"),
+        (tray(of_fabric(RACK, 5), of_fabric(OTHER, UNREAD)), "nvlink"),
+    ],
+    "whole GPUs on bare metal, in a virtual machine, and of an unknown mode": [
+        (virtual(result, mode), klass)
+        for mode in (0, 1, 99, Unavailable("NVML_ERROR_NOT_SUPPORTED"))
+        for result, klass in (
+            *((made.phb(), "pcie"), (made.h100(), "nvlink"), (made.ncv4(), "nvlink-pairs")),
+            (made.titan(), "nvlink"),
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("row", rows(HEALTHY))
+def test_what_links_and_p2p_show_is_healthy(row: Row) -> None:
+    """GPUs of one clique or of none, and GPUs that are whole."""
+    result, klass = row
+    judgement = judge(result)
+    check(judgement, "")
+    assert judgement.interconnect.klass == klass
 
 
 @pytest.mark.parametrize(
     ("result", "mode"),
-    [
-        pytest.param(made.phb(), 2, id="vgpu-without-links"),
-        pytest.param(made.h100(), 2, id="vgpus-with-links"),
-        pytest.param(made.a100_bridged_pairs(), 3, id="vgpu-host"),
-        pytest.param(made.rtx3090(), 4, id="vsga-host"),
-    ],
+    [(made.phb(), 2), (made.h100(), 2), (made.a100_bridged_pairs(), 3), (made.rtx3090(), 4)],
+    ids=["vgpu-without-links", "vgpus-with-links", "vgpu-host", "vsga-host"],
 )
 def test_virtual_gpus_have_no_class_and_an_info(result: Result, mode: int) -> None:
     """What the hypervisor shows of them is not how they are joined."""
-    judgement = judge_health(made.every_gpu(result, virtualization=mode))
-    assert (codes(judgement), judgement.verdict) == (["virtual-gpu/info"], "pass")
+    judgement = judge(virtual(result, mode))
+    check(judgement, "virtual-gpu/info", "NVML", Verdict.PASS)
     assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "VirtualGpu")
-    assert "NVML" in only(judgement).message
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        pytest.param(made.with_pair(made.h100(2), 0, 1, read=5, nvlink=5), id="p2p-refused-by-the-profile"),
-        pytest.param(made.without_links(made.h100(4), 2, count=9), id="fewer-links"),
-        pytest.param(made.with_pair(made.ncv4(), 0, 2, nvlink=0), id="far-ends-hidden"),
-        pytest.param(made.with_gpu(made.h100(2), 1, fabric=Fabric(state=2)), id="fabric-in-progress"),
-        pytest.param(tray(of_fabric(RACK, 1), of_fabric(RACK, 2)), id="two-cliques"),
-    ],
-)
+HIDDEN = {
+    "P2P refused by the profile": made.with_pair(made.h100(2), 0, 1, read=5, nvlink=5),
+    "fewer links": made.without_links(made.h100(4), 2, count=9),
+    "far ends hidden": made.with_pair(made.ncv4(), 0, 2, nvlink=0),
+    "fabric in progress": made.with_gpu(made.h100(2), 1, fabric=Fabric(state=2)),
+    "two cliques": tray(RACK_1, of_fabric(RACK, 2)),
+}
+
+
+@pytest.mark.parametrize("result", HIDDEN.values(), ids=HIDDEN)
 @pytest.mark.parametrize("mode", [2, 3])
 def test_what_a_hypervisor_shows_of_links_accuses_no_node(result: Result, mode: int) -> None:
     """A vGPU may refuse P2P and hide links by design; nothing of it is remembered either."""
-    history = judge_health(made.h100(len(result.gpus))).history
-    judgement = judge_health(made.every_gpu(result, virtualization=mode), history=history)
-    assert codes(judgement) == ["virtual-gpu/info"]
+    judgement = judge(made.h100(len(result.gpus)), virtual(result, mode))
+    check(judgement, "virtual-gpu/info")
     assert {gpu.links.sum for gpu in judgement.history.gpus.values()} == {18}
-
-
-@pytest.mark.parametrize("mode", [0, 1, 99, Unavailable("NVML_ERROR_NOT_SUPPORTED")])
-@pytest.mark.parametrize(
-    ("result", "klass"),
-    [(made.phb(), "pcie"), (made.h100(), "nvlink"), (made.ncv4(), "nvlink-pairs"), (made.titan(), "nvlink")],
-)
-def test_whole_gpus_keep_what_links_and_p2p_show(result: Result, klass: str, mode: int | Unavailable) -> None:
-    """On bare metal, passed through to a virtual machine, and where the mode is not known."""
-    judgement = judge_health(made.every_gpu(result, virtualization=mode))
-    assert (codes(judgement), judgement.interconnect.klass) == ([], klass)

@@ -17,8 +17,9 @@ from nodegauge_judge import Answer, Thresholds, Verdict
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.expectations import Expectation, Expectations, is_model
 from nodegauge_judge.nccl.judge import judge_nccl
-from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement
-from support.nccl_results import GIB, MIB, codes, finding
+from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement, NcclJudgement
+from support.judge_results import Row, Table, rows
+from support.nccl_results import GIB, MIB, check, codes, finding
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = Expectations.default()
@@ -45,12 +46,6 @@ every_published = pytest.mark.parametrize(
     tuple(PUBLISHED),
     ids=lambda e: f"{e.gpu} x{e.count} {e.collective} {e.bytes >> 20} MiB {e.kind} {e.nvls}",
 )
-
-
-# -- busbw
-
-
-# -- published expectations
 
 
 def machine(expectation: Expectation) -> Measurement:
@@ -161,104 +156,116 @@ def test_the_package_contains_the_expectations() -> None:
     assert '"*" = ["py.typed", "*.yaml"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-# -- the floor of a result
+def ran(algorithm: str, gbps: float, *, ranks: int = 7, gather: float = 350, **arm: Any) -> Result:
+    """So many H100 of which all_reduce ran with this algorithm."""
+    first = nccl.default_arm(gbps, gather=gather, ranks=ranks, algorithm=algorithm, **arm)
+    return nccl.node(nccl.h100(count=ranks), first)
 
 
-def low_on(result: Result, **options: Any) -> bool:
-    """Whether the result is below its floor."""
-    return "busbw-low/warn" in codes(judge_nccl(result, **options))
-
-
-def test_an_expectation_of_the_same_size_gives_the_floor_and_is_named() -> None:
-    """0.9 of 462 is 415.8: 416 passes, 415 does not."""
-    assert judge_nccl(nccl.h100(416)).verdict is Verdict.PASS
-    low = finding(judge_nccl(nccl.h100(415)), "busbw-low")
-    assert low.evidence["floor_gbps"] == 415.8
-    assert low.evidence["source"] == "published report, 8x H100 SXM with NVLS"
-    assert "published report" in low.message
-
-
-@pytest.mark.parametrize(
-    ("gbps", "algorithm", "floor"),
-    [(369, "NVLS", None), (368, "NVLS", 368.8), (100, "RING", 270), (100, "TREE", 270)],
-)
-def test_a_count_without_an_expectation_gets_the_floor_of_its_algorithm(
-    gbps: float, algorithm: str, floor: float | None
-) -> None:
-    """7 H100 with NVLS: 0.85 of 450 GB/s and 27/28 of that; the algorithm comes from NCCL's log."""
-    arm = nccl.default_arm(gbps, gather=350, ranks=7, algorithm=algorithm)
-    judgement = judge_nccl(nccl.node(nccl.h100(count=7), arm))
-    if floor is None:
-        assert judgement.verdict is Verdict.PASS
-        return
-    low = finding(judgement, "busbw-low")
-    assert low.evidence["floor_gbps"] == floor
-    assert "no expectation applies" in low.message
-
-
-def test_an_unknown_algorithm_gets_the_lower_floor() -> None:
-    """NCCL may create NVLS channels without using them: 8 H100 at 300 GB/s may be rings."""
-    silent = nccl.default_arm(300, gather=350, ranks=8, algorithm="", nvls=True)
-    assert judge_nccl(nccl.node(nccl.h100(), silent)).verdict is Verdict.PASS
-
-
-def test_only_all_reduce_gets_the_floor_of_nvls() -> None:
-    """all_gather with NVLS still moves every byte: its floor is that of rings, 270 of 450 GB/s."""
-    arm = nccl.default_arm(440, gather=300, ranks=7, algorithm="NVLS")
-    cells = [replace(cell, algorithm="NVLS") for cell in arm.cells]
-    assert judge_nccl(nccl.node(nccl.h100(count=7), replace(arm, cells=cells))).verdict is Verdict.PASS
-
-
-@pytest.mark.parametrize(("ranks", "gbps"), [(2, 193), (3, 290), (4, 347), (5, 388), (6, 412), (7, 433)])
-def test_nvls_on_fewer_gpus_has_a_lower_floor(ranks: int, gbps: float) -> None:
-    """The same traffic, 1 + 1/n of the size, makes less busbw (NVIDIA/nccl issue 2140, curves of H200); NCCL
-    creates NVLS channels from two GPUs on since 2.30."""
-    assert judge_nccl(nccl.h100(gbps, count=ranks)).verdict is Verdict.PASS
-    assert codes(judge_nccl(nccl.h100(gbps * 0.8, count=ranks))) == {"busbw-low/warn"}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "algorithm", "gbps", "low"),
-    [
-        (8, "NVLS", 586, False),
-        (8, "NVLS", 584, True),
-        (2, "RING", 382, False),
-        (2, "RING", 350, True),
-        (3, "RING", 479, False),
-        (4, "RING", 530, True),
-    ],
-)
-def test_b200_has_shares_of_its_own(ranks: int, algorithm: str, gbps: float, low: bool) -> None:
-    """0.65 of 900 GB/s with NVLS, as 0.85 would fail what was measured at 8 GiB; rings of two and three GPUs
-    are slow (NVIDIA/nccl pull request 2343: 382 on two healthy B200, 479 on three)."""
+def b200(ranks: int, algorithm: str, gbps: float) -> Result:
+    """So many B200."""
     machine = made.switched(ranks, name="NVIDIA B200", links=18, mbps=53_125)
     machine = made.every_gpu(machine, pcie=nccl.GEN5, compute_capability="10.0")
-    arm = nccl.default_arm(gbps, gather=600, ranks=ranks, algorithm=algorithm)
-    assert low_on(nccl.node(machine, arm)) is low
+    return nccl.node(machine, nccl.default_arm(gbps, gather=600, ranks=ranks, algorithm=algorithm))
 
 
-def test_all_gather_has_its_own_floor() -> None:
-    """ZeRO-3 depends on it, and a fast all_reduce with NVLS says nothing about it."""
-    low = finding(judge_nccl(nccl.h100(gather=200)), "busbw-low")
-    assert low.subject == "all_gather and 1 more"
+def all_nvls() -> Result:
+    """Seven H100 whose all_gather ran with NVLS too."""
+    result = ran("NVLS", 440, gather=300)
+    cells = [replace(cell, algorithm="NVLS") for cell in nccl.arm_of(result, ArmName.DEFAULT).cells]
+    return nccl.with_cells(result, ArmName.DEFAULT, *cells)
 
 
-def test_an_expectation_of_the_policy_replaces_the_published_one() -> None:
-    """A lower number removes a finding; one for 64 MiB is checked at 64 MiB."""
-    assert low_on(nccl.h100(340))
-    own = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=350, source="ours")
-    assert not low_on(nccl.h100(340), expectations=PUBLISHED.with_policy([own]))
-    small = PUBLISHED.with_policy([replace(own, bytes=64 * MIB, floor=300.0)])
-    low = judge_nccl(nccl.h100(), expectations=small)
-    assert finding(low, "busbw-low").evidence["bytes"] == 64 * MIB
-    assert not low_on(nccl.h100(600), expectations=small)
+def below(ancestor: Any, gbps: float, **gpu: Any) -> Result:
+    """Two GPUs with P2P over PCIe and this NVML topology level between them."""
+    result = nccl.phb(gbps, transport=nccl.P2P)
+    grid: list[list[Any]] = [[-1 if i == j else ancestor for j in range(2)] for i in range(2)]
+    return made.every_gpu(replace(result, pairs=replace(result.pairs, ancestor=grid)), **gpu)
 
 
-@pytest.mark.parametrize(("nvls", "low"), [(None, False), (False, True)])
-def test_the_arm_without_nvls_is_graded_only_by_expectations_for_it(nvls: bool | None, low: bool) -> None:
-    """352 GB/s without NVLS is below 0.9 of 400; other expectations describe NCCL's default."""
-    own = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=400, nvls=nvls)
-    assert low_on(nccl.h100(), expectations=PUBLISHED.with_policy([own])) is low
+def by_own(result: Result, **own: Any) -> NcclJudgement:
+    """The judgement by an expectation of the policy for eight H100."""
+    known: dict[str, Any] = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": GIB}
+    return judge_nccl(result, expectations=PUBLISHED.with_policy([Expectation(**known | own)]))
+
+
+LOW, PASS = "busbw-low/warn", {"verdict": Verdict.PASS}
+NO_FLOOR = ("", PASS, {"busbw-low": Answer.GOOD}, "no floor")
+TABLE: Table = {
+    "0.9 of 462 is 415.8: an expectation of the same size gives the floor and is named": [
+        (nccl.h100(416), "", PASS),
+        (
+            nccl.h100(415),
+            LOW,
+            {"floor_gbps": 415.8, "source": "published report, 8x H100 SXM with NVLS"},
+            "published report",
+        ),
+    ],
+    "7 H100 have no expectation: 0.85 of 450 GB/s and 27/28 of that with NVLS, 270 without": [
+        (ran("NVLS", 369), "", PASS),
+        (ran("NVLS", 368), LOW, {"floor_gbps": 368.8}, "no expectation applies"),
+        (ran("RING", 100), LOW, {"floor_gbps": 270}, "no expectation applies"),
+        (ran("TREE", 100), LOW, {"floor_gbps": 270}, "no expectation applies"),
+    ],
+    "NCCL may create NVLS channels without using them: an unknown algorithm gets the lower floor": [
+        (ran("", 300, ranks=8, nvls=True), "", PASS)
+    ],
+    "all_gather with NVLS still moves every byte: its floor is that of rings": [(all_nvls(), "", PASS)],
+    "NVLS on fewer GPUs makes 1 + 1/n of the traffic (NVIDIA/nccl issue 2140, curves of H200)": [
+        row
+        for ranks, gbps in ((2, 193), (3, 290), (4, 347), (5, 388), (6, 412), (7, 433))
+        for row in ((nccl.h100(gbps, count=ranks), "", PASS), (nccl.h100(gbps * 0.8, count=ranks), LOW))
+    ],
+    "B200 with NVLS: 0.65 of 900 GB/s, as 0.85 would fail what was measured at 8 GiB": [
+        (b200(8, "NVLS", 586), ""),
+        (b200(8, "NVLS", 584), LOW),
+    ],
+    "rings of two and three B200 are slow: 382 and 479 GB/s (NVIDIA/nccl pull request 2343)": [
+        (b200(2, "RING", 382), ""),
+        (b200(2, "RING", 350), LOW),
+        (b200(3, "RING", 479), ""),
+        (b200(4, "RING", 530), LOW),
+    ],
+    "ZeRO-3 depends on all_gather, of which a fast all_reduce says nothing": [
+        (nccl.h100(gather=200), LOW, "all_gather and 1 more: ")
+    ],
+    "an expectation of the policy replaces the published one": [
+        (nccl.h100(340), LOW),
+        (by_own(nccl.h100(340), busbw=350, source="ours"), ""),
+    ],
+    "a cell at exactly its floor is fast enough": [(by_own(nccl.h100(), busbw=462, floor=462), "")],
+    "an expectation for 64 MiB is checked at 64 MiB": [
+        (by_own(nccl.h100(), bytes=64 * MIB, busbw=350, floor=300.0), LOW, {"bytes": 64 * MIB}),
+        (by_own(nccl.h100(600), bytes=64 * MIB, busbw=350, floor=300.0), ""),
+    ],
+    "352 GB/s without NVLS is graded only by expectations for it": [
+        (by_own(nccl.h100(), busbw=400), ""),
+        (by_own(nccl.h100(), busbw=400, nvls=False), LOW),
+    ],
+    "through host memory the host decides, so there is no floor": [
+        (nccl.phb(gbps, host=gbps), *NO_FLOOR) for gbps in (0.4, 4.0, 28.0)
+    ],
+    "P2P below PCIe switches reaches half of the slowest link: 31.5 GB/s for generation 4 x16": [
+        (below(ancestor, gbps), expected)
+        for ancestor in (10, 20)
+        for gbps, expected in ((16.0, ""), (15.0, LOW))
+    ],
+    "a hypervisor may show switches between GPUs that are on two sockets": [
+        (below(ancestor, gbps, virtualization=mode), expected)
+        for ancestor, gbps in ((10, 15.0), (20, 9.0), (0, 4.0))
+        for mode, expected in ((0, LOW), (1, ""))
+    ],
+    "across a CPU 12.7 GB/s have been measured (tinygrad/open-gpu-kernel-modules, pull request 22)": [
+        (below(ancestor, 12.7), *NO_FLOOR)
+        for ancestor in (30, 40, 50, Unavailable("NVML_ERROR_NOT_SUPPORTED"))
+    ],
+}
+
+
+@pytest.mark.parametrize("row", rows(TABLE))
+def test_a_run_is_compared_with_its_floor(row: Row) -> None:
+    """That of its machine, size, collective and algorithm; where the host decides there is none."""
+    check(*row)
 
 
 def test_a_missing_nvls_state_is_named_as_the_reason() -> None:
@@ -268,52 +275,6 @@ def test_a_missing_nvls_state_is_named_as_the_reason() -> None:
     message = finding(judge_nccl(result), "not-gradable").message
     assert "There is no expectation" not in message
     assert "NCCL_DEBUG_SUBSYS=INIT,TUNING" in message
-
-
-# -- PCIe
-
-
-def with_ancestor(result: Result, ancestor: Any) -> Result:
-    """The machine with this NVML topology level between all its GPUs."""
-    gpus = range(len(result.gpus))
-    grid: list[list[Any]] = [[-1 if i == j else ancestor for j in gpus] for i in gpus]
-    return replace(result, pairs=replace(result.pairs, ancestor=grid))
-
-
-@pytest.mark.parametrize("gbps", [0.4, 4.0, 28.0])
-def test_gpus_that_communicate_through_host_memory_have_no_floor(gbps: float) -> None:
-    """The host decides, so the number is recorded, labelled, and good."""
-    judgement = judge_nccl(nccl.phb(gbps, host=gbps))
-    assert (judgement.verdict, judgement.answers["busbw-low"]) == (Verdict.PASS, Answer.GOOD)
-    assert "no floor" in judgement.summary
-
-
-@pytest.mark.parametrize(("gbps", "low"), [(16.0, False), (15.0, True)])
-@pytest.mark.parametrize("ancestor", [10, 20])
-def test_p2p_below_pcie_switches_must_reach_half_of_the_slowest_link(
-    gbps: float, low: bool, ancestor: int
-) -> None:
-    """Generation 4 x16 carries 31.5 GB/s one way."""
-    assert low_on(with_ancestor(nccl.phb(gbps, transport=nccl.P2P), ancestor)) is low
-
-
-@pytest.mark.parametrize(("virtualization", "low"), [(0, True), (1, False)])
-@pytest.mark.parametrize(("ancestor", "gbps"), [(10, 15.0), (20, 9.0), (0, 4.0)])
-def test_the_pci_tree_of_a_virtual_machine_gives_no_floor(
-    virtualization: int, low: bool, ancestor: int, gbps: float
-) -> None:
-    """A hypervisor may show switches between GPUs that are on two sockets."""
-    result = with_ancestor(nccl.phb(gbps, transport=nccl.P2P), ancestor)
-    assert low_on(made.every_gpu(result, virtualization=virtualization)) is low
-
-
-@pytest.mark.parametrize("ancestor", [30, 40, 50, Unavailable("NVML_ERROR_NOT_SUPPORTED")])
-def test_p2p_across_a_cpu_has_no_floor(ancestor: Any) -> None:
-    """NCCL uses it between two GPUs of an AMD machine: 12.7 GB/s have been measured on generation 4
-    (tinygrad/open-gpu-kernel-modules, pull request 22)."""
-    judgement = judge_nccl(with_ancestor(nccl.phb(12.7, transport=nccl.P2P), ancestor))
-    assert (judgement.verdict, judgement.answers["busbw-low"]) == (Verdict.PASS, Answer.GOOD)
-    assert "no floor" in judgement.summary
 
 
 def pair(gpu: str, gbps: float, links: int, sm: str = "9.0", *, mbps: int = 25_000) -> Result:
@@ -350,7 +311,7 @@ PUBLISHED_AND_NOT: dict[str, tuple[Result, float, bool]] = {
     "3x H100 on rings, unpublished": (switched("NVIDIA H100 80GB HBM3", 250.0, 3, 18, "9.0"), 270.0, False),
     "8x B300, unpublished": (switched("NVIDIA B300", 500.0, 8, 18, "10.3", mbps=53_125), 540.0, False),
     "8x of the next generation": (switched("NVIDIA Rubin", 700.0, 8, 36, "13.0", mbps=53_125), 1080.0, False),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED_AND_NOT)

@@ -76,7 +76,7 @@ GATED = {
 }
 UNDER_LOAD = {rule.code for rule in HEALTH_RULES if rule.answer_per_gpu is not None}
 WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
-quickly = settings(max_examples=60, deadline=None, derandomize=True)
+quickly = settings(max_examples=60, derandomize=True)
 
 
 @quickly

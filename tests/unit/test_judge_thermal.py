@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result, Span, Temperature, Window
-from nodegauge_judge import Answer, Judgement, Thresholds, judge_health
-from support.judge_results import codes, cool, every, grew, judge, later, node, only, resting, span, working
+from nodegauge_judge import Answer, Judgement, Thresholds, Verdict
+from support.judge_results import (
+    Row,
+    Table,
+    check,
+    codes,
+    cool,
+    every,
+    grew,
+    judge,
+    later,
+    node,
+    resting,
+    rows,
+    span,
+    working,
+)
 
 
 def heated(celsius: int, /, *, heat: bool = False, memory: int = 70, **temperature: int) -> Result:
@@ -22,49 +39,187 @@ def heated(celsius: int, /, *, heat: bool = False, memory: int = 70, **temperatu
     return made.with_gpu(node(), 0, temperature=Temperature(**known), **window)
 
 
-def answer(judgement: Judgement, code: str) -> tuple[list[str], Answer]:
-    """What is said of heat, besides the counter's own row, and the row's answer."""
-    return [c for c in codes(judgement) if not c.startswith("sw-thermal")], judgement.answers[code]
+GOOD, BAD, UNSURE = Answer.GOOD, Answer.BAD, Answer.UNSURE
+H100 = {"margin": 16, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
+H200, GB200 = H100 | {"gpu": 28, "margin": 59}, H100 | {"gpu": 31, "margin": 55}
+"""`nvidia-smi -q` of the three, as published: "Memory Max Operating T.Limit Temp: 0 C", no limit in °C.  The
+margin is 86 or 87 less the core's temperature, whatever the memory has."""
+
+
+def memory(celsius: int, limits: dict[str, int] | None = None, *, heat: bool = False, **more: int) -> Result:
+    """The first GPU's memory is that hot, the second one's cool; `limits`: all that the driver says."""
+    known = {"gpu": 71, **limits, **more} if limits else {}
+    hot = heated(known.get("gpu", 60), heat=heat, memory=celsius, **known)
+    return made.with_gpu(hot, 1, **working(memory_temperature=span(60)))
 
 
 @pytest.mark.parametrize(
-    ("result", "expected", "expected_answer"),
+    ("code", "result", "expected", "answer"),
     [
-        (heated(81), [], Answer.GOOD),
-        (heated(82), ["hot/warn"], Answer.GOOD),
-        (heated(83), ["hot/warn"], Answer.UNSURE),
-        (heated(87), ["hot/warn"], Answer.UNSURE),
-        (heated(95), ["hot/warn"], Answer.UNSURE),
-        (heated(86, heat=True), ["hot/warn"], Answer.UNSURE),
-        (heated(87, heat=True), ["hot/fail"], Answer.BAD),
-        (heated(70, margin=6), [], Answer.GOOD),
-        (heated(70, margin=5), ["hot/warn"], Answer.GOOD),
-        (heated(70, margin=4), ["hot/warn"], Answer.UNSURE),
-        (heated(85, margin=0), ["hot/warn"], Answer.UNSURE),
-        (heated(85, margin=0, heat=True), ["hot/fail"], Answer.BAD),
-        (heated(70, margin=-2, heat=True), ["hot/fail"], Answer.BAD),
-        (heated(70, margin=-2), [], Answer.GOOD),
-        (heated(85, margin=0, tlimit_gpu_max=-2, heat=True), ["hot/warn"], Answer.UNSURE),
-        (heated(79, shutdown=98), [], Answer.GOOD),
-        (heated(80, shutdown=98), ["hot/warn"], Answer.GOOD),
-        (heated(85, shutdown=98), ["hot/warn"], Answer.GOOD),
-        (heated(86, shutdown=98), ["hot/warn"], Answer.UNSURE),
-        (heated(90, shutdown=98), ["hot/fail"], Answer.BAD),
+        ("hot", heated(81), "", GOOD),
+        ("hot", heated(82), "hot/warn", GOOD),
+        ("hot", heated(83), "hot/warn", UNSURE),
+        ("hot", heated(87), "hot/warn", UNSURE),
+        ("hot", heated(95), "hot/warn", UNSURE),
+        ("hot", heated(86, heat=True), "hot/warn", UNSURE),
+        ("hot", heated(87, heat=True), "hot/fail", BAD),
+        ("hot", heated(70, margin=6), "", GOOD),
+        ("hot", heated(70, margin=5), "hot/warn", GOOD),
+        ("hot", heated(70, margin=4), "hot/warn", UNSURE),
+        ("hot", heated(85, margin=0), "hot/warn", UNSURE),
+        ("hot", heated(85, margin=0, heat=True), "hot/fail", BAD),
+        ("hot", heated(70, margin=-2, heat=True), "hot/fail", BAD),
+        ("hot", heated(70, margin=-2), "", GOOD),
+        ("hot", heated(85, margin=0, tlimit_gpu_max=-2, heat=True), "hot/warn", UNSURE),
+        ("hot", heated(79, shutdown=98), "", GOOD),
+        ("hot", heated(80, shutdown=98), "hot/warn", GOOD),
+        ("hot", heated(85, shutdown=98), "hot/warn", GOOD),
+        ("hot", heated(86, shutdown=98), "hot/warn", UNSURE),
+        ("hot", heated(90, shutdown=98), "hot/fail", BAD),
+        ("memory-hot", memory(89), "", GOOD),
+        ("memory-hot", memory(90), "memory-hot/warn", GOOD),
+        ("memory-hot", memory(91), "memory-hot/warn", UNSURE),
+        ("memory-hot", memory(96), "memory-hot/warn", UNSURE),
+        ("memory-hot", memory(95, heat=True), "memory-hot/fail", BAD),
+        ("memory-hot", memory(94, heat=True), "memory-hot/warn", UNSURE),
+        ("memory-hot", memory(0, heat=True), "", UNSURE),
+        ("memory-hot", memory(78, H100), "", GOOD),
+        ("memory-hot", memory(94, H100), "", GOOD),
+        ("memory-hot", memory(95, H100), "memory-hot/warn", GOOD),
+        ("memory-hot", memory(101, H100, heat=True), "memory-hot/warn", UNSURE),
+        ("memory-hot", memory(115, H100), "memory-hot/fail", BAD),
+        ("memory-hot", memory(115, H200), "memory-hot/fail", BAD),
+        ("memory-hot", memory(105, GB200, heat=True), "memory-hot/fail", BAD),
+        ("memory-hot", memory(104, GB200, heat=True), "memory-hot/warn", UNSURE),
+        ("memory-hot", memory(39, GB200), "", GOOD),
+        ("memory-hot", memory(92, H100, margin=5), "hot/warn memory-hot/warn", GOOD),
+        ("memory-hot", memory(92, H100, margin=-1, heat=True), "hot/fail memory-hot/fail", BAD),
+        ("memory-hot", memory(92, H100, margin=-1), "", GOOD),
+        ("memory-hot", memory(97, H100, margin=-1), "memory-hot/warn", UNSURE),
+        (
+            "memory-hot",
+            memory(92, H100, margin=2, tlimit_memory_max=3, heat=True),
+            "memory-hot/fail hot/warn",
+            BAD,
+        ),
+        ("memory-hot", memory(60, H100, margin=3), "hot/warn", GOOD),
+        ("memory-hot", memory(115, {"tlimit_memory_max": 0}), "memory-hot/fail", BAD),
+        ("memory-hot", memory(96, {"margin": 16, "tlimit_memory_max": 95}), "memory-hot/warn", GOOD),
+        ("memory-hot", memory(89, H100, memory_max=95), "", GOOD),
+        ("memory-hot", memory(105, H100, memory_max=110), "memory-hot/warn", GOOD),
+        ("memory-hot", memory(115, H100, memory_max=0), "memory-hot/fail", BAD),
     ],
 )
-def test_a_vendors_limit_fails_only_with_a_counter(
-    result: Result, expected: list[str], expected_answer: Answer
-) -> None:
-    """Fails at the limit with heat counted; good again 5 °C below it; a margin of 0 alone proves nothing."""
-    assert answer(judge(result), "hot") == (expected, expected_answer)
+def test_a_limit_fails_only_with_a_counter(code: str, result: Result, expected: str, answer: Answer) -> None:
+    """Fails at the vendor's limit with heat counted, good again 5 °C below it; a margin of 0 alone proves
+    nothing.  Memory: by the window's hottest sample; without a sensor no answer; without a limit in °C the
+    margin to the nearest slowdown point where memory is the hotter part, and the policy's numbers."""
+    judgement = judge(result)
+    assert " ".join(c for c in codes(judgement) if not c.startswith("sw-thermal")) == expected
+    assert judgement.answers[code] is answer
 
 
-def test_an_idle_hot_gpu_warns_and_is_no_load() -> None:
-    """No load, no failure: by the window that saw none."""
-    idle = resting(temperature=span(92), growth=grew(hw_thermal=3))
-    result = made.with_gpu(node(), 0, temperature=Temperature(gpu=92), **idle)
-    judgement = judge(every(result, **resting(temperature=span(92))))
-    assert answer(judgement, "hot") == (["hot/warn"], Answer.NO_LOAD)
+IDLE_HOT = made.with_gpu(
+    node(), 0, temperature=Temperature(gpu=92), **resting(temperature=span(92), growth=grew(hw_thermal=3))
+)
+BIT_SET = made.with_gpu(heated(90), 0, **working(temperature=span(90), bits={0x20: 12}))
+BARE = replace(BIT_SET.gpus[0].counters, sw_thermal_ns=BIT_SET.gpus[0].counters.trio)
+RUNS = [heated(celsius, gpu_max=95) for celsius in (84, 90, 70, 84)]
+REST = made.with_gpu(heated(84, gpu_max=95), 0, **resting(temperature=span(84)))
+AT_REST = cool(**H100, gpu=71, memory=115)
+WINDOW = Window(seconds=3.0, samples=12, temperature=Span(min=60, median=70, max=81))
+WINDOW_HOT = made.with_gpu(made.phb(), 0, temperature=Temperature(gpu=40, gpu_max=85), window=WINDOW)
+
+
+def interval(**grown: float) -> tuple[Result, Result]:
+    """87 °C now, and what the counters grew by since the last run."""
+    return heated(80), later(heated(87), 900, gpu=0, **grown)
+
+
+def under(result: Result, **limits: Any) -> Judgement:
+    """The judgement by these thresholds."""
+    return judge(result, thresholds=Thresholds(**limits))
+
+
+TABLE: Table = {
+    "an idle hot GPU warns and is no load": [
+        (every(IDLE_HOT, **resting(temperature=span(92))), "hot/warn", {"hot": Answer.NO_LOAD})
+    ],
+    "the policy sets what is hot, cool again, and failed": [
+        (under(heated(83), hot_leave_margin=4), "hot/warn", {"hot": GOOD}),
+        (under(heated(78, shutdown=98), hot_warn=70, hot_fail=78), "hot/fail"),
+        (under(cool(gpu=78, gpu_max=85), hot_margin=7), "hot/warn"),
+        (under(cool(gpu=78), hot_warn=78), "hot/warn"),
+        (under(cool(gpu=30, gpu_max=85, memory=80, memory_max=95), memory_hot_margin=15), "memory-hot/warn"),
+        (under(AT_REST, memory_hot_warn=116, memory_hot_fail=120), ""),
+    ],
+    "samples of a bit do not count as a counter": [
+        (made.with_gpu(BIT_SET, 0, counters=BARE), "sw-thermal-slowdown/fail hot/warn")
+    ],
+    "growth over the interval makes heat fail": [
+        (interval(sw_thermal=100), "sw-thermal-slowdown/fail hot/fail"),
+        (interval(hw_thermal=1), "hot/fail hw-thermal-slowdown/warn"),
+        (interval(sw_thermal=4), "hot/warn"),
+    ],
+    "hot memory at rest warns and names the policy's number": (
+        AT_REST,
+        "memory-hot/warn",
+        ": Memory: 115 °C; the driver gives no limit, the policy's memoryHotFail is 105",
+        {"memory_celsius": 115},
+    ),
+    "three of four runs of 84 °C under load are information": [
+        (tuple(RUNS[:3]), ""),
+        (tuple(RUNS), "hot-for-long/info", Verdict.PASS),
+        ((RUNS[0], REST, RUNS[1], REST, RUNS[3]), "hot-for-long/info"),
+        ((*RUNS, REST), ""),
+        ((*RUNS, RUNS[2], RUNS[2]), ""),
+        ((heated(83, gpu_max=95),) * 4, ""),
+        (under(RUNS[0], hot_for_long_runs=1), "hot-for-long/info"),
+    ],
+    "an absolute temperature in place of a T.Limit makes no cool GPU hot": [
+        (node(temperature=Temperature(gpu=40, margin=margin, tlimit_gpu_max=limit)), expected)
+        for limit, margin, expected in ((87, 47, ""), (0, 47, ""), (0, 4, "hot/warn"))
+    ],
+    "within 5 °C of the vendor's limit warns": [
+        (cool(gpu=79, gpu_max=85), ""),
+        (cool(gpu=80, gpu_max=85), "hot/warn"),
+        (cool(gpu=95, gpu_max=85), "hot/warn"),
+        (cool(gpu=87, gpu_max=93), ""),
+        (cool(gpu=60, margin=4, tlimit_gpu_max=-2), ""),
+        (cool(gpu=60, margin=3, tlimit_gpu_max=-2), "hot/warn"),
+        (cool(gpu=82, margin=-3), "hot/warn"),
+        (cool(margin=3), "hot/warn"),
+        (cool(gpu=89, margin=30), ""),
+        (cool(gpu=30, gpu_max=85, memory=94), ""),
+        (cool(gpu=30, gpu_max=85, memory=99), "memory-hot/warn"),
+    ],
+    "a sensor that reads 0 and a cool GPU without margin are fine": [
+        (cool(gpu=40, margin=0), ""),
+        (cool(gpu=40, margin=-3), ""),
+        (cool(gpu=0, gpu_max=85), ""),
+    ],
+    "without a vendor's limit the policy's number counts, and is named": [
+        (cool(gpu=89), "hot/warn"),
+        (cool(gpu=89, gpu_max=0), "hot/warn"),
+        (cool(gpu=90), "hot/warn"),
+        (cool(gpu=85), "hot/warn", ": 85 °C; the driver gives no limit, the policy's hotWarn is 80 °C."),
+        (
+            cool(gpu=95),
+            "hot/warn",
+            ": 95 °C; the driver gives no limit, the policy's hotFail is 90 °C.",
+            {"celsius": 95, "limit_celsius": 90},
+        ),
+    ],
+    "the hottest sample of the window counts": [
+        (WINDOW_HOT, "hot/warn", {"celsius": 81, "limit_celsius": 85})
+    ],
+}
+
+
+@pytest.mark.parametrize("row", rows(TABLE))
+def test_heat_is_judged(row: Row) -> None:
+    """By the vendor's limit or the policy's; nothing fails without load or sensor."""
+    check(*row)
 
 
 def test_a_job_that_ended_before_the_window_is_no_load() -> None:
@@ -74,117 +229,6 @@ def test_a_job_that_ended_before_the_window_is_no_load() -> None:
     answers = judge(first, ended).answers
     assert {answers[code] for code in ("hot", "memory-hot", "hw-slowdown", "slow-clock")} == {Answer.NO_LOAD}
     assert answers["sw-thermal-slowdown"] is Answer.GOOD
-
-
-def test_the_policy_sets_what_is_hot_and_cool_again() -> None:
-    """hotLeaveMargin and hotFail."""
-    assert judge(heated(83), thresholds=Thresholds(hot_leave_margin=4)).answers["hot"] is Answer.GOOD
-    strict = Thresholds(hot_warn=70, hot_fail=78)
-    assert codes(judge(heated(78, shutdown=98), thresholds=strict)) == ["hot/fail"]
-
-
-def test_samples_of_a_bit_do_not_count_as_a_counter() -> None:
-    """At the vendor's limit with the bit in every sample: that is the slowdown's row, not this one's."""
-    hot = made.with_gpu(heated(90), 0, **working(temperature=span(90), bits={0x20: 12}))
-    bare = replace(hot.gpus[0].counters, sw_thermal_ns=hot.gpus[0].counters.trio)
-    assert codes(judge(made.with_gpu(hot, 0, counters=bare))) == ["sw-thermal-slowdown/fail", "hot/warn"]
-
-
-def test_growth_over_the_interval_makes_heat_fail() -> None:
-    """87 °C now, and 100 s of slowdown since the last run."""
-    first = heated(80)
-    assert "hot/fail" in codes(judge(first, later(heated(87), 900, gpu=0, sw_thermal=100)))
-    assert "hot/fail" in codes(judge(first, later(heated(87), 900, gpu=0, hw_thermal=1)))
-    assert codes(judge(first, later(heated(87), 900, gpu=0, sw_thermal=4))) == ["hot/warn"]
-
-
-@pytest.mark.parametrize(
-    ("result", "expected", "expected_answer"),
-    [
-        (heated(60, memory=89), [], Answer.GOOD),
-        (heated(60, memory=90), ["memory-hot/warn"], Answer.GOOD),
-        (heated(60, memory=91), ["memory-hot/warn"], Answer.UNSURE),
-        (heated(60, memory=96), ["memory-hot/warn"], Answer.UNSURE),
-        (heated(60, memory=95, heat=True), ["memory-hot/fail"], Answer.BAD),
-        (heated(60, memory=94, heat=True), ["memory-hot/warn"], Answer.UNSURE),
-        (heated(60, memory=0, heat=True), [], Answer.UNSURE),
-    ],
-)
-def test_memory_fails_at_its_limit_with_software_slowdown(
-    result: Result, expected: list[str], expected_answer: Answer
-) -> None:
-    """By the window's hottest sample of the memory; no sensor, no answer."""
-    whole = made.with_gpu(result, 1, **working(memory_temperature=span(60)))
-    assert answer(judge(whole), "memory-hot") == (expected, expected_answer)
-
-
-H100 = {"gpu": 71, "margin": 16, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
-H200 = {"gpu": 28, "margin": 59, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
-GB200 = {"gpu": 31, "margin": 55, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
-"""`nvidia-smi -q` of the three, as published: "Memory Max Operating T.Limit Temp: 0 C", no limit in °C.  The
-margin is 86 or 87 less the core's temperature, whatever the memory has."""
-
-
-@pytest.mark.parametrize(
-    ("memory", "heat", "temperature", "expected", "expected_answer"),
-    [
-        (78, False, H100, [], Answer.GOOD),
-        (94, False, H100, [], Answer.GOOD),
-        (95, False, H100, ["memory-hot/warn"], Answer.GOOD),
-        (101, True, H100, ["memory-hot/warn"], Answer.UNSURE),
-        (115, False, H100, ["memory-hot/fail"], Answer.BAD),
-        (115, False, H200, ["memory-hot/fail"], Answer.BAD),
-        (105, True, GB200, ["memory-hot/fail"], Answer.BAD),
-        (104, True, GB200, ["memory-hot/warn"], Answer.UNSURE),
-        (39, False, GB200, [], Answer.GOOD),
-        (92, False, H100 | {"margin": 5}, ["hot/warn", "memory-hot/warn"], Answer.GOOD),
-        (92, True, H100 | {"margin": -1}, ["hot/fail", "memory-hot/fail"], Answer.BAD),
-        (92, False, H100 | {"margin": -1}, [], Answer.GOOD),
-        (97, False, H100 | {"margin": -1}, ["memory-hot/warn"], Answer.UNSURE),
-        (92, True, H100 | {"margin": 2, "tlimit_memory_max": 3}, ["memory-hot/fail", "hot/warn"], Answer.BAD),
-        (60, False, H100 | {"margin": 3}, ["hot/warn"], Answer.GOOD),
-        (115, False, {"gpu": 71, "tlimit_memory_max": 0}, ["memory-hot/fail"], Answer.BAD),
-        (96, False, {"gpu": 71, "margin": 16, "tlimit_memory_max": 95}, ["memory-hot/warn"], Answer.GOOD),
-        (89, False, H100 | {"memory_max": 95}, [], Answer.GOOD),
-        (105, False, H100 | {"memory_max": 110}, ["memory-hot/warn"], Answer.GOOD),
-        (115, False, H100 | {"memory_max": 0}, ["memory-hot/fail"], Answer.BAD),
-    ],
-)
-def test_memory_without_a_limit_in_degrees_is_judged_by_t_limit_and_policy(
-    memory: int, heat: bool, temperature: dict[str, int], expected: list[str], expected_answer: Answer
-) -> None:
-    """The margin to the nearest slowdown point where memory is the hotter part, and the policy's numbers.  A
-    limit in °C replaces both."""
-    hot = heated(temperature["gpu"], heat=heat, memory=memory, **temperature)
-    assert answer(judge(made.with_gpu(hot, 1, **working(memory_temperature=span(60)))), "memory-hot") == (
-        expected,
-        expected_answer,
-    )
-
-
-def test_hot_memory_at_rest_warns_and_names_the_policys_number() -> None:
-    """Idle, it takes no node away; a policy sets its own numbers."""
-    idle = cool(**H100, memory=115)
-    finding = only(judge_health(idle))
-    assert finding.message.startswith(
-        "Memory: 115 °C; the driver gives no limit, the policy's memoryHotFail is 105"
-    )
-    assert (finding.severity, finding.evidence["memory_celsius"]) == ("warn", 115)
-    assert codes(judge_health(idle, thresholds=Thresholds(memory_hot_warn=116, memory_hot_fail=120))) == []
-
-
-def test_three_of_four_hot_runs_under_load_are_info() -> None:
-    """84 °C; idle runs between them do not count; information never changes the verdict."""
-    runs = [heated(celsius, gpu_max=95) for celsius in (84, 90, 70, 84)]
-    idle = made.with_gpu(heated(84, gpu_max=95), 0, **resting(temperature=span(84)))
-    assert codes(judge(*runs[:3])) == []
-    assert codes(judge(*runs)) == ["hot-for-long/info"]
-    assert codes(judge(runs[0], idle, runs[1], idle, runs[3])) == ["hot-for-long/info"]
-    assert codes(judge(*runs, idle)) == []
-    assert codes(judge(*runs, runs[2], runs[2])) == []
-    assert judge(*runs).verdict == "pass"
-    assert codes(judge(*[heated(83, gpu_max=95)] * 4)) == []
-    assert codes(judge(runs[0], thresholds=Thresholds(hot_for_long_runs=1))) == ["hot-for-long/info"]
 
 
 @pytest.mark.parametrize(
@@ -206,63 +250,3 @@ def test_each_temperature_has_a_band(celsius: int, band: str) -> None:
     assert (brief.celsius, brief.band) == (celsius, band)
     unread = made.with_gpu(node(), 0, temperature=Temperature(), window=None)
     assert (judge(unread).gpus[0].celsius, judge(unread).gpus[0].band) == (None, "")
-
-
-@pytest.mark.parametrize(("limit", "margin", "expected"), [(87, 47, []), (0, 47, []), (0, 4, ["hot/warn"])])
-def test_an_implausible_t_limit_is_ignored(limit: int, margin: int, expected: list[str]) -> None:
-    """A driver that answers a T.Limit with an absolute temperature must not make a cool GPU hot."""
-    cool = Temperature(gpu=40, margin=margin, tlimit_gpu_max=limit)
-    assert codes(judge(node(temperature=cool))) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"gpu": 79, "gpu_max": 85}, []),
-        ({"gpu": 80, "gpu_max": 85}, ["hot/warn"]),
-        ({"gpu": 95, "gpu_max": 85}, ["hot/warn"]),
-        ({"gpu": 87, "gpu_max": 93}, []),
-        ({"gpu": 60, "margin": 4, "tlimit_gpu_max": -2}, []),
-        ({"gpu": 60, "margin": 3, "tlimit_gpu_max": -2}, ["hot/warn"]),
-        ({"gpu": 40, "margin": 0}, []),
-        ({"gpu": 40, "margin": -3}, []),
-        ({"gpu": 82, "margin": -3}, ["hot/warn"]),
-        ({"margin": 3}, ["hot/warn"]),
-        ({"gpu": 89, "margin": 30}, []),
-        ({"gpu": 89}, ["hot/warn"]),
-        ({"gpu": 90}, ["hot/warn"]),
-        ({"gpu": 89, "gpu_max": 0}, ["hot/warn"]),
-        ({"gpu": 0, "gpu_max": 85}, []),
-        ({"gpu": 30, "gpu_max": 85, "memory": 94}, []),
-        ({"gpu": 30, "gpu_max": 85, "memory": 99}, ["memory-hot/warn"]),
-    ],
-)
-def test_temperature_is_compared_with_the_vendors_limit_or_the_policys(
-    values: dict[str, int], expected: list[str]
-) -> None:
-    """Within 5 °C of the vendor's limit warns, else from 80 on; nothing fails without load or sensor."""
-    assert codes(judge_health(cool(**values))) == expected
-
-
-def test_the_hottest_sample_of_the_window_counts() -> None:
-    """A window's maximum stands for the GPU, and only the first reading where there was no window."""
-    temperature = Temperature(gpu=40, gpu_max=85)
-    window = Window(seconds=3.0, samples=12, temperature=Span(min=60, median=70, max=81))
-    hot = made.with_gpu(made.phb(), 0, temperature=temperature, window=window)
-    assert only(judge_health(hot)).evidence == {"celsius": 81, "limit_celsius": 85}
-
-
-def test_temperature_thresholds_come_from_the_policy() -> None:
-    """Margin and warning are two numbers of the policy, memory's margin a third."""
-    assert codes(judge_health(cool(gpu=78, gpu_max=85), thresholds=Thresholds(hot_margin=7))) == ["hot/warn"]
-    assert codes(judge_health(cool(gpu=78), thresholds=Thresholds(hot_warn=78))) == ["hot/warn"]
-    memory = cool(gpu=30, gpu_max=85, memory=80, memory_max=95)
-    assert codes(judge_health(memory, thresholds=Thresholds(memory_hot_margin=15))) == ["memory-hot/warn"]
-
-
-def test_heat_without_a_vendor_limit_names_the_policys_number() -> None:
-    """Which number, and whose."""
-    warned, failed = only(judge_health(cool(gpu=85))), only(judge_health(cool(gpu=95)))
-    assert warned.message.startswith("85 °C; the driver gives no limit, the policy's hotWarn is 80 °C.")
-    assert failed.message.startswith("95 °C; the driver gives no limit, the policy's hotFail is 90 °C.")
-    assert failed.evidence == {"celsius": 95, "limit_celsius": 90}

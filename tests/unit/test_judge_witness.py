@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind, Result
+from nodegauge_contract import Problem, ProblemKind
 from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Fan, Supply
-from nodegauge_judge import Finding, Severity, Verdict
-from support.judge_results import codes, grew, judge, later, node, working
+from nodegauge_judge import Judgement, Verdict
+from support.judge_results import Row, Table, check, grew, judge, later, node, rows, working
 
 GOOD: dict[str, Any] = {
     "present": True,
@@ -38,79 +38,107 @@ def board(**changes: Any) -> ChassisReading:
     return ChassisReading(gpus=[gpus[0], replace(gpus[1], **changes)])
 
 
-def braked(chassis: ChassisReading | None, seconds: float = 60) -> list[Finding]:
-    """Findings of a machine with the power brake on one busy GPU."""
-    first = node()
-    return judge(first, later(first, 900, gpu=0, power_brake=seconds), chassis=chassis).findings
+def braked(chassis: ChassisReading | None, seconds: float = 60, **grown: float) -> Judgement:
+    """A machine with the power brake on one busy GPU."""
+    return judge(node(), later(node(), 900, gpu=0, power_brake=seconds, **grown), chassis=chassis)
 
 
-def listed(findings: list[Finding]) -> tuple[str, ...]:
-    return tuple(f"{finding.code}/{finding.severity}" for finding in findings)
+def linked(up: int, bmc: int) -> Judgement:
+    """Two GPUs, the second with so many links by NVML and by the BMC."""
+    return judge(made.without_links(made.h100(2), 1, count=18 - up), chassis=board(ports_up=bmc))
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"line_input": "LossOfInput"}, "(PSU0) [supply-no-input]"),
-        ({"health": "Critical"}, "(PSU0) [supply-failed]"),
+def compared(*, turned: bool, **changes: Any) -> Judgement:
+    """Two GPUs beside a BMC that lists them in either order."""
+    gpus = board(**changes).gpus
+    return judge(made.h100(2), chassis=ChassisReading(gpus=gpus[::-1] if turned else gpus))
+
+
+POWERLESS = made.with_gpu(node(), 0, error=Problem(kind=ProblemKind.INSUFFICIENT_POWER))
+UNPLUGGED = supplies({"line_input": "LossOfInput"})
+BRAKE, LINKS = "power-brake/fail", "nvlink-contradicted/warn"
+TABLE: Table = {
+    "a brake and a faulty supply are one finding with two witnesses": [
+        (braked(chassis), BRAKE, "60 s of 900 s", {"bmc": f"The BMC agrees: a power supply {text}."})
+        for chassis, text in (
+            (UNPLUGGED, "has no input (PSU0) [supply-no-input]"),
+            (supplies({"health": "Critical"}), "failed (PSU0) [supply-failed]"),
+        )
     ],
-)
-def test_a_brake_and_a_faulty_supply_are_one_finding_with_two_witnesses(
-    changes: dict[str, Any], text: str
-) -> None:
-    """It says what the BMC found, in its message and its evidence, before the next step."""
-    (finding,) = braked(supplies(changes))
-    assert (finding.code, finding.severity) == ("power-brake", Severity.FAIL)
-    assert "60 s of 900 s" in finding.message
-    assert text in finding.message.partition(" Next: ")[0]
-    assert text in str(finding.evidence["bmc"])
+    "a brake with healthy supplies and watts to spare is a contradiction, which warns": (
+        braked(supplies()),
+        f"{BRAKE} power-contradicted/warn",
+        "cables",
+        "limits in the BMC",
+        {"bmc": None},
+    ),
+    "no BMC, and nothing read": [(braked(None), BRAKE), (braked(ChassisReading()), BRAKE)],
+    "a shelf's supplies are in no server's list": (braked(ChassisReading(lists_supplies=True)), BRAKE),
+    "watts in use are none to spare": [
+        (braked(supplies({"present": False, "state": "Absent"}, watts=5900)), BRAKE),
+        (braked(supplies(watts=7900)), BRAKE),
+    ],
+    "a size that nobody states is not guessed": [
+        (braked(supplies(*[{"capacity_watts": 0, "output_watts": 0}] * 4, watts=None)), BRAKE),
+        (braked(supplies({"capacity_watts": None})), BRAKE),
+    ],
+    "a GPU without power beside healthy supplies is a contradiction": [
+        (judge(POWERLESS, chassis=supplies()), "insufficient-power/fail power-contradicted/warn"),
+        (judge(POWERLESS, chassis=UNPLUGGED), "insufficient-power/fail", "[supply-no-input]"),
+    ],
+    "a brake on one idle GPU, which sound machines have shown, contradicts nobody": (
+        braked(supplies(), low_utilization=900),
+        "power-brake/info",
+    ),
+    "where both see lost links, one finding says so; where they differ, that is a finding": [
+        (linked(18, 18), ""),
+        (linked(18, 17), LINKS, "GPU 1 "),
+        (linked(10, 18), f"nvlink-degraded/fail {LINKS}", "GPU 1 "),
+        (linked(10, 10), "nvlink-degraded/fail", {"bmc": "The BMC agrees: 10 of 18 ports are up."}),
+    ],
+    "a BMC that lies or counts other ports contradicts nothing": [
+        (compared(turned=turned, **changes), "")
+        for turned in (False, True)
+        for changes in (
+            {"ports": 12, "ports_up": 11},
+            {"uuid": "of-another-gpu", "ports_up": 17},
+            {"ports_up": float("nan")},
+            {"ports_up": 19},
+            {"ports": 1e300, "ports_up": 1e299},
+            {"ports_up": -1},
+            {"uuid": made.uuid(0), "ports_up": 17},
+        )
+    ],
+    "with MIG on every link reads as down": (
+        judge(made.every_gpu(made.h100(2), mig=1), chassis=board(ports_up=17)),
+        "",
+    ),
+}
 
 
-def test_a_brake_with_healthy_supplies_and_watts_to_spare_is_a_contradiction() -> None:
-    """The supplies are not the cause, so it names cables and limits; it adds a warning and no more."""
-    brake, contradiction = braked(supplies())
-    assert (brake.code, contradiction.code) == ("power-brake", "power-contradicted")
-    assert "bmc" not in brake.evidence
+@pytest.mark.parametrize("row", rows(TABLE))
+def test_two_witnesses_are_compared(row: Row) -> None:
+    """The BMC's word stands beside that of NVML, before the next step; only what is known contradicts."""
+    for finding in check(*row).findings:
+        assert str(finding.evidence.get("bmc", "")) in finding.message.partition(" Next: ")[0]
+        assert "nvlink" not in finding.code or finding.gpus[0].index == 1
+
+
+def test_a_contradiction_names_the_spare_watts_and_the_same_gpu() -> None:
+    """That of the brake."""
+    brake, contradiction = braked(supplies()).findings
     assert contradiction.evidence == {"spare_watts": 6400}
-    assert contradiction.severity is Severity.WARN
-    assert "cables" in contradiction.message
-    assert "limits in the BMC" in contradiction.message
     assert contradiction.gpus == brake.gpus
 
 
-@pytest.mark.parametrize(
-    "chassis",
-    [
-        None,
-        ChassisReading(),
-        ChassisReading(lists_supplies=True),
-        supplies({"present": False, "state": "Absent"}, watts=5900),
-        supplies(watts=7900),
-        supplies(*[{"capacity_watts": 0, "output_watts": 0}] * 4, watts=None),
-        supplies({"capacity_watts": None}),
-    ],
-    ids=["no BMC", "nothing read", "rack shelf", "bay empty, full", "full", "sentinels", "size unknown"],
-)
-def test_only_known_watts_contradict(chassis: ChassisReading | None) -> None:
-    """A shelf's supplies are in no server's list, and a size that nobody states is not guessed.  Watts in
-    use are none to spare."""
-    assert listed(braked(chassis)) == ("power-brake/fail",)
-
-
-def test_a_gpu_without_power_beside_healthy_supplies_is_a_contradiction() -> None:
-    """NVML's other word for it."""
-    result = made.with_gpu(node(), 0, error=Problem(kind=ProblemKind.INSUFFICIENT_POWER))
-    assert "power-contradicted/warn" in codes(judge(result, chassis=supplies()))
-    second = judge(result, chassis=supplies({"line_input": "LossOfInput"}))
-    assert "power-contradicted/warn" not in codes(second)
-    assert "[supply-no-input]" in next(f for f in second.findings if f.code == "insufficient-power").message
-
-
-def test_a_brake_that_has_to_be_confirmed_contradicts_nobody() -> None:
-    """On one idle GPU it has been seen on sound machines."""
-    first = node()
-    idle = later(first, 900, gpu=0, power_brake=60, low_utilization=900)
-    assert codes(judge(first, idle, chassis=supplies())) == ["power-brake/info"]
+def test_a_hostile_reading_stays_bounded() -> None:
+    """Names of a megabyte are clipped, and control characters go."""
+    named = [Supply(name="\x1b[31m" + "x" * 10**6, **(GOOD | {"health": "Critical"})) for _ in range(64)]
+    window = working(seconds=3.0, growth=grew(power_brake=3))
+    (finding,) = judge(node(**window), chassis=ChassisReading(lists_supplies=True, supplies=named)).findings
+    assert finding.code == "power-brake"
+    assert len(finding.message) < 2000
+    assert "\x1b" not in finding.message
 
 
 def test_heat_names_warm_inlets_failed_fans_and_the_board_s_own_temperature() -> None:
@@ -134,56 +162,6 @@ def test_heat_names_warm_inlets_failed_fans_and_the_board_s_own_temperature() ->
     assert "bmc" not in alone.evidence
 
 
-def down(result: Result, count: int) -> Result:
-    """The second GPU with so many links left."""
-    return made.without_links(result, 1, count=18 - count)
-
-
-@pytest.mark.parametrize(
-    ("up", "bmc", "expected"),
-    [
-        (18, 18, ()),
-        (18, 17, ("nvlink-contradicted/warn",)),
-        (10, 18, ("nvlink-degraded/fail", "nvlink-contradicted/warn")),
-        (10, 10, ("nvlink-degraded/fail",)),
-    ],
-)
-def test_nvlink_has_two_witnesses(up: int, bmc: int, expected: tuple[str, ...]) -> None:
-    """Where both see it, one finding says so; where they differ, that is a finding, and the GPU is named."""
-    findings = judge(down(made.h100(2), up), chassis=board(ports_up=bmc)).findings
-    assert listed(findings) == expected
-    for finding in findings:
-        assert finding.gpus[0].index == 1
-    if (up, bmc) == (10, 10):
-        assert findings[0].evidence["bmc"] == "The BMC agrees: 10 of 18 ports are up."
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"ports": 12, "ports_up": 11},
-        {"uuid": "of-another-gpu", "ports_up": 17},
-        {"ports_up": float("nan")},
-        {"ports_up": 19},
-        {"ports": 1e300, "ports_up": 1e299},
-        {"ports_up": -1},
-        {"uuid": made.uuid(0), "ports_up": 17},
-    ],
-    ids=["other links", "other GPU", "NaN", "more than all", "huge", "negative", "same GPU twice"],
-)
-def test_numbers_that_cannot_be_compared_contradict_nothing(changes: dict[str, Any]) -> None:
-    """A BMC that lies or counts other ports raises no finding about NVLink."""
-    gpus = board(**changes).gpus
-    for order in (gpus, gpus[::-1]):
-        assert codes(judge(made.h100(2), chassis=ChassisReading(gpus=order))) == []
-
-
-def test_links_that_nvml_hides_contradict_nothing() -> None:
-    """With MIG on every link reads as down."""
-    result = made.every_gpu(made.h100(2), mig=1)
-    assert "nvlink-contradicted/warn" not in codes(judge(result, chassis=board(ports_up=17)))
-
-
 def test_a_bmc_neither_sets_nor_clears_a_gate_of_nvml() -> None:
     """Its words change no answer; a contradiction warns, and has no gate."""
     first = node()
@@ -192,13 +170,3 @@ def test_a_bmc_neither_sets_nor_clears_a_gate_of_nvml() -> None:
     assert (alone.answers, alone.verdict, alone.history) == (both.answers, both.verdict, both.history)
     calm = judge(made.h100(2), chassis=board(ports_up=17))
     assert (calm.verdict, calm.answers) == (Verdict.WARN, judge(made.h100(2)).answers)
-
-
-def test_a_hostile_reading_stays_bounded() -> None:
-    """Names of a megabyte are clipped, and control characters go."""
-    named = [Supply(name="\x1b[31m" + "x" * 10**6, **(GOOD | {"health": "Critical"})) for _ in range(64)]
-    window = working(seconds=3.0, growth=grew(power_brake=3))
-    (finding,) = judge(node(**window), chassis=ChassisReading(lists_supplies=True, supplies=named)).findings
-    assert finding.code == "power-brake"
-    assert len(finding.message) < 2000
-    assert "\x1b" not in finding.message

@@ -11,8 +11,8 @@ import support.results as made
 from nodegauge_contract import ArmName, Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from support.nccl_nodes import BUSY, FAST, IMAGE, LOST, NODE, SLOW, WRONG, NcclNode, nccl_node
-from support.objects import INTERVAL, NOW, STALE
+from support.nccl_nodes import BUSY, FAST, IMAGE, NODE, SLOW, WRONG, NcclNode, nccl_node
+from support.objects import INTERVAL, LOST, NOW, STALE
 
 EVIDENCE = names.LABEL_EVIDENCE
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -41,69 +42,44 @@ def test_every_change_in_a_disturbed_week_has_a_cause(seed: str) -> None:
     assert "0 violations" in result.stdout
 
 
-def ages_by_waiting(patch: pytest.MonkeyPatch) -> None:
+def expires_by_waiting(self: Context, probe: ProbeStatus) -> float:
     """A reading is stale once it is old, whatever the reason."""
-
-    def expires_at(self: Context, probe: ProbeStatus) -> float:
-        if not probe.read_at:
-            return float("inf")
-        return unstamp(probe.read_at) + self.stale_seconds_of(probe.name)
-
-    patch.setattr(Context, "expires_at", expires_at)
+    return unstamp(probe.read_at) + self.stale_seconds_of(probe.name) if probe.read_at else float("inf")
 
 
-def has_no_grace(patch: pytest.MonkeyPatch) -> None:
-    """A node that leaves its policy is released at once."""
-    patch.setattr(process, "SETTINGS_OF_LIFE", replace(process.SETTINGS_OF_LIFE, release_grace=0.0))
-
-
-def ignores_the_budget(patch: pytest.MonkeyPatch) -> None:
-    """Every faulty node is tainted; no incident holds one back."""
-    patch.setattr(GateBudget, "has_slot", lambda self, name: True)
-    patch.setattr(Breaker, "holding", lambda self, name: {})
-
-
-def ignores_the_rate(patch: pytest.MonkeyPatch) -> None:
-    """Every faulty node is tainted at once, within the budget."""
-    patch.setattr(GateRate, "limit", lambda self, scope: 1000)
-
-
-def taints_at_once(patch: pytest.MonkeyPatch) -> None:
-    """One bad run suffices for every taint."""
-    patch.setattr(GateRule, "enter_runs", property(lambda self: 1))
-
-
-def lifts_at_once(patch: pytest.MonkeyPatch) -> None:
+def left_at_once(*args: Any, policy: Any, known: Callable[..., Any] = gates.after_run, **how: Any) -> Any:
     """One good run lifts a taint."""
-    known = gates.after_run
-    patch.setattr(
-        gates,
-        "after_run",
-        lambda *args, policy, **how: known(*args, policy=replace(policy, leave_runs=1, dwell="1s"), **how),
-    )
+    return known(*args, policy=replace(policy, leave_runs=1, dwell="1s"), **how)
+
+
+IMPATIENT = replace(process.SETTINGS_OF_LIFE, release_grace=0.0)
+Patch = tuple[Any, str, Any]
+SABOTAGE: dict[str, tuple[str, list[Patch]]] = {
+    "ages by waiting": ("without a cause", [(Context, "expires_at", expires_by_waiting)]),
+    "has no grace": ("without a cause", [(process, "SETTINGS_OF_LIFE", IMPATIENT)]),
+    "ignores budget and incidents": (
+        "more nodes are tainted than the budget allows",
+        [(GateBudget, "has_slot", lambda self, name: True), (Breaker, "holding", lambda self, name: {})],
+    ),
+    "ignores the rate": (
+        "more nodes are tainted within an hour than may be",
+        [(GateRate, "limit", lambda self, scope: 1000)],
+    ),
+    "taints at once": ("taint", [(GateRule, "enter_runs", property(lambda self: 1))]),
+    "lifts at once": ("without a cause", [(gates, "after_run", left_at_once)]),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sabotage", "text"),
-    [
-        (ages_by_waiting, "without a cause"),
-        (has_no_grace, "without a cause"),
-        (ignores_the_budget, "more nodes are tainted than the budget allows"),
-        (ignores_the_rate, "more nodes are tainted within an hour than may be"),
-        (taints_at_once, "taint"),
-        (lifts_at_once, "without a cause"),
-    ],
-)
-def test_the_oracle_sees_a_broken_operator(
-    sabotage: Callable[[pytest.MonkeyPatch], None], text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("what", SABOTAGE)
+def test_the_oracle_sees_a_broken_operator(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these breaks one promise."""
-    sabotage(monkeypatch)
+    text, patches = SABOTAGE[what]
+    for patch in patches:
+        monkeypatch.setattr(*patch)
     monkeypatch.setattr(story, "MOST_VIOLATIONS", 1)
     monkeypatch.setattr(story, "HEAT_WAVE_DAYS", 3.0)
-    outcome = live(SMALL)
-    assert any(text in violation.splitlines()[0] for violation in outcome.oracle.violations)
+    assert any(text in violation.splitlines()[0] for violation in live(SMALL).oracle.violations)
 
 
 @pytest.mark.parametrize("loaded", [True, False])

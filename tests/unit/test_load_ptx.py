@@ -1,19 +1,29 @@
-"""The text of the kernel `burn`, executed line by line for one warp: it computes what the CPU expects."""
+"""The load probe's kernels: they assemble for every GPU, and compute what the CPU expects, line by line.
+
+A wrong pattern in `fill` or `stream` would accuse healthy memory.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 import struct
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from nodegauge_probes.load import ptx, truth
-from nodegauge_probes.load.ptx import THREADS, VARIANTS, WARP, Variant
+from nodegauge_probes.load.ptx import A_TILES, B_TILES, MULTIPLIER, SHIFTS, THREADS, VARIANTS, WARP, Variant
 
-MASK = 0xFFFFFFFF
-TABLE, RESULTS = 1 << 32, 1 << 33
-Registers = dict[str, list[int]]
+MASK, LONG = 2**32 - 1, 2**64 - 1
+TABLE, RESULTS, BUFFER, COUNTER = 1 << 32, 1 << 33, 1 << 34, 1 << 40
+BLOCKS, SIZE = 2, 3
+VECTORS = BLOCKS * SIZE * ptx.UNROLL * 2
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+Memory = dict[int, int]
+"""Words by their addresses; a counter of 64 bits is one, too."""
 
 
 def as_float(bits: int) -> float:
@@ -26,70 +36,88 @@ def as_bits(value: float) -> int:
     return bits
 
 
-def halves(bits: int) -> tuple[float, float]:
-    low, high = struct.unpack("<2e", struct.pack("<I", bits & MASK))
-    return low, high
+OPERATIONS: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(("cvta.to.global.u64", "cvt.u64.u32", "mov.u32", "mov.u64", "mov.f32", "mov.b32"), int),
+    "cvt.u32.u64": lambda x: x & MASK,
+    "add.u32": lambda x, y: (x + y) & MASK,
+    "sub.u32": lambda x, y: (x - y) & MASK,
+    "mul.lo.u32": lambda x, y: (x * y) & MASK,
+    "mul.wide.u32": lambda x, y: x * y,
+    "mad.lo.u32": lambda x, y, z: (x * y + z) & MASK,
+    "and.b32": lambda x, y: x & y,
+    "xor.b32": lambda x, y: x ^ y,
+    "or.b32": lambda x, y: x | y,
+    "add.u64": lambda x, y: (x + y) & LONG,
+    "mad.lo.u64": lambda x, y, z: (x * y + z) & LONG,
+    "shl.b64": lambda x, y: (x << y) & LONG,
+    "setp.ge.u64": lambda x, y: int(x >= y),
+    "setp.eq.u64": lambda x, y: int(x == y),
+    "setp.ne.u32": lambda x, y: int(x != y),
+    "neg.f32": lambda x: x ^ 0x80000000,
+    "fma.rn.f32": lambda x, y, z: as_bits(as_float(x) * as_float(y) + as_float(z)),
+}
 
 
-class Warp:
-    """Thirty-two threads that execute the same line; the branch is taken by all of them or by none."""
+class Threads:
+    """Threads of one block that execute the same line; a branch is taken by all of them or by none."""
 
-    def __init__(self, variant: Variant, *, loops: int, block: int) -> None:
-        self._variant = variant
-        self._parameters = {"p_table": TABLE, "p_results": RESULTS, "p_loops": loops}
-        self._special = {"%tid.x": list(range(WARP)), "%ctaid.x": [block] * WARP}
-        self._memory = truth.table(variant)
-        self.registers: Registers = {}
-        self.stored: dict[int, int] = {}
+    def __init__(self, numbers: Sequence[int], memory: Memory, *, block: int, **parameters: int) -> None:
+        self._count, self._memory, self._parameters = len(numbers), memory, parameters
+        special = {"%ctaid.x": block, "%ntid.x": SIZE, "%nctaid.x": BLOCKS}
+        self.registers = {name: [value] * len(numbers) for name, value in special.items()}
+        self.registers["%tid.x"] = list(numbers)
 
-    def run(self, text: str) -> None:
+    def run(self, text: str, variant: Variant | None = None) -> None:
+        """The kernel to its end; `variant`: whose matrices it multiplies."""
         lines = [line.strip().rstrip(";") for line in text.splitlines()]
-        body = lines[lines.index("{") + 1 : lines.index("}")]
+        body = [line for line in lines[lines.index("{") + 1 : lines.index("}")] if line and line[0] != "."]
         at = 0
         while body[at] != "ret":
-            line = body[at]
-            at += 1
-            if line.startswith("@%p bra"):
-                at = body.index("LOOP:") if any(self.registers["%p"]) else at
-            elif not line.endswith(":") and not line.startswith(".reg"):
-                self._execute(line)
+            line, at = body[at], at + 1
+            guard, line = (line[1:].split(" ", 1)) if line[0] == "@" else ("", line)
+            if line.endswith(":") or (guard and not any(self.registers[guard])):
+                continue
+            opcode, _, rest = line.partition(" ")
+            if opcode == "bra":
+                at = body.index(f"{rest}:")
+            elif opcode.startswith("mma.") and variant is not None:
+                self._multiply(variant, *re.findall(r"\{(.*?)\}", rest))
+            else:
+                self._execute(opcode, [part.strip("[]{} ") for part in rest.split(",")])
 
-    def _value(self, operand: str) -> list[int]:
-        if operand in self._special:
-            return self._special[operand]
-        if operand.startswith("%"):
-            return self.registers[operand]
-        return [0 if operand == "0f00000000" else int(operand, 0)] * WARP
-
-    def _execute(self, line: str) -> None:
-        opcode, _, rest = line.partition(" ")
-        if opcode.startswith("mma."):
-            return self._multiply(*re.findall(r"\{(.*?)\}", rest))
-        target, *operands = (part.strip() for part in rest.split(","))
+    def _execute(self, opcode: str, names: list[str]) -> None:
         if opcode.startswith("ld.param"):
-            self.registers[target] = [self._parameters[operands[0].strip("[]")]] * WARP
+            self.registers[names[0]] = [self._parameters[names[1]]] * self._count
         elif opcode.startswith("ld.global"):
-            base, offset = re.findall(r"%\w+|\d+", operands[0])
-            where = [each - TABLE + int(offset) for each in self.registers[base]]
-            self.registers[target] = [struct.unpack_from("<I", self._memory, each)[0] for each in where]
+            base, _, offset = names.pop().partition("+")
+            for n, name in enumerate(names):
+                addresses = [each + int(offset or 0) + 4 * n for each in self.registers[base.strip()]]
+                self.registers[name] = [self._memory[address] for address in addresses]
         elif opcode.startswith("st.global"):
-            addresses = self.registers[target.strip("[]")]
-            self.stored |= dict(zip(addresses, self._value(operands[0]), strict=True))
+            for n, name in enumerate(names[1:]):
+                for address, value in zip(self.registers[names[0]], self.registers[name], strict=True):
+                    self._memory[address + 4 * n] = value
+        elif opcode == "atom.global.add.u64":
+            for address, value in zip(self.registers[names[1]], self.registers[names[2]], strict=True):
+                self._memory[address] = self._memory.get(address, 0) + value
         else:
-            columns = zip(*map(self._value, operands), strict=True)
-            self.registers[target] = [OPERATIONS[opcode](*column) for column in columns]
-        return None
+            columns = zip(*map(self._value, names[1:]), strict=True)
+            self.registers[names[0]] = [OPERATIONS[opcode](*column) for column in columns]
 
-    def _multiply(self, target: str, left: str, right: str, addend: str) -> None:
+    def _value(self, name: str) -> list[int]:
+        if name.startswith("%"):
+            return self.registers[name]
+        return [0 if name == "0f00000000" else int(name, 0)] * self._count
+
+    def _multiply(self, variant: Variant, *groups: str) -> None:
         """D = A x B + C with the layouts of `truth`, which the simulated CUDA has a second time."""
-        names = [each.split(", ") for each in (target, left, right, addend)]
-        a = self._tile(names[1], truth._a(self._variant))
-        b = self._tile(names[2], truth._b(self._variant))
-        for n, (out, old) in enumerate(zip(names[0], names[3], strict=True)):
+        target, left, right, addend = (each.split(", ") for each in groups)
+        a, b = self._tile(left, truth._a(variant)), self._tile(right, truth._b(variant))
+        for n, (out, old) in enumerate(zip(target, addend, strict=True)):
             sums = []
-            for lane, elements in enumerate(truth._c(self._variant)):
+            for lane, elements in enumerate(truth._c(variant)):
                 row, column = elements[n]
-                products = [a[row, k] * b[k, column] for k in range(self._variant.k)]
+                products = [a[row, k] * b[k, column] for k in range(variant.k)]
                 sums.append(as_bits(sum(products, as_float(self.registers[old][lane]))))
             self.registers[out] = sums
 
@@ -98,32 +126,183 @@ class Warp:
             element: value
             for lane in range(WARP)
             for name, elements in zip(names, fragment[lane], strict=True)
-            for element, value in zip(elements, halves(self.registers[name][lane]), strict=True)
+            for element, value in zip(
+                elements, struct.unpack("<2e", struct.pack("<I", self.registers[name][lane])), strict=True
+            )
         }
 
 
-OPERATIONS: dict[str, Callable[..., int]] = {
-    "cvta.to.global.u64": lambda x: x,
-    "mov.u32": lambda x: x,
-    "mov.f32": lambda x: x,
-    "mov.b32": lambda x: x,
-    "and.b32": lambda x, y: x & y,
-    "xor.b32": lambda x, y: x ^ y,
-    "neg.f32": lambda x: x ^ 0x80000000,
-    "mul.wide.u32": lambda x, y: x * y,
-    "add.u64": lambda x, y: x + y,
-    "sub.u32": lambda x, y: (x - y) & MASK,
-    "mad.lo.u32": lambda x, y, z: (x * y + z) & MASK,
-    "setp.ne.u32": lambda x, y: int(x != y),
-    "fma.rn.f32": lambda x, y, z: as_bits(as_float(x) * as_float(y) + as_float(z)),
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@each_variant
 def test_the_text_computes_what_the_cpu_expects(variant: Variant) -> None:
     """Three loops: forth, back and forth; every thread stores its own result where its number says."""
-    warp = Warp(variant, loops=3, block=5)
-    warp.run(ptx._burn(variant))
-    results = [warp.stored[RESULTS + 4 * (5 * THREADS + lane)] for lane in range(WARP)]
-    assert results == truth.expected(variant, loops=3)
-    assert len(warp.stored) == WARP
+    table = {TABLE + 4 * n: word for n, (word,) in enumerate(struct.iter_unpack("<I", truth.table(variant)))}
+    memory = dict(table)
+    warp = Threads(range(WARP), memory, block=5, p_table=TABLE, p_results=RESULTS, p_loops=3)
+    warp.run(ptx._burn(variant), variant)
+    addresses = [RESULTS + 4 * (5 * THREADS + lane) for lane in range(WARP)]
+    assert memory == table | dict(zip(addresses, truth.expected(variant, loops=3), strict=True))
+
+
+def everywhere(text: str, memory: Memory, **parameters: int) -> None:
+    """The kernel on the buffer, thread by thread."""
+    for block in range(BLOCKS):
+        for thread in range(SIZE):
+            known = {"p_buffer": BUFFER, "p_vectors": VECTORS, "p_wrong": COUNTER}
+            Threads([thread], memory, block=block, **known, **parameters).run(text)
+
+
+def wrong(memory: Memory, *, rounds: int = 2) -> int:
+    """How many words the kernel finds changed."""
+    everywhere(ptx._STREAM, memory, p_rounds=rounds)
+    return memory.get(COUNTER, 0)
+
+
+@pytest.fixture
+def filled() -> Memory:
+    """Memory as it was written."""
+    memory: Memory = {}
+    everywhere(ptx._FILL, memory)
+    return memory
+
+
+def test_every_word_gets_its_own_pattern_and_is_right_in_every_round(filled: Memory) -> None:
+    """All of the buffer and nothing beside it."""
+    assert filled == {BUFFER + 4 * n: n * ptx.PATTERN % 2**32 for n in range(4 * VECTORS)}
+    assert wrong(filled) == 0
+
+
+@pytest.mark.parametrize("word", [0, 1, 2, 3, 4 * VECTORS - 1, 2 * VECTORS + 1])
+@pytest.mark.parametrize("bit", [0, 31])
+def test_one_wrong_bit_counts_once_a_round(filled: Memory, word: int, bit: int) -> None:
+    """Wherever it is: the first vector, the last one, each of the four words."""
+    filled[BUFFER + 4 * word] ^= 1 << bit
+    assert wrong(filled, rounds=3) == 3
+
+
+TARGETS = (50, 60, 61, 70, 75, 80, 86, 89, 90, 100, 120)
+
+
+def ptxas() -> str | None:
+    """The assembler of CUDA 12, where `pip install nvidia-cuda-nvcc-cu12` or a toolkit brought one."""
+    if assembler := shutil.which("ptxas"):
+        return assembler
+    try:
+        import nvidia.cuda_nvcc as wheel  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return None
+    return str(Path(wheel.__path__[0]) / "bin/ptxas")
+
+
+@each_variant
+def test_ptxas_takes_the_kernels_for_every_gpu_that_may_get_them(variant: Variant, tmp_path: Path) -> None:
+    """The driver compiles with the same assembler; with two blocks per processor, registers must suffice."""
+    assembler = ptxas()
+    if assembler is None:
+        pytest.skip("no ptxas: pip install nvidia-cuda-nvcc-cu12")
+    text = tmp_path / "load.ptx"
+    text.write_text(ptx.source(variant))
+    for target in TARGETS:
+        if divmod(target, 10) >= variant.since:
+            command = [assembler, "-v", f"-arch=sm_{target}", text, "-o", tmp_path / "load.cubin"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            registers = max(map(int, re.findall(r"Used (\d+) registers", done.stderr)))
+            assert registers * ptx.THREADS * ptx.BLOCKS_PER_SM <= 65_536, (target, registers)
+            assert not re.search(r"[1-9]\d* bytes spill", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"),
+    [
+        ((3, 7), None),
+        ((5, 2), "f32-fma"),
+        ((6, 1), "f32-fma"),
+        ((7, 0), "f16-m8n8k4"),
+        ((7, 2), "f16-m8n8k4"),
+        ((7, 5), "f16-m16n8k8"),
+        ((8, 0), "f16-m16n8k16"),
+        ((9, 0), "f16-m16n8k16"),
+        ((12, 1), "f16-m16n8k16"),
+        ((15, 0), "f16-m16n8k16"),
+    ],
+)
+def test_a_gpu_gets_the_newest_instruction_that_it_has(capability: tuple[int, int], name: str | None) -> None:
+    """One that is newer than this project gets the newest one."""
+    variant = ptx.variant_for(capability)
+    assert (variant.name if variant else None) == name
+
+
+@each_variant
+def test_every_product_is_multiplied_as_often_as_it_is_counted(variant: Variant) -> None:
+    """The operations behind the TFLOPS are those in the text."""
+    text = ptx.source(variant)
+    products = len(re.findall(r"mma\.sync|fma\.rn", text))
+    assert products == A_TILES * B_TILES * SHIFTS
+    assert variant.operations == 2 * variant.m * variant.n * variant.k * products
+
+
+@each_variant
+def test_every_sum_is_exact(variant: Variant) -> None:
+    """In the worst order of its additions no partial sum leaves the whole numbers that f32 has."""
+    a, b = truth.matrices(variant)
+    for j in range(B_TILES):
+        for row in range(variant.m):
+            for column in range(variant.n):
+                parts = sum(
+                    abs(a[i][row][k] * b[(j + r) % B_TILES][k][column])
+                    for i in range(A_TILES)
+                    for r in range(SHIFTS)
+                    for k in range(variant.k)
+                )
+                assert parts < 1 << 24
+
+
+def naive(variant: Variant, *, loops: int, lane: int) -> int:
+    """One thread, product by product, in f32 as struct has it."""
+    a, b = truth.matrices(variant)
+    elements, h, sign = truth._c(variant)[lane], lane, 1
+    sums = [[0 for _ in elements] for _ in range(B_TILES)]
+    for _ in range(loops):
+        for i in range(A_TILES):
+            for r in range(SHIFTS):
+                for j in range(B_TILES):
+                    for n, (row, column) in enumerate(elements):
+                        right = b[(j + r) % B_TILES]
+                        sums[j][n] += sign * sum(a[i][row][k] * right[k][column] for k in range(variant.k))
+        for total in (total for tile in sums for total in tile):
+            (bits,) = struct.unpack("<I", struct.pack("<f", total))
+            h = (h * MULTIPLIER + bits) % 2**32
+        sign = -sign
+    return h
+
+
+@each_variant
+@pytest.mark.parametrize("loops", [1, 2, 3, 6])
+def test_the_cpu_computes_what_the_kernel_says(variant: Variant, loops: int) -> None:
+    """By the short way and step by step, whether the last loop adds or subtracts."""
+    lanes = truth.expected(variant, loops=loops)
+    assert [lanes[lane] for lane in (0, 5, 31)] == [
+        naive(variant, loops=loops, lane=lane) for lane in (0, 5, 31)
+    ]
+
+
+@each_variant
+def test_one_wrong_bit_of_one_sum_changes_the_checksum(variant: Variant) -> None:
+    """An odd factor loses nothing."""
+    lanes = truth.expected(variant, loops=1001)
+    assert len(lanes) == WARP
+    for bit in range(32):
+        other = [lanes[0] ^ 1 << bit, *lanes[1:]]
+        assert truth.checksum(other) != truth.checksum(lanes)
+    assert {pow(MULTIPLIER, power, 2**32) & 1 for power in range(9)} == {1}
+
+
+@each_variant
+def test_the_table_holds_the_matrices(variant: Variant) -> None:
+    """A word for each register of each thread, and every element of every tile is in it."""
+    form, size = ("<f", 4) if variant.c == 1 else ("<e", 2)
+    data = truth.table(variant)
+    assert len(data) == 4 * WARP * (A_TILES * variant.a + B_TILES * variant.b)
+    numbers = [struct.unpack(form, data[n : n + size])[0] for n in range(0, len(data), size)]
+    a, b = truth.matrices(variant)
+    assert set(numbers) == {value for tile in a + b for row in tile for value in row}

@@ -16,17 +16,8 @@ from nodegauge_probes.load.watcher import UNKNOWN_STOP_C, newcomer, stop_of, too
 from nodegauge_probes.nccl.precondition import GpuUse
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
-USUAL = Sample(
-    reasons=0,
-    utilization=100,
-    temperature=50,
-    power_mw=300_000,
-    sm_mhz=1_500,
-    pstate=0,
-    memory_temperature=NO,
-    generation=4,
-    width=16,
-)
+GPU = {"utilization": 100, "temperature": 50, "memory_temperature": NO, "power_mw": 300_000, "sm_mhz": 1_500}
+USUAL = Sample(**GPU, reasons=0, pstate=0, generation=4, width=16)
 
 
 def reading(ms: int, *, margin: Int = NO, **members: Int) -> Reading:

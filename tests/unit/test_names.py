@@ -80,7 +80,7 @@ def texts(path: Path) -> Iterator[str]:
     if path.suffix == ".yaml":
         profile = yaml.safe_load(path.read_text())
         yield from (source["where"] for source in profile.get("sources", []))
-        yield str(profile.get("recording", ""))
+        yield str([profile.get(key) for key in ("recording", "tables", "readings")])
         return
     tree = ast.parse(path.read_text())
     bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

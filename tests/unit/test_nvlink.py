@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import LinkGroup, Problem, ProblemKind, Result, Unavailable
 from nodegauge_contract.nvlink import Doubt, lanes
+from support.judge_results import Row, Table, rows
+
+REMOTE, HIDDEN = Doubt.REMOTE, Doubt.HIDDEN
+NV2 = {"pair": ((0, 2), (2, 0))}
+BOTH = tuple(tuple(18 * (i != j) for j in range(4)) for i in range(4))
+UNKNOWN = Unavailable("Unknown")
 
 
 def doubts(result: Result) -> list[tuple[int, Doubt]]:
@@ -15,216 +23,151 @@ def doubts(result: Result) -> list[tuple[int, Doubt]]:
     return [(doubt.gpu, doubt.doubt) for doubt in lanes(result).unresolved]
 
 
-def test_a_recorded_mesh_is_counted_pair_by_pair() -> None:
-    """A DGX-1's links come out as the matrix that was recorded on one."""
-    counted = lanes(made.dgx1())
-    assert counted.pair == made.DGX1_NV
-    assert counted.sums == (6,) * 8
-    assert not counted.switched
-    assert counted.rates == (25_781,) * 8
-    assert counted.unresolved == ()
+def titan(*groups: LinkGroup, **changes: Any) -> Result:
+    """The pair with the first GPU changed: these links, or other fields."""
+    return made.with_gpu(made.titan(), 0, **({"links": list(groups)} if groups else {}), **changes)
 
 
-def test_behind_switches_every_pair_has_the_smaller_number_of_switch_links() -> None:
-    """NV# of a pair is the minimum of both GPUs' links to switches, and its sum is its own."""
-    counted = lanes(made.without_links(made.h100(4), 2, count=3))
-    assert counted.switched
-    assert counted.sums == (18, 18, 15, 18)
-    assert counted.pair[0] == (0, 18, 15, 18)
-    assert counted.pair[2] == (15, 15, 0, 15)
+def first_of_dgx1(count: int) -> Result:
+    """The runtime shows these GPUs of a DGX-1."""
+    pairs = made.pairs([[i != j for j in range(count)] for i in range(count)])
+    return replace(made.dgx1(), gpus=made.dgx1().gpus[:count], pairs=pairs)
 
 
-def test_a_switch_is_known_by_field_147_where_the_driver_hides_the_far_end() -> None:
-    """Links without a readable far end lead to switches when the GPU counts switch links."""
-    result = made.h100(4)
-    for index in range(4):
-        result = made.with_links(result, index, remote=Unavailable("NotSupported"), remote_type=255)
-    assert lanes(result).pair[0] == (0, 18, 18, 18)
-    for index in range(4):
-        result = made.with_gpu(result, index, switch_links=0)
-    assert lanes(result).sums == (0, 0, 0, 0)
-    assert {doubt for _, doubt in doubts(result)} == {Doubt.REMOTE}
+LINK, SWITCH = made.titan().gpus[0].links[0], made.h100(2).gpus[0].links[0]
+SHORT = made.without_links(made.h100(4), 2, count=3)
+NAMELESS = made.every_link(made.h100(4), remote=Unavailable("NotSupported"), remote_type=255)
+OLD_DRIVER = made.every_gpu(made.h100(4), switch_links=Unavailable("FunctionNotFound"))
+TWO_PEERS = made.with_pair(made.ncv4(), 0, 2, nvlink=0)
+HALF_NAMED = [replace(LINK, links=[0], remote=made.pci(1)), replace(LINK, links=[1], remote=UNKNOWN)]
+OTHER_HALF = [replace(HALF_NAMED[0], remote=made.pci(0)), HALF_NAMED[1]]
+AGAIN = [SWITCH, SWITCH, replace(SWITCH, links=[0, 0, 1, 18])]
+SLOWER = (replace(LINK, links=[0]), replace(LINK, links=[1], mbps=20_000))
+DOWN = LinkGroup(links=[2], state=0, p2p=1, mbps=1)
+UPPER = made.with_gpu(made.titan(), 1, pci="0000:1A:00.0")
+LOST = Problem(kind=ProblemKind.GPU_LOST)
+NEVER = LinkGroup(links=[0], state=Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND"))
+TABLE: Table = {
+    # what: the document, some of its lanes, and the doubts by GPU (or of which kinds they are)
+    "a recorded mesh is counted pair by pair": [
+        (made.dgx1(), {"pair": made.DGX1_NV, "sums": (6,) * 8, "switched": False, "rates": (25_781,) * 8}, [])
+    ],
+    "behind switches a pair has the smaller number of switch links, and its sum is its own": (
+        SHORT,
+        {
+            "switched": True,
+            "sums": (18, 18, 15, 18),
+            "pair": ((0, 18, 15, 18), (18, 0, 15, 18), (15, 15, 0, 15), (18, 18, 15, 0)),
+        },
+        [],
+    ),
+    "field 147 tells of a switch where the driver hides the far end": [
+        (NAMELESS, {"pair": BOTH}, []),
+        (made.every_gpu(NAMELESS, switch_links=0), {"sums": (0,) * 4}, {REMOTE}),
+    ],
+    "the type of the far end is enough where field 147 does not exist (drivers before r460)": [
+        (OLD_DRIVER, {"pair": BOTH}, [])
+    ],
+    "a link that names its own GPU leads to the only peer with NVLink P2P (NCv4)": [
+        (made.ncv4(), {"pair": lanes(made.a100_bridged_pairs()).pair}, [])
+    ],
+    "an unnamed far end is resolved likewise": [
+        (made.every_link(made.titan(), remote=remote), NV2, [])
+        for remote in ("", Unavailable("Uninitialized"))
+    ],
+    "also beside a named one": [
+        (made.with_gpu(titan(*HALF_NAMED), 1, links=OTHER_HALF), {"sums": (2, 2)}, [])
+    ],
+    "a virtual machine shows its host's addresses: nobody is called hidden": [
+        (made.every_link(made.titan(), remote="000a:00:00.0"), NV2, [])
+    ],
+    "a link to a GPU that was not shown is given to nobody, although P2P is OK with one peer": [
+        (first_of_dgx1(2), {"pair": ((0, 1), (1, 0))}, {HIDDEN})
+    ],
+    "one GPU alone whose links name another one tells of a hidden one": [(first_of_dgx1(1), {}, {HIDDEN})],
+    "a strange name may be the GPU whose address could not be read": [
+        (made.with_gpu(made.dgx1(), 3, pci=Unavailable("GpuIsLost")), {}, {REMOTE})
+    ],
+    "inactive and absent links are zero": [
+        (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, [])
+        for state in (
+            0,
+            Unavailable("NVMLError_NotSupported: Not Supported"),
+            Unavailable("Invalid Argument"),
+        )
+    ],
+    "asleep, disabled and unreadable links are a doubt, not a zero": [
+        (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, {doubt})
+        for state, doubt in (
+            (2, Doubt.ASLEEP),
+            (3, Doubt.TRAFFIC_DISABLED),
+            (9, Doubt.STATE),
+            (UNKNOWN, Doubt.STATE),
+        )
+    ],
+    "P2P_SUPPORTED false is an answer, not readable is a doubt (NCCL skips the one and the other)": [
+        (made.with_links(made.titan(), 0, p2p=0), {"pair": ((0, 0), (0, 0))}, []),
+        (made.with_links(made.titan(), 0, p2p=UNKNOWN), {}, [(0, Doubt.CAPABILITY)]),
+    ],
+    "one end down is a link down, for the pair and for both sums": [
+        (made.without_links(made.titan(), 0, count=1), {"pair": ((0, 1), (1, 0)), "sums": (1, 1)}, [])
+    ],
+    "what a healthy GPU reports stands where the other end is lost": [
+        (made.with_gpu(made.titan(), 1, error=LOST, links=[]), NV2, [])
+    ],
+    "links to a CPU (POWER9) neither count nor raise a doubt": (
+        made.with_links(made.titan(), 0, remote="0004:04:00.0", remote_type=1),
+        {"sums": (0, 0), "rates": (None, 25_781)},
+        [],
+    ),
+    "a GPU that counts switch links while none is active contradicts itself": [
+        (made.with_links(made.h100(4), 1, state=0), {}, [(1, Doubt.SILENT)])
+    ],
+    "nothing is silent on a plain PCIe card": [
+        (made.with_gpu(made.phb(), 0, switch_links=0), {"rates": (None, None)}, [])
+    ],
+    "with MIG on, NVML reports links as down whatever they are": [
+        (made.with_gpu(made.h100(4), 1, mig=1), {"mig": (1,), "sums": (18, 0, 18, 18)}, [])
+    ],
+    "a link that is listed twice counts once": [
+        (made.with_gpu(made.h100(2), 0, links=AGAIN), {"sums": (19, 18)}, [])
+    ],
+    "the slowest counted link gives the rate": [
+        (titan(*SLOWER, DOWN), {"rates": (20_000, 25_781)}, []),
+        (made.with_links(made.titan(), 0, mbps=0), {"rates": (None, 25_781)}, []),
+    ],
+    "NVML prints bus ids in upper case, sysfs in lower": [
+        (made.with_links(made.titan(), 0, remote="0000:10:00.0".upper()), NV2, []),
+        (made.with_links(UPPER, 0, remote="0000:1a:00.0"), NV2, []),
+    ],
+    "a driver that knows no NVLink calls is no riddle on a GPU that never had any": [
+        (made.with_gpu(made.phb(), 0, compute_capability=capability, links=[NEVER]), {}, expected)
+        for capability, expected in (("3.7", []), ("5.2", []), ("6.0", {Doubt.STATE}))
+    ],
+    "an empty document has no lanes": [(Result(probe="health"), {"pair": ()}, [])],
+}
 
 
-def test_a_switch_is_known_by_the_type_of_the_far_end_alone() -> None:
-    """The remote type is enough where field 147 does not exist (drivers before r460)."""
-    result = made.h100(4)
-    for index in range(4):
-        result = made.with_gpu(result, index, switch_links=Unavailable("FunctionNotFound"))
-    assert lanes(result).pair[0] == (0, 18, 18, 18)
-
-
-def test_a_link_that_names_its_own_gpu_is_given_to_the_only_peer_with_nvlink_p2p() -> None:
-    """The NCv4 trap: self-links are resolved by P2P status, not believed."""
-    counted = lanes(made.ncv4())
-    assert counted.pair == lanes(made.a100_bridged_pairs()).pair
-    assert counted.unresolved == ()
+@pytest.mark.parametrize("row", rows(TABLE))
+def test_links_are_counted(row: Row) -> None:
+    """A link counts only if it is active, carries peer traffic, and is known to lead to that peer."""
+    result, counted, expected = row
+    seen = lanes(result)
+    assert {name: getattr(seen, name) for name in counted} == counted
+    listed = doubts(result)
+    assert ({doubt for _, doubt in listed} if isinstance(expected, set) else listed) == expected
 
 
 def test_a_self_link_with_two_possible_peers_is_not_guessed() -> None:
     """With P2P OK to more than one peer nothing says which; the doubt says so."""
-    result = made.with_pair(made.ncv4(), 0, 2, nvlink=0)
-    counted = lanes(result)
+    counted = lanes(TWO_PEERS)
     assert counted.pair[0][1] == counted.pair[0][2] == 0
-    assert (0, Doubt.REMOTE) in doubts(result)
+    assert (0, REMOTE) in doubts(TWO_PEERS)
     reason = counted.unresolved[0].reason
     assert "the GPU itself" in reason
     assert "2 peers" in reason
 
 
-@pytest.mark.parametrize("remote", ["", Unavailable("Uninitialized")], ids=["empty", "unreadable"])
-def test_an_unnamed_far_end_is_resolved_like_a_self_link(remote: str | Unavailable) -> None:
-    """Empty and unreadable far ends fall back on P2P status too."""
-    result = made.titan()
-    for index in range(2):
-        result = made.with_links(result, index, remote=remote)
-    assert lanes(result).pair == ((0, 2), (2, 0))
-
-
-def test_a_link_to_a_gpu_that_was_not_shown_is_hidden_and_not_given_to_anyone() -> None:
-    """Two GPUs of a DGX-1: links to the other six are not this pair's, although P2P is OK with one peer."""
-    whole = made.dgx1()
-    result = replace(whole, gpus=whole.gpus[:2], pairs=made.pairs([[0, 1], [1, 0]]))
-    counted = lanes(result)
-    assert counted.pair == ((0, 1), (1, 0))
-    assert {doubt for _, doubt in doubts(result)} == {Doubt.HIDDEN}
-    assert sum(len(doubt.links) for doubt in counted.unresolved) == 10
-
-
-def test_one_gpu_alone_whose_links_name_another_gpu_tells_of_a_hidden_one() -> None:
-    """With a single GPU in the document nobody can vouch for names, and there is nobody else it could be."""
-    whole = made.dgx1()
-    result = replace(whole, gpus=whole.gpus[:1], pairs=made.pairs([[0]]))
-    assert {doubt for _, doubt in doubts(result)} == {Doubt.HIDDEN}
-
-
-def test_a_gpu_whose_address_could_not_be_read_is_not_called_hidden() -> None:
-    """Where one GPU's own id is unknown, a strange name may be that GPU."""
-    result = made.with_gpu(made.dgx1(), 3, pci=Unavailable("GpuIsLost"))
-    assert Doubt.HIDDEN not in {doubt for _, doubt in doubts(result)}
-    assert Doubt.REMOTE in {doubt for _, doubt in doubts(result)}
-
-
-@pytest.mark.parametrize(
-    ("state", "doubt"),
-    [
-        (0, None),
-        (2, Doubt.ASLEEP),
-        (3, Doubt.TRAFFIC_DISABLED),
-        (9, Doubt.STATE),
-        (Unavailable("Unknown"), Doubt.STATE),
-        (Unavailable("NVMLError_NotSupported: Not Supported"), None),
-        (Unavailable("Invalid Argument"), None),
-    ],
-)
-def test_only_an_active_link_counts(state: int | Unavailable, doubt: Doubt | None) -> None:
-    """Inactive and absent links are zero; asleep, disabled and unreadable ones are a doubt, not a zero."""
-    result = made.titan()
-    for index in range(2):
-        result = made.with_links(result, index, state=state)
-    assert lanes(result).sums == (0, 0)
-    assert {d for _, d in doubts(result)} == ({doubt} if doubt else set())
-
-
-def test_a_link_that_cannot_carry_peer_traffic_does_not_count() -> None:
-    """P2P_SUPPORTED false is an answer; not readable is a doubt (NCCL skips the one and the other)."""
-    assert lanes(made.with_links(made.titan(), 0, p2p=0)).pair == ((0, 0), (0, 0))
-    assert doubts(made.with_links(made.titan(), 0, p2p=0)) == []
-    assert doubts(made.with_links(made.titan(), 0, p2p=Unavailable("Unknown"))) == [(0, Doubt.CAPABILITY)]
-
-
-def test_a_direct_link_counts_only_when_both_ends_report_it() -> None:
-    """One end down is a link down, for the pair and for both sums."""
-    counted = lanes(made.without_links(made.titan(), 0, count=1))
-    assert counted.pair == ((0, 1), (1, 0))
-    assert counted.sums == (1, 1)
-
-
-def test_a_gpu_that_could_not_be_read_has_no_say_in_its_peers_links() -> None:
-    """What a healthy GPU reports stands where the other end is lost."""
-    lost = Problem(kind=ProblemKind.GPU_LOST)
-    assert lanes(made.with_gpu(made.titan(), 1, error=lost, links=[])).pair == ((0, 2), (2, 0))
-
-
-def test_links_to_a_cpu_are_not_between_gpus() -> None:
-    """NPU links (POWER9) neither count nor raise a doubt."""
-    result = made.with_links(made.titan(), 0, remote="0004:04:00.0", remote_type=1)
-    assert lanes(result).sums == (0, 0)
-    assert lanes(result).rates[0] is None
-    assert doubts(result) == []
-
-
-def test_wired_to_switches_with_no_link_up_is_said() -> None:
-    """A GPU that counts switch links while none is active contradicts itself."""
-    result = made.with_links(made.h100(4), 1, state=0)
-    assert doubts(result) == [(1, Doubt.SILENT)]
-
-
-def test_names_that_fit_nobody_are_not_believed_where_no_link_names_anyone() -> None:
-    """A virtual machine shows its host's addresses: P2P status tells, and nobody is called hidden."""
-    result = made.titan()
-    for index in range(2):
-        result = made.with_links(result, index, remote="000a:00:00.0")
-    assert lanes(result).pair == ((0, 2), (2, 0))
-    assert doubts(result) == []
-
-
-def test_no_switch_links_and_no_links_is_a_plain_pcie_card() -> None:
-    """Field 147 answers 0 on cards without NVLink; nothing is silent there."""
-    assert doubts(made.with_gpu(made.phb(), 0, switch_links=0)) == []
-
-
-def test_an_unnamed_far_end_beside_a_named_one_is_still_given_to_the_only_peer() -> None:
-    """One link names the peer, the other nobody: P2P status tells where the second leads."""
-    result = made.titan()
-    for index in range(2):
-        first = result.gpus[index].links[0]
-        split = [replace(first, links=[0]), replace(first, links=[1], remote=Unavailable("Unknown"))]
-        result = made.with_gpu(result, index, links=split)
-    assert lanes(result).sums == (2, 2)
-
-
-def test_links_of_a_gpu_with_mig_are_not_looked_at() -> None:
-    """With MIG on NVML reports links as down whatever they are."""
-    counted = lanes(made.with_gpu(made.h100(4), 1, mig=1))
-    assert counted.mig == (1,)
-    assert counted.sums[1] == 0
-    assert counted.unresolved == ()
-
-
-def test_a_link_listed_twice_counts_once() -> None:
-    """A document that repeats a link number cannot inflate NV#."""
-    result = made.h100(2)
-    group = result.gpus[0].links[0]
-    again = made.with_gpu(result, 0, links=[group, group, replace(group, links=[0, 0, 1, 18])])
-    assert lanes(again).sums == (19, 18)
-
-
-def test_the_slowest_counted_link_gives_the_rate() -> None:
-    """Rates of links that do not count are ignored; none at all is None."""
-    group = made.titan().gpus[0].links[0]
-    mixed = [replace(group, links=[0]), replace(group, links=[1], mbps=20_000)]
-    down = LinkGroup(links=[2], state=0, p2p=1, mbps=1)
-    assert lanes(made.with_gpu(made.titan(), 0, links=[*mixed, down])).rates == (20_000, 25_781)
-    assert lanes(made.with_links(made.titan(), 0, mbps=0)).rates == (None, 25_781)
-    assert lanes(made.phb()).rates == (None, None)
-
-
-def test_bus_ids_are_compared_without_regard_to_case() -> None:
-    """NVML prints upper case, sysfs lower."""
-    assert lanes(made.with_links(made.titan(), 0, remote="0000:10:00.0".upper())).sums == (2, 2)
-    upper = made.with_gpu(made.titan(), 1, pci="0000:1A:00.0")
-    assert lanes(made.with_links(upper, 0, remote="0000:1a:00.0")).pair == ((0, 2), (2, 0))
-
-
-@pytest.mark.parametrize(("capability", "doubtful"), [("3.7", False), ("5.2", False), ("6.0", True)])
-def test_gpus_older_than_nvlink_have_no_links_to_doubt(capability: str, doubtful: bool) -> None:
-    """A driver that knows no NVLink calls is no riddle on a GPU that never had any."""
-    unknown = LinkGroup(links=[0], state=Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND"))
-    old = made.with_gpu(made.phb(), 0, compute_capability=capability, links=[unknown])
-    assert (doubts(old) != []) is doubtful
-
-
-def test_an_empty_document_has_no_lanes() -> None:
-    """No GPUs, no pairs, no error."""
-    assert lanes(Result(probe="health")).pair == ()
+def test_every_link_to_a_hidden_gpu_is_in_doubt() -> None:
+    """Ten of the twelve of two GPUs of a DGX-1."""
+    assert sum(len(doubt.links) for doubt in lanes(first_of_dgx1(2)).unresolved) == 10

@@ -54,69 +54,63 @@ class Racks:
 
     def fails(self, *numbers: int, code: str = "hot", state: GateState = GateState.HELD_BACK) -> None:
         """The cause comes up on these nodes now."""
+        at = stamp(self.now)
         for n in numbers:
-            self.report(
-                n, GateStatus(code=code, state=state, fault_at=stamp(self.now), since=stamp(self.now))
-            )
+            self.report(n, GateStatus(code=code, state=state, fault_at=at, since=at))
             self.breaker.holding(f"node-{n}")
-
-    def heals(self, *numbers: int) -> None:
-        """These nodes are well again."""
-        for n in numbers:
-            self.report(n)
 
     def groups(self) -> list[str]:
         """Groups of the open incidents."""
         return [incident.group for incident in self.breaker.open("default")]
 
     def blocked(self) -> set[int]:
-        """Nodes on which new taints for heat are held back."""
-        return {n for n in range(len(self.cache.nodes)) if "thermal" in self.breaker.holding(f"node-{n}")}
-
-    def closing(self, incident: str) -> None:
-        """Somebody annotates the policy."""
-        policy = self.cache.policies["default"]
-        self.cache.policies["default"] = replace(policy, close_incident=incident)
-        self.cache.policies_changed()
+        """Nodes on which new taints are held back."""
+        return {n for n in range(len(self.cache.nodes)) if self.breaker.holding(f"node-{n}")}
 
 
-def test_a_rack_that_gets_hot_is_one_incident_of_that_rack() -> None:
-    """Three of eight; the other racks are tainted as ever."""
+def hot_rack() -> Racks:
+    """All eight nodes of one rack are hot."""
     racks = Racks()
-    racks.fails(0, 1)
-    assert racks.groups() == []
-    racks.fails(2)
-    assert racks.groups() == [f"{RACK}=r0"]
-    assert racks.blocked() == set(range(8))
-    racks.fails(33)
-    assert racks.groups() == [f"{RACK}=r0"], "one node elsewhere is chance"
+    racks.fails(*range(8))
+    return racks
 
 
-def test_a_new_driver_that_fails_is_an_incident_of_that_driver() -> None:
-    """On every second node, whatever the rack."""
-    racks = Racks()
-    racks.fails(1, 11, 21, 31, code="xid")
-    assert racks.groups() == ["driver=new"]
-    assert racks.breaker.holding("node-3") == {"xid": f"xid-{stamp(NOW)}"}
-    assert racks.breaker.holding("node-2") == {}
+def hot(*nodes: int, code: str = "hot") -> list[tuple[int, str]]:
+    """The same cause on these nodes."""
+    return [(n, code) for n in nodes]
 
 
-def test_two_causes_do_not_add_up() -> None:
-    """One node with each of many faults is bad luck."""
-    racks = Racks()
-    for n, code in enumerate(("hot", "xid", "gpu-lost", "hot", "xid", "gpu-lost")):
-        racks.fails(n, code=code)
-    assert racks.groups() == []
+NEW_DRIVER = hot(1, 11, 21, 31, code="xid")
+R0 = f"{RACK}=r0"
+MANY = hot(*range(0, 180, 17))
+"""Eleven nodes, each in a rack of its own."""
+EACH_ITS_OWN = [*zip(range(6), ("hot", "xid", "gpu-lost") * 2, strict=True)]
+OPENS: dict[str, tuple[int, list[tuple[int, str]], list[str], set[int]]] = {
+    "two of a rack of eight": (40, hot(0, 1), [], set()),
+    "three of a rack of eight": (40, hot(0, 1, 2), [R0], {*range(8)}),
+    "one more elsewhere is chance": (40, hot(0, 1, 2, 33), [R0], {*range(8)}),
+    "every second node by its driver": (40, NEW_DRIVER, ["driver=new"], {*range(1, 40, 2)}),
+    "one node with each of many faults": (40, EACH_ITS_OWN, [], set()),
+    "as many as the count in a large fleet": (200, MANY, [""], {*range(200)}),
+    "one fewer than the count": (200, MANY[1:], [], set()),
+    "two of four": (4, hot(0, 1), [], set()),
+    "three of four": (4, hot(0, 1, 2), [""], {*range(4)}),
+}
+"""How many nodes, which cause comes up where, the groups of the incidents, where they hold taints back."""
 
 
-def test_a_count_is_an_incident_in_a_fleet_of_any_size() -> None:
-    """Eleven of two hundred are less than the share."""
-    racks = Racks(200, nodes=10)
-    racks.fails(*range(0, 180, 17))
-    assert racks.groups() == [""]
-    racks = Racks(200, nodes=11)
-    racks.fails(*range(0, 180, 17))
-    assert racks.groups() == []
+@pytest.mark.parametrize(("count", "faults", "groups", "blocked"), OPENS.values(), ids=OPENS)
+def test_one_cause_on_more_nodes_than_chance_explains_is_an_incident(
+    count: int, faults: list[tuple[int, str]], groups: list[str], blocked: set[int]
+) -> None:
+    """Of the smallest group that explains it, whose nodes alone are held back; causes do not add up."""
+    racks = Racks(count, nodes=10)
+    for node, code in faults:
+        racks.fails(node, code=code)
+    assert (racks.groups(), racks.blocked()) == (groups, blocked)
+    for node in blocked:
+        [(cause, incident)] = racks.breaker.holding(f"node-{node}").items()
+        assert incident == f"{cause}-{stamp(NOW)}"
 
 
 @given(st.permutations(range(40)), st.floats(min_value=901, max_value=6 * HOUR))
@@ -137,15 +131,14 @@ def test_a_slow_trickle_of_faults_never_opens_it(order: list[int], pause: float)
 
 def test_it_closes_by_itself_and_two_that_are_left_are_tainted_alone() -> None:
     """Trials count as the cause; what was entered before it closed opens no other."""
-    racks = Racks()
-    racks.fails(*range(8))
+    racks = hot_rack()
     racks.now += HOUR
     for n in range(8):
         racks.fails(n, state=GateState.PROBATION)
     assert racks.blocked()
-    racks.heals(*range(5))
-    assert racks.blocked()
-    racks.heals(5)
+    for n in range(6):
+        assert racks.blocked()
+        racks.report(n)
     assert racks.blocked() == set()
     (incident,) = racks.breaker.shown("default")
     assert incident.closed_at == stamp(racks.now)
@@ -159,13 +152,14 @@ def test_it_closes_by_itself_and_two_that_are_left_are_tainted_alone() -> None:
 
 def test_an_annotation_closes_one_incident_and_no_later_one() -> None:
     """By its id: it stays on the policy, and the nodes that have the cause stay bad."""
-    racks = Racks()
-    racks.fails(*range(8))
+    racks = hot_rack()
     (incident,) = racks.breaker.open("default")
-    racks.closing("another")
-    assert racks.blocked()
-    racks.now += MINUTE
-    racks.closing(incident.id)
+    for closed in ("another", incident.id):
+        assert racks.blocked()
+        racks.now += MINUTE
+        policy = racks.cache.policies["default"]
+        racks.cache.policies["default"] = replace(policy, close_incident=closed)
+        racks.cache.policies_changed()
     assert racks.blocked() == set()
     racks.restart()
     assert racks.blocked() == set()
@@ -177,8 +171,7 @@ def test_an_annotation_closes_one_incident_and_no_later_one() -> None:
 def test_a_restart_knows_what_is_open() -> None:
     """From the policy's status, long after the window; a status that was never written is found again in the
     reports, under the same id."""
-    racks = Racks()
-    racks.fails(*range(8))
+    racks = hot_rack()
     (before,) = racks.breaker.open("default")
     racks.restart(status=False)
     assert racks.breaker.open("default") == [before]
@@ -192,15 +185,13 @@ def test_a_restart_knows_what_is_open() -> None:
 
 def test_a_policy_made_anew_has_no_incident() -> None:
     """Nor has one whose nodes are gone."""
-    racks = Racks()
-    racks.fails(*range(8))
+    racks = hot_rack()
     assert racks.blocked()
     racks.cache.policies["default"] = replace(racks.cache.policies["default"], uid="another")
     racks.now += HOUR
     racks.cache.policies_changed()
     assert racks.blocked() == set()
-    racks = Racks()
-    racks.fails(*range(8))
+    racks = hot_rack()
     for n in range(8):
         racks.cache.drop_node(f"node-{n}")
     assert racks.groups() == []
@@ -252,12 +243,3 @@ def test_an_incident_leaves_tainted_nodes_as_they_are() -> None:
     assert gate_after(("", "a"), before=tainted).state is GateState.HELD_BACK
     observing = gate_after(("", "a"), before=tainted, policy=make_policy().observing())
     assert (observing.state, observing.incident) == (GateState.GATED, "")
-
-
-def test_two_of_four_hot_nodes_are_no_incident() -> None:
-    """A small cluster works by its budget; three of four are more than chance."""
-    racks = Racks(4)
-    racks.fails(0, 1)
-    assert racks.blocked() == set()
-    racks.fails(2)
-    assert racks.blocked() == {0, 1, 2, 3}

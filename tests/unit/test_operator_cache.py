@@ -16,7 +16,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, Outcome, ReportStatus
 from nodegauge_operator.api.selector import Selector
-from nodegauge_operator.core.model import ConditionView, NodeView, Terminated
+from nodegauge_operator.core.model import ConditionView, NodeView
 from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
@@ -34,15 +34,6 @@ from support.operator import SteppedOperator
 def cache() -> Cache:
     """An empty one."""
     return Cache()
-
-
-@pytest.mark.parametrize("version", [9, 10])
-def test_a_late_event_of_a_node_undoes_nothing(cache: Cache, version: int) -> None:
-    """The answer of our own write is newer than the watch event that left before it."""
-    cache.put_node(make_node(version=10).labelled(a="new"))
-    assert not cache.put_node(make_node(version=version).labelled(a="old"))
-    assert cache.nodes["node-1"].labels == {"a": "new"}
-    assert cache.put_node(make_node(version=11).labelled(a="newest"))
 
 
 def test_a_heartbeat_changes_the_revision_and_wakes_nobody(cache: Cache) -> None:
@@ -67,17 +58,14 @@ CHANGES = {
     "condition": ConditionView(status="True", reason="", message=""),
     "override": Annotations(kind="leave-alone"),
 }
-"""Another value for each field of a node, but for its name, its revision and its taints."""
+"""Another value for each field of a node, but for the others."""
+OTHERS = {"name", "resource_version", "taints"}
 
 
-def test_every_field_of_a_node_has_another_value_below() -> None:
-    """A field that is new needs its line, or nobody would notice that its changes wake nobody."""
-    assert CHANGES.keys() == set(NodeView.__struct_fields__) - {"name", "resource_version", "taints"}
-
-
-@pytest.mark.parametrize("field", CHANGES)
+@pytest.mark.parametrize("field", sorted({*NodeView.__struct_fields__} - OTHERS))
 def test_what_decisions_look_at_wakes(cache: Cache, field: str) -> None:
-    """Every field of a node but its revision: also what a person wrote into its annotations."""
+    """Every field of a node but its revision: also what a person wrote into its annotations.  A field that is
+    new needs its line above."""
     cache.put_node(make_node(version=10))
     assert cache.put_node(replace(make_node(version=11), **{field: CHANGES[field]}))
 
@@ -104,16 +92,6 @@ def test_who_listens_hears_of_each_change_and_nobody_takes_it_from_another(cache
     first.clear()
     cache.put_report(make_report(version=99))
     assert (first, second) == ({"node-1"}, {"node-1", "node-2"})
-
-
-def test_a_late_event_of_a_report_or_pod_undoes_nothing(cache: Cache) -> None:
-    """Neither the judged status nor the finished run is taken back."""
-    cache.put_report(make_report(version=10).asked("new"))
-    assert not cache.put_report(make_report(version=10).asked("old"))
-    assert cache.reports["node-1"].requested_at == "new"
-    cache.put_pod(make_pod(version=10).with_result(made.titan()))
-    assert not cache.put_pod(make_pod(version=9))
-    assert cache.pods_of("node-1")[0].finished
 
 
 def test_a_gone_pod_keeps_its_last_words(cache: Cache) -> None:
@@ -215,7 +193,7 @@ def test_a_policy_made_while_the_list_was_under_way_stays() -> None:
 
     operator.client.answered = make_it
     operator.list()
-    assert operator.cache.policies.keys() == {"default"}
+    assert operator.cache.policies
     cluster.remove(POLICIES, "default")
     operator.inbox.clear()
     operator.list()
@@ -275,60 +253,44 @@ class PeerGroup:
 
     def __init__(self) -> None:
         self.cache = Cache()
-        self.peers = Peers(self.cache)
+        self.peers, self.clocks = Peers(self.cache), Peers(self.cache, clock_of)
         self.version = 10
 
-    def measured(self, name: str, value: int | None, *, make: str = "h100") -> None:
+    def measured(self, name: str, value: int | None, *, make: str = "h100", mhz: int = 0) -> None:
         """A node has this in its report now."""
         self.version += 1
         node = make_node(name)
         self.cache.put_node(node)
         bandwidth = BandwidthStatus(all_reduce=value, fingerprint=make)
-        report = replace(make_report(node, version=self.version), status=ReportStatus(bandwidth=bandwidth))
-        self.cache.put_report(report)
+        clock = ClockStatus(sm_mhz=mhz, fingerprint=f"{make} clock" if mhz else "")
+        status = ReportStatus(bandwidth=bandwidth, clock=clock)
+        self.cache.put_report(replace(make_report(node, version=self.version), status=status))
 
 
-def test_a_node_is_not_its_own_peer() -> None:
-    """Nor is one of another make, or one of which all_reduce was not measured."""
+def test_the_peers_of_a_node_are_the_others_of_its_make() -> None:
+    """Not one of another make, nor one of which all_reduce was not measured; a newer report replaces, also
+    one of another make; a report or a node that is deleted goes.  Clocks have peer groups of their own, and a
+    node that never worked has no clock."""
     group = PeerGroup()
-    group.measured("a", 470)
-    group.measured("b", 465)
-    group.measured("c", 40, make="pcie")
-    group.measured("d", None)
-    assert list(group.peers.of("h100", but="a")) == [465]
-    assert list(group.peers.of("h100", but="new")) == [465, 470]
-    assert list(group.peers.of("pcie", but="c")) == []
-    assert list(group.peers.of("", but="d")) == []
-
-
-def test_clocks_have_peer_groups_of_their_own() -> None:
-    """By model and settings, whatever links the nodes have; a node that never worked has no clock."""
-    group = PeerGroup()
-    peers = Peers(group.cache, clock_of)
-    clocks = {"a": (1980, "H100|1980"), "b": (1965, "H100|1980"), "c": (0, ""), "d": (2520, "L40S|2520")}
-    for name, (mhz, make) in clocks.items():
-        node = make_node(name)
-        group.cache.put_node(node)
-        clock = ClockStatus(sm_mhz=mhz, fingerprint=make)
-        group.cache.put_report(replace(make_report(node), status=ReportStatus(clock=clock)))
-    assert list(peers.of("H100|1980", but="a")) == [1965]
-    assert list(peers.of("", but="c")) == []
-
-
-def test_a_newer_report_replaces_and_a_deleted_one_goes() -> None:
-    """Also where the make itself is another one, and where the node goes."""
-    group = PeerGroup()
-    for name, value in (("a", 470), ("b", 465), ("c", 460)):
-        group.measured(name, value)
+    for name, value, mhz in (("a", 470, 1980), ("b", 465, 1965), ("c", 460, 0)):
+        group.measured(name, value, mhz=mhz)
+    group.measured("slow", 40, make="pcie", mhz=2520)
+    group.measured("unread", None)
     assert list(group.peers.of("h100", but="a")) == [460, 465]
+    assert list(group.peers.of("h100", but="new")) == [460, 465, 470]
+    assert list(group.peers.of("pcie", but="slow")) == []
+    assert list(group.peers.of("", but="unread")) == []
+    assert list(group.clocks.of("h100 clock", but="a")) == [1965]
+    assert list(group.clocks.of("", but="c")) == []
     group.measured("b", 100)
     assert list(group.peers.of("h100", but="a")) == [100, 460]
     group.measured("b", 100, make="pcie")
     assert list(group.peers.of("h100", but="a")) == [460]
+    assert list(group.peers.of("pcie", but="slow")) == [100]
     group.cache.drop_report("c", group.cache.reports["c"].uid)
     assert list(group.peers.of("h100", but="a")) == []
     group.cache.drop_node("b")
-    assert list(group.peers.of("pcie", but="a")) == []
+    assert list(group.peers.of("pcie", but="slow")) == []
 
 
 @pytest.mark.parametrize(
@@ -347,18 +309,23 @@ def test_the_median_is_that_of_all_others(count: int) -> None:
         assert not others or median(returned) == median(others)
 
 
-def test_a_late_event_of_the_machine_before_does_not_replace_the_machine(cache: Cache) -> None:
-    """Revisions are comparable over all objects of a kind: an older one is never the present."""
-    cache.put_node(make_node(uid="now", version=10))
-    assert not cache.put_node(make_node(uid="before", version=9))
-    assert cache.nodes["node-1"].uid == "now"
-    cache.put_report(replace(make_report(version=10), uid="now"))
-    assert not cache.put_report(replace(make_report(version=9), uid="before"))
-    assert cache.reports["node-1"].uid == "now"
-    cache.put_pod(make_pod(uid="now", version=10))
-    assert not cache.put_pod(make_pod(uid="before", version=9))
-    assert not cache.put_pod(make_pod(uid="before", version=9).vanished())
-    assert [p.uid for p in cache.pods_of("node-1")] == ["now"]
+@pytest.mark.parametrize("uid", ["now", "before"])
+@pytest.mark.parametrize("version", [9, 10])
+def test_a_late_event_undoes_nothing(cache: Cache, version: int, uid: str) -> None:
+    """The answer of our own write is newer than the watch event that left before it.  Revisions are
+    comparable over all objects of a kind: an older one is never the present, nor is that of the machine
+    before."""
+    cache.put_node(make_node(uid="now", version=10).labelled(a="new"))
+    assert not cache.put_node(make_node(uid=uid, version=version).labelled(a="old"))
+    assert (cache.nodes["node-1"].uid, cache.nodes["node-1"].labels) == ("now", {"a": "new"})
+    assert cache.put_node(make_node(version=11).labelled(a="newest"))
+    cache.put_report(replace(make_report(version=10).asked("new"), uid="now"))
+    assert not cache.put_report(replace(make_report(version=version).asked("old"), uid=uid))
+    assert (cache.reports["node-1"].uid, cache.reports["node-1"].requested_at) == ("now", "new")
+    cache.put_pod(make_pod(uid="now", version=10).with_result(made.titan()))
+    assert not cache.put_pod(make_pod(uid=uid, version=9))
+    assert uid == "now" or not cache.put_pod(make_pod(uid=uid, version=9).vanished())
+    assert [(pod.uid, pod.finished) for pod in cache.pods_of("node-1")] == [("now", True)]
 
 
 def test_pods_come_oldest_run_first(cache: Cache) -> None:
@@ -370,24 +337,12 @@ def test_pods_come_oldest_run_first(cache: Cache) -> None:
     assert cache.nodes_with_pods(names.PROBE_NCCL, names.PROBE_PULL) == set()
 
 
-def test_a_pod_that_never_ran_still_says_what_it_waited_for() -> None:
+def test_a_pod_that_never_ran_still_says_what_it_waited_for(cache: Cache) -> None:
     """A kubelet that ends a pod while it pulls the image forgets why; the store has seen it."""
-    waiting = replace(make_pod(), phase="Pending", scheduled=True, started_at=0.0, resource_version="5")
-    waiting = replace(waiting, pending_reason="ErrImagePull", pending_message="no such image")
-    ended = Terminated(exit_code=137, reason="ContainerStatusUnknown", message="", finished_at=0.0)
-    failed = replace(
-        waiting,
-        phase="Failed",
-        reason="DeadlineExceeded",
-        pending_reason="",
-        pending_message="",
-        terminated=ended,
-        resource_version="6",
-    )
-    cache = Cache()
-    cache.put_pod(waiting)
-    cache.put_pod(failed)
-    [kept] = cache.pods_of(waiting.node)
+    ended = make_pod(version=11).finished_with("", code=137, reason="ContainerStatusUnknown")
+    cache.put_pod(make_pod().pending("ErrImagePull", "no such image", placed=True))
+    cache.put_pod(ended.failed("DeadlineExceeded"))
+    [kept] = cache.pods_of("node-1")
     end = ending(kept, node=kept.node, limits=Limits(), deadline=60.0, now=NOW)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ErrImagePull")
     assert "no such image" in end.message

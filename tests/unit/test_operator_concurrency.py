@@ -106,25 +106,24 @@ def test_never_measured_goes_first_then_measured_longest_ago() -> None:
     assert order == [2, 1, 3, 0]
 
 
-@pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
-def test_pulling_and_measuring_take_an_nccl_run_s_place(probe: str) -> None:
-    """And none of a health run's."""
+@pytest.mark.parametrize(
+    ("probe", "waiting", "granted"),
+    [
+        (names.PROBE_PULL, NCCL, []),
+        (names.PROBE_PULL, HEALTH, [1]),
+        (names.PROBE_NCCL, NCCL, []),
+        (names.PROBE_NCCL, HEALTH, [1]),
+        (names.PROBE_HEALTH, NCCL, [1]),
+        (names.PROBE_HEALTH, HEALTH, []),
+    ],
+)
+def test_a_pod_takes_a_place_of_its_own_pool(probe: str, waiting: str, granted: list[int]) -> None:
+    """Pulling and measuring an NCCL run's, a health run its own: neither waits for a place of the other."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(0, probe)
-    scene.wait({1: 0.0})
-    assert scene.granted() == []
-    scene.wait({2: 0.0}, pool=HEALTH)
-    assert scene.granted() == [2]
-
-
-def test_health_runs_never_wait_for_an_nccl_run_s_place_nor_take_one() -> None:
-    """Each budget is its own."""
-    scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
-    scene.pod(0, names.PROBE_HEALTH)
-    scene.wait({1: 0.0}, pool=HEALTH)
-    scene.wait({2: 0.0})
-    assert scene.granted() == [2]
-    assert scene.concurrency.granted("node-2") == {NCCL}
+    scene.wait({1: 0.0}, pool=waiting)
+    assert scene.granted() == granted
+    assert scene.concurrency.granted("node-1") == {waiting for _ in granted}
 
 
 def test_where_a_health_run_is_due_no_nccl_run_takes_a_place() -> None:
@@ -150,32 +149,26 @@ def test_a_node_has_one_pod_of_ours_at_a_time(probe: str) -> None:
 
 
 @pytest.mark.parametrize("pool", [HEALTH, NCCL])
-def test_nodes_that_fail_take_a_fifth_of_the_slots(pool: str) -> None:
-    """However long they waited; the others do not queue behind them."""
-    scene = Scene(50, concurrentProbes=10, concurrentNcclProbes=10)
-    scene.fail(*range(6), probe=pool)
-    scene.wait({n: float(n) for n in range(20)}, pool=pool)
-    assert scene.granted() == [0, 1, *range(6, 14)]
-
-
-def test_a_node_that_fails_waits_for_a_slot_of_its_lane() -> None:
-    """The lane counts pods that run, and a free slot outside it stays free."""
-    scene = Scene(50, concurrentProbes=10)
-    scene.fail(0, 1, 2)
-    scene.pod(0, HEALTH)
-    scene.pod(1, HEALTH)
-    scene.wait({2: 0.0}, pool=HEALTH)
-    assert scene.granted() == []
-    scene.wait({3: 5.0}, pool=HEALTH)
-    assert scene.granted() == [3]
-
-
-def test_where_most_nodes_fail_they_have_most_of_the_slots() -> None:
-    """A registry that was away: the fleet is read again at full width."""
-    scene = Scene(20, concurrentProbes=10)
-    scene.fail(*range(16))
-    scene.wait({n: float(n) for n in range(20)}, pool=HEALTH)
-    assert scene.granted() == [*range(8), 16, 17]
+@pytest.mark.parametrize(
+    ("nodes", "failing", "running", "waiting", "granted"),
+    [
+        pytest.param(50, 6, [], range(20), [0, 1, *range(6, 14)], id="a fifth of the slots"),
+        pytest.param(20, 16, [], range(20), [*range(8), 16, 17], id="most, where most fail"),
+        pytest.param(50, 3, [0, 1], [2], [], id="none beyond their pods"),
+        pytest.param(50, 3, [0, 1], [2, 3], [3], id="a slot outside stays free"),
+    ],
+)
+def test_nodes_that_fail_have_a_lane(
+    nodes: int, failing: int, running: list[int], waiting: list[int], granted: list[int], pool: str
+) -> None:
+    """However long they waited; the others do not queue behind them.  A registry that was away: the fleet is
+    read again at full width."""
+    scene = Scene(nodes, concurrentProbes=10, concurrentNcclProbes=10)
+    scene.fail(*range(failing), probe=pool)
+    for node in running:
+        scene.pod(node, pool)
+    scene.wait({n: float(n) for n in waiting}, pool=pool)
+    assert scene.granted() == granted
 
 
 def test_all_policies_together_have_the_installation_s_slots() -> None:
@@ -197,21 +190,10 @@ def test_all_policies_together_have_the_installation_s_slots() -> None:
 NOBODY: frozenset[str] = frozenset()
 
 
-def test_who_was_woken_first_goes_first_and_keeps_its_place() -> None:
-    """Waking twice is waking once."""
-    queue = WorkQueue()
-    queue.wake("a")
-    queue.wake("b")
-    queue.wake("a")
-    assert queue.take(1, busy=NOBODY) == ["a"]
-    assert queue.take(5, busy=NOBODY) == ["b"]
-    assert queue.take(5, busy=NOBODY) == []
-
-
 def test_who_has_news_goes_before_those_who_only_want_a_look() -> None:
-    """Also who was woken without news before; and each is taken once."""
+    """Also who was woken without news before; the others in their order, and each is taken once."""
     queue = WorkQueue()
-    for name in "abc":
+    for name in "abca":
         queue.wake(name)
     queue.wake("c", priority=Priority.HIGH)
     queue.wake("d", priority=Priority.HIGH)
@@ -232,36 +214,23 @@ def test_who_is_being_worked_on_waits_and_is_not_forgotten() -> None:
     assert queue.take(5, busy=NOBODY) == ["a"]
 
 
-def test_a_timer_fires_once_and_the_last_one_set_counts() -> None:
-    """Earlier or later, the new timer replaces the old; infinity takes it away."""
-    queue = WorkQueue()
-    queue.set_timer("a", 10)
-    queue.set_timer("a", 20)
-    queue.set_timer("b", 20)
-    queue.set_timer("b", 5)
-    queue.set_timer("c", 5)
-    queue.set_timer("c", float("inf"))
-    assert queue.fire(10) == ["b"]
-    assert queue.fire(20) == ["a"]
-    assert queue.fire(1e9) == []
-    assert queue.next_timer() == float("inf")
-
-
 TIMES = st.sampled_from([1.0, 2.0, 3.0, 4.0, float("inf")])
 
 
 @given(sets=st.lists(st.tuples(st.sampled_from("abc"), TIMES), max_size=20))
 @tried(200)
 def test_timers_fire_as_a_plain_dictionary_would(sets: list[tuple[str, float]]) -> None:
-    """The heap is only a faster way to ask: at each moment the same names, each once."""
+    """The last time set for a name counts, and infinity takes it away.  The heap is only a faster way to ask:
+    at each moment the same names, each once."""
     queue, plain = WorkQueue(), dict[str, float]()
     for name, at in sets:
         queue.set_timer(name, at)
         plain[name] = at
     assert queue.next_timer() <= min(plain.values(), default=float("inf"))
-    for now in (1.0, 2.0, 3.0, 4.0):
-        due = sorted(name for name, at in plain.items() if at == now)
+    for now in (1.5, 2.5, 3.5, 4.5):
+        due = sorted(name for name, at in plain.items() if now - 1 < at <= now)
         assert sorted(queue.fire(now)) == due
+    assert queue.next_timer() == float("inf")
 
 
 def test_timers_that_are_set_again_and_again_take_no_more_room() -> None:
@@ -278,53 +247,37 @@ def test_timers_that_are_set_again_and_again_take_no_more_room() -> None:
     assert sorted(queue.fire(2e6)) == ["a", "a'", "b", "b'", "c", "c'", "d", "d'"]
 
 
-def plan(*, interval: float = 1e6) -> ListSchedule:
-    """A plan whose first list is done at 0, without jitter."""
-    relist = ListSchedule(interval=interval, jitter=lambda: 0.0)
-    relist.begin()
-    relist.done(0.0)
+def plan(*steps: str) -> ListSchedule:
+    """A plan whose first list is done at 0, without jitter, after these steps."""
+    relist = ListSchedule(interval=1e6, jitter=lambda: 0.0)
+    for step in ("begin", "done 0", *steps):
+        what, _, at = step.partition(" ")
+        getattr(relist, what)(*map(float, at.split()))
     return relist
 
 
-def test_a_gap_is_listed_after_it_has_been_heard_out() -> None:
-    """One list per interruption, not one per event, and not for ever later."""
-    relist = plan()
-    relist.gap(100)
-    assert relist.due_at() == 100 + SHORTEST
-    relist.gap(104)
-    assert relist.due_at() == 104 + SHORTEST
-    relist.gap(119)
-    assert relist.due_at() == 100 + GATHER_SECONDS
+FAILS, DONE = ("begin", "failed 200"), ("begin", "done 130")
 
 
-def test_a_gap_during_a_list_asks_for_another_one() -> None:
-    """The list may have passed by what went then."""
-    relist = plan()
-    relist.gap(100)
-    relist.begin()
-    relist.gap(107)
-    relist.done(110)
-    assert relist.due_at() == 110 + 2 * SHORTEST
-    relist.begin()
-    relist.done(130)
-    assert relist.due_at() == 130 + 1e6
-
-
-def test_a_list_that_fails_leaves_its_gap_unmended() -> None:
-    """And the next one that succeeds begins from the shortest wait again."""
-    relist = plan()
-    relist.gap(100)
-    for wait in (SHORTEST, 2 * SHORTEST, 4 * SHORTEST):
-        relist.begin()
-        relist.failed(200)
-        assert relist.due_at() == 200 + wait
-        relist.gap(201)
-        assert relist.due_at() == 200 + wait, "more gaps hurry nobody"
-    relist.begin()
-    relist.done(300)
-    relist.begin()
-    relist.failed(400)
-    assert relist.due_at() == 400 + SHORTEST
+@pytest.mark.parametrize(
+    ("steps", "due_at"),
+    [
+        pytest.param(["gap 100"], 100 + SHORTEST, id="a gap"),
+        pytest.param(["gap 100", "gap 104"], 104 + SHORTEST, id="is heard out"),
+        pytest.param(["gap 100", "gap 104", "gap 119"], 100 + GATHER_SECONDS, id="and not for ever"),
+        pytest.param(["gap 100", "begin", "gap 107", "done 110"], 110 + 2 * SHORTEST, id="during a list"),
+        pytest.param(["gap 100", "begin", "gap 107", "done 110", *DONE], 130 + 1e6, id="mended"),
+        pytest.param(["gap 100", *FAILS], 200 + SHORTEST, id="a list that fails"),
+        pytest.param(["gap 100", *FAILS, "gap 201"], 200 + SHORTEST, id="more gaps hurry nobody"),
+        pytest.param(["gap 100", *FAILS * 2], 200 + 2 * SHORTEST, id="fails again"),
+        pytest.param(["gap 100", *FAILS * 3], 200 + 4 * SHORTEST, id="and again"),
+        pytest.param(["gap 100", *FAILS * 3, *DONE, *FAILS], 200 + SHORTEST, id="fails anew"),
+    ],
+)
+def test_a_gap_is_listed_once_and_until_that_succeeds(steps: list[str], due_at: float) -> None:
+    """One list per interruption, not one per event; a list may have passed by what went while it was
+    taken."""
+    assert plan(*steps).due_at() == due_at
 
 
 def test_after_calm_the_next_gap_is_the_first_one_again() -> None:

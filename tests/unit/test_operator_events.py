@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from nodegauge_operator.core import evidence
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
 from support import schema
 from support.api_server import EVENTS, EVIDENCE, NODES, POLICIES, REPORTS, Body
-from support.client import Killed, unavailable
+from support.client import unavailable
 from support.disturbing import disturbed
 from support.objects import INTERVAL, STALE
 from support.operator import SteppedOperator, one_node
@@ -71,42 +72,38 @@ def test_a_conflict_is_told_once_with_the_way_out(operator: SteppedOperator) -> 
     assert "takeOver" in operator.events[1][1]
 
 
+CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
+
+
 def test_a_finding_whose_event_found_no_answer_is_not_lost_to_a_conflict(operator: SteppedOperator) -> None:
     """What is young and not yet posted goes first."""
     run(operator)
     operator.cluster.pass_time(INTERVAL)
-    capped = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
-    operator.cluster.results["node-1"] = made.with_gpu(made.titan(), 0, power=capped)
-    operator.client.refuse = lambda verb, path: unavailable() if path == EVENTS else None
+    operator.cluster.results["node-1"] = made.with_gpu(made.titan(), 0, power=CAPPED)
+    operator.refuse("POST", EVENTS, unavailable())
     run(operator)
-    operator.client.refuse = lambda verb, path: None
+    operator.heal()
     label(operator, interconnect="infiniband")
     catch_up(operator)
     assert reasons(operator) == ["Validated", "Warnings", "LabelConflict"]
 
 
-def test_staleness_is_told_once(operator: SteppedOperator) -> None:
-    """At the moment when the labels go, not at every failed run after it."""
-    run(operator)
-    for _ in range(12):
-        operator.cluster.pass_time(STALE / 4)
-        run(operator, "garbage")
-    assert reasons(operator) == ["Validated", "ProbeFailed", "Stale"]
-
-
-def test_kubectl_describe_shows_events_in_their_order(operator: SteppedOperator) -> None:
-    """It sorts by `lastTimestamp` alone, which events.k8s.io/v1 refuses."""
+def test_staleness_is_told_once_and_kubectl_describe_shows_events_in_their_order(
+    operator: SteppedOperator,
+) -> None:
+    """At the moment when the labels go, not at every failed run after it.  kubectl sorts by `lastTimestamp`
+    alone, which events.k8s.io/v1 refuses."""
     run(operator)
     operator.cluster.pass_time(INTERVAL)
     label(operator, interconnect="infiniband")
     catch_up(operator)
-    for _ in range(8):
+    for _ in range(12):
         operator.cluster.pass_time(STALE / 4)
         run(operator, "garbage")
+    assert reasons(operator) == ["Validated", "LabelConflict", "ProbeFailed", "Stale"]
     posted = list(operator.cluster.objects[EVENTS].values())
     times = [body["lastTimestamp"] for body in posted]
-    assert len(set(times)) == len(posted) == 4
-    assert times == sorted(times)
+    assert times == sorted(set(times))
     assert [body["firstTimestamp"] for body in posted] == times
     assert [body["eventTime"][:19] + "Z" for body in posted] == times
     assert {(body["apiVersion"], body["count"]) for body in posted} == {("v1", 1)}
@@ -115,64 +112,52 @@ def test_kubectl_describe_shows_events_in_their_order(operator: SteppedOperator)
 def test_an_event_shows_only_what_changed(operator: SteppedOperator) -> None:
     """Another verdict with the same interconnect: "nvlink 50 GB/s -> nvlink 50 GB/s" is no news."""
     run(operator)
-    operator.cluster.pass_time(INTERVAL)
-    capped = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
-    operator.cluster.results["node-1"] = made.with_gpu(made.titan(), 0, power=capped)
-    run(operator)
-    operator.cluster.pass_time(INTERVAL)
-    operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
-    run(operator)
+    for changed in (made.with_gpu(made.titan(), 0, power=CAPPED), made.with_pair(made.titan(), 0, 1, read=1)):
+        operator.cluster.pass_time(INTERVAL)
+        operator.cluster.results["node-1"] = changed
+        run(operator)
     (_, warned, refused) = [message for _, message in operator.events]
     assert "->" not in warned
     assert "Interconnect: nvlink 50 GB/s -> none" in refused
 
 
-def observe(operator: SteppedOperator, mode: str, generation: int) -> None:
-    """Somebody changes the policy's mode."""
-    patch = {"metadata": {"generation": generation}, "spec": {"mode": mode}}
-    operator.cluster.change(POLICIES, "default", patch)
+def change_policy(operator: SteppedOperator, spec: Body) -> None:
+    """Somebody edits the policy."""
+    generation = operator.cluster.objects[POLICIES]["default"]["metadata"]["generation"] + 1
+    operator.cluster.change(POLICIES, "default", {"metadata": {"generation": generation}, "spec": spec})
     catch_up(operator)
+
+
+def released(operator: SteppedOperator) -> list[str]:
+    """Messages of events that tell what was removed."""
+    return [message for reason, message in operator.events if reason == "Released"]
 
 
 def test_a_mode_that_strips_a_node_says_so_each_time(operator: SteppedOperator) -> None:
     """With what was removed; looking again says nothing."""
     run(operator)
-    for generation in (2, 4):
-        observe(operator, "Observe", generation)
+    for _ in range(2):
+        change_policy(operator, {"mode": "Observe"})
         catch_up(operator)
         assert "nodegauge.dev/health" not in operator.labels
-        observe(operator, "Enforce", generation + 1)
-    released = [message for reason, message in operator.events if reason == "Released"]
-    assert len(released) == 2
-    assert "mode Observe" in released[0]
-    assert "label nodegauge.dev/health=pass" in released[0]
-    assert "condition GPUValidated" in released[0]
-
-
-def exclude(operator: SteppedOperator) -> None:
-    """The policy selects the node no longer, and the grace has passed."""
-    selector = {"matchLabels": {"gpu": "none"}}
-    operator.cluster.change(POLICIES, "default", {"spec": {"nodeSelector": selector}})
-    catch_up(operator)
-    operator.cluster.pass_time(700)
-    catch_up(operator)
-    assert not operator.cluster.objects[REPORTS]
+        change_policy(operator, {"mode": "Enforce"})
+    first, _ = released(operator)
+    for part in ("mode Observe", "label nodegauge.dev/health=pass", "condition GPUValidated"):
+        assert part in first
 
 
 def test_a_node_that_no_policy_selects_any_more_says_what_it_lost(operator: SteppedOperator) -> None:
     """Once, also if the operator restarts in the middle."""
     run(operator)
-    exclude(operator)
+    change_policy(operator, {"nodeSelector": {"matchLabels": {"gpu": "none"}}})
+    operator.cluster.pass_time(700)
+    catch_up(operator)
+    assert not operator.cluster.objects[REPORTS]
     operator.restart()
     catch_up(operator)
-    (message,) = [message for reason, message in operator.events if reason == "Released"]
+    (message,) = released(operator)
     assert "no policy selects this node any more (it followed default)" in message
     assert "label interconnect=nvlink" in message
-
-
-DAY = 86_400.0
-
-QUIET = ["POST pods", "PATCH nodereports/status", "DELETE pods"]
 
 
 def serial(gpu_index: int) -> str:
@@ -217,12 +202,12 @@ def test_a_healthy_machine_keeps_everything(operator: SteppedOperator) -> None:
     machine = h100()
     assert measured_by(operator, machine).count("POST nodeevidences") == 1
     part = part_of(operator)
-    assert [(gpu["uuid"], gpu["serial"], gpu["pci"], gpu["nvlinks"]) for gpu in part["gpus"]] == [
-        (made.uuid(n), serial(n), made.pci(n), 18) for n in range(8)
-    ]
-    assert [line.split() for line in part["matrix"].splitlines()] == [
-        line.split() for line in render(machine).splitlines()
-    ]
+    gpus = [(gpu["uuid"], gpu["serial"], gpu["pci"], gpu["nvlinks"]) for gpu in part["gpus"]]
+    assert gpus == [(made.uuid(n), serial(n), made.pci(n), 18) for n in range(8)]
+    kept, expected = (
+        [line.split() for line in text.splitlines()] for text in (part["matrix"], render(machine))
+    )
+    assert kept == expected
     assert [nic["name"] for nic in part["nics"]] == [f"mlx5_{n}" for n in range(10)]
     assert operator.status["evidence"] == "kubectl get nodeevidence node-1 -o yaml"
     assert [gpu["uuid"] for gpu in operator.status["gpus"]["items"]] == [made.uuid(n) for n in range(8)]
@@ -263,10 +248,12 @@ def test_a_run_that_finds_the_same_writes_no_evidence(operator: SteppedOperator)
     ],
     ids=["finding", "board", "driver", "matrix"],
 )
-def test_a_change_that_a_person_would_look_at_is_written(operator: SteppedOperator, change: object) -> None:
+def test_a_change_that_a_person_would_look_at_is_written(
+    operator: SteppedOperator, change: Callable[[Result], Result]
+) -> None:
     """A finding, a board, a driver, the topology; and its end too."""
     measured_by(operator, h100())
-    sick = change(made.later(h100(), seconds=900))  # type: ignore[operator]
+    sick = change(made.later(h100(), seconds=900))
     assert measured_by(operator, sick).count("PATCH nodeevidences") == 1
     assert measured_by(operator, made.later(h100(), seconds=1800)).count("PATCH nodeevidences") == 1
 
@@ -275,7 +262,7 @@ def test_it_is_written_again_after_a_day(operator: SteppedOperator) -> None:
     """Its readings are of the last day, and one that somebody deleted comes back."""
     measured_by(operator, h100())
     operator.cluster.remove(EVIDENCE, "node-1")
-    assert "POST nodeevidences" in measured_by(operator, h100(), after=DAY)
+    assert "POST nodeevidences" in measured_by(operator, h100(), after=86_400.0)
     assert part_of(operator)["run"] == 2
 
 
@@ -289,59 +276,39 @@ def test_an_unreadable_run_stands_beside_the_last_reading(operator: SteppedOpera
     assert "health-unreadable" not in operator.cluster.objects[EVIDENCE]["node-1"]["probes"]
 
 
-@pytest.mark.parametrize(("write", "when"), [(2, "before"), (2, "after"), (3, "before"), (3, "after")])
-def test_an_operator_that_is_killed_between_the_writes_has_written_both(write: int, when: str) -> None:
-    """Write 2 is the evidence and write 3 the report: the pod has the result until both stand."""
-    operator = one_node()
-    operator.cluster.results["node-1"] = broken()
-    operator.client.kill_at = (write, when)
-    with pytest.raises(Killed):
-        measured_by(operator, broken())
-    operator.restart()
-    operator.catch_up(granted=False)
-    assert len(part_of(operator)["gpus"]) == 16
-    assert operator.probe["lastRun"]["number"] == 1
-    assert operator.probe["evidenceDigest"]
-    assert list(operator.cluster.pods()) == []
-
-
-@pytest.mark.parametrize("error", [NotFound("404", status=404), Forbidden("no right", status=403)])
-def test_without_the_crd_or_its_rights_everything_else_works(
-    operator: SteppedOperator, error: KubeError, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (NotFound("404", status=404), 1),
+        (Forbidden("no right", status=403), 1),
+        (Unavailable("timeout"), 0),
+        (Refused("too large", status=422), 0),
+    ],
+)
+def test_evidence_that_is_refused_holds_up_nothing(
+    operator: SteppedOperator, error: KubeError, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Promise 3 holds without evidence; one line says what to apply, and once it is there it is written."""
-    operator.client.refuse = lambda verb, path: error if names.EVIDENCE_PLURAL in path else None
-    with caplog.at_level(logging.WARNING):
-        for number in range(3):
-            measured_by(operator, made.later(broken(), seconds=900 * number))
-    assert operator.probe["lastRun"]["number"] == 3
-    assert operator.status["desired"]["taints"]
-    assert (operator.status.get("evidence", ""), list(operator.cluster.pods())) == ("", [])
-    lines = [record.getMessage() for record in caplog.records if "NodeEvidence" in record.getMessage()]
-    assert len(lines) == 1
-    assert "kubectl apply -f crds/nodeevidences.yaml" in lines[0]
-    operator.heal()
-    measured_by(operator, made.later(broken(), seconds=2700))
-    assert len(part_of(operator)["gpus"]) == 16
-
-
-@pytest.mark.parametrize("error", [Unavailable("timeout"), Refused("too large", status=422)])
-def test_evidence_that_is_refused_holds_up_nothing(operator: SteppedOperator, error: KubeError) -> None:
-    """A slow webhook delays one run a minute, not every node; the next run writes it."""
+    """Also without its CRD or rights, and one line says then what to apply.  A slow webhook delays one run a
+    minute, not every node.  The next run that may writes it."""
     calls: list[str] = []
 
     def refuse(verb: str, path: str) -> KubeError | None:
-        if names.EVIDENCE_PLURAL not in path:
-            return None
-        calls.append(verb)
-        return error
+        calls.extend([verb] if names.EVIDENCE_PLURAL in path else [])
+        return error if names.EVIDENCE_PLURAL in path else None
 
     operator.client.refuse = refuse
-    measured_by(operator, h100())
-    assert operator.probe["lastRun"]["number"] == 1
-    assert len(calls) == 1
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            measured_by(operator, made.later(broken(), seconds=900 * number))
+            assert number or len(calls) == 1
+    assert operator.probe["lastRun"]["number"] == 3
+    assert operator.status["desired"]["taints"]
+    assert (operator.status.get("evidence", ""), list(operator.cluster.pods())) == ("", [])
+    apply = "kubectl apply -f crds/nodeevidences.yaml"
+    assert [apply in record.getMessage() for record in caplog.records].count(True) == lines
     operator.heal()
-    assert "POST nodeevidences" in measured_by(operator, made.later(h100(), seconds=900))
+    assert "POST nodeevidences" in measured_by(operator, made.later(broken(), seconds=2700))
+    assert len(part_of(operator)["gpus"]) == 16
 
 
 def test_a_new_report_takes_the_evidence_over(operator: SteppedOperator) -> None:
@@ -362,13 +329,8 @@ def test_a_new_report_takes_the_evidence_over(operator: SteppedOperator) -> None
 
 def of(result: Result) -> ProbeEvidence:
     """The evidence of one run."""
-    return evidence.of_run(
-        result,
-        judge_health(result),
-        run=Run(number=1, finished_at="2026-01-31T12:00:00Z"),
-        policy="default",
-        missing=[GpuIdentity(uuid="GPU-1")],
-    )
+    run, missing = Run(number=1, finished_at="2026-01-31T12:00:00Z"), [GpuIdentity(uuid="GPU-1")]
+    return evidence.of_run(result, judge_health(result), run=run, policy="default", missing=missing)
 
 
 def test_the_largest_evidence_is_bounded_and_says_what_is_missing() -> None:

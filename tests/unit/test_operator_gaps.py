@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any
 
 import pytest
 
@@ -16,27 +15,19 @@ from nodegauge_operator.core.probes.health import DRAIN_SECONDS
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.reconcile.watch_sets import APPLY_SECONDS
-from support.api_server import DAEMONSETS, EVIDENCE, NODES, POLICIES, REPORTS
+from support.api_server import DAEMONSETS, EVIDENCE, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
-from support.cluster import FakeCluster
-from support.judging import listening, saying
+from support.judging import saying
 from support.objects import INTERVAL, NOW
 from support.operator import SteppedOperator, one_node
-from support.virtual_operator import VirtualTimeOperator, on_virtual_time
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
+
+pytestmark = pytest.mark.usefixtures("stated_answers")
 
 DAY = 86_400.0
-
 LONG = 9 * INTERVAL
-
-GARBAGE = "Segmentation fault"
-
 LOST = saying("gpu-lost=b")
-
-
-@pytest.fixture(autouse=True)
-def _judge_that_listens() -> Iterator[None]:
-    with listening():
-        yield
+Gap = Callable[[SteppedOperator], object]
 
 
 def ours(operator: SteppedOperator) -> dict[str, str]:
@@ -51,14 +42,13 @@ def failing(result: Result | None = None) -> SteppedOperator:
         operator.cluster.results["node-1"] = result
     operator.run()
     operator.cluster.pass_time(INTERVAL + 1)
-    operator.run(GARBAGE)
+    operator.run("Segmentation fault")
     return operator
 
 
-def restart(operator: SteppedOperator) -> None:
-    """The operator is away."""
-    operator.cluster.pass_time(LONG)
-    operator.restart()
+def ahead(operator: SteppedOperator) -> None:
+    """The cluster's clock is a month ahead."""
+    operator.cluster.clock_error += 30 * DAY
 
 
 def outage(operator: SteppedOperator) -> None:
@@ -72,63 +62,13 @@ def outage(operator: SteppedOperator) -> None:
     operator.reconciler.gaps.answered()  # as by the full list that follows
 
 
-def pause(operator: SteppedOperator) -> None:
-    """The policy is paused and resumed."""
-    for setting in (0, "10%"):
-        operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": setting}}})
-        operator.catch_up(granted=False)
-        operator.cluster.pass_time(LONG if setting == 0 else 0)
-
-
-def away(operator: SteppedOperator, *, gone: dict[str, object], back: dict[str, object]) -> None:
-    """No run may be planned on the node for a while."""
-    for patch in (gone, back):
-        operator.cluster.change(NODES, "node-1", patch)
-        operator.catch_up(granted=False)
-        operator.cluster.pass_time(LONG if patch is gone else 0)
-
-
-def not_ready(operator: SteppedOperator) -> None:
-    """Its kubelet is silent."""
-    condition = list(operator.cluster.objects[NODES]["node-1"]["status"]["conditions"])
-    states = [
-        {"status": {"conditions": [c | {"status": s} if c["type"] == "Ready" else c for c in condition]}}
-        for s in ("Unknown", "True")
-    ]
-    away(operator, gone=states[0], back=states[1])
-
-
-def driver_upgrade(operator: SteppedOperator) -> None:
-    """The GPU Operator changes its driver."""
-    states = [
-        {"metadata": {"labels": {names.GPU_UPGRADE_STATE: s}}} for s in ("drain-required", "upgrade-done")
-    ]
-    away(operator, gone=states[0], back=states[1])
-
-
-def paused(operator: SteppedOperator) -> None:
-    """The policy is in mode Paused for a while."""
-    for mode in ("Paused", "Enforce"):
-        operator.cluster.change(POLICIES, "default", {"spec": {"mode": mode}})
-        operator.catch_up(granted=False)
-        operator.cluster.pass_time(LONG if mode == "Paused" else 0)
-
-
 def left_alone(operator: SteppedOperator) -> None:
     """A person leaves the node alone, and the clock ends it, before somebody sets it back by an hour."""
-    texts = {
-        names.OVERRIDE: "leave-alone",
-        names.OVERRIDE_UNTIL: stamp(operator.cluster.now + LONG - 2 * 3600),
-    }
+    until = stamp(operator.cluster.now + LONG - 2 * 3600)
+    texts = {names.OVERRIDE: "leave-alone", names.OVERRIDE_UNTIL: until}
     texts |= {names.OVERRIDE_BY: "ann", names.OVERRIDE_REASON: "fan replaced"}
-    operator.cluster.change(NODES, "node-1", {"metadata": {"annotations": texts}})
-    operator.catch_up(granted=False)
+    write(operator, NODES, {"metadata": {"annotations": texts}})
     operator.cluster.pass_time(LONG)
-
-
-def clock_ahead(operator: SteppedOperator) -> None:
-    """The cluster's clock is a month ahead."""
-    operator.cluster.clock_error += 30 * DAY
 
 
 def full_node(operator: SteppedOperator) -> None:
@@ -140,11 +80,52 @@ def full_node(operator: SteppedOperator) -> None:
     assert operator.probe["lastRun"]["outcome"] == "skipped"
 
 
-GAPS = [restart, outage, pause, paused, left_alone, not_ready, driver_upgrade, clock_ahead]
+def write(operator: SteppedOperator, path: str, patch: Body) -> None:
+    """Somebody writes the node or the policy, and the operator makes no run."""
+    operator.cluster.change(path, "node-1" if path == NODES else "default", patch)
+    operator.catch_up(granted=False)
 
 
-@pytest.mark.parametrize("gap", GAPS)
-def test_a_gap_makes_no_reading_stale(gap: Callable[[SteppedOperator], None]) -> None:
+def meanwhile(path: str, gone: Body, back: Body) -> Gap:
+    """Somebody stops all runs for a while."""
+
+    def gap(operator: SteppedOperator) -> None:
+        write(operator, path, gone)
+        operator.cluster.pass_time(LONG)
+        write(operator, path, back)
+
+    return gap
+
+
+def ready(status: str) -> Body:
+    """What a node's kubelet says."""
+    return {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+
+
+def upgrade(state: str) -> Body:
+    """What the GPU Operator says while it changes the driver."""
+    return {"metadata": {"labels": {names.GPU_UPGRADE_STATE: state}}}
+
+
+def slots(count: int | str) -> Body:
+    """A policy with so many runs at a time."""
+    return {"spec": {"budget": {"concurrentProbes": count}}}
+
+
+GAPS: dict[str, Gap] = {
+    "restart": lambda operator: (operator.cluster.pass_time(LONG), operator.restart()),
+    "outage": outage,
+    "no slots": meanwhile(POLICIES, slots(0), slots("10%")),
+    "mode Paused": meanwhile(POLICIES, {"spec": {"mode": "Paused"}}, {"spec": {"mode": "Enforce"}}),
+    "left alone": left_alone,
+    "not ready": meanwhile(NODES, ready("Unknown"), ready("True")),
+    "driver upgrade": meanwhile(NODES, upgrade("drain-required"), upgrade("upgrade-done")),
+    "clock ahead": ahead,
+}
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS)
+def test_a_gap_makes_no_reading_stale(gap: Gap) -> None:
     """One failed run and a long wait: there is an interval to try again, and only then the labels go."""
     operator = failing()
     labels = ours(operator)
@@ -157,8 +138,8 @@ def test_a_gap_makes_no_reading_stale(gap: Callable[[SteppedOperator], None]) ->
 
 
 @pytest.mark.parametrize("result", [made.titan(), LOST], ids=["well", "tainted"])
-@pytest.mark.parametrize("gap", [*GAPS, full_node])
-def test_a_stale_reading_stays_stale(gap: Callable[[SteppedOperator], None], result: Result) -> None:
+@pytest.mark.parametrize("gap", [*GAPS.values(), full_node], ids=[*GAPS, "full node"])
+def test_a_stale_reading_stays_stale(gap: Gap, result: Result) -> None:
     """No restart, pause or clock brings labels back, nor a run that read nothing: only a reading does."""
     operator = failing(result)
     operator.cluster.pass_time(LONG)
@@ -206,16 +187,27 @@ def test_a_clock_neither_shortens_nor_lengthens_a_grace(error: float) -> None:
     assert not operator.cluster.objects[REPORTS]
 
 
-@pytest.mark.parametrize(("written_after", "ahead"), [(0, 0), (19, 0), (-60, -60), (80, 60)])
-def test_a_slow_answer_sets_no_clock(
-    monkeypatch: pytest.MonkeyPatch, written_after: float, ahead: float
+ANSWERS = {0: {0: 0, 4: 0, DAY: DAY, -DAY: -DAY}, 20: {0: 0, 19: 0, -60: -60, 80: 60}}
+"""Seconds that an answer took: when it was written, and how far that clock is ahead."""
+DATES = [
+    (took, formatdate(NOW + at, usegmt=True), by) for took, of in ANSWERS.items() for at, by in of.items()
+]
+
+
+@pytest.mark.parametrize("error", [0, 30 * DAY, -30 * DAY])
+@pytest.mark.parametrize(("took", "date", "ahead"), [*DATES, (0, "", 0), (0, "yesterday", 0)])
+def test_the_api_server_s_clock_counts(
+    monkeypatch: pytest.MonkeyPatch, took: float, date: str, ahead: float, error: float
 ) -> None:
-    """The API server wrote its time at some moment of the twenty seconds; only what lies outside is news."""
-    monkeypatch.setattr("nodegauge_operator.kube.client.time.monotonic", lambda: 1020.0)
+    """The error of the operator's own clock decides nothing, before an answer and after it.  The API server
+    wrote its time at some moment of a slow one; a second or two of difference are none."""
+    for name, now in (("time", NOW + error), ("monotonic", 1000.0 + took)):
+        monkeypatch.setattr(f"nodegauge_operator.kube.client.time.{name}", lambda now=now: now)
     client = Client.__new__(Client)
     client._epoch = NOW - 1000.0
-    client._compare_clocks(formatdate(NOW + written_after, usegmt=True), asked_at=1000.0)
-    assert client.now() == NOW + 20 + ahead
+    assert client.now() == NOW + took
+    client._compare_clocks(date, asked_at=1000.0)
+    assert client.now() == NOW + took + ahead
 
 
 def test_a_write_that_took_long_to_fail_was_unanswered_all_the_while() -> None:
@@ -238,8 +230,8 @@ def test_a_write_that_took_long_to_fail_was_unanswered_all_the_while() -> None:
 def test_a_clock_that_is_set_back_delays_no_evidence() -> None:
     """A write of it failed while the clock was a month ahead: a minute later it is tried again."""
     operator = one_node()
-    clock_ahead(operator)
-    operator.client.refuse = lambda verb, path: unavailable(503) if path.startswith(EVIDENCE) else None
+    ahead(operator)
+    operator.client.refuse = refusing(unavailable(503), "POST", EVIDENCE)
     operator.run()
     operator.heal()
     operator.cluster.clock_error = 0
@@ -253,7 +245,7 @@ def test_a_clock_that_is_set_back_delays_no_run_on_a_cordoned_node() -> None:
     """Seen while the clock was a month ahead: the drain is over ten minutes later, by whatever clock."""
     operator = one_node()
     operator.run()
-    clock_ahead(operator)
+    ahead(operator)
     operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": True}})
     operator.catch_up(granted=False)
     operator.cluster.clock_error = 0
@@ -265,61 +257,29 @@ def test_a_clock_that_is_set_back_delays_no_run_on_a_cordoned_node() -> None:
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_clock_that_is_set_back_delays_no_daemon_set(refused: bool) -> None:
     """It is applied at its interval; one that cannot be made is not waited for until next month."""
-    cluster = FakeCluster()
-    cluster.add_node()
-    cluster.add_policy(probes={"health": {"mode": "Watch"}})
-    operator = SteppedOperator(cluster)
-    operator.list()
-    operator.cluster.clock_error = 30 * DAY
+    operator = one_node()
+    write(operator, POLICIES, {"spec": {"probes": {"health": {"mode": "Watch"}}}})
+    ahead(operator)
     if refused:
-        operator.client.refuse = lambda verb, path: (
-            unavailable(503) if verb == "PATCH" and path.startswith(DAEMONSETS) else None
-        )
+        operator.client.refuse = refusing(unavailable(503), "PATCH", DAEMONSETS)
     operator.keep_watch_sets()
     operator.cluster.clock_error = 0
     operator.cluster.pass_time(APPLY_SECONDS)
     watch_sets, policy = operator.reconciler.watch_sets, operator.cache.policies["default"]
     assert watch_sets.due_in() <= 0
-    applied = watch_sets.applied(policy)
-    assert applied is not None
+    assert (applied := watch_sets.applied(policy)) is not None
     assert applied.watches is not refused
 
 
-def test_setting_the_operator_s_own_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither before the API server's next answer nor after it."""
-    clock = {"time": NOW, "monotonic": 5.0}
-    for name in clock:
-        monkeypatch.setattr(f"nodegauge_operator.kube.client.time.{name}", lambda name=name: clock[name])
-    client = Client.__new__(Client)
-    client._epoch = NOW - 5.0
-    for error in (30 * DAY, -30 * DAY):
-        clock["time"] = NOW + error
-        assert client.now() == NOW
-        client._compare_clocks("Fri, 15 Jan 2027 08:00:00 GMT", asked_at=clock["monotonic"])
-        assert client.now() == NOW
-
-
-TAINT = "node.kubernetes.io/unschedulable"
-
-
-def cordon(operator: SteppedOperator, *, taint_at: float | None = None) -> None:
-    """`kubectl cordon`, and the taint of the node controller if it has set one at that time."""
-    taints = [{"key": TAINT, "effect": "NoSchedule"} | ({"timeAdded": stamp(taint_at)} if taint_at else {})]
-    operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": True, "taints": taints}})
-    operator.deliver()
-
-
-def uncordon(operator: SteppedOperator) -> None:
-    """`kubectl uncordon`."""
-    operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": None, "taints": None}})
-    operator.deliver()
-
-
-def measured() -> SteppedOperator:
-    """A node that was read once, an interval ago."""
+def cordoned(*, taint_at: float | None = None) -> SteppedOperator:
+    """A node that was read once, an interval ago, and is cordoned now; `taint_at`: when the node controller
+    set its taint."""
     operator = one_node()
     operator.run()
     operator.cluster.pass_time(INTERVAL)
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    taint |= {"timeAdded": stamp(taint_at)} if taint_at else {}
+    write(operator, NODES, {"spec": {"unschedulable": True, "taints": [taint]}})
     return operator
 
 
@@ -334,8 +294,7 @@ def runs(operator: SteppedOperator) -> bool:
 )
 def test_a_node_that_was_cordoned_just_now_gets_no_health_run(taint_at: float | None) -> None:
     """Until a drain must be over; by the taint's time, or else since this process saw the cordon."""
-    operator = measured()
-    cordon(operator, taint_at=taint_at)
+    operator = cordoned(taint_at=taint_at)
     assert not runs(operator)
     assert operator.reconcile().wake_at == NOW + INTERVAL + DRAIN_SECONDS
     operator.cluster.pass_time(DRAIN_SECONDS - 1)
@@ -346,36 +305,31 @@ def test_a_node_that_was_cordoned_just_now_gets_no_health_run(taint_at: float | 
 
 def test_a_cordon_of_long_ago_stops_no_run_after_a_restart() -> None:
     """The taint says since when; this process need not have seen it."""
-    operator = measured()
-    cordon(operator, taint_at=NOW + INTERVAL - DRAIN_SECONDS)
+    operator = cordoned(taint_at=NOW + INTERVAL - DRAIN_SECONDS)
     operator.restart()
     assert runs(operator)
 
 
-def test_an_uncordoned_node_is_read_at_once_and_the_next_cordon_counts_anew() -> None:
-    """Each cordon may begin a drain."""
-    operator = measured()
-    cordon(operator)
+@pytest.mark.parametrize(
+    ("path", "patch"),
+    [
+        (REPORTS, {"spec": {"requestedAt": stamp(NOW + INTERVAL)}}),
+        (NODES, {"status": {"nodeInfo": {"bootID": "boot-2"}}}),
+        (NODES, {"spec": {"unschedulable": None, "taints": None}}),
+    ],
+    ids=["asked", "rebooted", "uncordoned"],
+)
+def test_a_request_a_reboot_and_an_uncordon_do_not_wait_for_the_drain(path: str, patch: Body) -> None:
+    """Somebody works on the node and wants to know how it is.  The next cordon may begin another drain."""
+    operator = cordoned()
     assert not runs(operator)
-    uncordon(operator)
+    operator.cluster.change(path, "node-1", patch)
     assert runs(operator)
     operator.end_run()
     operator.cluster.pass_time(INTERVAL)
-    cordon(operator)
+    for unschedulable in (None, True):
+        write(operator, NODES, {"spec": {"unschedulable": unschedulable, "taints": None}})
     assert not runs(operator)
-
-
-@pytest.mark.parametrize("wanted", ["asked", "rebooted"])
-def test_a_person_s_request_or_a_reboot_does_not_wait_for_the_drain(wanted: str) -> None:
-    """Both say that somebody works on the node and wants to know how it is before it is uncordoned."""
-    operator = measured()
-    cordon(operator)
-    assert not runs(operator)
-    if wanted == "asked":
-        operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": stamp(operator.cluster.now)}})
-    else:
-        operator.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
-    assert runs(operator)
 
 
 def test_a_report_that_exists_controls_every_pod() -> None:
@@ -384,11 +338,7 @@ def test_a_report_that_exists_controls_every_pod() -> None:
     operator.reconcile()
     [pod] = operator.cluster.pods()
     [owner] = pod["metadata"]["ownerReferences"]
-    report: dict[str, Any] = operator.cluster.get(REPORTS, "node-1")
-    assert (owner["kind"], owner["name"], owner["uid"]) == (
-        "NodeReport",
-        "node-1",
-        report["metadata"]["uid"],
-    )
+    uid = operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("NodeReport", "node-1", uid)
     assert owner["controller"] is True
     assert owner["blockOwnerDeletion"] is False, "true would need a right on the report's finalizers"

@@ -27,12 +27,12 @@ def of_one_policy(nodes: int = 5, **limits: Any) -> Fleet:
     return Fleet(*["a"] * nodes, **limits)
 
 
-# -- a slot -----------------------------------------------------------------------------------------------
-
-
 def test_a_slot_is_used_once() -> None:
-    """Who asks second, before anything was written, gets none; nor after it was written."""
+    """Who asks second, before anything was written, gets none; nor after it was written.  A write that
+    failed, by a conflict or a refusal, gives it back."""
     fleet = of_one_policy()
+    assert fleet.budget.reserve("node-1")
+    fleet.budget.confirm("node-1")
     assert fleet.budget.reserve("node-0")
     assert not fleet.budget.has_slot("node-1")
     assert not fleet.budget.reserve("node-1")
@@ -40,14 +40,6 @@ def test_a_slot_is_used_once() -> None:
     assert fleet.budget.used("a") == 1
     assert fleet.budget.has_slot("node-0")
     assert not fleet.budget.reserve("node-1")
-
-
-def test_a_write_that_failed_gives_its_slot_back() -> None:
-    """A conflict or a refusal wrote nothing."""
-    fleet = of_one_policy()
-    assert fleet.budget.reserve("node-0")
-    fleet.budget.confirm("node-0")
-    assert fleet.budget.reserve("node-1")
 
 
 @pytest.mark.parametrize("known", ["a newer report without it", "enough time", "the node is gone"])
@@ -71,17 +63,10 @@ def test_a_write_without_an_answer_keeps_its_slot_until_it_is_known(known: str) 
     assert fleet.budget.reserve("node-1")
 
 
-@pytest.mark.parametrize(
-    ("key", "counts"),
-    [
-        (names.TAINT_THROTTLED, True),
-        (names.TAINT_UNHEALTHY, True),
-        (names.TAINT_UNVALIDATED, False),
-        ("example.com/throttled", False),
-    ],
-)
-def test_a_taint_that_still_stands_uses_a_slot(key: str, counts: bool) -> None:
+@pytest.mark.parametrize("key", [*names.NODE_TAINTS, "example.com/throttled"])
+def test_a_taint_that_still_stands_uses_a_slot(key: str) -> None:
     """Its report lets go first: until the node's patch, the node is one more that is gated."""
+    counts = key in (names.TAINT_THROTTLED, names.TAINT_UNHEALTHY)
     fleet = of_one_policy()
     fleet.report("node-0")
     fleet.carries("node-0", key)
@@ -115,10 +100,8 @@ def test_a_node_that_leaves_frees_its_slot() -> None:
 @pytest.mark.parametrize(("setting", "slots"), [("20%", 2), ("5%", 1), ("0%", 0), (0, 0), (3, 3)])
 def test_slots_follow_the_setting(setting: int | str, slots: int) -> None:
     """Per cent of ten nodes, rounded down and at least one; a count as it is; nothing for 0."""
-    assert of_one_policy(10, slots=setting).gate_all() == slots
-    assert of_one_policy(10, slots="100%", cluster=setting).gate_all() == slots
-    assert of_one_policy(10, slots="100%", rate=setting).gate_all() == slots
-    assert of_one_policy(10, slots="100%", per_hour=setting).gate_all() == slots
+    for limit in ("slots", "cluster", "rate", "per_hour"):
+        assert of_one_policy(10, **({"slots": "100%"} | {limit: setting})).gate_all() == slots
     fleet = of_one_policy(10, slots=setting)
     assert (fleet.budget.slots("unknown"), fleet.budget.has_slot("unknown")) == (0, False)
 
@@ -133,9 +116,6 @@ def test_a_budget_that_shrinks_lifts_nothing_and_adds_nothing() -> None:
     assert fleet.budget.has_slot("node-0")
     assert not fleet.budget.has_slot("node-3")
     assert fleet.offered() == []
-
-
-# -- whose turn it is -------------------------------------------------------------------------------------
 
 
 def test_who_waited_longest_is_called_first() -> None:
@@ -207,9 +187,6 @@ def test_what_waits_is_counted_by_cause() -> None:
     assert counters.gates("a") == {("throttled", "thermal"): 1}
 
 
-# -- the cluster's budget ---------------------------------------------------------------------------------
-
-
 def test_policies_of_one_node_each_share_the_slots_of_the_cluster() -> None:
     """Each policy has at least one slot: without the cluster's budget, 20 of 20 nodes were tainted.  A new
     process counts what it finds."""
@@ -237,14 +214,6 @@ def test_nodes_that_change_their_policy_take_their_slots_along(how: str) -> None
             fleet.cache.policies_changed()
             assert (fleet.budget.used(CLUSTER), fleet.budget.used("b")) == (4, 2)
     assert fleet.gate_all() == 4
-
-
-def test_the_lower_budget_counts() -> None:
-    """Counts and percentages alike; budgets of policies that sum beyond the cluster's end at it."""
-    two = [*["a"] * 10, *["b"] * 10]
-    assert Fleet(*two, slots=5, cluster="20%").gate_all() == 4
-    assert Fleet(*two, slots="100%", cluster=7).gate_all() == 7
-    assert Fleet(*two, slots="10%").gate_all() == 2
 
 
 def test_a_cluster_that_shrinks_adds_none_and_lifts_none() -> None:
@@ -278,8 +247,6 @@ def test_a_write_in_flight_keeps_the_slot_while_its_node_moves() -> None:
     fleet.budget.confirm("node-0")
     assert fleet.budget.has_slot("node-1")
 
-
-# -- the rate of new taints -------------------------------------------------------------------------------
 
 TWO = ["even", "odd"] * 6
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,42 +10,27 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, stamp
 from nodegauge_operator.kube.errors import KubeError
-from support.api_server import EVENTS, NODES, PODS, REPORTS, Body, copied
-from support.cluster import FakeCluster
-from support.judging import listening, saying
+from support.api_server import NODES, PODS, REPORTS, Body, copied
+from support.client import Call
+from support.judging import saying
 from support.objects import INTERVAL, MINUTE, NOW
-from support.operator import SteppedOperator
+from support.operator import SteppedOperator, some_nodes
 
-Spoil = Callable[[Body], Any]
-
-
-@pytest.fixture(autouse=True)
-def stated_answers() -> Iterator[None]:
-    with listening():
-        yield
+pytestmark = pytest.mark.usefixtures("stated_answers")
 
 
-def two_nodes() -> SteppedOperator:
-    """Two nodes that were read once, and a policy whose budget would allow both a taint."""
-    cluster = FakeCluster()
-    for name in ("node-1", "node-2"):
-        cluster.add_node(name)
-    cluster.add_policy(budget={"gatedNodes": "100%"})
-    operator = SteppedOperator(cluster)
-    operator.list()
-    look(operator)
-    cluster.kubelets()
-    look(operator)
-    cluster.pass_time(INTERVAL)
+def nodes(count: int, **spec: Any) -> SteppedOperator:
+    """An operator and so many nodes, each with a report of one good run."""
+    operator = some_nodes(*(f"node-{n + 1}" for n in range(count)), **spec)
+    operator.run_all()
     return operator
 
 
-def look(operator: SteppedOperator, *, granted: bool = True) -> None:
-    """Both nodes are reconciled, and everybody sees what came of it."""
-    operator.deliver()
-    for name in sorted(operator.cluster.objects[NODES]):
-        operator.reconcile(name, granted=granted)
-    operator.deliver()
+def two_nodes() -> SteppedOperator:
+    """Two nodes whose next run is due, and a policy whose budget would allow both a taint."""
+    operator = nodes(2, budget={"gatedNodes": "100%"})
+    operator.cluster.pass_time(INTERVAL)
+    return operator
 
 
 def lost(operator: SteppedOperator, pod: Body) -> str:
@@ -58,35 +43,32 @@ def template(operator: SteppedOperator, name: str) -> Body:
     """What the operator would create for the node's next run, taken back before anybody sees it."""
     operator.deliver()
     kept: list[Body] = []
+    take = operator.client.take
 
-    def stolen(verb: str, path: str) -> KubeError | None:
-        return KubeError("stopped") if (verb, path) == ("POST", PODS) else None
+    async def stealing(call: Call) -> Body:
+        if (call.method, call.path) != ("POST", PODS):
+            return await take(call)
+        kept.append(copied(call.body))
+        raise KubeError("stopped")
 
-    call = operator.client.call
-
-    async def noting(method: str, path: str, **how: Any) -> Body:
-        if (method, path) == ("POST", PODS):
-            kept.append(copied(how["body"]))
-        return await call(method, path, **how)
-
-    operator.client.call, operator.client.refuse = noting, stolen  # type: ignore[method-assign,assignment]
+    operator.client.take = stealing  # type: ignore[method-assign]
     with pytest.raises(KubeError):
         operator.reconcile(name)
-    operator.client.call = call  # type: ignore[method-assign]
-    operator.heal()
+    operator.client.take = take  # type: ignore[method-assign]
     return kept[0]
 
 
-def owned(**changed: Any) -> Spoil:
-    """Another owner."""
-    return lambda pod: pod["metadata"]["ownerReferences"][0].update(changed)
+def owner(pod: Body) -> Body:
+    """Its owner reference."""
+    reference: Body = pod["metadata"]["ownerReferences"][0]
+    return reference
 
 
-SPOILS: dict[str, Spoil] = {
+SPOILS: dict[str, Callable[[Body], Any]] = {
     "of nobody": lambda pod: pod["metadata"].pop("ownerReferences"),
-    "of another report": owned(uid="uid-of-another"),
-    "not controlled": owned(controller=False),
-    "of the node": owned(kind="Node", name="node-1", uid="x"),
+    "of another report": lambda pod: owner(pod).update(uid="uid-of-another"),
+    "not controlled": lambda pod: owner(pod).update(controller=False),
+    "of the node": lambda pod: owner(pod).update(kind="Node", name="node-1", uid="x"),
     "a mirror": lambda pod: pod["metadata"]["annotations"].update({names.MIRROR_POD: "hash"}),
     "under another name": lambda pod: pod["metadata"].update(name=pod["metadata"]["name"] + "0"),
     "bound elsewhere": lambda pod: pod["spec"].update(nodeName="node-2"),
@@ -103,18 +85,14 @@ def test_a_pod_that_the_operator_did_not_make_says_nothing(spoil: str) -> None:
     SPOILS[spoil](forged)
     node = forged["spec"].get("nodeName", "node-1")
     pod = operator.cluster.create(PODS, forged)
-    operator.cluster.end(
-        pod | {"metadata": pod["metadata"] | {"annotations": {names.POD_NODE: node}}}, message
-    )
-    look(operator, granted=False)
+    placed = pod["metadata"] | {"annotations": {names.POD_NODE: node}}
+    operator.cluster.end(pod | {"metadata": placed}, message)
+    operator.look(granted=False)
     assert operator.cluster.state()["nodes"]["node-1"] == before
     assert operator.probe["lastRun"]["number"] == 1
     operator.cluster.results.clear()
     for _ in range(3):
-        operator.cluster.pass_time(MINUTE)
-        look(operator)
-        operator.cluster.kubelets()
-    look(operator, granted=False)
+        operator.run_all(after=MINUTE)
     assert operator.probe["lastRun"]["outcome"] == "read", "the forged pod stops no run"
 
 
@@ -134,10 +112,9 @@ def test_a_kubelet_cannot_give_its_pod_to_another_node(victim: str, number: str)
     [pod] = operator.cluster.pods()
     before = operator.cluster.state()["nodes"]
     operator.cluster.results["node-1"] = operator.cluster.results["node-2"] = saying("gpu-lost=b")
-    ended = {"exitCode": 0, "reason": "Completed", "message": operator.cluster.result(pod)}
-    status = [{"name": names.PROBE_CONTAINER, "state": {"terminated": ended}}]
-    operator.cluster.pod_status(pod["metadata"]["name"], {"phase": "Succeeded", "containerStatuses": status})
-    look(operator, granted=False)
+    placed = pod["metadata"] | {"annotations": {names.POD_NODE: thief}}
+    operator.cluster.end(pod | {"metadata": placed}, operator.cluster.result(pod))
+    operator.look(granted=False)
     assert operator.cluster.state()["nodes"][victim] == before[victim]
 
 
@@ -150,7 +127,7 @@ def test_a_pod_that_took_the_next_name_is_passed_over(mark: dict[str, str]) -> N
     operator.reconcile("node-1")
     assert operator.probe["lastRun"]["reason"] == "CreateRefused"
     assert "nodegauge did not make it" in operator.probe["lastRun"]["message"]
-    assert any(f"{name} exists" in body["message"] for body in operator.cluster.objects[EVENTS].values())
+    assert any(f"{name} exists" in message for _, message in operator.events)
     operator.cluster.pass_time(MINUTE)
     operator.catch_up("node-1")
     created = [pod for pod in operator.cluster.pods() if pod["metadata"]["name"] != name]
@@ -175,7 +152,7 @@ def test_a_pod_that_takes_the_place_of_ours_is_another(restart: bool) -> None:
     forged = {"metadata": {k: v for k, v in pod["metadata"].items() if k != "uid"}, "spec": pod["spec"]}
     copy = operator.cluster.create(PODS, forged)
     operator.cluster.end(copy, lost(operator, copy))
-    look(operator, granted=False)
+    operator.look(granted=False)
     assert (operator.probe["lastRun"]["number"], operator.probe["lastRun"]["reason"]) == (2, "PodDeleted")
     assert operator.cluster.get(NODES, "node-1")["spec"]["taints"] == []
 
@@ -184,10 +161,8 @@ def test_the_next_run_s_identity_cannot_be_computed_from_what_can_be_seen() -> N
     """Node, report, number and every earlier pod being the same, two clusters have other names."""
     first, second = (template(two_nodes(), "node-1") for _ in range(2))
     assert first["metadata"]["ownerReferences"] == second["metadata"]["ownerReferences"]
-    marks = (names.POD_NODE_UID, names.POD_RUN)
-    assert [first["metadata"]["annotations"][m] for m in marks] == [
-        second["metadata"]["annotations"][m] for m in marks
-    ]
+    for mark in (names.POD_NODE_UID, names.POD_RUN):
+        assert first["metadata"]["annotations"][mark] == second["metadata"]["annotations"][mark]
     assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
@@ -197,43 +172,14 @@ FOREIGN = {
     "topology.kubernetes.io/zone": "elsewhere",
     "kubernetes.io/hostname": "other",
 }
-
 THROTTLED = {"key": names.TAINT_THROTTLED, "value": "thermal", "effect": "NoSchedule"}
-
-GATED = {
-    "code": "hot",
-    "state": GateState.GATED.value,
-    "bad": 2,
-    "since": stamp(NOW),
-    "enteredAt": stamp(NOW),
-}
-
-
-def nodes(count: int, **spec: Any) -> SteppedOperator:
-    """An operator and so many nodes, each with a report of one good run."""
-    cluster = FakeCluster()
-    for n in range(count):
-        cluster.add_node(f"node-{n}")
-    cluster.add_policy(**spec)
-    operator = SteppedOperator(cluster)
-    operator.list()
-    look(operator)
-    cluster.kubelets()
-    look(operator)
-    return operator
+GATED = {"code": "hot", "state": "gated", "bad": 2, "since": stamp(NOW), "enteredAt": stamp(NOW)}
 
 
 def forge(operator: SteppedOperator, status: dict[str, Any]) -> None:
     """Somebody merges this into the status of every report."""
-    for name in list(operator.cluster.objects[REPORTS]):
+    for name in operator.cluster.objects[REPORTS]:
         operator.cluster.change(REPORTS, name, {"status": status}, sub="status")
-
-
-def tainted(operator: SteppedOperator, *keys: str) -> list[str]:
-    """Nodes with a taint of one of these keys; of any key but `unvalidated` by default."""
-    objects = operator.cluster.objects[NODES].items()
-    taints = {n: [t["key"] for t in body["spec"].get("taints") or ()] for n, body in objects}
-    return [name for name, carried in taints.items() if set(carried) & set(keys or carried)]
 
 
 @pytest.mark.parametrize("nulled", [True, False], ids=["no run is known", "runs are known"])
@@ -253,11 +199,11 @@ def test_what_a_report_asks_for_is_computed_again_before_it_is_written(
 ) -> None:
     """Labels, taints and condition come from readings, whatever stands under `desired`."""
     operator = nodes(1)
-    before = operator.cluster.state()["nodes"]["node-0"]
+    before = operator.cluster.state()["nodes"]["node-1"]
     past = {"probes": None, "interconnect": None, "gates": None} if nulled else {}
     forge(operator, past | {"desired": desired})
-    look(operator, granted=False)
-    after = operator.cluster.state()["nodes"]["node-0"]
+    operator.look(granted=False)
+    after = operator.cluster.state()["nodes"]["node-1"]
     assert not after["labels"].keys() & (FOREIGN.keys() - before["labels"].keys())
     assert after["taints"] == []
     assert "Forged" not in str(after["conditions"])
@@ -269,11 +215,11 @@ def test_gates_that_somebody_wrote_take_no_more_slots_than_there_are(state: Gate
     """Nine forged reports, one slot: at no moment do more nodes carry a taint for a fault."""
     operator = nodes(9, budget={"gatedNodes": 1})
     most: list[int] = []
-    operator.cluster.subscribers.append(lambda *_: most.append(len(tainted(operator, THROTTLED["key"]))))
+    operator.cluster.subscribers.append(lambda *_: most.append(len(operator.cluster.tainted_nodes())))
     forged = {"gates": [GATED | {"state": state.value}], "desired": {"taints": [THROTTLED]}}
     forge(operator, forged | ({"probes": None} if nulled else {}))
-    look(operator, granted=False)
-    look(operator, granted=False)
+    operator.look(granted=False)
+    operator.look(granted=False)
     assert max(most) <= 1
     if nulled:
         assert max(most) == 0, "a gate of which no run is known waits for one"
@@ -284,11 +230,8 @@ def test_forged_gates_leave_by_good_runs() -> None:
     operator = nodes(2, budget={"gatedNodes": 1}, hysteresis={"leaveRuns": 1, "dwell": "1m"})
     forge(operator, {"gates": [GATED | {"code": "gpu-lost"}], "desired": {"taints": []}})
     for _ in range(3):
-        operator.cluster.pass_time(INTERVAL)
-        look(operator)
-        operator.cluster.kubelets()
-        look(operator, granted=False)
-    assert tainted(operator) == []
+        operator.run_all(after=INTERVAL)
+    assert operator.cluster.tainted_nodes() == set()
 
 
 @pytest.mark.parametrize("restart", [True, False])
@@ -297,27 +240,26 @@ def test_a_node_that_carries_its_taint_keeps_it_beside_forged_reports(restart: b
     operator = nodes(5, budget={"gatedNodes": 1})
     forged = {"gates": [GATED], "desired": {"taints": [THROTTLED]}}
     operator.cluster.change(REPORTS, "node-3", {"status": forged}, sub="status")
-    look(operator, granted=False)
-    assert tainted(operator, THROTTLED["key"]) == ["node-3"], "one report may ask for the one slot"
+    operator.look(granted=False)
+    assert operator.cluster.tainted_nodes() == {"node-3"}, "one report may ask for the one slot"
     forge(operator, forged)
     if restart:
         operator.restart()
-    look(operator, granted=False)
-    assert tainted(operator, THROTTLED["key"]) == ["node-3"]
+    operator.look(granted=False)
+    assert operator.cluster.tainted_nodes() == {"node-3"}
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, 10**9, 10**9 + 7, 0])
 def test_any_run_number_in_a_report_is_followed_by_a_run(number: int) -> None:
     """Numbers begin anew after those that a pod's annotation and a report can count."""
     operator = nodes(1)
-    [probe] = operator.cluster.objects[REPORTS]["node-0"]["status"]["probes"]
+    [probe] = operator.cluster.objects[REPORTS]["node-1"]["status"]["probes"]
     edited = probe | {"lastRun": probe["lastRun"] | {"number": number}, "streak": 2**63 - 1}
     forge(operator, {"probes": [edited]})
     operator.cluster.pass_time(INTERVAL)
-    look(operator)
+    operator.look()
     assert len(list(operator.cluster.pods())) == 1
-    operator.cluster.kubelets()
-    look(operator, granted=False)
-    after = operator.cluster.objects[REPORTS]["node-0"]["status"]["probes"][0]
+    operator.run_all()
+    after = operator.cluster.objects[REPORTS]["node-1"]["status"]["probes"][0]
     assert after["lastRun"]["outcome"] == "read"
     assert 0 < after["streak"] < 2**53

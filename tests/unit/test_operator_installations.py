@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from support.cleaning import DirtyCluster
 from support.client import unavailable
 from support.objects import INTERVAL
 from support.operator import SETTINGS, SteppedOperator, one_node
-from support.virtual_operator import VirtualTimeOperator, play
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 OTHER = "nodegauge/second"
 SECOND = replace(SETTINGS, probe=replace(SETTINGS.probe, instance="second"))
@@ -28,100 +27,82 @@ def second_on(first: VirtualTimeOperator, *, settings: Any = SECOND) -> VirtualT
     return VirtualTimeOperator(first.loop, settings=settings, cluster=first.cluster)
 
 
-def story_of(test: Callable[[VirtualTimeOperator], Awaitable[None]]) -> None:
-    """Play it, and end every loop."""
-    play(test)
-
-
-def test_the_second_installation_writes_nothing_until_the_first_is_gone() -> None:
+@on_virtual_time
+async def test_the_second_installation_waits_until_the_first_is_gone(first: VirtualTimeOperator) -> None:
     """46 changes of a label in 45 s: each deleted the other's reports. It says so, and takes over later."""
-
-    async def story(first: VirtualTimeOperator) -> None:
-        await first.begin(3, after=120)
-        second = second_on(first)
-        second.start()
-        await second.after(INTERVAL)
-        assert second.client.log == []
-        assert second.client.calls < 3 * INTERVAL / RENEW_SECONDS
-        why = second.sweep.not_ready()
-        assert "another installation (nodegauge/nodegauge) is live on this cluster" in why
-        assert "uninstall one of the two" in why
-        assert "nodegauge_standing_by 1.0" in second.metrics.render().decode()
-        assert first.sweep.not_ready() == ""
-        await first.stop()
-        for name in [*first.cluster.objects[REPORTS]]:
-            first.cluster.remove(REPORTS, name)  # as its clean-up does
-        await second.after(2 * LIVE_SECONDS + INTERVAL)
-        assert second.sweep.not_ready() == ""
-        owners = {body["status"]["installation"] for body in first.cluster.objects[REPORTS].values()}
-        assert owners == {OTHER}
-        await second.stop()
-
-    story_of(story)
+    await first.begin(3, after=120)
+    second = second_on(first)
+    second.start()
+    await second.after(INTERVAL)
+    assert second.client.log == []
+    assert second.client.calls < 3 * INTERVAL / RENEW_SECONDS
+    why = second.sweep.not_ready()
+    assert "another installation (nodegauge/nodegauge) is live on this cluster" in why
+    assert "uninstall one of the two" in why
+    assert "nodegauge_standing_by 1.0" in second.metrics.render().decode()
+    assert first.sweep.not_ready() == ""
+    await first.stop()
+    for name in [*first.cluster.objects[REPORTS]]:
+        first.cluster.remove(REPORTS, name)  # as its clean-up does
+    await second.after(2 * LIVE_SECONDS + INTERVAL)
+    assert second.sweep.not_ready() == ""
+    owners = {body["status"]["installation"] for body in first.cluster.objects[REPORTS].values()}
+    assert owners == {OTHER}
+    await second.stop()
 
 
-def test_a_restart_of_the_same_installation_waits_for_nothing() -> None:
+@on_virtual_time
+async def test_a_restart_of_the_same_installation_waits_for_nothing(first: VirtualTimeOperator) -> None:
     """Neither for the Lease to end, nor for another look."""
-
-    async def story(first: VirtualTimeOperator) -> None:
-        await first.begin(1, after=60)
-        await first.stop()
-        again = second_on(first, settings=SETTINGS)
-        again.start()
-        await again.after(1)
-        assert again.sweep.not_ready() == ""
-        await again.stop()
-
-    story_of(story)
+    await first.begin(1, after=60)
+    await first.stop()
+    again = second_on(first, settings=SETTINGS)
+    again.start()
+    await again.after(1)
+    assert again.sweep.not_ready() == ""
+    await again.stop()
 
 
 @pytest.mark.parametrize("error", [unavailable(503), Forbidden("leases is forbidden", status=403)])
-def test_an_installation_that_cannot_renew_stops_writing_and_goes_on_later(error: KubeError) -> None:
+@on_virtual_time
+async def test_an_installation_that_cannot_renew_stops_writing_until_it_can(
+    operator: VirtualTimeOperator, error: KubeError
+) -> None:
     """Another could have begun meanwhile; a missing right is named."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        await operator.begin(2, after=120)
-        operator.client.refuse = lambda _, path: error if path.startswith(PATH) else None
-        await operator.after(LIVE_SECONDS + RENEW_SECONDS)
-        written = len(operator.client.log)
-        assert "the Lease default/nodegauge cannot be renewed" in operator.sweep.not_ready()
-        await operator.after(2 * INTERVAL)
-        assert len(operator.client.log) == written
-        assert operator.sweep.alive(), "a restart would not help"
-        operator.client.refuse = lambda _verb, _path: None
-        await operator.after(60)
-        assert operator.sweep.not_ready() == ""
-        assert len(operator.client.log) > written
-
-    story_of(story)
+    await operator.begin(2, after=120)
+    operator.client.refuse = lambda _, path: error if path.startswith(PATH) else None
+    await operator.after(LIVE_SECONDS + RENEW_SECONDS)
+    written = len(operator.client.log)
+    assert "the Lease default/nodegauge cannot be renewed" in operator.sweep.not_ready()
+    await operator.after(2 * INTERVAL)
+    assert len(operator.client.log) == written
+    assert operator.sweep.alive(), "a restart would not help"
+    operator.client.refuse = lambda _verb, _path: None
+    await operator.after(60)
+    assert operator.sweep.not_ready() == ""
+    assert len(operator.client.log) > written
 
 
-def test_an_installation_that_lost_the_lease_gives_way() -> None:
+@on_virtual_time
+async def test_an_installation_that_lost_the_lease_gives_way(first: VirtualTimeOperator) -> None:
     """It was cut off for long, and another took over: it writes nothing when it is back."""
-
-    async def story(first: VirtualTimeOperator) -> None:
-        await first.begin(1, after=60)
-        first.client.refuse = lambda _verb, _path: unavailable()
-        second = second_on(first)
-        second.start()
-        await second.after(3 * LIVE_SECONDS)
-        assert second.sweep.not_ready() == ""
-        first.client.refuse = lambda _verb, _path: None
-        written = len(first.client.log)
-        await first.after(INTERVAL)
-        assert f"another installation ({OTHER}) is live" in first.sweep.not_ready()
-        assert len(first.client.log) == written
-        await second.stop()
-
-    story_of(story)
+    await first.begin(1, after=60)
+    first.client.refuse = lambda _verb, _path: unavailable()
+    second = second_on(first)
+    second.start()
+    await second.after(3 * LIVE_SECONDS)
+    assert second.sweep.not_ready() == ""
+    first.client.refuse = lambda _verb, _path: None
+    written = len(first.client.log)
+    await first.after(INTERVAL)
+    assert f"another installation ({OTHER}) is live" in first.sweep.not_ready()
+    assert len(first.client.log) == written
+    await second.stop()
 
 
-def owned(operator: SteppedOperator, installation: str) -> None:
+def owned(operator: SteppedOperator, installation: str, **other: Any) -> None:
     """The report of node-1 is of this installation."""
-    body = operator.cluster.objects[REPORTS]["node-1"]
-    status = body["status"] | {"installation": installation}
-    operator.cluster._store(REPORTS, body | {"status": status}, "MODIFIED")
-    operator.deliver()
+    operator.write_over(REPORTS, "node-1", status={"installation": installation} | other)
 
 
 def written(operator: SteppedOperator) -> list[str]:
@@ -135,12 +116,13 @@ def written(operator: SteppedOperator) -> list[str]:
     return operator.client.log
 
 
-def test_a_node_of_another_installation_is_left_alone() -> None:
+@pytest.mark.parametrize("other", [{}, {"verdict": "superb"}], ids=["", "its report cannot be read"])
+def test_a_node_of_another_installation_is_left_alone(other: dict[str, str]) -> None:
     """No run, no label, no condition; its own and nobody's are read as ever."""
     operator = one_node()
     operator.run()
     assert operator.status["installation"] == "nodegauge/nodegauge"
-    owned(operator, OTHER)
+    owned(operator, OTHER, **other)
     assert written(operator) == []
     owned(operator, "")
     assert "POST pods" in written(operator)
@@ -169,11 +151,10 @@ def test_installations_with_disjoint_selectors_release_nothing_of_each_other() -
     before = dict(first.labels)
     second = SteppedOperator(first.cluster, selector="pool=b", release="second")
     second.list()
-    for name in list(second.cache.known_names() | second.cache.suspects):
-        second.reconcile(name)
-    second.cluster.pass_time(2 * SETTINGS.release_grace)
-    for name in list(second.cache.known_names() | second.cache.suspects):
-        second.reconcile(name)
+    for later in (0, 2 * SETTINGS.release_grace):
+        second.cluster.pass_time(later)
+        for name in second.cache.known_names() | second.cache.suspects:
+            second.reconcile(name)
     assert second.client.log == []
     assert first.labels == before
     assert "node-1" in first.cluster.objects[REPORTS]
@@ -198,12 +179,7 @@ def lease_of(dirty: DirtyCluster, holder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("holder", "kept"),
-    [
-        ("nodegauge/ours", ["node-1"]),
-        ("", ["node-1"]),
-        (OTHER, ["node-1", "node-2"]),
-    ],
+    ("holder", "kept"), [("nodegauge/ours", ["node-1"]), ("", ["node-1"]), (OTHER, ["node-1", "node-2"])]
 )
 def test_uninstalling_a_release_takes_nothing_from_another(
     dirty: DirtyCluster, holder: str, kept: list[str]
@@ -240,13 +216,3 @@ def test_the_dry_run_of_a_release_changes_nothing(dirty: DirtyCluster, capsys: A
     assert len(dirty.left()[1]) == 3
     assert dirty.cluster.objects[PATH]
     assert "1 nodes do not belong to nodegauge/ours" in capsys.readouterr().out
-
-
-def test_an_unreadable_report_still_says_whose_it_is() -> None:
-    """A newer version of another installation wrote it."""
-    operator = one_node()
-    operator.run()
-    owned(operator, OTHER)
-    body = operator.cluster.objects[REPORTS]["node-1"]
-    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"verdict": "superb"}}, "MODIFIED")
-    assert written(operator) == []

@@ -22,19 +22,16 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.override import Annotations
-from support.nccl_nodes import DAY, FAST, SLOW, STRICT, skipping
+from support.nccl_nodes import DAY, FAST, SLOW, STRICT, WRONG, skipping
 from support.objects import NOW, APod, make_policy
 from support.planner_loop import PlannerLoop
 from support.properties import tried
 
 pytestmark = pytest.mark.slow
 
-WRONG = nccl.swapped(FAST, "default", cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
 HUNG = nccl.swapped(FAST, "default", outcome="hung", phase="load", cells=[])
 PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
-UNUSABLE = Result(
-    probe="pull", problem=Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="no libnccl")
-)
+NO_ENGINE = Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="no libnccl")
 BROKEN = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
 GOOD: dict[str, Result] = {
     names.PROBE_HEALTH: made.h100(),
@@ -44,7 +41,7 @@ GOOD: dict[str, Result] = {
 }
 BAD: dict[str, tuple[Result, ...]] = {
     names.PROBE_HEALTH: (BROKEN,),
-    names.PROBE_PULL: (UNUSABLE,),
+    names.PROBE_PULL: (Result(probe="pull", problem=NO_ENGINE),),
     names.PROBE_NCCL: (SLOW, WRONG, HUNG, skipping(Skip.BUSY, "a job"), skipping(Skip.VGPU)),
     names.PROBE_LOAD: (
         load.spoilt(reasons=load.reason(0x40, samples=100)),
@@ -54,11 +51,7 @@ BAD: dict[str, tuple[Result, ...]] = {
 }
 
 
-def overridden(kind: str) -> Annotations:
-    """An override until a day from the start."""
-    return Annotations(kind=kind, until=stamp(NOW + DAY), by="ann", reason="fan replaced")
-
-
+OVERRIDDEN = Annotations(kind="healthy", until=stamp(NOW + DAY), by="ann", reason="fan replaced")
 POLICIES: list[dict[str, Any]] = [
     {},
     STRICT,
@@ -80,8 +73,8 @@ NODES = {
     "none": lambda n: n.offering(0, of=8),
     "divided": lambda n: n.bearing({"nvidia.com/gpu.replicas": "4"}),
     "whole": lambda n: n.bearing({"nvidia.com/gpu.replicas": "1"}),
-    "left alone": lambda n: replace(n, override=overridden("leave-alone")),
-    "taken as healthy": lambda n: replace(n, override=overridden("healthy")),
+    "left alone": lambda n: replace(n, override=replace(OVERRIDDEN, kind="leave-alone")),
+    "taken as healthy": lambda n: replace(n, override=OVERRIDDEN),
     "not overridden": lambda n: replace(n, override=None),
 }
 KINDS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {
@@ -120,15 +113,21 @@ def ended(pod: APod, how: str, *, at: float) -> APod:
     return running.preempted().with_result(replace(GOOD[pod.probe], problem=problem))
 
 
+def brings(scene: PlannerLoop, result: Result) -> None:
+    """The pod ends with this document."""
+    pod = scene.pod()
+    assert pod is not None
+    scene.changed(pod, pod.running(scene.now).with_result(result))
+
+
 def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
     """One thing happens."""
     pod = scene.pod()
     match action:
         case ("good",) if pod:
-            scene.changed(pod, pod.running(scene.now).with_result(GOOD[pod.probe]))
+            brings(scene, GOOD[pod.probe])
         case ("bad", which) if pod:
-            results = BAD[pod.probe]
-            scene.changed(pod, pod.running(scene.now).with_result(results[which % len(results)]))
+            brings(scene, BAD[pod.probe][which % len(BAD[pod.probe])])
         case ("lost", how) if pod:
             scene.changed(pod, ended(pod, how, at=scene.now))
         case ("linger",) if pod:
@@ -169,13 +168,14 @@ def played(actions: list[tuple[Any, ...]]) -> PlannerLoop:
 def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> None:
     """Checked at every write; and at rest the node carries what its report holds, and nothing besides."""
     scene = played(actions)
-    desired = scene.status.desired
-    assert {k: v for k, v in scene.node.labels.items() if k in names.NODE_LABELS} == {
-        k: v for k, v in desired.labels.items() if k in names.NODE_LABELS
-    }
-    assert {(t.key, t.value) for t in scene.node.taints if t.key in names.TAINTS_OF_FAULTS} == {
-        (taint.key, taint.value) for taint in desired.taints if taint.key in names.TAINTS_OF_FAULTS
-    }
+    carried, desired = (
+        (
+            {key: value for key, value in node.labels.items() if key in names.NODE_LABELS},
+            {(taint.key, taint.value) for taint in node.taints if taint.key in names.TAINTS_OF_FAULTS},
+        )
+        for node in (scene.node, scene.status.desired)
+    )
+    assert carried == desired
 
 
 @given(actions=st.lists(ACTIONS, min_size=10, max_size=60))
@@ -189,11 +189,9 @@ def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
         scene.go()
         if well(scene):
             break
-        pod = scene.pod()
-        if pod is None:
+        if scene.pod() is None:
             scene.until_woken()
-        else:
-            scene.changed(pod, pod.running(scene.now).with_result(GOOD[pod.probe]))
+        act(scene, ("good",))
     assert well(scene), (scene.status.gates, scene.status.bandwidth, scene.status.desired)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -18,11 +19,6 @@ def probe(operator: VirtualTimeOperator, node: str, name: str = names.PROBE_NCCL
     """One probe's status in a report; empty before its first run."""
     probes = operator.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
     return next((p for p in probes if p["name"] == name), {})
-
-
-def sample(operator: VirtualTimeOperator, name: str, **labels: str) -> float:
-    """The value of one sample of the metrics; 0.0 where it has not been counted."""
-    return operator.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 def holder(operator: VirtualTimeOperator, name: str = names.PROBE_NCCL) -> Body | None:
@@ -47,21 +43,15 @@ async def test_nccl_runs_keep_to_their_budget(
     operator: VirtualTimeOperator, setting: int | str, most: int
 ) -> None:
     """Each node is pulled for and measured once, so many at a time; health runs keep theirs."""
-    await operator.begin(
-        10,
-        gpus=2,
-        after=10 + 3 * RUN_SECONDS * 10 / max(most, 1),
-        budget={"concurrentProbes": 5, "concurrentNcclProbes": setting},
-    )
+    budget = {"concurrentProbes": 5, "concurrentNcclProbes": setting}
+    await operator.begin(10, gpus=2, after=10 + 3 * RUN_SECONDS * 10 / max(most, 1), budget=budget)
     assert len(operator.read()) == 10
     measured = [n for n in operator.cluster.objects[NODES] if probe(operator, n).get("readAt")]
     assert len(measured) == (10 if most else 0)
     assert operator.most[names.PROBE_HEALTH] == 5
     assert max(operator.most[name] for name in NCCL) == most
-    assert sample(operator, "nodegauge_waiting_nodes", probe="nccl") == 0, (
-        "nobody waits for what is switched off"
-    )
-    assert sample(operator, "nodegauge_waiting_nodes", probe="health") == 0
+    for pool in ("nccl", "health"):
+        assert operator.sample("nodegauge_waiting_nodes", probe=pool) == 0, "nobody waits for what is off"
 
 
 @with_nccl
@@ -73,9 +63,9 @@ async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOpe
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
     assert labels[names.LABEL_EVIDENCE] == "measured"
     assert labels[names.LABEL_BUSBW_ALLREDUCE] in ("39", "40")
-    assert sample(operator, "nodegauge_measured_nodes", policy="default", agreement="confirmed") == 1
+    assert operator.sample("nodegauge_measured_nodes", policy="default", agreement="confirmed") == 1
     for name in (names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL):
-        assert sample(operator, "nodegauge_runs_total", probe=name, outcome="read", reason="Read") == 1
+        assert operator.sample("nodegauge_runs_total", probe=name, outcome="read", reason="Read") == 1
 
 
 @pytest.mark.parametrize("seen", ["first its mark, then its end", "its end alone"])
@@ -90,9 +80,8 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
     mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
     if seen == "its end alone":
-        subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-        operator.cluster.pod_status(name, {"conditions": [mark]})
-        operator.cluster.subscribers = subscribers
+        with operator.unheard():
+            operator.cluster.pod_status(name, {"conditions": [mark]})
     else:
         operator.cluster.pod_status(name, {"conditions": [mark]})
         await operator.after(0.5)
@@ -102,7 +91,7 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
     last = probe(operator, "node-0")["lastRun"]
     assert (last["outcome"], last["reason"]) == ("skipped", "Preempted")
     assert operator.cluster.get(NODES, "node-0")["metadata"]["labels"] == labels
-    assert sample(operator, "nodegauge_runs_total", probe="nccl", outcome="skipped", reason="Preempted") == 1
+    assert operator.sample("nodegauge_runs_total", probe="nccl", outcome="skipped", reason="Preempted") == 1
     await operator.after(600 + 2 * RUN_SECONDS)
     assert probe(operator, "node-0")["lastRun"]["outcome"] == "read"
 
@@ -110,38 +99,16 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
 HOUR = 3600.0
 
 
-def never_ending(operator: VirtualTimeOperator, *probes: str) -> None:
-    """Pods of these probes never end by themselves, and health runs do as usual."""
-    end = operator._end
+def on_new_pods(operator: VirtualTimeOperator, write: Callable[[str], Body]) -> None:
+    """A kubelet binds each new pod and writes this status at once, by the pod's probe."""
 
-    def ending(name: str) -> None:
-        pod = operator.cluster.objects[PODS].get(name)
-        if pod is not None and pod["metadata"]["labels"][names.POD_PROBE] not in probes:
-            end(name)
+    def seen(path: str, kind: str, body: Body) -> None:
+        metadata = body["metadata"]
+        if path == PODS and kind == "ADDED" and (status := write(metadata["labels"][names.POD_PROBE])):
+            node = metadata["annotations"][names.POD_NODE]
+            operator.cluster.pod_status(metadata["name"], status, node=node)
 
-    operator._end = ending  # type: ignore[method-assign]
-
-
-def stuck(operator: VirtualTimeOperator, path: str, kind: str, body: Body) -> None:
-    """The kubelet cannot get the nccl image."""
-    if path != PODS or kind != "ADDED" or body["metadata"]["labels"][names.POD_PROBE] != names.PROBE_PULL:
-        return
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-    status = {"containerStatuses": [{"name": names.PROBE_CONTAINER, "state": waiting}]}
-    node = body["metadata"]["annotations"][names.POD_NODE]
-    operator.loop.call_later(
-        0.5, lambda: operator.cluster.pod_status(body["metadata"]["name"], status, node=node)
-    )
-
-
-@pytest.mark.slow
-def placed_at_once(operator: VirtualTimeOperator, path: str, kind: str, body: Body) -> None:
-    """Each new pod is on its node at once, as its condition says."""
-    if path == PODS and kind == "ADDED":
-        at = stamp(operator.cluster.clock())
-        placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
-        node = body["metadata"]["annotations"][names.POD_NODE]
-        operator.cluster.pod_status(body["metadata"]["name"], {"conditions": [placed]}, node=node)
+    operator.cluster.subscribers.append(seen)
 
 
 @with_nccl
@@ -149,15 +116,18 @@ async def test_held_time_is_counted_from_the_scheduler_s_word(operator: VirtualT
     """Not from the pod's creation: while it waits it holds nothing."""
     operator.nodes(1, gpus=2)
     operator.cluster.add_policy()
-    operator.cluster.subscribers.append(lambda path, kind, body: placed_at_once(operator, path, kind, body))
+
+    def placed(_: str, *, ago: float = 0.0) -> Body:
+        at = stamp(operator.cluster.clock() - ago)
+        return {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}]}
+
+    on_new_pods(operator, placed)
     operator.start()
     pod = await until_held(operator)
-    at = stamp(operator.cluster.clock() - 40)
-    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
-    operator.cluster.pod_status(pod["metadata"]["name"], {"conditions": [placed]})
+    operator.cluster.pod_status(pod["metadata"]["name"], placed("", ago=40))
     await operator.after(2 * RUN_SECONDS)
-    assert sample(operator, "nodegauge_nccl_held_seconds_count") == 1
-    assert 40 <= sample(operator, "nodegauge_nccl_held_seconds_sum") <= 42 + RUN_SECONDS
+    assert operator.sample("nodegauge_nccl_held_seconds_count") == 1
+    assert 40 <= operator.sample("nodegauge_nccl_held_seconds_sum") <= 42 + RUN_SECONDS
 
 
 @with_nccl
@@ -165,8 +135,11 @@ async def test_an_image_that_does_not_come_delays_no_health_run(operator: Virtua
     """A pull may take half an hour, and holds no GPU: health is read meanwhile, on time."""
     operator.nodes(3, gpus=2)
     operator.cluster.add_policy(budget={"concurrentNcclProbes": "100%", "concurrentProbes": "100%"})
-    never_ending(operator, names.PROBE_PULL)
-    operator.cluster.subscribers.append(lambda path, kind, body: stuck(operator, path, kind, body))
+    end = operator._end
+    operator._end = lambda name: None if names.PROBE_PULL in name else end(name)  # type: ignore[method-assign]
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    stuck = {"containerStatuses": [{"name": names.PROBE_CONTAINER, "state": waiting}]}
+    on_new_pods(operator, lambda name: stuck if name == names.PROBE_PULL else {})
     operator.start()
     await operator.after(60)
     for _ in range(48):
@@ -179,20 +152,8 @@ async def test_an_image_that_does_not_come_delays_no_health_run(operator: Virtua
         assert runs[names.PROBE_NCCL, f"node-{n}"] == 0
 
 
-def nccl_runs(operator: VirtualTimeOperator) -> list[str]:
-    """The nodes that NCCL runs were made for, in that order."""
-    return [node for probe, node in operator.begun if probe == names.PROBE_NCCL]
-
-
 LOAD = names.PROBE_LOAD
-
 WANTED = {"load": {"interval": "1h"}}
-
-
-def status(operator: VirtualTimeOperator, node: str = "node-0") -> Body:
-    """The load probe's status in a report; empty before its first run."""
-    probes = operator.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
-    return next((p for p in probes if p["name"] == LOAD), {})
 
 
 @on_virtual_time
@@ -210,19 +171,6 @@ async def test_a_load_run_follows_within_the_interval_and_then_one_each(
     assert [name for name, _ in operator.begun].count("load") in (5, 6)
 
 
-@pytest.mark.slow
-@on_virtual_time
-async def test_an_install_starts_no_wave_of_load_runs(operator: VirtualTimeOperator) -> None:
-    """Thirty nodes: within a day about a seventh of them, after a week all, rarely two at a time."""
-    await operator.begin(30, gpus=2, after=24 * HOUR, probes={"health": {"interval": "12h"}})
-    loaded = [node for name, node in operator.begun if name == LOAD]
-    assert 1 <= len(loaded) <= 10
-    await operator.after(6 * 24 * HOUR + 3 * RUN_SECONDS)
-    loaded = [node for name, node in operator.begun if name == LOAD]
-    assert (len(loaded), len(set(loaded))) == (30, 30)
-    assert operator.most[LOAD] <= 2
-
-
 @on_virtual_time
 async def test_a_cordoned_node_is_free_at_once(operator: VirtualTimeOperator) -> None:
     """The pod of a running load is deleted within seconds, and leaves no verdict."""
@@ -234,5 +182,6 @@ async def test_a_cordoned_node_is_free_at_once(operator: VirtualTimeOperator) ->
     await operator.after(2)
     left = holder(operator, LOAD)
     assert left is None or left["metadata"]["deletionTimestamp"]
-    assert status(operator)["lastRun"]["outcome"] == "skipped"
-    assert "readAt" not in status(operator)
+    status = probe(operator, "node-0", LOAD)
+    assert status["lastRun"]["outcome"] == "skipped"
+    assert "readAt" not in status

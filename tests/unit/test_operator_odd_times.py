@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from operator import attrgetter
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +13,9 @@ import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
 from nodegauge_operator.api.report import stamp, unstamp
-from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Refused
 from support.api_server import NODES, PODS, REPORTS
+from support.cleaning import failing
 from support.objects import INTERVAL, NOW, make_node, make_report, read
 from support.operator import SteppedOperator, one_node
 from support.properties import tried
@@ -25,23 +23,11 @@ from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtua
 
 DAY = 86_400.0
 
-CRD = yaml.safe_load((Path(__file__).parents[2] / "crds/nodereports.yaml").read_text())
-
-STATUS = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
-
-RUN = STATUS["properties"]["probes"]["items"]["properties"]["lastRun"]["properties"]
-
 
 @pytest.fixture
 def operator() -> SteppedOperator:
     """Everything there, nothing run."""
     return one_node()
-
-
-def last_run(operator: SteppedOperator) -> dict[str, Any]:
-    """The health run that was judged last."""
-    run: dict[str, Any] = operator.status["probes"][0]["lastRun"]
-    return run
 
 
 @pytest.mark.parametrize("ahead", [10 * 60, DAY, 365 * DAY, 9_000 * DAY])
@@ -54,21 +40,18 @@ def test_a_clock_that_was_ahead_for_one_run_blinds_nobody(operator: SteppedOpera
     operator.catch_up()
     operator.cluster.pass_time(INTERVAL + 1)
     operator.run()
-    assert last_run(operator)["number"] == 2
-    assert unstamp(last_run(operator)["finishedAt"]) <= operator.cluster.clock()
+    assert operator.probe["lastRun"]["number"] == 2
+    assert unstamp(operator.probe["lastRun"]["finishedAt"]) <= operator.cluster.clock()
 
 
 @pytest.mark.parametrize(
-    "field", ["since", "readAt", "failingSince", "lastRun.startedAt", "lastRun.finishedAt"]
+    "field", ["since", "read_at", "failing_since", "last_run.started_at", "last_run.finished_at"]
 )
 def test_no_stored_time_lies_in_the_future(field: str) -> None:
     """Whichever it is: a later clock wrote it, and it becomes now."""
     report = make_report().after(read(made.titan()), node=make_node(), at=NOW + DAY)
     status = without_future_times(report.status, now=NOW)
-    probe: Any = status.probes[0]
-    for name in field.split("."):
-        probe = getattr(probe, re.sub("[A-Z]", lambda m: "_" + m[0].lower(), name))
-    assert probe in ("", stamp(NOW))
+    assert attrgetter(field)(status.probes[0]) in ("", stamp(NOW))
     assert status.change is not None
     assert status.change.at <= stamp(NOW)
 
@@ -82,85 +65,42 @@ def test_a_result_is_as_old_as_its_container_s_end(operator: SteppedOperator, wa
     operator.cluster.pass_time(waited)
     operator.restart()
     operator.catch_up()
+    run = operator.probe["lastRun"]
     if waited < INTERVAL:
-        assert last_run(operator)["outcome"] == "read"
-        assert last_run(operator)["finishedAt"] == stamp(ended)
+        assert (run["outcome"], run["finishedAt"]) == ("read", stamp(ended))
     else:
-        assert (last_run(operator)["outcome"], last_run(operator)["reason"]) == ("unknown", "ResultTooOld")
+        assert (run["outcome"], run["reason"]) == ("unknown", "ResultTooOld")
         operator.cluster.pass_time(31)
         operator.run()
-        assert last_run(operator)["outcome"] == "read"
+        assert operator.probe["lastRun"]["outcome"] == "read"
 
 
 def test_a_report_that_the_api_server_calls_invalid_ends_the_run(operator: SteppedOperator) -> None:
     """The run is unknown with what the API server said, and its slot is free."""
-    refusals = iter([Refused("status.summary: too long", status=422)])
-    operator.client.refuse = lambda verb, path: (
-        next(refusals, None) if verb == "PATCH" and path.startswith(REPORTS) else None
-    )
+    operator.client.refuse = failing(1, f"PATCH {REPORTS}", lambda: Refused("too long", status=422))
     operator.run()
-    run = last_run(operator)
+    run = operator.probe["lastRun"]
     assert (run["outcome"], run["reason"]) == ("unknown", "ReportRefused")
     assert "too long" in run["message"]
     assert not list(operator.cluster.pods())
 
 
-@pytest.mark.parametrize(
-    ("date", "ahead"),
-    [
-        ("Fri, 15 Jan 2027 08:00:00 GMT", 0.0),
-        ("Fri, 15 Jan 2027 08:00:04 GMT", 0.0),
-        ("Sat, 16 Jan 2027 08:00:00 GMT", DAY),
-        ("Thu, 14 Jan 2027 08:00:00 GMT", -DAY),
-        ("", 0.0),
-        ("yesterday", 0.0),
-    ],
-)
-def test_the_api_server_s_clock_counts(monkeypatch: pytest.MonkeyPatch, date: str, ahead: float) -> None:
-    """A wrong clock on the operator's node decides nothing; a second or two of difference are none."""
-    monkeypatch.setattr("nodegauge_operator.kube.client.time.monotonic", lambda: 1000.0)
-    client = Client.__new__(Client)
-    client._epoch = NOW - 1000.0
-    client._compare_clocks(date, asked_at=1000.0)
-    assert client.now() == NOW + ahead
-
-
-HOUR = 3600.0
-
-TEXT = st.one_of(
-    st.text(max_size=40),
-    st.sampled_from(
-        ["", "X" * 70_000, "\x1b[2J\r\n\x00\x9b", "\u2028\u202e\ufffe\U0010ffff", "é" * 600, "%s %n {0}"]
-    ),
-)
-
-TIME = st.sampled_from(
-    [
-        "0001-01-01T00:00:00Z",
-        "0002-01-01T00:00:00Z",
-        "1969-12-31T23:59:59Z",
-        "2027-01-15T08:00:00Z",
-        "2027-01-15T08:00:00.999999999Z",
-        "9999-12-31T23:59:59Z",
-        "9999-12-31T23:59:59-23:59",
-        "soon",
-        "",
-    ]
-)
-
+ODD = ["", "X" * 70_000, "\x1b[2J\r\n\x00\x9b", "\u2028\u202e\ufffe\U0010ffff", "é" * 600, "%s %n {0}"]
+TEXT = st.one_of(st.text(max_size=40), st.sampled_from(ODD))
+YEARS = ("0001-01-01", "0002-01-01", "1969-12-31", "2027-01-15", "9999-12-31")
+CLOCKS = ("T00:00:00Z", "T08:00:00.999999999Z", "T23:59:59Z", "T23:59:59-23:59")
+TIME = st.sampled_from(["soon", "", *(year + clock for year in YEARS for clock in CLOCKS)])
 ENDED = st.fixed_dictionaries(
     {"exitCode": st.sampled_from([0, 1, 137, 255, -1, 2**31 - 1, -(2**31)])},
     optional={"signal": st.integers(0, 64)}
     | dict.fromkeys(("reason", "message"), TEXT)
     | dict.fromkeys(("startedAt", "finishedAt"), TIME),
 )
-
 STATE = st.one_of(
     st.fixed_dictionaries({"terminated": ENDED}),
     st.fixed_dictionaries({"running": st.fixed_dictionaries({"startedAt": TIME})}),
     st.fixed_dictionaries({"waiting": st.fixed_dictionaries({"reason": TEXT, "message": TEXT})}),
 )
-
 CONDITION = st.fixed_dictionaries(
     {
         "type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Ready"]),
@@ -168,7 +108,6 @@ CONDITION = st.fixed_dictionaries(
     },
     optional={"reason": TEXT, "message": TEXT, "lastTransitionTime": TIME},
 )
-
 POD_STATUS = st.fixed_dictionaries(
     {
         "phase": st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown", "Odd"]),
@@ -177,7 +116,6 @@ POD_STATUS = st.fixed_dictionaries(
     },
     optional={"reason": TEXT, "message": TEXT},
 )
-
 ANNOTATIONS = st.dictionaries(
     st.sampled_from([names.POD_REQUEST, names.POD_BOOT, names.POD_IMAGE]), TEXT, max_size=3
 )
@@ -195,9 +133,9 @@ def test_an_odd_pod_ends_its_run_and_frees_its_slot(
     operator.cluster.objects[PODS][pod["metadata"]["name"]]["metadata"]["annotations"] |= annotations
     operator.cluster.pod_status(pod["metadata"]["name"], status, node="node-1" if on_node else "")
     operator.catch_up(granted=False)
-    operator.cluster.pass_time(HOUR)
+    operator.cluster.pass_time(3600)
     operator.catch_up(granted=False)
-    run = operator.cluster.objects[REPORTS]["node-1"]["status"]["probes"][0]["lastRun"]
+    run = operator.probe["lastRun"]
     assert run["number"] == 1
     assert run["reason"] != "ReportRefused"
     assert all(char.isprintable() for char in run["reason"] + run["message"])
@@ -208,17 +146,11 @@ def test_an_odd_pod_ends_its_run_and_frees_its_slot(
 async def test_only_the_time_from_a_result_to_its_node_is_measured(operator: VirtualTimeOperator) -> None:
     """From the arrival of the event that ended the run; a label put back by hand is no result."""
     await operator.begin(2, after=RUN_SECONDS + 10, budget={"concurrentProbes": 2})
-    count, total = metric(operator)
+    parts = ("nodegauge_result_to_node_seconds_count", "nodegauge_result_to_node_seconds_sum")
+    count, total = measured = [operator.sample(part) for part in parts]
     assert count == 2
     assert 0 < total < 2 * 0.2, "not from the first wake, a whole run ago"
     operator.cluster.change(NODES, "node-0", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
     await operator.after(30)
     assert len(operator.read()) == 2
-    assert metric(operator) == (count, total)
-
-
-def metric(operator: VirtualTimeOperator | SteppedOperator) -> tuple[float, float]:
-    """Count and sum of the metric."""
-    samples = {s.name: s.value for m in operator.metrics.result_seconds.collect() for s in m.samples}
-    name = "nodegauge_result_to_node_seconds"
-    return samples[f"{name}_count"], samples[f"{name}_sum"]
+    assert [operator.sample(part) for part in parts] == measured

@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from support.operator import SETTINGS
+from testbed.kubeconfig import write_kubeconfig
 from testbed.wait import DEADLINE_SECONDS
 
 CORE = ["nodes", "pods", "namespaces", "events"]
@@ -39,14 +41,19 @@ OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL]
 Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
-def resources(plurals: list[str], *, namespaced: str = "pods") -> web.Response:
+def resources(plurals: list[str]) -> dict[str, Any]:
     """Discovery of one group and version."""
     verbs = ["get", "list", "watch", "patch"]
     items = [
-        {"name": p, "singularName": p[:-1], "kind": p.title(), "namespaced": p == namespaced, "verbs": verbs}
+        {"name": p, "singularName": p[:-1], "kind": p.title(), "namespaced": p == "pods", "verbs": verbs}
         for p in plurals
     ]
-    return web.json_response({"resources": items})
+    return {"resources": items}
+
+
+def node(name: str) -> dict[str, Any]:
+    """A node of this name."""
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
 
 
 def failed(status: int) -> Answer:
@@ -110,9 +117,6 @@ class ApiServer:
         for queue in self._watches:
             queue.put_nowait(name)
 
-    def _node(self, name: str) -> dict[str, Any]:
-        return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
-
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
         await self.answering.wait()
@@ -120,25 +124,31 @@ class ApiServer:
             self.disturbed += 1
             return answer
         versions = {"groupVersion": names.API_VERSION, "version": names.VERSION}
+        body: dict[str, Any]
         match request.path.strip("/").split("/"):
             case ["api"]:
-                return web.json_response({"versions": ["v1"]})
+                body = {"versions": ["v1"]}
             case ["api", "v1"]:
-                return resources(CORE)
+                body = resources(CORE)
             case ["apis"]:
                 group = {"name": names.GROUP, "versions": [versions], "preferredVersion": versions}
-                return web.json_response({"groups": [group] if self.crds else []})
+                body = {"groups": [group] if self.crds else []}
             case ["apis", "coordination.k8s.io", *_]:
                 spec = {"holderIdentity": SETTINGS.probe.installation}
-                return web.json_response({"metadata": {"resourceVersion": "1"}, "spec": spec})
-            case ["apis", names.GROUP, names.VERSION]:
-                return resources(self.crds) if self.crds else failed(404)(request)  # type: ignore[return-value]
-            case ["apis", names.GROUP, names.VERSION, plural] if plural not in self.crds:
-                return failed(404)(request)  # type: ignore[return-value]
+                body = {"metadata": {"resourceVersion": "1"}, "spec": spec}
+            case ["apis", names.GROUP, names.VERSION] if self.crds:
+                body = resources(self.crds)
+            case ["apis", names.GROUP, names.VERSION, *plural] if plural not in ([one] for one in self.crds):
+                return web.json_response({"kind": "Status", "reason": "NotFound"}, status=404)
+            case _:
+                return await self._objects(request)
+        return web.json_response(body)
+
+    async def _objects(self, request: web.Request) -> web.StreamResponse:
         nodes = request.path.endswith("/nodes")
         if "watch" in request.query:
             return await self._watch(request, nodes=nodes)
-        items = [self._node(name) for name in self.nodes] if nodes else []
+        items = [node(name) for name in self.nodes] if nodes else []
         version = {"resourceVersion": str(1 + len(self.nodes))}
         return web.json_response({"metadata": version, "items": items})
 
@@ -154,7 +164,7 @@ class ApiServer:
         with contextlib.suppress(ConnectionResetError):
             while name := await queue.get():
                 if nodes:
-                    event = {"type": "ADDED", "object": self._node(name)}
+                    event = {"type": "ADDED", "object": node(name)}
                     await answer.write(json.dumps(event).encode() + b"\n")
         return answer
 
@@ -162,26 +172,34 @@ class ApiServer:
 class Operator:
     """Watches on such a server, without the sweep's loop."""
 
-    def __init__(
-        self,
-        server: ApiServer,
-        sweep: Sweep,
-        watches: Supervisor,
-        clock: SimpleNamespace,
-        unready: Callable[[], str],
-    ) -> None:
-        self.server, self.sweep, self.watches, self.clock = server, sweep, watches, clock
-        self.unready = unready
-        self.gaps = 0
-        self._count = 0
-        interrupted = sweep.interrupted
+    task: asyncio.Task[None]
+
+    def __init__(self, server: ApiServer, client: Client, clock: SimpleNamespace, environ: Any) -> None:
+        self.server, self.client, self.clock = server, client, clock
+        self.sweep = Sweep(client=client, cache=Cache(), metrics=Metrics(), settings=SETTINGS)
+        self.sweep.installation._monotonic = lambda: clock.now
+        self.watches = Supervisor(client=client, sweep=self.sweep, settings=SETTINGS, environ=environ)
+        self.gaps = self._count = 0
+        interrupted = self.sweep.interrupted
 
         def counting() -> None:
             self.gaps += 1
             interrupted()
 
-        sweep.interrupted = counting  # type: ignore[method-assign]
-        self.task = asyncio.create_task(watches.run())
+        self.sweep.interrupted = counting  # type: ignore[method-assign]
+
+    def unready(self) -> str:
+        """Why it is not ready; empty while it is."""
+        return unready(self.client, self.sweep, self.watches)
+
+    @asynccontextmanager
+    async def disturbed(self, how: Answer) -> AsyncIterator[None]:
+        """Within it the server answers so, and the operator is not ready."""
+        self.server.disturb = how
+        self.server.cut()
+        await self.until(self.unready, "unready")
+        yield
+        self.server.disturb = lambda _: None
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition while the watches go on; an error of theirs is one of the test."""
@@ -201,11 +219,6 @@ class Operator:
         self.server.add_node(name)
         await self.until(lambda: name in self.sweep.cache.nodes, f"saw {name}")
 
-    async def goes_on(self) -> None:
-        """What is wrong lasts for a few requests more."""
-        least = self.server.disturbed + 3
-        await self.until(lambda: self.server.disturbed >= least, "asked again")
-
     async def recovers(self) -> None:
         """It sees nodes, is steady for long enough, and says so."""
         for _ in range(100):
@@ -220,60 +233,34 @@ class Operator:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The supervisor's, which stands still."""
+    """The supervisor's, which stands still; its pauses are hundredths of a second."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
-
-
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses of hundredths of a second."""
-    for name, value in {
-        "START_SECONDS": 0.2,
-        "LOOK_SECONDS": 0.05,
-        "STEADY_SECONDS": 0.3,
-        "SHORTEST": 0.02,
-        "RETRIES": (0.01,),
-    }.items():
+    pauses = {"START_SECONDS": 0.2, "LOOK_SECONDS": 0.05, "STEADY_SECONDS": 0.3, "SHORTEST": 0.02}
+    for name, value in {**pauses, "RETRIES": (0.01,)}.items():
         monkeypatch.setattr(supervisor_module, name, value)
     monkeypatch.setattr("nodegauge_operator.kube.outage.LONG_SECONDS", 0.1)
     monkeypatch.setattr(supervisor_module, "backoff", lambda tries, _: 0.02)
     monkeypatch.setattr("nodegauge_operator.kube.client.TOKEN_SECONDS", 0.0)
+    return clock
 
 
 @pytest_asyncio.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Listening."""
+async def operator(clock: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Operator]:
+    """Started, and stopped, with its server."""
     server = ApiServer()
-    yield server
+    url = await server.start()
+    path = write_kubeconfig(tmp_path / "config", server=url, authority="", user={"token": "secret"})
+    environ = {"KUBECONFIG": str(path)}
+    operator = Operator(server, await connect(environ=environ), clock, environ)
+    await operator.sweep.installation.renew()
+    operator.task = asyncio.create_task(operator.watches.run())
+    yield operator
+    operator.watches.stop()
+    await asyncio.gather(operator.task, return_exceptions=True)
+    await operator.client.close()
     server.answering.set()
     await server.stop()
-
-
-@pytest_asyncio.fixture
-async def operator(server: ApiServer, clock: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Operator]:
-    """Started, and stopped."""
-    url = await server.start()
-    config = {
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {"token": "secret"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path = tmp_path / "config"
-    path.write_text(json.dumps(config))
-    environ = {"KUBECONFIG": str(path)}
-    client = await connect(environ=environ)
-    sweep = Sweep(client=client, cache=Cache(), metrics=Metrics(), settings=SETTINGS)
-    watches = Supervisor(client=client, sweep=sweep, settings=SETTINGS, environ=environ)
-    sweep.installation._monotonic = lambda: clock.now
-    await sweep.installation.renew()
-    operator = Operator(server, sweep, watches, clock, lambda: unready(client, sweep, watches))
-    yield operator
-    watches.stop()
-    await asyncio.gather(operator.task, return_exceptions=True)
-    await client.close()
 
 
 OUTAGES: dict[str, Answer] = {
@@ -300,12 +287,10 @@ async def test_the_watches_come_back_after_every_kind_of_outage(
     operator.sweep.listed = True
     if not from_the_start:
         await operator.sees_nodes()
-    operator.server.disturb = OUTAGES[how]
-    operator.server.cut()
-    await operator.until(operator.unready, "unready")
-    await operator.goes_on()
-    gaps = operator.gaps
-    operator.server.disturb = lambda _: None
+    async with operator.disturbed(OUTAGES[how]):
+        least = operator.server.disturbed + 3
+        await operator.until(lambda: operator.server.disturbed >= least, "asked again")
+        gaps = operator.gaps
     await operator.recovers()
     assert operator.gaps > gaps or from_the_start
 
@@ -377,10 +362,8 @@ async def test_tasks_of_ours_outlive_kopf(operator: Operator) -> None:
     """kopf cancels every task that began after it, unless it is told whose they are."""
     await operator.sees_nodes()
     ours = asyncio.create_task(asyncio.Event().wait())
-    operator.server.disturb = failed(503)
-    operator.server.cut()
-    await operator.until(operator.unready, "unready")
-    operator.server.disturb = lambda _: None
+    async with operator.disturbed(failed(503)):
+        pass
     await operator.sees_nodes()
     assert not ours.done()
     ours.cancel()
@@ -391,10 +374,8 @@ async def test_an_outage_leaves_no_tasks_behind(operator: Operator) -> None:
     await operator.sees_nodes()
     first = len(asyncio.all_tasks())
     for _ in range(3):
-        operator.server.disturb = failed(404)
-        operator.server.cut()
-        await operator.until(operator.unready, "unready")
-        operator.server.disturb = lambda _: None
+        async with operator.disturbed(failed(404)):
+            pass
         await operator.sees_nodes()
         await operator.until(lambda: len(asyncio.all_tasks()) <= first + 2, "as few tasks as before")
 
@@ -409,10 +390,8 @@ async def test_a_watch_that_swallows_its_cancellation_ends_with_the_others(opera
         await asyncio.Event().wait()
 
     left = asyncio.create_task(swallows(), name="watcher for nodes.v1@None")
-    operator.server.disturb = failed(404)
-    operator.server.cut()
-    await operator.until(operator.unready, "unready")
-    await operator.until(left.done, "the end of the watch")
+    async with operator.disturbed(failed(404)):
+        await operator.until(left.done, "the end of the watch")
 
 
 def test_one_line_a_minute_says_what_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:

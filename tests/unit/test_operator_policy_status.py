@@ -23,35 +23,19 @@ from support.operator import SETTINGS, SteppedOperator
 from support.virtual_time import drive
 
 
-def concurrency_of(operator: SteppedOperator) -> Concurrency:
-    """The slots of an installation that allows two runs at a time."""
-    counters = operator.reconciler.gate_budget.counters
-    return Concurrency(operator.cache, counters, limits={"health": 2, "nccl": 2})
-
-
-def incidents_of(operator: SteppedOperator) -> IncidentStatus:
-    """What shows the incidents of the operator's breaker."""
-    return IncidentStatus(
-        client=operator.client,
-        cache=operator.cache,
-        breaker=operator.reconciler.breaker,
-        metrics=operator.metrics,
-        instance="nodegauge",
-        clock=operator.cluster.clock,
-    )
-
-
 def status_writer(operator: SteppedOperator) -> PolicyStatus:
-    """What writes the policies' statuses, on the operator's cache and client."""
+    """What writes the policies' statuses, of an installation that allows two runs at a time."""
+    known: dict[str, Any] = {"client": operator.client, "cache": operator.cache, "metrics": operator.metrics}
+    budget, clock = operator.reconciler.gate_budget, operator.cluster.clock
     return PolicyStatus(
-        client=operator.client,
-        cache=operator.cache,
-        gate_budget=operator.reconciler.gate_budget,
-        concurrency=concurrency_of(operator),
-        incidents=incidents_of(operator),
-        metrics=operator.metrics,
+        **known,
+        gate_budget=budget,
+        concurrency=Concurrency(operator.cache, budget.counters, limits={"health": 2, "nccl": 2}),
+        incidents=IncidentStatus(
+            **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock
+        ),
         installation=SETTINGS.probe.installation,
-        clock=operator.cluster.clock,
+        clock=clock,
         jitter=lambda: 0.0,
     )
 
@@ -64,20 +48,20 @@ class PolicyOperator(SteppedOperator):
         for n in range(3):
             self.cluster.add_node(f"node-{n}", tier="gold" if n == 0 else "tin")
         self.policy_status = status_writer(self)
-        self.counters = self.reconciler.gate_budget.counters
 
-    def measure(self) -> None:
+    def measure_all(self) -> None:
         """One run on every node."""
         self.list()
         for _ in range(2):
-            for name in list(self.cache.nodes):
-                self.reconcile(name)
+            self.look()
             self.cluster.kubelets()
-            self.deliver()
 
-    def write(self, *, after: float = 1.0) -> list[str]:
-        """One pass, so much later; what was written."""
+    def write(self, *, after: float = 1.0, dirty: bool = False) -> list[str]:
+        """One pass, so much later, perhaps with news that the watches delivered; what was written."""
         self.cluster.pass_time(after)
+        if dirty:
+            self.deliver()
+            self.policy_status.dirty = True
         self.client.log.clear()
         drive(self.policy_status.write())
         return [line for line in self.client.log if "policies" in line]
@@ -110,19 +94,16 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
     """Selected, validated, failing, unknown; and the same in metrics."""
     operator.cluster.add_policy()
     operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
-    operator.measure()
+    operator.measure_all()
     operator.cluster.add_node("node-new")
     until = stamp(operator.cluster.now + 3600)
     texts = {names.OVERRIDE: "leave-alone", names.OVERRIDE_UNTIL: until, names.OVERRIDE_BY: "ann"}
-    operator.cluster.change(
-        NODES, "node-2", {"metadata": {"annotations": texts | {names.OVERRIDE_REASON: "fan"}}}
-    )
-    operator.deliver()
-    operator.reconcile("node-2")
-    operator.deliver()
+    texts[names.OVERRIDE_REASON] = "fan"
+    operator.cluster.change(NODES, "node-2", {"metadata": {"annotations": texts}})
+    operator.catch_up("node-2")
     assert operator.write() == ["PATCH gpuvalidationpolicies/status"]
-    counts = {"selected": 4, "validated": 2, "failing": 1, "unknown": 1, "gated": 0, "heldBack": 0}
-    counts |= {"measured": 0, "contradicted": 0}
+    verdicts = {"selected": 4, "validated": 2, "failing": 1, "unknown": 1}
+    counts = dict.fromkeys(("gated", "heldBack", "measured", "contradicted"), 0) | verdicts
     assert operator.written()["nodes"] == counts
     assert operator.written()["observedGeneration"] == 1
     assert operator.ready() == ("True", "Active")
@@ -132,7 +113,7 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
     assert 'nodegauge_health_interval_seconds{policy="default"} 900.0' in shown
     assert re.findall(r"^nodegauge_gate_slots (.+)$", shown, re.MULTILINE) == ["4.0"]
     assert 'nodegauge_overrides{kind="leave-alone",policy="default"} 1.0' in shown
-    assert operator.counters.selected("default") == 4
+    assert operator.reconciler.gate_budget.counters.selected("default") == 4
 
 
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:
@@ -140,13 +121,11 @@ def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:
     operator.cluster.add_policy()
     operator.list()
     assert len(operator.write()) == 1
-    operator.policy_status.dirty = True
-    assert operator.write() == []
+    assert operator.write(dirty=True) == []
     assert operator.write() == []
     again = SteppedOperator(operator.cluster)
     again.list()
-    status = status_writer(again)
-    drive(status.write())
+    drive(status_writer(again).write())
     assert again.client.log == []
 
 
@@ -158,16 +137,12 @@ def test_counts_that_drift_are_written_every_few_seconds(operator: PolicyOperato
     written = 0
     for n in range(60):
         operator.cluster.add_node(f"node-{n + 10}")
-        operator.deliver()
-        operator.policy_status.dirty = True
-        written += len(operator.write(after=1.0))
+        written += len(operator.write(dirty=True))
     assert 10 <= written <= 12
     operator.write(after=5.0)
     assert operator.written()["nodes"]["selected"] == 63
     operator.cluster.add_node("node-late")
-    operator.deliver()
-    operator.policy_status.dirty = True
-    assert len(operator.write(after=10.0)) == 1
+    assert len(operator.write(after=10.0, dirty=True)) == 1
 
 
 def test_the_transition_time_moves_with_the_status_only(operator: PolicyOperator) -> None:
@@ -176,26 +151,21 @@ def test_the_transition_time_moves_with_the_status_only(operator: PolicyOperator
     operator.list()
     operator.write()
     before = operator.condition("Ready")
-    operator.cluster.pass_time(100)
-    operator.cluster.remove("/api/v1/nodes", "node-2")
-    operator.cache.drop_node("node-2")
-    operator.policy_status.dirty = True
-    operator.write()
+    operator.cluster.add_node("node-new")
+    operator.write(after=100, dirty=True)
     after = operator.condition("Ready")
     assert after["message"] != before["message"]
     assert after["lastTransitionTime"] == before["lastTransitionTime"]
     operator.cache.policies.clear()
     operator.cache.put_policy(bad(operator))
-    operator.policy_status.dirty = True
-    operator.write()
-    last = operator.condition("Ready")
-    assert last["lastTransitionTime"] > after["lastTransitionTime"]
+    operator.write(dirty=True)
+    assert operator.condition("Ready")["lastTransitionTime"] > after["lastTransitionTime"]
 
 
-def bad(operator: PolicyOperator, *, version: str = "99999") -> dict[str, Any]:
+def bad(operator: PolicyOperator) -> Body:
     """The policy after a change that an older CRD let through."""
     body = operator.cluster.get(POLICIES, "default")
-    body["metadata"] |= {"generation": 2, "resourceVersion": version}
+    body["metadata"] |= {"generation": 2, "resourceVersion": "99999"}
     body["spec"]["staleAfterIntervals"] = 1
     return body
 
@@ -213,38 +183,23 @@ def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator)
     assert (operator.written()["observedGeneration"], operator.written()["nodes"]["selected"]) == (2, 3)
     other = SteppedOperator(operator.cluster)
     other.cache.put_policy(bad(operator))
-    status = PolicyStatus(
-        client=other.client,
-        cache=other.cache,
-        gate_budget=other.reconciler.gate_budget,
-        concurrency=concurrency_of(other),
-        incidents=incidents_of(other),
-        metrics=other.metrics,
-        installation=SETTINGS.probe.installation,
-        clock=lambda: NOW + 500,
-    )
-    drive(status.write())
+    operator.cluster.pass_time(500)
+    drive(status_writer(other).write())
     assert "The policy is not in force" in operator.written()["conditions"][0]["message"]
-
-
-PAUSE = {"metadata": {"generation": 2}, "spec": {"budget": {"concurrentProbes": 0}}}
 
 
 def test_a_policy_without_nodes_says_why(operator: PolicyOperator) -> None:
     """Selecting none is something else than being overruled on all."""
-    operator.cluster.add_policy("gold", nodeSelector={"matchLabels": {"tier": "gold"}}, priority=5)
-    operator.cluster.add_policy("under", nodeSelector={"matchLabels": {"tier": "gold"}})
-    operator.cluster.add_policy("typo", nodeSelector={"matchLabels": {"tier": "golld"}})
+    for name, tier, priority in (("gold", "gold", 5), ("under", "gold", 0), ("typo", "golld", 0)):
+        operator.cluster.add_policy(name, nodeSelector={"matchLabels": {"tier": tier}}, priority=priority)
     operator.list()
     operator.write()
-    assert operator.ready("gold") == ("True", "Active")
-    assert operator.ready("under") == ("True", "Overridden")
-    assert operator.ready("typo") == ("True", "NoNodes")
-    operator.cluster.change(POLICIES, "gold", PAUSE)
-    operator.cluster.pass_time(60)
-    operator.policy_status.dirty = True
-    operator.deliver()
-    operator.write()
+    reasons = {name: operator.ready(name) for name in ("gold", "under", "typo")}
+    expected = {"gold": "Active", "under": "Overridden", "typo": "NoNodes"}
+    assert reasons == {name: ("True", reason) for name, reason in expected.items()}
+    pause = {"metadata": {"generation": 2}, "spec": {"budget": {"concurrentProbes": 0}}}
+    operator.cluster.change(POLICIES, "gold", pause)
+    operator.write(after=61, dirty=True)
     assert operator.ready("gold") == ("True", "Paused")
     assert operator.written("under")["nodes"]["selected"] == 0
 
@@ -252,10 +207,8 @@ def test_a_policy_without_nodes_says_why(operator: PolicyOperator) -> None:
 def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOperator) -> None:
     """They are left alone; the message has the command for an installation that is gone."""
     operator.cluster.add_policy()
-    operator.measure()
-    body = operator.cluster.objects[REPORTS]["node-1"]
-    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"installation": "a/b"}}, "MODIFIED")
-    operator.deliver()
+    operator.measure_all()
+    operator.write_over(REPORTS, "node-1", status={"installation": "a/b"})
     operator.write()
     assert 'nodegauge_foreign_nodes{policy="default"} 1.0' in operator.metrics.render().decode()
     assert operator.ready() == ("False", PolicyReason.OTHER_INSTALLATION)
@@ -265,10 +218,8 @@ def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOper
 def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:
     """Somebody else wrote there."""
     operator.cluster.add_policy()
-    operator.measure()
-    body = operator.cluster.objects[REPORTS]["node-1"]
-    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"gates": 7}}, "MODIFIED")
-    operator.deliver()
+    operator.measure_all()
+    operator.write_over(REPORTS, "node-1", status={"gates": 7})
     operator.write()
     assert 'nodegauge_unreadable_reports{policy="default"} 1.0' in operator.metrics.render().decode()
 
@@ -285,7 +236,7 @@ def test_a_status_that_cannot_be_written_is_tried_again(operator: PolicyOperator
     for _ in range(360):
         assert operator.write(after=10.0) == []
     assert operator.client.calls - calls < 20
-    operator.client.refuse = lambda verb, path: None
+    operator.heal()
     assert operator.write(after=301.0) == ["PATCH gpuvalidationpolicies/status"]
     assert operator.ready("a") == ("True", "Active")
 
@@ -305,30 +256,28 @@ def gate(operator: PolicyOperator, name: str, *codes: str, held_back: bool = Fal
 def test_a_policy_says_whether_all_that_should_be_gated_is(operator: PolicyOperator) -> None:
     """Slots used; then who is held back, how many, and for what; then more than the budget has slots."""
     operator.cluster.add_policy(budget={"concurrentProbes": "100%", "gatedNodes": "40%"})
-    operator.measure()
-    operator.write()
-    condition = operator.condition("GatesWithinBudget")
-    assert (condition["status"], condition["reason"]) == ("True", "WithinBudget")
-    assert condition["message"] == "0 of 1 slots used (40% of 3 nodes)"
-    since = condition["lastTransitionTime"]
+    operator.measure_all()
+
+    def shown(after: float = 1.0) -> tuple[str, str, str]:
+        operator.write(after=after)
+        condition = operator.condition("GatesWithinBudget")
+        times.append(condition["lastTransitionTime"])
+        return condition["status"], condition["reason"], condition["message"]
+
+    times: list[str] = []
+    assert shown() == ("True", "WithinBudget", "0 of 1 slots used (40% of 3 nodes)")
     gate(operator, "node-0", "hot")
-    operator.write(after=10)
-    condition = operator.condition("GatesWithinBudget")
-    assert (condition["reason"], condition["lastTransitionTime"]) == ("WithinBudget", since)
+    assert shown(after=10)[1] == "WithinBudget"
     gate(operator, "node-1", "hot", "xid", held_back=True)
-    assert len(operator.write()) == 1, "another reason is written at once"
-    condition = operator.condition("GatesWithinBudget")
-    assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
-    assert condition["message"].startswith(
-        "1 of 1 slots used (40% of 3 nodes), 1 node held back: thermal 1, xid 1."
-    )
-    assert condition["lastTransitionTime"] > since
+    *what, message = shown()
+    assert what == ["False", "BudgetExhausted"], "another reason is written at once"
+    assert message.startswith("1 of 1 slots used (40% of 3 nodes), 1 node held back: thermal 1, xid 1.")
+    assert times[0] == times[1] < times[2]
     assert operator.written()["nodes"]["heldBack"] == 1
     gate(operator, "node-2", "hot")
-    operator.write()
-    condition = operator.condition("GatesWithinBudget")
-    assert (condition["status"], condition["reason"]) == ("False", "BudgetExceeded")
-    assert condition["message"].startswith("2 of 1 slots used")
+    *what, message = shown()
+    assert what == ["False", "BudgetExceeded"]
+    assert message.startswith("2 of 1 slots used")
     assert (operator.written()["nodes"]["gated"], operator.ready()) == (2, ("True", "Active"))
 
 
@@ -338,7 +287,6 @@ UNREADABLE: list[Body] = [
     {"budget": {"gatedNodes": "a few"}},
     {"probes": {"nccl": {"engine": "rccl"}}},
 ]
-
 NEW_SELECTORS: list[Any] = [
     "all",
     {"matchLabels": ["tier=gold"]},
@@ -346,73 +294,61 @@ NEW_SELECTORS: list[Any] = [
 ]
 
 
-class Fleet:
+class Fleet(SteppedOperator):
     """Node-1 follows `top`, node-2 follows `low`, which selects both nodes and only observes."""
 
     def __init__(self, *, priority: int = 5) -> None:
-        self.cluster = FakeCluster()
+        super().__init__(FakeCluster())
         self.cluster.add_node("node-1", tier="gold")
         self.cluster.add_node("node-2", tier="tin")
         self.cluster.add_policy("low", mode="Observe")
         selector = {"matchLabels": {"tier": "gold"}}
         self.cluster.add_policy("top", priority=priority, nodeSelector=selector)
-        self.operator = SteppedOperator(self.cluster)
-        self.operator.list()
-        self.look()
+        self.list()
+        self.inbox.clear()
+        self.settle()
 
-    def look(self) -> None:
+    def settle(self) -> None:
         """Both nodes are reconciled, and every pod ends."""
         for _ in range(2):
-            for name in ("node-1", "node-2"):
-                self.operator.catch_up(name)
+            self.look()
             self.cluster.kubelets()
-        self.operator.deliver()
-
-    def edit(self, **spec: Any) -> None:
-        """The API server holds this in the policy `top`, which this version would not write."""
-        body = self.cluster.objects[POLICIES]["top"]
-        self.cluster._store(POLICIES, body | {"spec": body["spec"] | spec}, "MODIFIED")
-
-    def labels(self, name: str = "node-1") -> dict[str, str]:
-        """The node's labels."""
-        labels: dict[str, str] = self.cluster.objects[NODES][name]["metadata"]["labels"]
-        return labels
+        self.deliver()
 
     def policy_of(self, name: str) -> str:
         """The policy in the node's report."""
         return str(self.cluster.objects[REPORTS][name]["status"]["policy"])
 
+    def runs_of(self, name: str) -> list[int]:
+        """The node's runs that were judged."""
+        return [number for node, number, _ in self.cluster.judged if node == name]
+
     def rolled_back(self, **spec: Any) -> dict[str, str]:
         """The labels of node-1 before `top` became unreadable, after which the operator restarted and an
         interval passed."""
-        before = self.labels()
-        self.edit(**spec)
-        self.operator.restart()
+        before = self.labels
+        self.write_over(POLICIES, "top", spec=spec)
+        self.restart()
         self.cluster.pass_time(INTERVAL + 1)
-        self.look()
+        self.settle()
         return before
 
 
-@pytest.mark.parametrize("spec", UNREADABLE)
+@pytest.mark.parametrize(
+    "spec", [*UNREADABLE, {"priority": "high"}, *({"nodeSelector": selector} for selector in NEW_SELECTORS)]
+)
 def test_its_nodes_keep_what_they_carry(spec: Body) -> None:
-    """They got the observing policy instead, which took every label off them; others go on."""
+    """They got the observing policy instead, which took every label off them; others go on.  Of an unreadable
+    selector the reports say whose the nodes are; without a readable priority it counts as the highest."""
     fleet = Fleet()
-    assert "interconnect" in fleet.labels()
+    assert "interconnect" in fleet.labels
     before = fleet.rolled_back(**spec)
-    assert fleet.labels() == before
-    assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
-    numbers = [n for node, n, _ in fleet.cluster.judged if node == "node-2"]
-    assert numbers == [1, 2], "a node that it does not select is read as before"
-
-
-@pytest.mark.parametrize("selector", NEW_SELECTORS)
-def test_of_an_unreadable_selector_the_reports_say_whose_the_nodes_are(selector: Any) -> None:
-    """An unknown operator of an expression matched no node, as if the policy had none."""
-    fleet = Fleet()
-    before = fleet.rolled_back(nodeSelector=selector)
-    assert fleet.labels() == before
-    assert fleet.policy_of("node-1") == "top"
-    assert [n for node, n, _ in fleet.cluster.judged if node == "node-2"] == [1, 2]
+    for seconds, runs in ((0, [1, 2]), (2 * SETTINGS.release_grace, [1, 2, 3])):
+        fleet.cluster.pass_time(seconds)
+        fleet.settle()
+        assert fleet.labels == before
+        assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
+        assert fleet.runs_of("node-2") == runs, "a node that it does not select is read as before"
 
 
 def test_of_lower_priority_it_holds_nobody_up() -> None:
@@ -420,7 +356,7 @@ def test_of_lower_priority_it_holds_nobody_up() -> None:
     fleet = Fleet(priority=-5)
     assert fleet.policy_of("node-1") == "low"
     fleet.rolled_back(mode="Quarantine")
-    assert [n for node, n, _ in fleet.cluster.judged if node == "node-1"] == [1, 2]
+    assert fleet.runs_of("node-1") == [1, 2]
 
 
 def test_a_new_node_that_it_selects_is_left_alone() -> None:
@@ -428,7 +364,7 @@ def test_a_new_node_that_it_selects_is_left_alone() -> None:
     fleet = Fleet()
     fleet.rolled_back(mode="Quarantine")
     fleet.cluster.add_node("node-3", tier="gold")
-    fleet.operator.catch_up("node-3")
+    fleet.catch_up("node-3")
     assert "node-3" not in fleet.cluster.objects[REPORTS]
 
 
@@ -437,42 +373,23 @@ def test_once_it_can_be_read_or_is_gone_its_nodes_go_on(mended: bool) -> None:
     """And each is woken for it, by the watch alone."""
     fleet = Fleet()
     before = fleet.rolled_back(mode="Quarantine")
-    epoch = fleet.operator.cache.epoch
+    epoch = fleet.cache.epoch
     if mended:
-        fleet.edit(mode="Enforce")
+        fleet.write_over(POLICIES, "top", spec={"mode": "Enforce"})
     else:
         fleet.cluster.remove(POLICIES, "top")
-    fleet.operator.deliver()
-    assert fleet.operator.policies_changed == [True]
-    assert fleet.operator.cache.epoch > epoch
-    fleet.look()
+        fleet.deliver()
+    assert fleet.policies_changed == [True]
+    assert fleet.cache.epoch > epoch
+    fleet.settle()
     assert fleet.policy_of("node-1") == ("top" if mended else "low")
-    assert (fleet.labels().keys() == before.keys()) is mended
-
-
-def test_an_unreadable_version_of_a_policy_in_force_changes_nothing() -> None:
-    """The last good version stays in force while the process lives, also for nodes that come later."""
-    fleet = Fleet()
-    fleet.edit(mode="Quarantine", nodeSelector={"matchLabels": {"tier": "tin"}})
-    fleet.operator.deliver()
-    assert fleet.operator.policies_changed == [False]
-    fleet.cluster.pass_time(INTERVAL + 1)
-    fleet.look()
-    assert [n for node, n, _ in fleet.cluster.judged if node == "node-1"] == [1, 2]
-    assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
-
-
-def test_without_a_readable_priority_it_counts_as_the_highest() -> None:
-    """Nobody knows how high."""
-    fleet = Fleet()
-    before = fleet.rolled_back(priority="high")
-    assert fleet.labels() == before
+    assert (fleet.labels.keys() == before.keys()) is mended
 
 
 def test_a_policy_that_is_deleted_while_another_is_written_is_no_error(operator: PolicyOperator) -> None:
     """An exception here would end the whole process."""
-    operator.cluster.add_policy("a", nodeSelector={"matchLabels": {"tier": "none"}})
-    operator.cluster.add_policy("b", nodeSelector={"matchLabels": {"tier": "none"}})
+    for name in ("a", "b"):
+        operator.cluster.add_policy(name, nodeSelector={"matchLabels": {"tier": "none"}})
     operator.list()
 
     def delete(verb: str, path: str) -> None:

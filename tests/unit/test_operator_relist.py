@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.client import METADATA_ONLY
 from nodegauge_operator.kube.reports import difference, without_nulls
 from nodegauge_operator.reconcile.resync import list_all
 from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, merged
 from support.client import Call
 from support.cluster import FakeCluster
+from support.objects import NOW
 from support.operator import SteppedOperator
 from support.properties import tried
 from support.results import titan
 from support.virtual_time import drive
 from support.watch_pods import WatchPod
-
-WATCH = {"health": {"mode": "Watch"}}
 
 LISTED_WHOLE = {POLICIES, PODS}
 """The few policies; and pods of single runs, of which none is known."""
@@ -30,17 +30,9 @@ LISTED_WHOLE = {POLICIES, PODS}
 def listed(operator: SteppedOperator, *, selector: str = "") -> list[str]:
     """Take a full list; the nodes that it wakes."""
     woken: list[str] = []
-    pods = operator.reconciler.watch_sets.pods
-    listing_ = list_all(
-        operator.client,
-        operator.cache,
-        namespace=NAMESPACE,
-        node_selector=selector,
-        bmc=True,
-        watch_pods=pods,
-        wake=woken.append,
-    )
-    drive(listing_)
+    how: dict[str, Any] = {"namespace": NAMESPACE, "node_selector": selector, "bmc": True}
+    how |= {"watch_pods": operator.reconciler.watch_sets.pods, "wake": woken.append}
+    drive(list_all(operator.client, operator.cache, **how))
     return woken
 
 
@@ -49,7 +41,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()
-        self.cluster.add_policy(probes=WATCH)
+        self.cluster.add_policy(probes={"health": {"mode": "Watch"}})
         self.nodes = [f"node-{number}" for number in (1, 2, 3)]
         for name in self.nodes:
             self.cluster.add_node(name)
@@ -101,37 +93,31 @@ def test_nothing_that_is_known_is_fetched_again() -> None:
     assert fleet.woken == []
 
 
-def _label(fleet: Fleet) -> None:
-    fleet.cluster.change(NODES, "node-2", {"metadata": {"labels": {"a": "b"}}})
+LABELLED = {"metadata": {"labels": {"a": "b"}}}
+HAPPENS: dict[str, Callable[[Fleet], object]] = {
+    NODES: lambda fleet: fleet.cluster.change(NODES, "node-2", LABELLED),
+    REPORTS: lambda fleet: fleet.cluster.change(REPORTS, "node-2", {"spec": {"requestedAt": stamp(NOW)}}),
+    PODS: lambda fleet: fleet.pods["node-2"].ends("another message"),
+    CHASSIS: lambda fleet: fleet.cluster.change(CHASSIS, "node-2", {"status": {"number": 2}}),
+}
 
 
-def _ask(fleet: Fleet) -> None:
-    fleet.cluster.change(REPORTS, "node-2", {"spec": {"requestedAt": "2026-11-21T03:00:00Z"}})
-
-
-def _report(fleet: Fleet) -> None:
-    fleet.pods["node-2"].ends("another message")
-
-
-def _read_bmc(fleet: Fleet) -> None:
-    fleet.cluster.change(CHASSIS, "node-2", {"status": {"number": 2}})
-
-
-@pytest.mark.parametrize(
-    ("happens", "collection"), [(_label, NODES), (_ask, REPORTS), (_report, PODS), (_read_bmc, CHASSIS)]
-)
-def test_a_change_that_no_watch_reported_is_found(happens: Callable[[Fleet], None], collection: str) -> None:
+@pytest.mark.parametrize("collection", HAPPENS)
+def test_a_change_that_no_watch_reported_is_found(collection: str) -> None:
     """Only that object is fetched, and its node is woken."""
     fleet = Fleet()
-    happens(fleet)
+    HAPPENS[collection](fleet)
     name = fleet.pods["node-2"].name if collection == PODS else "node-2"
     assert fleet.list_again() == [f"{collection}/{name}"]
     assert fleet.woken == ["node-2"]
     known = fleet.operator.cache
-    assert known.nodes["node-2"].labels.get("a") == ("b" if happens is _label else None)
-    assert bool(known.reports["node-2"].requested_at) is (happens is _ask)
-    assert (fleet.health("node-2") == "another message") is (happens is _report)
-    assert known.chassis["node-2"].number == (2 if happens is _read_bmc else 1)
+    news = {
+        NODES: known.nodes["node-2"].labels.get("a") == "b",
+        REPORTS: bool(known.reports["node-2"].requested_at),
+        PODS: fleet.health("node-2") == "another message",
+        CHASSIS: known.chassis["node-2"].number == 2,
+    }
+    assert [path for path, is_known in news.items() if is_known] == [collection]
 
 
 def test_what_is_gone_without_a_watch_event_is_dropped() -> None:
@@ -164,7 +150,6 @@ def during_the_list_of_watch_pods(fleet: Fleet, happens: Callable[[], None]) -> 
 def test_a_watch_pod_that_comes_during_the_list_is_kept() -> None:
     """With what it reported: no event tells of that again."""
     fleet = Fleet()
-    pods = fleet.operator.reconciler.watch_sets.pods
 
     def roll_out() -> None:
         fleet.cluster.remove(PODS, fleet.pods["node-2"].name)
@@ -173,7 +158,7 @@ def test_a_watch_pod_that_comes_during_the_list_is_kept() -> None:
     during_the_list_of_watch_pods(fleet, roll_out)
     assert fleet.health("node-2") == "news"
     fleet.list_again()
-    assert len(list(pods.each())) == 3
+    assert len(list(fleet.operator.reconciler.watch_sets.pods.each())) == 3
 
 
 def test_a_watch_pod_that_goes_during_the_list_does_not_come_back_with_its_page() -> None:
@@ -188,31 +173,33 @@ def test_a_watch_pod_that_goes_during_the_list_does_not_come_back_with_its_page(
 def test_an_object_that_goes_during_the_list_is_left_out() -> None:
     """It was listed, and is gone when it is fetched: the list goes on."""
     fleet = Fleet()
-    fleet.cluster.change(NODES, "node-1", {"metadata": {"labels": {"a": "b"}}})
-    fleet.cluster.change(NODES, "node-2", {"metadata": {"labels": {"a": "b"}}})
+    for name in ("node-1", "node-2"):
+        fleet.cluster.change(NODES, name, LABELLED)
 
-    def answered(verb: str, path: str) -> None:
+    def answered(_: str, path: str) -> None:
         if path == NODES and "node-1" in fleet.cluster.objects[NODES]:
             fleet.cluster.remove(NODES, "node-1")
 
     fleet.operator.client.answered = answered
     fleet.list_again()
-    assert fleet.operator.cache.nodes["node-2"].labels["a"] == "b"
-    assert "a" not in fleet.operator.cache.nodes["node-1"].labels
+    known = fleet.operator.cache.nodes
+    assert ["a" in known[name].labels for name in ("node-1", "node-2")] == [False, True]
 
 
 LEAVES = st.sampled_from(["", "a", "b", 7, 8, 2.5])
-
 KEYS = st.sampled_from("xyz")
 
-VALUES = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
-)
 
-DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=3)
+def documents(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Of these values, lists and dictionaries, at any depth."""
+
+    def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3)
+
+    return st.dictionaries(KEYS, st.recursive(leaves, deeper, max_leaves=8), max_size=3)
 
 
-@given(old=DOCUMENTS, new=DOCUMENTS)
+@given(old=documents(LEAVES), new=documents(LEAVES))
 @tried(200)
 def test_a_difference_leads_from_one_to_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Whatever is added, changed, emptied or removed, at any depth."""
@@ -226,14 +213,7 @@ def test_only_what_differs_is_in_it() -> None:
     assert difference(old, {"a": {}, "l": [1, 2]}) == {"a": {"b": None, "c": None}, "same": None}
 
 
-NULLED = st.recursive(
-    LEAVES | st.none(),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(value=st.dictionaries(KEYS, NULLED, max_size=3))
+@given(value=documents(LEAVES | st.none()))
 @tried(200)
 def test_null_is_no_value_in_a_patched_document(value: dict[str, Any]) -> None:
     """A merge patch cannot say null: such keys are left out, at any depth."""
@@ -266,7 +246,7 @@ def test_a_node_that_leaves_the_selection_during_the_list_is_no_news() -> None:
         cluster.add_node(name, gpu="true")
     operator = SteppedOperator(cluster, selector="gpu=true")
     operator.list()
-    cluster.change(NODES, "node-1", {"metadata": {"labels": {"a": "b"}}})
+    cluster.change(NODES, "node-1", LABELLED)
 
     def answered(verb: str, path: str) -> None:
         if path == NODES and "gpu" in cluster.objects[NODES]["node-1"]["metadata"]["labels"]:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import NotFound, Refused
+from nodegauge_operator.kube.errors import KubeError, NotFound, Refused
 from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
 from support import virtual_operator
-from support.api_server import NODES, PODS, POLICIES, REPORTS
-from support.client import unavailable, unreachable
+from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
+from support.client import Call, unavailable, unreachable
 from support.objects import INTERVAL, make_node, make_pod
 from support.operator import SETTINGS
 from support.virtual_operator import (
@@ -25,70 +26,41 @@ from support.virtual_operator import (
     RUN_SECONDS,
     VirtualTimeOperator,
     on_virtual_time,
-    play,
     refusing,
 )
 
 
+@pytest.mark.parametrize(
+    ("error", "path"), [(unavailable(), NODES), (NotFound("no such resource", status=404), POLICIES)]
+)
 @on_virtual_time
-async def test_every_node_is_measured_and_measured_again(operator: VirtualTimeOperator) -> None:
-    """From nothing to labels, then once per interval, and no pod is left over."""
-    await operator.begin(3, after=10, budget={"concurrentProbes": 3})
-    assert operator.read() == ["node-0", "node-1", "node-2"]
-    assert operator.cluster.objects[PODS] == {}
-    await operator.after(4 * INTERVAL + 60)
-    numbers = [
-        body["status"]["probes"][0]["lastRun"]["number"]
-        for body in operator.cluster.objects[REPORTS].values()
-    ]
-    assert numbers == [5, 5, 5]
-    assert len(operator.cluster.judged) == 15
-
-
-@on_virtual_time
-async def test_nothing_is_decided_before_the_first_full_list(operator: VirtualTimeOperator) -> None:
-    """Watch events alone are half the truth: no write, and not ready, until all has been listed."""
-    operator.client.refuse = refusing(unavailable(), "GET", NODES)
+async def test_nothing_is_decided_before_the_first_full_list(
+    operator: VirtualTimeOperator, error: KubeError, path: str
+) -> None:
+    """Watch events alone are half the truth: no write, and not ready, until all has been listed.  CRDs that
+    are missing are waited for alike."""
+    operator.client.refuse = refusing(error, "GET", path)
     operator.start()
     operator.nodes(2)
     operator.cluster.add_policy()
     await operator.after(20)
-    assert not operator.sweep.listed
+    assert (operator.sweep.listed, operator.client.log) == (False, [])
     assert operator.sweep.alive()
-    assert operator.client.log == []
+    assert operator.client.calls < 20
     operator.client.refuse = lambda verb, path: None
     await operator.after(30)
     assert operator.sweep.listed
     assert operator.read() == ["node-0", "node-1"]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "setting", "most"), [(30, "10%", 3), (30, 4, 4), (30, 0, 0), (60, "100%", 60)]
-)
-@on_virtual_time
-async def test_no_more_probes_at_a_time_than_the_budget_has_places(
-    operator: VirtualTimeOperator, nodes: int, setting: int | str, most: int
-) -> None:
-    """A count, or per cent; 0 pauses (`test_policy` has the arithmetic)."""
-    await operator.begin(
-        nodes, after=10 + 2 * RUN_SECONDS * nodes / max(most, 1), budget={"concurrentProbes": setting}
-    )
-    assert operator.most_pods == most
-    assert len(operator.read()) == (nodes if most else 0)
-
-
 @on_virtual_time
 async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperator) -> None:
     """As of the moment at which they are read."""
-
-    def counted() -> tuple[float | None, ...]:
+    await operator.begin(3, budget={"concurrentProbes": 1})
+    for after, counts in ((RUN_SECONDS / 2, [1, 2]), (6 * RUN_SECONDS, [0, 0])):
+        await operator.after(after)
         metrics = ("nodegauge_running_probes", "nodegauge_waiting_nodes")
-        return tuple(operator.metrics.registry.get_sample_value(m, {"probe": "health"}) for m in metrics)
-
-    await operator.begin(3, after=RUN_SECONDS / 2, budget={"concurrentProbes": 1})
-    assert counted() == (1, 2)
-    await operator.after(6 * RUN_SECONDS)
-    assert counted() == (0, 0)
+        assert [operator.sample(metric, probe="health") for metric in metrics] == counts
 
 
 @on_virtual_time
@@ -113,9 +85,7 @@ async def test_shutdown_finishes_writes_and_creates_no_pod(operator: VirtualTime
     while not (operator.sweep._in_flight and operator.cluster.judged):
         await operator.after(LATENCY / 3)
     pods = sum(operator.cluster.created.values())
-    operator.task.cancel()
-    await asyncio.gather(operator.task, return_exceptions=True)
-    assert operator.task.cancelled()
+    await operator.sigterm()
     assert sum(operator.cluster.created.values()) == pods
     assert not operator.sweep._in_flight
     judged = {node for node, _, _ in operator.cluster.judged}
@@ -133,8 +103,7 @@ async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: Vi
     await operator.after(1)
     assert operator.sweep._in_flight
     started = operator.loop.time()
-    operator.task.cancel()
-    await asyncio.gather(operator.task, return_exceptions=True)
+    await operator.sigterm()
     assert operator.loop.time() - started <= 6
     assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]
 
@@ -146,8 +115,7 @@ async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator:
     before = operator.cluster.state()["nodes"]
     for path in (POLICIES, REPORTS, PODS, NODES):
         operator.client.refuse = refusing(unavailable(500), "GET", path)
-        operator.sweep._list_schedule._regular_at = 0.0
-        operator.sweep.wake("node-0")
+        operator.list_now()
         await operator.after(20)
         assert operator.cluster.state()["nodes"] == before
     lists = operator.lists()
@@ -191,27 +159,12 @@ async def test_one_node_s_trouble_stops_nobody_else(operator: VirtualTimeOperato
     operator.start()
     await operator.after(120)
     assert operator.read() == ["node-2"]
-    failures = {
-        s.labels["kind"]: s.value
-        for m in operator.metrics.failures.collect()
-        for s in m.samples
-        if s.name.endswith("_total")
-    }
-    assert failures.keys() == {"Unexpected", "Refused"}
-    assert all(3 <= count <= 15 for count in failures.values())
+    for kind in ("Unexpected", "Refused"):
+        assert 3 <= operator.sample("nodegauge_reconcile_failures_total", kind=kind) <= 15
     operator.sweep._reconciler.reconcile = reconcile  # type: ignore[method-assign]
     operator.client.refuse = lambda verb, path: None
     await operator.after(120)
     assert len(operator.read()) == 3
-
-
-@on_virtual_time
-async def test_an_error_in_the_loop_itself_ends_the_task(operator: VirtualTimeOperator) -> None:
-    """And with it the process: a loop that is broken must not look alive."""
-    operator.sweep._grant = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-    operator.start()
-    with pytest.raises(ZeroDivisionError):
-        await operator.after(10)
 
 
 @pytest.mark.parametrize("steps", range(5))
@@ -221,7 +174,6 @@ async def test_the_loop_ends_when_it_is_woken_and_stopped_at_once(
 ) -> None:
     """SIGTERM may come at any step of the event loop between a wake-up and the pass that follows."""
     await operator.begin(1, after=60)
-    assert operator.task is not None
     operator.sweep.wake("node-0")
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -237,13 +189,12 @@ async def test_liveness_fails_for_a_stuck_loop_only(operator: VirtualTimeOperato
     operator.start()
     await operator.after(30)
     operator.latency = 55.0
-    operator.sweep._list_schedule._regular_at = 0.0
-    operator.sweep.wake("node-0")
+    operator.list_now()
     for _ in range(30):
         await operator.after(10)
         assert operator.sweep.alive()
     operator.latency = 10_000.0
-    operator.sweep._list_schedule._regular_at = 0.0
+    operator.list_now()
     await operator.after(1000)
     assert not operator.sweep.alive()
 
@@ -275,8 +226,8 @@ async def test_slow_lists_delay_no_result(operator: VirtualTimeOperator, verb: s
     operator.cluster.add_node("node-new")
     await operator.after(1)
     operator.slow(verb, path, 50.0)
-    operator.sweep._list_schedule._regular_at = 0.0
     operator.sweep._policy_status.dirty = True
+    operator.list_now()
     operator.cluster.add_node("node-next")
     await operator.after(RUN_SECONDS + 2)
     assert operator.sweep._list_task.busy or operator.sweep._status_task.busy
@@ -287,12 +238,11 @@ async def test_slow_lists_delay_no_result(operator: VirtualTimeOperator, verb: s
 async def test_a_list_wakes_only_nodes_that_changed(operator: VirtualTimeOperator) -> None:
     """Five thousand idle nodes in the queue were in the way of every result."""
     await measured(operator, 8)
-    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
-    operator.cluster.remove(NODES, "node-2")
-    operator.cluster.remove(REPORTS, "node-3")
-    operator.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
-    operator.cluster.subscribers = subscribers
+    with operator.unheard():
+        operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+        operator.cluster.remove(NODES, "node-2")
+        operator.cluster.remove(REPORTS, "node-3")
+        operator.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
     reconciled = operator.reconciled()
     operator.sweep._list_schedule._regular_at = 0.0
     await operator.after(SHORTEST + 1)
@@ -305,10 +255,9 @@ async def test_a_list_wakes_only_nodes_that_changed(operator: VirtualTimeOperato
 async def test_a_list_with_a_changed_policy_wakes_every_node(operator: VirtualTimeOperator) -> None:
     """The set of policies in force is news to all of them."""
     await measured(operator)
-    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-    operator.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
-    operator.cluster.subscribers = subscribers
-    operator.sweep._list_schedule._regular_at = 0.0
+    with operator.unheard():
+        operator.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
+    operator.list_now()
     await operator.after(SHORTEST + 1)
     assert operator.read() == []
 
@@ -317,20 +266,18 @@ async def test_a_list_with_a_changed_policy_wakes_every_node(operator: VirtualTi
 async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator: VirtualTimeOperator) -> None:
     """Its pages show the cluster as it was when it began."""
     await measured(operator)
-    call = operator.client.call
-
     asked: list[tuple[str, str]] = []
+    take = operator.client.take
 
-    async def late(method: str, path: str, **how: Any) -> Any:
-        asked.append((method, path))
-        answer = await call(method, path, **how)
-        if method == "GET" and path in (NODES, REPORTS):
+    async def late(call: Call) -> Body:
+        asked.append((call.method, call.path))
+        answer = await take(call)
+        if call.method == "GET" and call.path in (NODES, REPORTS):
             await asyncio.sleep(20)
         return answer
 
-    operator.client.call = late  # type: ignore[method-assign]
-    operator.sweep._list_schedule._regular_at = 0.0
-    operator.sweep.wake("node-0")
+    operator.client.take = late  # type: ignore[method-assign]
+    operator.list_now()
     await operator.after(30)  # the nodes are on their way
     assert operator.sweep._list_task.busy
     operator.cluster.remove(REPORTS, "node-1")
@@ -373,13 +320,16 @@ async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: VirtualTimeOpera
     assert operator.lists() == lists + 1
 
 
+@pytest.mark.parametrize("in_list", [False, True], ids=["in the loop", "in a list beside it"])
 @on_virtual_time
-async def test_an_error_beside_the_loop_is_raised_in_it(operator: VirtualTimeOperator) -> None:
-    """A list that ended by a bug must not look like a list that goes on."""
+async def test_an_error_ends_the_loop(operator: VirtualTimeOperator, in_list: bool) -> None:
+    """And with it the process: what is broken must not look alive."""
     await measured(operator)
-    operator.sweep.cache.drop_unlisted = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-    operator.sweep._list_schedule._regular_at = 0.0
-    operator.sweep.wake("node-0")
+    if in_list:
+        operator.sweep.cache.drop_unlisted = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    else:
+        operator.sweep._grant = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    operator.list_now()
     with pytest.raises(ZeroDivisionError):
         await operator.after(10)
 
@@ -392,33 +342,16 @@ async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualT
     operator.slow("PATCH", POLICY_STATUS, 2.0)
     operator.cluster.add_node("node-new")
     await operator.after(1)
-    operator.sweep._list_schedule._regular_at = 0.0
     operator.sweep._policy_status.dirty = True
-    operator.sweep.wake("node-0")
+    operator.list_now()
     await operator.after(1)
     assert operator.sweep._list_task.busy
     assert operator.sweep._status_task.busy
     began = operator.loop.time()
-    operator.task.cancel()
-    await asyncio.gather(operator.task, return_exceptions=True)
+    await operator.sigterm()
     assert operator.loop.time() - began <= 2
     assert operator.cluster.get(POLICIES, "default")["status"]["nodes"]["selected"] == 4
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@on_virtual_time
-async def test_missing_crds_are_waited_for(operator: VirtualTimeOperator) -> None:
-    """Not an error that ends anything: they may be installed a minute later."""
-    operator.nodes(1)
-    operator.client.refuse = refusing(NotFound("no such resource", status=404), "GET", POLICIES)
-    operator.start()
-    await operator.after(60)
-    assert not operator.sweep.listed
-    assert operator.client.calls < 20
-    operator.client.refuse = lambda verb, path: None
-    operator.cluster.add_policy()
-    await operator.after(15)
-    assert operator.read() == ["node-0"]
 
 
 # -- runs that keep up ------------------------------------------------------------------------------------
@@ -430,34 +363,30 @@ def pace(operator: VirtualTimeOperator) -> dict[str, Any]:
     return next((c for c in conditions if c["type"] == "RunsKeepUp"), {})
 
 
-def test_runs_that_cannot_keep_up_say_what_to_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+@partial(on_virtual_time, settings=replace(SETTINGS, max_concurrent_probes=1))
+async def test_runs_that_cannot_keep_up_say_what_to_raise(
+    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fifty at a time for five thousand nodes, at a fiftieth: the policy has the arithmetic, and a metric the
     age of the oldest reading; a paused policy has no pace."""
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)  # as on real nodes
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        await operator.begin(100, after=600)
-        seen = pace(operator)
-        assert (seen["status"], seen["reason"]) == ("False", "TooFewSlots")
-        arithmetic = (
-            r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m\."
-        )
-        assert re.match(arithmetic, seen["message"])
-        assert "At least 2 at once are needed: raise the chart's operator.maxCon" in seen["message"]
-        labels = {"policy": "default", "last_run": "read"}
-        metric = "nodegauge_oldest_reading_age_seconds"
-        age = operator.metrics.registry.get_sample_value(metric, labels)
-        assert age is not None
-        assert 500 < age <= 600
-        for spec, reason in (
-            ({"probes": {"health": {"interval": "30m"}}}, "KeepingUp"),
-            ({"budget": {"concurrentProbes": 0}}, ""),
-        ):
-            operator.cluster.change(POLICIES, "default", {"spec": spec})
-            await operator.after(60)
-            assert pace(operator).get("reason", "") == reason
-
-    play(story, settings=replace(SETTINGS, max_concurrent_probes=1))
+    await operator.begin(100, after=600)
+    seen = pace(operator)
+    assert (seen["status"], seen["reason"]) == ("False", "TooFewSlots")
+    arithmetic = (
+        r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m\."
+    )
+    assert re.match(arithmetic, seen["message"])
+    assert "At least 2 at once are needed: raise the chart's operator.maxCon" in seen["message"]
+    age = operator.sample("nodegauge_oldest_reading_age_seconds", policy="default", last_run="read")
+    assert 500 < age <= 600
+    for spec, reason in (
+        ({"probes": {"health": {"interval": "30m"}}}, "KeepingUp"),
+        ({"budget": {"concurrentProbes": 0}}, ""),
+    ):
+        operator.cluster.change(POLICIES, "default", {"spec": spec})
+        await operator.after(60)
+        assert pace(operator).get("reason", "") == reason
 
 
 @on_virtual_time

@@ -5,7 +5,7 @@ budgets, the rates and the incidents, also over a restart, and says so.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,11 +16,11 @@ from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.settings import Settings
 from support.api_server import EVENTS, NODES, POLICIES, REPORTS
 from support.client import unavailable
-from support.judging import listening, saying
+from support.judging import saying
 from support.operator import SETTINGS
-from support.virtual_operator import VirtualTimeOperator, on_virtual_time, play, refusing
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers")]
 
 HOUR = 3600.0
 COUNT, SLOTS = 50, 10
@@ -29,12 +29,6 @@ SPEC: dict[str, Any] = {
     "budget": {"concurrentProbes": "100%", "gatedNodes": SLOTS},
     "hysteresis": {"leaveRuns": 1, "dwell": "1m", "probationAfter": []},
 }
-
-
-@pytest.fixture(autouse=True)
-def stated_answers() -> Iterator[None]:
-    with listening():
-        yield
 
 
 class Watched:
@@ -47,11 +41,9 @@ class Watched:
 
     async def begin(self, answers: str, *, nodes: int = COUNT, after: float, **spec: Any) -> None:
         """So many nodes are all bad from the start."""
-        self.operator.nodes(nodes)
-        self.cluster.add_policy(**(SPEC | spec))
-        self.all(answers)
-        self.operator.start()
-        await self.operator.after(after)
+        for n in range(nodes):
+            self.cluster.results[f"node-{n}"] = saying(answers)
+        await self.operator.begin(nodes, after=after, **(SPEC | spec))
 
     async def restart(self, settings: Settings, *, after: float) -> VirtualTimeOperator:
         """Another process goes on."""
@@ -61,32 +53,24 @@ class Watched:
         await again.after(after)
         return again
 
-    def tainted(self) -> set[str]:
-        """Nodes that carry a taint for a fault."""
-        return {
-            name
-            for name, body in self.cluster.objects[NODES].items()
-            if any(t["key"] in names.TAINTS_OF_FAULTS for t in body["spec"].get("taints") or ())
-        }
-
     def _look(self, path: str, kind: str, body: dict[str, Any]) -> None:
         reports = self.cluster.objects[REPORTS].items()
         reserved = {n for n, b in reports if b.get("status", {}).get("desired", {}).get("taints")}
-        self.most = max(self.most, len(self.tainted() | reserved))
+        self.most = max(self.most, len(self.cluster.tainted_nodes() | reserved))
 
     def all(self, answers: str, *, but: set[str] | None = None) -> None:
         """Every node's next run ends like this, except these nodes'."""
         for name in self.cluster.objects[NODES].keys() - (but or set()):
             self.cluster.results[name] = saying(answers)
 
-    def status(self) -> dict[str, Any]:
+    def status(self, policy: str = "default") -> dict[str, Any]:
         """The policy's."""
-        status: dict[str, Any] = self.cluster.objects[POLICIES]["default"]["status"]
+        status: dict[str, Any] = self.cluster.objects[POLICIES][policy]["status"]
         return status
 
-    def condition(self, kind: str = "GatesWithinBudget") -> dict[str, Any]:
+    def condition(self, kind: str = "GatesWithinBudget", policy: str = "default") -> dict[str, Any]:
         """The policy's only condition of that type."""
-        (condition,) = [c for c in self.status()["conditions"] if c["type"] == kind]
+        (condition,) = [c for c in self.status(policy)["conditions"] if c["type"] == kind]
         return dict(condition)
 
     def event_messages(self) -> list[str]:
@@ -101,24 +85,24 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     first ones cool down, those that waited longest come next, until nobody is hot."""
     watched = Watched(operator)
     await watched.begin("hot=b", after=400)
-    assert len(watched.tainted()) == SLOTS
+    assert len(watched.cluster.tainted_nodes()) == SLOTS
     condition = watched.condition()
     assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
     assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
     counts = watched.status()["nodes"]
     assert (counts["gated"], counts["heldBack"]) == (SLOTS, COUNT - SLOTS)
-    shown = operator.metrics.render().decode()
-    assert 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 10.0' in shown
-    assert 'nodegauge_held_back_nodes{policy="default"} 40.0' in shown
-    first = watched.tainted()
+    hot = {"policy": "default", "cause": "thermal", "taint": "throttled"}
+    assert operator.sample("nodegauge_gated_nodes", **hot) == SLOTS
+    assert operator.sample("nodegauge_held_back_nodes", policy="default") == COUNT - SLOTS
+    first = watched.cluster.tainted_nodes()
     for name in first:
         operator.cluster.results[name] = saying("")
     await operator.after(400)
-    assert len(watched.tainted()) == SLOTS
-    assert not watched.tainted() & first
+    assert len(watched.cluster.tainted_nodes()) == SLOTS
+    assert not watched.cluster.tainted_nodes() & first
     watched.all("")
     await operator.after(1500)
-    assert watched.tainted() == set()
+    assert watched.cluster.tainted_nodes() == set()
     assert watched.condition()["reason"] == "WithinBudget"
     assert watched.most == SLOTS
 
@@ -142,60 +126,53 @@ async def test_answers_that_are_lost_lose_no_slot(operator: VirtualTimeOperator,
     operator.client.refuse, operator.client.answered = lost, unheard
     watched = Watched(operator)
     await watched.begin("gpu-lost=b", after=300)
-    assert (watched.most, len(watched.tainted())) == (SLOTS, SLOTS)
+    assert (watched.most, len(watched.cluster.tainted_nodes())) == (SLOTS, SLOTS)
 
 
-def test_a_fleet_of_small_policies_is_never_tainted_beyond_the_cluster_s_budget() -> None:
+@partial(on_virtual_time, settings=replace(SETTINGS, max_gated_nodes="20%"))
+async def test_a_fleet_of_small_policies_is_never_tainted_beyond_the_cluster_s_budget(
+    operator: VirtualTimeOperator,
+) -> None:
     """Every node bad at once: four of twenty, and each policy says why not more."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        for n in range(20):
-            operator.cluster.add_node(f"node-{n}", pool=f"pool-{n}")
-            selector = {"matchLabels": {"pool": f"pool-{n}"}}
-            operator.cluster.add_policy(f"pool-{n}", nodeSelector=selector, probes=SPEC["probes"])
-        watched = Watched(operator)
-        watched.all("gpu-lost=b")
-        operator.start()
-        await operator.after(400)
-        assert (watched.most, len(watched.tainted())) == (4, 4)
-        conditions = [
-            c
-            for body in operator.cluster.objects[POLICIES].values()
-            for c in body["status"]["conditions"]
-            if c["type"] == "GatesWithinBudget" and c["status"] == "False"
-        ]
-        assert {c["reason"] for c in conditions} == {"ClusterBudgetExhausted"}
-        assert len(conditions) == 20 - 4
-        assert "4 of 4 slots of all policies together (20%)" in conditions[0]["message"]
-
-    play(story, settings=replace(SETTINGS, max_gated_nodes="20%"))
+    for n in range(20):
+        operator.cluster.add_node(f"node-{n}", pool=f"pool-{n}")
+        selector = {"matchLabels": {"pool": f"pool-{n}"}}
+        operator.cluster.add_policy(f"pool-{n}", nodeSelector=selector, probes=SPEC["probes"])
+    watched = Watched(operator)
+    watched.all("gpu-lost=b")
+    operator.start()
+    await operator.after(400)
+    assert (watched.most, len(watched.cluster.tainted_nodes())) == (4, 4)
+    shown = [watched.condition(policy=f"pool-{n}") for n in range(20)]
+    blocked = [condition for condition in shown if condition["status"] == "False"]
+    assert {condition["reason"] for condition in blocked} == {"ClusterBudgetExhausted"}
+    assert len(blocked) == 20 - 4
+    assert "4 of 4 slots of all policies together (20%)" in blocked[0]["message"]
 
 
-def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour() -> None:
+BY_THE_HOUR = replace(SETTINGS, max_gated_nodes_per_hour=3)
+
+
+@partial(on_virtual_time, settings=BY_THE_HOUR)
+async def test_a_fleet_that_is_bad_at_once_is_tainted_hour_by_hour(operator: VirtualTimeOperator) -> None:
     """With a restart in between; the policy says why others wait, and healing needs no room."""
-    settings = replace(SETTINGS, max_gated_nodes_per_hour=3)
     budget = {"concurrentProbes": "100%", "gatedNodes": "100%", "gatedNodesPerHour": 5}
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        watched = Watched(operator)
-        await watched.begin("gpu-lost=b", nodes=12, after=600, budget=budget)
-        assert len(watched.tainted()) == 3
-        within = watched.condition()
-        assert (within["status"], within["reason"]) == ("False", "RateExhausted")
-        assert "3 of 3 new ones within an hour, 9 nodes held back" in within["message"]
-        assert "operator.maxGatedNodesPerHour" in within["message"]
-        shown = operator.metrics.render().decode()
-        assert 'nodegauge_newly_gated_nodes{policy="default"} 3.0' in shown
-        again = await watched.restart(settings, after=600)
-        assert len(watched.tainted()) == 3, "the reports say when"
-        await again.after(HOUR)
-        assert len(watched.tainted()) == 6
-        watched.all("")
-        await again.after(1800)
-        assert watched.tainted() == set()
-        await again.stop()
-
-    play(story, settings=settings)
+    watched = Watched(operator)
+    await watched.begin("gpu-lost=b", nodes=12, after=600, budget=budget)
+    assert len(watched.cluster.tainted_nodes()) == 3
+    within = watched.condition()
+    assert (within["status"], within["reason"]) == ("False", "RateExhausted")
+    assert "3 of 3 new ones within an hour, 9 nodes held back" in within["message"]
+    assert "operator.maxGatedNodesPerHour" in within["message"]
+    assert operator.sample("nodegauge_newly_gated_nodes", policy="default") == 3
+    again = await watched.restart(BY_THE_HOUR, after=600)
+    assert len(watched.cluster.tainted_nodes()) == 3, "the reports say when"
+    await again.after(HOUR)
+    assert len(watched.cluster.tainted_nodes()) == 6
+    watched.all("")
+    await again.after(1800)
+    assert watched.cluster.tainted_nodes() == set()
+    await again.stop()
 
 
 # -- incidents --------------------------------------------------------------------------------------------
@@ -215,8 +192,8 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     watched = Watched(operator)
     operator.client.refuse = refusing(unavailable(), "PATCH", POLICIES)
     await watched.begin("gpu-lost=b", nodes=40, after=600, **COMMON)
-    assert 0 < len(watched.tainted()) <= 4
-    first = watched.tainted()
+    assert 0 < len(watched.cluster.tainted_nodes()) <= 4
+    first = watched.cluster.tainted_nodes()
     operator.client.refuse = lambda verb, path: None
     await operator.after(600)
     condition = watched.condition("BreakerOpen")
@@ -225,23 +202,22 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     command = f"nodegauge.dev/close-incident={incident['id']} --overwrite"
     assert command in condition["message"]
     assert command in watched.event_messages()[0]
-    rendered = operator.metrics.render().decode()
-    assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
-    assert 'nodegauge_incidents_total{cause="gpu-lost"} 1.0' in rendered
+    assert operator.sample("nodegauge_incidents_open", cause="gpu-lost", policy="default") == 1
+    assert operator.sample("nodegauge_incidents_total", cause="gpu-lost") == 1
     blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
     assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
     again = await watched.restart(SETTINGS, after=1.25 * HOUR)
-    assert watched.tainted() == first, "the rate would have let more nodes in"
+    assert watched.cluster.tainted_nodes() == first, "the rate would have let more nodes in"
     assert [i["id"] for i in watched.status()["incidents"]] == [incident["id"]]
     watched.all("", but={"node-0"})
     await again.after(1800)
     condition = watched.condition("BreakerOpen")
     assert (condition["status"], condition["reason"]) == ("False", "NoIncident")
     assert watched.status()["incidents"][0]["closedAt"]
-    assert watched.tainted() == {"node-0"}, "still bad, and alone"
+    assert watched.cluster.tainted_nodes() == {"node-0"}, "still bad, and alone"
     watched.all("")
     await again.after(1800)
-    assert watched.tainted() == set()
+    assert watched.cluster.tainted_nodes() == set()
     assert (len(watched.event_messages()), watched.most) == (1, 4)
     await again.stop()
 
@@ -255,12 +231,12 @@ async def test_held_findings_are_not_replayed_when_the_incident_is_closed_by_han
     budget = {"concurrentProbes": "100%", "gatedNodes": "50%", "gatedNodesPerHour": "50%"}
     seldom = {"health": {"interval": "6h"}}
     await watched.begin("gpu-lost=b", nodes=40, after=600, budget=budget, breaker={}, probes=seldom)
-    first = watched.tainted()
+    first = watched.cluster.tainted_nodes()
     (incident,) = watched.status()["incidents"]
     annotations = {names.CLOSE_INCIDENT: incident["id"]}
     operator.cluster.change(POLICIES, "default", {"metadata": {"annotations": annotations}})
     await operator.after(1800)
     assert watched.condition("BreakerOpen")["status"] == "False"
-    assert watched.tainted() == first
+    assert watched.cluster.tainted_nodes() == first
     await operator.after(7 * HOUR)
-    assert len(watched.tainted()) == 20
+    assert len(watched.cluster.tainted_nodes()) == 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +11,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, ReportStatus, parse_report
 from nodegauge_operator.reconcile.cache import Cache
-from support.api_server import NODES
-from support.cluster import FakeCluster
 from support.crds import nodes_of, part
 from support.disturbing import leaves
-from support.judging import listening, saying
-from support.objects import INTERVAL
-from support.operator import SteppedOperator
+from support.messages import spoilt
+from support.operator import SteppedOperator, one_node
 
 FULL: dict[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "cluster/full-status.yaml").read_text())
-OPEN = {
-    "verdict",
-    "rawVerdict",
-    "class",
-    "reported",
-    "agreement",
-    "band",
-    "outcome",
-    "severity",
-    "state",
-    "psu",
-}
+OPEN = {"verdict", "rawVerdict", "class", "reported", "agreement", "band"}
+OPEN |= {"outcome", "severity", "state", "psu"}
 ENUMS = [p for p in leaves(FULL) if p and p[-1] in OPEN]
 
 
@@ -46,33 +31,19 @@ def at(document: Any, path: tuple[Any, ...]) -> Any:
     return document
 
 
-def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """The full status with another value there."""
-    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(FULL))
-    at(document, path[:-1])[path[-1]] = value
-    return document
-
-
-def parsed(status: dict[str, Any]) -> Any:
-    """The report with this status."""
-    return parse_report({"metadata": {"name": "n"}, "status": status})
+def parsed(path: tuple[Any, ...], value: Any) -> Any:
+    """The report with the full status, and another value there."""
+    return parse_report({"metadata": {"name": "n"}, "status": spoilt(FULL, [(path, value)])})
 
 
 @pytest.mark.parametrize("path", ENUMS, ids=lambda path: ".".join(map(str, path)))
 def test_an_unknown_value_survives_a_round_trip(path: tuple[Any, ...]) -> None:
     """Read by this version and written back as it was; nothing else changes."""
-    report = parsed(changed(path, "of-a-newer-version"))
+    report = parsed(path, "of-a-newer-version")
     assert report.unreadable is None
     assert at(msgspec.to_builtins(report.status), path) == "of-a-newer-version"
-    whole = msgspec.convert(FULL, ReportStatus)
-    assert msgspec.to_builtins(report.status) == changed_builtins(whole, path)
-
-
-def changed_builtins(status: ReportStatus, path: tuple[Any, ...]) -> Any:
-    """The status as written, with the unknown value there."""
-    document = msgspec.to_builtins(status)
-    at(document, path[:-1])[path[-1]] = "of-a-newer-version"
-    return document
+    written = msgspec.to_builtins(msgspec.convert(FULL, ReportStatus))
+    assert msgspec.to_builtins(report.status) == spoilt(written, [(path, "of-a-newer-version")])
 
 
 def test_the_crd_s_status_leaves_room_for_values_of_newer_versions() -> None:
@@ -92,92 +63,65 @@ WRONG = st.sampled_from([5, -1.5, True, "text", [], ["x"], {}, {"a": 1}, None])
 def test_a_part_of_another_type_is_left_out_and_named(data: st.DataObject) -> None:
     """Not the report: what stands beside it is read."""
     path = data.draw(st.sampled_from([p for p in leaves(FULL) if p]))
-    report = parsed(changed(path, data.draw(WRONG)))
+    report = parsed(path, data.draw(WRONG))
     whole = msgspec.convert(FULL, ReportStatus)
-    if path[0] != "gates":
-        assert report.status.gates == whole.gates
-    if path[0] != "desired":
-        assert report.status.desired == whole.desired
-    if path[0] != "probes":
-        assert report.status.probes == whole.probes
+    for name in {"gates", "desired", "probes"} - {path[0]}:
+        assert getattr(report.status, name) == getattr(whole, name)
 
 
 def test_the_log_names_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """Field and types."""
-    report = parsed(changed(("gates", 0, "bad"), "three"))
+    report = parsed(("gates", 0, "bad"), "three")
     assert Cache().put_report(report)
     assert report.status.gates[0].bad == 0
     assert report.status.gates[0].code == FULL["gates"][0]["code"]
     assert "$.gates[0].bad" in caplog.text
 
 
-class Life:
-    """A node whose runs a test states."""
-
-    def __init__(self) -> None:
-        self.operator = SteppedOperator(FakeCluster())
-        self.operator.cluster.add_node("node-1", gpu="yes")
-        self.operator.cluster.add_policy()
-        self.operator.list()
-
-    def measure(self, answers: str = "") -> None:
-        """One run, an interval after the one before."""
-        cluster = self.operator.cluster
-        cluster.pass_time(INTERVAL)
-        cluster.results["node-1"] = saying(answers, load=True)
-        self.operator.catch_up()
-        cluster.kubelets()
-        self.operator.catch_up(granted=False)
-
-    def edit(self, changes: dict[str, Any]) -> None:
-        """Another version writes to the report, and this one starts."""
-        self.operator.status.update(changes)
-        self.operator.restart()
-        self.operator.catch_up(granted=False)
-
-    @property
-    def gate(self) -> dict[str, Any]:
-        """The gate in the report."""
-        gate: dict[str, Any] = self.operator.status["gates"][0]
-        return gate
-
-    def tainted(self) -> bool:
-        """Whether the node carries a taint for a fault."""
-        spec = self.operator.cluster.objects[NODES]["node-1"]["spec"]
-        return any(t["key"] in names.TAINTS_OF_FAULTS for t in spec.get("taints") or ())
-
-
 @pytest.fixture
-def life() -> Iterator[Life]:
-    """Not yet measured."""
-    with listening():
-        yield Life()
+def operator(stated_answers: None) -> SteppedOperator:
+    """Of a node with one bad run that tainted it."""
+    operator = one_node()
+    operator.measure("gpu-lost=b")
+    assert operator.cluster.tainted_nodes()
+    return operator
 
 
-def test_a_gate_of_an_unknown_state_keeps_its_taint_for_as_many_good_runs_as_any(life: Life) -> None:
-    """Its state stays as it was written until then."""
-    life.measure("gpu-lost=b")
-    assert life.tainted()
-    life.edit({"gates": [life.gate | {"state": "quarantined"}]})
+def edit(operator: SteppedOperator, changes: dict[str, Any]) -> None:
+    """Another version writes to the report, and this one starts."""
+    operator.status.update(changes)
+    operator.restart()
+    operator.catch_up(granted=False)
+
+
+def gate(operator: SteppedOperator) -> dict[str, Any]:
+    """The gate in the report."""
+    row: dict[str, Any] = operator.status["gates"][0]
+    return row
+
+
+def test_a_gate_of_an_unknown_state_keeps_its_taint_as_long_as_any(operator: SteppedOperator) -> None:
+    """For three good runs; its state stays as it was written until then."""
+    edit(operator, {"gates": [gate(operator) | {"state": "quarantined"}]})
     for good in (0, 1, 2):
-        assert (life.gate["state"], life.gate.get("good", 0), life.tainted()) == ("quarantined", good, True)
-        life.measure()
-    assert not life.tainted()
-    assert life.gate["state"] == GateState.WATCHING
+        assert (gate(operator)["state"], gate(operator).get("good", 0)) == ("quarantined", good)
+        assert operator.cluster.tainted_nodes()
+        operator.measure()
+    assert not operator.cluster.tainted_nodes()
+    assert gate(operator)["state"] == GateState.WATCHING
 
 
-def test_a_gate_of_an_unknown_state_sets_no_taint(life: Life) -> None:
+def test_a_gate_of_an_unknown_state_sets_no_taint(operator: SteppedOperator) -> None:
     """Whether it should is what this version does not know."""
-    life.measure("gpu-lost=b")
-    gate = life.gate
+    row = gate(operator)
     for _ in range(3):
-        life.measure()
-    assert not life.tainted()
-    life.edit({"gates": [gate | {"state": "suspected"}]})
-    assert not life.tainted()
-    life.measure("gpu-lost=b")
-    assert not life.tainted()
-    assert life.gate["state"] == "suspected"
+        operator.measure()
+    assert not operator.cluster.tainted_nodes()
+    edit(operator, {"gates": [row | {"state": "suspected"}]})
+    assert not operator.cluster.tainted_nodes()
+    operator.measure("gpu-lost=b")
+    assert not operator.cluster.tainted_nodes()
+    assert gate(operator)["state"] == "suspected"
 
 
 @pytest.mark.parametrize(
@@ -192,12 +136,11 @@ def test_a_gate_of_an_unknown_state_sets_no_taint(life: Life) -> None:
     ],
     ids=str,
 )
-def test_a_bad_field_elsewhere_lifts_no_taint(life: Life, changes: dict[str, Any]) -> None:
+def test_a_bad_field_elsewhere_lifts_no_taint(operator: SteppedOperator, changes: dict[str, Any]) -> None:
     """One good run does not lift what needs three."""
-    life.measure("gpu-lost=b")
-    before = life.gate
-    life.edit(changes)
-    assert life.gate == before
-    life.measure()
-    assert life.tainted()
-    assert life.gate["good"] == 1
+    before = gate(operator)
+    edit(operator, changes)
+    assert gate(operator) == before
+    operator.measure()
+    assert operator.cluster.tainted_nodes()
+    assert gate(operator)["good"] == 1

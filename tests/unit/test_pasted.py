@@ -8,98 +8,26 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+import yaml
 
 import support.results as made
-from nodegauge_cli.__main__ import main
 from nodegauge_contract import Result as Document
 from nodegauge_contract import render_matrix
 from nodegauge_contract.pasted.document import PasteError, result
 from nodegauge_judge import Verdict, judge_health
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from support.judge_command import FIXTURES, flat, judge
 
 NVLINK, PAIRS, PCIE = "nvlink", "nvlink-pairs", "pcie"
 CUT = "cut"
-TABLES: dict[str, str | None] = {
-    # file: the class that a careful reader gives it; None: no class; CUT: parts of the table are missing
-    "topo-m_2gpu_nv2.txt": NVLINK,
-    "topo-m_2gpu_phb.txt": PCIE,
-    "topo-m_dgx1-v100x8_ib.txt": NVLINK,  # 0-1-5-4-6-7-3-2-0 is a ring over NV1 and NV2
-    "topo-m_gb200x4_nvsentinel.txt": NVLINK,
-    "topo-m_h100x8_wrapped-header_nvsentinel.txt": NVLINK,
-    "pasted/a100-mig_L.txt": None,  # MIG is on: links read as down
-    "pasted/a100x2-of-8_nv12_blank-affinity.txt": NVLINK,
-    "pasted/a100x4-of-8_nv12_with-L.txt": NVLINK,
-    "pasted/a100x8_cut.txt": CUT,
-    "pasted/a100x8_glued_cut.txt": CUT,
-    "pasted/a4000x4_node.txt": PCIE,
-    "pasted/ac922_v100x4_nv3-pairs.txt": PAIRS,
-    "pasted/azure-m60x2_soc.txt": PCIE,
-    "pasted/bridged-nv4-pairs_p2p-cns.txt": PAIRS,
-    "pasted/dgx-h100_documentation.txt": NVLINK,
-    "pasted/dgx2_v100x16_cut.txt": CUT,
-    "pasted/eight-gpus_sys_header-without-indent_cut.txt": CUT,
-    "pasted/five-gpus_p2p-p.txt": PCIE,
-    "pasted/four-gpus_pix-phb_lmdeploy.txt": PCIE,
-    "pasted/h100x4_nv18_blank-affinity.txt": NVLINK,
-    "pasted/h100x4_nv6_nics.txt": NVLINK,
-    "pasted/h100x8_glued-nics.txt": NVLINK,  # the rows of the GPUs are whole, that of a NIC is not
-    "pasted/h100x8_nics.txt": NVLINK,
-    "pasted/k80x2_mlx4.txt": PCIE,
-    "pasted/k80x8_mlx4.txt": CUT,
-    "pasted/ompi-users_k-soc.html": PCIE,
-    "pasted/one-gpu.txt": None,
-    "pasted/rtx3090x2_nv4_nvlink-s.txt": NVLINK,
-    "pasted/rtx3090x2_sys_blank-numa.txt": PCIE,
-    "pasted/rtx4090x8_sys.txt": PCIE,
-    "pasted/rtx5060tix4_phb_p2p-rw-ok.txt": PCIE,
-    "pasted/rtx5070x2_header-behind-prompt.txt": PCIE,
-    "pasted/rtx5090x2_phb_p2p-gns.txt": PCIE,
-    "pasted/seven-gpus_nv18_one-missing.txt": NVLINK,  # of the seven that are there
-    "pasted/seven-gpus_pix-phb.txt": PCIE,
-    "pasted/six-gpus_nv4-pairs.txt": PAIRS,
-    "pasted/three-gpus_glued-cells.txt": PCIE,
-    "pasted/three-gpus_markdown-table.txt": PCIE,
-    "pasted/two-gpus_cpu-row.txt": NVLINK,
-    "pasted/two-gpus_nics_collapsed-spaces.txt": PCIE,
-    "pasted/two-gpus_node_p2p-ns_wrapped-legend.txt": PCIE,
-    "pasted/v100x4_delos_ring.txt": NVLINK,  # 0-1-3-2-0
-    "pasted/v100x4_p3_nv1-nv2.txt": NVLINK,
-}
-RATES = {  # GB/s per GPU one way, where the paste names the model
-    "pasted/a100x4-of-8_nv12_with-L.txt": 300,
-    "pasted/rtx3090x2_nv4_nvlink-s.txt": 56,
-}
-READINGS: dict[str, tuple[str, set[str]]] = {
-    # file: the verdict and the codes of fail and warn that a careful reader gives it
-    "nvidia-smi-qx_rtx3060.xml": ("pass", set()),
-    "nvidia-smi-qx_gtx1660ti.xml": ("pass", set()),
-    "nvidia-smi-qx_rtx4000ada.xml": ("pass", set()),
-    "nvidia-smi-qx_tesla-t4.xml": ("pass", set()),
-    "nvidia-smi-qx_a100-sxm4.xml": ("unknown", {"paste-incomplete"}),  # one of four GPUs
-    "pasted/q_gh200_healthy-idle.txt": ("warn", {"power-cap-low"}),  # 700 of 900 W
-    "pasted/q_vgpu_v100d-8c.txt": ("unknown", {"paste-without-health"}),  # no temperature, no reasons
-    "pasted/q-temperature_mx330_hot.txt": ("unknown", {"hot", "paste-without-health"}),
-    "pasted/q-temperature_two-gpus_hot.txt": ("unknown", {"hot", "memory-hot", "paste-without-health"}),
-    "pasted/q-performance_grep_hw-thermal.txt": ("unknown", {"hw-thermal-slowdown", "paste-without-health"}),
-    # a brake on an idle GPU and heat on a GPU of unknown load are no warnings
-    "pasted/q-performance_two-gpus_power-brake.txt": ("unknown", {"paste-without-health"}),
-    "pasted/q-rows_remap-failed.txt": ("fail", {"row-remap", "paste-without-health"}),
-    "pasted/q-ecc_h100_uncorrectable.txt": ("fail", {"row-remap", "ecc", "paste-without-health"}),
-    "pasted/smi_gpu-lost.txt": ("fail", {"gpu-lost"}),
-    "pasted/smi_unknown-error.txt": ("unknown", {"gpu-unreadable"}),
-}
-
-
-def judge(text: str, *options: str) -> Result:
-    """The command's outcome for a paste on standard input."""
-    return CliRunner().invoke(main, ["judge", *options, "-"], input=text)
+CAREFUL = yaml.safe_load((FIXTURES / "careful-reader.yaml").read_text(encoding="utf-8"))
+TABLES: dict[str, str | None] = {n: None if k == "none" else k for n, k in CAREFUL["tables"].items()}
+RATES: dict[str, int] = CAREFUL["rates"]
+READINGS = {name: (verdict, set(codes)) for name, (verdict, codes) in CAREFUL["readings"].items()}
 
 
 def judged(text: str) -> dict:  # type: ignore[type-arg]
     """The judgement as JSON."""
-    outcome = judge(text, "--format", "json")
+    outcome = judge("-", "--format", "json", stdin=text)
     assert outcome.exit_code in (0, 1, 3), outcome.output
     return json.loads(outcome.output)  # type: ignore[type-arg]
 
@@ -294,14 +222,14 @@ def test_readings_give_a_table_its_rate() -> None:
 )
 def test_what_cannot_be_read_is_named_with_exit_code_2(text: str, part: str) -> None:
     """The message names the line and the way out."""
-    outcome = judge(text)
-    assert (outcome.exit_code, part in " ".join(outcome.output.split())) == (2, True), outcome.output
+    outcome = judge("-", stdin=text)
+    assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
 
 
 def test_a_paste_has_no_earlier_result(tmp_path: Path) -> None:
     """Nobody knows what happened between two pastes, so that counters cannot be compared."""
     (tmp_path / "before.txt").write_text(QUERY)
-    outcome = judge(QUERY, "--before", str(tmp_path / "before.txt"))
+    outcome = judge("-", "--before", tmp_path / "before.txt", stdin=QUERY)
     assert outcome.exit_code == 2
     assert "--before is for results of probes" in outcome.output
 
@@ -311,7 +239,7 @@ def test_output_of_q_that_is_cut_is_unknown(name: str) -> None:
     """Whatever is missing could be the sick part; before the first GPU there is nothing to judge."""
     text = read(name)
     for position in range(100, len(text) - 200, 97):
-        outcome = judge(text[:position], "--format", "json")
+        outcome = judge("-", "--format", "json", stdin=text[:position])
         assert outcome.exit_code in (2, 3), text[position - 80 : position]
 
 

@@ -1,4 +1,4 @@
-"""The next write for one node: the order of promise 3, due times, retries, requests."""
+"""The next write for one node: due times, retries, requests, and what nobody wants any more."""
 
 from __future__ import annotations
 
@@ -58,53 +58,6 @@ def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
         "now": at,
         "posted": (change.run, change.reason) if change else ("", ""),
     }
-
-
-def test_the_order_of_writes() -> None:
-    """Report, pod; then status, node, condition, event, pod's end: one at a time, each asked for anew."""
-    assert next_kind() == "CreateReport"
-    report = make_report()
-    assert next_kind(report=report) == "CreatePod"
-    pod = make_pod(NODE)
-    assert next_kind(report=report, pods=(pod,)) == "nothing"
-    pod = pod.with_result(made.titan())
-    judged = next_step(make_snapshot(report=report, pods=(pod,)))
-    assert isinstance(judged, steps.PatchReport)
-    report = replace(report, status=judged.status)
-    patched = next_step(make_snapshot(report=report, pods=(pod,)))
-    assert isinstance(patched, steps.PatchNode)
-    node = NODE.patched(patched.labels)
-    condition_step = next_step(make_snapshot(report=report, pods=(pod,), node=node))
-    assert isinstance(condition_step, steps.SetCondition)
-    node = node.saying(condition_step.condition)
-    posted = next_step(make_snapshot(report=report, pods=(pod,), node=node))
-    assert isinstance(posted, steps.PostEvent)
-    known = {"report": report, "node": node, "posted": (posted.change.run, posted.change.reason)}
-    deleted = next_step(make_snapshot(pods=(pod,), **known))
-    assert deleted == steps.DeletePod(pod, 0)
-    assert next_kind(**known) == "nothing"
-
-
-def test_a_run_is_judged_once() -> None:
-    """A pod whose UID or number stands in the report is only deleted."""
-    report = make_report().after(READ, node=NODE)
-    pod = make_pod(NODE, number=1, uid="uid-1").with_result(made.phb())
-    assert next_kind(**up_to_date(report), pods=(pod,)) == "DeletePod"
-    same_uid = replace(make_pod(NODE, number=2, uid="uid-1"), name=pod.name).with_result(made.phb())
-    assert not isinstance(next_step(make_snapshot(**up_to_date(report), pods=(same_uid,))), steps.PatchReport)
-
-
-@pytest.mark.parametrize(
-    "pod", [make_pod(NODE), make_pod(NODE).running(), make_pod(NODE).running().deleting()]
-)
-def test_a_node_has_one_pod_at_a_time(pod: Any) -> None:
-    """While one exists, even of an old run that does not go, no second is made."""
-    report = make_report().after(READ, node=NODE)
-    for number in (1, 2):
-        step = next_step(
-            make_snapshot(**up_to_date(report, at=NOW + INTERVAL), pods=(replace(pod, number=number),))
-        )
-        assert not isinstance(step, steps.CreatePod)
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:
@@ -201,7 +154,7 @@ def test_the_next_run_is_due(ends: list[RunEnd], wait: float) -> None:
     if len(ends) > 12:
         probe = replace(report.status.probes[0], unread=len(ends))
         report = replace(report, status=replace(report.status, probes=[probe]))
-    assert health_due_at(report, node=NODE) == NOW + wait
+    assert health_due_at(report) == NOW + wait
     known = up_to_date(report)
     assert next_kind(**known | {"now": NOW + wait - 1}) == "nothing"
     assert next_kind(**known | {"now": NOW + wait}) == "CreatePod"
@@ -212,23 +165,21 @@ def test_a_boot_or_a_request_is_answered_by_one_run_at_once() -> None:
     """Whatever is due; and the same value of a request never asks twice."""
     assert health_due_at(make_report().after(READ, node=NODE), node=NODE.booted("boot-2")) == 0.0
     report = make_report().after(READ, node=NODE).asked("2027-01-15T08:00:01Z")
-    assert health_due_at(report, node=NODE) == 0.0
+    assert health_due_at(report) == 0.0
     answered = report.after(LOST, node=NODE, request="2027-01-15T08:00:01Z")
-    assert health_due_at(answered, node=NODE) == NOW + 30
+    assert health_due_at(answered) == NOW + 30
     again = answered.asked("2027-01-15T09:00:00Z")
-    assert health_due_at(again, node=NODE) == 0.0
+    assert health_due_at(again) == 0.0
 
 
 def test_a_request_made_during_a_run_is_answered_by_the_next_one() -> None:
     """Who fixed a cable and asks must not be given what was measured before."""
-    made_before = next_step(make_snapshot(report=make_report()))
-    assert isinstance(made_before, steps.CreatePod)
     pod = replace(make_pod(NODE).with_result(made.titan()), request="")
     asked = make_report().asked("2027-01-15T08:00:01Z")
     judged = next_step(make_snapshot(report=asked, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
     report = replace(asked, status=judged.status)
-    assert health_due_at(report, node=NODE) == 0.0
+    assert health_due_at(report) == 0.0
 
 
 def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() -> None:
@@ -242,13 +193,23 @@ def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() 
     assert health_due_at(report, node=node) == 0.0
 
 
+OFF = make_policy().of({"probes": {"health": {"enabled": False}}})
+
+
 @pytest.mark.parametrize(
-    "node", [NODE.not_ready(), replace(NODE, deleting=True), NODE.tainted("karpenter.sh/disrupted")]
+    ("node", "policy"),
+    [
+        (NODE.not_ready(), make_policy()),
+        (replace(NODE, deleting=True), make_policy()),
+        (NODE.tainted("karpenter.sh/disrupted"), make_policy()),
+        (NODE, OFF),
+    ],
+    ids=["not Ready", "being deleted", "being scaled down", "probe switched off"],
 )
-def test_no_run_is_planned_where_it_could_not_end(node: Any) -> None:
-    """Not Ready, being deleted, being scaled down."""
-    assert health_due_at(None, node=node) == NEVER
-    assert next_kind(node=node, report=make_report()) == "nothing"
+def test_no_run_is_planned_where_it_could_not_end_or_is_not_wanted(node: Any, policy: Any) -> None:
+    """And none is waited for."""
+    assert health_due_at(None, node=node, policy=policy) == NEVER
+    assert next_kind(node=node, policy=policy, report=make_report()) == "nothing"
 
 
 def test_a_node_whose_pod_is_gone_is_woken_for_its_next_run() -> None:
@@ -265,12 +226,3 @@ def test_the_moment_of_expiry_is_woken_for() -> None:
     assert NOW + STALE < at <= NOW + STALE + 1
     known |= {"now": at, "granted": NONE}
     assert next_kind(**known) == "PatchReport"
-
-
-def test_a_disabled_probe_never_runs() -> None:
-    """What was read stays as long as any reading."""
-    off = make_policy().of({"probes": {"health": {"enabled": False}}})
-    assert health_due_at(None, node=NODE, policy=off) == NEVER
-    report = make_report().after(READ, node=NODE, policy=off)
-    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
-    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"

@@ -38,18 +38,13 @@ def test_a_result_of_this_run_is_read() -> None:
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "Evicted", "Terminated"])
-def test_a_whole_result_counts_although_the_pod_was_ended(reason: str) -> None:
-    """The probe had read everything when SIGTERM came: a complete reading is a reading."""
-    pod = replace(make_pod().with_result(made.titan()), phase="Failed", reason=reason)
-    assert ended(pod).outcome is Outcome.READ
-
-
-def test_a_result_counts_whatever_the_exit_code_and_the_phase_say() -> None:
-    """A sidecar that still runs, or an exit code, changes nothing."""
+def test_a_whole_result_counts_whatever_became_of_the_pod(reason: str) -> None:
+    """It was ended once all was read, has an exit code, a sidecar that still runs, or is gone."""
     pod = make_pod().running(NOW + 10).with_result(made.titan())
-    assert ended(replace(pod, phase="Running")).outcome is Outcome.READ
     failed = replace(pod, phase="Failed", terminated=replace(pod.terminated, exit_code=1, reason="Error"))
-    assert ended(failed).outcome is Outcome.READ
+    killed = replace(pod, phase="Failed", reason=reason)
+    for one in (replace(pod, phase="Running"), failed, killed, pod.vanished(), pod.deleting()):
+        assert ended(one).outcome is Outcome.READ
 
 
 @pytest.mark.parametrize("name", sorted(set(hostile(make_pod(number=2))) - {"no GPUs"}))
@@ -119,13 +114,8 @@ def test_a_preempted_probe_that_says_so_is_skipped_and_one_that_had_finished_is_
     cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
     assert ended(pod.with_result(cut)).outcome is Outcome.SKIPPED
     assert ended(pod.with_result(made.titan())).outcome is Outcome.READ
-
-
-def test_a_probe_that_was_ended_by_sigterm_is_unknown() -> None:
-    """Somebody drained the node: what had been read by then is not judged."""
-    cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="ended by SIGTERM"))
     end = ended(make_pod().running().with_result(cut))
-    assert (end.outcome, end.reason, end.message) == (Outcome.UNKNOWN, "Terminated", "ended by SIGTERM")
+    assert (end.outcome, end.reason, end.message) == (Outcome.UNKNOWN, "Terminated", "SIGTERM"), "a drain"
 
 
 def test_a_pod_that_finds_no_place_is_skipped_with_the_scheduler_s_words() -> None:
@@ -190,10 +180,3 @@ def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:
     before = make_pod(make_node(uid="before")).with_result(made.titan())
     now = make_pod(make_node(uid="now")).finished_with(before.terminated.message)
     assert ended(now).reason == "WrongRun"
-
-
-def test_last_words_of_a_deleted_pod_count() -> None:
-    """A pod that is gone, or going, is judged by the result that it left."""
-    pod = make_pod().running().with_result(made.titan())
-    assert ended(pod.vanished()).outcome is Outcome.READ
-    assert ended(pod.deleting()).outcome is Outcome.READ

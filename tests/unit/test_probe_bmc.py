@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support.api_server import CHASSIS, NODES, POLICIES
-from support.judging import listening, saying
+from support.judging import saying
 from support.objects import INTERVAL
 from support.operator import SteppedOperator, one_node
 
@@ -49,15 +48,8 @@ class Bmc:
         """One more reading, `later` seconds after the last."""
         self.operator.cluster.pass_time(later)
         self.number += 1
-        self.writes(
-            {
-                "source": "redfish",
-                "number": self.number,
-                "readAt": stamp(self.operator.cluster.clock()),
-                "reading": msgspec.to_builtins(what),
-            }
-            | status
-        )
+        at, body = stamp(self.operator.cluster.clock()), msgspec.to_builtins(what)
+        self.writes({"source": "redfish", "number": self.number, "readAt": at, "reading": body} | status)
 
     def writes(self, status: Any) -> None:
         """The object as the reader, or somebody else, writes it."""
@@ -77,8 +69,7 @@ class Bmc:
     @property
     def taints(self) -> list[str]:
         """Values of our taints for faults."""
-        taints = self.operator.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
-        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+        return self.operator.cluster.faults()
 
     @property
     def runs(self) -> int:
@@ -88,13 +79,11 @@ class Bmc:
 
 
 @pytest.fixture
-def bmc() -> Iterator[Bmc]:
+def bmc(stated_answers: None) -> Bmc:
     """A node without supplies that its own sensors show, read once."""
-    with listening():
-        operator = one_node()
-        operator.cluster.results["node-1"] = saying("")
-        operator.run()
-        yield Bmc(operator)
+    operator = one_node()
+    operator.measure(after=0)
+    return Bmc(operator)
 
 
 def test_healthy_supplies_give_the_label_and_cost_few_writes(bmc: Bmc) -> None:
@@ -128,25 +117,22 @@ def test_runs_of_other_probes_move_no_gate_of_the_bmc(bmc: Bmc) -> None:
     for _ in range(2):
         bmc.says(SHORT)
     for _ in range(5):
-        bmc.operator.cluster.pass_time(INTERVAL)
-        bmc.operator.run()
+        bmc.operator.measure()
     assert bmc.taints == ["psu"]
 
 
 def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
     """Sensors of the node, or its BMC."""
-    cluster = bmc.operator.cluster
-    cluster.results["node-1"] = saying("", psu="fault")
-    cluster.pass_time(INTERVAL)
-    bmc.operator.run()
-    bmc.says(WELL)
-    assert bmc.psu == "fault"
-    cluster.results["node-1"] = saying("", psu="ok")
-    cluster.pass_time(INTERVAL)
-    bmc.operator.run()
-    assert bmc.psu == "ok"
-    bmc.says(ONE_LOST)
-    assert bmc.psu == "redundancy-lost"
+    for sensors, reported, psu in (
+        ("fault", WELL, "fault"),
+        ("ok", WELL, "ok"),
+        ("ok", ONE_LOST, "redundancy-lost"),
+    ):
+        bmc.operator.cluster.results["node-1"] = saying("", psu=sensors)
+        bmc.operator.cluster.pass_time(INTERVAL)
+        bmc.operator.run()
+        bmc.says(reported)
+        assert bmc.psu == psu
 
 
 def test_a_bmc_that_falls_silent_leaves_no_label_and_lifts_no_taint(bmc: Bmc) -> None:
@@ -203,9 +189,10 @@ def test_a_late_deletion_drops_only_what_it_is_about(bmc: Bmc) -> None:
         "broken",
         {"number": -4, "readAt": "yesterday", "reading": {}},
         {"number": 9, "readAt": "2099-01-01T00:00:00Z", "reading": {"supplies": "many"}},
-        {"number": 9, "readAt": "1970-01-01T00:00:00Z", "reading": msgspec.to_builtins(SHORT)},
-        {"number": 9, "readAt": "2027-01-01T00:00:00Z", "reading": msgspec.to_builtins(SHORT)},
-        {"number": 9, "readAt": "", "reading": msgspec.to_builtins(SHORT)},
+        *(
+            {"number": 9, "readAt": at, "reading": msgspec.to_builtins(SHORT)}
+            for at in ("1970-01-01T00:00:00Z", "2027-01-01T00:00:00Z", "")
+        ),
         {"number": 9, "readAt": "2027-01-15T08:10:00Z", "reading": {"major": 9, "supplies": []}},
         {"number": 9, "readAt": "2027-01-15T08:10:00Z", "reading": {"product": "x" * 300_000}},
     ],
@@ -227,19 +214,11 @@ def test_a_time_in_the_future_is_now(bmc: Bmc) -> None:
 
 def test_a_policy_may_leave_bmcs_out(bmc: Bmc) -> None:
     """And a paused one judges nothing."""
-    bmc.operator.cluster.change(POLICIES, "default", {"spec": {"probes": {"bmc": {"enabled": False}}}})
-    bmc.says(WELL)
-    assert bmc.psu is None
-    bmc.operator.cluster.change(
-        POLICIES,
-        "default",
-        {"spec": {"probes": {"bmc": {"enabled": True}}, "budget": {"concurrentProbes": 0}}},
-    )
-    bmc.says(WELL)
-    assert bmc.psu is None
-    bmc.operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": "10%"}}})
-    bmc.says(WELL)
-    assert bmc.psu == "ok"
+    for enabled, slots, psu in ((False, "10%", None), (True, 0, None), (True, "10%", "ok")):
+        spec = {"probes": {"bmc": {"enabled": enabled}}, "budget": {"concurrentProbes": slots}}
+        bmc.operator.cluster.change(POLICIES, "default", {"spec": spec})
+        bmc.says(WELL)
+        assert bmc.psu == psu
 
 
 def test_a_node_whose_driver_is_down_shows_what_its_baseboard_sees(bmc: Bmc) -> None:
@@ -250,13 +229,14 @@ def test_a_node_whose_driver_is_down_shows_what_its_baseboard_sees(bmc: Bmc) -> 
         operator.cluster.pass_time(INTERVAL)
         operator.run("Segmentation fault")
         bmc.says(replace(WELL, gpus=gpus), later=1)
-    condition = operator.cluster.objects[NODES]["node-1"]["status"]["conditions"][-1]
-    assert condition["status"] == "Unknown"
-    assert "BMC: pass. Its baseboard shows 2 GPUs; NVLink: 35 of 36 ports up." in condition["message"]
+    shown = operator.cluster.objects[NODES]["node-1"]["status"]
+    assert shown["conditions"][-1]["status"] == "Unknown"
+    shows = "BMC: pass. Its baseboard shows 2 GPUs; NVLink: 35 of 36 ports up."
+    assert shows in shown["conditions"][-1]["message"]
     hot = replace(gpus[0], throttled_lately_seconds={"hardware": 7.0, "power": 300.0})
     bmc.says(replace(WELL, gpus=[hot, gpus[1]], since_seconds=300), later=1)
-    condition = operator.cluster.objects[NODES]["node-1"]["status"]["conditions"][-1]
-    assert "shows 2 GPUs, 1 slowed down by heat or hardware; NVLink:" in condition["message"]
+    shown = operator.cluster.objects[NODES]["node-1"]["status"]
+    assert "2 GPUs, 1 slowed down by heat or hardware; NVLink:" in shown["conditions"][-1]["message"]
 
 
 @pytest.mark.parametrize(

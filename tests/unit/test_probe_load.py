@@ -13,21 +13,18 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, stamp
-from nodegauge_operator.core import actions as steps
-from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.gpu_eligibility import hindrance
-from nodegauge_operator.core.planner import next_step, waits
+from nodegauge_operator.core.planner import waits
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import share_of
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse
 from support.load_results import everywhere, loaded, reason, spoilt
-from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node
+from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node, started
 from support.objects import (
     NOW,
     ANode,
-    APod,
     APolicy,
     AReport,
     make_context,
@@ -35,14 +32,13 @@ from support.objects import (
     make_pod,
     make_policy,
     make_report,
-    make_snapshot,
     read,
 )
 
 HEALTH, NCCL, LOAD = names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD
 NODE: ANode = make_node().offering(8)
 WEEK, RECHECK = 7 * 86_400.0, 1_800.0
-ASKED: APolicy = make_policy()
+DEFAULT: APolicy = make_policy()
 OFF: APolicy = make_policy().of({"probes": {"load": {"enabled": False}}})
 FIRST = NOW + WEEK * share_of(NODE.name)
 REQUEST = "2027-01-15T09:00:00Z"
@@ -52,29 +48,24 @@ SLOW = spoilt(tflops=400.0)
 
 def healthy(node: ANode = NODE, *, result: Result | None = None) -> AReport:
     """After a health run."""
-    return make_report(node).after(read(result or made.h100()), node=node, policy=ASKED)
+    return make_report(node).after(read(result or made.h100()), node=node)
 
 
 def ran(report: AReport, end: Result | RunEnd, *, at: float = NOW, request: str = "") -> AReport:
     """After a load run that brought this, or ended so."""
     end = end if isinstance(end, RunEnd) else read(end)
-    return report.after(end, node=NODE, policy=ASKED, at=at, probe=LOAD, request=request)
+    return report.after(end, node=NODE, at=at, probe=LOAD, request=request)
 
 
-def due(report: AReport, node: ANode = NODE, policy: APolicy = ASKED) -> float:
+def due(report: AReport, node: ANode = NODE, policy: APolicy = DEFAULT) -> float:
     """When the next load run may start."""
     return KINDS[LOAD].due_at(make_context(node=node, report=report, policy=policy))
 
 
-def pod(node: ANode = NODE, policy: APolicy = ASKED, **defaults: Any) -> dict[str, Any]:
+def pod(node: ANode = NODE, policy: APolicy = DEFAULT, **defaults: Any) -> dict[str, Any]:
     """The manifest of a load run."""
     context = make_context(node=node, policy=policy, defaults=replace(INSTALLED, **defaults))
     return probe_pod(context, KINDS[LOAD], number=1)
-
-
-def gate_states(report: AReport) -> dict[str, GateState]:
-    """State of each gate."""
-    return {gate.code: gate.state for gate in report.status.gates}
 
 
 def test_a_policy_switches_load_runs_off() -> None:
@@ -91,9 +82,9 @@ def test_first_runs_are_spread_over_an_interval() -> None:
     shares = sorted(share_of(f"gpu-{number}.example.com") for number in range(1000))
     assert all(abs(share - number / 1000) < 0.05 for number, share in enumerate(shares))
     old = healthy().seen(node=NODE, policy=OFF)
-    asked = old.seen(node=NODE, policy=ASKED, at=NOW + 5 * WEEK)
+    asked = old.seen(node=NODE, at=NOW + 5 * WEEK)
     assert due(asked) == FIRST + 5 * WEEK
-    assert due(asked.seen(node=NODE, policy=ASKED, at=NOW + 5.5 * WEEK)) == FIRST + 5 * WEEK
+    assert due(asked.seen(node=NODE, at=NOW + 5.5 * WEEK)) == FIRST + 5 * WEEK
 
 
 MIG = {"nvidia.com/mig-1g.10gb.count": "7"}
@@ -127,7 +118,7 @@ def test_what_only_nvml_can_tell_keeps_loads_away_until_a_reboot(why: str) -> No
     """The probe skipped its run; the report says why, and a request asks again."""
     report = ran(healthy(), loaded(skipped=why, message="NVML says so"))
     assert due(report) == NEVER
-    assert report.seen(node=NODE, policy=ASKED).status.load.detail == "No GPU was loaded: NVML says so."
+    assert report.seen(node=NODE).status.load.detail == "No GPU was loaded: NVML says so."
     assert due(report.asked(REQUEST)) == 0.0
 
 
@@ -156,7 +147,7 @@ def test_a_run_a_week_and_soon_after_one_that_was_bad() -> None:
 def test_other_gpus_are_loaded_soon() -> None:
     """A driver or board that changed: the last run was of another machine, and no longer counts."""
     other = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
-    report = ran(healthy(), HEAT).after(read(other), node=NODE, policy=ASKED, at=NOW + 60)
+    report = ran(healthy(), HEAT).after(read(other), node=NODE, at=NOW + 60)
     assert due(report) == NOW + RECHECK
     assert report.status.verdict is not Verdict.FAIL
     assert "Load probe" not in report.status.summary
@@ -165,7 +156,7 @@ def test_other_gpus_are_loaded_soon() -> None:
 def test_a_reboot_keeps_what_was_measured() -> None:
     """It cools nothing, so it asks for no new run."""
     booted = NODE.booted("boot-2")
-    report = ran(healthy(), SLOW).after(read(made.h100()), node=booted, policy=ASKED, at=NOW + 60)
+    report = ran(healthy(), SLOW).after(read(made.h100()), node=booted, at=NOW + 60)
     assert due(report, booted) == NOW + RECHECK
     assert "Load probe" in report.status.summary
 
@@ -190,11 +181,7 @@ def test_the_policy_says_how_hard_and_how_long() -> None:
     """Duration, margin and time; the probe ends by itself before the kubelet ends it."""
     settings = {"enabled": True, "duration": "5m", "deadline": "20m", "stopBelow": 8}
     made_pod = pod(policy=make_policy().of({"probes": {"load": settings}}))
-    assert made_pod["spec"]["containers"][0]["args"] == [
-        "--seconds=300",
-        "--deadline=1080",
-        "--stop-below=8",
-    ]
+    assert made_pod["spec"]["containers"][0]["args"] == ["--seconds=300", "--deadline=1080", "--stop-below=8"]
     assert made_pod["spec"]["activeDeadlineSeconds"] == 1200
 
 
@@ -217,8 +204,7 @@ def test_arguments_are_what_the_probe_takes() -> None:
 def test_a_running_load_gives_way_at_once(node: ANode) -> None:
     """To a cordon, a driver change and a node that goes: skipped, and its pod is deleted."""
     running = make_pod(NODE, probe=LOAD).running()
-    context = make_context(node=node, report=healthy(), policy=ASKED, pods=(running,))
-    end = KINDS[LOAD].ending(running, context)
+    end = KINDS[LOAD].ending(running, make_context(node=node, report=healthy(), pods=(running,)))
     assert end is not None
     assert end.outcome is Outcome.SKIPPED
 
@@ -239,28 +225,26 @@ def test_a_run_that_shows_nothing_changes_nothing_but_its_own_record(
     before: Result, end: Result | RunEnd
 ) -> None:
     """Preempted, given way, cut, too light, busy, lost: verdict, gates and values of the last run stay."""
-    report = ran(healthy(), before)
-    after = ran(report, end, at=NOW + 60)
-    assert after.status.gates == report.status.gates
-    assert after.status.load == report.status.load
-    assert after.status.desired == report.status.desired
-    probe = after.status.probe(LOAD)
-    assert (probe.verdict, probe.unread) == (report.status.probe(LOAD).verdict, 1)
-    assert probe.last_run is not None
+    was = ran(healthy(), before).status
+    now = ran(ran(healthy(), before), end, at=NOW + 60).status
+    assert (now.gates, now.load, now.desired) == (was.gates, was.load, was.desired)
+    probe = now.probe(LOAD)
+    assert (probe.verdict, probe.unread) == (was.probe(LOAD).verdict, 1)
     assert probe.last_run.outcome is not Outcome.READ
 
 
 def test_heat_under_load_taints_after_two_runs_and_only_load_runs_lift_it() -> None:
     """Health runs between them count for nothing, one way or the other."""
     report = ran(healthy(), HEAT)
-    assert gate_states(report) == {"load-heat-slowdown": GateState.WATCHING}
+    (gate,) = report.status.gates
+    assert (gate.code, gate.state) == ("load-heat-slowdown", GateState.WATCHING)
     assert report.status.verdict is Verdict.WARN
-    report = report.after(read(made.h100()), node=NODE, policy=ASKED, at=NOW + 900)
+    report = report.after(read(made.h100()), node=NODE, at=NOW + 900)
     report = ran(report, HEAT, at=NOW + 1_800)
     assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_THROTTLED, "thermal")]
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
     for n in range(4):
-        report = report.after(read(made.h100()), node=NODE, policy=ASKED, at=NOW + 2_700 + 900 * n)
+        report = report.after(read(made.h100()), node=NODE, at=NOW + 2_700 + 900 * n)
     assert report.status.desired.taints
     for n in range(3):
         assert report.status.desired.taints
@@ -284,14 +268,13 @@ def test_wrong_results_taint_after_one_run() -> None:
 
 def test_a_load_run_leaves_health_and_nccl_alone() -> None:
     """Their status, bandwidth and labels are what their own runs read."""
-    report = NcclNode(**{f: getattr(nccl_node(), f) for f in nccl_node().__struct_fields__}).measured(FAST)
-    policy = ASKED
-    after = report.after(read(HEAT), node=NODE, policy=policy, probe=LOAD, nccl_image="nccl:1", at=NOW + 60)
+    report = nccl_node().measured(FAST)
+    after = report.after(read(HEAT), node=NODE, probe=LOAD, nccl_image="nccl:1", at=NOW + 60)
     for probe in (HEALTH, NCCL):
         assert after.status.probe(probe) == report.status.probe(probe)
     assert after.status.bandwidth == report.status.bandwidth
-    labels = {k: v for k, v in after.status.desired.labels.items() if k != names.LABEL_HEALTH}
-    assert labels == {k: v for k, v in report.status.desired.labels.items() if k != names.LABEL_HEALTH}
+    failed = {names.LABEL_HEALTH: ""}
+    assert after.status.desired.labels | failed == report.status.desired.labels | failed
 
 
 def test_a_good_load_run_shows_what_was_reached() -> None:
@@ -307,49 +290,28 @@ def test_a_good_load_run_shows_what_was_reached() -> None:
 def test_a_reading_that_only_waits_does_not_age() -> None:
     """A node that is busy for months keeps it; without load runs it goes after three weeks."""
     report = ran(healthy(), SLOW)
-    context = make_context(node=NODE, report=report, policy=ASKED, now=NOW + 60)
-    assert context.expires_at(report.status.probe(LOAD)) == NEVER
-    off = make_context(node=NODE, report=report, policy=OFF, now=NOW + 60)
-    assert off.expires_at(report.status.probe(LOAD)) == NOW + 3 * WEEK
-
-
-def started(report: NcclNode, *pods: APod) -> str:
-    """The probe whose pod comes next on a node with a slot for each; empty for none."""
-    status = report.status
-    posted = (status.change.run, status.change.reason) if status.change else ("", "")
-    snapshot = make_snapshot(
-        node=NODE.carrying(status.desired),
-        report=report,
-        policy=ASKED,
-        pods=pods,
-        defaults=INSTALLED,
-        granted=frozenset({HEALTH, NCCL}),
-        now=NOW + 60,
-        posted=posted,
-    )
-    step = next_step(snapshot)
-    return step.probe if isinstance(step, steps.CreatePod) else ""
+    for policy, at in ((DEFAULT, NEVER), (OFF, NOW + 3 * WEEK)):
+        context = make_context(node=NODE, report=report, policy=policy, now=NOW + 60)
+        assert context.expires_at(report.status.probe(LOAD)) == at
 
 
 def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
     """Bandwidth first; who was never loaded goes first even where bandwidth was measured just now."""
     report = nccl_node()
     assert started(report) == NCCL
-    measured = report.measured(FAST, policy=ASKED)
+    measured = report.measured(FAST)
     assert started(measured) == ""
     wanted = replace(measured.status.load, wanted_since=stamp(NOW - WEEK))
     measured = replace(measured, status=replace(measured.status, load=wanted))
     assert started(measured) == LOAD
-    assert started(measured, make_pod(NODE, probe=NCCL, number=2)) == ""
-    assert started(measured, make_pod(NODE, probe=LOAD)) == ""
-    context = make_context(node=NODE, report=measured, policy=ASKED, defaults=INSTALLED, now=NOW + 60)
-    assert since(context) == {"nccl": 0.0}
-    loaded_now = report.after(read(loaded()), node=NODE, policy=ASKED, probe=LOAD, nccl_image="nccl:1")
-    asked = replace(loaded_now, requested_at=REQUEST)
-    context = make_context(node=NODE, report=asked, policy=ASKED, defaults=INSTALLED, now=NOW + 60)
-    assert since(context) == {"nccl": 0.0, "health": 0.0}
+    assert started(measured, pods=(make_pod(NODE, probe=NCCL, number=2),)) == ""
+    assert started(measured, pods=(make_pod(NODE, probe=LOAD),)) == ""
+    assert since(measured) == {"nccl": 0.0}
+    loaded_now = report.after(read(loaded()), node=NODE, probe=LOAD, nccl_image="nccl:1")
+    assert since(replace(loaded_now, requested_at=REQUEST)) == {"nccl": 0.0, "health": 0.0}
 
 
-def since(context: Context) -> dict[str, float]:
+def since(report: NcclNode) -> dict[str, float]:
     """By pool of which the node wants a slot."""
+    context = make_context(node=NODE, report=report, defaults=INSTALLED, now=NOW + 60)
     return {pool: wait.since for pool, wait in waits(context).items()}

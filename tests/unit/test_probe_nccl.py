@@ -15,6 +15,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatus
 from nodegauge_operator.core.actions import DeletePod, PatchReport
 from nodegauge_operator.core.planner import next_step
+from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.nccl import image_is_there
 from nodegauge_operator.names import Reason
 from support.nccl_nodes import (
@@ -23,7 +24,6 @@ from support.nccl_nodes import (
     FAST,
     IMAGE,
     INSTALLED,
-    LOST,
     NODE,
     PREEMPTED,
     RECHECK,
@@ -31,28 +31,32 @@ from support.nccl_nodes import (
     STRICT,
     WRONG,
     NcclNode,
-    nccl_due_at,
+    due,
     nccl_node,
     read,
     skipping,
 )
-from support.objects import MINUTE, NOW, ANode, APolicy, make_pod, make_policy, make_snapshot
+from support.objects import LOST, MINUTE, NOW, ANode, APolicy, make_pod, make_policy, make_snapshot
 
-HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
-
+PULL, NCCL = names.PROBE_PULL, names.PROBE_NCCL
+BOOTED, LATER = NODE.booted("boot-2"), NOW + 900
+MEASURED = nccl_node().measured(FAST)
+TOLD_OFF = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})
+OFF: dict[str, Any] = {"probes": {"nccl": {"enabled": False}}}
+UNTIL_NCCL = {"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}}
+GAP = Unavailable(unavailable="timed out")
 INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")
-
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
+
+
+def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
+    """The report once the node was looked at."""
+    return report.seen(node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
 
 
 def labels(report: NcclNode, *keys: str) -> dict[str, str]:
     """What the node should carry of these."""
     return {key: value for key, value in report.status.desired.labels.items() if key in keys}
-
-
-def gate_states(report: NcclNode) -> dict[str, GateState]:
-    """State of each gate."""
-    return {row.code: row.state for row in report.status.gates}
 
 
 def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> None:
@@ -110,37 +114,13 @@ def test_only_a_number_that_agrees_brings_the_label_back() -> None:
 
 def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() -> None:
     """Peer access switched off by the policy: nothing agrees and nothing contradicts.  A boot ends it."""
-    policy = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})
-    report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60, policy=policy)
-    assert labels(report, *INTERCONNECT) == {}
+    report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60, policy=TOLD_OFF)
     assert report.status.bandwidth.agreement == "contradicted"
-    booted = NODE.booted("boot-2")
-    report = report.healthy(booted, at=NOW + 900, policy=policy)
-    assert labels(report, *INTERCONNECT) == {}
-    report = report.measured(SLOW, booted, at=NOW + 960, policy=policy)
+    for looked in (report, report.healthy(BOOTED, at=LATER, policy=TOLD_OFF)):
+        assert labels(looked, *INTERCONNECT) == {}
+    report = looked.measured(SLOW, BOOTED, at=NOW + 960, policy=TOLD_OFF)
     assert report.status.bandwidth.agreement == "unsure"
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-
-
-@pytest.mark.parametrize("end", [BUSY, PREEMPTED, LOST, skipping(Skip.BUSY, "a job computes on GPU 3")])
-@pytest.mark.parametrize("before", [FAST, SLOW])
-def test_a_run_that_measured_nothing_changes_nothing_but_its_own_record(end: Any, before: Result) -> None:
-    """Labels, verdict, rows, bandwidth and findings stay; the run is counted, with its reason."""
-    report = nccl_node().measured(before)
-    after = report.measured(end, at=NOW + 60)
-    assert after.status.desired == report.status.desired
-    assert after.status.bandwidth == report.status.bandwidth
-    assert after.status.gates == report.status.gates
-    assert after.status.interconnect == report.status.interconnect
-    mine, was = after.status.probe(NCCL), report.status.probe(NCCL)
-    assert (mine.verdict, mine.findings, mine.history, mine.read_at) == (
-        was.verdict,
-        was.findings,
-        was.history,
-        was.read_at,
-    )
-    assert mine.unread == 1
-    assert mine.last_run.outcome is not Outcome.READ
 
 
 def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
@@ -152,24 +132,6 @@ def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
     assert "NCCL probe: fail (nccl-wrong-data" in report.status.desired.message
 
 
-def test_low_bandwidth_needs_two_runs_of_the_nccl_run() -> None:
-    """Health runs in between count for nothing: neither against it nor for it."""
-    report = nccl_node().measured(SLOW)
-    assert gate_states(report) == {"busbw-low": GateState.WATCHING}
-    for n in range(5):
-        report = report.healthy(at=NOW + 900 * n)
-    assert [(row.bad, row.good) for row in report.status.gates] == [(1, 0)]
-    report = report.healthy(at=NOW + DAY).measured(SLOW, at=NOW + DAY)
-    assert gate_states(report) == {"busbw-low": GateState.GATED}
-    for n in range(5):
-        report = report.healthy(at=NOW + DAY + 900 * n)
-    assert gate_states(report) == {"busbw-low": GateState.GATED}
-    for n in (1, 2, 3):
-        assert report.status.desired.taints
-        report = report.healthy(at=NOW + (1 + n) * DAY).measured(FAST, at=NOW + (1 + n) * DAY)
-    assert report.status.desired.taints == []
-
-
 def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
     """Less than that leaves the label; the report has the exact number."""
     report = nccl_node().measured(nccl.h100(462.0))
@@ -179,55 +141,61 @@ def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
         assert report.status.bandwidth.all_reduce in (int(gbps), round(gbps) - 1)
 
 
-def test_another_boot_takes_the_measurement_off_and_not_the_contradiction() -> None:
-    """What was measured counts in its boot; a contradiction waits for the next NCCL run."""
-    booted = NODE.booted("boot-2")
-    measured = nccl_node().measured(FAST).healthy(booted, at=NOW + 900)
-    assert measured.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    assert labels(measured, *BUSBW) == {}
-    contradicted = nccl_node().measured(SLOW).healthy(booted, at=NOW + 900)
-    assert labels(contradicted, *INTERCONNECT) == {}
-    assert contradicted.status.interconnect.reason == "Contradicted"
+H200 = made.every_gpu(made.h100(), name="NVIDIA H200")
+
+
+def driver(version: Any) -> Result:
+    """The machine with another driver."""
+    return replace(made.h100(), system=replace(made.h100().system, driver=version))
+
+
+def divided(**labels: str) -> NcclNode:
+    """The node once its GPUs are shared or cut into parts, as these labels say."""
+    return seen(MEASURED, NODE.bearing({f"nvidia.com/{k}": v for k, v in labels.items()}), at=NOW + 60)
+
+
+def weeks_of(end: RunEnd) -> NcclNode:
+    """NCCL runs end so, day by day, between good health runs."""
+    report = MEASURED
+    for n in range(1, 20):
+        report = report.measured(end, at=NOW + n * DAY).healthy(at=NOW + n * DAY)
+    return report
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("report", "evidence"),
     [
-        made.every_gpu(made.h100(), name="NVIDIA H200"),
-        replace(made.h100(), system=replace(made.h100().system, driver="560.1")),
+        pytest.param(MEASURED.healthy(BOOTED, at=LATER), "reported", id="another boot"),
+        pytest.param(MEASURED.healthy(result=H200, at=LATER), "reported", id="other GPUs"),
+        pytest.param(MEASURED.healthy(result=driver("560.1"), at=LATER), "reported", id="another driver"),
+        pytest.param(MEASURED.healthy(result=driver(GAP), at=LATER), "measured", id="a driver not read"),
+        pytest.param(
+            MEASURED.healthy(result=made.every_gpu(made.h100(), name=GAP), at=LATER),
+            "measured",
+            id="names not read",
+        ),
+        pytest.param(divided(**{"gpu.replicas": "4"}), "reported", id="shared GPUs"),
+        pytest.param(divided(**{"mig-1g.10gb.count": "7"}), "reported", id="GPUs in parts"),
+        pytest.param(
+            seen(divided(**{"gpu.replicas": "4"}), NODE, at=NOW + 120), "measured", id="whole again"
+        ),
+        pytest.param(weeks_of(skipping(Skip.MIG)), "reported", id="parts that only the probe can see"),
+        pytest.param(weeks_of(skipping(Skip.BUSY)), "measured", id="busy, says the probe"),
+        pytest.param(weeks_of(BUSY), "measured", id="weeks without a free GPU"),
+        pytest.param(weeks_of(LOST), "reported", id="failures past the staleness limit"),
     ],
 )
-def test_other_gpus_or_another_driver_are_not_what_was_measured(other: Result) -> None:
-    """The evidence falls back to what NVML reports, without a reboot."""
-    report = nccl_node().measured(FAST).healthy(result=other, at=NOW + 900)
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    assert labels(report, *BUSBW) == {}
+def test_what_was_measured_counts_for_the_machine_that_was_measured(report: NcclNode, evidence: str) -> None:
+    """Of others the labels say what NVML reports; missing once, a reading makes no other machine."""
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == evidence
+    assert bool(labels(report, *BUSBW)) is (evidence == "measured")
 
 
-@pytest.mark.parametrize("unread", ["driver", "name"])
-def test_what_a_health_run_could_not_read_makes_no_other_machine(unread: str) -> None:
-    """Missing once: the evidence stays, and nothing is measured anew."""
-    gap, machine = Unavailable(unavailable="timed out"), made.h100()
-    if unread == "driver":
-        machine = replace(machine, system=replace(machine.system, driver=gap))
-    else:
-        machine = made.every_gpu(machine, name=gap)
-    report = nccl_node().measured(FAST).healthy(result=machine, at=NOW + 900)
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
-    assert due(report) == NOW + DAY
-
-
-def test_busy_nodes_keep_what_was_measured_and_failing_ones_do_not() -> None:
-    """Weeks without a free GPU age nothing; failures past the staleness limit do."""
-    report = nccl_node().measured(FAST)
-    busy = failing = report
-    for n in range(1, 20):
-        busy = busy.measured(BUSY, at=NOW + n * DAY).healthy(at=NOW + n * DAY)
-        failing = failing.measured(LOST, at=NOW + n * DAY).healthy(at=NOW + n * DAY)
-    assert busy.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
-    assert labels(busy, *BUSBW)
-    assert failing.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    assert labels(failing, *BUSBW) == {}
+def test_a_contradiction_outlasts_a_boot() -> None:
+    """It waits for the next NCCL run."""
+    contradicted = nccl_node().measured(SLOW).healthy(BOOTED, at=LATER)
+    assert labels(contradicted, *INTERCONNECT) == {}
+    assert contradicted.status.interconnect.reason == "Contradicted"
 
 
 def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
@@ -260,7 +228,7 @@ def test_an_unusable_image_is_no_pull() -> None:
 
 def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
     """Not by its first health run; on a node with one GPU by that all the same."""
-    policy = make_policy().of({"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
+    policy = make_policy().of(UNTIL_NCCL)
     report = nccl_node()
     fresh = replace(report, status=replace(report.status, passed_at=""))
     healthy = fresh.healthy(at=NOW + 900, policy=policy)
@@ -272,29 +240,14 @@ def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
     assert single.status.desired.taints == []
 
 
-TOLD_OFF = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})
-
 ALIKE = nccl.h100(120.0, gather=120.0, ring=118.0, host=118.0)
 """Twice PCIe's speed, and no faster than through the host's memory."""
-
 EASY = [
     {"gpu": "*", "count": 8, "collective": c, "bytes": 1 << 30, "busbw": 100, "floor": 50}
     for c in ("all_reduce", "all_gather", "reduce_scatter")
 ]
-
 HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="measure")
-
 CRASHED = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="crashed", phase="measure", cells=[])
-
-
-def due(report: NcclNode, node: ANode = NODE, policy: APolicy | None = None) -> float:
-    """When the next pull or NCCL run may start."""
-    return nccl_due_at(report, node, policy=policy or make_policy())
-
-
-def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
-    """The report once the node was looked at."""
-    return report.seen(node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
 
 
 def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_speak_of() -> None:
@@ -330,32 +283,11 @@ def test_a_contradiction_ends_with_a_boot_where_no_nccl_run_can_run_any_more(lab
     divided = NODE.bearing(labels)
     report = seen(nccl_node().measured(SLOW), divided, at=NOW + 60)
     assert report.status.interconnect.reason == "Contradicted"
-    booted = divided.booted("boot-2")
-    report = report.healthy(booted, at=NOW + 900)
+    report = report.healthy(divided.booted("boot-2"), at=LATER)
     assert report.status.interconnect.reason != "Contradicted"
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    cordoned = nccl_node().measured(SLOW).healthy(NODE.booted("boot-2").cordoned(), at=NOW + 900)
+    cordoned = nccl_node().measured(SLOW).healthy(BOOTED.cordoned(), at=NOW + 900)
     assert cordoned.status.interconnect.reason == "Contradicted", "it will be measured again"
-
-
-@pytest.mark.parametrize("labels", [{"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/mig-1g.10gb.count": "7"}])
-def test_divided_gpus_are_not_what_was_measured(labels: dict[str, str]) -> None:
-    """Without a boot: what whole GPUs reached says nothing to a pod that gets parts of them."""
-    report = seen(nccl_node().measured(FAST), NODE.bearing(labels), at=NOW + 60)
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    assert not report.status.desired.labels.keys() & set(BUSBW)
-    whole = seen(report, NODE, at=NOW + 120)
-    assert whole.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
-
-
-def test_divided_gpus_that_only_the_probe_can_see_are_not_what_was_measured_either() -> None:
-    """MIG without GPU feature discovery: the run is skipped for it, which ages nothing."""
-    report = nccl_node().measured(FAST).measured(skipping(Skip.MIG), at=NOW + DAY)
-    report = report.healthy(at=NOW + DAY)
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    assert not report.status.desired.labels.keys() & set(BUSBW)
-    busy = nccl_node().measured(FAST).measured(skipping(Skip.BUSY), at=NOW + DAY).healthy(at=NOW + DAY)
-    assert busy.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
 
 
 def test_a_row_that_nothing_answers_is_asked_for_ever_less() -> None:
@@ -375,27 +307,25 @@ def test_a_row_that_nothing_answers_is_asked_for_ever_less() -> None:
 def test_a_restarted_device_plugin_is_no_dra() -> None:
     """It offers nothing for seconds, but the kubelet still counts its GPUs: nothing is written, and a node
     that waits for its first NCCL run waits on."""
-    policy = make_policy().of({"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
+    policy = make_policy().of(UNTIL_NCCL)
     fresh = replace(nccl_node(), status=ReportStatus())
     report = fresh.healthy(at=NOW, policy=policy).healthy(at=NOW + 900, policy=policy)
     assert report.status.passed_at == ""
     restarting = NODE.offering(0, of=8)
     after = seen(report, restarting, at=NOW + 910, policy=policy)
     assert after.status == report.status
-    assert due(after, restarting, policy) == NEVER
+    assert due(after, restarting, policy=policy) == NEVER
 
 
 def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -> None:
     """A policy that names the right image in the end does not wait a day for the wrong one's tries."""
-    report = nccl_node().healthy(NODE.booted("boot-2"), at=NOW + 60)
-    booted = NODE.booted("boot-2")
+    report = nccl_node().healthy(BOOTED, at=NOW + 60)
     for n in range(9):
-        report = report.pulled(booted, end=LOST, at=NOW + 60 + n, image="nccl:typo")
+        report = report.pulled(BOOTED, end=LOST, at=NOW + 60 + n, image="nccl:typo")
     typo = make_policy().of({"podTemplate": {"ncclImage": "nccl:typo"}})
-    assert due(report, booted, typo) > NOW + 12 * 3600
-    assert due(report, booted) == 0.0
-    context = report.context(node=booted, nccl_image=IMAGE)
-    assert not image_is_there(context)
+    assert due(report, BOOTED, policy=typo) > NOW + 12 * 3600
+    assert due(report, BOOTED) == 0.0
+    assert not image_is_there(report.context(node=BOOTED, nccl_image=IMAGE))
 
 
 @pytest.mark.parametrize(
@@ -403,7 +333,7 @@ def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -
 )
 def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]) -> None:
     """It could try for half an hour; an image of the policy in force is waited for."""
-    report = nccl_node().healthy(NODE.booted("boot-2"), at=NOW + 60)
+    report = nccl_node().healthy(BOOTED, at=NOW + 60)
     pod = replace(make_pod(NODE, probe=names.PROBE_PULL, number=2), image=IMAGE).pending(
         "ImagePullBackOff", placed=True
     )
@@ -412,30 +342,28 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
     )
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchReport)
-    last = ended.status.probe(names.PROBE_PULL).last_run
+    last = ended.status.probe(PULL).last_run
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
     assert not isinstance(next_step(known), DeletePod)
-    assert getattr(next_step(known), "status", report.status).probe(names.PROBE_PULL).unread == 0
+    assert getattr(next_step(known), "status", report.status).probe(PULL).unread == 0
 
 
 def test_without_nccl_runs_a_taint_of_theirs_ends_by_the_policy_s_word() -> None:
     """Nobody looks any more, so nothing is lifted by itself (docs/runbook.md); effect None lifts it."""
     report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60)
     assert [t.value for t in report.status.desired.taints] == ["busbw"]
-    off = {"probes": {"nccl": {"enabled": False}}}
-    still = seen(report, NODE, at=NOW + 30 * MINUTE, policy=make_policy().of(off))
+    still = seen(report, NODE, at=NOW + 30 * MINUTE, policy=make_policy().of(OFF))
     assert [t.value for t in still.status.desired.taints] == ["busbw"]
-    lifted = make_policy().of(off | {"taints": {"causes": {"busbw": "None", "nccl": "None"}}})
+    lifted = make_policy().of(OFF | {"taints": {"causes": {"busbw": "None", "nccl": "None"}}})
     assert seen(still, NODE, at=NOW + 31 * MINUTE, policy=lifted).status.desired.taints == []
 
 
 def test_where_no_nccl_run_is_wanted_any_more_nothing_waits_for_one() -> None:
     """A boot ends a contradiction, and a health run opens a new node."""
-    off: dict[str, Any] = {"probes": {"nccl": {"enabled": False}}}
-    report = nccl_node().measured(SLOW).healthy(at=NOW + 900, policy=make_policy().of(off))
+    report = nccl_node().measured(SLOW).healthy(at=NOW + 900, policy=make_policy().of(OFF))
     assert labels(report, *INTERCONNECT) == {}
-    report = report.healthy(NODE.booted("boot-2"), at=NOW + 1800, policy=make_policy().of(off))
+    report = report.healthy(BOOTED, at=NOW + 1800, policy=make_policy().of(OFF))
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    closed = make_policy().of(off | {"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
+    closed = make_policy().of(OFF | UNTIL_NCCL)
     fresh = replace(nccl_node(), status=replace(nccl_node().status, passed_at=""))
     assert fresh.healthy(at=NOW + 900, policy=closed).status.desired.taints == []

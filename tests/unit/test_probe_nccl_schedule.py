@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind, Skip
+from nodegauge_contract import Skip, Unavailable
 from nodegauge_judge import Finding, Severity
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, Outcome
 from nodegauge_operator.core import actions as steps
-from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import hindrance
 from nodegauge_operator.core.planner import next_step
 from support.nccl_nodes import (
@@ -22,44 +20,19 @@ from support.nccl_nodes import (
     DAY,
     FAST,
     IMAGE,
-    INSTALLED,
-    LOST,
     NODE,
     RECHECK,
     SLOW,
     NcclNode,
-    nccl_due_at,
+    due,
     nccl_node,
+    situation,
     skipping,
+    started,
 )
-from support.objects import DEFAULTS, MINUTE, NOW, ANode, make_node, make_pod, make_policy, make_snapshot
+from support.objects import DEFAULTS, LOST, MINUTE, NOW, ANode, make_node, make_pod, make_policy
 
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
-
-
-def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Snapshot:
-    """A node with a slot for every run, whose labels and condition are as the report wants them."""
-    change = report.status.change
-    start: dict[str, Any] = {
-        "node": node.carrying(report.status.desired),
-        "report": report,
-        "now": NOW + MINUTE,
-        "granted": frozenset({HEALTH, NCCL}),
-        "defaults": INSTALLED,
-        "posted": (change.run, change.reason) if change else ("", ""),
-    }
-    return make_snapshot(**start | known)
-
-
-def due(report: NcclNode, node: ANode = NODE, **spec: Any) -> float:
-    """When the next pull or NCCL run may start."""
-    return nccl_due_at(report, node, policy=make_policy().of(spec))
-
-
-def started(report: NcclNode, node: ANode = NODE, **known: Any) -> str:
-    """The probe that is started next; empty for none."""
-    step = next_step(situation(report, node, **known))
-    return step.probe if isinstance(step, steps.CreatePod) else ""
 
 
 def unpulled() -> NcclNode:
@@ -74,8 +47,7 @@ def test_the_image_comes_before_the_gpus_are_held() -> None:
     assert started(nccl_node()) == NCCL
     other = make_policy().of({"podTemplate": {"ncclImage": "nccl:2"}})
     assert started(nccl_node(), policy=other) == PULL
-    booted = NODE.booted("boot-2")
-    assert started(nccl_node().healthy(booted), booted) == PULL
+    assert started(nccl_node().healthy(BOOTED), BOOTED) == PULL
 
 
 def with_lost_gpu() -> NcclNode:
@@ -88,9 +60,12 @@ def with_lost_gpu() -> NcclNode:
 
 UNREAD = NcclNode(name="node-1", uid="u", resource_version="1", node_uid=NODE.uid)
 BOOTED = NODE.booted("boot-2")
-OTHER_DRIVER = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
+UNREADABLE = Unavailable("NVML_ERROR_UNKNOWN")
+DRIVERS = [replace(made.h100().system, driver=driver) for driver in ("560.1", UNREADABLE)]
+OTHERS = [made.every_gpu(made.h100(), name=UNREADABLE), *(replace(made.h100(), system=s) for s in DRIVERS)]
 REQUEST = "2027-01-15T09:00:00Z"
-MEASURED = nccl_node().measured(FAST)
+HURT, MEASURED = with_lost_gpu(), nccl_node().measured(FAST)
+NAMELESS, CHANGED, DRIVERLESS = (MEASURED.healthy(result=result, at=NOW + 60) for result in OTHERS)
 REQUESTED = replace(MEASURED, requested_at=REQUEST)
 # GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)
 MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
@@ -105,12 +80,12 @@ MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
         pytest.param(nccl_node(), BOOTED, NEVER, id="not-read-since-boot"),
         pytest.param(nccl_node(), MIG_STRATEGY, 0.0, id="mig-strategy-alone"),
         pytest.param(MEASURED, NODE, NOW + DAY, id="after-the-interval"),
-        pytest.param(
-            MEASURED.healthy(result=OTHER_DRIVER, at=NOW + 60), NODE, NOW + RECHECK, id="other-driver"
-        ),
+        pytest.param(CHANGED, NODE, NOW + RECHECK, id="other-driver"),
+        pytest.param(DRIVERLESS, NODE, NOW + DAY, id="driver-not-read"),
+        pytest.param(NAMELESS, NODE, NOW + DAY, id="names-not-read"),
         pytest.param(MEASURED.healthy(BOOTED, at=NOW + 60), BOOTED, 0.0, id="rebooted-and-read"),
-        pytest.param(with_lost_gpu(), NODE, NEVER, id="lost-gpu-offered"),
-        pytest.param(with_lost_gpu(), NODE.offering(7, of=8), 0.0, id="lost-gpu-withdrawn"),
+        pytest.param(HURT, NODE, NEVER, id="lost-gpu-offered"),
+        pytest.param(HURT, NODE.offering(7, of=8), 0.0, id="lost-gpu-withdrawn"),
         pytest.param(REQUESTED, NODE, 0.0, id="requested"),
         pytest.param(REQUESTED.measured(BUSY, request=REQUEST), NODE, NOW + RECHECK, id="request-answered"),
     ],
@@ -123,9 +98,9 @@ def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
 def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
     """Neither pods nor a word in the report."""
     report = nccl_node()
-    assert nccl_due_at(report, defaults=DEFAULTS) == NEVER
-    assert due(report, probes={"nccl": {"enabled": False}}) == NEVER
-    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy(), at=NOW)
+    assert due(report, defaults=DEFAULTS) == NEVER
+    assert due(report, policy=make_policy().of({"probes": {"nccl": {"enabled": False}}})) == NEVER
+    cordoned = report.seen(node=NODE.cordoned())
     assert cordoned.status.bandwidth.reason == ""
 
 
@@ -162,13 +137,12 @@ def test_a_node_that_cannot_be_measured_says_why(node: ANode, reason: str) -> No
     """In the report, once, and without a pod."""
     report = nccl_node()
     assert due(report, node) == NEVER
-    after = report.seen(node=node, policy=make_policy(), at=NOW, nccl_image=IMAGE)
+    after = report.seen(node=node, nccl_image=IMAGE)
     assert after.status.bandwidth.reason == reason
     assert after.status.bandwidth.detail
-    again = after.seen(node=node, policy=make_policy(), at=NOW + 60, nccl_image=IMAGE)
+    again = after.seen(node=node, at=NOW + 60, nccl_image=IMAGE)
     assert again.status == after.status
-    well = again.seen(node=NODE, policy=make_policy(), at=NOW + 120, nccl_image=IMAGE)
-    assert well.status.bandwidth.reason == ""
+    assert again.seen(node=NODE, at=NOW + 120, nccl_image=IMAGE).status.bandwidth.reason == ""
 
 
 def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
@@ -187,8 +161,7 @@ def test_what_only_the_probe_can_see_is_asked_once_a_boot(why: Skip) -> None:
     report = nccl_node().measured(skipping(why, "says NVML"))
     assert due(report) == NEVER
     assert report.status.bandwidth.detail.endswith("says NVML.")
-    booted = NODE.booted("boot-2")
-    assert due(report.healthy(booted, at=NOW + 60), booted) == 0.0
+    assert due(report.healthy(BOOTED, at=NOW + 60), BOOTED) == 0.0
 
 
 @pytest.mark.parametrize("end", [BUSY, LOST])
@@ -214,9 +187,8 @@ def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
 
 def test_a_first_bad_number_is_looked_at_again_soon() -> None:
     """After `recheck`; a node that stays bad is asked less and less often, one that heals soon again."""
-    report = nccl_node().measured(SLOW)
-    assert due(report) == NOW + RECHECK
-    for wait in (2, 4, 8):
+    report = nccl_node()
+    for wait in (1, 2, 4, 8):
         report = report.measured(SLOW)
         assert due(report) == NOW + RECHECK * wait
     assert due(report.measured(FAST)) == NOW + RECHECK
@@ -248,27 +220,6 @@ def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: 
         assert gone == steps.DeletePod(running, None)
 
 
-@pytest.mark.parametrize("how", ["preempted", "pending", "preempted with words"])
-def test_an_nccl_run_that_has_to_wait_or_yield_changes_no_label(how: str) -> None:
-    """Preempted by the scheduler, or never placed: skipped, and back later."""
-    report = nccl_node().measured(FAST)
-    pod = make_pod(NODE, probe=NCCL, number=2)
-    if how == "pending":
-        ended = pod.pending("Unschedulable", "Insufficient nvidia.com/gpu")
-    elif how == "preempted":
-        ended = pod.running().preempted().deleting(NOW + 1).vanished()
-    else:
-        cut = nccl.swapped(FAST, "default", outcome="cut", cells=[])
-        message = replace(cut, problem=Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM"))
-        ended = pod.running().preempted().with_result(message)
-    step = next_step(situation(report, pods=(ended,), now=NOW + MINUTE))
-    assert isinstance(step, steps.PatchReport)
-    last = step.status.probe(NCCL).last_run
-    assert last.outcome is Outcome.SKIPPED
-    assert step.status.desired == report.status.desired
-    assert step.status.gates == report.status.gates
-
-
 @pytest.mark.parametrize(("probe", "wait"), [(PULL, 30 * MINUTE), (NCCL, 5 * MINUTE)])
 def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
     """Half an hour, where an NCCL run that holds GPUs has five minutes to start."""
@@ -287,5 +238,5 @@ def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
     """Cordoned nodes are health-checked like any other."""
     pod = make_pod(NODE, number=2).running()
     report = nccl_node()
-    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy(), at=NOW, nccl_image=IMAGE)
+    cordoned = report.seen(node=NODE.cordoned(), nccl_image=IMAGE)
     assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None

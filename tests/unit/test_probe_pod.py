@@ -23,6 +23,7 @@ from support.objects import DEFAULTS, ANode, APolicy, make_context, make_node, m
 from support.properties import tried
 
 NODE = make_node("gpu-7.example.com")
+OWN = names.PREFIX + "node"
 
 
 def pod(
@@ -44,6 +45,23 @@ def container(manifest: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
+def env(manifest: dict[str, Any]) -> dict[str, str]:
+    """The container's environment."""
+    return {entry["name"]: entry["value"] for entry in container(manifest)["env"]}
+
+
+def at(manifest: dict[str, Any], path: str) -> Any:
+    """The value at a path of the pod, of its metadata (`labels/...`), or of its only container."""
+    kind, slash, key = path.partition("/")
+    if slash:
+        return manifest["metadata"][kind][key]
+    here: Any = manifest | container(manifest) | {"env": env(manifest)}
+    for key in path.split("."):
+        here = here.get(key, MISSING)
+    return here
+
+
+MISSING: dict[str, Any] = {}
 TEMPLATES = st.fixed_dictionaries(
     {},
     optional={
@@ -83,28 +101,29 @@ def test_no_template_weakens_a_probe_pod(template: dict[str, Any]) -> None:
     assert manifest["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "nodegauge"
 
 
-def test_a_probe_is_pinned_by_the_node_s_name_through_the_scheduler() -> None:
-    """Affinity on metadata.name: priority and preemption stay in force, no autoscaler scales up for it."""
-    affinity = pod()["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (term,) = affinity["nodeSelectorTerms"]
-    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE.name]}]}
+AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+PINNED = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE.name]}]}]
+LITTLE = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
+MESHED = {"labels": {names.NO_SIDECAR_ISTIO: "true"}}
 
 
-def test_a_probe_holds_no_gpu_and_asks_for_little() -> None:
-    """Requests are explicit: limits without requests would become requests, and pend on a full node."""
-    assert container(pod())["resources"] == {
-        "requests": {"cpu": "10m", "memory": "32Mi"},
-        "limits": {"cpu": "1", "memory": "256Mi"},
-    }
-
-
-def test_a_probe_goes_everywhere_unless_the_policy_says_where() -> None:
-    """Tainted and cordoned nodes are measured too."""
-    assert pod()["spec"]["tolerations"] == [{"operator": "Exists"}]
-    only = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    tolerated = templated(tolerations=only)["spec"]["tolerations"]
-    assert tolerated[:1] == only
-    assert {"operator": "Exists"} not in tolerated
+@pytest.mark.parametrize(
+    ("template", "path", "value"),
+    [
+        pytest.param({}, AFFINITY, PINNED, id="pinned by name through the scheduler, so priority holds"),
+        pytest.param({}, "resources", LITTLE, id="asks for little: without requests, limits would be some"),
+        pytest.param({}, "spec.tolerations", [{"operator": "Exists"}], id="goes to tainted nodes too"),
+        pytest.param({}, "env.NVIDIA_VISIBLE_DEVICES", "all", id="sees all GPUs"),
+        pytest.param({}, "env.NVIDIA_DRIVER_CAPABILITIES", "utility", id="through NVML alone, without CUDA"),
+        pytest.param({}, f"annotations/{names.SAFE_TO_EVICT}", "true", id="in no autoscaler's way"),
+        pytest.param({}, f"annotations/{names.NO_SIDECAR_LINKERD}", "disabled", id="no sidecar of Linkerd"),
+        pytest.param({}, f"labels/{names.NO_SIDECAR_ISTIO}", "false", id="no sidecar of Istio"),
+        pytest.param(MESHED, f"labels/{names.NO_SIDECAR_ISTIO}", "true", id="unless the policy wants one"),
+    ],
+)
+def test_a_health_pod_is(template: dict[str, Any], path: str, value: Any) -> None:
+    """By default, or as the policy's template says."""
+    assert at(templated(**template), path) == value
 
 
 @pytest.mark.parametrize("taint", [names.TAINT_THROTTLED, names.TAINT_UNHEALTHY, names.TAINT_UNVALIDATED])
@@ -115,31 +134,10 @@ def test_a_node_that_we_gate_can_still_be_measured(taint: str) -> None:
     assert {"key": taint, "operator": "Exists"} in templated(tolerations=only)["spec"]["tolerations"]
 
 
-def test_a_probe_sees_all_gpus_through_nvml_and_nothing_else() -> None:
-    """The runtime is told in words: images may say otherwise, and compute would bring CUDA in."""
-    env = {variable["name"]: variable["value"] for variable in container(pod())["env"]}
-    assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
-    assert not any(name.startswith("nvidia.com/") for name in container(pod())["resources"]["requests"])
-
-
-def test_a_probe_stays_out_of_the_way_of_autoscalers_and_meshes() -> None:
-    """Safe to evict, and no sidecar; a policy may say otherwise for its mesh."""
-    metadata = pod()["metadata"]
-    assert metadata["annotations"][names.SAFE_TO_EVICT] == "true"
-    assert metadata["annotations"][names.NO_SIDECAR_LINKERD] == "disabled"
-    assert metadata["labels"][names.NO_SIDECAR_ISTIO] == "false"
-    assert (
-        templated(labels={names.NO_SIDECAR_ISTIO: "true"})["metadata"]["labels"][names.NO_SIDECAR_ISTIO]
-        == "true"
-    )
-
-
 def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
     """Run id and node name by environment; the same for every try, another for another run or machine."""
-    env = {e["name"]: e["value"] for e in container(pod())["env"]}
-    expected = names.run_id(report_uid="", probe="health", number=3)
-    assert (env["NODEGAUGE_RUN"], env["NODEGAUGE_NODE"]) == (expected, NODE.name)
+    variables, expected = env(pod()), names.run_id(report_uid="", probe="health", number=3)
+    assert (variables["NODEGAUGE_RUN"], variables["NODEGAUGE_NODE"]) == (expected, NODE.name)
     assert pod() == pod()
     assert pod()["metadata"]["name"].endswith(expected)
     others = {pod(number=n)["metadata"]["name"] for n in range(100)}
@@ -169,79 +167,75 @@ def test_the_probe_takes_the_longest_window_that_a_policy_may_ask_for() -> None:
         assert max(settings.window, settings.slowed_window) == 600
 
 
-def test_the_policy_wins_over_the_installation_field_by_field() -> None:
-    """And what nobody says is left out."""
-    defaults = ProbeDefaults(
-        namespace="ng",
-        image="default:1",
-        image_pull_policy="Always",
-        image_pull_secrets=("a", "b"),
-        priority_class_name="low",
-        runtime_class_name="nvidia",
-        service_account_name="probe",
-    )
-    manifest = pod(defaults=defaults)
-    spec = manifest["spec"]
-    assert manifest["metadata"]["namespace"] == "ng"
-    assert (container(manifest)["image"], container(manifest)["imagePullPolicy"]) == ("default:1", "Always")
-    assert spec["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
-    assert (spec["priorityClassName"], spec["runtimeClassName"]) == ("low", "nvidia")
-    assert spec["serviceAccountName"] == "probe"
-    template = {"image": "mine:2", "imagePullSecrets": [{"name": "c"}], "priorityClassName": "lower"}
-    mine = pod(make_policy().of({"podTemplate": template}), defaults=defaults)
-    assert container(mine)["image"] == "mine:2"
-    assert container(mine)["imagePullPolicy"] == "Always"
-    assert (mine["spec"]["imagePullSecrets"], mine["spec"]["priorityClassName"]) == ([{"name": "c"}], "lower")
-    bare = pod()["spec"]
-    assert not bare.keys() & {
-        "priorityClassName",
-        "runtimeClassName",
-        "imagePullSecrets",
-        "serviceAccountName",
-    }
-    assert "imagePullPolicy" not in container(pod())
+SITE: ProbeDefaults = ProbeDefaults(
+    namespace="ng",
+    image="default:1",
+    image_pull_policy="Always",
+    image_pull_secrets=("a", "b"),
+    priority_class_name="low",
+    runtime_class_name="nvidia",
+    service_account_name="probe",
+    labels={"team": "site", "tier": "probe", "app.kubernetes.io/name": "other"},
+    annotations={"a": "site", "b": "site", OWN: "elsewhere", names.SAFE_TO_EVICT: "false"},
+    tolerations=[{"key": "site", "operator": "Exists"}],
+    resources={"requests": {"cpu": "20m"}, "limits": {"memory": "512Mi"}},
+)
+TEMPLATE = {
+    "image": "mine:2",
+    "imagePullSecrets": [{"name": "c"}],
+    "priorityClassName": "lower",
+    "labels": {"team": "policy"},
+    "annotations": {"b": "policy"},
+    "tolerations": [{"key": "policy", "operator": "Exists"}],
+    "resources": {"requests": {"cpu": "30m"}},
+}
+SECRETS = [{"name": "a"}, {"name": "b"}]
 
 
-def test_free_metadata_of_the_installation_is_merged_below_the_policys() -> None:
-    """Labels, annotations and resources key by key, tolerations as a whole; what is ours stays ours."""
-    own = names.PREFIX + "node"
-    defaults = ProbeDefaults(
-        namespace="ng",
-        image="default:1",
-        labels={"team": "site", "tier": "probe", "app.kubernetes.io/name": "other"},
-        annotations={"a": "site", "b": "site", own: "elsewhere", names.SAFE_TO_EVICT: "false"},
-        tolerations=[{"key": "site", "operator": "Exists"}],
-        resources={"requests": {"cpu": "20m"}, "limits": {"memory": "512Mi"}},
-    )
-    site = pod(defaults=defaults)
-    labels, annotations = site["metadata"]["labels"], site["metadata"]["annotations"]
-    assert (labels["team"], labels["tier"], labels["app.kubernetes.io/name"]) == (
-        "site",
-        "probe",
-        "nodegauge-probe",
-    )
-    assert (annotations["a"], annotations[own], annotations[names.SAFE_TO_EVICT]) == (
-        "site",
-        NODE.name,
-        "false",
-    )
-    tolerated = [t["key"] for t in site["spec"]["tolerations"]]
-    assert tolerated == ["site", *names.NODE_TAINTS]
-    resources = container(site)["resources"]
-    assert resources["requests"] == {"cpu": "20m", "memory": "32Mi"}
-    assert resources["limits"] == {"cpu": "1", "memory": "512Mi"}
-    template = {
-        "labels": {"team": "policy"},
-        "annotations": {"b": "policy"},
-        "tolerations": [{"key": "policy", "operator": "Exists"}],
-        "resources": {"requests": {"cpu": "30m"}},
-    }
-    mine = pod(make_policy().of({"podTemplate": template}), defaults=defaults)
-    labels, annotations = mine["metadata"]["labels"], mine["metadata"]["annotations"]
-    assert (labels["team"], labels["tier"]) == ("policy", "probe")
-    assert (annotations["a"], annotations["b"]) == ("site", "policy")
-    assert [t["key"] for t in mine["spec"]["tolerations"]] == ["policy", *names.NODE_TAINTS]
-    assert container(mine)["resources"]["requests"] == {"cpu": "30m", "memory": "32Mi"}
+@pytest.mark.parametrize(
+    ("path", "by_site", "by_policy"),
+    [
+        ("metadata.namespace", "ng", "ng"),
+        ("image", "default:1", "mine:2"),
+        ("imagePullPolicy", "Always", "Always"),
+        ("spec.imagePullSecrets", SECRETS, [{"name": "c"}]),
+        ("spec.priorityClassName", "low", "lower"),
+        ("spec.runtimeClassName", "nvidia", "nvidia"),
+        ("spec.serviceAccountName", "probe", "probe"),
+        ("labels/team", "site", "policy"),
+        ("labels/tier", "probe", "probe"),
+        ("labels/app.kubernetes.io/name", "nodegauge-probe", "nodegauge-probe"),
+        ("annotations/a", "site", "site"),
+        ("annotations/b", "site", "policy"),
+        (f"annotations/{OWN}", NODE.name, NODE.name),
+        (f"annotations/{names.SAFE_TO_EVICT}", "false", "false"),
+        ("resources.requests", {"cpu": "20m", "memory": "32Mi"}, {"cpu": "30m", "memory": "32Mi"}),
+        ("resources.limits", {"cpu": "1", "memory": "512Mi"}, {"cpu": "1", "memory": "512Mi"}),
+    ],
+)
+def test_the_policy_wins_over_the_installation(path: str, by_site: Any, by_policy: Any) -> None:
+    """Field by field; labels, annotations and resources key by key, and what is ours stays ours."""
+    assert at(pod(defaults=SITE), path) == by_site
+    assert at(pod(make_policy().of({"podTemplate": TEMPLATE}), defaults=SITE), path) == by_policy
+
+
+def test_tolerations_of_the_policy_replace_those_of_the_installation() -> None:
+    """As a whole; ours stay."""
+    mine = pod(make_policy().of({"podTemplate": TEMPLATE}), defaults=SITE)
+    for made, key in ((pod(defaults=SITE), "site"), (mine, "policy")):
+        assert [t["key"] for t in made["spec"]["tolerations"]] == [key, *names.NODE_TAINTS]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"spec.{key}" for key in ("priorityClassName", "runtimeClassName", "imagePullSecrets")),
+        *("spec.serviceAccountName", "imagePullPolicy"),
+    ],
+)
+def test_what_nobody_says_is_left_out(path: str) -> None:
+    """Kubernetes' own defaults hold."""
+    assert at(pod(), path) == MISSING
 
 
 NCCL_PROFILES = pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
@@ -258,11 +252,6 @@ def nccl_pod(
     return probe_pod(context, KINDS[probe], number=3)
 
 
-def env(manifest: dict[str, Any]) -> dict[str, str]:
-    """The container's environment."""
-    return {entry["name"]: entry["value"] for entry in container(manifest)["env"]}
-
-
 def tolerated(manifest: dict[str, Any]) -> set[str | None]:
     """Keys that it tolerates; None for all there are."""
     return {toleration.get("key") for toleration in manifest["spec"]["tolerations"]}
@@ -272,10 +261,9 @@ def test_an_nccl_run_holds_all_gpus_that_are_offered() -> None:
     """Held by others or not, and a core for each: seven of eight where the plugin offers seven."""
     for offered in (2, 7, 8, 16):
         made = nccl_pod(node=GPU_NODE.offering(offered, of=max(8, offered)))
-        resources = container(made)["resources"]
-        assert resources["requests"][names.GPU_RESOURCE] == str(offered)
-        assert resources["limits"][names.GPU_RESOURCE] == str(offered)
-        assert resources["requests"]["cpu"] == str(offered)
+        requests, limits = (container(made)["resources"][part] for part in ("requests", "limits"))
+        whole = (requests[names.GPU_RESOURCE], limits[names.GPU_RESOURCE], requests["cpu"])
+        assert whole == (str(offered),) * 3
         assert env(made)["NODEGAUGE_GPUS"] == str(max(8, offered))
 
 
@@ -353,18 +341,13 @@ def test_tolerations_of_the_policy_are_all_there_are(probe: str) -> None:
 
 def test_the_policy_says_how_to_measure() -> None:
     """Engine, environment and time; the probe ends by itself before the kubelet ends it."""
-    policy = make_policy().of(
-        {
-            "probes": {
-                "nccl": {
-                    "engine": "nccl-tests",
-                    "processes": "one",
-                    "deadline": "10m",
-                    "environment": {"NCCL_ALGO": "Ring"},
-                }
-            }
-        }
-    )
+    how = {
+        "engine": "nccl-tests",
+        "processes": "one",
+        "deadline": "10m",
+        "environment": {"NCCL_ALGO": "Ring"},
+    }
+    policy = make_policy().of({"probes": {"nccl": how}})
     made = nccl_pod(policy=policy)
     assert container(made)["command"] == ["python", "-m", "nodegauge_probes", "nccl"]
     assert container(made)["args"] == [

@@ -39,11 +39,8 @@ def test_a_file_per_node_and_a_pattern_for_the_rest(tmp_path: Path) -> None:
     access = {node: target.access for node, target in result.targets.items()}
     assert result.problems == {}
     assert access["gpu-1"].url == "https://10.0.0.7:8443"
-    assert (access["gpu-1"].insecure, access["gpu-1"].password, access["gpu-1"].timeout) == (
-        False,
-        SECRET,
-        3.0,
-    )
+    first = access["gpu-1"]
+    assert (first.insecure, first.password, first.timeout) == (False, SECRET, 3.0)
     assert access["gpu-3.example.com"].url == "https://gpu-3-bmc.example.com"
     assert access["gpu-3.example.com"].insecure
 
@@ -139,13 +136,8 @@ def test_two_files_for_one_node_and_two_nodes_with_one_bmc_are_refused(tmp_path:
 
 def test_files_without_a_node_are_named_and_nothing_else(tmp_path: Path) -> None:
     """A node that is gone, a name that no node can have; CA bundles are no entries."""
-    result = plan(
-        tmp_path,
-        gone={"url": "https://a"},
-        README_FIRST="read me",
-        ca__pem="bundle",
-        gpu_1={"url": "https://b", "ca": "ca.pem"},
-    )
+    own = {"url": "https://b", "ca": "ca.pem"}
+    result = plan(tmp_path, gone={"url": "https://a"}, README_FIRST="read me", ca__pem="bundle", gpu_1=own)
     assert [text.partition(":")[0] for text in result.unused] == ["README_FIRST", "gone"]
     assert result.targets["gpu-1"].access.ca == str(tmp_path / "ca.pem")
 

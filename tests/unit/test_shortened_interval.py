@@ -77,7 +77,7 @@ def test_a_bandwidth_outlives_the_edit() -> None:
     report = nccl.nccl_node().measured(nccl.FAST)
     before = labels(report)
     for day in (1, 2):
-        report = report.measured(nccl.LOST, at=NOW + day * DAY)
+        report = report.measured(LOST, at=NOW + day * DAY)
     hourly = make_policy().of({"probes": {"nccl": {"interval": "1h"}}})
     edited = report.seen(node=nccl.NODE, policy=hourly, at=NOW + 2.1 * DAY, nccl_image=nccl.IMAGE)
     assert "nodegauge.dev/busbw-allgather" in before

@@ -17,6 +17,7 @@ from testbed.hardware import Hardware, HardwareError, plug
 from testbed.hardware.bmc import PASSWORD, USER, Behaviour, serving
 from testbed.hardware.bmcs import tree_of
 
+pytestmark = pytest.mark.slow
 WITH_BMC = [name for name in profiles.names() if profiles.load(name).chassis is not None]
 H100, TWO, FOUR, RACK = "h100-sxm-8", "hgx-a100-4", "l40s-4", "gb200-4"
 

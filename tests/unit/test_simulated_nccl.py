@@ -27,20 +27,20 @@ PAIR = Machine(
     nccl="2.32.3",
     cuda="12.9",
     gpus=(
-        Gpu(uuid="GPU-a", bus="0000:0f:00.0", pairs=(-1, 40)),
-        Gpu(uuid="GPU-b", bus="0000:2d:00.0", pairs=(40, -1)),
+        Gpu(uuid="GPU-a", pairs=(-1, 40)),
+        Gpu(uuid="GPU-b", pairs=(40, -1)),
     ),
     ways={
-        "nvls": Way(transport="P2P/direct pointer", latency_us=20, busbw={"all_reduce": {"2": 80}}),
+        "nvls": Way(transport="P2P/direct pointer", latency_us=20, busbw={"all_reduce": {2: 80}}),
         "p2p": Way(
             transport="P2P/direct pointer",
             latency_us=12,
-            busbw={"all_reduce": {"2": 40}, "all_gather": {"2": 40}},
+            busbw={"all_reduce": {2: 40}, "all_gather": {2: 40}},
         ),
         "host": Way(
             transport="SHM/direct/direct",
             latency_us=20,
-            busbw={"all_reduce": {"2": 4}, "all_gather": {"2": 4}},
+            busbw={"all_reduce": {2: 4}, "all_gather": {2: 4}},
         ),
     },
     nvls_from=2,
@@ -114,7 +114,7 @@ def test_bandwidth_depends_on_size_as_the_curve_says(size: int, gbps: float) -> 
     way = Way(
         transport="x",
         latency_us=30,
-        busbw={"all_reduce": {"8": 40}},
+        busbw={"all_reduce": {8: 40}},
         shape=((16, 0.46), (256, 0.85), (1024, 1), (16384, 1.03)),
     )
     us = pace.call_us(way, "all_reduce", size, ranks=8)

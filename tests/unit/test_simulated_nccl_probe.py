@@ -6,11 +6,8 @@ and the judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
@@ -82,147 +79,89 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     assert ran.left == []
 
 
-THREE, NO_NVLS, AGAINST = ("done",) * 3, ("failed", "done", "done"), "contradicted"
+TITAN, H100, OOM, AGAINST = "titan-rtx-nv2", "h100-sxm-8", "out-of-memory", "contradicted"
+PCIE_SPEED, NO_START = "busbw-low interconnect-contradicted pair-slow", "nccl-start-slow"
+Parameters = dict[str, str | int]
+DEFAULT: Parameters = {"arm": "default"}
+KILLED: Parameters = {"kind": "killed", **DEFAULT}
+P2P_OFF: Parameters = {"arm": "p2p-off"}
+NVLS_OFF: Parameters = {"arm": "nvls-off"}
 
 
-@dataclass(frozen=True)
-class Ends:
-    """How a run must end: outcome of each arm, the phase in which the first did, and what the judge says."""
+class Ends(NamedTuple):
+    """How a run ends: outcome of each arm, phase in which the first did, codes of the judge, verdict."""
 
     fault: str
-    parameters: Mapping[str, str | int] = field(default_factory=dict)
-    profile: str = "titan-rtx-nv2"
-    arms: tuple[str, ...] = ("done", "done")
-    phase: str = ""
-    codes: tuple[str, ...] = ("nccl-failed",)
-    verdict: str = "fail"
+    parameters: Parameters
+    profile: str
+    arms: str
+    phase: str
+    codes: str
+    verdict: str
     agreement: str = ""
-    more: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """For pytest."""
-        return "-".join([self.fault, *map(str, self.parameters.values()), *self.profile.split("-")[:1]])
 
 
-def hangs(phase: str) -> Ends:
-    """A hang in the default arm alone: peer access is what makes the difference."""
-    return Ends(
-        fault="nccl-hang",
-        parameters={"phase": phase, "arm": "default"},
-        arms=("hung", "done"),
-        phase=phase,
-        codes=("p2p-broken",),
-        more=LIMITS,
-    )
+def at(phase: str, parameters: Parameters = DEFAULT) -> Parameters:
+    """In a phase of the default arm alone: peer access is what makes the difference."""
+    return {"phase": phase, **parameters}
 
 
-def slow_start(parameters: Mapping[str, str] = MappingProxyType({}), **more: Any) -> Ends:
-    """Communicators that are never made: nobody knows why, so nothing is decided."""
-    known: dict[str, Any] = {"arms": ("start-slow", "start-slow"), "phase": "init", "verdict": "unknown"}
-    parameters = {"phase": "init", **parameters}
-    return Ends("nccl-hang", parameters, codes=("nccl-start-slow",), more=LIMITS, **(known | more))
-
-
-H100 = "h100-sxm-8"
-PCIE_SPEED = ("busbw-low", "interconnect-contradicted", "pair-slow")
-DEFAULT = {"arm": "default"}
 ENDS = [
-    *(hangs(phase) for phase in ("load", "measure", "check", "pairs", "teardown")),
-    Ends(
-        "nccl-hang", {"phase": "load"}, arms=("hung", "hung"), phase="load", codes=("nccl-hang",), more=LIMITS
+    *(
+        Ends("nccl-hang", at(phase), TITAN, "hung done", phase, "p2p-broken", "fail")
+        for phase in ("load", "measure", "check", "pairs", "teardown")
     ),
-    slow_start(),
-    slow_start({"arm": "default"}, arms=("start-slow", "done")),
-    slow_start({"arm": "p2p-off"}, arms=("done", "start-slow"), phase="", verdict="warn"),
-    Ends("nccl-hang", {"arm": "p2p-off"}, arms=("done", "hung"), codes=("nccl-hang",), more=LIMITS),
-    Ends(
-        "nccl-hang",
-        {"arm": "nvls-off"},
-        H100,
-        arms=("done", "done", "hung"),
-        codes=("nccl-hang",),
-        more=LIMITS,
-    ),
-    Ends(
-        "nccl-crash", arms=("crashed", "crashed"), phase="measure", codes=("nccl-failed",), verdict="unknown"
-    ),
-    Ends(
-        "nccl-crash", {"phase": "init", **DEFAULT}, arms=("crashed", "done"), phase="init", verdict="unknown"
-    ),
-    Ends(
-        "nccl-crash",
-        {"kind": "killed", **DEFAULT},
-        arms=("out-of-memory", "done"),
-        phase="measure",
-        verdict="unknown",
-    ),
-    Ends("nccl-error", DEFAULT, arms=("failed", "done"), phase="init", verdict="unknown"),
-    Ends("nccl-out-of-memory", DEFAULT, arms=("out-of-memory", "done"), phase="load", verdict="unknown"),
-    Ends("nccl-garbage", DEFAULT, arms=("garbage", "done"), phase="measure", verdict="warn"),
-    Ends("nccl-partial", DEFAULT, arms=("partial", "done"), phase="measure", verdict="warn"),
-    Ends("nccl-wrong-data", codes=("nccl-wrong-data",), verdict="fail"),
-    Ends("nccl-wrong-data", DEFAULT, codes=("nccl-wrong-data", "p2p-broken"), verdict="fail"),
-    Ends("nccl-nvls-broken", {}, H100, arms=NO_NVLS, phase="init", codes=("nvls-broken",), verdict="warn"),
-    Ends(
-        "nccl-nvls-broken",
-        {"kind": "out-of-memory"},
-        H100,
-        arms=("out-of-memory", "done", "done"),
-        phase="init",
-        codes=("nvls-broken",),
-        verdict="warn",
-    ),
-    Ends(
-        "slow-link", {"gpu": 2, "peer": 5}, H100, arms=THREE, codes=("busbw-low", "pair-slow"), verdict="warn"
-    ),
-    Ends("nccl-slow", {}, H100, arms=THREE, codes=("busbw-low",), verdict="warn"),
-    Ends(
-        "nvlink-down-in-fact",
-        {},
-        H100,
-        arms=THREE,
-        codes=(*PCIE_SPEED, "nvls-unused"),
-        verdict="warn",
-        agreement=AGAINST,
-    ),
-    Ends("nvlink-down-in-fact", codes=PCIE_SPEED, verdict="warn", agreement=AGAINST),
-    Ends("p2p-refused", arms=("failed", "done"), phase="init", verdict="unknown"),
+    Ends("nccl-hang", {"phase": "load"}, TITAN, "hung hung", "load", "nccl-hang", "fail"),
+    Ends("nccl-hang", {"phase": "init"}, TITAN, "start-slow start-slow", "init", NO_START, "unknown"),
+    Ends("nccl-hang", at("init"), TITAN, "start-slow done", "init", NO_START, "unknown"),
+    Ends("nccl-hang", at("init", P2P_OFF), TITAN, "done start-slow", "", NO_START, "warn"),
+    Ends("nccl-hang", P2P_OFF, TITAN, "done hung", "", "nccl-hang", "fail"),
+    Ends("nccl-hang", NVLS_OFF, H100, "done done hung", "", "nccl-hang", "fail"),
+    Ends("nccl-crash", {}, TITAN, "crashed crashed", "measure", "nccl-failed", "unknown"),
+    Ends("nccl-crash", at("init"), TITAN, "crashed done", "init", "nccl-failed", "unknown"),
+    Ends("nccl-crash", KILLED, TITAN, f"{OOM} done", "measure", "nccl-failed", "unknown"),
+    Ends("nccl-error", DEFAULT, TITAN, "failed done", "init", "nccl-failed", "unknown"),
+    Ends("nccl-out-of-memory", DEFAULT, TITAN, f"{OOM} done", "load", "nccl-failed", "unknown"),
+    Ends("nccl-garbage", DEFAULT, TITAN, "garbage done", "measure", "nccl-failed", "warn"),
+    Ends("nccl-partial", DEFAULT, TITAN, "partial done", "measure", "nccl-failed", "warn"),
+    Ends("nccl-wrong-data", {}, TITAN, "done done", "", "nccl-wrong-data", "fail"),
+    Ends("nccl-wrong-data", DEFAULT, TITAN, "done done", "", "nccl-wrong-data p2p-broken", "fail"),
+    Ends("nccl-nvls-broken", {}, H100, "failed done done", "init", "nvls-broken", "warn"),
+    Ends("nccl-nvls-broken", {"kind": OOM}, H100, f"{OOM} done done", "init", "nvls-broken", "warn"),
+    Ends("slow-link", {"gpu": 2, "peer": 5}, H100, "done done done", "", "busbw-low pair-slow", "warn"),
+    Ends("nccl-slow", {}, H100, "done done done", "", "busbw-low", "warn"),
+    Ends("nvlink-down-in-fact", {}, H100, "done done done", "", f"{PCIE_SPEED} nvls-unused", "warn", AGAINST),
+    Ends("nvlink-down-in-fact", {}, TITAN, "done done", "", PCIE_SPEED, "warn", AGAINST),
+    Ends("p2p-refused", {}, TITAN, "failed done", "init", "nccl-failed", "unknown"),
 ]
 
 
-@pytest.mark.parametrize("ends", ENDS, ids=lambda ends: ends.text)
+@pytest.mark.parametrize("ends", ENDS, ids=lambda ends: " ".join((ends.fault, *ends[2:5])))
 def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends: Ends) -> None:
     """Each arm by itself, with the phase that it was in; the judge names what is wrong; nothing lives on."""
     hardware = plug(ends.profile, tmp_path / "hardware")
     hardware.fault(ends.fault, **ends.parameters)
-    ran = run(hardware, more=ends.more)
+    ran = run(hardware, more=LIMITS if ends.fault == "nccl-hang" else {})
     assert ran.left == []
     assert ran.result.nccl is not None
-    assert tuple(one.outcome for one in ran.result.nccl.arms) == ends.arms
+    assert [one.outcome for one in ran.result.nccl.arms] == ends.arms.split()
     assert arm(ran.result, ArmName.DEFAULT).phase == ends.phase
     judged = judge_nccl(ran.result)
-    assert tuple(finding.code for finding in judged.findings) == ends.codes
+    assert [finding.code for finding in judged.findings] == ends.codes.split()
     assert (judged.verdict, ends.agreement in ("", judged.agreement)) == (ends.verdict, True), judged.message
 
 
 def test_every_fault_of_the_child_has_its_end() -> None:
-    """Those that show in another way have tests of their own, here or in test_simulated_nccl_devices."""
-    own = {
-        "nccl-no-engine",
-        "nccl-cold-init",
-        "nccl-unsteady",
-        "nccl-in-real-time",
-        "gpu-in-use",
-        "device-unhealthy",
-    }
-    ours = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
+    """Those that show in another way have tests of their own, here and of devices and load."""
+    own = {"nccl-no-engine", "nccl-cold-init", "nccl-unsteady", "nccl-in-real-time", "gpu-in-use"}
+    own |= {"device-unhealthy", "bit-flips", "shared-uplink", "slow-gpu"}
+    ours = {name for name, fault in FAULTS.items() if fault.module == "faults_runs"}
     assert {ends.fault for ends in ENDS} - {"p2p-refused"} == ours - own
 
 
 def test_a_cold_start_is_told_apart_from_measuring(tmp_path: Path) -> None:
     """Communicators take two seconds more, in the arm that they take them in."""
-    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    hardware = plug(TITAN, tmp_path / "hardware")
     hardware.fault("nccl-cold-init", seconds=2, arm="default")
     ran = run(hardware)
     cold = arm(ran.result, ArmName.DEFAULT).init_ms
@@ -233,7 +172,7 @@ def test_a_cold_start_is_told_apart_from_measuring(tmp_path: Path) -> None:
 
 def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
     """Two runs of which one reaches 80 per cent: the judge wants another; the same names give the same."""
-    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    hardware = plug(TITAN, tmp_path / "hardware")
     hardware.fault("nccl-unsteady")
     machine_file = {name: run(hardware, name=name).result for name in "1234"}
     by_speed = {name: busbw(result, ArmName.DEFAULT) for name, result in machine_file.items()}
@@ -257,7 +196,7 @@ def test_what_cannot_be_measured_is_skipped(
     tmp_path: Path, fault: str, parameters: dict[str, int], reason: Skip
 ) -> None:
     """With the reason, without a child, and without a finding."""
-    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    hardware = plug(TITAN, tmp_path / "hardware")
     hardware.fault(fault, **parameters)
     ran = run(hardware)
     assert ran.result.nccl is not None

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,51 +21,36 @@ from testbed.wait import DEADLINE_SECONDS, wait_for
 SLEEP = ["/bin/sleep", "60"]
 
 
-@pytest.mark.parametrize("stop", [lambda one: one.stop(grace=0), lambda one: one.stop_group(grace=10)])
-def test_a_process_whose_start_is_interrupted_has_ended_after_its_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: Callable[[processes.Process], None]
+def test_a_process_whose_start_is_interrupted_has_ended_with_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C comes after the fork and before the start returns.  What still ran would write into a folder
     that is being removed."""
-    forked: list[subprocess.Popen[bytes]] = []
+    written = tmp_path / "pid"
+    order = forkserver.Server.order
 
-    def press(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        forked.append(real(*arguments, **options))
+    def press(*arguments: Any, **options: Any) -> None:
+        order(*arguments, **options)
+        wait_for(lambda: written.exists() and written.read_text(), what="the process has begun")
         os.kill(os.getpid(), signal.SIGINT)
-        assert stopping.wait(10)
-        return forked[0]
 
-    real, stopping = subprocess.Popen, threading.Event()
-    monkeypatch.setattr(subprocess, "Popen", press)
-    process = processes.Process("sleep", SLEEP, log=tmp_path / "log")
+    monkeypatch.setattr(forkserver.Server, "order", press)
+    command = ["/bin/sh", "-c", f"echo $$ > '{written}'; exec sleep 60"]
+    process = processes.Process("sh", command, log=tmp_path / "log")
     with pytest.raises(KeyboardInterrupt):
         process.start()
-    threading.Timer(0.1, stopping.set).start()
-    stop(process)
-    assert forked[0].returncode in (-signal.SIGKILL, -signal.SIGINT)
+    assert not Path(f"/proc/{written.read_text().strip()}").exists()
+    process.stop(grace=10)
 
 
-def test_a_process_that_did_not_start_needs_no_stop(tmp_path: Path) -> None:
-    """Neither one that nobody started, nor one that cannot be started: its error is not raised again."""
-    never = processes.Process("sleep", SLEEP, log=tmp_path / "log")
-    never.stop(grace=10)
+def test_a_process_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    """In its log; one that nobody has started needs no stop."""
     impossible = processes.Process("sleep", SLEEP, log=tmp_path / "log", cwd=tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError):
-        impossible.start()
     impossible.stop(grace=10)
-
-
-def test_a_process_starts_when_its_folder_is_removed_meanwhile(tmp_path: Path) -> None:
-    """Its log is open before it starts."""
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    process = processes.Process("sleep", SLEEP, log=folder / "log")
-    process.start()
-    (folder / "log").unlink()
-    folder.rmdir()
-    assert process.running
-    process.stop(grace=0)
-    assert process.exit_code == -signal.SIGKILL
+    impossible.start()
+    assert impossible.wait(DEADLINE_SECONDS)
+    assert impossible.exit_code == forkserver.CANNOT_EXECUTE
+    assert impossible.last_words() == "  | cannot execute /bin/sleep: No such file or directory"
 
 
 PROBE = [sys.executable, "-m", "nodegauge_probes"]

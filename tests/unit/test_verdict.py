@@ -5,7 +5,6 @@ A taint has hysteresis and a slot in the budget; so have the label and the condi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,20 +16,15 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
-from support.judging import listening, saying
+from support.judging import saying
 from support.nccl_nodes import FAST, IMAGE, NODE, SLOW, STRICT, WRONG, nccl_node
 from support.objects import INTERVAL, LOST, NOW, STALE, APolicy, AReport, make_node, make_policy, make_report
 from support.properties import tried
 
+pytestmark = pytest.mark.usefixtures("stated_answers")
 TITAN = make_node()
 QUIET = make_policy().of({"taints": {"causes": {"p2p": "None", "thermal": "None"}}})
 OBSERVING = make_policy().observing()
-
-
-@pytest.fixture(autouse=True)
-def _answers_as_scripted() -> Iterator[None]:
-    with listening():
-        yield
 
 
 def after(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -11,27 +11,26 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, Xids
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
 from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
-from support.judging import listening, saying
+from support.judging import saying
 from support.objects import DEFAULTS, make_policy
 from support.virtual_time import drive
 from support.watch_pods import WatchPod
-from support.watched import BAD, BOOTED, Watched, at
+from support.watched import BAD, BOOTED, Watched, at, watched_once
 
+pytestmark = pytest.mark.usefixtures("stated_answers")
 HOUR, INTERVAL, START_GRACE = 3600.0, 7200.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
 
 
-@pytest.fixture(autouse=True)
-def stated_answers() -> Iterator[None]:
-    """Results say what the judge answers."""
-    with listening():
-        yield
+@pytest.fixture
+def node(stated_answers: None) -> Watched:
+    """A node whose container has reported once that all is well."""
+    return watched_once()
 
 
 def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> None:
@@ -40,8 +39,7 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         "matchLabels": {"gpus": "yes"},
         "matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["dev"]}],
     }
-    operator = Watched(nodeSelector=selector)
-    (made,) = operator.cluster.objects[DAEMONSETS].values()
+    (made,) = Watched(nodeSelector=selector).cluster.objects[DAEMONSETS].values()
     spec = made["spec"]["template"]["spec"]
     (box,) = spec["containers"]
     assert made["metadata"]["ownerReferences"][0]["kind"] == "GPUValidationPolicy"
@@ -96,8 +94,7 @@ def test_the_container_takes_every_policys_options() -> None:
     odd = {"hotFail": 150, "hotWarn": 20, "hwThermalWarnSeconds": 86_400, "swThermalWarnSeconds": 0}
     parsed, windows = {}, set()
     for thresholds in ({}, odd):
-        operator = Watched(thresholds=thresholds)
-        (made,) = operator.cluster.objects[DAEMONSETS].values()
+        (made,) = Watched(thresholds=thresholds).cluster.objects[DAEMONSETS].values()
         (box,) = made["spec"]["template"]["spec"]["containers"]
         assert box["command"] == ["python", "-m", "nodegauge_probes", "watch"]
         settings = parse(["watch", *box["args"]], {}, probes=["watch"], engines=["nccl4py"])
@@ -128,10 +125,10 @@ def test_what_judges_readings_makes_new_pods(spec: Body, is_new: bool) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"probes": {"health": {"mode": "Periodic"}}},
         {"mode": "Paused"},
-        {"probes": {"health": {"enabled": False}}},
+        *({"probes": {"health": health}} for health in ({"mode": "Periodic"}, {"enabled": False})),
     ],
+    ids=str,
 )
 def test_no_daemonset_stays_that_its_policy_does_not_want(change: Body) -> None:
     """And none is touched that is another release's, or nobody's of ours."""
@@ -160,276 +157,183 @@ def test_the_daemonset_of_a_policy_that_cannot_be_read_stays() -> None:
     assert operator.cluster.objects[DAEMONSETS] == {}
 
 
-def test_each_end_of_the_container_is_judged_once_and_makes_no_pod() -> None:
+def test_each_end_of_the_container_is_judged_once_and_makes_no_pod(node: Watched) -> None:
     """Not again after a restart of the operator, and not when the pod's status changes otherwise."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    assert operator.after(pod) == []
-    assert (operator.runs, operator.status["verdict"]) == (1, "pass")
-    assert operator.labels[names.LABEL_HEALTH] == "pass"
-    operator.restart()
-    operator.keep_watch_sets()
-    operator.catch_up()
-    operator.cluster.change(PODS, pod.name, {"metadata": {"labels": {"a": "b"}}})
-    operator.catch_up()
-    assert operator.runs == 1
-    operator.after(pod)
-    assert (operator.runs, operator.run_pods) == (2, [])
+    assert (node.runs, node.status["verdict"], node.taints) == (1, "pass", [])
+    assert node.labels[names.LABEL_HEALTH] == "pass"
+    node.resume()
+    node.cluster.change(PODS, node.pod.name, {"metadata": {"labels": {"a": "b"}}})
+    node.catch_up()
+    assert node.runs == 1
+    node.after()
+    assert (node.runs, node.run_pods) == (2, [])
 
 
 def test_every_second_report_of_a_calm_node_renews_its_time() -> None:
     """Also where each is as late as the probe may be: the label is never older than two such intervals."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    times = []
+    node, times = Watched(), []
     for _ in range(5):
-        operator.after(pod, later=1.05 * INTERVAL)
-        times.append(int(operator.labels[names.LABEL_VALIDATED_AT]))
+        node.after(later=1.05 * INTERVAL)
+        times.append(int(node.labels[names.LABEL_VALIDATED_AT]))
     first, third = times[0], int(times[0] + 2 * 1.05 * INTERVAL)
     assert times[:4] == [first, first, third, third]
     assert times[4] > third
-    assert operator.labels[names.LABEL_HEALTH] == "pass"
+    assert node.labels[names.LABEL_HEALTH] == "pass"
 
 
 def test_two_bad_reports_taint_and_three_good_ones_lift_it() -> None:
     """The hysteresis is that of pods of single runs."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    seen = [operator.after(pod, answer) for answer in ("", BAD, BAD, "", "")]
-    assert seen == [[], [], ["p2p"], ["p2p"], ["p2p"]]
-    assert operator.after(pod, later=INTERVAL / 2) == []
+    node = Watched()
+    assert [node.after(answer) for answer in ("", BAD, BAD, "", "")] == [[], [], ["p2p"], ["p2p"], ["p2p"]]
+    assert node.after(later=INTERVAL / 2) == []
 
 
 def test_xids_of_several_reports_taint_by_the_policys_rule() -> None:
     """Two and one within a day; an operator that is restarted in between counts none of them again, and the
     taint goes once fewer are left."""
-    operator = Watched(xids=[{"codes": [94], "count": 3, "severity": "Fail"}])
-    pod = WatchPod(operator.cluster)
-    assert operator.reported(pod, at(50, 60)) == []
-    operator.restart()
-    operator.keep_watch_sets()
-    operator.catch_up()
-    assert operator.reported(pod, at(3600), later=HOUR) == ["xid"]
-    (finding,) = operator.probe["findings"]
+    node = Watched(xids=[{"codes": [94], "count": 3, "severity": "Fail"}])
+    assert node.heard(at(50, 60)) == []
+    node.resume()
+    assert node.heard(at(3600), later=HOUR) == ["xid"]
+    (finding,) = node.probe["findings"]
     assert finding["message"].startswith("Xid 94 came 3 times within 24 h on GPU 1")
-    assert operator.reported(pod, later=22.5 * HOUR) == ["xid"]
-    seen = [operator.reported(pod, later=HOUR) for _ in range(3)]
-    assert (seen[-1], operator.status["verdict"]) == ([], "pass")
+    assert node.heard(later=22.5 * HOUR) == ["xid"]
+    seen = [node.heard(later=HOUR) for _ in range(3)]
+    assert (seen[-1], node.status["verdict"]) == ([], "pass")
 
 
 def test_xids_of_a_reading_that_could_not_be_judged_are_not_new_in_the_next() -> None:
     """Half of the GPUs are hidden: until when Xids are known is kept all the same."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.reported(pod)
+    node = Watched()
+    node.heard()
 
     def after(result: Result, *earlier: RepeatedXid) -> list[str]:
-        up = int(operator.cluster.now + 20) - BOOTED
+        up = int(node.cluster.now + 20) - BOOTED
         host = replace(result.host, boottime_ms=up * 1000)
-        pod.reports(replace(result, host=host, watch=WatchReport(at=up, repeated=list(earlier))))
-        operator.catch_up()
-        return [finding["code"] for finding in operator.probe.get("findings") or ()]
+        node.reports(replace(result, host=host, watch=WatchReport(at=up, repeated=list(earlier))))
+        return [finding["code"] for finding in node.probe.get("findings") or ()]
 
     hidden, well = (made.every_gpu(made.h100(count), xids=Xids(registered=True)) for count in (4, 8))
-    seen = Xids(registered=True, seen=[13], counts=[at(110)])
-    after(made.with_gpu(hidden, 1, xids=seen))
-    assert operator.probe["lastRun"]["reason"] == "NotReadable"
+    after(made.with_gpu(hidden, 1, xids=Xids(registered=True, seen=[13], counts=[at(110)])))
+    assert node.probe["lastRun"]["reason"] == "NotReadable"
     assert after(well, RepeatedXid(gpu=1, code=13, count=1, first=110, last=110)) == []
-    assert operator.probe["lastRun"]["outcome"] == "read"
+    assert node.probe["lastRun"]["outcome"] == "read"
 
 
-def test_only_a_pod_of_the_daemonset_speaks_for_its_node() -> None:
+def test_only_a_pod_of_the_daemonset_speaks_for_its_node(node: Watched) -> None:
     """A pod of another owner says nothing; a result of another pod, node or probe is a failed run."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    operator.cluster.pass_time(60)
+    node.cluster.pass_time(60)
     for owner in ("uid-other", ""):
-        operator.after(WatchPod(operator.cluster, owner=owner), BAD)
-    assert operator.runs == 1, "of another owner, and beside the one that is there"
+        node.after(BAD, pod=WatchPod(node.cluster, owner=owner))
+    assert node.runs == 1, "of another owner, and beside the one that is there"
     for number, other in enumerate(({"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}), start=2):
-        pod.reports(saying(BAD), **other)
-        operator.catch_up()
-        assert (operator.runs, operator.probe["lastRun"]["reason"]) == (number, "WrongRun")
-    assert operator.status["verdict"] == "pass"
+        node.reports(saying(BAD), **other)
+        assert (node.runs, node.probe["lastRun"]["reason"]) == (number, "WrongRun")
+    assert node.status["verdict"] == "pass"
+
+
+ASKED = replace(saying(""), problem=Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM"))
 
 
 @pytest.mark.parametrize(
-    ("message", "code", "reason"),
-    [("", 0, "Completed"), ("", 137, "OOMKilled"), ("no such file", 128, "StartError")],
+    "end",
+    [
+        lambda pod: pod.ends(""),
+        lambda pod: pod.ends("", code=137, reason="OOMKilled"),
+        lambda pod: pod.ends("no such file", code=128, reason="StartError"),
+        lambda pod: pod.reports(ASKED),
+    ],
+    ids=["without a word", "no memory", "never started", "asked to end, as by a roll-out"],
 )
-def test_an_end_without_a_result_is_no_run(message: str, code: int, reason: str) -> None:
+def test_an_end_that_says_nothing_of_the_node_is_no_run(node: Watched, end: Callable[..., None]) -> None:
     """The kubelet starts the container again; where none comes for long, a health pod reads the node."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    pod.ends(message, code=code, reason=reason)
-    operator.catch_up()
-    assert (operator.runs, operator.run_pods) == (1, [])
+    end(node.pod)
+    node.catch_up()
+    assert (node.runs, node.run_pods) == (1, [])
 
 
-def test_a_container_that_was_asked_to_end_reports_nothing() -> None:
-    """A roll-out ends every container: labels stay as they are."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    asked = Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM")
-    pod.reports(replace(saying(""), problem=asked))
-    operator.catch_up()
-    assert operator.runs == 1
-
-
-def test_a_message_that_cannot_be_read_is_a_failed_run_once() -> None:
+def test_a_message_that_cannot_be_read_is_a_failed_run_once(node: Watched) -> None:
     """Say, of an image of another major version."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    pod.ends("{}")
-    operator.catch_up()
-    operator.catch_up(granted=False)
-    assert (operator.runs, operator.probe["lastRun"]["reason"]) == (2, "ResultUnreadable")
+    node.pod.ends("{}")
+    node.catch_up()
+    node.catch_up(granted=False)
+    assert (node.runs, node.probe["lastRun"]["reason"]) == (2, "ResultUnreadable")
 
 
 def test_a_health_pod_reads_the_node_if_the_container_brings_nothing() -> None:
     """First as long as a pod may take to start, later an interval and a tenth more."""
-    operator = Watched()
-    assert operator.wait() == START_GRACE
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    assert operator.wait() == pytest.approx(1.1 * INTERVAL + START_GRACE)
-    operator.catch_up()
-    assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in operator.run_pods] == ["health"]
+    node = Watched()
+    assert node.wait() == START_GRACE
+    node.after()
+    assert node.wait() == pytest.approx(1.1 * INTERVAL + START_GRACE)
+    node.catch_up()
+    assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in node.run_pods] == ["health"]
 
 
-def test_a_requested_run_is_a_pod_at_once() -> None:
-    """`spec.requestedAt` asks for a run now, and the container answers no request."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
-    operator.after(pod, later=0.0)
-    assert len(operator.run_pods) == 1
-
-
-def test_a_running_health_pod_comes_first() -> None:
-    """What the container reports meanwhile is older than the pod's reading, and says nothing new."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
-    operator.catch_up()
-    (health,) = operator.run_pods
-    operator.cluster.schedule(health)
-    operator.after(pod, BAD)
-    assert operator.runs == 1
-    operator.cluster.pass_time(1)
-    operator.cluster.end(health, operator.cluster.result(health))
-    operator.catch_up()
-    operator.catch_up(granted=False)
-    assert operator.runs == 2
+def test_a_run_that_is_asked_for_is_a_pod_at_once_and_comes_first(node: Watched) -> None:
+    """The container answers no request.  What it reports while the pod runs is older than the pod's reading,
+    and says nothing new."""
+    node.request()
+    node.after(later=0.0)
+    assert (len(node.run_pods), node.runs) == (1, 2)
+    health = node.start_health_pod()
+    node.after(BAD)
+    assert node.runs == 2
+    assert node.end_health_pod(health) == 3
+    node.catch_up(granted=False)
+    assert node.runs == 3
 
 
 @pytest.mark.parametrize("ahead", [-20_000.0, -600.0, 0.0, 600.0, 20_000.0])
 def test_a_node_whose_clock_is_wrong_is_judged_like_any_other(ahead: float) -> None:
     """What a health pod read before hides no later report, and what it read after an end is not undone by
     that end."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.cluster.pass_time(4 * HOUR)
-    operator.after(pod)
-    operator.cluster.pass_time(4 * HOUR)
-    pod.ahead = ahead
-
-    def health_pod() -> int:
-        asked = {"spec": {"requestedAt": stamp(operator.cluster.clock())}}
-        operator.cluster.change(REPORTS, "node-1", asked)
-        operator.catch_up()
-        health = operator.run_pods[-1]
-        operator.cluster.schedule(health)
-        operator.cluster.pass_time(5)
-        message = operator.cluster.result(health)
-        operator.cluster.pass_time(ahead)
-        operator.cluster.end(health, message)
-        operator.cluster.pass_time(-ahead)
-        operator.catch_up()
-        return operator.runs
-
-    assert health_pod() == 2
-    assert [operator.after(pod, BAD) for _ in range(2)] == [[], ["p2p"]]
-    assert health_pod() == operator.runs == 5
-    operator.cluster.pass_time(30)
-    operator.catch_up(granted=False)
-    assert (operator.runs, operator.status["rawVerdict"]) == (5, "pass")
+    node = Watched()
+    node.cluster.pass_time(4 * HOUR)
+    node.after()
+    node.cluster.pass_time(4 * HOUR)
+    node.pod.ahead = ahead
+    assert node.end_health_pod(node.begin_health_pod(), ahead=ahead) == 2
+    assert [node.after(BAD) for _ in range(2)] == [[], ["p2p"]]
+    assert node.end_health_pod(node.begin_health_pod(), ahead=ahead) == 5
+    node.cluster.pass_time(30)
+    node.catch_up(granted=False)
+    assert (node.runs, node.status["rawVerdict"]) == (5, "pass")
 
 
-def test_a_report_is_not_judged_again_by_a_new_operator_because_the_nodes_clock_is_ahead() -> None:
-    """It looks as if it had come just now, also after what a health pod read since."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    pod.ahead = HOUR
-    watched = replace(saying(BAD), watch=WatchReport(at=50))
-    pod.reports(watched)
-    operator.catch_up()
-    operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
-    operator.catch_up()
-    (health,) = operator.run_pods
-    operator.cluster.schedule(health)
-    operator.cluster.end(health, operator.cluster.result(health))
-    operator.catch_up()
-    assert operator.runs == 2
-    operator.cluster.pass_time(60)
-    operator.restart()
-    operator.keep_watch_sets()
-    operator.catch_up(granted=False)
-    assert operator.runs == 2
-    pod.reports(replace(watched, watch=WatchReport(at=70)))
-    operator.catch_up(granted=False)
-    assert operator.runs == 3
-
-
-def test_a_reading_of_an_earlier_boot_is_not_one_of_this_boot() -> None:
+def test_a_reading_of_an_earlier_boot_is_not_one_of_this_boot(node: Watched) -> None:
     """The pod outlives a reboot, and shows the container's end from before until the next."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    operator.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
-    operator.after(pod)
-    assert operator.runs == 1
+    node.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
+    node.after()
+    assert node.runs == 1
     well = saying("")
-    pod.reports(replace(well, host=replace(well.host, boot_id="another")))
-    operator.catch_up()
-    assert operator.runs == 2
+    node.reports(replace(well, host=replace(well.host, boot_id="another")))
+    assert node.runs == 2
 
 
 def test_an_old_report_says_nothing() -> None:
     """An operator that was away for longer than an interval leaves it to the next."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    pod.reports(saying(BAD))
-    operator.cluster.pass_time(INTERVAL + 1)
-    operator.restart()
-    operator.keep_watch_sets()
-    operator.catch_up(granted=False)
-    assert operator.runs == 0
+    node = Watched()
+    node.pod.reports(saying(BAD))
+    node.cluster.pass_time(INTERVAL + 1)
+    node.resume(granted=False)
+    assert node.runs == 0
 
 
-def test_a_new_operator_makes_no_pod_before_it_knows_what_containers_reported() -> None:
+def test_a_new_operator_makes_no_pod_before_it_knows_what_containers_reported(node: Watched) -> None:
     """After a long absence every last reading is old, and the containers have newer ones."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    pod.reports(saying(""), later=2 * INTERVAL)
-    operator.restart()
-    operator.catch_up()
-    assert operator.run_pods == []
-    operator.keep_watch_sets()
-    operator.catch_up()
-    assert (operator.runs, operator.run_pods) == (2, [])
+    node.pod.reports(saying(""), later=2 * INTERVAL)
+    node.restart()
+    node.catch_up()
+    assert node.run_pods == []
+    node.keep_watch_sets()
+    node.catch_up()
+    assert (node.runs, node.run_pods) == (2, [])
 
 
-def refuse_daemonsets(operator: Watched) -> None:
+def refuse_daemonsets(node: Watched) -> None:
     """Quota, webhook or rights refuse every one."""
-    operator.client.refuse = lambda verb, path: (
+    node.client.refuse = lambda verb, path: (
         Forbidden("no", status=403) if (verb, "daemonsets" in path) == ("PATCH", True) else None
     )
 
@@ -437,59 +341,59 @@ def refuse_daemonsets(operator: Watched) -> None:
 @pytest.mark.parametrize("was_there", [False, True], ids=["never made", "deleted, and not made again"])
 def test_without_a_daemonset_health_pods_read_the_nodes_as_in_mode_periodic(was_there: bool) -> None:
     """Every 15 minutes, once it has been missing for as long as a pod may take to start."""
-    operator = Watched()
-    operator.cluster.objects[DAEMONSETS].clear()
+    node, waits = Watched(), []
+    node.cluster.objects[DAEMONSETS].clear()
     if not was_there:
-        operator.restart()
-    refuse_daemonsets(operator)
-    operator.keep_watch_sets()
-    waits = []
+        node.restart()
+    refuse_daemonsets(node)
+    node.keep_watch_sets()
     for _ in range(3):
-        waits.append(operator.wait())
-        operator.catch_up()
-        operator.end_run()
-        operator.end_run()
+        waits.append(node.wait())
+        node.catch_up()
+        node.end_run()
+        node.end_run()
     assert waits == [START_GRACE, 900, 900]
 
 
 @pytest.mark.parametrize("error", [-HOUR, HOUR])
 def test_a_missing_daemonset_is_waited_for_by_a_clock_that_nobody_sets(error: float) -> None:
     """Whoever corrects the operator's clock brings no pod to a node whose container is about to start."""
-    operator = Watched()
-    operator.cluster.objects[DAEMONSETS].clear()
-    operator.restart()
-    refuse_daemonsets(operator)
-    operator.keep_watch_sets()
-    operator.cluster.clock_error += error
-    sets, policy = operator.reconciler.watch_sets, operator.cache.policies["default"]
+    node = Watched()
+    node.cluster.objects[DAEMONSETS].clear()
+    node.restart()
+    refuse_daemonsets(node)
+    node.keep_watch_sets()
+    node.cluster.clock_error += error
+    sets, policy = node.reconciler.watch_sets, node.cache.policies["default"]
     assert sets.applied(policy) is policy
-    operator.cluster.pass_time(START_GRACE + 1)
+    node.cluster.pass_time(START_GRACE + 1)
     assert sets.applied(policy) is not policy
 
 
-def test_a_daemonset_that_is_known_stays_known_if_the_api_server_answers_nothing() -> None:
+def test_a_daemonset_that_is_known_stays_known_if_the_api_server_answers_nothing(node: Watched) -> None:
     """Neither the list nor the apply: its containers speak for their nodes as before."""
-    operator = Watched()
-    operator.after(WatchPod(operator.cluster))
-    operator.client.refuse = lambda _, path: Forbidden("no", status=403) if "daemonsets" in path else None
-    operator.keep_watch_sets()
-    operator.cluster.pass_time(HOUR)
-    operator.keep_watch_sets()
-    operator.catch_up()
-    assert operator.run_pods == []
+    node.client.refuse = lambda _, path: Forbidden("no", status=403) if "daemonsets" in path else None
+    node.keep_watch_sets()
+    node.cluster.pass_time(HOUR)
+    node.keep_watch_sets()
+    node.catch_up()
+    assert node.run_pods == []
 
 
 class Refused(Watched):
     """A node whose container reported an hour ago, and a new operator whose every DaemonSet is refused; it
     finds that of its policy (`owner`: of another one), or none."""
 
-    def __init__(self, *, owner: str = "") -> None:
+    def __init__(self, *, owner: str | None = "") -> None:
         super().__init__()
-        self.after(WatchPod(self.cluster))
+        self.after()
         ((name, made),) = self.cluster.objects[DAEMONSETS].items()
-        [policy] = made["metadata"]["ownerReferences"]
-        references = [policy | {"uid": owner or policy["uid"]}]
-        self.cluster.change(DAEMONSETS, name, {"metadata": {"ownerReferences": references}})
+        if owner is None:
+            self.cluster.objects[DAEMONSETS].clear()
+        elif owner:
+            [policy] = made["metadata"]["ownerReferences"]
+            references = {"ownerReferences": [policy | {"uid": owner}]}
+            self.cluster.change(DAEMONSETS, name, {"metadata": references})
         self.cluster.pass_time(HOUR)
         self.restart()
         refuse_daemonsets(self)
@@ -509,89 +413,71 @@ class Refused(Watched):
 
 def test_a_daemonset_that_is_refused_for_a_moment_costs_no_pod() -> None:
     """Neither while it is missed, nor once it is there and cannot be applied again."""
-    operator = Refused()
-    operator.cluster.objects[DAEMONSETS].clear()
-    operator.keep()
-    operator.keep(later=START_GRACE - 1)
-    operator.heal()
-    operator.keep()
-    refuse_daemonsets(operator)
-    operator.keep(later=HOUR)
-    assert (operator.wakes, operator.run_pods) == (2, [])
+    node = Refused(owner=None)
+    node.keep()
+    node.keep(later=START_GRACE - 1)
+    node.heal()
+    node.keep()
+    refuse_daemonsets(node)
+    node.keep(later=HOUR)
+    assert (node.wakes, node.run_pods) == (2, [])
 
 
-def test_nodes_are_read_by_pods_as_soon_as_their_daemonset_is_no_longer_waited_for() -> None:
-    """Their own timers are those of mode Watch, hours later."""
-    operator = Refused()
-    operator.cluster.objects[DAEMONSETS].clear()
-    operator.keep()
-    operator.keep(later=START_GRACE)
-    assert (operator.wakes, len(operator.run_pods)) == (2, 1)
+@pytest.mark.parametrize(
+    ("owner", "pods"),
+    [(None, 1), ("another-uid", 1), ("", 0)],
+    ids=["none is there", "another policy's", "its own, which goes on"],
+)
+def test_pods_read_the_nodes_once_a_daemonset_is_no_longer_waited_for(owner: str | None, pods: int) -> None:
+    """Their own timers are those of mode Watch, hours later, so that every node is woken.  Containers of the
+    policy's own DaemonSet are heard though it cannot be applied."""
+    node = Refused(owner=owner)
+    node.keep()
+    node.keep(later=START_GRACE)
+    assert (len(node.run_pods), node.wakes) == (pods, 1 + pods)
 
 
-@pytest.mark.parametrize(("owner", "pods"), [("", 0), ("another-uid", 1)], ids=["its own", "another's"])
-def test_a_new_operator_hears_the_daemonset_of_its_policy_though_it_cannot_apply_it(
-    owner: str, pods: int
-) -> None:
-    """No pod has to read its nodes: its containers go on."""
-    operator = Refused(owner=owner)
-    operator.keep()
-    operator.keep(later=START_GRACE)
-    assert len(operator.run_pods) == pods
-
-
-def test_a_message_that_was_judged_is_not_kept() -> None:
+def test_a_message_that_was_judged_is_not_kept(node: Watched) -> None:
     """The kubelet shows it again at each change of the pod; a new end brings a new one."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
 
     def kept() -> str:
-        (view,) = operator.reconciler.watch_sets.pods.each()
-        assert view.ended is not None
+        (view,) = node.reconciler.watch_sets.pods.each()
         return view.ended.message
 
-    assert (operator.runs, kept()) == (1, "")
-    operator.cluster.pod_status(pod.name, {"podIP": "10.0.0.7"})
-    operator.deliver()
+    assert (node.runs, kept()) == (1, "")
+    node.cluster.pod_status(node.pod.name, {"podIP": "10.0.0.7"})
+    node.deliver()
     assert kept() == ""
-    operator.cluster.pod_status(pod.name, {"podIP": "10.0.0.8"})
-    operator.inbox.clear()
-    operator.list()
+    node.cluster.pod_status(node.pod.name, {"podIP": "10.0.0.8"})
+    node.inbox.clear()
+    node.list()
     assert kept() == ""
-    pod.reports(saying(BAD))
-    operator.deliver()
+    node.pod.reports(saying(BAD))
+    node.deliver()
     assert kept() != ""
-    operator.catch_up()
-    assert (operator.runs, kept()) == (2, "")
-    operator.restart()
-    operator.keep_watch_sets()
+    node.catch_up()
+    assert (node.runs, kept()) == (2, "")
+    node.restart()
+    node.keep_watch_sets()
     assert kept() != ""
-    operator.catch_up()
-    assert (operator.runs, kept()) == (2, "")
+    node.catch_up()
+    assert (node.runs, kept()) == (2, "")
 
 
-def test_a_deleted_report_is_made_anew_from_the_pods_message() -> None:
+def test_a_deleted_report_is_made_anew_from_the_pods_message(node: Watched) -> None:
     """Whoever deletes it resets the node's history, and waits for no reading."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    operator.after(pod)
-    operator.cluster.remove(REPORTS, "node-1")
-    operator.catch_up()
-    assert operator.runs == 1
-    assert not operator.run_pods
+    node.after()
+    node.cluster.remove(REPORTS, "node-1")
+    node.catch_up()
+    assert (node.runs, node.run_pods) == (1, [])
 
 
-def test_a_pod_that_went_with_the_report_is_missed_by_nobody() -> None:
+def test_a_pod_that_went_with_the_report_is_missed_by_nobody(node: Watched) -> None:
     """Its message can no longer be read: the next pod reports."""
-    operator = Watched()
-    pod = WatchPod(operator.cluster)
-    operator.after(pod)
-    operator.cluster.remove(REPORTS, "node-1")
-    operator.cluster.remove(PODS, pod.name)
-    operator.inbox = [event for event in operator.inbox if event[0] != PODS]
-    operator.catch_up(granted=False)
-    assert operator.runs == 0
-    operator.after(WatchPod(operator.cluster))
-    assert operator.runs == 1
+    node.cluster.remove(REPORTS, "node-1")
+    node.cluster.remove(PODS, node.pod.name)
+    node.inbox = [event for event in node.inbox if event[0] != PODS]
+    node.catch_up(granted=False)
+    assert node.runs == 0
+    node.after(pod=WatchPod(node.cluster))
+    assert node.runs == 1

@@ -1,23 +1,27 @@
 """An hour without the API server in mode Watch, in virtual time: afterwards everything is as on a calm day.
 
-Containers report all the while, their kubelets back off and keep the newest end alone; faults come, go and
-flap.  The same story without the outage says what must be true.
+Containers report all the while, their kubelets back off and keep the newest end alone, so that it holds the
+Xids of those before it; faults come, go and flap.  The same story without the outage says what must be true.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import cache
+
+import pytest
 
 from fleet.machines import KINDS, NO_FAULT, Machine
 from fleet.oracle import ours_of
 from fleet.virtual import Fleet
 from nodegauge_operator import names
-from support.api_server import NODES, Body
+from support.api_server import NODES, REPORTS, Body
 from support.virtual_operator import VirtualTimeOperator, play
 
 MINUTE, HOUR = 60.0, 3600.0
-BROKEN, AWAY, BACK, END = 0.5 * HOUR, 62 * MINUTE, 122 * MINUTE, 145 * MINUTE
+BROKEN, AWAY, BACK, END = 0.5 * HOUR, 62 * MINUTE, 122 * MINUTE, 150 * MINUTE
+FATAL, COUNTED, PROGRAM = 79, 63, 13
 
 Story = list[tuple[float, str]]
 """From when on which fault."""
@@ -43,37 +47,54 @@ STORIES: dict[str, Story] = {
     "flaps, and is well": flapping("p2p", last=NO_FAULT),
     **{f"calm, {n}": [] for n in range(8)},
 }
-
-
 CALM = [f"node-{n}" for n, story in enumerate(STORIES.values()) if not story]
+XIDS: dict[str, list[tuple[float, int]]] = {
+    "fatal": [(AWAY + 5 * MINUTE, FATAL), (AWAY + 15 * MINUTE, PROGRAM), (AWAY + 30 * MINUTE, PROGRAM)],
+    "counted": [(HOUR, COUNTED), *((AWAY + minute * MINUTE, COUNTED) for minute in (5, 15, 30))],
+    "too-few": [(HOUR, COUNTED), *((AWAY + minute * MINUTE, PROGRAM) for minute in (5, 15)), (BACK, COUNTED)],
+    "known": [(HOUR / 2, FATAL), *((AWAY + minute * MINUTE, PROGRAM) for minute in (-17, 5, 65))],
+}
+"""When which Xid came, by node."""
+RULE = {"codes": [COUNTED], "count": 3, "severity": "Fail"}
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Lived:
     """What nodes carried at the end, and during the outage; nodes for which a health pod was made after it;
-    what calm nodes lost at any time."""
+    what calm nodes lost at any time; when a taint for Xids came and went, and how many Xids were counted."""
 
     nodes: dict[str, dict[str, str]] = field(default_factory=dict)
     meanwhile: dict[str, dict[str, str]] = field(default_factory=dict)
     pods: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    tainted: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in XIDS})
+    lifted: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in XIDS})
+    counts: dict[str, int] = field(default_factory=dict)
 
 
+@cache
 def lived(*, outage: bool) -> Lived:
     """The stories, each on a machine of its own, with or without the outage."""
-    result, kinds = Lived(), [k for k in KINDS if not KINDS[k].immune]
-    fleet = Fleet()
+    result, kinds, fleet = Lived(), [k for k in KINDS if not KINDS[k].immune], Fleet()
     machines = [Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(len(STORIES))]
+    machines += [Machine(name=name, kind="2x TITAN RTX", pool="") for name in XIDS]
 
     def seen(path: str, _: str, body: Body) -> None:
         name = body["metadata"]["name"]
         if path == NODES and name in CALM and marks(body) != result.meanwhile.get(name, marks(body)):
             result.lost.append(name)
+        for probe in body.get("status", {}).get("probes", []) if path == REPORTS else []:
+            for finding in probe.get("findings") or ():
+                if count := finding["evidence"].get("count"):
+                    result.counts[name] = max(int(count), result.counts.get(name, 0))
 
     async def story(operator: VirtualTimeOperator) -> None:
-        chance = random.Random(1)
-        await fleet.begin(operator, machines, mode="Watch", chance=chance)
+        chance, made = random.Random(1), 0
+        await fleet.begin(operator, machines, mode="Watch", chance=chance, xids=[RULE])
         fleet.subscribers.append(seen)
+        for name, times in XIDS.items():
+            for at, code in times:
+                operator.loop.call_at(at, fleet.containers[name].xid, 1, code)
         for at, name, fault in moments(outage=outage):
             await operator.after(max(0.0, at - operator.loop.time()))
             if name:
@@ -90,9 +111,12 @@ def lived(*, outage: bool) -> Lived:
                 operator.reconnect()
         await operator.after(END - operator.loop.time())
         result.pods = [node for _, node in operator.begun[made:]] if outage else []
-        result.nodes = {name: marks(body) for name, body in fleet.objects[NODES].items()}
+        result.nodes = {name: marks(body) for name, body in fleet.objects[NODES].items() if name not in XIDS}
 
     play(story, cluster=fleet)
+    for at, name, taints in fleet.tainted:
+        if name in XIDS:
+            (result.tainted if "unhealthy=xid" in taints else result.lifted)[name].append(at)
     return result
 
 
@@ -118,3 +142,18 @@ def test_an_hour_without_the_api_server_ends_like_a_calm_one() -> None:
     assert disturbed.lost == []
     assert disturbed.pods
     assert not set(disturbed.pods) & set(CALM)
+
+
+@pytest.mark.parametrize("outage", [False, True], ids=["calm", "an hour without the API server"])
+def test_no_xid_is_lost_and_none_counts_twice(outage: bool) -> None:
+    """A fatal one taints, at once or as soon as its report arrives, though others followed; counted ones are
+    as many as came; one that was judged before is none of the later reports that repeat it, which are good
+    ones for its taint."""
+    result = lived(outage=outage)
+    tainted = {name: len(times) for name, times in result.tainted.items()}
+    assert tainted == {"fatal": 1, "counted": 1, "too-few": 0, "known": 1}
+    began = BACK if outage else AWAY + 5 * MINUTE
+    assert began <= result.tainted["fatal"][0] < began + MINUTE
+    assert result.lifted["known"] == [pytest.approx(AWAY - 15 * MINUTE, abs=MINUTE)]
+    assert result.counts["counted"] == 4
+    assert "too-few" not in result.counts

@@ -33,6 +33,8 @@ class Lives:
         self.state, self.started = State(boot_id="boot"), 0.0
         self.reports: list[tuple[float, str]] = []
         self.values: Values = {HOT: (0, "40 °C")}
+        self.reason = ""
+        """The whole reason of the last report."""
 
     def run(self, *, start: int, end: int) -> None:
         """One look per second."""
@@ -50,7 +52,7 @@ class Lives:
         if decision is None:
             return ""
         reported(self.state, decision, values=self.values, now=now)
-        self.state.xids = []
+        self.state.xids, self.reason = [], decision.why
         return decision.why.partition(":")[0]
 
     def set(self, level: int, *, now: float) -> None:
@@ -63,13 +65,8 @@ def test_a_calm_hour() -> None:
     """First, three confirmations at growing distances, then when it is due."""
     lives = Lives()
     lives.run(start=0, end=4000)
-    assert lives.reports == [
-        (0.0, "first"),
-        (10.0, "confirmed"),
-        (70.0, "confirmed"),
-        (370.0, "confirmed"),
-        (3970.0, "due"),
-    ]
+    confirmed = [(at, "confirmed") for at in (10.0, 70.0, 370.0)]
+    assert lives.reports == [(0.0, "first"), *confirmed, (3970.0, "due")]
 
 
 def test_a_fault_and_its_end_are_confirmed_alike() -> None:
@@ -102,7 +99,9 @@ def test_an_xid_is_reported_once_and_not_confirmed() -> None:
     lives = Lives()
     lives.run(start=0, end=20)
     lives.state.xids = [SeenXid(gpu=1, code=31, count=2, first=20, last=20)]
-    lives.run(start=20, end=1000)
+    lives.run(start=20, end=21)
+    assert lives.reason == "changed: Xid 31 GPU-1, 2 times"
+    lives.run(start=21, end=1000)
     assert lives.reports[2:] == [(20.0, "changed"), (80.0, "confirmed"), (380.0, "confirmed")]
 
 

@@ -17,6 +17,7 @@ OPTIONS = parse(["watch"], {}, probes=["watch"], engines=["nccl4py"]).watch
 BRAKE, HW_SLOWDOWN, IDLE = 0x80, 0x8, 0x1
 REFUSED = Unavailable("NVML_ERROR_UNKNOWN")
 UNUSED: Any = None
+UNREAD: Any = {"watch": UNUSED, "options": OPTIONS, "sysfs": Path("/"), "procfs": Path("/")}
 
 
 def levels(
@@ -33,14 +34,7 @@ def levels(
     nvml = Nvml(watch=UNUSED, pause=UNUSED)
     watched = Watched(nvml=nvml, device=Device(0, None), peers=[], limits=gpu, links=[], link_fields=False)
     times = iter([seconds * number for number in range(len(raws))])
-    reader = Reader(
-        watch=UNUSED,
-        options=OPTIONS,
-        sysfs=Path("/"),
-        procfs=Path("/"),
-        values=known or {},
-        clock=lambda: next(times),
-    )
+    reader = Reader(**UNREAD, values=known or {}, clock=lambda: next(times))
     result: list[Level] = []
     for raw in raws:
         reader.add(signal, watched, raw)
@@ -50,16 +44,8 @@ def levels(
 
 def test_a_temperature_has_classes_with_hysteresis() -> None:
     """Warm from 84 °C, hot from 90 °C; either is left 5 °C below its start."""
-    assert levels("temperature", 83, 84, 83, 80, 79, 90, 86, 85) == [
-        COOL,
-        WARM,
-        WARM,
-        WARM,
-        COOL,
-        HOT,
-        HOT,
-        WARM,
-    ]
+    seen = levels("temperature", 83, 84, 83, 80, 79, 90, 86, 85)
+    assert seen == [COOL, WARM, WARM, WARM, COOL, HOT, HOT, WARM]
 
 
 def test_a_vendors_limit_decides() -> None:
@@ -147,7 +133,7 @@ def test_a_field_that_is_no_whole_number_is_unreadable() -> None:
         def fields(self, device: Device, *fields: Any, only: int | None = None) -> list[Any]:
             return [float("nan")] * len(fields)
 
-    reader = Reader(watch=UNUSED, options=OPTIONS, sysfs=Path("/"), procfs=Path("/"), values={})
+    reader = Reader(**UNREAD, values={})
     nvml = Fields(watch=UNUSED, pause=UNUSED)
     gpu = Watched(
         nvml=nvml, device=Device(0, None), peers=[], limits=GpuBuilder(0), links=[], link_fields=False

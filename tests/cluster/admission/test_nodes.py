@@ -19,36 +19,42 @@ def own_taint(value: str) -> Object:
     return {"key": names.TAINT_UNHEALTHY, "value": value, "effect": "NoSchedule"}
 
 
+def metadata(**fields: Any) -> Object:
+    """A patch of these."""
+    return {"metadata": fields}
+
+
+def spec(**fields: Any) -> Object:
+    """The same of the spec."""
+    return {"spec": fields}
+
+
+def status(**fields: Any) -> Object:
+    """The same of the status."""
+    return {"status": fields}
+
+
+OWN_LABELS, OWN_SPEC = "may set only its own labels", "may not change a node's spec but its taints"
+OWN_CONDITION, OWN_STATUS = "may write only the condition GPUValidated", "may not change a node's status"
+BY_STATUS = "may not change metadata by way of the status"
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
+FOREIGN_TAINT = {"key": "example.com/t", "effect": "NoExecute"}
+ROLE, PODS = "node-role.kubernetes.io/x", "10.1.0.0/24"
 FOREIGN_CHANGES: dict[str, tuple[Object, str]] = {
-    "a foreign label": ({"metadata": {"labels": {"team": "other"}}}, "may set only its own labels"),
-    "a node role": (
-        {"metadata": {"labels": {"node-role.kubernetes.io/x": ""}}},
-        "may set only its own labels",
-    ),
-    "a role by a class": (
-        {"metadata": {"labels": {"node-role.kubernetes.io/x": "nvlink"}}},
-        "admissionPolicies.interconnectKeys",
-    ),
-    "a short key's value": ({"metadata": {"labels": {"interconnect": "x"}}}, "may set only its own labels"),
-    "a removed label": ({"metadata": {"labels": {"team": None}}}, "may remove only its own labels"),
-    "an annotation": ({"metadata": {"annotations": {"example.com/a": "2"}}}, "may not change annotations"),
-    "a removed annotation": ({"metadata": {"annotations": None}}, "may not change annotations"),
-    "a finalizer": ({"metadata": {"finalizers": ["example.com/keep"]}}, "may not change finalizers"),
-    "an owner": (
-        {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]}},
-        "may not change owners",
-    ),
-    "a foreign taint": (
-        {"spec": {"taints": [{"key": "example.com/t", "effect": "NoExecute"}]}},
-        "may change only its own taints",
-    ),
-    "an unknown cause": ({"spec": {"taints": [own_taint("because")]}}, "may taint only for its own causes"),
-    "a cordon": ({"spec": {"unschedulable": True}}, "may not change a node's spec but its taints"),
-    "a provider": ({"spec": {"providerID": "x://y"}}, "may not change a node's spec but its taints"),
-    "pod addresses": (
-        {"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}},
-        "may not change a node's spec but its taints",
-    ),
+    "a foreign label": (metadata(labels={"team": "other"}), OWN_LABELS),
+    "a node role": (metadata(labels={ROLE: ""}), OWN_LABELS),
+    "a role by a class": (metadata(labels={ROLE: "nvlink"}), "admissionPolicies.interconnectKeys"),
+    "a short key's value": (metadata(labels={"interconnect": "x"}), OWN_LABELS),
+    "a removed label": (metadata(labels={"team": None}), "may remove only its own labels"),
+    "an annotation": (metadata(annotations={"example.com/a": "2"}), "may not change annotations"),
+    "a removed annotation": (metadata(annotations=None), "may not change annotations"),
+    "a finalizer": (metadata(finalizers=["example.com/keep"]), "may not change finalizers"),
+    "an owner": (metadata(ownerReferences=[OWNER]), "may not change owners"),
+    "a foreign taint": (spec(taints=[FOREIGN_TAINT]), "may change only its own taints"),
+    "an unknown cause": (spec(taints=[own_taint("because")]), "may taint only for its own causes"),
+    "a cordon": (spec(unschedulable=True), OWN_SPEC),
+    "a provider": (spec(providerID="x://y"), OWN_SPEC),
+    "pod addresses": (spec(podCIDR=PODS, podCIDRs=[PODS]), OWN_SPEC),
 }
 
 
@@ -62,26 +68,14 @@ def test_on_nodes_only_our_fields_change(guarded: Guarded, account: str, what: s
 
 
 FOREIGN_STATUS: dict[str, tuple[Object, str]] = {
-    "Ready": (
-        {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
-        "may write only the condition GPUValidated",
-    ),
-    "a new condition": (
-        {"status": {"conditions": [{"type": "Other", "status": "True"}]}},
-        "may write only the condition GPUValidated",
-    ),
-    "allocatable": ({"status": {"allocatable": {"cpu": "1"}}}, "may not change a node's status"),
-    "capacity": ({"status": {"capacity": {"nvidia.com/gpu": "0"}}}, "may not change a node's status"),
-    "an address": (
-        {"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}},
-        "may not change a node's status",
-    ),
-    "the boot": ({"status": {"nodeInfo": {"bootID": "other"}}}, "may not change a node's status"),
-    "a label": ({"metadata": {"labels": {"team": "other"}}}, "may not change metadata by way of the status"),
-    "our label": (
-        {"metadata": {"labels": {names.LABEL_HEALTH: "pass"}}},
-        "may not change metadata by way of the status",
-    ),
+    "Ready": (status(conditions=[{"type": "Ready", "status": "False"}]), OWN_CONDITION),
+    "a new condition": (status(conditions=[{"type": "Other", "status": "True"}]), OWN_CONDITION),
+    "allocatable": (status(allocatable={"cpu": "1"}), OWN_STATUS),
+    "capacity": (status(capacity={"nvidia.com/gpu": "0"}), OWN_STATUS),
+    "an address": (status(addresses=[{"type": "InternalIP", "address": "10.9.9.9"}]), OWN_STATUS),
+    "the boot": (status(nodeInfo={"bootID": "other"}), OWN_STATUS),
+    "a label": (metadata(labels={"team": "other"}), BY_STATUS),
+    "our label": (metadata(labels={names.LABEL_HEALTH: "pass"}), BY_STATUS),
 }
 
 
@@ -93,37 +87,38 @@ def test_in_a_nodes_status_only_our_condition_changes(guarded: Guarded, account:
     assert message in refusal(status_patch, getattr(guarded, account), body)
 
 
+CONDITION = status(
+    conditions=[{"type": names.CONDITION, "status": "True", "reason": "Validated", "message": "m"}]
+)
+
+
 @pytest.mark.parametrize("account", ["operator", "cleanup"])
 def test_every_label_taint_and_cause_of_ours_can_be_written(guarded: Guarded, account: str) -> None:
     """And the short keys: the chart's default, and that of its policy's values."""
     rest = getattr(guarded, account)
-    labels = dict.fromkeys(names.NODE_LABELS, "1")
-    node_patch(
-        rest, {"metadata": {"labels": labels | {"interconnect": "pcie", "example.com/fabric": "nvlink"}}}
-    )
+    short = {"interconnect": "pcie", "example.com/fabric": "nvlink"}
+    node_patch(rest, metadata(labels=dict.fromkeys(names.NODE_LABELS, "1") | short))
     causes = {value for values, _ in names.NODE_TAINTS.values() for value in values.split(" | ")}
-    causes.discard("(no value)")
-    for cause in causes:
+    for cause in causes - {"(no value)"}:
         taints = [own_taint(cause), {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}]
-        node_patch(rest, {"spec": {"taints": taints}})
-    condition = {"type": names.CONDITION, "status": "True", "reason": "Validated", "message": "m"}
-    status_patch(rest, {"status": {"conditions": [condition]}})
+        node_patch(rest, spec(taints=taints))
+    status_patch(rest, CONDITION)
 
 
 def test_nobody_of_ours_lifts_a_cordon(guarded: Guarded) -> None:
     """What people took out of service stays there."""
     path = f"/api/v1/nodes/{NODE}"
-    guarded.admin.patch(path, {"spec": {"unschedulable": True}})
-    refused = refusal(node_patch, guarded.operator, {"spec": {"unschedulable": None}})
-    guarded.admin.patch(path, {"spec": {"unschedulable": None}})
-    assert "may not change a node's spec but its taints" in refused
+    guarded.admin.patch(path, spec(unschedulable=True))
+    refused = refusal(node_patch, guarded.operator, spec(unschedulable=None))
+    guarded.admin.patch(path, spec(unschedulable=None))
+    assert OWN_SPEC in refused
 
 
 def test_a_short_key_that_no_value_names_any_more_can_be_removed(guarded: Guarded) -> None:
     """Else no label and no taint of such a node would ever be lifted."""
     path = f"/api/v1/nodes/{NODE}"
-    guarded.admin.patch(path, {"metadata": {"labels": {"old-key": "nvlink-pairs"}}})
-    guarded.cleanup.patch(path, {"metadata": {"labels": {"old-key": None}}})
+    guarded.admin.patch(path, metadata(labels={"old-key": "nvlink-pairs"}))
+    guarded.cleanup.patch(path, metadata(labels={"old-key": None}))
     assert "old-key" not in guarded.admin.get(path)["metadata"]["labels"]
 
 
@@ -135,16 +130,11 @@ def test_a_node_with_much_on_it_is_not_too_much_for_the_policies(guarded: Guarde
     taints = [{"key": f"example.com/taint-{n}", "value": "x", "effect": "NoExecute"} for n in range(40)]
     images = [{"names": [f"example.com/{n}/{m}@sha256:{'0' * 64}" for m in range(3)]} for n in range(100)]
     calm = guarded.admin.get(path)
-    guarded.admin.patch(
-        path, {"metadata": {"labels": labels, "annotations": annotations}, "spec": {"taints": taints}}
-    )
-    guarded.admin.patch(f"{path}/status", {"status": {"images": images}})
-    node_patch(guarded.operator, {"metadata": {"labels": {names.LABEL_HEALTH: "pass"}}})
-    node_patch(guarded.operator, {"spec": {"taints": [*taints, own_taint("thermal")]}})
-    condition = {"type": names.CONDITION, "status": "True", "reason": "Validated", "message": "m"}
-    status_patch(guarded.operator, {"status": {"conditions": [condition]}})
-    for body in (dict.fromkeys(labels), dict.fromkeys(annotations)):
-        kind = "labels" if body.keys() == labels.keys() else "annotations"
-        guarded.admin.patch(path, {"metadata": {kind: body}})
-    guarded.admin.patch(path, {"spec": {"taints": calm["spec"].get("taints")}})
-    guarded.admin.patch(f"{path}/status", {"status": {"images": None}})
+    guarded.admin.patch(path, metadata(labels=labels, annotations=annotations) | spec(taints=taints))
+    guarded.admin.patch(f"{path}/status", status(images=images))
+    node_patch(guarded.operator, metadata(labels={names.LABEL_HEALTH: "pass"}))
+    node_patch(guarded.operator, spec(taints=[*taints, own_taint("thermal")]))
+    status_patch(guarded.operator, CONDITION)
+    gone = metadata(labels=dict.fromkeys(labels), annotations=dict.fromkeys(annotations))
+    guarded.admin.patch(path, gone | spec(taints=calm["spec"].get("taints")))
+    guarded.admin.patch(f"{path}/status", status(images=None))

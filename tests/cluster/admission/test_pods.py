@@ -18,6 +18,7 @@ from testbed.wait import wait_for
 pytestmark = pytest.mark.cluster
 
 Object = dict[str, Any]
+Change = Callable[[Object], Any]
 
 
 def first(pod: Object) -> Object:
@@ -26,17 +27,34 @@ def first(pod: Object) -> Object:
     return container
 
 
-WRONG_PODS: dict[str, tuple[Callable[[Object], Any], str]] = {
+def spec(**fields: Any) -> Change:
+    """Changes the pod's spec."""
+    return lambda pod: pod["spec"].update(fields)
+
+
+def container(**fields: Any) -> Change:
+    """The same of its container."""
+    return lambda pod: first(pod).update(fields)
+
+
+def context(**fields: Any) -> Change:
+    """The same of its security context."""
+    return lambda pod: pod["spec"]["securityContext"].update(fields)
+
+
+KEY = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+OF_POD, OF_CONTAINER = "(security context of the pod)", "(security context of the container)"
+WRONG_PODS: dict[str, tuple[Change, str]] = {
     "no probe": (without_label, "makes only probe pods"),
     "an unknown probe": (
         lambda p: p["metadata"]["labels"].update({names.POD_PROBE: "shell"}),
         "makes only probe pods",
     ),
-    "an image": (lambda p: first(p).update(image="evil.example.com/x:1"), "admissionPolicies.images"),
+    "an image": (container(image="evil.example.com/x:1"), "admissionPolicies.images"),
     "a longer image": (lambda p: first(p).update(image=first(p)["image"] + "0"), "admissionPolicies.images"),
-    "a token": (lambda p: p["spec"].update(automountServiceAccountToken=True), "and no token"),
-    "an account": (lambda p: p["spec"].update(serviceAccountName=ACCOUNT), "the probes' service account"),
-    "a node": (lambda p: p["spec"].update(nodeName=NODE), "placed by the scheduler"),
+    "a token": (spec(automountServiceAccountToken=True), "and no token"),
+    "an account": (spec(serviceAccountName=ACCOUNT), "the probes' service account"),
+    "a node": (spec(nodeName=NODE), "placed by the scheduler"),
     "a second container": (
         lambda p: p["spec"]["containers"].append(first(p) | {"name": "two"}),
         "has one container",
@@ -46,53 +64,30 @@ WRONG_PODS: dict[str, tuple[Callable[[Object], Any], str]] = {
         "has one container",
     ),
     "a Secret as files": (
-        lambda p: p["spec"].update(volumes=[{"name": "s", "secret": {"secretName": "s"}}]),
+        spec(volumes=[{"name": "s", "secret": {"secretName": "s"}}]),
         "mount only empty directories",
     ),
-    "a Secret as environment": (
-        lambda p: first(p).update(envFrom=[{"secretRef": {"name": "s"}}]),
-        "read no Secret",
-    ),
-    "a key of a Secret": (
-        lambda p: first(p)["env"].append(
-            {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
-        ),
-        "read no Secret",
-    ),
+    "a Secret as environment": (container(envFrom=[{"secretRef": {"name": "s"}}]), "read no Secret"),
+    "a key of a Secret": (lambda p: first(p)["env"].append(KEY), "read no Secret"),
 }
 """Pods that Pod Security would take, with their refusal."""
 
-WEAK_PODS: dict[str, tuple[Callable[[Object], Any], str]] = {
-    "the host's network": (lambda p: p["spec"].update(hostNetwork=True), "of the host"),
-    "the host's processes": (lambda p: p["spec"].update(hostPID=True), "of the host"),
+WEAK_PODS: dict[str, tuple[Change, str]] = {
+    "the host's network": (spec(hostNetwork=True), "of the host"),
+    "the host's processes": (spec(hostPID=True), "of the host"),
     "the host's files": (
-        lambda p: p["spec"].update(volumes=[{"name": "h", "hostPath": {"path": "/"}}]),
+        spec(volumes=[{"name": "h", "hostPath": {"path": "/"}}]),
         "mount only empty directories",
     ),
-    "root": (
-        lambda p: p["spec"]["securityContext"].update(runAsNonRoot=False),
-        "(security context of the pod)",
-    ),
-    "a type of SELinux": (
-        lambda p: p["spec"]["securityContext"].update(seLinuxOptions={"type": "spc_t"}),
-        "(security context of the pod)",
-    ),
-    "no seccomp": (
-        lambda p: p["spec"]["securityContext"].update(seccompProfile={"type": "Unconfined"}),
-        "(security context of the pod)",
-    ),
-    "privileged": (
-        lambda p: first(p).update(securityContext={"privileged": True}),
-        "(security context of the container)",
-    ),
+    "root": (context(runAsNonRoot=False), OF_POD),
+    "a type of SELinux": (context(seLinuxOptions={"type": "spc_t"}), OF_POD),
+    "no seccomp": (context(seccompProfile={"type": "Unconfined"}), OF_POD),
+    "privileged": (container(securityContext={"privileged": True}), OF_CONTAINER),
     "a capability": (
         lambda p: first(p)["securityContext"]["capabilities"].update(add=["NET_BIND_SERVICE"]),
-        "(security context of the container)",
+        OF_CONTAINER,
     ),
-    "a user of its own": (
-        lambda p: first(p)["securityContext"].update(runAsUser=7),
-        "(security context of the container)",
-    ),
+    "a user of its own": (lambda p: first(p)["securityContext"].update(runAsUser=7), OF_CONTAINER),
 }
 """Pods that weaken the restricted level, or nearly do."""
 
@@ -119,7 +114,7 @@ def lenient(guarded: Guarded) -> Iterator[None]:
     set_level("restricted")
 
 
-def refused_with(guarded: Guarded, change: Callable[[Object], Any]) -> str:
+def refused_with(guarded: Guarded, change: Change) -> str:
     """What the operator's account reads when it makes a health probe's pod with this change."""
     pod = deepcopy(guarded.pod())
     change(pod)

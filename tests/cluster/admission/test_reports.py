@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract import Result
 from nodegauge_operator import names
-from support.cluster_under_test import GROUP, ClusterUnderTest, answering, at_work
+from support.cluster_under_test import AT_ONCE, GROUP, ClusterUnderTest, Machines, at_work
 from support.guarded import ACCOUNT, NAMESPACE, NODE, Guarded, of_kind, refusal
 from support.results import h100
 from testbed.audit import AuditTrail, service_account
@@ -65,11 +64,10 @@ def test_a_whole_cycle_under_the_policies(guarded: Guarded, tmp_path: Path) -> N
     kubeconfig = guarded.plane.user_kubeconfig("operator", token=token)
     audit = AuditTrail(guarded.plane.audit_log, guarded.admin)
     rig = ClusterUnderTest(guarded.admin, namespace=NAMESPACE, directory=tmp_path, kubeconfig=kubeconfig)
-    node, state = rig.add_node(), {"result": h100()}
+    node, machines = rig.add_node(), Machines(h100())
 
     def answer(pod: Object) -> str | None:
-        result: Result = state["result"]
-        return answering(result)(pod) if names.POD_PROBE in pod["metadata"]["labels"] else None
+        return machines(pod) if names.POD_PROBE in pod["metadata"]["labels"] else None
 
     rig.add_policy(
         labels={"interconnectKey": "example.com/fabric"},
@@ -77,15 +75,15 @@ def test_a_whole_cycle_under_the_policies(guarded: Guarded, tmp_path: Path) -> N
             "health": {"interval": "5s", "deadline": "4s", "window": "500ms"},
             "load": {"enabled": False},
         },
-        hysteresis={"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []},
+        hysteresis=AT_ONCE,
         budget={"gatedNodes": "100%"},
     )
     environment: dict[str, Any] = guarded.environment() | FAST
     with rig.kubelet(answer), rig.operator(**environment):
         wait_for(lambda: rig.labels(node).get("example.com/fabric") == "nvlink", what="labels")
-        state["result"] = at_work(95)
+        machines.now = at_work(95)
         wait_for(lambda: rig.taints(node), what="a taint")
-        state["result"] = at_work(60)
+        machines.now = at_work(60)
         wait_for(lambda: not rig.taints(node), what="the taint's end")
         guarded.admin.delete(f"{GROUP}/gpuvalidationpolicies/{rig.policies[0]}")
         wait_for(lambda: not rig.ours(node) and not rig.condition(node), what="the release of the node")

@@ -5,17 +5,14 @@ How ordinary pods end is compared with a real kubelet in test_comparison.py.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from testbed.controlplane import ControlPlane
-from testbed.hardware import plug
-from testbed.nodes import told_to_kubelet
-from testbed.pod_runner import PodRunner, pod_runner
+from testbed.pod_runner import PODS, PodRunner, pod_runner
 from testbed.rest import Rest
 from testbed.wait import wait_for
 
@@ -24,19 +21,18 @@ pytestmark = pytest.mark.cluster
 SAY = "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write"
 
 
-@pytest.fixture
-async def runner(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[PodRunner]:
-    """A node of its own for each test."""
-    async with pod_runner(control_plane.kubeconfig, tmp_path) as runner:
-        yield runner
+@pytest.fixture(scope="module")
+def runner(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodRunner]:
+    """A node with GPUs, and with a variable in its kubelet's environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEAK", "from the shell")
+        with pod_runner(control_plane, tmp_path_factory.mktemp("node"), profile="titan-rtx-nv2") as runner:
+            yield runner
 
 
-async def test_only_the_pods_own_environment_gets_in(
-    runner: PodRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_pods_own_environment_gets_in(runner: PodRunner) -> None:
     """Variables of the kubelet do not leak; downward fields and $(NAME) arrive; no token where none is
     mounted."""
-    monkeypatch.setenv("LEAK", "from the shell")
     env = [
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -47,11 +43,9 @@ async def test_only_the_pods_own_environment_gets_in(
         "leaked = [name for name in ('LEAK', 'KUBECONFIG') if name in os.environ]\n"
         f"{SAY}('|'.join([*leaked, os.environ['JOINED'], sys.argv[1]]))"
     )
-    name = await runner.run(
-        script, container={"env": env, "args": ["$(NODE)"]}, automountServiceAccountToken=False
-    )
+    name = runner.run(script, container={"env": env, "args": ["$(NODE)"]}, automountServiceAccountToken=False)
     expected = f"{name}@{runner.node} $(POD) $(UNKNOWN)|{runner.node}"
-    assert await runner.last_words(name) == expected
+    assert runner.last_words(name) == expected
     assert not list(runner.files(name).rglob("token"))
 
 
@@ -76,7 +70,7 @@ def check(path: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
+def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
     """A failing readiness check takes Ready away; a failing liveness check restarts the container."""
     container = {
         "env": [{"name": "NODEGAUGE_HTTP_PORT", "value": "8080"}],
@@ -84,21 +78,19 @@ async def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) ->
         "readinessProbe": check("ready"),
         "livenessProbe": check("live", initialDelaySeconds=2),
     }
-    name = await runner.run(
-        SERVER, container=container, restartPolicy="Always", terminationGracePeriodSeconds=1
-    )
+    name = runner.run(SERVER, container=container, restartPolicy="Always", terminationGracePeriodSeconds=1)
 
     def ready(pod: Any) -> str:
         return next((c["status"] for c in pod["status"].get("conditions", []) if c["type"] == "Ready"), "")
 
-    await runner.until(name, lambda pod: ready(pod) == "True")
+    runner.until(name, lambda pod: ready(pod) == "True")
     (runner.files(name) / "sick-ready").touch()
-    await runner.until(name, lambda pod: ready(pod) == "False")
+    runner.until(name, lambda pod: ready(pod) == "False")
     (runner.files(name) / "sick-live").touch()
-    await runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
+    runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
 
 
-async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> None:
+def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> None:
     """What one life of a container wrote there, the next one reads; another pod does not."""
     script = (
         "import os, pathlib, sys, time\n"
@@ -106,7 +98,7 @@ async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> N
         "if file.exists(): time.sleep(60)\n"
         f"file.touch(); {SAY}(str(file))"
     )
-    name = await runner.run(
+    name = runner.run(
         script,
         container={
             "args": ["--state=/run/scratch/seen"],
@@ -120,13 +112,13 @@ async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> N
     def ended(pod: Any) -> Any:
         return (pod["status"].get("containerStatuses") or [{}])[0].get("lastState")
 
-    (container,) = (await runner.until(name, ended))["status"]["containerStatuses"]
+    (container,) = (runner.until(name, ended))["status"]["containerStatuses"]
     where = container["lastState"]["terminated"]["message"]
     assert where.startswith(str(runner.files(name)))
     assert container["restartCount"] == 1
 
 
-async def test_logs_are_served_by_the_kubelet(runner: PodRunner, api: Rest) -> None:
+def test_logs_are_served_by_the_kubelet(runner: PodRunner, api: Rest) -> None:
     """`kubectl logs` finds the output of this life and the last, can end it, and follows it."""
     script = (
         "import pathlib, sys, time\n"
@@ -136,30 +128,31 @@ async def test_logs_are_served_by_the_kubelet(runner: PodRunner, api: Rest) -> N
         "print('last', flush=True)\n"
         "while not first: time.sleep(60)"
     )
-    name = await runner.run(script, restartPolicy="Always", terminationGracePeriodSeconds=1)
+    name = runner.run(script, restartPolicy="Always", terminationGracePeriodSeconds=1)
 
     def log(options: str = "") -> str:
-        return str(api.get(f"/api/v1/namespaces/default/pods/{name}/log?{options}")["message"])
+        return str(api.get(f"{PODS}/{name}/log?{options}")["message"])
 
     def second_life(pod: Any) -> bool:
-        status = pod["status"].get("containerStatuses") or [{"restartCount": 0}]
-        return status[0]["restartCount"] == 1 and "running" in status[0]["state"]
+        status = (pod["status"].get("containerStatuses") or [{"restartCount": 0}])[0]
+        return status["restartCount"] == 1 and "running" in status["state"]
 
-    await runner.until(name, second_life)
-    await asyncio.to_thread(wait_for, lambda: "second" in log(), what="the output of the second life")
-    assert await asyncio.to_thread(log, "previous=true") == "one\nfirst\nlast"
-    assert await asyncio.to_thread(log, "tailLines=1") == "second"
-    following = asyncio.create_task(asyncio.to_thread(log, "follow=true"))
-    (runner.files(name) / "go").touch()
-    await asyncio.to_thread(wait_for, lambda: "last" in log(), what="what was printed while one follows")
-    assert not following.done()
-    await runner.api.delete(f"/api/v1/namespaces/default/pods/{name}")
-    assert await following == "one\nsecond\nlast"
+    runner.until(name, second_life)
+    wait_for(lambda: "second" in log(), what="the output of the second life")
+    assert log("previous=true") == "one\nfirst\nlast"
+    assert log("tailLines=1") == "second"
+    with ThreadPoolExecutor(1) as threads:
+        following = threads.submit(log, "follow=true")
+        (runner.files(name) / "go").touch()
+        wait_for(lambda: "last" in log(), what="what was printed while one follows")
+        assert not following.done()
+        api.delete(f"{PODS}/{name}")
+        assert following.result() == "one\nsecond\nlast"
 
 
-async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None:
+def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None:
     """A hostPath that would silently not be mounted keeps the container from starting, with the reason."""
-    name = await runner.run(
+    name = runner.run(
         "",
         container={"volumeMounts": [{"name": "host", "mountPath": "/host"}]},
         volumes=[{"name": "host", "hostPath": {"path": "/"}}],
@@ -169,7 +162,7 @@ async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None
         state = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {})
         return str(state.get("waiting", {}).get("message", ""))
 
-    pod = await runner.until(name, refusal)
+    pod = runner.until(name, refusal)
     assert "mounts nothing (hostPath)" in refusal(pod)
 
 
@@ -186,11 +179,11 @@ except pynvml.NVMLError as error:
 """
 
 
-async def test_plugged_hardware_reaches_the_real_pynvml(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_plugged_hardware_reaches_the_real_pynvml(runner: PodRunner) -> None:
     """A pod that asks for the driver finds the profile's GPUs, one that asks for some, as many; one that does
     neither, or says void, none."""
-    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
-    sysfs, everything = hardware.env()["NODEGAUGE_SYSFS"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    sysfs = runner.testbed.hardware(runner.node).env()["NODEGAUGE_SYSFS"]
+    everything = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
     none = f"NVMLError_LibraryNotFound {sysfs}"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"env": [everything]}, f"2 TITAN RTX {sysfs}"),
@@ -198,8 +191,6 @@ async def test_plugged_hardware_reaches_the_real_pynvml(control_plane: ControlPl
         ({"env": []}, none),
         ({"env": [{**everything, "value": "void"}]}, none),
     ]
-    node = told_to_kubelet(hardware)
-    async with pod_runner(control_plane.kubeconfig, tmp_path, hardware=node) as runner:
-        pods = [(await runner.run(ASK_NVML, container=container), message) for container, message in cases]
-        for name, message in pods:
-            assert await runner.last_words(name) == message
+    pods = [(runner.run(ASK_NVML, container=container), message) for container, message in cases]
+    for name, message in pods:
+        assert runner.last_words(name) == message

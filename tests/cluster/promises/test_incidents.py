@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, answering, at_work
+from support.cluster_under_test import GROUP, Machines, at_work
 from support.taint_history import TaintHistory
 from testbed.wait import wait_for
 
@@ -15,26 +15,13 @@ pytestmark = pytest.mark.cluster
 COUNT = 20
 COOL, HOT = at_work(60), at_work(95)
 SPEC: dict[str, Any] = {
-    "probes": {
-        "health": {"interval": "5s", "deadline": "4s", "window": "500ms"},
-        "load": {"enabled": False},
-    },
+    "probes": {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}, "load": {"enabled": False}},
     "hysteresis": {"dwell": "1s", "probationAfter": []},
     "budget": {"concurrentProbes": "100%", "gatedNodes": "20%", "gatedNodesPerHour": "5%"},
     "breaker": {},
 }
 BY_RATE = COUNT * 5 // 100
 DEFAULTS = {"NODEGAUGE_MAX_GATED_NODES": "20%", "NODEGAUGE_MAX_GATED_NODES_PER_HOUR": "5%"}
-
-
-class Fleet:
-    """Machines that are all cool, until some turn bad at once."""
-
-    def __init__(self) -> None:
-        self.bad = False
-
-    def __call__(self, pod: Any) -> str:
-        return answering(HOT if self.bad else COOL)(pod)
 
 
 def state(rig: Any, policy: str) -> tuple[str, list[dict[str, Any]]]:
@@ -59,15 +46,15 @@ def announced(rig: Any, policy: str) -> list[str]:
 def test_a_common_cause_taints_few_nodes_and_is_shown_once(rig: Any, control_plane: Any) -> None:
     """All nodes hot within seconds: at most budget and rate are tainted, also over a restart; as the cause
     goes, everything clears by itself."""
-    fleet = Fleet()
+    machines = Machines(COOL)
     for _ in range(COUNT):
         rig.add_node()
-    with TaintHistory(control_plane.kubeconfig, prefix=f"node-{rig.mark}-") as witness, rig.kubelet(fleet):
+    with TaintHistory(control_plane.rest(), prefix=f"node-{rig.mark}-") as witness, rig.kubelet(machines):
         with rig.operator(**DEFAULTS):
             policy = rig.add_policy(**SPEC)
             wait_for(lambda: rig.counts().get("validated") == COUNT, what="all validated")
             assert state(rig, policy) == ("False", [])
-            fleet.bad = True
+            machines.now = HOT
 
             def complete() -> bool:
                 return any(i["nodes"] == COUNT for i in state(rig, policy)[1])
@@ -87,7 +74,7 @@ def test_a_common_cause_taints_few_nodes_and_is_shown_once(rig: Any, control_pla
             assert f"held back by incident {incident['id']}" in rig.condition(waiting)["message"]
             assert again.metric("nodegauge_incidents_open") == 1
             assert len(announced(rig, policy)) == 1
-            fleet.bad = False
+            machines.now = COOL
             wait_for(lambda: state(rig, policy)[0] == "False", what="the incident closed")
             wait_for(lambda: not tainted(rig), what="no taint left")
             wait_for(lambda: rig.counts()["heldBack"] == 0, what="nobody held back")

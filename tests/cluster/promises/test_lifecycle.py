@@ -1,99 +1,19 @@
-"""Nodes, CRDs and the API server come and go; two operators run by mistake."""
+"""CRDs come and go, a node leaves the selection, and people wait and overrule with kubectl."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from support.cluster_under_test import answering, delete_crds, install_crds, run_of
-from support.results import dgx1, h100
-from testbed.proxy import Refuse, RequestInfo, ResponseInfo
-from testbed.scripted import create_node
+from nodegauge_operator import names
+from support.cluster_under_test import AT_ONCE, Machines, at_work, delete_crds, install_crds
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-REFUSAL = Refuse(status=503, reason="ServiceUnavailable", message="etcd is away")
 NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")
-
-
-def test_two_operators_at_once_do_no_harm(rig: Any) -> None:
-    """Every run has one pod and is judged once, and the node ends as with one operator."""
-    nodes = [rig.add_node() for _ in range(6)]
-    rig.add_policy()
-    with rig.kubelet() as kubelet, rig.operator(name="one"), rig.operator(name="two"):
-        for node in nodes:
-            rig.wait_up_to_date(node, 1)
-        for node in nodes:
-            rig.ask_for_run(node)
-        for node in nodes:
-            state = rig.wait_up_to_date(node, 2)
-            assert state["labels"]["interconnect"] == "nvlink"
-            probe = rig.report(node)["status"]["probes"][0]
-            assert (probe["lastRun"]["number"], probe["streak"]) == (2, 2)
-            wait_for(lambda n=node: len(rig.events(n)) == 1, what=f"the event of {node}")
-        assert len(kubelet.ended) == len(set(kubelet.ended)) == 2 * len(nodes)
-
-
-def test_a_node_deleted_and_recreated_is_measured_anew(rig: Any) -> None:
-    """The old report goes with its node; another machine under its name starts with run 1, its own UID and
-    its own labels."""
-    node = rig.add_node()
-    rig.add_policy()
-    machine = {"now": h100()}
-    with rig.kubelet(lambda pod: answering(machine["now"])(pod)), rig.operator():
-        rig.wait_up_to_date(node, 1)
-        rig.ask_for_run(node)
-        rig.wait_up_to_date(node, 2)
-        assert rig.ours(node)["nodegauge.dev/nvlink-gbps"] == "450"
-        old = rig.node(node)["metadata"]["uid"]
-        machine["now"] = dgx1()
-        rig.api.delete(f"/api/v1/nodes/{node}")
-        create_node(rig.api, node, labels={"test": rig.mark})
-        new = rig.node(node)["metadata"]["uid"]
-        assert new != old
-
-        def measured() -> bool:
-            report = rig.report(node)
-            owners = report.get("metadata", {}).get("ownerReferences", [{}])
-            return owners[0].get("uid") == new and rig.last_run(node).get("number") == 1
-
-        wait_for(measured, what="a report of the new node")
-        rig.wait_up_to_date(node, 1)
-        assert rig.ours(node)["nodegauge.dev/nvlink-gbps"] == "150"
-
-
-def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
-    rig: Any, control_plane: Any, fault_proxy: Any
-) -> None:
-    """No watch ever says so; the full list after the gap does, long before the next regular one.  A run that
-    goes on meanwhile on another node is judged once."""
-    node, other = rig.add_node(), rig.add_node()
-    rig.add_policy()
-    hold: list[str] = []
-    away = rig.operator(kubeconfig=fault_proxy.kubeconfig(), NODEGAUGE_RELIST_INTERVAL="1h")
-
-    def answer(pod: Any) -> str | None:
-        return None if run_of(pod)[1] in hold else answering(h100())(pod)
-
-    with rig.kubelet(answer) as kubelet, away as operator:
-        rig.wait_up_to_date(node)
-        rig.wait_up_to_date(other)
-        hold.append(other)
-        rig.ask_for_run(other)
-        wait_for(rig.pods, what="the probe pod of a second run")
-        count = operator.metric("nodegauge_nodes")
-        fault_proxy.pause()  # the operator's connections are cut before the node goes
-        rig.api.delete(f"/api/v1/nodes/{node}")
-        control_plane.restart_apiserver()  # and its watches' revisions are too old afterwards
-        fault_proxy.resume()
-        wait_for(lambda: operator.metric("nodegauge_nodes") == count - 1, what="the node forgotten")
-        wait_for(lambda: not rig.report(node), what="its report collected")
-        hold.clear()
-        rig.wait_up_to_date(other, 2)
-        assert len(kubelet.ended) == 3
-        assert operator.running()
 
 
 def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
@@ -105,23 +25,26 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
         wait_for(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
         assert NAMES[0] in operator.output()
         assert operator.http("/readyz")[0] == 503
+        assert (operator.http("/healthz")[0], operator.metric("nodegauge_ready")) == (200, 0)
         for gone in (NAMES, NAMES[1:]):
             install_crds(rig.api)
             rig.add_policy()
             rig.wait_up_to_date(node)
             delete_crds(rig.api, *gone)
             wait_for(lambda: not rig.report(node), what="the report gone with its CRD")
+        wait_for(lambda: "kopf ended" in operator.output(), what="the end of kopf")
         install_crds(rig.api)
         wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
+        assert operator.metric("nodegauge_ready") == 1
         rig.wait_up_to_date(node)
         assert operator.running()
+        assert "ERROR" not in operator.output()
 
 
 def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, control_plane: Any) -> None:
     """An account without rights on CRDs: exit code 1, and the missing CRD by its name."""
     delete_crds(rig.api, *NAMES)
-    account = {"metadata": {"name": "weak"}}
-    rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", account)
+    rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", {"metadata": {"name": "weak"}})
     token = control_plane.service_account_token(rig.namespace, "weak")
     kubeconfig = control_plane.user_kubeconfig(f"weak-{rig.mark}", token=token)
     try:
@@ -134,34 +57,75 @@ def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, co
         install_crds(rig.api)
 
 
-def test_an_api_server_that_says_503_is_waited_out(rig: Any, fault_proxy: Any) -> None:
-    """At the start, and later past all of kopf's tries: not ready, alive, few lines; then it goes on."""
-    node = rig.add_node()
-    rig.add_policy()
-    away = {"now": True}
+def test_a_node_that_leaves_the_server_side_selection_loses_its_taint(rig: Any) -> None:
+    """A lost label arrives as a deletion: the node is there, so what we hold comes off."""
+    node = rig.add_node(watched="yes")
+    rig.add_policy(hysteresis=AT_ONCE)
+    selector = f"test={rig.mark},watched=yes"
+    with rig.kubelet(Machines(at_work(95))), rig.operator(NODEGAUGE_NODE_LABEL_SELECTOR=selector):
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.taints(node) == ["throttled=thermal:NoSchedule"], what="the taint")
+        rig.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"watched": None}}})
+        wait_for(lambda: not rig.taints(node) and not rig.ours(node), what="nothing of ours left")
 
-    def refuse(_request: RequestInfo, _answer: ResponseInfo | None) -> Refuse | None:
-        return REFUSAL if away["now"] else None
 
-    fault_proxy.on(times=None, do=refuse)
-    with rig.kubelet(), rig.operator(kubeconfig=fault_proxy.kubeconfig()) as operator:
-        wait_for(lambda: "etcd is away" in operator.output(), what="the outage named")
-        assert operator.http("/readyz")[0] == 503
-        assert operator.metric("nodegauge_ready") == 0
-        away["now"] = False
-        rig.wait_up_to_date(node)
-        operator.wait_ready()
-        assert operator.metric("nodegauge_ready") == 1
-        away["now"] = True
-        fault_proxy.pause()
-        fault_proxy.resume()
-        wait_for(lambda: "kopf ended" in operator.output(), what="the end of kopf's tries")
-        assert operator.http("/readyz")[0] == 503
-        assert operator.http("/healthz")[0] == 200
-        away["now"] = False
-        other = rig.add_node()
-        rig.wait_up_to_date(other)
-        wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
-        assert operator.running()
-        assert operator.output().count("waiting for the API server") <= 5
-        assert "ERROR" not in operator.output()
+def test_kubectl_waits_for_a_fault_and_for_its_end(rig: Any) -> None:
+    """A hot node, then a cool one: kubectl sees both by their conditions, and the history has each change."""
+    name, machines = rig.add_node(), Machines(at_work(95))
+    rig.add_policy(hysteresis=AT_ONCE)
+
+    def wait(condition: str) -> None:
+        rig.kubectl("wait", f"nodereport/{name}", f"--for=condition={condition}", "--timeout=300s")
+
+    with rig.kubelet(machines), rig.operator():
+        rig.wait_run(name, 1)
+        wait("Validated=False")
+        wait("Tainted")
+
+        def dwelt() -> bool:
+            """Whether the taint may leave with the next run, instead of some time after it."""
+            entered = rig.report(name)["status"]["gates"][0]["enteredAt"]
+            return datetime.now(UTC) > datetime.fromisoformat(entered) + timedelta(seconds=2)
+
+        wait_for(dwelt, what="the end of the dwell")
+        machines.now = at_work(60)
+        rig.ask_for_run(name)
+        wait("Validated")
+        wait("Tainted=False")
+    status = rig.report(name)["status"]
+    assert {c["type"]: c["status"] for c in status["conditions"]} == {"Validated": "True", "Tainted": "False"}
+    taints = [past for past in status["transitions"] if past["what"] == "taint throttled"]
+    thermal = "thermal:NoSchedule"
+    assert [(past.get("from", ""), past.get("to", "")) for past in taints] == [("", thermal), (thermal, "")]
+    assert all(past["run"] and past["probe"] == "health" and past["why"] for past in taints)
+
+
+def in_so_many(*, seconds: float) -> str:
+    """That moment as an annotation has it."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_a_node_taken_as_healthy_takes_its_taint_again_by_the_clock(rig: Any) -> None:
+    """With the runbook's command: tainted, overruled, shown with who and why, and tainted again by itself."""
+    name = rig.add_node()
+    rig.add_policy(hysteresis=AT_ONCE)
+
+    def annotate(annotations: dict[str, str]) -> None:
+        pairs = [f"{names.OVERRIDE}{key}={value}" for key, value in annotations.items()]
+        rig.kubectl("annotate", "node", name, "--overwrite", *pairs)
+
+    with rig.kubelet(Machines(at_work(95))), rig.operator():
+        wait_for(lambda: rig.taints(name), what="the taint of a hot node")
+        until = in_so_many(seconds=3600)
+        annotate({"": "healthy", "-until": until, "-by": "ann", "-reason": "sensor is wrong"})
+        wait_for(lambda: not rig.taints(name), what="no taint under the override")
+        assert "healthy" in rig.kubectl("get", "nodereport", name).splitlines()[1].split()
+        override = rig.report(name)["status"]["override"]
+        assert override == {"kind": "healthy", "until": until, "by": "ann", "reason": "sensor is wrong"}
+        annotate({"-until": in_so_many(seconds=5)})
+        wait_for(lambda: rig.taints(name), what="the taint once the override is over")
+        about = ("get", "events", "-A", "--field-selector", f"involvedObject.name={name}")
+        for reason in ("OverrideSet", "OverrideEnded"):
+            wait_for(lambda reason=reason: reason in rig.kubectl(*about), what=f"the event {reason}")
+    annotated = rig.node(name)["metadata"]["annotations"]
+    assert annotated[names.OVERRIDE] == "healthy", "a person's words stay"

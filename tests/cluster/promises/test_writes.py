@@ -1,39 +1,31 @@
-"""Promise 2 and the budget of writes: only our keys, nothing on unchanged nodes, foreign writes survive."""
+"""Promise 2: only our keys, and nothing twice, in writes to nodes."""
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from support.cluster_under_test import OURS, answering, at_work
+from support.cluster_under_test import AT_ONCE, OURS, Machines, at_work
 from support.results import dgx1, h100
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
 OPERATOR = "nodegauge-operator"
+OUR_RESOURCES = {"nodes", "nodes/status", "pods", "events", "leases"} | {
+    "nodereports",
+    "nodereports/status",
+    "nodeevidences",
+    "gpuvalidationpolicies/status",
+}
 OUR_STATUS_KEYS = {"conditions"}
 OUR_TAINTS = {OURS + "throttled", OURS + "unhealthy"}
 FOREIGN = [
     {"key": "example.com/maintenance", "effect": "NoExecute", "timeAdded": "2026-11-21T03:00:00Z"},
     {"key": "team", "value": "blue", "effect": "PreferNoSchedule"},
 ]
-AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
-
-
-def kinds(writes: list[Any]) -> Counter[str]:
-    """Writes as verb and resource."""
-    return Counter(f"{w.verb} {w.resource}" for w in writes)
-
-
-def ours(audit: Any) -> list[Any]:
-    """What the operator wrote since the test began, but for what many nodes share: the policies' status, and
-    the Lease."""
-    shared = ("gpuvalidationpolicies", "gpuvalidationpolicies/status", "leases")
-    return [w for w in audit.writes(user_agent=OPERATOR) if w.resource not in shared]
 
 
 def taint_writes(audit: Any) -> list[Any]:
@@ -48,11 +40,11 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     node = rig.add_node()
     rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": FOREIGN}})
     policy = rig.add_policy(hysteresis=AT_ONCE)
-    machine, cool = {"now": h100()}, at_work(60)
-    with rig.kubelet(lambda pod: answering(machine["now"])(pod)), rig.operator():
+    machines, cool = Machines(h100()), at_work(60)
+    with rig.kubelet(machines), rig.operator():
         rig.wait_up_to_date(node, 1)
         for number, result in enumerate((dgx1(), at_work(95), cool, at_work(95)), start=2):
-            machine["now"] = result
+            machines.now = result
             rig.ask_for_run(node)
             rig.wait_up_to_date(node, number)
             if result == cool:  # a gate also stands for its dwell
@@ -64,10 +56,12 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     assert not audit.writes(user_agent="kopf"), "kopf writes nothing at all: no annotation, no finalizer"
     on_pods = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "pods"]
     assert {w.verb for w in on_pods} == {"create", "delete"}
+    assert {w.resource for w in audit.writes(user_agent=OPERATOR)} <= OUR_RESOURCES
     for write in on_nodes:
         assert set(write.body) <= {"metadata", "status", "spec"}, write.body
         metadata = write.body["metadata"]
         assert set(metadata) <= {"resourceVersion", "uid", "labels"}, metadata
+        assert metadata.get("resourceVersion") or "labels" not in metadata, "decided on a node as it was then"
         assert all(k.startswith(OURS) or k == "interconnect" for k in metadata.get("labels", {})), metadata
         assert set(write.body.get("spec", {})) <= {"taints"}, write.body
         taints = write.body.get("spec", {}).get("taints", FOREIGN)
@@ -80,31 +74,3 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     assert len(taken) >= 4, "set, lifted, set again, taken off"
     assert all(before != after for before, after in pairwise(taken)), "nothing is written twice"
     assert rig.node(node)["spec"]["taints"] == FOREIGN
-
-
-def test_a_run_that_changes_nothing_costs_three_writes(rig: Any, audit: Any) -> None:
-    """Create pod, report status, delete pod; the first run adds report, evidence, labels and event."""
-    node = rig.add_node()
-    rig.add_policy()
-    with rig.kubelet(), rig.operator():
-        rig.wait_up_to_date(node, 1)
-        wait_for(lambda: rig.events(node), what="the event")
-        first = kinds(ours(audit))
-        rig.ask_for_run(node)
-        rig.wait_up_to_date(node, 2)
-    steady = kinds(ours(audit)) - first
-    three = {"create pods": 1, "patch nodereports/status": 1, "delete pods": 1}
-    assert steady == three
-    extra = {"create nodereports": 1, "patch nodes": 1, "patch nodes/status": 1, "create events": 1}
-    assert first == Counter(three) + Counter(extra) + Counter({"create nodeevidences": 1})
-
-
-def test_observe_writes_reports_and_nothing_on_nodes(rig: Any, audit: Any) -> None:
-    """Mode Observe: the report is full, the node is never touched."""
-    node = rig.add_node()
-    rig.add_policy(mode="Observe")
-    with rig.kubelet(), rig.operator():
-        rig.wait_run(node, 1)
-        assert rig.report(node)["status"]["interconnect"]["class"] == "nvlink"
-        wait_for(lambda: rig.events(node), what="the event")
-    assert not [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]

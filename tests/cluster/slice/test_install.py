@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.cluster_under_test import OURS, ROOT
-from testbed.audit import Entry, service_account
+from testbed.audit import service_account
 
 pytestmark = pytest.mark.cluster
 
@@ -23,27 +23,14 @@ RECORDED = {
     "gpu-titan": "topo-m_2gpu_nv2.txt",
     "gpu-phb": "topo-m_2gpu_phb.txt",
 }
-WRITES = {
-    "create nodereports",
-    "patch nodereports/status",
-    "create nodeevidences",
-    "create pods",
-    "delete pods",
-    "patch nodes",
-    "patch nodes/status",
-    "create events",
-    "patch gpuvalidationpolicies/status",
-    "create leases",
-    "patch leases",
-}
-"""Everything the operator may ever change while the policy and the nodes stay."""
 REFUSALS = (401, 403)
 
 
 @pytest.mark.parametrize("node", DEMANDED)
 def test_a_node_carries_what_its_hardware_demands(cluster: Any, node: str) -> None:
-    """Both interconnect keys, the evidence, the rate only with nvlink, health, and the condition True."""
-    interconnect, gbps, _, _ = DEMANDED[node]
+    """Both interconnect keys, the evidence, the rate only with nvlink, health, and the condition True; the
+    report says which GPUs were found, and which labels are held, without a finding."""
+    interconnect, gbps, count, product = DEMANDED[node]
     wanted = {
         "interconnect": interconnect,
         OURS + "interconnect": interconnect,
@@ -55,12 +42,6 @@ def test_a_node_carries_what_its_hardware_demands(cluster: Any, node: str) -> No
     assert cluster.labels(node)[OURS + "validated-at"].isdecimal()
     condition = cluster.condition(node)
     assert (condition["status"], condition["reason"]) == ("True", "Validated")
-
-
-@pytest.mark.parametrize("node", DEMANDED)
-def test_the_report_says_what_was_found_and_what_is_held(cluster: Any, node: str) -> None:
-    """GPUs, interconnect, verdict and the labels on the node, without a finding."""
-    interconnect, gbps, count, product = DEMANDED[node]
     status = cluster.report(node)["status"]
     assert (status["gpus"]["count"], status["gpus"]["product"]) == (count, product)
     assert len({gpu["uuid"] for gpu in status["gpus"]["items"]}) == count
@@ -68,8 +49,7 @@ def test_the_report_says_what_was_found_and_what_is_held(cluster: Any, node: str
     assert status["interconnect"].get("nvlinkGbps") == (int(gbps) if gbps else None)
     assert status["verdict"] == "pass"
     assert cluster.findings(node) == {}
-    taken = {key: cluster.labels(node)[key] for key in status["desired"]["labels"]}
-    assert status["desired"]["labels"] == taken
+    assert status["desired"]["labels"].items() <= cluster.labels(node).items()
     assert "Validated" in cluster.reasons(node)
 
 
@@ -121,33 +101,3 @@ def test_the_operator_asks_only_for_what_its_own_account_may_have(exercised: Any
     assert "listening on port" in log
     assert "orbidden" not in log
     assert "Traceback" not in log
-
-
-def test_the_account_writes_only_our_keys(exercised: Any) -> None:
-    """Read from the API server's audit log: kinds of writes, and every key in a write to a node."""
-    writes = exercised.account_writes()
-    sometimes = {"delete nodereports", "patch nodeevidences"}
-    assert {f"{w.verb} {w.resource}" for w in writes} - sometimes == WRITES
-    assert {w.namespace for w in writes if w.resource == "pods"} == {"nodegauge"}
-    on_nodes = [w for w in writes if w.resource.split("/")[0] == "nodes"]
-    for write in on_nodes:
-        assert strangers(write) == [], write.body
-        if "labels" in write.body["metadata"]:
-            assert write.body["metadata"]["resourceVersion"], "a label decided on a node that has changed"
-
-
-def strangers(write: Entry) -> list[str]:
-    """What is in a write to a node without being ours; the list of taints is written whole, with those of the
-    control plane."""
-    body = write.body
-    metadata, status = body.get("metadata", {}), body.get("status", {})
-    result = sorted(body.keys() - {"metadata", "status", "spec"})
-    result += sorted(body.get("spec", {}).keys() - {"taints"})
-    taints = [taint["key"] for taint in body.get("spec", {}).get("taints", [])]
-    result += [key for key in taints if not key.startswith((OURS, "node.kubernetes.io/"))]
-    result += sorted(metadata.keys() - {"resourceVersion", "uid", "labels"})
-    result += [
-        key for key in metadata.get("labels", {}) if not (key.startswith(OURS) or key == "interconnect")
-    ]
-    result += sorted(status.keys() - {"conditions"})
-    return result + [c["type"] for c in status.get("conditions", []) if c["type"] != "GPUValidated"]

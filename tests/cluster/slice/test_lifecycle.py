@@ -1,9 +1,7 @@
-"""The slice over time: runs asked for, nodes and operator that come and go, upgrade, uninstall."""
+"""The slice over time: a fault and its repair, an upgrade, the uninstall."""
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -15,45 +13,28 @@ from testbed.wait import wait_for
 pytestmark = pytest.mark.cluster
 
 
-def test_a_rebooted_node_is_measured_anew(cluster: Any) -> None:
-    """A new boot id: what was read before it is not believed after it, and a run starts by itself."""
-    number = cluster.last_run("gpu-titan")["number"]
-    cluster.testbed.nodes.restart("gpu-titan")
-    cluster.wait_up_to_date("gpu-titan", number + 1)
-    assert cluster.seen("gpu-titan") == cluster.calm["gpu-titan"]
-
-
-def test_an_operator_killed_in_the_middle_of_runs_loses_nothing(cluster: Any) -> None:
-    """SIGKILL while probes run: the kubelet starts it again, and each node has one run more, none leaked."""
-    before = {node: cluster.last_run(node)["number"] for node in cluster.nodes}
-    created = pods_created(cluster)
-    old = cluster.operator_process()
-    cluster.testbed.hardware("gpu-phb").fault("hung-call")
-    for node in cluster.nodes:
-        cluster.ask_for_run(node)
-    wait_for(lambda: "gpu-phb" in {probe.node for probe in cluster.probing()}, what="the probe that hangs")
-    os.kill(old.pid, signal.SIGKILL)
-    assert cluster.last_run("gpu-phb")["number"] == before["gpu-phb"], "not in the middle of a run"
-    wait_for(lambda: restarts(cluster) >= 1, what="the operator started again by its kubelet")
-    for node in cluster.nodes:
-        cluster.wait_up_to_date(node, before[node] + 1)
-        assert cluster.seen(node) == cluster.calm[node]
-        assert cluster.last_run(node)["number"] == before[node] + 1
-        assert cluster.last_run(node)["outcome"] == ("unknown" if node == "gpu-phb" else "read")
-    assert cluster.operator_process().pid != old.pid
-    assert cluster.pods() == []
-    assert pods_created(cluster) == created + len(cluster.nodes)
-
-
-def restarts(cluster: Any) -> int:
-    """How often the kubelet has started the operator again."""
-    statuses = cluster.operator_pod()["status"].get("containerStatuses") or [{"restartCount": 0}]
-    return int(statuses[0]["restartCount"])
-
-
-def pods_created(cluster: Any) -> int:
-    """Probe pods that the API server has accepted so far."""
-    return len([w for w in cluster.account_writes(resource="pods", verb="create") if w.code == 201])
+def test_refused_p2p_takes_the_interconnect_away_although_links_are_up(cluster: Any) -> None:
+    """NCCL ends its init on such a pair: no interconnect under either key at once; fail with the taint."""
+    node = "gpu-titan"
+    before = cluster.reasons(node).count("FaultsFound")
+    run = cluster.faulty(node, "p2p-refused")
+    assert run["outcome"] == "read"
+    assert cluster.ours(node) == {OURS + "health": "warn"}
+    condition = cluster.condition(node)
+    assert (condition["status"], condition["reason"]) == ("True", "Unconfirmed")
+    finding = cluster.findings(node)["p2p-refused"]
+    assert finding["severity"] == "fail"
+    assert finding["evidence"]["links"] == 2, "the links themselves are up"
+    assert all(word in finding["evidence"]["refused"] for word in ("READ", "WRITE", "NVLINK"))
+    cluster.measure(node)
+    assert cluster.ours(node) == {OURS + "health": "fail"}
+    assert cluster.taints(node) == ["unhealthy=p2p:NoSchedule"]
+    condition = cluster.condition(node)
+    assert (condition["status"], condition["reason"]) == ("False", "FaultsFound")
+    assert "p2p-refused" in condition["message"]
+    assert cluster.report(node)["status"]["interconnect"]["class"] == ""
+    wait_for(lambda: cluster.reasons(node).count("FaultsFound") == before + 1, what="the event")
+    assert cluster.healed(node) == cluster.calm[node]
 
 
 def test_an_upgrade_keeps_labels_and_reports(cluster: Any) -> None:

@@ -29,11 +29,7 @@ VALUES: Object = {
                 "health": {"interval": "12h", "deadline": "2m", "window": "500ms"},
                 "nccl": {"interval": "12h", "deadline": "5m", "recheck": "5s"},
             },
-            "budget": {
-                "concurrentProbes": "100%",
-                "concurrentNcclProbes": 2,
-                "gatedNodesPerHour": "100%",
-            },
+            "budget": {"concurrentProbes": "100%", "concurrentNcclProbes": 2, "gatedNodesPerHour": "100%"},
         }
     },
 }
@@ -53,13 +49,15 @@ def installed(shared_slice: Any) -> Iterator[Any]:
     shared_slice.testbed.hardware(BROKEN).fault("nvlink-down-in-fact")
     before = shared_slice.values.read_text()
     shared_slice.values.write_text(json.dumps(json.loads(before) | VALUES))
-    shared_slice.install()
-    for node in shared_slice.nodes:
-        wait_for(lambda node=node: measured(shared_slice, node), what=f"an NCCL run of {node}")
-    yield shared_slice
-    shared_slice.uninstall()
-    shared_slice.testbed.hardware(BROKEN).heal()
-    shared_slice.values.write_text(before)
+    try:
+        shared_slice.install()
+        for node in shared_slice.nodes:
+            wait_for(lambda node=node: measured(shared_slice, node), what=f"an NCCL run of {node}")
+        yield shared_slice
+    finally:
+        shared_slice.values.write_text(before)
+        shared_slice.uninstall()
+        shared_slice.testbed.hardware(BROKEN).heal()
 
 
 def measured(installed: Any, node: str) -> Object:
@@ -186,15 +184,10 @@ def processes(testbed: Testbed, node: str) -> list[int]:
     return result if any(b"--order" in line for line in lines) else []
 
 
-def test_the_account_writes_only_our_keys_and_nccl_pods_are_restricted(installed: Any) -> None:
-    """From the audit log: only labels of nodegauge on nodes, and pods without token and privileges."""
+def test_pods_of_the_nccl_probe_are_restricted(installed: Any) -> None:
+    """From the audit log: no token, privileges or volume but empty directories; no call was refused."""
     account = service_account(NAMESPACE, NAMESPACE)
-    writes = installed.audit.writes(user=account)
     assert not [w for w in installed.audit.entries() if w.user == account and w.code in (401, 403)]
-    for write in writes:
-        if write.resource == "nodes" and write.code == 200:
-            keys = set(write.body["metadata"].get("labels", {}))
-            assert all(key.startswith(OURS) or key == "interconnect" for key in keys), keys
     pods = [w.body for w in installed.audit.writes(user=account, resource="pods", verb="create")]
     by_probe: dict[str, list[Object]] = {}
     for pod in pods:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.cluster_under_test import delete_crds
 from testbed.audit import service_account
 from testbed.wait import wait_for
 
@@ -15,7 +16,6 @@ pytestmark = pytest.mark.cluster
 Right = tuple[str, str, str, str]
 """Account, group, resource and verb."""
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OPERATOR, CLEANUP, WRITER = "nodegauge", "nodegauge-cleanup", "nodegauge-policy"
 SELDOM: dict[Right, str] = {
     (OPERATOR, "", "nodes", "get"): "read again after a conflict, and before a node that left is released",
@@ -64,16 +64,8 @@ def used(cluster: Any) -> set[Right]:
 def install_anew(cluster: Any) -> None:
     """As on a cluster that never had the CRDs: only there a hook makes the policy, with its own account."""
     cluster.uninstall()
-    for name in our_crds(cluster):
-        cluster.api.delete(f"{CRDS}/{name}")
-    wait_for(lambda: not our_crds(cluster), what="the CRDs gone")
+    delete_crds(cluster.api)
     cluster.make_healthy()
-
-
-def our_crds(cluster: Any) -> list[str]:
-    """The names of nodegauge's CRDs that are there."""
-    names = [crd["metadata"]["name"] for crd in cluster.api.get(CRDS)["items"]]
-    return [name for name in names if name.endswith(".nodegauge.dev")]
 
 
 def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:

@@ -6,8 +6,6 @@ simulated kubelet starts a container again after 1, 2, 4 to 10 s, a real one aft
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -82,28 +80,3 @@ def test_a_rebooted_node_is_read_by_its_container(watched: Any) -> None:
     wait_for(lambda: watched.is_well(node), what="the node as before")
     assert watched.last_run(node)["podName"] == watched.watch_pods()[node]["metadata"]["name"]
     assert watched.created() == pods
-
-
-def test_a_killed_container_reports_nothing_and_watches_on(watched: Any) -> None:
-    """As after an out-of-memory kill: no run, no finding; a fault after it is seen by the next life."""
-    node, number = "gpu-phb", watched.last_run("gpu-phb")["number"]
-    name = watched.watch_pods()[node]["metadata"]["name"]
-    kill(watched, name)
-    wait_for(lambda: ended_by_kill(watched, node), what="the kubelet's word on it")
-    assert watched.is_well(node)
-    watched.testbed.hardware(node).fault("gpu-lost")
-    wait_for(lambda: watched.taints(node), what="the taint")
-    assert watched.last_run(node)["number"] > number
-
-
-def kill(cluster: Any, pod: str) -> None:
-    """SIGKILL to the container of this pod, once it runs."""
-    [process] = wait_for(lambda: cluster.testbed.processes("nodegauge", pod), what="the container running")
-    os.kill(process.pid, signal.SIGKILL)
-
-
-def ended_by_kill(cluster: Any, node: str) -> bool:
-    """Whether the last end of the node's container was a SIGKILL."""
-    [container] = cluster.watch_pods()[node]["status"]["containerStatuses"]
-    ends = [container[state].get("terminated", {}) for state in ("state", "lastState")]
-    return any(end.get("exitCode") == 137 for end in ends)

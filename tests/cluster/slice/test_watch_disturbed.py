@@ -5,15 +5,13 @@ kubectl, DaemonSet controller, scheduler and eviction are real.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from support.slice import NAMESPACE
-from testbed.binaries import build_kubectl
 from testbed.cluster import PodProcess
 from testbed.wait import wait_for
 
@@ -23,27 +21,13 @@ GPU_LOST = ["unhealthy=gpu-lost:NoSchedule"]
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 
 
-@pytest.fixture(scope="module")
-def kubectl(watched_slice: Any) -> Callable[..., str]:
-    """kubectl on the slice's cluster; its output and its warnings."""
-    program = str(build_kubectl())
-
-    def run(*arguments: str) -> str:
-        command = [program, f"--kubeconfig={watched_slice.kubeconfig}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
-    return run
-
-
-def test_a_drained_node_is_watched_on(watched: Any, kubectl: Callable[..., str]) -> None:
+def test_a_drained_node_is_watched_on(watched: Any) -> None:
     """`kubectl drain --ignore-daemonsets` leaves the watch pod and does not wait for it; a fault that begins
     on the drained node is tainted, its end lifts the taint, and neither makes a pod."""
     node = "gpu-titan"
     before, made = watched.watch_pods()[node]["metadata"], watched.created()
     work(watched, node)
-    output = kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=60s")
+    output = watched.kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=60s")
     assert f"ignoring DaemonSet-managed Pods: {NAMESPACE}/{before['name']}" in output
     assert "pod/work evicted" in output
     assert f"node/{node} drained" in output
@@ -51,7 +35,7 @@ def test_a_drained_node_is_watched_on(watched: Any, kubectl: Callable[..., str])
     wait_for(lambda: watched.taints(node), what="the taint of a drained node")
     assert watched.taints(node) == ["unhealthy=p2p:NoSchedule"]
     watched.testbed.hardware(node).heal()
-    kubectl("uncordon", node)
+    watched.kubectl("uncordon", node)
     wait_for(lambda: watched.is_well(node), what="the node as before")
     assert watched.watch_pods()[node]["metadata"]["uid"] == before["uid"]
     assert watched.created() == made
@@ -61,7 +45,7 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
     """As some tools do: the DaemonSet makes another pod, also on a cordoned node, which keeps its marks."""
     node = "gpu-phb"
     old, number = watched.watch_pods()[node]["metadata"], watched.last_run(node)["number"]
-    unschedulable(watched, node, True)
+    watched.kubectl("cordon", node)
     with unchanged(watched, node):
         evict(watched, old["name"])
         wait_for(
@@ -72,19 +56,7 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
         assert watched.last_run(node)["outcome"] == "read"
     watched.testbed.hardware(node).fault("gpu-lost")
     wait_for(lambda: watched.taints(node) == GPU_LOST, what="the taint of a cordoned node")
-    unschedulable(watched, node, None)
-
-
-def test_a_node_that_waits_for_its_driver_upgrade_is_watched_on(watched: Any) -> None:
-    """A fleet waits so for as long as the upgrade takes, and nothing is done to its nodes."""
-    node = "gpu-h100"
-    pod = watched.watch_pods()[node]["metadata"]["uid"]
-    label(watched, node, **{UPGRADE_STATE: "upgrade-required"})
-    watched.measure(node)
-    assert watched.watch_pods()[node]["metadata"]["uid"] == pod
-    watched.testbed.hardware(node).fault("gpu-lost")
-    wait_for(lambda: watched.taints(node) == GPU_LOST, what="the taint")
-    label(watched, node, **{UPGRADE_STATE: None})
+    watched.kubectl("uncordon", node)
 
 
 @pytest.mark.parametrize(
@@ -205,11 +177,6 @@ def work(cluster: Any, node: str) -> None:
     pods = "/api/v1/namespaces/default/pods"
     cluster.api.create(pods, {"metadata": {"name": "work"}, "spec": spec})
     wait_for(lambda: cluster.api.get(f"{pods}/work")["status"].get("phase") == "Running", what="work")
-
-
-def unschedulable(cluster: Any, node: str, value: bool | None) -> None:
-    """Cordon the node, or uncordon it."""
-    cluster.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": value}})
 
 
 def label(cluster: Any, node: str, **labels: str | None) -> None:

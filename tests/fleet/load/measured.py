@@ -8,48 +8,49 @@ import contextlib
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nodegauge_operator.kube.client import Client
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.resync import list_all
+from nodegauge_operator.reconcile.watch_sets import WatchPods
+from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.operatorprocess import CHECKOUT, OperatorProcess
 
-RATE, BURST = 10_000, 100_000
+WITHOUT_LIMIT = {"NODEGAUGE_API_RATE": "10000", "NODEGAUGE_API_BURST": "100000"}
 """Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
-
 LOOK_SECONDS = 0.02
 CALM_SHARE, CALM_LOOKS, CALM_SECONDS = 0.5, 3, 180.0
 """An operator that runs, or waits for its core, for less of the time in so many seconds in a row has only its
 regular looks to do.  So long is waited for that."""
-
-
 ENOUGH = 4
 """Cores from which everybody can have some of their own."""
+LISTED = ("nodes", "pods", "nodereports", "gpuvalidationpolicies")
+_SIZES = re.compile(r'^apiserver_response_sizes_sum\{.*?\bresource="([^"]+)".*\} (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cores:
-    """Sets of cores; empty for no pinning."""
+    """Sets of cores; empty for no pinning.  `enough`: whether controllers and load generator have others."""
 
     server: frozenset[int]
     operator: frozenset[int]
-    rest: frozenset[int]
-
-    @property
-    def enough(self) -> bool:
-        """Whether controllers and load generator have cores that neither of the two uses."""
-        return bool(self.rest)
+    enough: bool
 
     def __str__(self) -> str:
         if not self.operator:
             return "One core: everything shares it."
-        pinned = f"API server and etcd on {listed(self.server)}, the operator on {listed(self.operator)}"
+        pinned = f"API server and etcd on {sorted(self.server)}, the operator on {sorted(self.operator)}"
         if self.enough:
-            return f"Pinned to cores: {pinned}, everything else on {listed(self.rest)}."
+            return f"Pinned to cores: {pinned}, everything else elsewhere."
         return (
             f"Pinned to cores: {pinned}. Load generator and kube-controller-manager have none of their own.\n"
             "While latencies and CPU time are measured, kube-controller-manager is stopped: on a "
@@ -59,12 +60,10 @@ class Cores:
 
 def split(available: Iterable[int]) -> Cores:
     """The last core for the operator, half of them for the API server and etcd, others for the rest."""
-    cores = sorted(available)
-    if len(cores) < 2:
-        return Cores(server=frozenset(), operator=frozenset(), rest=frozenset())
-    server = cores[: len(cores) // 2] if len(cores) >= ENOUGH else cores[:-1]
-    rest = frozenset(cores[len(server) : -1])
-    return Cores(server=frozenset(server), operator=frozenset(cores[-1:]), rest=rest)
+    *others, last = sorted(available)
+    enough = len(others) + 1 >= ENOUGH
+    server = others[: (len(others) + 1) // 2] if enough else others
+    return Cores(server=frozenset(server), operator=frozenset([last] if others else []), enough=enough)
 
 
 def pin(pid: int, cores: frozenset[int]) -> None:
@@ -88,115 +87,90 @@ def memory_of(pid: int) -> tuple[float, float]:
     return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
 
 
-def listed(cores: frozenset[int]) -> str:
-    """`0-3`, `1`, or `0, 2`."""
-    ordered = sorted(cores)
-    if len(ordered) > 1 and ordered[-1] - ordered[0] == len(ordered) - 1:
-        return f"{ordered[0]}-{ordered[-1]}"
-    return ", ".join(map(str, ordered))
+def chart_defaults(*, limited: bool) -> Mapping[str, str]:
+    """What the chart sets for everybody, read from its values, so that the two cannot differ."""
+    text = (CHECKOUT / "charts" / "nodegauge" / "values.yaml").read_text(encoding="utf-8")
+    values: dict[str, Any] = yaml.safe_load(text)["operator"]
+    own = {
+        "NODEGAUGE_API_RATE": f"{values['api']['rate']:g}",
+        "NODEGAUGE_API_BURST": f"{values['api']['burst']}",
+        "NODEGAUGE_WORKERS": f"{values['workers']}",
+        "NODEGAUGE_SWEEP_INTERVAL": values["sweepInterval"],
+        "NODEGAUGE_RELIST_INTERVAL": values["relistInterval"],
+        "NODEGAUGE_LOG_LEVEL": values["logLevel"],
+        "NODEGAUGE_LOG_FORMAT": values["logFormat"],
+    }
+    return own if limited else own | WITHOUT_LIMIT
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to run the operator.  `limited`: with the chart's limit of API calls."""
+class Measured(OperatorProcess):
+    """The operator, and what can be seen of it from outside."""
 
-    cores: Cores
-    limited: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """What the chart sets for everybody."""
-
-    rate: float
-    burst: int
-    workers: int
-    environment: Mapping[str, str]
-
-
-def chart_defaults(chart: Path = CHECKOUT / "charts" / "nodegauge") -> Defaults:
-    """Read from the chart's values, so that they cannot differ."""
-    values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))["operator"]
-    return Defaults(
-        rate=values["api"]["rate"],
-        burst=values["api"]["burst"],
-        workers=values["workers"],
-        environment={
-            "NODEGAUGE_WORKERS": str(values["workers"]),
-            "NODEGAUGE_SWEEP_INTERVAL": values["sweepInterval"],
-            "NODEGAUGE_RELIST_INTERVAL": values["relistInterval"],
-            "NODEGAUGE_LOG_LEVEL": values["logLevel"],
-            "NODEGAUGE_LOG_FORMAT": values["logFormat"],
-        },
-    )
-
-
-class Measured:
-    """One operator process, and what can be seen of it from outside."""
-
-    def __init__(
-        self, *, kubeconfig: Path, namespace: str, directory: Path, defaults: Defaults, options: Options
-    ) -> None:
-        calls = {"NODEGAUGE_API_RATE": str(RATE), "NODEGAUGE_API_BURST": str(BURST)}
-        if options.limited:
-            calls = {"NODEGAUGE_API_RATE": f"{defaults.rate:g}", "NODEGAUGE_API_BURST": f"{defaults.burst}"}
-        self._process = OperatorProcess(
-            kubeconfig=kubeconfig,
-            namespace=namespace,
-            directory=directory,
-            environment={**defaults.environment, **calls},
-        )
-        self._cores = options.cores
-
-    async def start(self, *, within: float) -> tuple[float, float]:
-        """Start it and wait for its first full list: the seconds that took, and when it was (epoch)."""
+    async def begin(self, cores: frozenset[int], *, within: float) -> float:
+        """Start it on these cores and wait for its first full list: the seconds that took."""
         started = time.monotonic()
-        self._process.start()
-        pin(self._process.pid, self._cores.operator)
-        while '"listed ' not in self._process.output():
+        self.start()
+        pin(self.pid, cores)
+        while '"listed ' not in self.output():
             self.alive()
             if time.monotonic() - started > within:
-                raise TestbedError(
-                    f"no first full list after {within:.0f} s:\n{self._process.output()[-2000:]}"
-                )
+                raise TestbedError(f"no first full list after {within:.0f} s:\n{self.output()[-2000:]}")
             await asyncio.sleep(LOOK_SECONDS)
-        return time.monotonic() - started, time.time()
+        return time.monotonic() - started
 
     def alive(self) -> None:
         """Raises `TestbedError` with its last words when it has ended."""
-        if not self._process.running():
-            raise TestbedError(f"the operator ended:\n{self._process.output()[-2000:]}")
+        if not self.running():
+            raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
 
     def cpu(self) -> float:
         """CPU seconds so far."""
-        return cpu_of(self._process.pid)
+        return cpu_of(self.pid)
 
-    async def calm(self) -> tuple[float, float]:
-        """Wait until it has nothing to do, or for `CALM_SECONDS`: seconds and CPU seconds from now on."""
-        started, cpu, idle = time.monotonic(), self.cpu(), 0
-        while idle < CALM_LOOKS and time.monotonic() - started < CALM_SECONDS:
+    async def calm(self) -> None:
+        """Wait until it has nothing to do, `CALM_SECONDS` at the longest."""
+        until, idle = time.monotonic() + CALM_SECONDS, 0
+        while idle < CALM_LOOKS and time.monotonic() < until:
             before, at_work = time.monotonic(), self._at_work()
             await asyncio.sleep(1.0)
             self.alive()
             share = (self._at_work() - at_work) / (time.monotonic() - before)
             idle = idle + 1 if share < CALM_SHARE else 0
-        return time.monotonic() - started - idle, self.cpu() - cpu
-
-    def _at_work(self) -> float:
-        """Seconds so far in which its main thread ran or waited for a core (/proc/PID/schedstat)."""
-        ran, waited, _ = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
-        return (int(ran) + int(waited)) / 1e9
 
     def memory(self) -> tuple[float, float]:
         """Resident MiB, now and at its highest."""
-        return memory_of(self._process.pid)
+        return memory_of(self.pid)
 
-    def stop(self) -> None:
+    def _at_work(self) -> float:
+        """Seconds so far in which its main thread ran or waited for a core (/proc/PID/schedstat)."""
+        ran, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
+        return (int(ran) + int(waited)) / 1e9
+
+    def finish(self) -> None:
         """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""
-        code = self._process.stop()
+        code = self.stop()
         if code:
-            raise TestbedError(f"the operator ended with {code}:\n{self._process.output()[-2000:]}")
+            raise TestbedError(f"the operator ended with {code}:\n{self.output()[-2000:]}")
 
-    def kill(self) -> None:
-        """At once, if it still runs."""
-        self._process.kill()
+
+async def relist(plane: ControlPlane, client: Client, *, namespace: str) -> tuple[Mapping[str, int], float]:
+    """A full list when nothing was missed: the operator's own code, a second time on the same cache.  Bytes
+    by resource, as the API server counts its answers (`apiserver_response_sizes`); and CPU seconds."""
+    cache = Cache()
+    listing = partial(
+        list_all, client, cache, namespace=namespace, node_selector="", watch_pods=WatchPods(cache)
+    )
+    await listing()
+    before, cpu = _sizes(plane), time.process_time()
+    await listing()
+    cpu = time.process_time() - cpu
+    return _sizes(plane) - before, cpu
+
+
+def _sizes(plane: ControlPlane) -> Counter[str]:
+    """Bytes of answers so far, by resource."""
+    result: Counter[str] = Counter()
+    for resource, count in _SIZES.findall(str(plane.rest().get("/metrics")["message"])):
+        if resource in LISTED:
+            result[resource] += int(float(count))
+    return result

@@ -9,7 +9,6 @@ smaller, and cheaper to judge.  Pure: nothing here talks to anybody.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,6 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, Result, Span, decode, encode_message
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Outcome, Report, Run, stamp
-from nodegauge_operator.core.context import Snapshot
-from nodegauge_operator.core.desired_state import next_status
-from nodegauge_operator.core.model import NodeView, ProbeDefaults
-from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
-from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.core.report_update import after_run
 from support.results import dgx1
 from testbed.kubelet.node import HEALTHY
 
@@ -38,77 +28,37 @@ UNTHROTTLED = dict.fromkeys(("sw_thermal_ns", "hw_thermal_ns", "power_brake_ns",
 
 SELECTED = {"load.example/fleet": "gpu"}
 """Label of the nodes that the policy selects."""
-POLICY = "loadtest"
 IMAGE = "nodegauge/probe:loadtest"
 IMAGES = 50
-CPU_FLAGS = [f"AVX512F{number:02d}" for number in range(32)]
+FEATURES = [f"cpu-cpuid.AVX512F{number:02d}" for number in range(32)]
 """As many, and as long, as node-feature-discovery finds; their names do not matter."""
 LABELS = 28
 
 
-def node_body(name: str, *, labels: Mapping[str, str]) -> Object:
+def node_body(name: str) -> Object:
     """A Ready node with 8 GPUs, of about 20 KB once the API server has added managedFields."""
-    free = {"cpu": "224", "memory": "2113411308Ki", "pods": "110", "nvidia.com/gpu": "8"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": _labels(name) | dict(labels), "annotations": _annotations()},
-        "spec": {
-            "providerID": f"metal:///zone-a/{name}",
-            "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
-        },
-        "status": {
-            "capacity": free,
-            "allocatable": free,
-            "conditions": _conditions(),
-            "addresses": [
-                {"type": "InternalIP", "address": "10.9.8.7"},
-                {"type": "Hostname", "address": name},
-            ],
-            "nodeInfo": _node_info(name),
-            "images": [_image(location) for location in range(IMAGES)],
-        },
-    }
-
-
-def _labels(name: str) -> dict[str, str]:
-    """As many as node-feature-discovery and GPU feature discovery set, as long as theirs."""
-    features = {f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in CPU_FLAGS}
+    features = {f"feature.node.kubernetes.io/{feature}": "true" for feature in FEATURES}
     gpus = {f"nvidia.com/gpu.feature-{number:02d}": "NVIDIA-H100-80GB" for number in range(LABELS)}
-    return features | gpus | {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
-
-
-def _annotations() -> dict[str, str]:
-    return {"nfd.node.kubernetes.io/feature-labels": ",".join(f"cpu-cpuid.{flag}" for flag in CPU_FLAGS)}
-
-
-def _conditions() -> list[Object]:
-    at = "2026-11-01T08:00:00Z"
-    times = {"lastHeartbeatTime": at, "lastTransitionTime": at}
+    own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true", **SELECTED}
+    times = dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "2026-11-01T08:00:00Z")
     network = ("NetworkUnavailable", "False", "CiliumIsUp", "Cilium is running on this node")
     fields = ("type", "status", "reason", "message")
-    return [dict(zip(fields, one, strict=True)) | times for one in (*HEALTHY, network)]
-
-
-def _node_info(name: str) -> Object:
-    return {
-        "machineID": _hex(name, 32),
-        "systemUUID": _hex(name + "-system", 32),
-        "bootID": str(h100().host.boot_id),
-        "kernelVersion": "6.8.0-52-generic",
-        "osImage": "Ubuntu 24.04.2 LTS",
-        "containerRuntimeVersion": "containerd://1.7.27",
-        "kubeletVersion": "v1.36.3",
-        "kubeProxyVersion": "v1.36.3",
-        "operatingSystem": "linux",
-        "architecture": "amd64",
+    free = {"cpu": "224", "memory": "2113411308Ki", "pods": "110", "nvidia.com/gpu": "8"}
+    status = {
+        "capacity": free,
+        "allocatable": free,
+        "conditions": [dict(zip(fields, one, strict=True)) | times for one in (*HEALTHY, network)],
+        "nodeInfo": {"bootID": str(h100().host.boot_id), "kubeletVersion": "v1.36.3"},
+        "images": [_image(f"registry.example.com/platform/training/pytorch-{n:02d}") for n in range(IMAGES)],
     }
+    annotations = {"nfd.node.kubernetes.io/feature-labels": ",".join(FEATURES)}
+    metadata = {"name": name, "labels": features | gpus | own, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
 
 
-def _image(location: int) -> Object:
-    repository = f"registry.example.com/platform/training/pytorch-distributed-{location:02d}"
-    names_ = [f"{repository}@sha256:{_hex(repository, 64)}", f"{repository}:2.7.1-cuda12.8-{location:02d}"]
-    return {"names": names_, "sizeBytes": 9_000_000_000 - location}
+def _image(repository: str) -> Object:
+    tags = [f"{repository}@sha256:{_hex(repository, 64)}", f"{repository}:2.7.1-cuda12.8-ubuntu24.04"]
+    return {"names": tags, "sizeBytes": 9_000_000_000}
 
 
 def _hex(seed: str, length: int) -> str:
@@ -116,85 +66,58 @@ def _hex(seed: str, length: int) -> str:
 
 
 def policy_body() -> Object:
-    """A policy in mode Watch; its containers and its pods run when the load test says so."""
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.POLICY_KIND,
-        "metadata": {"name": POLICY},
-        "spec": {
-            "nodeSelector": {"matchLabels": SELECTED},
-            "probes": {
-                "health": {"mode": "Watch"},
-                "load": {"enabled": False},
-            },
-            "budget": {"concurrentProbes": "100%"},
-            "limits": {"notStarted": "12h"},
-        },
+    """A policy in mode Watch; its containers run when the load test says so."""
+    spec = {
+        "nodeSelector": {"matchLabels": SELECTED},
+        "probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}},
+        "budget": {"concurrentProbes": "100%"},
+        "limits": {"notStarted": "12h"},
     }
+    kind = {"apiVersion": names.API_VERSION, "kind": names.POLICY_KIND}
+    return kind | {"metadata": {"name": "loadtest"}, "spec": spec}
 
 
 def running(at: str, *, restarts: int = 0, before: Object | None = None) -> Object:
     """The status when the container runs; `before`: how it ended last."""
     last = {"lastState": {"terminated": before}} if before else {}
     state = {"state": {"running": {"startedAt": at}}, **last, "restartCount": restarts}
-    return _status("Running", at, state | {"ready": True, "started": True})
+    return _status(at, state | {"ready": True, "started": True})
 
 
-def ended(end: Object, *, restarts: int, phase: str = "Running") -> Object:
+def ended(end: Object, *, restarts: int) -> Object:
     """The status when the container has ended; in a watch pod the phase stays Running."""
     state = {"state": {"terminated": end}, "restartCount": restarts, "ready": False, "started": False}
-    return _status(phase, end["startedAt"], state)
+    return _status(end["startedAt"], state)
 
 
 def end_of(message: str, *, pod: str, restarts: int, started: str, at: str) -> Object:
     """How a container ended that left this message."""
-    return {
-        "exitCode": 0,
-        "reason": "Completed",
-        "message": message,
+    life = {
         "startedAt": started,
         "finishedAt": at,
         "containerID": f"containerd://{_hex(f'{pod}/{restarts}', 64)}",
     }
+    return {"exitCode": 0, "reason": "Completed", "message": message} | life
 
 
-def _status(phase: str, at: str, container: Object) -> Object:
-    whether = "True" if container["ready"] else "False"
-    conditions = [
-        {"type": kind, "status": whether, "lastTransitionTime": at} for kind in ("Ready", "ContainersReady")
-    ]
+def _status(at: str, container: Object) -> Object:
+    ready = "True" if container["ready"] else "False"
+    whether = {
+        "Ready": ready,
+        "ContainersReady": ready,
+        "PodReadyToStartContainers": "True",
+        "Initialized": "True",
+    }
     own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
-    conditions += [
-        {"type": kind, "status": "True", "lastTransitionTime": at}
-        for kind in ("PodReadyToStartContainers", "Initialized")
-    ]
     return {
-        "phase": phase,
+        "phase": "Running",
         "startTime": at,
         "hostIP": "10.9.8.7",
         "podIP": "10.0.3.4",
         "podIPs": [{"ip": "10.0.3.4"}],
-        "conditions": conditions,
+        "conditions": [{"type": t, "status": s, "lastTransitionTime": at} for t, s in whether.items()],
         "containerStatuses": [own | container],
     }
-
-
-def statuses(node: NodeView, results: Sequence[Result], *, policy: Policy, now: float) -> list[AfterRun]:
-    """What the operator would write after each of these results of one node, in their order."""
-    report = Report(name=node.name, uid="", resource_version="", node_uid=node.uid)
-    made = []
-    for number, result in enumerate(results, 1):
-        end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
-        run = Run(number=number, pod_name="pod", pod_uid=f"{number}", started_at=stamp(now))
-        defaults = ProbeDefaults(namespace="", image=IMAGE)
-        context = Snapshot(node=node, policy=policy, report=report, now=now, defaults=defaults).context
-        assert context is not None
-        after = after_run(context, KINDS[names.PROBE_HEALTH], EndedRun(run=run, end=end))
-        status = next_status(context.after(after.status))
-        made.append(replace(after, status=status))
-        report = replace(report, status=status)
-        now += 900
-    return made
 
 
 @lru_cache
@@ -244,7 +167,7 @@ def message(result: Result, *, run: str, node: str, round_: int = 0) -> str:
 
 def _board(gpu: Gpu, node: str) -> Gpu:
     """The GPU under a UUID and a serial number that no other node has."""
-    drawn = hashlib.sha256(f"{node} {gpu.uuid}".encode()).hexdigest()
+    drawn = _hex(f"{node} {gpu.uuid}", 64)
     uuid = f"GPU-{drawn[:8]}-{drawn[8:12]}-{drawn[12:16]}-{drawn[16:20]}-{drawn[20:32]}"
     return replace(gpu, uuid=uuid, serial=str(10**12 + int(drawn[32:48], 16) % 10**12))
 
@@ -260,6 +183,7 @@ def _without_fault(gpu: Gpu) -> Gpu:
     window, growth = gpu.window, gpu.window and gpu.window.growth
     assert window is not None
     assert growth is not None
+    growth = replace(growth, **UNTHROTTLED)
     return replace(
         gpu,
         temperature=replace(gpu.temperature, gpu=COOL.max, memory=COOL.max, margin=25),
@@ -267,7 +191,5 @@ def _without_fault(gpu: Gpu) -> Gpu:
         ecc=replace(gpu.ecc, volatile_uncorrected=0),
         counters=replace(gpu.counters, **UNTHROTTLED),
         events=replace(gpu.events, seen=[]),
-        window=replace(
-            window, temperature=COOL, memory_temperature=COOL, growth=replace(growth, **UNTHROTTLED)
-        ),
+        window=replace(window, temperature=COOL, memory_temperature=COOL, growth=growth),
     )

@@ -7,21 +7,19 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from fleet.load import loops, objects
-from fleet.load.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Start, Steady, latency_of
-from fleet.load.kubelets import Kubelets
-from fleet.load.measured import Defaults, Measured, Options, cpu_of, pin
-from fleet.load.population import Population, in_flight
-from fleet.load.writes import Record, Write, by_whom, kinds, latencies
+from fleet.load import objects
+from fleet.load.figures import Cost, Rows, latency
+from fleet.load.kubelets import Kubelets, in_flight
+from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
+from fleet.load.writes import Record, Write, latencies
 from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, parse
-from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.kube import nodes as kube_nodes
-from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.client import MERGE, Client
 from support.cluster_under_test import GROUP, install_crds
 from testbed.controlplane import APISERVER, ControlPlane
 from testbed.controlplane_config import ADMIN, KUBELET
@@ -31,29 +29,24 @@ Say = Callable[[str], None]
 
 NAMESPACE = "nodegauge"
 CONTROLLERS = "kube-controller-manager"
-BARE_NODES = 50
-"""Of the bare loop at most, before and after the operator: longer would not be truer."""
 BATCH = 500
 """Results of a phase at most."""
 RATE, ROLL_OUT_RATE = 50.0, 100.0
 """Results a second: as many as a fleet of 5,000 brings in an incident; and of a roll-out, whose pods come as
 fast as the scheduler places them."""
 RACK = 72
-RUNS = 100
-"""Pods of single runs."""
+BARE_WRITES, AT_A_TIME = 500, 8
 STEADY_SECONDS = 120.0
 HEARTBEAT_SECONDS = 300.0
 """A kubelet's nodeStatusReportFrequency: it writes the node's status as seldom as that if nothing changes."""
 IDLE_SECONDS = 10.0
 START_SECONDS, START_SECONDS_PER_NODE = 300.0, 0.03
-SETTLE_SECONDS = 120.0
-SETTLE_SECONDS_PER_NODE = 0.2
+SETTLE_SECONDS, SETTLE_SECONDS_PER_NODE = 120.0, 0.2
 """The longest that a phase may take: ten times what an idle machine of two cores needs."""
 QUIET_SECONDS = 1.0
 """Without a write of the operator for so long, it has done with the results."""
-OF_NODES = ("nodes", "pods", names.REPORT_PLURAL, names.EVIDENCE_PLURAL)
-"""Resources that a restart of the operator has nothing to write to."""
 REPORT_STATUS = f"patch {names.REPORT_PLURAL}/status"
+WHO = {KUBELET: "kubelets", ADMIN: "operator"}
 
 
 class Stage:
@@ -65,78 +58,65 @@ class Stage:
         client: Client,
         *,
         count: int,
-        defaults: Defaults,
-        options: Options,
+        cores: Cores,
+        environment: Mapping[str, str],
         say: Say,
     ) -> None:
-        self._plane = plane
-        self._client = client
-        self._count = count
-        self._defaults = defaults
-        self._cores = options.cores
-        self._say = say
-        self._population = Population(client)
-        self._kubelets = Kubelets(self._population, NAMESPACE)
+        self._plane, self._client, self._cores, self._say = plane, client, cores, say
+        self._nodes = [f"gpu-{number:05d}" for number in range(count)]
+        self._within = SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * count
+        self._kubelets = Kubelets(client, NAMESPACE)
         self._record = Record(plane.audit_log)
+        self._rows: Rows = {}
         self._machines: dict[str, Result] = {}
         """What each node's container reported last."""
         self._operator = Measured(
             kubeconfig=plane.kubeconfig,
             namespace=NAMESPACE,
             directory=plane.directory / "operator",
-            defaults=defaults,
-            options=options,
+            environment=environment,
         )
 
-    async def run(self) -> Figures:
+    async def run(self) -> Rows:
         """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
         for pid in self._server_pids():
             pin(pid, self._cores.server)
         policy = await asyncio.to_thread(self._install)
-        every = [f"gpu-{number:05d}" for number in range(self._count)]
-        few = every[:BATCH]
-        nodes, size = await self._fill(every)
-        bare = await self._bare(policy, nodes, mark="before")
+        few, last = self._nodes[:BATCH], self._nodes[-1]
+        self._say("creating nodes")
+        await self._kubelets.register(self._nodes)
+        body = json.dumps(self._plane.rest().get(f"/api/v1/nodes/{last}"), separators=(",", ":"))
+        self._show({"Size of a node, KB": f"{len(body) / 1000:.1f}"})
+        await self._bare("before")
         try:
-            roll_out = await self._roll_out([node.name for node in nodes])
-            start = await self._restart()
-            watch, pods = {}, {}
+            await self._roll_out()
+            await self._restart()
             with self._alone():
-                watch[CHANGED], paced = await self._batch(few, objects.other_boards(), rate=RATE)
-                watch[SAME], _ = await self._batch(few, objects.other_boards(), rate=RATE)
-                rack = await self._rack(every[-RACK:])
-            assert paced is not None, "another machine than in the roll-out"
-            pods[SAME] = await self._runs(every[-RUNS:])
-            with self._alone():
-                await self._batch(few, objects.dgx2(), rate=RATE)
-                watch[SAME_16], _ = await self._batch(few, objects.dgx2(), rate=RATE)
-            pods[SAME_16] = await self._runs(few[:RUNS], request="2")
-            steady = await self._steady(every, interval=policy.interval_of(names.PROBE_HEALTH))
-            self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
+                await self._batch("another machine, 8 GPUs", few, objects.other_boards())
+                self._show(latency(self._milliseconds(), of="Container ended to node labelled, 50 results/s"))
+                await self._batch("the same, 8 GPUs", few, objects.other_boards())
+                await self._rack(self._nodes[-RACK:])
+                await self._batch("another machine, 16 GPUs", few, objects.dgx2())
+                await self._batch("the same, 16 GPUs", few, objects.dgx2())
+            await self._steady(interval=policy.interval_of(names.PROBE_HEALTH))
             await asyncio.sleep(IDLE_SECONDS)
             memory, peak = self._operator.memory()
-            self._say(f"{memory:.0f} MiB, at most {peak:.0f} MiB since the restart")
-            self._operator.stop()
+            of = "Memory of the operator (RSS)"
+            self._show({f"{of}, idle, MiB": f"{memory:.0f}", f"{of}, highest, MiB": f"{peak:.0f}"})
+            self._operator.finish()
         finally:
             self._operator.kill()
-        listed = await loops.relist(self._plane, namespace=NAMESPACE)
-        self._say(f"a full list: {listed}")
-        after = await self._bare(policy, nodes, mark="after")
-        return Figures(
-            nodes=self._count,
-            node_kilobytes=size / 1000,
-            bare={what: bare[what] + after[what] for what in bare},
-            roll_out=roll_out,
-            watch=watch,
-            pods=pods,
-            paced=paced,
-            rack=rack,
-            steady=steady,
-            relist=listed,
-            start=start,
-            rss_steady_mib=memory,
-            rss_peak_mib=peak,
-        )
+        listed, cpu = await relist(self._plane, self._client, namespace=NAMESPACE)
+        self._say(f"bytes of a full list: {listed}")
+        megabytes = sum(listed.values()) / 1e6
+        self._show({"Full list: MB": f"{megabytes:.1f}", "Full list: CPU, s": f"{cpu:.2f}"})
+        await self._bare("after")
+        return self._rows
+
+    def _show(self, rows: Rows) -> None:
+        self._rows |= rows
+        for label, value in rows.items():
+            self._say(f"{label}: {value}")
 
     def _install(self) -> Policy:
         """The CRDs, a namespace that pods can be made in, and the policy."""
@@ -150,177 +130,128 @@ class Stage:
         """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
         return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)
 
-    async def _fill(self, wanted: Sequence[str]) -> tuple[list[NodeView], float]:
-        self._say(f"creating {len(wanted):,} nodes")
-        nodes = await self._population.nodes(wanted, labels=objects.SELECTED)
-        size = len(
-            json.dumps(self._plane.rest().get(f"/api/v1/nodes/{nodes[0].name}"), separators=(",", ":"))
-        )
-        self._say(f"nodes are {size / 1000:.1f} KB each")
-        return nodes, size
+    async def _bare(self, when: str) -> None:
+        """What a write costs the operator's own client, which shows how fast the machine is: patches of a
+        label, in a loop that decides nothing and watches nothing."""
 
-    async def _bare(self, policy: Policy, nodes: Sequence[NodeView], *, mark: str) -> dict[str, Cost]:
-        loop = loops.BareLoop(self._client, policy=policy, at_a_time=self._defaults.workers)
-        result = await loop.run(nodes[:BARE_NODES], mark=mark)
-        self._say(
-            f"bare loop ({mark} the operator): "
-            + "; ".join(
-                f"{what}: {cost.writes_per_second:.0f} writes/s, {cost.milliseconds:.1f} ms CPU a result"
-                for what, cost in result.items()
-            )
-        )
-        return result
+        async def write(number: int) -> None:
+            body = {"metadata": {"labels": {"load.example/bare": f"{when}-{number}"}}}
+            path = f"/api/v1/nodes/{self._nodes[number % len(self._nodes)]}"
+            await self._client.call("PATCH", path, body=body, content_type=MERGE)
 
-    async def _roll_out(self, every: Sequence[str]) -> Cost:
+        started, cpu = time.monotonic(), time.process_time()
+        await in_flight(range(BARE_WRITES), write, at_a_time=AT_A_TIME)
+        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+        of = f"Bare loop {when} the operator"
+        rate, cost = BARE_WRITES / seconds, 1000 * cpu / BARE_WRITES
+        self._show({f"{of}: writes/s": f"{rate:.0f}", f"{of}: CPU of a write, ms": f"{cost:.2f}"})
+
+    async def _roll_out(self) -> None:
         """The operator makes its DaemonSet, the cluster its pods, and each container reports for the first
         time."""
         self._say("starting the operator, and waiting for the pods of its DaemonSet")
-        await self._operator.start(within=START_SECONDS)
+        await self._operator.begin(self._cores.operator, within=START_SECONDS)
         await self._kubelets.run_containers(
-            count=len(every), within=self._within(), alive=self._operator.alive
+            count=len(self._nodes), within=self._within, alive=self._operator.alive
         )
-        await self._population.quiet()
-        self._say(f"{len(every):,} watch containers run; each reports for the first time")
+        await self._kubelets.quiet()
         with self._alone():
-            cost, _ = await self._batch(every, objects.h100(), rate=ROLL_OUT_RATE)
-        node = await kube_nodes.get(self._client, every[-1])
-        if node.labels.get(names.LABEL_NVLINK_GBPS) != "450":
-            raise TestbedError(f"node {every[-1]} has other labels than its hardware demands: {node.labels}")
-        return cost
+            cost = await self._batch("a first result", self._nodes, objects.h100(), rate=ROLL_OUT_RATE)
+        self._show({"Roll-out: results/s": f"{cost.results / cost.seconds:.0f}"})
+        labels = self._plane.rest().get(f"/api/v1/nodes/{self._nodes[-1]}")["metadata"]["labels"]
+        if labels.get(names.LABEL_NVLINK_GBPS) != "450":
+            raise TestbedError(f"node {self._nodes[-1]} has other labels than its hardware demands: {labels}")
 
-    async def _restart(self) -> Start:
+    async def _restart(self) -> None:
         """A new start of the operator, on the fleet at work."""
-        await self._population.quiet()
-        self._operator.stop()
-        self._record.mark()
-        within = START_SECONDS + START_SECONDS_PER_NODE * self._count
-        listed, _ = await self._operator.start(within=within)
+        await self._kubelets.quiet()
+        self._operator.finish()
+        within = START_SECONDS + START_SECONDS_PER_NODE * len(self._nodes)
+        listed = await self._operator.begin(self._cores.operator, within=within)
         cpu = self._operator.cpu()
-        self._say(f"restarted: listed after {listed:.1f} s, with {cpu:.1f} s of CPU time")
-        calm, calm_cpu = await self._operator.calm()
-        writes = kinds((one for one in self._of(ADMIN) if one.resource.startswith(OF_NODES)), per=1)
-        self._say(f"idle after {calm:.1f} s and {calm_cpu:.1f} s more; writes of nodes meanwhile: {writes}")
-        await self._population.quiet()
-        return Start(listed=listed, cpu=cpu, calm=calm, calm_cpu=calm_cpu)
+        await self._operator.calm()
+        of = "Operator started to first full list"
+        calm = {"Start: CPU until it has nothing to do, s": f"{self._operator.cpu():.1f}"}
+        self._show({f"{of}, s": f"{listed:.1f}", f"{of}: CPU, s": f"{cpu:.1f}", **calm})
+        await self._kubelets.quiet()
 
-    async def _batch(
-        self, nodes: Sequence[str], machine: Result, *, rate: float
-    ) -> tuple[Cost, Latency | None]:
-        """End the containers of these nodes with a result of this machine; latency if it is another one."""
-        changed = {node for node in nodes if self._machines.get(node) is not machine}
+    async def _batch(self, what: str, nodes: Sequence[str], machine: Result, *, rate: float = RATE) -> Cost:
+        """End the containers of these nodes with a result of this machine."""
         messages = self._kubelets.messages(nodes, machine)
-        what = "another machine" if changed else "the same machine"
-        self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second, with {what} each")
+        self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second: {what}")
         self._record.mark()
-        cost_of = self._meter()
-        offered = await self._kubelets.at_rate(messages, rate=rate)
-        await self._judged(nodes, changed)
-        cost = cost_of(len(nodes))
-        self._machines.update(dict.fromkeys(nodes, machine))
-        latency = self._latency() if changed else None
-        self._say(
-            f"{offered:.0f} results/s offered; {cost.milliseconds:.1f} ms CPU and "
-            f"{cost.writes_per_result:.2f} writes a result{f'; {latency}' if latency else ''}"
-        )
-        return cost, latency
-
-    def _meter(self) -> Callable[[int], Cost]:
-        """What so many results cost from now until it is called, less the wait that ends a phase."""
         began, cpu, server = time.monotonic(), self._operator.cpu(), cpu_of(*self._server_pids())
-
-        def cost(results: int) -> Cost:
-            return Cost(
-                results=results,
-                writes=sum(one.done for one in self._of(ADMIN)),
-                seconds=time.monotonic() - began - QUIET_SECONDS,
-                cpu=self._operator.cpu() - cpu,
-                server=cpu_of(*self._server_pids()) - server,
-            )
-
+        await self._kubelets.end_at((n / rate, *pair) for n, pair in enumerate(messages.items()))
+        await self._judged(nodes, machine)
+        cost = Cost(
+            results=len(nodes),
+            writes=sum(one.done for one in self._of(ADMIN)),
+            seconds=time.monotonic() - began - QUIET_SECONDS,
+            cpu=self._operator.cpu() - cpu,
+            server=cpu_of(*self._server_pids()) - server,
+        )
+        self._show(
+            {
+                f"CPU of a result, ms: {what}": f"{cost.milliseconds:.1f}",
+                "  of API server and etcd for it: " + what: f"{cost.server_milliseconds:.1f}",
+                "  writes of the operator for it: " + what: f"{cost.writes / cost.results:.2f}",
+            }
+        )
         return cost
 
     def _server_pids(self) -> list[int]:
         return [self._plane.pid(program) for program in (APISERVER, "etcd")]
 
-    async def _rack(self, nodes: Sequence[str]) -> Latency:
+    async def _rack(self, nodes: Sequence[str]) -> None:
         """All containers of a rack end at once, with another machine each."""
         last = self._machines[nodes[0]]
         machine = objects.h100() if last is not objects.h100() else objects.other_boards()
         messages = self._kubelets.messages(nodes, machine)
         self._record.mark()
-        await self._kubelets.at_rate(messages, rate=float("inf"))
-        await self._judged(nodes, set(nodes))
-        self._machines.update(dict.fromkeys(nodes, machine))
-        latency = self._latency()
-        self._say(f"a rack of {len(nodes)} nodes at once: {latency}")
-        return latency
+        await self._kubelets.end_at((0.0, *pair) for pair in messages.items())
+        await self._judged(nodes, machine)
+        self._show(latency(self._milliseconds(), of="A rack at once"))
 
-    def _latency(self) -> Latency:
+    def _milliseconds(self) -> list[float]:
         ended = [one for one in self._of(KUBELET) if one.kind == "patch pods/status"]
         labelled = [one for one in self._of(ADMIN) if one.kind == "patch nodes"]
-        return latency_of(list(latencies(ended, labelled, node_of=self._kubelets.pods_of()).values()))
+        return list(latencies(ended, labelled, node_of=self._kubelets.pods_of()).values())
 
-    async def _runs(self, nodes: Sequence[str], *, request: str = "1") -> Cost:
-        """A pod for each of these nodes, as in mode Periodic, that finds the machine that is known."""
-        self._say(f"asking for a run on {len(nodes)} nodes: a pod each")
-        await self._population.quiet()
-        self._record.mark()
-        cost_of = self._meter()
-        machines = {node: self._machines[node] for node in nodes}
-        serving = asyncio.create_task(self._kubelets.serve_runs(machines))
-        try:
-            await in_flight(nodes, lambda name: self._ask(name, request), at_a_time=4)
-            await self._judged(nodes, set())
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-        cost = cost_of(len(nodes))
-        self._say(f"{cost.milliseconds:.1f} ms CPU and {cost.writes_per_result:.2f} writes a result")
-        return cost
-
-    async def _ask(self, name: str, request: str) -> None:
-        body = {"spec": {"requestedAt": f"2026-11-01T00:00:0{request}Z"}}
-        path = f"{loops.REPORTS}/{name}"
-        await self._population.call("PATCH", path, body=body, content_type="application/merge-patch+json")
-
-    async def _steady(self, every: Sequence[str], *, interval: float) -> Steady:
+    async def _steady(self, *, interval: float) -> None:
         """Each node reports once an interval, at random moments, and its machine does not change."""
         chance, times = random.Random(1), [0.0]
         while times[-1] < STEADY_SECONDS:
-            times.append(times[-1] + chance.expovariate(self._count / interval))
-        ends = [(at, chance.choice(every)) for at in times[1:-1]]
-        messages = [self._kubelets.messages([node], self._machines[node])[node] for _, node in ends]
-        await self._population.quiet()
+            times.append(times[-1] + chance.expovariate(len(self._nodes) / interval))
+        picked = [(at, chance.choice(self._nodes)) for at in times[1:-1]]
+        ends = [(at, *self._message(node)) for at, node in picked]
+        await self._kubelets.quiet()
         self._say(
             f"steady state for {STEADY_SECONDS:.0f} s: {len(ends)} reports, one per node in {interval:g} s"
         )
         self._record.mark()
         began, cpu = time.monotonic(), self._operator.cpu()
-        async with asyncio.TaskGroup() as group:
-            beating = group.create_task(self._heartbeats(every))
-            for (at, node), message in zip(ends, messages, strict=True):
-                await asyncio.sleep(began + at - time.monotonic())
-                group.create_task(self._kubelets.end(node, message))
-            await asyncio.sleep(began + STEADY_SECONDS - time.monotonic())
-            beating.cancel()
+        beating = asyncio.create_task(self._kubelets.beat(self._nodes, interval=HEARTBEAT_SECONDS))
+        await self._kubelets.end_at(ends)
+        await asyncio.sleep(began + STEADY_SECONDS - time.monotonic())
+        beating.cancel()
         took, cpu = time.monotonic() - began, self._operator.cpu() - cpu
-        writes = [w for w in self._record.since_mark() if w.kind != "patch nodes/status" or w.user == ADMIN]
-        counted = by_whom(writes, {KUBELET: "kubelets", ADMIN: "operator"}, others="controllers")
-        each = {who: kinds(of, per=took) for who, of in counted.items()}
-        steady = Steady(seconds=took, reports=len(ends) / took, writes=each, cpu=cpu / took)
-        self._say(f"{steady.total:.2f} writes a second, {100 * steady.cpu:.1f} % of a core: {steady}")
-        return steady
+        counted = _by_whom(self._record.since_mark())
+        for who, kinds in counted.items():
+            self._say(f"writes of {who}: {dict(kinds.most_common())}")
+        rates = {who: kinds.total() / took for who, kinds in counted.items()}
+        own = {f"  {who}": f"{rate:.2f}" for who, rate in rates.items()}
+        self._show({"Steady state, writes/s of everybody": f"{sum(rates.values()):.2f}", **own})
+        share = f"{100 * cpu / took:.1f}"
+        self._show({"  reports/s": f"{len(ends) / took:.2f}", "  CPU of the operator, % of a core": share})
 
-    async def _heartbeats(self, every: Sequence[str]) -> None:
-        """Until cancelled, as kubelets do."""
-        began = time.monotonic()
-        for beat in range(1_000_000):
-            await asyncio.sleep(began + beat * HEARTBEAT_SECONDS / len(every) - time.monotonic())
-            await self._population.heartbeat(every[beat % len(every)])
+    def _message(self, node: str) -> tuple[str, str]:
+        [pair] = self._kubelets.messages([node], self._machines[node]).items()
+        return pair
 
-    async def _judged(self, nodes: Sequence[str], changed: set[str]) -> None:
+    async def _judged(self, nodes: Sequence[str], machine: Result) -> None:
         """Until the operator has judged a result of each of these nodes, and has nothing left to write."""
-        until, wanted, last, seen = time.monotonic() + self._within(), set(nodes), time.monotonic(), -1
+        changed = {node for node in nodes if self._machines.get(node) is not machine}
+        until, wanted, last, seen = time.monotonic() + self._within, set(nodes), time.monotonic(), -1
         while True:
             mine = self._of(ADMIN)
             judged = {one.name for one in mine if one.kind == REPORT_STATUS and one.done}
@@ -328,7 +259,7 @@ class Stage:
             if len(mine) != seen:
                 last, seen = time.monotonic(), len(mine)
             if wanted <= judged and changed <= labelled and time.monotonic() - last >= QUIET_SECONDS:
-                return
+                break
             self._operator.alive()
             if time.monotonic() > until:
                 raise TestbedError(
@@ -336,12 +267,18 @@ class Stage:
                     f"{len(changed & labelled)} of {len(changed)} nodes labelled"
                 )
             await asyncio.sleep(0.1)
+        self._machines.update(dict.fromkeys(nodes, machine))
 
     def _of(self, user: str) -> list[Write]:
         """Its writes since the mark, without those of the policy's status: one a second for all nodes."""
-        policies = names.POLICY_PLURAL
         writes = self._record.since_mark()
-        return [one for one in writes if one.user == user and not one.resource.startswith(policies)]
+        return [one for one in writes if one.user == user and names.POLICY_PLURAL not in one.kind]
 
-    def _within(self) -> float:
-        return SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
+
+def _by_whom(writes: Iterable[Write]) -> dict[str, Counter[str]]:
+    """Accepted writes by who made them and by kind, without the heartbeats of nodes."""
+    result: dict[str, Counter[str]] = {who: Counter() for who in (*WHO.values(), "controllers")}
+    for one in writes:
+        if one.done and (one.user == ADMIN or one.kind != "patch nodes/status"):
+            result[WHO.get(one.user, "controllers")][one.kind] += 1
+    return result

@@ -66,12 +66,13 @@ def _report(seconds: float) -> None:
         passed = time.monotonic() - began
         now = Meter.calls, Meter.calls_cpu, Meter.calls_wall, Meter.waits_cpu
         calls, calls_cpu, calls_wall, waits = ((b - a) / passed for a, b in zip(before, now, strict=True))
+        each = 1e6 * calls_wall / (calls or 1)
         whole = (time.process_time() - cpu) / passed
         own = whole - calls_cpu - waits
         print(
             f"{passed:6.0f} s: {1000 * whole:.2f} m CPU, of it {1000 * own:.2f} m the probe's own,"
-            f" {1000 * calls_cpu:.2f} m in {calls:.0f} NVML calls a second ({1e6 * calls_wall / calls:.0f} us"
-            f" each by the clock), {1000 * waits:.2f} m waiting for Xids; RSS {_rss_mib():.1f} MiB",
+            f" {1000 * calls_cpu:.2f} m in {calls:.0f} NVML calls a second ({each:.0f} us each"
+            f" by the clock), {1000 * waits:.2f} m waiting for Xids; RSS {_rss_mib():.1f} MiB",
             flush=True,
         )
     os._exit(0)
@@ -94,18 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         hardware = busy(options.profile, Path(folder) / "machine")
         environment = probe_environment(hardware, Path(folder) / "termination-log", {})
-        command = [
-            sys.executable,
-            "-m",
-            "fleet.load.watch_probe",
-            "--inside",
-            "--seconds",
-            str(options.seconds),
-        ]
-        interval = str(2 * options.seconds + 600)
-        calm = ["--state", f"{folder}/watch.json", "--confirm", "", "--interval", interval]
-        for output in (subprocess.DEVNULL, None):  # the first life reports at once
-            run = subprocess.run([*command, *calm, *rest], env=environment, stdout=output, check=False)
+        calm = ["--state", f"{folder}/watch.json", "--confirm", ""]
+        calm += ["--interval", str(2 * options.seconds + 600)]
+        first = [sys.executable, "-m", "nodegauge_probes", "watch"]  # reports at once, and ends
+        second = [sys.executable, "-m", "fleet.load.watch_probe", "--inside"]
+        second += ["--seconds", str(options.seconds)]
+        subprocess.run([*first, *calm, *rest], env=environment, stdout=subprocess.DEVNULL, check=True)
+        run = subprocess.run([*second, *calm, *rest], env=environment, check=False)
         return run.returncode
 
 

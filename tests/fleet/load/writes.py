@@ -6,65 +6,24 @@ part of it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
-from msgspec import Struct
-
-READS = frozenset({"get", "list", "watch"})
+from testbed.audit import entry_of
 
 
-class _User(Struct, frozen=True):
-    username: str = ""
-
-
-class _Target(Struct, frozen=True, rename="camel"):
-    resource: str = ""
-    subresource: str = ""
-    name: str = ""
-
-
-class _Status(Struct, frozen=True):
-    code: int = 0
-
-
-class _Event(Struct, rename="camel"):
-    stage: str
-    verb: str
-    stage_timestamp: str
-    user: _User = _User()
-    object_ref: _Target = _Target()
-    response_status: _Status = _Status()
-
-
-_event = msgspec.json.Decoder(_Event)
-
-
-class Write(Struct, frozen=True, kw_only=True):
-    """One answered write, `resource` as RBAC names it (`nodes/status`).
-
-    `at`: when it was answered, in epoch seconds.
-    """
+class Write(NamedTuple):
+    """One answered write.  `kind`: `patch nodes/status`; `done`: accepted by the API server; `at`: when it
+    was answered, in epoch seconds."""
 
     user: str
-    verb: str
-    resource: str
+    kind: str
     name: str
-    code: int
+    done: bool
     at: float
-
-    @property
-    def kind(self) -> str:
-        """`patch nodes/status`."""
-        return f"{self.verb} {self.resource}"
-
-    @property
-    def done(self) -> bool:
-        """Accepted by the API server."""
-        return 200 <= self.code < 300
 
 
 class Record:
@@ -87,27 +46,12 @@ class Record:
             lines = log.read()
         whole = lines[: lines.rfind(b"\n") + 1]
         self._read_to += len(whole)
-        self._writes += parse(whole.splitlines(keepends=True))
+        for entry in map(entry_of, map(json.loads, whole.splitlines())):
+            if entry is not None and entry.is_write:
+                at = datetime.fromisoformat(entry.raw["stageTimestamp"]).timestamp()
+                kind = f"{entry.verb} {entry.resource}"
+                self._writes.append(Write(entry.user, kind, entry.name, 200 <= entry.code < 300, at))
         return self._writes
-
-
-def parse(lines: Iterable[bytes]) -> Iterator[Write]:
-    """The answered writes among the lines of an audit log; a last line without its end is left out."""
-    for line in lines:
-        if not line.endswith(b"\n"):
-            return
-        event = _event.decode(line)
-        if event.stage != "ResponseComplete" or event.verb in READS:
-            continue
-        target = event.object_ref
-        yield Write(
-            user=event.user.username,
-            verb=event.verb,
-            resource="/".join(filter(None, (target.resource, target.subresource))),
-            name=target.name,
-            code=event.response_status.code,
-            at=_seconds(event.stage_timestamp),
-        )
 
 
 def latencies(
@@ -128,21 +72,3 @@ def latencies(
         if write.done and start is not None and write.name not in result and write.at >= start:
             result[write.name] = (write.at - start) * 1000
     return result
-
-
-def by_whom(writes: Iterable[Write], whose: Mapping[str, str], *, others: str) -> dict[str, list[Write]]:
-    """By who made them: `whose` has the users, all other users are `others`."""
-    result: dict[str, list[Write]] = {who: [] for who in (*whose.values(), others)}
-    for write in writes:
-        result[whose.get(write.user, others)].append(write)
-    return result
-
-
-def _seconds(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()
-
-
-def kinds(writes: Iterable[Write], *, per: float) -> dict[str, float]:
-    """How many accepted writes of each kind, divided by `per`, most first."""
-    counted = Counter(write.kind for write in writes if write.done)
-    return {kind: count / per for kind, count in counted.most_common()}

@@ -23,12 +23,8 @@ class CallbackModule(CallbackBase):
     CALLBACK_NAME = "record"
 
     def _record(self, status, result):
-        line = {
-            "host": result._host.get_name(),
-            "name": result._task.get_name().strip(),
-            "status": status,
-            "result": result._result,
-        }
+        line = {"host": result._host.get_name(), "name": result._task.get_name().strip()}
+        line |= {"status": status, "result": result._result}
         with Path(os.environ["RECORD_TASKS"]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, default=str) + "\n")
 

@@ -22,7 +22,7 @@ from types import FrameType
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, heat, inventory, jobs, power, steps
+from testbed.demo import bandwidth, heat, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -36,7 +36,7 @@ STEPS = (
     bandwidth.preempt,
     jobs.run_by_labels,
     heat.heat,
-    inventory.graph,
+    steps.graph,
     heat.avoid,
     heat.idle,
     heat.cool,

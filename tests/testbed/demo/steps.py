@@ -1,9 +1,24 @@
-"""The demo's first and last steps: install, add nodes, compare labels with the hardware, uninstall."""
+"""The demo's frame: install, add nodes, compare labels with the hardware, list what is broken, uninstall."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, VALUES, Marks
-from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Session, condition, our_taints, probe_of
+from testbed.demo.session import (
+    CHECKOUT,
+    NAMESPACE,
+    REPORTS,
+    Object,
+    Session,
+    condition,
+    our_taints,
+    probe_of,
+)
 from testbed.errors import ApiError, TestbedError
 from testbed.table import table
 
@@ -21,6 +36,8 @@ HEAD = [
     "TAINT",
 ]
 COLLECTIVES = ("allreduce", "allgather", "reducescatter")
+REPAIR = "nodegauge_repair"
+ANSIBLE_INVENTORY = Path(sys.executable).with_name("ansible-inventory")
 MODEL_LIMIT = 28
 """Characters of a GPU's model in the table: a line fits a wide terminal."""
 
@@ -68,6 +85,16 @@ def labels(session: Session) -> None:
 def show(session: Session) -> None:
     """The table of all nodes."""
     print("\n" + table([HEAD, *(_row(session, name) for name in FLEET)]) + "\n", flush=True)
+
+
+def graph(session: Session) -> None:
+    """The cluster as an Ansible inventory: its group of broken nodes is that of the tainted ones."""
+    session.say("the same cluster as an Ansible inventory (plugin nodegauge.gpu.nodereports):")
+    print(_ansible(session, "--graph"), flush=True)
+    group: Object = json.loads(_ansible(session, "--list")).get(REPAIR, {})
+    tainted = {name for name in session.testbed.nodes.specs() if our_taints(session.node(name))}
+    if set(group.get("hosts", ())) != tainted:
+        raise TestbedError(f"group {REPAIR} is {group}, and tainted are {sorted(tainted)}")
 
 
 def uninstall(session: Session) -> None:
@@ -129,3 +156,24 @@ def _left(session: Session) -> list[str]:
             raise
         return left
     return left + [f"report {report['metadata']['name']}" for report in reports]
+
+
+def _ansible(session: Session, option: str) -> str:
+    """What `ansible-inventory` prints."""
+    folder = session.directory / "ansible"
+    collection = folder / "ansible_collections" / "nodegauge" / "gpu"
+    if not collection.exists():
+        collection.parent.mkdir(parents=True)
+        collection.symlink_to(CHECKOUT / "ansible")
+        kubeconfig = session.testbed.control_plane.kubeconfig
+        text = f"plugin: nodegauge.gpu.nodereports\nkubeconfig: {kubeconfig}\n"
+        (folder / "fleet.nodereports.yml").write_text(text, encoding="utf-8")
+    own = {"HOME": str(folder), "ANSIBLE_HOME": str(folder), "ANSIBLE_COLLECTIONS_PATH": str(folder)}
+    environment = {**os.environ, **own, "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8"}
+    command = [str(ANSIBLE_INVENTORY), "-i", "fleet.nodereports.yml", option]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode != 0:
+        raise TestbedError(f"ansible-inventory failed: {done.stderr.strip()[-500:]}")
+    return done.stdout

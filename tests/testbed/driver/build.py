@@ -61,7 +61,8 @@ def library_folder(version: str, env: Mapping[str, str] | None = None) -> Path:
     if not library.is_file():
         objects = cache_root / f"driver-{_digest(compiler, [])}" / OBJECTS
         if not objects.is_file():
-            _build(objects, lambda target: _compile(compiler, target))
+            sources = [str(path) for path in _sources() if path.suffix == ".c"]
+            _build(objects, lambda target: _run(compiler, "-r", "-nostdlib", "-o", str(target), *sources))
         _build(library, lambda target: _link(compiler, objects, target, functions=functions))
     return library.parent
 
@@ -98,30 +99,19 @@ def _build(wanted: Path, make: Callable[[Path], None]) -> None:
                 raise
 
 
-def _compile(compiler: str, target: Path) -> None:
-    sources = [str(path) for path in _sources() if path.suffix == ".c"]
-    _run([compiler, *FLAGS, "-r", "-nostdlib", "-o", str(target), *sources])
-
-
 def _link(compiler: str, objects: Path, target: Path, *, functions: Sequence[str]) -> None:
     """Link NVML with the given functions visible and nothing else, and beside it CUDA."""
-    _link_library(compiler, objects, target, functions=functions)
-    _link_library(compiler, objects, target.with_name(CUDA), functions=["cu[A-Z]*"])
-
-
-def _link_library(compiler: str, objects: Path, target: Path, *, functions: Sequence[str]) -> None:
     exports = target.parent.parent / "exports.map"
-    exports.write_text(
-        "{\n  global:\n" + "".join(f"    {name};\n" for name in functions) + "  local: *;\n};\n"
-    )
-    script = ["-Xlinker", f"--version-script={exports}"]
-    soname = f"-Wl,-soname,{target.name}"
-    _run([compiler, *FLAGS, "-shared", soname, *script, "-o", str(target), str(objects), "-lm"])
+    for made, names in ((target, functions), (target.with_name(CUDA), ["cu[A-Z]*"])):
+        visible = "".join(f"    {name};\n" for name in names)
+        exports.write_text(f"{{\n  global:\n{visible}  local: *;\n}};\n")
+        script = ("-shared", f"-Wl,-soname,{made.name}", "-Xlinker", f"--version-script={exports}")
+        _run(compiler, *script, "-o", str(made), str(objects), "-lm")
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(compiler: str, *arguments: str) -> None:
+    done = subprocess.run([compiler, *FLAGS, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise DriverBuildError(
-            f"{command[0]} could not build the simulated GPU driver (exit {done.returncode}):\n{done.stderr}"
+            f"{compiler} could not build the simulated GPU driver (exit {done.returncode}):\n{done.stderr}"
         )

@@ -13,11 +13,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ from testbed import forkserver
 
 TESTS = Path(__file__).parents[2]
 CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from testbed.driver.client import main; main()"
-LISTEN, EVENTS = "listen", "events"
-"""Questions that this process answers with several calls: an event set cannot be told as JSON."""
-XID, TIMEOUT, MOST_EVENTS = 0x8, 10, 8
-
-kept: dict[str, Any] = {}
-"""In the child: its event set."""
 
 
 class NvmlRefused(Exception):
@@ -49,14 +42,14 @@ class NvmlClientError(Exception):
 class GPU:
     """The GPU at this NVML index, as an argument."""
 
-    index: int
+    gpu: int
 
 
 @dataclass(frozen=True)
 class Struct:
     """A structure that the call fills, as an argument: its fields are the answer."""
 
-    name: str
+    struct: str
     version: int | None = None
 
 
@@ -74,33 +67,24 @@ class NvmlClient:
         if initialise:
             self.ask("nvmlInit")
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def __enter__(self) -> NvmlClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process, whatever it does."""
         self._process.kill()
         self._process.communicate()
 
-    def send(self, call: str, *arguments: object) -> None:
-        """Ask without waiting for the answer."""
-        question = {"call": call, "arguments": [_pack(argument) for argument in arguments]}
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{json.dumps(question)}\n")
-        self._process.stdin.flush()
+    def ask(self, call: str, *arguments: object) -> Any:
+        """The answer to a question: numbers, text, lists, or a structure's fields as a dictionary.
 
-    def receive(self, call: str = "") -> Any:
-        """Wait for the next answer.  Raises NvmlRefused for an NVML error."""
+        Raises NvmlRefused for an NVML error.
+        """
+        packed = [asdict(one) if isinstance(one, GPU | Struct) else one for one in arguments]
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
+        self._process.stdin.write(json.dumps({"call": call, "arguments": packed}) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
             raise NvmlClientError(f"the NVML client ended during {call}")
         answer = json.loads(line)
         if "code" in answer:
@@ -108,17 +92,6 @@ class NvmlClient:
         if "error" in answer:
             raise NvmlClientError(answer["error"])
         return answer["value"]
-
-    def silent(self, *, seconds: float) -> bool:
-        """Whether no answer comes, and the process does not end, for this long."""
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], seconds)
-        return not readable
-
-    def ask(self, call: str, *arguments: object) -> Any:
-        """The answer to a question: numbers, text, lists, or a structure's fields as a dictionary."""
-        self.send(call, *arguments)
-        return self.receive(call)
 
     def refusal(self, call: str, *arguments: object) -> int:
         """The number of the error that NVML answers with; 0 when it answers at all."""
@@ -128,27 +101,10 @@ class NvmlClient:
             return refused.code
         return 0
 
-    def listen(self, *gpus: int, types: int = XID) -> None:
-        """Register these GPUs for events, in a set that the process keeps."""
-        self.ask(LISTEN, types, *[GPU(gpu) for gpu in gpus])
-
-    def events(self, *, milliseconds: int) -> list[list[int]]:
-        """[PCI bus, type, data] until none has come for this long, but not more than MOST_EVENTS."""
-        result: list[list[int]] = self.ask(EVENTS, milliseconds)
-        return result
-
     def field(self, gpu: int, number: int, scope: int = 0) -> dict[str, Any]:
         """One field of nvmlDeviceGetFieldValues: its error, type and value."""
         fields: list[dict[str, Any]] = self.ask("nvmlDeviceGetFieldValues", GPU(gpu), [[number, scope]])
         return fields[0]
-
-
-def _pack(argument: object) -> object:
-    if isinstance(argument, GPU):
-        return {"gpu": argument.index}
-    if isinstance(argument, Struct):
-        return {"struct": argument.name, "version": argument.version}
-    return argument
 
 
 def _plain(value: Any) -> Any:
@@ -164,51 +120,24 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _listen(pynvml: Any, types: int, *handles: Any) -> None:
-    kept["set"] = pynvml.nvmlEventSetCreate()
-    for handle in handles:
-        pynvml.nvmlDeviceRegisterEvents(handle, types, kept["set"])
-
-
-def _events(pynvml: Any, milliseconds: int) -> list[list[int]]:
-    result: list[list[int]] = []
-    while len(result) < MOST_EVENTS:
-        try:
-            event = pynvml.nvmlEventSetWait_v2(kept["set"], milliseconds)
-        except pynvml.NVMLError as error:
-            if error.value != TIMEOUT:
-                raise
-            break
-        bus = pynvml.nvmlDeviceGetPciInfo(event.device).bus
-        result.append([bus, event.eventType, event.eventData])
-    return result
-
-
 def _answer(pynvml: Any, question: Mapping[str, Any]) -> dict[str, Any]:
     filled: list[Any] = []
 
     def unpack(argument: Any) -> Any:
-        if isinstance(argument, dict) and "gpu" in argument:
-            return pynvml.nvmlDeviceGetHandleByIndex(argument["gpu"])
-        if isinstance(argument, dict) and "struct" in argument:
-            structure = getattr(pynvml, argument["struct"])()
-            if argument["version"] is not None:
-                structure.version = argument["version"]
-            filled.append(structure)
-            return ctypes.byref(structure)
-        if isinstance(argument, list):
-            return [tuple(element) if isinstance(element, list) else element for element in argument]
+        match argument:
+            case {"gpu": index}:
+                return pynvml.nvmlDeviceGetHandleByIndex(index)
+            case {"struct": name, "version": version}:
+                filled.append(getattr(pynvml, name)())
+                if version is not None:
+                    filled[0].version = version
+                return ctypes.byref(filled[0])
+            case list():
+                return [tuple(element) if isinstance(element, list) else element for element in argument]
         return argument
 
     try:
-        arguments = [unpack(argument) for argument in question["arguments"]]
-        if question["call"] == LISTEN:
-            _listen(pynvml, *arguments)
-            value: Any = None
-        elif question["call"] == EVENTS:
-            value = _events(pynvml, *arguments)
-        else:
-            value = getattr(pynvml, question["call"])(*arguments)
+        value = getattr(pynvml, question["call"])(*map(unpack, question["arguments"]))
     except pynvml.NVMLError as error:
         return {"code": error.value}
     except (AttributeError, TypeError, ctypes.ArgumentError) as error:

@@ -34,7 +34,6 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields_known_to: dict[str, int]
     throttle_counters: dict[str, Counters]
     fabric_struct: dict[str, int]
-    platform_struct: dict[str, int]
     max_links: dict[str, int]
 
 
@@ -46,7 +45,6 @@ class Abilities:
     fields_known: int
     counters: Counters
     fabric_struct: int
-    platform_struct: int
     max_links: int
 
 
@@ -73,7 +71,6 @@ def abilities(version: str) -> Abilities:
         fields_known=_latest(known.fields_known_to, wanted, otherwise=0),
         counters=_latest(known.throttle_counters, wanted, otherwise=Counters(first=0, constants=(0, -1))),
         fabric_struct=_latest(known.fabric_struct, wanted, otherwise=0),
-        platform_struct=_latest(known.platform_struct, wanted, otherwise=0),
         max_links=_latest(known.max_links, wanted, otherwise=0),
     )
 

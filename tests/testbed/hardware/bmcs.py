@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def tree_of(hardware: Hardware) -> dict[str, Any]:
     if condition.profile.chassis is None:
         raise HardwareError(f"{condition.profile.name} has no BMC: give its profile a chassis")
     now = boottime_ns()
-    watts = [[value for at, value in points if at <= now][-1] / 1000 for points in condition.powers]
+    watts = [[value for at, value in past.power if at <= now][-1] / 1000 for past in condition.pasts]
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return tree(condition.machine(), seed=condition.seed, watts=watts, time=time)
 
@@ -41,6 +42,8 @@ def tree_of(hardware: Hardware) -> dict[str, Any]:
 @contextmanager
 def bmcs(machines: Mapping[str, Hardware], folder: Path) -> Iterator[dict[str, str]]:
     """Serve the BMCs of these machines over HTTPS, and write an inventory into `folder`; URL by node."""
+    for hardware in machines.values():
+        tree_of(hardware)  # before anything is served: it has a BMC
     authority = trustme.CA()
     folder.mkdir(parents=True, exist_ok=True)
     authority.cert_pem.write_to_path(str(folder / CA))
@@ -53,12 +56,8 @@ def bmcs(machines: Mapping[str, Hardware], folder: Path) -> Iterator[dict[str, s
             for node, hardware in machines.items():
                 chassis = hardware.profile.chassis
                 behaviour = Behaviour(expand=chassis is not None and chassis.expand)
-                resources = _shows(hardware)
-                urls[node] = (
-                    await stack.enter_async_context(
-                        serving(resources, authority=authority, behaviour=behaviour)
-                    )
-                ).url
+                served = serving(partial(tree_of, hardware), authority=authority, behaviour=behaviour)
+                urls[node] = (await stack.enter_async_context(served)).url
             started.set()
             await stop.wait()
 
@@ -75,8 +74,3 @@ def bmcs(machines: Mapping[str, Hardware], folder: Path) -> Iterator[dict[str, s
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
-
-
-def _shows(hardware: Hardware) -> Callable[[], dict[str, Any]]:
-    tree_of(hardware)  # before anything is served: it has a BMC
-    return lambda: tree_of(hardware)

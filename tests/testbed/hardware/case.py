@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from testbed.hardware import cooling, power
+from testbed.hardware import power
 
 if TYPE_CHECKING:
     from testbed.hardware.machine import Machine
 
+TAU_SECONDS = 20
+"""Time constant of a heat sink.  Chosen by this project; published traces of H100 and RTX cards settle within
+one to two minutes."""
 SLOWEST_FAN = 0.35
 """Share of its revolutions at which a fan turns while all GPUs are idle.  Chosen by this project."""
 
@@ -30,16 +33,7 @@ class Case:
     supplies: dict[int, tuple[power.Trouble, float]] = field(default_factory=dict)
     fans: set[int] = field(default_factory=set)
     leaks: set[int] = field(default_factory=set)
-    tau: int = field(default_factory=lambda: cooling.TAU_SECONDS)
-
-
-def sink(machine: Machine, gpu: int) -> cooling.Sink | None:
-    """A GPU's cooling as it is now: the fans that are left carry the air of those that stand."""
-    case, chassis = machine.case, machine.profile.chassis
-    blocked = case.blocked.get(gpu, 1.0)
-    if chassis is not None and case.fans:
-        blocked *= chassis.fans / max(1, chassis.fans - len(case.fans))
-    return cooling.sink(machine.profile.model, warmer=case.warmer, blocked=blocked)
+    tau: int = TAU_SECONDS
 
 
 def draw_watts(machine: Machine, gpu_watts: Sequence[float]) -> float:

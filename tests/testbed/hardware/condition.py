@@ -13,16 +13,13 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from testbed.hardware import faults
+from testbed.hardware.cooling import heated
 from testbed.hardware.fault import Parameter
-from testbed.hardware.heat import heated
 from testbed.hardware.machine import Machine
-from testbed.hardware.statefile import Past
+from testbed.hardware.statefile import Past, Points
 from testbed.profiles import Profile
 
 SECOND_NS = 10**9
-
-Points = list[tuple[int, int]]
-"""A number over time: (CLOCK_BOOTTIME in ns, value from then on); of steps: what was added at that moment."""
 
 
 class ActiveFault(msgspec.Struct, frozen=True):
@@ -32,43 +29,29 @@ class ActiveFault(msgspec.Struct, frozen=True):
     parameters: dict[str, Parameter] = {}
 
 
-class Condition(msgspec.Struct, forbid_unknown_fields=True):
-    """What was done to a machine; per GPU: when its counters began, what they stood at then, its load,
-    power and warmth (where its temperature goes), when event reasons held, and how fast and by how much
-    counters grew."""
+class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What was done to a machine: to each GPU, to NICs (errors by counter), and by faults."""
 
     profile: Profile
     seed: str
     boot_id: str
-    epochs: list[int]
-    counted: list[dict[str, int]]
-    loads: list[Points]
-    powers: list[Points]
-    warmths: list[Points]
-    reasons: list[dict[str, Points]]
-    rates: list[dict[str, Points]]
-    steps: list[dict[str, Points]]
+    pasts: list[Past]
     port_steps: list[dict[str, int]]
     faults: list[ActiveFault] = []
 
     @classmethod
     def fresh(cls, profile: Profile, *, seed: str, now: int) -> Condition:
         """A machine that was just switched on: healthy and idle."""
-        gpus = profile.gpus
-        return cls(
-            profile=profile,
-            seed=seed,
-            boot_id=str(uuid.uuid4()),
-            epochs=[now] * len(gpus),
-            counted=[{name: s * SECOND_NS for name, s in gpu.counted.items()} for gpu in gpus],
-            loads=[[] for _ in gpus],
-            powers=[[(0, profile.model.power.idle)] for _ in gpus],
-            warmths=[[] for _ in gpus],
-            reasons=[{} for _ in gpus],
-            rates=[{} for _ in gpus],
-            steps=[{} for _ in gpus],
-            port_steps=[{} for _ in profile.host.nics],
-        )
+        pasts = [
+            Past(
+                epoch=now,
+                counted={name: seconds * SECOND_NS for name, seconds in gpu.counted.items()},
+                power=[(0, profile.model.power.idle)],
+            )
+            for gpu in profile.gpus
+        ]
+        ports: list[dict[str, int]] = [{} for _ in profile.host.nics]
+        return cls(profile=profile, seed=seed, boot_id=str(uuid.uuid4()), pasts=pasts, port_steps=ports)
 
     def machine(self) -> Machine:
         """What is true now.  HardwareError when a fault does not fit the hardware."""
@@ -76,7 +59,7 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True):
 
     def _with(self, active: Iterable[ActiveFault]) -> Machine:
         machine = Machine.healthy(self.profile)
-        machine.load = [points[-1][1] if points else 0 for points in self.loads]
+        machine.load = [past.load[-1][1] if past.load else 0 for past in self.pasts]
         for one in active:
             faults.find(one.name).on(machine, one.parameters)
         return machine
@@ -86,7 +69,7 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True):
         alone = self._with([fault])
         self.restart(sorted(alone.restarts), now=now)
         for (gpu, name), count in alone.steps.items():
-            self.steps[gpu].setdefault(name, []).append((now, count))
+            self.pasts[gpu].steps.setdefault(name, []).append((now, count))
         for (nic, name), count in alone.port_steps.items():
             self.port_steps[nic][name] = self.port_steps[nic].get(name, 0) + count
         self.faults.append(fault)
@@ -94,40 +77,23 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True):
     def restart(self, gpus: Iterable[int], *, now: int) -> None:
         """The counters of these GPUs begin anew."""
         for gpu in gpus:
-            self.epochs[gpu] = now
-            self.counted[gpu] = {}
+            self.pasts[gpu].epoch, self.pasts[gpu].counted = now, {}
 
     def chosen(self, gpu: int | None) -> list[int]:
         """One GPU, checked, or all of them."""
-        return list(range(len(self.epochs))) if gpu is None else [Machine.healthy(self.profile).gpu(gpu)]
+        return list(range(len(self.pasts))) if gpu is None else [Machine.healthy(self.profile).gpu(gpu)]
 
     def settle(self, machine: Machine, now: int) -> None:
         """From now on everything is as the machine says; what was counted before stays counted."""
-        for gpu in range(len(machine.gpus)):
-            for points in (*self.reasons[gpu].values(), self.powers[gpu], self.warmths[gpu]):
+        for gpu, past in enumerate(self.pasts):
+            for points in (*past.reasons.values(), past.power, past.warmth):
                 points[:] = [point for point in points if point[0] <= now]
-            for step in heated(machine, gpu, self.warmths[gpu], now=now):
-                _follow(self.reasons[gpu], step.holds, step.at)
-                append(self.powers[gpu], step.at, step.power_mw)
-                append(self.warmths[gpu], step.at, step.warmth)
+            for step in heated(machine, gpu, past.warmth, now=now):
+                _follow(past.reasons, step.holds, step.at)
+                append(past.power, step.at, step.power_mw)
+                append(past.warmth, step.at, step.warmth)
             growing = {name: rate for (number, name), rate in machine.rates.items() if number == gpu}
-            _follow(self.rates[gpu], growing, now)
-
-    def pasts(self) -> list[Past]:
-        """Of every GPU."""
-        return [
-            Past(
-                epoch=epoch,
-                counted=self.counted[gpu],
-                load=self.loads[gpu],
-                power=self.powers[gpu],
-                warmth=self.warmths[gpu],
-                reasons=self.reasons[gpu],
-                rates=self.rates[gpu],
-                steps=self.steps[gpu],
-            )
-            for gpu, epoch in enumerate(self.epochs)
-        ]
+            _follow(past.rates, growing, now)
 
     def port_errors(self) -> dict[tuple[int, str], int]:
         """What (NIC, counter) counted beside what its profile says."""

@@ -2,21 +2,25 @@
 
 A profile gives the temperature at idle and at full load of a healthy machine; resistance and air follow from
 these two and the two draws.  Above its slowdown threshold a GPU loses clock until it stays there.  Pure.
+
+Nothing watches the simulated machine, so what will happen is written down when something changes: at most two
+steps, now and when the temperature passes the slowdown threshold.  The next change replaces what is to come.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from testbed.hardware.machine import Machine
 from testbed.profiles.model import Model
 
-TAU_SECONDS = 20
-"""Time constant of a heat sink.  Chosen by this project; published traces of H100 and RTX cards settle within
-one to two minutes."""
 SW_SHARE, HW_SHARE = 0.75, 0.5
 """Clock that is left while software or hardware slows a GPU down for heat (`machine.CLOCK_SHARE`)."""
+
+NEAR = 5
+"""Per mille below the threshold at which it counts as reached: a slowed GPU stays at it."""
 
 Points = Sequence[tuple[int, int]]
 
@@ -37,15 +41,19 @@ class Sink:
         return (celsius - self.air) / self.resistance
 
 
-def sink(model: Model, *, warmer: float = 0.0, blocked: float = 1.0) -> Sink | None:
-    """The cooling of a GPU whose air is `warmer` by so many K and whose resistance is `blocked` times what it
-    was; None where nothing tells its temperature."""
+def _sink(machine: Machine, gpu: int) -> Sink | None:
+    """A GPU's cooling as it is now; None where nothing tells its temperature.  The fans of the chassis that
+    are left carry the air of those that stand."""
+    case, chassis, model = machine.case, machine.profile.chassis, machine.profile.model
     if model.temperature is None or model.power.full <= model.power.idle:
         return None
+    blocked = case.blocked.get(gpu, 1.0)
+    if chassis is not None and case.fans:
+        blocked *= chassis.fans / max(1, chassis.fans - len(case.fans))
     idle, full = model.power.idle / 1000, model.power.full / 1000
     resistance = (model.temperature.full - model.temperature.idle) / (full - idle)
     air = model.temperature.idle - resistance * idle
-    return Sink(air=air + warmer, resistance=resistance * blocked)
+    return Sink(air=air + case.warmer, resistance=resistance * blocked)
 
 
 def slowdown_celsius(model: Model) -> int | None:
@@ -90,3 +98,39 @@ def seconds_until(limit: float, *, reached: float, target: float, tau: float) ->
     if reached >= limit:
         return 0.0
     return tau * math.log((target - reached) / (target - limit)) if target > limit else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """From `at` (CLOCK_BOOTTIME, ns) on: event reasons in per mille, draw, and where the temperature goes."""
+
+    at: int
+    holds: Mapping[str, int]
+    power_mw: int
+    warmth: int
+
+
+def heated(machine: Machine, gpu: int, warmths: Points, *, now: int) -> list[Step]:
+    """The steps of a GPU from now on; `warmths`: where its temperature went so far."""
+    model, holds, draw = machine.profile.model, machine.holds_now(gpu), machine.power_mw(gpu)
+    sink = _sink(machine, gpu)
+    if sink is None:
+        return [Step(at=now, holds=holds, power_mw=draw, warmth=10 * machine.load[gpu])]
+    target = warmth(model, sink.steady(draw / 1000))
+    freely = Step(at=now, holds=holds, power_mw=draw, warmth=target)
+    sw, hw = slowed(model, sink, watts=draw / 1000)
+    threshold = slowdown_celsius(model)
+    if threshold is None or not sw or not machine.load[gpu]:
+        return [freely]
+    limit = warmth(model, threshold) - NEAR
+    reached = approach(warmths, now=now, tau=machine.case.tau)
+    later = seconds_until(limit, reached=reached, target=target, tau=machine.case.tau)
+    reasons = {name: n for name, n in (("sw_thermal", sw), ("hw_thermal", hw)) if n}
+    slow = machine.power_mw(gpu, slowed=reasons)
+    step = Step(
+        at=now + round(later * 1e9),
+        holds={**holds, **{name: max(n, holds.get(name, 0)) for name, n in reasons.items()}},
+        power_mw=slow,
+        warmth=warmth(model, sink.steady(slow / 1000)),
+    )
+    return [step] if later == 0 else [freely, step]

@@ -29,7 +29,7 @@ class Fault:
 
     @property
     def module(self) -> str:
-        """The module that it stands in, which is what it is about: faults_peers, faults_nccl, ..."""
+        """The module that it stands in, which is what it is about: faults_peers, faults_runs, ..."""
         return self.apply.__module__.rpartition(".")[2]
 
     def parameters(self) -> dict[str, Parameter]:
@@ -51,11 +51,11 @@ FAULTS: dict[str, Fault] = {}
 """Every fault by its name."""
 
 
-def fault(name: str) -> Callable[[Apply], Apply]:
-    """Register a function as the fault of this name."""
+def fault(name: str, does: str = "") -> Callable[[Apply], Apply]:
+    """Register a function as the fault of this name, which does what its docstring says, or `does`."""
 
     def register(apply: Apply) -> Apply:
-        FAULTS[name] = Fault(name=name, does=inspect.getdoc(apply) or "", apply=apply)
+        FAULTS[name] = Fault(name=name, does=does or inspect.getdoc(apply) or "", apply=apply)
         return apply
 
     return register
@@ -87,9 +87,14 @@ def whole(parameter: str, value: Parameter, *, least: int | None = None, most: i
     return number
 
 
-def needs(machine: Machine, there: bool, what: str) -> None:
+def share(percent: Parameter) -> int:
+    """A parameter `percent` of which something must be left."""
+    return whole("percent", percent, least=1, most=100)
+
+
+def needs(machine: Machine, there: object, what: str) -> None:
     """HardwareError naming the hardware, unless it has what the fault is about."""
-    if not there:
+    if there is None or there is False:
         raise HardwareError(f"{machine.profile.name} has no {what}")
 
 

@@ -7,24 +7,11 @@ import msgspec
 from testbed.hardware.fault import Parameter, choice, fault, needs, whole
 from testbed.hardware.gpustate import NVLINK5
 from testbed.hardware.machine import HardwareError, Machine
+from testbed.profiles.model import Fabric
 
-P2P_STATUS = {
-    "chipset-not-supported": 1,
-    "gpu-not-supported": 2,
-    "topology-not-supported": 3,
-    "disabled-by-regkey": 4,
-    "not-supported": 5,
-    "unknown": 6,
-}
-P2P_KINDS = {
-    "all": ("read", "write", "nvlink"),
-    "read": ("read",),
-    "write": ("write",),
-    "nvlink": ("nvlink",),
-}
-FABRIC_STATE = {"not-supported": 0, "not-started": 1, "in-progress": 2}
-COMPLETED = 3
-UNHEALTHY_SUMMARY = 2
+P2P_NOT_SUPPORTED = 5
+P2P_KINDS = {"all": ("read", "write", "nvlink")} | {one: (one,) for one in ("read", "write", "nvlink")}
+FABRIC_IN_PROGRESS, FABRIC_COMPLETED, FABRIC_STATUS_FAILED, UNHEALTHY_SUMMARY = 2, 3, 999, 2
 ROUTE_UNHEALTHY, ROUTE_MASK = 1 << 4, 0xF << 4
 """NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY: TRUE, and its width at its shift."""
 LINK_ERRORS = {
@@ -37,16 +24,14 @@ LINK_ERRORS = {
 
 
 @fault("p2p-refused")
-def p2p_refused(
-    machine: Machine, *, kind: str = "all", gpu: Parameter = "", status: str = "not-supported"
-) -> None:
+def p2p_refused(machine: Machine, *, kind: str = "all", gpu: Parameter = "") -> None:
     """The driver refuses peer-to-peer (kind: all, read, write, nvlink) while every link stays up."""
     needs(machine, len(machine.gpus) > 1, "second GPU to refuse")
     gpus = [machine.gpu(gpu)] if gpu != "" else range(len(machine.gpus))
     for capability in choice("kind", kind, P2P_KINDS):
         for one, other in machine.pairs():
             if one in gpus or other in gpus:
-                machine.refused[one, other, capability] = choice("status", status, P2P_STATUS)
+                machine.refused[one, other, capability] = P2P_NOT_SUPPORTED
 
 
 @fault("link-down")
@@ -60,9 +45,8 @@ def link_down(machine: Machine, *, gpu: Parameter = 0, link: Parameter = 0) -> N
 def gpu_links_down(machine: Machine, *, gpu: Parameter = 0) -> None:
     """All NVLinks of one GPU are down."""
     number = machine.gpu(gpu)
-    if not (links := machine.links(number)):
-        raise HardwareError(f"{machine.profile.name}: GPU {number} has no NVLinks")
-    for link in links:
+    needs(machine, bool(machine.links(number)), "NVLinks")
+    for link in machine.links(number):
         machine.cut(number, link)
 
 
@@ -88,28 +72,28 @@ def nvlink_errors(
 
 
 @fault("fabric-not-completed")
-def fabric_not_completed(machine: Machine, *, state: str = "in-progress") -> None:
-    """The GPUs have not joined the NVLink fabric (state: in-progress, not-started, not-supported)."""
-    if machine.fabric is None:
-        raise HardwareError(f"{machine.profile.name} has no GPU fabric")
-    machine.fabric = msgspec.structs.replace(machine.fabric, state=choice("state", state, FABRIC_STATE))
+def fabric_not_completed(machine: Machine) -> None:
+    """The GPUs have not joined the NVLink fabric: it is in progress."""
+    machine.fabric = msgspec.structs.replace(_fabric(machine), state=FABRIC_IN_PROGRESS)
 
 
 @fault("fabric-failed")
-def fabric_failed(machine: Machine, *, kind: str = "both", status: Parameter = 999) -> None:
-    """The fabric is completed, but its status failed or a route is unhealthy (kind: status, health, both)."""
-    if machine.fabric is None:
-        raise HardwareError(f"{machine.profile.name} has no GPU fabric")
-    reported = choice(
-        "kind", kind, {"both": ("status", "health"), "status": ("status",), "health": ("health",)}
+def fabric_failed(machine: Machine) -> None:
+    """The fabric is completed, but its status failed and a route is unhealthy."""
+    fabric = _fabric(machine)
+    machine.fabric = msgspec.structs.replace(
+        fabric,
+        state=FABRIC_COMPLETED,
+        status=FABRIC_STATUS_FAILED,
+        health_mask=fabric.health_mask & ~ROUTE_MASK | ROUTE_UNHEALTHY,
+        health_summary=UNHEALTHY_SUMMARY,
     )
-    fabric = msgspec.structs.replace(machine.fabric, state=COMPLETED)
-    if "status" in reported:
-        fabric = msgspec.structs.replace(fabric, status=whole("status", status, least=1))
-    if "health" in reported:
-        mask = fabric.health_mask & ~ROUTE_MASK | ROUTE_UNHEALTHY
-        fabric = msgspec.structs.replace(fabric, health_mask=mask, health_summary=UNHEALTHY_SUMMARY)
-    machine.fabric = fabric
+
+
+def _fabric(machine: Machine) -> Fabric:
+    needs(machine, machine.fabric, "GPU fabric")
+    assert machine.fabric is not None
+    return machine.fabric
 
 
 def _link(machine: Machine, gpu: int, link: Parameter) -> int:

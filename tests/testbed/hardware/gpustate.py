@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 
 from testbed.hardware.machine import SWITCH, UNKNOWN, Machine
-from testbed.profiles.model import FAR_SWITCH, Gpu, Memory, Model
+from testbed.profiles.model import FAR_SWITCH, Gpu, Model
 from testbed.profiles.pcitree import cpu_numbers
 
 NAMESPACE = uuid.UUID("8d1b5a4e-6f0a-4c58-9a3e-2f6d1c0b7a11")
@@ -27,31 +27,17 @@ EVENTS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10
 """nvmlEventType*: single and double bit ECC errors, P-state, Xid, clock."""
 
 FAN, WHAT = ("idle", "full", "rpm"), ("corrected", "uncorrected")
+MEMORY = ("total", "reserved", "used")
 PCIE_COUNTERS = (
-    *(
-        "replays",
-        "replay_rollovers",
-        "recoveries",
-        "correctable",
-        "naks_received",
-        "receiver_errors",
-        "bad_tlp",
-    ),
-    *("naks_sent", "bad_dllp", "non_fatal", "fatal", "unsupported", "lcrc", "lane"),
+    *("replays", "replay_rollovers", "recoveries", "correctable", "naks_received", "receiver_errors"),
+    *("bad_tlp", "naks_sent", "bad_dllp", "non_fatal", "fatal", "unsupported", "lcrc", "lane"),
 )
 LINK_COUNTERS = {
     False: ("replays", "recoveries", "crc_flit", "crc_data", "ecc_data"),
     True: (
         *("malformed", "overruns", "receive", "receive_remote", "receive_general", "integrity", "discards"),
-        *(
-            "recovered",
-            "recovery_failed",
-            "recoveries5",
-            "effective",
-            "effective_ber",
-            "symbol",
-            "symbol_ber",
-        ),
+        *("recovered", "recovery_failed", "recoveries5"),
+        *("effective", "effective_ber", "symbol", "symbol_ber"),
     ),
 }
 """Error counters of links up to the fourth generation and of the fifth, named as in driver/src/fields.c."""
@@ -66,7 +52,7 @@ def gpu_uuid(seed: str, address: str) -> str:
 
 def gpu_lines(machine: Machine, number: int, *, seed: str) -> Lines:
     """Everything about one GPU that does not depend on time; None where there is no line."""
-    return _gpu(machine, number, seed) | _links(machine, number) | _fabric(machine) | _platform(machine)
+    return _gpu(machine, number, seed) | _links(machine, number) | _fabric(machine)
 
 
 def _gpu(machine: Machine, number: int, seed: str) -> Lines:
@@ -108,7 +94,7 @@ def _model(model: Model) -> Lines:
         "persistence": model.persistence,
         "mig.current": model.mig_enabled if model.mig else None,
         "mig.pending": model.mig_enabled if model.mig else None,
-        **({f"memory.{name}": mib * MIB for name, mib in _memory(model.memory)} if model.memory else {}),
+        **({f"memory.{n}": getattr(model.memory, f"{n}_mib") * MIB for n in MEMORY} if model.memory else {}),
         "recovery_action": 0 if model.recovery_action else None,
         "events": EVENTS if model.xid_events else None,
         "low_utilization": model.low_utilization,
@@ -119,10 +105,6 @@ def _model(model: Model) -> Lines:
         **({f"fan.{name}": getattr(model.fans, name) for name in FAN} if model.fans else {}),
         **({"c2c.links": model.c2c.links, "c2c.mbps": model.c2c.mbps, "c2c.state": 1} if model.c2c else {}),
     }
-
-
-def _memory(memory: Memory) -> Iterable[tuple[str, int]]:
-    return (("total", memory.total_mib), ("reserved", memory.reserved_mib), ("used", memory.used_mib))
 
 
 def _memory_errors(model: Model, gpu: Gpu) -> Lines:
@@ -210,14 +192,6 @@ def _far_end(machine: Machine, number: int, link: int) -> Lines:
         "remote_type": kind if chip.remote_type_known else UNKNOWN,
         "switch": kind == SWITCH,
     }
-
-
-def _platform(machine: Machine) -> Lines:
-    platform = machine.profile.platform
-    if platform is None:
-        return {}
-    lines: Lines = {f"platform.{name}": getattr(platform, name) for name in platform.__struct_fields__}
-    return lines | {"platform.peer_type": 1}
 
 
 def _fabric(machine: Machine) -> Lines:

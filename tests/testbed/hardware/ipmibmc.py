@@ -17,9 +17,7 @@ from typing import cast
 
 from nodegauge_bmc import rmcp
 from nodegauge_bmc.rmcp import Keys, Malformed
-from testbed.hardware.ipmimachine import THRESHOLD, Machine, Sensor
-
-USER, PASSWORD = "reader", "correct-horse-42"
+from testbed.hardware.ipmimachine import PASSWORD, THRESHOLD, USER, Machine, Sensor
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+USER, PASSWORD = "reader", "correct-horse-42"
 VOLT, CELSIUS, WATT, RPM = 4, 1, 6, 18
 TEMPERATURE, VOLTAGE, FAN, SUPPLY, UNIT, OTHER = 0x01, 0x02, 0x04, 0x08, 0x09, 0x0B
 THRESHOLD, PRESENCE, REDUNDANCY, SPECIFIC = 0x01, 0x08, 0x0B, 0x6F
@@ -156,26 +157,19 @@ def _of_supply(number: int) -> list[Sensor]:
 def crowded(more: int = 150) -> Machine:
     """A server with as many sensors again that no reading needs, and as many rails as numbers are left."""
     machine = server()
+    known = machine.sensor("CPU1 Temp")
     used = {one.number for one in machine.sensors}
     free = [number for number in range(1, 255) if number not in used][:more]
     for index, number in enumerate(free):
         kind, unit = (VOLTAGE, VOLT) if index % 2 else (TEMPERATURE, CELSIUS)
-        machine.sensors.append(
-            replace(
-                machine.sensor("CPU1 Temp"),
-                name=f"P{index} {unit}",
-                number=number,
-                kind=kind,
-                unit=unit,
-                raw=1,
-            )
-        )
+        named = replace(known, name=f"P{index} {unit}", number=number, kind=kind, unit=unit, raw=1)
+        machine.sensors.append(named)
     return machine
 
 
 def inventory(maker: str, product: str, serial: str, *, watts: int | None = None) -> bytes:
     """An inventory with a product area and, for a supply, its power record (FRU specification 1.3)."""
-    fields = b"".join(_field(one) for one in (maker, product, "part", "1.0", serial, "", ""))
+    fields = b"".join(_name(one) for one in (maker, product, "part", "1.0", serial, "", ""))
     area = bytes((1, 0, 25)) + fields + b"\xc1"
     area += bytes(-(len(area) + 1) % 8)
     area = bytes((1, (len(area) + 1) // 8)) + area[2:]
@@ -199,10 +193,6 @@ def _name(name: str, *, packed: bool = False) -> bytes:
     bits = sum((ord(char) - 0x20) << 6 * index for index, char in enumerate(name.upper()))
     data = bits.to_bytes(-(-6 * len(name) // 8), "little")
     return bytes((0x80 | len(data),)) + data
-
-
-def _field(text: str) -> bytes:
-    return bytes((0xC0 | len(text),)) + text.encode("latin-1")
 
 
 def _zero_sum(data: bytes) -> bytes:

@@ -20,9 +20,8 @@ from functools import cache
 from pathlib import Path
 
 from testbed.binaries import cache_folder
-from testbed.hardware.ipmimachine import THRESHOLD, Machine, Sensor
+from testbed.hardware.ipmimachine import PASSWORD, THRESHOLD, USER, Machine, Sensor
 
-USER, PASSWORD = "reader", "correct-horse-42"
 PACKAGES = ("openipmi", "libopenipmi0", "libpopt0")
 DOWNLOAD = ("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root")
 WAY_OUT = "there is no `ipmi_sim`; Debian and Ubuntu: apt-get install openipmi"

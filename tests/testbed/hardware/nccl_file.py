@@ -6,11 +6,12 @@ between NVLinked GPUs fails its init); what only an NCCL run notices are the mac
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from nodegauge_contract.nccl import ArmName
 from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import SWITCH, Machine
-from testbed.profiles.ncclmodel import NcclResult
-from testbed.profiles.ncclmodel import Way as Given
+from testbed.profiles.model import NcclResult
 from testbed.simulated_nccl import machine as simulated
 from testbed.simulated_nccl.machine import Gpu, Trouble, Way
 from testbed.simulated_nccl.trouble import FAILED
@@ -25,7 +26,9 @@ REFUSED = "P2P is disabled between NVLINK connected GPUs"
 
 def render(machine: Machine, *, seed: str) -> bytes:
     """The file's content."""
-    nccl = machine.profile.nccl
+    nccl, left = machine.profile.nccl, _links_left(machine)
+    given = nccl.ways.items() if nccl else ()
+    ways = {name: way if name == "host" else _left(way, left) for name, way in given}
     made = simulated.Machine(
         name=machine.profile.name,
         seed=seed,
@@ -34,13 +37,12 @@ def render(machine: Machine, *, seed: str) -> bytes:
         gpus=tuple(
             Gpu(
                 uuid=gpu_uuid(seed, gpu.address),
-                bus=gpu.address,
                 pairs=_row(machine, number, nccl),
                 there=number not in machine.handles and number in machine.visible,
             )
             for number, gpu in enumerate(machine.gpus)
         ),
-        ways={name: _way(machine, name, way) for name, way in nccl.ways.items()} if nccl else {},
+        ways=ways,
         nvls_from=nccl.nvls_from if nccl else 0,
         init_seconds=nccl.init_seconds if nccl else 0.0,
         load_seconds=nccl.load_seconds if nccl else 0.0,
@@ -49,17 +51,10 @@ def render(machine: Machine, *, seed: str) -> bytes:
     return simulated.encode(made)
 
 
-def _way(machine: Machine, name: str, reported: Given) -> Way:
-    left = 1.0 if name == "host" else _links_left(machine)
-    return Way(
-        transport=reported.transport,
-        latency_us=reported.latency_us,
-        shape=reported.shape,
-        busbw={
-            collective: {str(ranks): gbps * left for ranks, gbps in known.items()}
-            for collective, known in reported.busbw.items()
-        },
-    )
+def _left(way: Way, left: float) -> Way:
+    """The way with this share of its bandwidth."""
+    busbw = {name: {ranks: gbps * left for ranks, gbps in known.items()} for name, known in way.busbw.items()}
+    return replace(way, busbw=busbw)
 
 
 def _links_left(machine: Machine) -> float:

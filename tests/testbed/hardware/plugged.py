@@ -85,11 +85,6 @@ class Hardware:
         self.directory = directory.absolute()
         self._clock = clock
 
-    @classmethod
-    def open(cls, directory: Path) -> Hardware:
-        """As `attach`."""
-        return attach(directory)
-
     def condition(self) -> Condition:
         """What was done to the machine so far."""
         path = self.directory / CONDITION
@@ -128,7 +123,7 @@ class Hardware:
     @property
     def uuids(self) -> list[str]:
         """The UUID of every GPU, in the profile's order."""
-        return self._uuids(self.condition())
+        return _uuids(self.condition())
 
     def env(self) -> dict[str, str]:
         """The variables that give a process this hardware; they must be set before it starts."""
@@ -169,7 +164,7 @@ class Hardware:
         with self._changing() as condition:
             now = self._clock()
             for number, percent in percents.items():
-                append(condition.loads[number], now, percent)
+                append(condition.pasts[number].load, now, percent)
 
     def reset(self, *, gpu: int | None = None) -> None:
         """Reset one GPU, or reload the driver: counters begin again."""
@@ -181,7 +176,8 @@ class Hardware:
         with self._changing() as condition:
             condition.boot_id = str(uuid.uuid4())
             condition.restart(condition.chosen(None), now=self._clock())
-            condition.loads = [[] for _ in condition.loads]
+            for past in condition.pasts:
+                past.load = []
 
     def unload_driver(self) -> None:
         """Unload the driver: NVML answers DRIVER_NOT_LOADED until `load_driver`.  HardwareError while a
@@ -242,20 +238,19 @@ class Hardware:
             yield condition
             self._write(condition)
 
-    def _uuids(self, condition: Condition) -> list[str]:
-        return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]
-
     def _write(self, condition: Condition) -> None:
         """Everything that follows from a condition, the condition itself last."""
         machine = condition.machine()
         condition.settle(machine, self._clock())
-        state = render(machine, seed=condition.seed, pasts=condition.pasts())
+        state = render(machine, seed=condition.seed, pasts=condition.pasts)
         write_sysfs(self.directory / "sys", machine, errors=condition.port_errors())
         write_procfs(self.directory / "proc", boot_id=condition.boot_id)
-        devices = {
-            uuid: number not in machine.withdrawn for number, uuid in enumerate(self._uuids(condition))
-        }
+        devices = {uuid: number not in machine.withdrawn for number, uuid in enumerate(_uuids(condition))}
         write(self.directory / DEVICES, msgspec.json.encode(devices))
         write(self.directory / NCCL_FILE, nccl_file.render(machine, seed=condition.seed))
         write(self.directory / STATE, state.encode())
         write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))
+
+
+def _uuids(condition: Condition) -> list[str]:
+    return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]

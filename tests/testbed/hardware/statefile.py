@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from testbed.driver.releases import abilities
 from testbed.hardware.gpustate import Lines, gpu_lines
 from testbed.hardware.machine import CLOCK_SHARE, Machine
 
-Schedule = Sequence[tuple[int, int]]
-"""A number over time: (CLOCK_BOOTTIME in ns, value from then on)."""
+Points = list[tuple[int, int]]
+"""A number over time: (CLOCK_BOOTTIME in ns, value from then on); of steps: what was added at that moment."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Past:
+class Past(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One GPU's past: when its counters began, what they stood at then (ns), and what changed over time.
 
     `load` in per cent, `power` in milliwatts, `warmth` in per mille of the way from idle to full load;
@@ -30,29 +29,29 @@ class Past:
     """
 
     epoch: int
-    counted: Mapping[str, int]
-    load: Schedule
-    power: Schedule
-    warmth: Schedule
-    reasons: Mapping[str, Schedule]
-    rates: Mapping[str, Schedule]
-    steps: Mapping[str, Schedule]
+    counted: dict[str, int] = {}
+    load: Points = []
+    power: Points = []
+    warmth: Points = []
+    reasons: dict[str, Points] = {}
+    rates: dict[str, Points] = {}
+    steps: dict[str, Points] = {}
 
     def lines(self) -> Lines:
         """Its part of the file."""
         grown = {name for name in (*self.rates, *self.steps) if name.startswith("xid.")}
         xids = sorted(int(name.removeprefix("xid.")) for name in grown)
-        lines: Lines = {"epoch": self.epoch, "load": _schedule(self.load), "power": _schedule(self.power)}
-        lines["warmth"] = _schedule(self.warmth)
+        lines: Lines = {"epoch": self.epoch}
+        lines |= {name: _schedule(getattr(self, name)) for name in ("load", "power", "warmth")}
         lines |= {f"counted.{name}": nanoseconds for name, nanoseconds in self.counted.items()}
         lines |= {"xids": " ".join(map(str, xids))} if xids else {}
         for kind in ("reason", "rate", "step"):
-            schedules: Mapping[str, Schedule] = getattr(self, f"{kind}s")
+            schedules: dict[str, Points] = getattr(self, f"{kind}s")
             lines |= {f"{kind}.{name}": _schedule(points) for name, points in schedules.items()}
         return lines
 
 
-def render(machine: Machine, *, seed: str, pasts: Sequence[Past]) -> str:
+def render(machine: Machine, *, seed: str, pasts: list[Past]) -> str:
     """The whole file; `pasts` in the order of the GPUs."""
     lines = _driver(machine) | _pairs(machine)
     for number, past in enumerate(pasts):
@@ -77,7 +76,7 @@ def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _schedule(schedule: Schedule) -> str:
+def _schedule(schedule: Points) -> str:
     return " ".join(f"{since}:{value}" for since, value in schedule) or "0"
 
 
@@ -93,22 +92,14 @@ def _driver(machine: Machine) -> Lines:
         "driver.constants_first": can.counters.constants[0],
         "driver.constants_last": can.counters.constants[1],
         "driver.fabric_struct": can.fabric_struct,
-        "driver.platform_struct": can.platform_struct,
         "driver.max_links": can.max_links,
         "clock.step": machine.clock_step,
-        **_confidential(machine),
         **{f"driver.share.{name}": 10 * percent for name, percent in CLOCK_SHARE.items()},
         "visible": " ".join(map(str, machine.visible)),
     }
+    if (confidential := machine.profile.model.confidential) is not None:  # both are on together here
+        lines |= {f"confidential.{name}": confidential for name in ("environment", "feature")}
     return lines if machine.init_error is None else lines | {"init": f"!{machine.init_error}"}
-
-
-def _confidential(machine: Machine) -> Lines:
-    """Environment and feature are on together here; no line where the driver cannot tell."""
-    reported = machine.profile.model.confidential
-    return (
-        {} if reported is None else {f"confidential.{name}": reported for name in ("environment", "feature")}
-    )
 
 
 def _pairs(machine: Machine) -> Lines:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -21,14 +22,8 @@ from testbed.hardware.statefile import write
 from testbed.profiles.hostmodel import HwmonChip, Nic
 from testbed.profiles.pcitree import PciFunction, cpu_numbers
 
-SPEED_OF_GENERATION = {
-    1: "2.5 GT/s PCIe",
-    2: "5.0 GT/s PCIe",
-    3: "8.0 GT/s PCIe",
-    4: "16.0 GT/s PCIe",
-    5: "32.0 GT/s PCIe",
-    6: "64.0 GT/s PCIe",
-}
+RATES = ("2.5", "5.0", "8.0", "16.0", "32.0", "64.0")
+"""GT/s by generation of PCIe, from the first."""
 CONFIG_BYTES = 64
 """What the kernel shows of the configuration space to those without privilege."""
 
@@ -110,7 +105,7 @@ def _link(function: PciFunction, machine: Machine) -> dict[str, str]:
     addresses = [gpu.address for gpu in machine.gpus]
     if function.address in addresses:
         generation, lanes = machine.pcie(addresses.index(function.address))
-        now = {"current_link_speed": SPEED_OF_GENERATION[generation], "current_link_width": str(lanes)}
+        now = {"current_link_speed": f"{RATES[generation - 1]} GT/s PCIe", "current_link_width": str(lanes)}
     if machine.presence.get(function.address) is PciPresence.ALL_ONES:
         now = {"current_link_speed": "Unknown", "current_link_width": "63"}
     return {"max_link_speed": speed, "max_link_width": str(width), **now} if speed else {}
@@ -204,24 +199,13 @@ def _folder(folder: Path) -> Made:
 
 def _bytes(path: Path, content: bytes, *, made: Made) -> None:
     """Write what differs; in one step where somebody may be reading."""
-    if made is Made.BEFORE:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            pass
-        else:
-            try:
-                same = os.read(descriptor, len(content) + 1) == content
-            finally:
-                os.close(descriptor)
-            if not same:
-                write(path, content)
+    if made is Made.NOW:
+        path.write_bytes(content)
+        return
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == content:
             return
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        os.write(descriptor, content)
-    finally:
-        os.close(descriptor)
+    write(path, content)
 
 
 def _symlink(link: Path, target: Path) -> None:

@@ -1,4 +1,7 @@
-"""The simulated kubelet of one node: registers it, watches its pods, keeps one worker per pod.
+"""The simulated kubelet of one node, and a program that is the kubelet of many.
+
+A kubelet registers its node, watches its pods, and keeps one worker per pod.  The program, `python -m
+testbed.kubelet.agent KUBECONFIG DIRECTORY`, follows the file of nodes that should be, until SIGTERM.
 
 Needs no root and no container runtime; several may run in one event loop.  What it does differently from a
 real kubelet is listed in tests/testbed/README.md; whatever is not listed there should behave the same.
@@ -7,22 +10,26 @@ real kubelet is listed in tests/testbed/README.md; whatever is not listed there 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
+import signal
+import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
-from testbed.errors import ApiError
+from testbed.errors import ApiError, TestbedError
 from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import Hardware, NodeContext
+from testbed.kubelet.desired import Desired, DesiredFile, NodeSpec, Observed
 from testbed.kubelet.devices import Devices
 from testbed.kubelet.errors import ApiUnreachable, KubeletError
 from testbed.kubelet.images import default_images
 from testbed.kubelet.logs import LogServer
-from testbed.kubelet.node import NodeAgent
-from testbed.kubelet.pod import PodWorker, directory_name, is_terminal, remove
+from testbed.kubelet.node import NodeAgent, delete_node
+from testbed.kubelet.pod import PodWorker, cancel, directory_name, is_terminal, remove
 
 Object = dict[str, Any]
 
@@ -30,6 +37,10 @@ log = logging.getLogger(__name__)
 
 PODS = "/api/v1/pods"
 RECONNECT_SECONDS = 0.2
+LOOK_SECONDS = 0.05
+"""How often the file of nodes is looked at: one stat(2)."""
+RETRY_SECONDS = 1.0
+"""Pause before a node that could not be started is tried again."""
 KEPT_PODS = 200
 """Ended pods whose logs stay, for whoever wants to know why."""
 
@@ -41,14 +52,7 @@ class Kubelet:
     directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        server: Path,
-        directory: Path,
-        hardware: Hardware | None = None,
-    ) -> None:
+    def __init__(self, *, name: str, server: Path, directory: Path, hardware: Hardware | None = None) -> None:
         self.name = name
         self._server = server
         self._directory = directory
@@ -60,13 +64,6 @@ class Kubelet:
         self._tasks: list[asyncio.Task[None]] = []
         self._node: NodeContext | None = None
         self._logs = LogServer(directory / "pods")
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     @property
     def healthy(self) -> bool:
@@ -103,7 +100,7 @@ class Kubelet:
     async def stop(self) -> None:
         """Kill every container at once and leave, as a node that loses power does; the pods' status stays."""
         workers = [task for _, task in self._workers.values()]
-        await _cancel([*self._tasks, *workers, *self._removals])
+        await cancel([*self._tasks, *workers, *self._removals])
         self._tasks = []
         self._workers.clear()
         await self._disconnect()
@@ -207,7 +204,93 @@ def _tell(task: asyncio.Task[None]) -> None:
         log.error("%s broke", task.get_name(), exc_info=error)
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+class Host:
+    """Keeps the running kubelets equal to the file."""
+
+    def __init__(self, *, kubeconfig: Path, directory: Path) -> None:
+        self._kubeconfig = kubeconfig
+        self._directory = directory
+        self._file = DesiredFile(directory)
+        self._running: dict[str, tuple[NodeSpec, Kubelet]] = {}
+        self._known: set[str] = set()
+        self._problems: dict[str, str] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow the file until `stop`; then every container is killed."""
+        seen: object = None
+        try:
+            while not stop.is_set():
+                stamp = self._stamp()
+                if stamp != seen or self._problems:
+                    seen = stamp
+                    await self._reconcile(self._file.read())
+                pause = RETRY_SECONDS if self._problems else LOOK_SECONDS
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await stop.wait()
+        finally:
+            await asyncio.gather(*(kubelet.stop() for _, kubelet in self._running.values()))
+
+    def _stamp(self) -> object:
+        try:
+            stat = self._file.path.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_mtime_ns, stat.st_ino
+
+    async def _reconcile(self, desired: Desired) -> None:
+        self._problems.clear()
+        names = sorted(self._known | desired.nodes.keys())
+        await asyncio.gather(*(self._bring(name, desired.nodes.get(name)) for name in names))
+        states = {name: self._state(name) for name in desired.nodes}
+        self._file.report(Observed(revision=desired.revision, nodes=states))
+
+    def _state(self, name: str) -> str:
+        if name in self._problems:
+            return self._problems[name]
+        return "running" if self._running[name][1].healthy else "broken: see the log"
+
+    async def _bring(self, name: str, wanted: NodeSpec | None) -> None:
+        """Make one node what it should be; a failure is noted and tried again."""
+        try:
+            if name in self._running and self._running[name][0] != wanted:
+                _, kubelet = self._running.pop(name)
+                await kubelet.stop()
+            if wanted is None:
+                await delete_node(self._kubeconfig, name)
+                self._known.discard(name)
+                return
+            self._known.add(name)
+            if name not in self._running:
+                await self._start(name, wanted)
+        except (TestbedError, OSError) as error:
+            log.warning("node %s: %s", name, error)
+            self._problems[name] = str(error)
+
+    async def _start(self, name: str, wanted: NodeSpec) -> None:
+        folder, hardware = self._directory / "nodes" / name, wanted.hardware
+        kubelet = Kubelet(name=name, server=self._kubeconfig, directory=folder, hardware=hardware)
+        await kubelet.start()
+        self._running[name] = (wanted, kubelet)
+        log.info("node %s is up", name)
+
+
+async def serve(*, kubeconfig: Path, directory: Path) -> None:
+    """Run a host until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Host(kubeconfig=kubeconfig, directory=directory).run(stop)
+
+
+def main() -> None:
+    """The host as a program."""
+    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    logging.basicConfig(level="INFO", stream=sys.stderr, format=form)
+    kubeconfig, directory = map(Path, sys.argv[1:])
+    asyncio.run(serve(kubeconfig=kubeconfig, directory=directory))
+
+
+if __name__ == "__main__":
+    main()

@@ -52,11 +52,7 @@ class Api:
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         session = aiohttp.ClientSession(
             base_url=cluster["server"] + "/",
-            headers={
-                "User-Agent": agent,
-                "Accept": "application/json",
-                "Authorization": f"Bearer {user['token']}",
-            },
+            headers={"User-Agent": agent, "Authorization": f"Bearer {user['token']}"},
             connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority), limit=0),
             read_bufsize=LINE_LIMIT,
         )
@@ -90,13 +86,8 @@ class Api:
 
     async def watch(self, path: str, *, version: str, **params: str) -> AsyncIterator[tuple[str, Object]]:
         """Events after `version` until the server ends the watch; ApiError 410 when that is too old."""
-        query = {
-            **params,
-            "watch": "true",
-            "resourceVersion": version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(WATCH_SECONDS),
-        }
+        lasting = {"allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        query = {**params, "watch": "true", "resourceVersion": version, **lasting}
         timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_connect=10)
         try:
             async with self._session.get(path.lstrip("/"), params=query, timeout=timeout) as response:
@@ -105,7 +96,7 @@ class Api:
                     async for line in response.content:
                         event = json.loads(line)
                         if event["type"] == "ERROR":
-                            raise _error(event["object"])
+                            raise ApiError.of(event["object"]["code"], json.dumps(event["object"]).encode())
                         yield event["type"], event["object"]
                 finally:
                     _cut(response)
@@ -121,12 +112,10 @@ class Api:
         content: str = "application/json",
         params: dict[str, str] | None = None,
     ) -> Object:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": content} if data else {}
+        sent = {"data": json.dumps(body).encode(), "headers": {"Content-Type": content}} if body else {}
+        how: Object = {"params": params, "timeout": CALL_TIMEOUT, **sent}
         try:
-            async with self._session.request(
-                method, path.lstrip("/"), data=data, headers=headers, params=params, timeout=CALL_TIMEOUT
-            ) as response:
+            async with self._session.request(method, path.lstrip("/"), **how) as response:
                 await _refuse_errors(response)
                 result: Object = await response.json()
                 return result
@@ -143,30 +132,16 @@ def _cut(response: aiohttp.ClientResponse) -> None:
 
 
 async def _refuse_errors(response: aiohttp.ClientResponse) -> None:
-    if response.status < 400:
-        return
-    text = await response.text()
-    try:
-        status = json.loads(text)
-    except ValueError:
-        status = {"reason": response.reason, "message": text[:300]}
-    raise _error({**status, "code": response.status})
+    if response.status >= 400:
+        raise ApiError.of(response.status, await response.read())
 
 
-def _error(status: Object) -> ApiError:
-    return ApiError(
-        int(status.get("code") or 500),
-        reason=str(status.get("reason", "Unknown")),
-        message=str(status.get("message", "")),
-    )
-
-
-async def retry(call: Callable[[], Awaitable[Object]], *, first: float = 0.05, most: float = 2.0) -> Object:
+async def retry(call: Callable[[], Awaitable[Object]]) -> Object:
     """Repeat over transport failures and 5xx, with growing pauses, until there is an answer.
 
     An ApiError that is an answer (404, 409, 422) is raised at once.
     """
-    pause = first
+    pause = 0.05
     while True:
         try:
             return await call()
@@ -176,4 +151,4 @@ async def retry(call: Callable[[], Awaitable[Object]], *, first: float = 0.05, m
             if error.status != 429 and error.status < 500:
                 raise
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(most, pause * 2)
+        pause = min(2.0, pause * 2)

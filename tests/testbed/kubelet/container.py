@@ -17,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from testbed.errors import ApiError
-from testbed.kubelet import environment, images, scratch, secrets, status
-from testbed.kubelet.checks import HOST_VARIABLE, PORT_VARIABLE, Check, refuse_unknown
+from testbed.kubelet import environment, images, status, volumes
 from testbed.kubelet.context import NodeContext, pod_address
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
 from testbed.kubelet.process import ContainerProcess, ProcessSpec
-from testbed.kubelet.status import Record, Running, Terminated, Waiting
+from testbed.kubelet.status import Record
 from testbed.kubelet.tokens import Credentials
 from testbed.scripted import stamp
 
@@ -31,9 +32,11 @@ Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
-WRITTEN_VOLUMES = frozenset({"secret"})
-IGNORED_VOLUMES = frozenset({"emptyDir", "projected", "downwardAPI"})
-"""Volumes whose absence a program can live with: scratch space, and the service account's token."""
+VOLUMES = frozenset({"secret", "emptyDir", "projected", "downwardAPI"})
+"""Kinds that are written, or whose absence a program can live with."""
+CHECKS = ("readinessProbe", "livenessProbe")
+PORT_VARIABLE, HOST_VARIABLE = "NODEGAUGE_HTTP_PORT", "NODEGAUGE_HTTP_HOST"
+"""Who has the first is told in the second its pod's own loopback address: two operators may serve on 8080."""
 MESSAGE_BYTES = 4096
 LOG_BYTES, LOG_LINES = 2048, 80
 """Limits of a termination message, and of the log that stands for it (FallbackToLogsOnError), as Kubernetes
@@ -41,7 +44,8 @@ has them (MaxContainerTerminationMessageLength and beside it)."""
 CALM_SECONDS = 20.0
 """After so long a container is started again at once: twice the longest back-off, as with a kubelet."""
 UNREADY_SECONDS = 1.0
-"""Longest period of a readiness or startup check while it has not succeeded yet."""
+"""Longest period of a readiness check that has not succeeded yet: `helm install --wait` does not sit through
+a period of ten."""
 
 
 class Runner:
@@ -61,7 +65,8 @@ class Runner:
         self.spec = spec
         self.record = record
         self._pod = pod
-        self._policy = pod["spec"].get("restartPolicy", "Always")
+        self._name = f"{pod['metadata']['name']}/{record.name}"
+        self._restarts = pod["spec"].get("restartPolicy", "Always") == "Always"
         self._node = node
         self._directory = directory
         self._credentials = credentials
@@ -80,8 +85,8 @@ class Runner:
     async def run(self) -> None:
         """Start, watch, restart; cancelling it kills the container."""
         attempt = 0
-        if isinstance(self.record.state, Terminated):  # found dead by a kubelet that has just started
-            if not self._restarts():
+        if self.record.ended:  # found dead by a kubelet that has just started
+            if not self._restarts:
                 return
             self._next_life()
         while not self._ending.is_set():
@@ -96,7 +101,7 @@ class Runner:
                 await self._live(process)
                 attempt = 0 if time.monotonic() - began >= CALM_SECONDS else attempt
             self._changed()
-            if self._ending.is_set() or not self._restarts():
+            if self._ending.is_set() or not self._restarts:
                 return
             if attempt:  # the first restart is at once
                 await self._crash_loop(backoff(attempt - 1))
@@ -106,29 +111,24 @@ class Runner:
             self._next_life()
             attempt += 1
 
-    def _restarts(self) -> bool:
-        state = self.record.state
-        if self._policy == "OnFailure":
-            return not (isinstance(state, Terminated) and state.code == 0)
-        return bool(self._policy == "Always")
-
     def _next_life(self) -> None:
-        if isinstance(self.record.state, Terminated):
+        if self.record.ended:
             self.record.last = self.record.state
-        self.record.state = Waiting()
+        self.record.state = status.waiting()
         self.record.restarts += 1
 
     async def _crash_loop(self, pause: float) -> None:
-        assert isinstance(self.record.state, Terminated)
         self.record.last = self.record.state
         pod = self._pod["metadata"]["name"]
         text = f"back-off {pause:g}s restarting failed container={self.record.name} pod={pod}"
-        self.record.state = Waiting(status.CRASH_LOOP, text)
-        self._changed()
-        await self._pause(pause)
+        await self._waits(status.CRASH_LOOP, text, pause)
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleep, but not beyond the order to end."""
+    async def _waits(self, reason: str, text: str, seconds: float) -> None:
+        """Show why it waits, and sleep, but not beyond the order to end."""
+        if self._ending.is_set():
+            return
+        self.record.state = status.waiting(reason, text)
+        self._changed()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._ending.wait()
@@ -140,15 +140,14 @@ class Runner:
             try:
                 return await self._launch()
             except ContainerWaits as error:
-                self.record.state = Waiting(error.reason, str(error))
-                self._changed()
-                pause = backoff(attempt)
-                await self._pause(pause / 2)
-                if error.reason == "ErrImagePull":
-                    text = f'Back-off pulling image "{self.spec["image"]}": {error}'
-                    self.record.state = Waiting("ImagePullBackOff", text)
-                    self._changed()
-                await self._pause(pause / 2)
+                half, reason, text = backoff(attempt) / 2, error.reason, str(error)
+                await self._waits(reason, text, half)
+                if reason == "ErrImagePull":
+                    reason, text = (
+                        "ImagePullBackOff",
+                        f'Back-off pulling image "{self.spec["image"]}": {text}',
+                    )
+                await self._waits(reason, text, half)
                 attempt += 1
         raise EndedBeforeStart
 
@@ -156,35 +155,31 @@ class Runner:
         image = images.find(
             self._node.images, self.spec["image"], pull_policy=self.spec.get("imagePullPolicy", "Always")
         )
-        refuse_unknown(self.spec)
-        refuse_unmounted(self._pod, self.spec)
-        env = await self._environment(image)
-        expanded = {
-            key: [environment.expand(word, env) for word in self.spec.get(key, [])]
-            for key in ("command", "args")
-        }
+        refuse_unknown(self._pod, self.spec)
+        folder = self._directory.parent
+        behind = await volumes.mounted(self.spec, self._pod, self._node, below=folder / "volumes")
+        env = await self._environment(image, behind)
+        command, args = (
+            [environment.expand(word, env) for word in self.spec.get(key, [])] for key in ("command", "args")
+        )
         self._directory.mkdir(parents=True, exist_ok=True)
-        behind = scratch.folders(self._pod, self.spec, below=self._directory.parent)
-        argv = image.argv(expanded["command"], scratch.relocated(expanded["args"], behind))
         self._message_file.write_bytes(b"")
+        argv = image.argv(command, [volumes.moved(word, behind) for word in args])
         process = await ContainerProcess.launch(
-            ProcessSpec(argv=argv, env=env, cwd=self._directory.parent, log=self._log_file)
+            ProcessSpec(argv=argv, env=env, cwd=folder, log=self._log_file)
         )
         if not image.stands_in:
             self._node.devices.computes(self._pod["metadata"]["uid"], self.spec, pid=process.pid)
         return process
 
-    async def _environment(self, image: images.Image) -> dict[str, str]:
-        metadata = self._pod["metadata"]
+    async def _environment(self, image: images.Image, behind: dict[str, Path]) -> dict[str, str]:
+        metadata, node = self._pod["metadata"], self._node
         home = self._directory.parent / "tmp"
         home.mkdir(parents=True, exist_ok=True)
-        env = environment.system_environment(self._node, hostname=metadata["name"], home=home) | dict(
-            image.env
-        )
-        env |= self._node.devices.allocate(metadata["uid"], self.spec)
-        env |= await environment.pod_environment(self.spec, self._pod, self._node, known=env)
-        volumes = self._directory.parent / "volumes"
-        env = await secrets.mounted(self.spec, self._pod, self._node, env=env, directory=volumes)
+        env = environment.system_environment(node, hostname=metadata["name"], home=home) | dict(image.env)
+        env |= node.devices.allocate(metadata["uid"], self.spec)
+        own = await environment.pod_environment(self.spec, self._pod, node, known=env)
+        env |= {name: volumes.moved(value, behind) for name, value in own.items()}
         if PORT_VARIABLE in env:
             env[HOST_VARIABLE] = self._address
         if self._credentials:
@@ -195,9 +190,9 @@ class Runner:
             env["KUBECONFIG"] = str(self._credentials.kubeconfig)
         driver = environment.sees_driver(self.spec, self._pod, env)
         hooks = environment.hook_environment(
-            self._node.hardware, driver=driver, env=env, termination_log=self._message_file
+            node.hardware, driver=driver, env=env, termination_log=self._message_file
         )
-        return env | hooks | (self._node.devices.given(env) if driver else {})
+        return env | hooks | (node.devices.given(env) if driver else {})
 
     @property
     def _message_file(self) -> Path:
@@ -212,7 +207,7 @@ class Runner:
         self._process = process
         self._began = stamp()
         self.record.container_id = f"testbed://{uuid.uuid4().hex}"
-        self.record.state = Running(self._began)
+        self.record.state = status.running(self._began)
         (self._directory / "pid").write_text(f"{process.pid}\n")
         checks = asyncio.ensure_future(self._check())
         if self._ending.is_set():
@@ -228,54 +223,45 @@ class Runner:
             checks.cancel()
             [ended] = await asyncio.gather(checks, return_exceptions=True)
             if isinstance(ended, Exception):
-                log.error(
-                    "checks of %s/%s broke", self._pod["metadata"]["name"], self.record.name, exc_info=ended
-                )
-        message = last_words(
-            self._message_file,
-            self._log_file,
-            code=code,
-            policy=self.spec.get("terminationMessagePolicy", "File"),
-        )
-        reason = "Error" if code else "Completed"
-        self._rest(code=code, reason=reason, message=message)
+                log.error("checks of %s broke", self._name, exc_info=ended)
+        policy = self.spec.get("terminationMessagePolicy", "File")
+        message = last_words(self._message_file, self._log_file, code=code, policy=policy)
+        self._rest(code=code, reason="Error" if code else "Completed", message=message)
 
     def _rest(self, *, code: int, reason: str, message: str) -> None:
         self.record.ready = self.record.started = False
-        self.record.state = Terminated(
-            code=code,
-            reason=reason,
-            message=message,
-            started=self._began,
-            finished=stamp(),
-            container_id=self.record.container_id,
-        )
+        times = {"startedAt": self._began, "finishedAt": stamp(), "containerID": self.record.container_id}
+        self.record.state = status.terminated(code, reason, message, **times)
 
     async def _check(self) -> None:
         """Keep `ready` and `started` up to date, and kill the container when it is no longer alive."""
-        if startup := self.spec.get("startupProbe"):
-            passed = asyncio.Event()
-            asking = asyncio.ensure_future(
-                self._make(startup).run(
-                    lambda good: passed.set() if good else self._unalive(), hurry=UNREADY_SECONDS
-                )
-            )
-            try:
-                await passed.wait()
-            finally:
-                asking.cancel()
+        readiness, liveness = (self.spec.get(kind) for kind in CHECKS)
         self.record.started = True
-        readiness, liveness = self.spec.get("readinessProbe"), self.spec.get("livenessProbe")
-        self.record.ready = not readiness
-        self._changed()
+        self._set_ready(not readiness)
         async with asyncio.TaskGroup() as group:
             if readiness:
-                group.create_task(self._make(readiness).run(self._set_ready, hurry=UNREADY_SECONDS))
+                group.create_task(self._ask(readiness, self._set_ready, hurry=True))
             if liveness:
-                group.create_task(self._make(liveness).run(lambda good: None if good else self._unalive()))
+                group.create_task(self._ask(liveness, lambda good: None if good else self._unalive()))
 
-    def _make(self, check: Object) -> Check:
-        return Check(check, self.spec, address=self._address, http=self._node.http)
+    async def _ask(self, check: Object, report: Callable[[bool], None], *, hurry: bool = False) -> None:
+        """Ask for ever and report each change, after its threshold; in a `hurry` until the first success."""
+        request = check["httpGet"]
+        named = {port.get("name"): port["containerPort"] for port in self.spec.get("ports", [])}
+        port = int(named.get(request["port"], request["port"]))
+        url = f"http://{self._address}:{port}/{request.get('path', '/').lstrip('/')}"
+        period = float(check.get("periodSeconds") or 10)
+        needed = int(check.get("failureThreshold") or 3), int(check.get("successThreshold") or 1)
+        await asyncio.sleep(float(check.get("initialDelaySeconds") or 0))
+        reported: bool | None = None
+        last, streak = None, 0
+        while True:
+            good = await _answers(self._node.http, url, within=float(check.get("timeoutSeconds") or 1))
+            last, streak = good, streak + 1 if good is last else 1
+            if streak >= needed[good] and good is not reported:
+                reported = good
+                report(good)
+            await asyncio.sleep(min(period, UNREADY_SECONDS) if hurry and not reported else period)
 
     def _set_ready(self, good: bool) -> None:
         self.record.ready = good
@@ -283,13 +269,20 @@ class Runner:
 
     def _unalive(self) -> None:
         """End the process with the pod's grace period; the restart policy does the rest."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
-        log.info("%s/%s failed its liveness check", self._pod["metadata"]["name"], self.record.name)
+        log.info("%s failed its liveness check", self._name)
         grace = float(self._pod["spec"].get("terminationGracePeriodSeconds", 30))
-        task = asyncio.ensure_future(process.stop(grace=grace))
+        task = asyncio.ensure_future(self._process.stop(grace=grace))
         task.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+
+async def _answers(http: aiohttp.ClientSession, url: str, *, within: float) -> bool:
+    try:
+        async with asyncio.timeout(within), http.get(url) as response:
+            return 200 <= response.status < 400
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return False
 
 
 def backoff(attempt: int) -> float:
@@ -315,14 +308,18 @@ def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
     return text.decode(errors="replace")
 
 
-def refuse_unmounted(pod: Object, container: Object) -> None:
-    """NotSimulated when the pod has init containers, or the container mounts something that it would miss."""
-    if pod["spec"].get("initContainers"):
-        raise NotSimulated("the simulated kubelet runs no init containers and no sidecars")
+def refuse_unknown(pod: Object, container: Object) -> None:
+    """NotSimulated for what a program would miss: init containers, checks other than these by httpGet, a
+    restart after failures alone, and a mount that is not written."""
+    if pod["spec"].get("initContainers") or pod["spec"].get("restartPolicy") == "OnFailure":
+        raise NotSimulated("the simulated kubelet knows no init containers, sidecars, and restarts OnFailure")
+    checks = [container.get(kind, {"httpGet": {}}) for kind in CHECKS]
+    if "startupProbe" in container or any("httpGet" not in check for check in checks):
+        raise NotSimulated(f"{container['name']}: the simulated kubelet knows only {CHECKS} with httpGet")
     mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
     for volume in pod["spec"].get("volumes", []):
         kinds = volume.keys() - {"name"}
-        if volume["name"] in mounted and not kinds <= IGNORED_VOLUMES | WRITTEN_VOLUMES:
+        if volume["name"] in mounted and not kinds <= VOLUMES:
             raise NotSimulated(
                 f"volume {volume['name']}: the simulated kubelet mounts nothing ({', '.join(kinds)}); "
                 "processes share the host's file system"

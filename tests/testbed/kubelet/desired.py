@@ -16,6 +16,7 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from testbed.errors import TestbedError
+from testbed.kubeconfig import write_private
 from testbed.kubelet.context import Hardware
 
 
@@ -86,6 +87,4 @@ class DesiredFile:
 
 def _replace(path: Path, document: Struct) -> None:
     """Readers see the old file or the new one, never a part."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_bytes(json.format(json.encode(document), indent=1))
-    fresh.replace(path)
+    write_private(path, json.format(json.encode(document), indent=1).decode())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from testbed.kubeconfig import write_private
 from testbed.kubelet.errors import StartFailed
 
 if TYPE_CHECKING:
@@ -127,9 +128,7 @@ class Devices:
             return
         in_use = [(pid, dict.fromkeys(self._given[key])) for key, pid in self._pids.items()]
         lines = [f"{uuid} {pid}\n" for pid, uuids in in_use for uuid in uuids]
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.write_text("".join(lines))
-        fresh.replace(path)
+        write_private(path, "".join(lines))
 
     def _file(self, suffix: str) -> Path | None:
         """A file beside the driver's state."""

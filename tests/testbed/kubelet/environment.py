@@ -28,7 +28,6 @@ NO_DEVICES = frozenset({"", "void", "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that add nothing (on a real node `none` adds the libraries)."""
 
 REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
-FIELD_WITH_KEY = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
@@ -61,19 +60,16 @@ async def pod_environment(
     for source in container.get("envFrom", []):
         if "configMapRef" not in source:
             raise NotSimulated(f"the simulated kubelet does not know envFrom {', '.join(source)}")
-        path = (
-            f"/api/v1/namespaces/{pod['metadata']['namespace']}/configmaps/{source['configMapRef']['name']}"
-        )
+        namespace, name = pod["metadata"]["namespace"], source["configMapRef"]["name"]
         try:
-            result |= (await node.api.get(path)).get("data") or {}
+            config_map = await node.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+            result |= config_map.get("data") or {}
         except ApiError as error:
             raise ConfigMissing(str(error)) from error
     for entry in container.get("env", []):
         if source := entry.get("valueFrom"):
             if "fieldRef" not in source:
-                raise NotSimulated(
-                    f"env {entry['name']}: the simulated kubelet does not know {', '.join(source)}"
-                )
+                raise NotSimulated(f"env {entry['name']}: not simulated: {', '.join(source)}")
             value = field_value(source["fieldRef"]["fieldPath"], pod, node)
         else:
             value = expand(entry.get("value", ""), {**known, **result})
@@ -84,8 +80,6 @@ async def pod_environment(
 def field_value(path: str, pod: Object, node: NodeContext) -> str:
     """A downward API field; NotSimulated for one that is not known here."""
     metadata, spec = pod["metadata"], pod["spec"]
-    if match := FIELD_WITH_KEY.fullmatch(path):
-        return str(metadata.get(match[1], {}).get(match[2], ""))
     values = {
         "metadata.name": metadata["name"],
         "metadata.namespace": metadata["namespace"],

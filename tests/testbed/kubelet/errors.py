@@ -1,23 +1,12 @@
 """Everything that can go wrong in the simulated kubelet, as a tree below TestbedError.
 
-    KubeletError
-    ├── ApiUnreachable        no answer: refused, reset, timed out; try again
-    ├── ContainerWaits        the container cannot start; carries the waiting reason that `kubectl` shows
-    │   ├── ImageMissing      ErrImagePull, ImagePullBackOff, ErrImageNeverPull
-    │   ├── ConfigMissing     CreateContainerConfigError (a ConfigMap that is not there)
-    │   └── NotSimulated      CreateContainerError: the pod asks for what this kubelet does not do
-    ├── EndedBeforeStart      the container was told to end while it waited
-    └── StartFailed           the command could not be executed (StartError, exit code 128)
-
 Errors of aiohttp and of the operating system stop at `api.py` and `process.py`; an error status of the API
 server is the testbed's ApiError.
 """
 
 from __future__ import annotations
 
-from testbed.errors import ApiError, TestbedError
-
-__all__ = ["ApiError"]
+from testbed.errors import TestbedError
 
 
 class KubeletError(TestbedError):
@@ -25,19 +14,13 @@ class KubeletError(TestbedError):
 
 
 class ApiUnreachable(KubeletError):
-    """No usable answer from the API server."""
+    """No usable answer from the API server: refused, reset, timed out; try again."""
 
 
 class ContainerWaits(KubeletError):
-    """The container stays waiting; `reason` is shown in its status, and the start is tried again."""
+    """The container stays waiting; `reason` is what `kubectl` shows, and the start is tried again."""
 
-    reason = "CreateContainerError"
-
-
-class ImageMissing(ContainerWaits):
-    """The image is not in the kubelet's table."""
-
-    def __init__(self, message: str, *, reason: str) -> None:
+    def __init__(self, message: str, *, reason: str = "CreateContainerError") -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -45,7 +28,8 @@ class ImageMissing(ContainerWaits):
 class ConfigMissing(ContainerWaits):
     """The environment refers to something that does not exist."""
 
-    reason = "CreateContainerConfigError"
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="CreateContainerConfigError")
 
 
 class NotSimulated(ContainerWaits):
@@ -53,7 +37,7 @@ class NotSimulated(ContainerWaits):
 
 
 class StartFailed(KubeletError):
-    """The container's command could not be executed."""
+    """The container's command could not be executed (StartError, exit code 128)."""
 
 
 class EndedBeforeStart(KubeletError):

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
-from testbed.kubelet.errors import ImageMissing, StartFailed
+from testbed.kubelet.errors import ContainerWaits, StartFailed
 
 PROBES = "nodegauge_probes"
-PYTHON_NAMES = frozenset({"python", "python3"})
 OTHER_IMAGES = "NODEGAUGE_TESTBED_OTHER_IMAGES"
 """Variable of the kubelets: `PATH_IN_REGISTRY=CHECKOUT` for images of another checkout."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -54,24 +53,17 @@ class Image:
         return [*program, *message[1:]]
 
 
-def python_image(*sources: Path, module: str | None = None) -> Image:
-    """An image with this interpreter, and with `sources` on its module path."""
+def python_image(*sources: Path, module: str = "") -> Image:
+    """An image with this interpreter, with `sources` on its module path, and with the library path without
+    which some builds of Python do not start."""
+    env = {"PYTHONPATH": os.pathsep.join(map(str, sources))} if sources else {}
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    python = (sys.executable,)
     return Image(
         entrypoint=("python", "-m", module) if module else ("python",),
-        env=python_environment(*sources),
-        programs={
-            **dict.fromkeys(PYTHON_NAMES, (sys.executable,)),
-            "nodegauge": (sys.executable, "-m", "nodegauge_cli"),
-        },
+        env=env | libraries,
+        programs={"python": python, "python3": python, "nodegauge": (*python, "-m", "nodegauge_cli")},
     )
-
-
-def python_environment(*sources: Path) -> dict[str, str]:
-    """The module path, and the library path without which some builds of Python do not start."""
-    env = {"PYTHONPATH": os.pathsep.join(map(str, sources))} if sources else {}
-    if libraries := os.environ.get("LD_LIBRARY_PATH"):
-        env["LD_LIBRARY_PATH"] = libraries
-    return env
 
 
 def simulated_nccl_environment(checkout: Path) -> dict[str, str]:
@@ -116,18 +108,14 @@ def repository(reference: str) -> str:
 def find(images: Mapping[str, Image], reference: str, *, pull_policy: str) -> Image:
     """The image of a reference, whatever its registry prefix, tag or digest.
 
-    ImageMissing with the waiting reason: ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull.
+    ContainerWaits with ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull.
     """
     parts = repository(reference).split("/")
     for start in range(len(parts)):
         if (image := images.get("/".join(parts[start:]))) is not None:
             return image
     if pull_policy == "Never":
-        raise ImageMissing(
-            f'Container image "{reference}" is not present with pull policy of Never',
-            reason="ErrImageNeverPull",
-        )
-    raise ImageMissing(
-        f'failed to pull image "{reference}": not found: this simulated node has {", ".join(sorted(images))}',
-        reason="ErrImagePull",
-    )
+        text = f'Container image "{reference}" is not present with pull policy of Never'
+        raise ContainerWaits(text, reason="ErrImageNeverPull")
+    text = f'failed to pull image "{reference}": this simulated node has {", ".join(sorted(images))}'
+    raise ContainerWaits(text, reason="ErrImagePull")

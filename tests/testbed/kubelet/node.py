@@ -10,7 +10,6 @@ import asyncio
 import logging
 import platform
 import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from testbed.errors import ApiError
 from testbed.kubelet.api import MERGE, Api, retry
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
 from testbed.kubelet.devices import GPU_RESOURCE
+from testbed.kubelet.status import condition
 from testbed.scripted import stamp
 
 Object = dict[str, Any]
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 KUBELET_VERSION = "v1.36.3"
 """The version whose behaviour is copied, and that of the control plane beside it."""
-LEASE_SECONDS = 40
 RENEW_SECONDS, STATUS_SECONDS = 10.0, 30.0
 """Between two renewals of the lease (as a kubelet's), and two statuses (a kubelet's: 300)."""
 DEVICES_SECONDS = 0.5
@@ -92,34 +91,19 @@ def node_info(name: str, hardware: Hardware | None) -> Object:
     }
 
 
-def node_status(node: NodeContext, *, before: Sequence[Object]) -> Object:
+def node_status(node: NodeContext, *, before: list[Object]) -> Object:
     """The status that the kubelet owns; `before` are the conditions as they stand."""
     capacity, allocatable = dict(CAPACITY), dict(CAPACITY)
     if (registered := node.devices.capacity()) is not None:
         capacity[GPU_RESOURCE] = str(registered)
         allocatable[GPU_RESOURCE] = str(node.devices.allocatable())
-    known, now = {condition["type"]: condition for condition in before}, stamp()
-    conditions = []
-    for kind, value, reason, message in HEALTHY:
-        same = kind in known and known[kind]["status"] == value
-        conditions.append(
-            {
-                "type": kind,
-                "status": value,
-                "reason": reason,
-                "message": message,
-                "lastHeartbeatTime": now,
-                "lastTransitionTime": known[kind]["lastTransitionTime"] if same else now,
-            }
-        )
+    now = stamp()
+    conditions = [condition(*row, before=before, now=now) | {"lastHeartbeatTime": now} for row in HEALTHY]
     return {
         "capacity": capacity,
         "allocatable": allocatable,
         "conditions": conditions,
-        "addresses": [
-            {"type": "InternalIP", "address": ADDRESS},
-            {"type": "Hostname", "address": node.name},
-        ],
+        "addresses": [{"type": "InternalIP", "address": ADDRESS}, {"type": "Hostname", "address": node.name}],
         "nodeInfo": node_info(node.name, node.hardware),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": node.port}},
     }
@@ -143,12 +127,8 @@ class NodeAgent:
 
     async def register(self) -> None:
         """Create the node, or take up the one that is there; then the lease."""
-        body = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": self._name, "labels": self._labels},
-            "status": self._status(before=[]),
-        }
+        metadata = {"name": self._name, "labels": self._labels}
+        body = {"metadata": metadata, "status": self._status(before=[])}
         try:
             node = await retry(lambda: self._api.create("/api/v1/nodes", body))
         except ApiError as error:
@@ -169,24 +149,14 @@ class NodeAgent:
     async def renew_lease(self) -> None:
         """Create or renew the lease in kube-node-lease."""
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {
-            "holderIdentity": self._name,
-            "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": moment,
-        }
+        spec = {"holderIdentity": self._name, "leaseDurationSeconds": 40, "renewTime": moment}
         try:
             await retry(lambda: self._api.patch(f"{LEASES}/{self._name}", {"spec": spec}, kind=MERGE))
         except ApiError as error:
             if error.status != 404:
                 raise
             owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._uid}
-            metadata: Object = {"name": self._name, "ownerReferences": [owner]}
-            lease = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": metadata,
-                "spec": spec,
-            }
+            lease: Object = {"metadata": {"name": self._name, "ownerReferences": [owner]}, "spec": spec}
             await retry(lambda: self._api.create(LEASES, lease))
 
     async def keep_ready(self) -> None:
@@ -213,7 +183,7 @@ class NodeAgent:
                     self._told = None  # and try again
                     log.warning("devices of node %s not told: %s", self._name, error)
 
-    def _status(self, *, before: Sequence[Object]) -> Object:
+    def _status(self, *, before: list[Object]) -> Object:
         self._told = self._node.devices.stamp()
         return node_status(self._node, before=before)
 

@@ -3,6 +3,9 @@
 A worker owns a pod's processes and its status.  It reacts to three things: containers that rest, the pod's
 newest object (deletion, a shorter grace period), and the pod being gone.  It does not watch, and it does not
 restart containers; `agent.py` and `container.py` do.
+
+States that follow each other faster than the API answers are merged into one patch, as with a real kubelet;
+the order is kept and the last one always arrives, unless the pod is gone.
 """
 
 from __future__ import annotations
@@ -10,16 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from testbed.errors import ApiError
 from testbed.kubelet.api import retry
 from testbed.kubelet.container import Runner
 from testbed.kubelet.context import ADDRESS, NodeContext, pod_address
-from testbed.kubelet.publisher import StatusPublisher
-from testbed.kubelet.status import Record, Terminated, Waiting, lost, pod_status, remember
+from testbed.kubelet.status import Record, lost, pod_status, waiting
 from testbed.kubelet.tokens import Credentials, token_source
 from testbed.scripted import stamp
 
@@ -57,6 +61,14 @@ def directory_name(pod: Object) -> str:
     return f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
 
 
+async def cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
+    """Cancel them all, and wait until they have ended."""
+    left = [*tasks]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
 async def remove(pod: Object, node: NodeContext) -> None:
     """Take an ended pod out of the API: no grace, and only this very pod."""
     options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
@@ -81,10 +93,9 @@ class PodWorker:
         self._started = status.get("startTime") or stamp()
         self._conditions: list[Object] = status.get("conditions", [])
         self._credentials: Credentials | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._publisher = StatusPublisher(
-            node.api, path=path_of(pod), uid=pod["metadata"]["uid"], render=self._render
-        )
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._publishing = asyncio.Lock()
+        self._published: Object | None = None
         self._runners = [self._runner(spec) for spec in pod["spec"]["containers"]]
         self.observe(pod)
 
@@ -103,38 +114,55 @@ class PodWorker:
     def vanish(self) -> None:
         """The pod is no longer in the API: its processes end at once."""
         self._ending = Ending.GONE
-        self._publisher.abandon()
         self._news.set()
 
     async def run(self) -> None:
         """Live, end, tell; cancelling it kills everything at once and tells nobody."""
-        publishing = asyncio.ensure_future(self._publisher.run())
-        publishing.add_done_callback(self._publishing_ended)
         try:
-            self._publisher.touch()
+            self._touch()
             await self._live()
             if self._ending is None:
-                await self._publisher.flush()  # its containers' ends are shown before the pod's
+                await self._publish()  # its containers' ends are shown before the pod's
             self._finish()
-            self._publisher.touch()
-            await self._publisher.flush()
+            await self._publish()
         finally:
-            tasks = [publishing, *self._tasks]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(self._tasks)
 
-    def _publishing_ended(self, task: asyncio.Future[None]) -> None:
-        """Nobody may wait for a status that will not be written."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("status of %s cannot be written", path_of(self.pod), exc_info=error)
-        self._publisher.abandon()
+    def _touch(self) -> None:
+        """The state has changed: publish it as soon as what is being written has arrived."""
+        task = asyncio.ensure_future(self._publish())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _publish(self) -> None:
+        """Write the present state, unless it is written already, or the pod is gone, or another's."""
+        async with self._publishing:
+            status = self._render()
+            while not self.vanished and status != self._published:
+                body = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": status}
+                try:
+                    await retry(partial(self._node.api.patch, f"{path_of(self.pod)}/status", body))
+                except ApiError as error:
+                    if error.status == 409 and await self._is_there():
+                        continue  # somebody else wrote at the same time
+                    if error.status in (404, 409):
+                        self.vanish()
+                    else:
+                        log.error("status of %s refused: %s", path_of(self.pod), error)
+                self._published = status
+
+    async def _is_there(self) -> bool:
+        try:
+            result = await retry(lambda: self._node.api.get(path_of(self.pod)))
+        except ApiError:
+            return False
+        return bool(result["metadata"]["uid"] == self.pod["metadata"]["uid"])
 
     def _runner(self, spec: Object) -> Runner:
         record = Record(spec["name"], spec["image"])
         for known in self.pod.get("status", {}).get("containerStatuses", []):
             if known["name"] == spec["name"]:
-                remember(record, known)
+                record.remember(known)
         source = token_source(self.pod, spec)
         if source is not None and self._credentials is None:
             self._credentials = Credentials(
@@ -153,12 +181,12 @@ class PodWorker:
     def _changed(self) -> None:
         """A container's news; once a pod is being ended, its containers' ends are shown with its own."""
         if self._ending is None:
-            self._publisher.touch()
+            self._touch()
 
     async def _live(self) -> None:
         """Until the containers rest, or have been ended."""
         if self._credentials:
-            self._tasks.append(asyncio.ensure_future(self._credentials.keep_fresh()))
+            self._tasks.add(asyncio.ensure_future(self._credentials.keep_fresh()))
         containers = asyncio.ensure_future(self._run_containers())
         try:
             await self._wait(containers, self._time_left())
@@ -192,10 +220,9 @@ class PodWorker:
             return
         if self._ending is Ending.DELETED:
             for record in records:
-                record.state = Waiting()
+                record.state = waiting()
         self._doomed = True
-        self._publisher.touch()
-        await self._publisher.flush()
+        await self._publish()
 
     async def _end(self, containers: asyncio.Future[None]) -> None:
         """SIGTERM, the grace period (which may be shortened meanwhile), SIGKILL."""
@@ -238,7 +265,7 @@ class PodWorker:
         """No container runs any more: whatever has no end gets the one that says so."""
         self._over = True
         for record in self._records:
-            if not isinstance(record.state, Terminated):
+            if not record.ended:
                 record.state = lost()
             record.ready = record.started = False
 

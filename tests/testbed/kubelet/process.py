@@ -1,32 +1,32 @@
 """One container as a process: started below a shim, signalled, awaited.
 
-The only module that starts processes.  What it promises: when this kubelet's process ends, however it ends,
-every process of every container ends too (`shim.py` says how).
+What it promises: when this kubelet's process ends, however it ends, every process of every container ends too
+(`shim.py` says how).
 
 The socket to the shim is read and written directly, not through asyncio's streams: those throw away what was
-received as soon as a write fails, and a container's last word often crosses with a signal to it.  Shims are
-started by `zygote.py`; a shim's end, after all of its processes, is the end of its socket.
+received as soon as a write fails, and a container's last word often crosses with a signal to it.  A shim's
+end, after all of its processes, is the end of its socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed import forkserver
 from testbed.kubelet.errors import StartFailed
 from testbed.kubelet.images import default_images
 
-ZYGOTE = "testbed.kubelet.zygote"
-TESTS = Path(__file__).resolve().parents[2]
+SHIM = "testbed.kubelet.shim"
 LOST = 137
 """Exit code of a container whose shim was killed: it goes with its shim, by SIGKILL."""
 
@@ -41,85 +41,42 @@ class ProcessSpec:
     log: Path
 
 
-class Channel:
-    """The line to one shim: messages in, signals out; `closed` is set when the shim has ended."""
+class ContainerProcess:
+    """A container and the line to its shim: messages in, signals out.  `pid` is its first process."""
 
     def __init__(self, end: socket.socket) -> None:
+        self.pid = 0
+        self._exit: asyncio.Future[int]
         self._socket = end
         self._buffer = b""
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.closed = asyncio.Event()
+        self._closed = asyncio.Event()
+        """The shim has ended."""
         end.setblocking(False)
         self._loop.add_reader(end, self._read)
-
-    async def order(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Send what to start and wait for the answer; empty when there is none."""
-        with contextlib.suppress(OSError):
-            await self._loop.sock_sendall(self._socket, json.dumps(document).encode() + b"\n")
-        return await self.message()
-
-    async def message(self) -> dict[str, Any]:
-        """The shim's next message; empty when it has hung up."""
-        return await self._messages.get()
-
-    def signal(self, number: int) -> None:
-        """Pass a signal on; a shim that has just ended does not mind."""
-        with contextlib.suppress(OSError):
-            self._socket.send(bytes([number]))
-
-    def hang_up(self) -> None:
-        """The shim kills everything and ends."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-
-    def _close(self) -> None:
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self._messages.put_nowait({})
-        self.closed.set()
-
-    def _read(self) -> None:
-        try:
-            data = self._socket.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._close()
-            return
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            self._messages.put_nowait(json.loads(line))
-
-
-class ContainerProcess:
-    """A running container. `pid` is its first process."""
-
-    def __init__(self, channel: Channel, *, pid: int) -> None:
-        self.pid = pid
-        self._channel = channel
-        self._exit = asyncio.ensure_future(self._await_exit())
 
     @classmethod
     async def launch(cls, spec: ProcessSpec) -> ContainerProcess:
         """Start it; StartFailed with the system's words when the command cannot be executed."""
         ours, theirs = socket.socketpair()
         with theirs:
-            _zygote.start_shim(theirs)
-        channel = Channel(ours)
+            _start_shim(theirs)
+        process = cls(ours)
+        order = {"argv": spec.argv, "env": spec.env, "cwd": str(spec.cwd), "log": str(spec.log)}
         try:
-            answer = await channel.order(
-                {"argv": spec.argv, "env": spec.env, "cwd": str(spec.cwd), "log": str(spec.log)}
-            )
+            with contextlib.suppress(OSError):
+                await process._loop.sock_sendall(ours, json.dumps(order).encode() + b"\n")
+            answer = await process._messages.get()
             if "pid" not in answer:
                 raise StartFailed(answer.get("error", "the shim died"))
         except BaseException:
-            channel.hang_up()  # the shim kills what it may have started
-            await channel.closed.wait()
+            process.abandon()
+            await process._closed.wait()
             raise
-        return cls(channel, pid=answer["pid"])
+        process.pid = answer["pid"]
+        process._exit = asyncio.ensure_future(process._await_exit())
+        return process
 
     async def wait(self) -> int:
         """The exit code (128 + n after signal n), once no process of the container is left."""
@@ -127,7 +84,8 @@ class ContainerProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """SIGKILL goes to every process of the container, others to the first; no error when it is over."""
-        self._channel.signal(number)
+        with contextlib.suppress(OSError):
+            self._socket.send(bytes([number]))
 
     async def stop(self, *, grace: float) -> int:
         """SIGTERM, `grace` seconds, SIGKILL; returns the exit code."""
@@ -138,52 +96,53 @@ class ContainerProcess:
         return await self.wait()
 
     def abandon(self) -> None:
-        """Hang up on the shim, which then kills everything; for a kubelet that stops at once."""
-        self._channel.hang_up()
+        """Hang up on the shim, which then kills all that it may have started, and ends."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     async def _await_exit(self) -> int:
-        message = await self._channel.message()
-        self._channel.hang_up()
-        await self._channel.closed.wait()
+        message = await self._messages.get()
+        self.abandon()
+        await self._closed.wait()
         return int(message.get("exit", LOST))
 
-
-class _Zygote:
-    """The process that starts this kubelet's shims; it ends with this one."""
-
-    def __init__(self) -> None:
-        self._orders: socket.socket | None = None
-
-    def start_shim(self, channel: socket.socket) -> None:
-        """A shim with one end of a socket pair as its standard input; its troubles go to our error output."""
-        if self._orders is None:
-            self._orders = self._start()
-        socket.send_fds(self._orders, [b"!"], [channel.fileno()])
-
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        modules = default_images()["nodegauge/operator"].env
-        own = {key: value for key, value in os.environ.items() if key == "LD_LIBRARY_PATH"}
-        with theirs:
-            program = f"import sys; sys.path.append({str(TESTS)!r})\nfrom {ZYGOTE} import main\nmain()"
-            subprocess.Popen(
-                [sys.executable, "-c", program, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**own, **modules},
-            ).returncode = 0  # nobody waits for it
-        return ours
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._messages.put_nowait({})
+            self._closed.set()
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._messages.put_nowait(json.loads(line))
 
 
-_zygote = _Zygote()
+@functools.cache
+def _server() -> forkserver.Server:
+    """Starts this kubelet's shims; containers of nodegauge's images have its interpreter variables."""
+    own = {key: value for key, value in os.environ.items() if key == "LD_LIBRARY_PATH"}
+    return forkserver.Server(own | dict(default_images()["nodegauge/operator"].env))
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return os.fsdecode(stat[stat.rindex(b")") + 2 :]).split()[0] not in ("Z", "X")
+def _start_shim(channel: socket.socket) -> None:
+    """A shim with one end of a socket pair as its standard input; its troubles go to our error output."""
+    server = _server()
+    order = {
+        "arguments": [sys.executable, "-m", SHIM],
+        "environment": server.environment,
+        "cwd": "/",
+        "session": True,
+        "forks": True,
+        "lasting": True,
+    }
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, Path(os.devnull).open("wb") as nothing:
+        loaded = [SHIM, *(module for modules in forkserver.LOADED.values() for module in modules)]
+        server.order(order, [channel.fileno(), nothing.fileno(), 2, theirs.fileno()], loaded=loaded)

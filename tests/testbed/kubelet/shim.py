@@ -1,6 +1,6 @@
 """The parent process of one container: it starts it, passes signals on, and takes everything down with it.
 
-`zygote.py` forks it.  It is what containerd's shim and a PID namespace are on a real node:
+The fork server forks it.  It is what containerd's shim and a PID namespace are on a real node:
 
 - File descriptor 0 is a socket to the kubelet.  When the kubelet goes away for any reason, SIGKILL included,
   the socket ends and the shim kills all that it started.  No process outlives the kubelet.
@@ -21,16 +21,10 @@ import json
 import os
 import select
 import signal
-from collections.abc import Callable
-from typing import NoReturn
 
-PR_SET_PDEATHSIG = 1
+from testbed import forkserver
+
 PR_SET_CHILD_SUBREAPER = 36
-INHERITED_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the Python interpreter ignores, and which an exec would pass on as ignored."""
-
-execute: Callable[[str, list[str], dict[str, str]], NoReturn] = os.execve
-"""What a process becomes; `zygote.py` knows a cheaper way for some."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -83,18 +77,20 @@ def start(argv: list[str], *, env: dict[str, str], cwd: str, log: str) -> int:
 def become(argv: list[str], *, env: dict[str, str], cwd: str, output: int, shim: int) -> None:
     """In the child: own session, killed with its parent, output to the log, then exec."""
     os.setsid()
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(forkserver.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != shim:
         os._exit(127)  # the shim died before the line above took hold
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    for number in INHERITED_IGNORES:
+    for number in forkserver.INHERITED_IGNORES:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(cwd)
-    execute(argv[0], argv, env)
+    if argv[1:2] == ["-m"] and forkserver.is_loaded(argv, env):
+        forkserver.be(argv[1:], env)
+    os.execve(argv[0], argv, env)
 
 
 def parents() -> dict[int, int]:
@@ -190,24 +186,24 @@ def serve(pid: int, wakeup: int) -> int | None:
 
 
 def main() -> int:
-    """Start the container that the first line describes and stay until it is over."""
+    """Start the container that the first line describes and stay until it is over; nothing of it is left."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    line = read_line(0)
-    if not line:
+    if not (line := read_line(0)):
         return 1
     spec = json.loads(line)
     try:
         pid = start(spec["argv"], env=spec["env"], cwd=spec["cwd"], log=spec["log"])
+        send({"pid": pid})
+        code = serve(pid, read_end)
     except OSError as error:
         send({"error": f"{spec['argv'][0]}: {error.strerror or error}"})
         return 1
-    send({"pid": pid})
-    code = serve(pid, read_end)
-    kill_all()
+    finally:
+        kill_all()
     if code is not None:
         send({"exit": code})
     return 0

@@ -6,77 +6,68 @@ that can occur here.  Times come in as strings; nothing is read from anywhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Object = dict[str, Any]
 
-CREATING = "ContainerCreating"
 CRASH_LOOP = "CrashLoopBackOff"
-LOST = "ContainerStatusUnknown"
-LOST_MESSAGE = "The container could not be located when the pod was terminated"
-LOST_CODE = 137
 DEADLINE = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """Not started; `reason` as `kubectl get pods` shows it."""
-
-    reason: str = CREATING
-    message: str = ""
-
-    def render(self) -> Object:
-        text = {"reason": self.reason, "message": self.message}
-        return {"waiting": {key: value for key, value in text.items() if value}}
+def waiting(reason: str = "ContainerCreating", message: str = "") -> Object:
+    """The state of a container that is not started; `reason` as `kubectl get pods` shows it."""
+    return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
 
 
-@dataclass(frozen=True)
-class Running:
-    """Running since `started`."""
-
-    started: str
-
-    def render(self) -> Object:
-        return {"running": {"startedAt": self.started}}
+def running(started: str) -> Object:
+    """The state of one that runs since `started`."""
+    return {"running": {"startedAt": started}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Terminated:
-    """Over, with the container's last words in `message`."""
+def terminated(code: int, reason: str, message: str, **more: str) -> Object:
+    """The state of one that is over, with its last words; `more` as the API names it. Empty is absent."""
+    texts = {"message": message, **more}
+    return {"terminated": {"exitCode": code, "reason": reason} | {k: v for k, v in texts.items() if v}}
 
-    code: int
-    reason: str
-    message: str = ""
-    started: str | None = None
-    finished: str | None = None
-    container_id: str = ""
 
-    def render(self) -> Object:
-        text = {
-            "exitCode": self.code,
-            "reason": self.reason,
-            "message": self.message or None,
-            "startedAt": self.started,
-            "finishedAt": self.finished,
-            "containerID": self.container_id or None,
-        }
-        return {"terminated": {key: value for key, value in text.items() if value is not None}}
+def lost() -> Object:
+    """The end of a container that nobody saw ending."""
+    message = "The container could not be located when the pod was terminated"
+    return terminated(137, "ContainerStatusUnknown", message)
 
 
 @dataclass
 class Record:
-    """One container as its status shows it."""
+    """One container as its status shows it; `last` is empty before its second life."""
 
     name: str
     image: str
-    state: Waiting | Running | Terminated = Waiting()
-    last: Terminated | None = None
+    state: Object = field(default_factory=waiting)
+    last: Object = field(default_factory=dict)
     restarts: int = 0
     container_id: str = ""
     ready: bool = False
     started: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether its present life is over."""
+        return "terminated" in self.state
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it runs or has run; a container that could not be started has not."""
+        return bool(self.last) if "waiting" in self.state else bool(self.container_id)
+
+    def remember(self, known: Object) -> None:
+        """Continue from what an earlier kubelet wrote: what ran then is lost: no process outlives it."""
+        self.restarts = known.get("restartCount", 0)
+        state = known.get("state", {})
+        if "running" in state or "terminated" in state:
+            self.state = lost() if "running" in state else state
+            self.container_id = known.get("containerID", "")
 
     def render(self) -> Object:
         return {
@@ -87,33 +78,9 @@ class Record:
             "ready": self.ready,
             "started": self.started,
             "restartCount": self.restarts,
-            "state": self.state.render(),
-            "lastState": self.last.render() if self.last else {},
+            "state": self.state,
+            "lastState": self.last,
         }
-
-
-def lost() -> Terminated:
-    """The end of a container that nobody saw ending."""
-    return Terminated(code=LOST_CODE, reason=LOST, message=LOST_MESSAGE)
-
-
-def remember(record: Record, known: Object) -> None:
-    """Continue from what an earlier kubelet wrote: what ran then is lost, since no process outlives it."""
-    record.restarts = known.get("restartCount", 0)
-    state = known.get("state", {})
-    if "running" in state:
-        record.state = lost()
-        record.container_id = known.get("containerID", "")
-    elif end := state.get("terminated"):
-        record.container_id = end.get("containerID", "")
-        record.state = Terminated(
-            code=end["exitCode"],
-            reason=end.get("reason", ""),
-            message=end.get("message", ""),
-            started=end.get("startedAt"),
-            finished=end.get("finishedAt"),
-            container_id=end.get("containerID", ""),
-        )
 
 
 def phase(records: list[Record], *, over: bool) -> str:
@@ -123,16 +90,9 @@ def phase(records: list[Record], *, over: bool) -> str:
     1.27; until then a container's own end is to be read from its state.
     """
     if over:
-        good = all(isinstance(record.state, Terminated) and record.state.code == 0 for record in records)
+        good = all(record.state.get("terminated", {}).get("exitCode") == 0 for record in records)
         return "Succeeded" if good else "Failed"
-    return "Running" if all(_has_run(record) for record in records) else "Pending"
-
-
-def _has_run(record: Record) -> bool:
-    """Whether it runs or has run; a container that could not be started has not."""
-    if isinstance(record.state, Waiting):
-        return record.last is not None
-    return isinstance(record.state, Running) or bool(record.container_id)
+    return "Running" if all(record.has_run for record in records) else "Pending"
 
 
 def conditions(phase_now: str, records: list[Record], *, before: list[Object], now: str) -> list[Object]:
@@ -151,24 +111,23 @@ def conditions(phase_now: str, records: list[Record], *, before: list[Object], n
         ("ContainersReady", ready, blocked, text),
         ("PodScheduled", True, None, None),
     ]
-    known = {condition["type"]: condition for condition in before}
     return [
-        _condition(kind, "True" if value else "False", reason, message, known.get(kind), now)
+        condition(kind, str(value), reason, message, before=before, now=now) | {"lastProbeTime": None}
         for kind, value, reason, message in result
     ]
 
 
-def _condition(
-    kind: str, status: str, reason: str | None, message: str | None, known: Object | None, now: str
+def condition(
+    kind: str, status: str, reason: str | None, message: str | None, *, before: list[Object], now: str
 ) -> Object:
-    same = known is not None and known["status"] == status
+    """A condition of a pod or a node; it keeps the time since when its status is what it is."""
+    since = [c["lastTransitionTime"] for c in before if (c["type"], c["status"]) == (kind, status)]
     return {
         "type": kind,
         "status": status,
         "reason": reason,
         "message": message,
-        "lastProbeTime": None,
-        "lastTransitionTime": known["lastTransitionTime"] if same and known else now,
+        "lastTransitionTime": since[0] if since else now,
     }
 
 
@@ -203,6 +162,4 @@ def pod_status(
         "conditions": conditions(shown, records, before=before, now=now),
         "containerStatuses": [record.render() for record in records],
     }
-    if begun:
-        status |= {"podIP": address, "podIPs": [{"ip": address}]}
-    return status
+    return status | ({"podIP": address, "podIPs": [{"ip": address}]} if begun else {})

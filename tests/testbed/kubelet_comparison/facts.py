@@ -1,22 +1,26 @@
-"""What the API showed of a pod, in words that can be compared: pure functions from a watch's events to facts.
+"""What the API showed of a pod, in words that can be compared, and what a real kubelet showed.
 
 Left out is what differs from pod to pod and from run to run: times, ids, addresses, resource versions.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from testbed.kubelet_comparison.samples import Sample
-from testbed.kubelet_comparison.watching import Event
+from testbed.watching import Event
 
 Object = dict[str, Any]
 Facts = dict[str, Any]
 """Aspect to value: texts, numbers, and lists of texts."""
 
+RECORDED = Path(__file__).with_name("recorded.json")
+"""What a real kubelet showed, and the versions it was recorded with; `make e2e ARGS=--record` writes it."""
 LONG_BYTES = 300
 EDGE = 24
 SCHEDULERS = ("PodScheduled",)
@@ -34,7 +38,7 @@ VOLATILE = (
 
 def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> Facts:
     """All facts about one pod; `acted` is when something was done to it."""
-    last = events[-1].pod
+    last = events[-1].body
     status = last["status"]
     facts: Facts = {
         "steps": steps(events),
@@ -51,7 +55,7 @@ def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> F
 
 def fields(events: Iterable[Event]) -> Facts:
     """Names of the fields that appear in statuses, over all pods."""
-    statuses = [event.pod["status"] for event in events]
+    statuses = [event.body["status"] for event in events]
     containers = [one for status in statuses for one in status.get("containerStatuses", [])]
     ends = [one["state"]["terminated"] for one in containers if "terminated" in one.get("state", {})]
     kubelets = [c for s in statuses for c in s.get("conditions", []) if c["type"] not in SCHEDULERS]
@@ -66,7 +70,7 @@ def fields(events: Iterable[Event]) -> Facts:
 def steps(events: Sequence[Event]) -> list[str]:
     """Phase and state of the containers, each time that one of them changed, and at last `gone`."""
     reported = [
-        step(event.pod) for event in events if event.kind != "DELETED" and not _half_started(event.pod)
+        step(event.body) for event in events if event.kind != "DELETED" and not _half_started(event.body)
     ]
     gone = ["gone"] if any(event.kind == "DELETED" for event in events) else []
     return [message for message, _ in groupby(reported) if message] + gone
@@ -144,3 +148,31 @@ def without_ids(text: str) -> str:
 
 def _names(objects: Iterable[Object]) -> list[str]:
     return sorted({name for one in objects for name, value in one.items() if value is not None})
+
+
+def read() -> dict[str, Facts]:
+    """What the API showed, by the samples' names."""
+    pods: dict[str, Facts] = json.loads(RECORDED.read_text(encoding="utf-8"))["pods"]
+    return pods
+
+
+def versions() -> dict[str, str]:
+    """The programs that it was recorded with."""
+    result: dict[str, str] = json.loads(RECORDED.read_text(encoding="utf-8"))["versions"]
+    return result
+
+
+def write(pods: dict[str, Facts], *, versions: dict[str, str]) -> None:
+    """Replace the record."""
+    document: dict[str, Any] = {"versions": versions, "pods": pods}
+    RECORDED.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def differences(wanted: dict[str, Facts], seen: dict[str, Facts]) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """(pod, aspect) to what was wanted and what was seen, None where one side says nothing of it."""
+    keys = [(pod, aspect) for pods in (wanted, seen) for pod, facts in pods.items() for aspect in facts]
+    both = {
+        (pod, aspect): (wanted.get(pod, {}).get(aspect), seen.get(pod, {}).get(aspect))
+        for pod, aspect in keys
+    }
+    return {key: values for key, values in both.items() if values[0] != values[1]}

@@ -10,24 +10,26 @@ import signal
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from testbed import watching
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError, TestbedError
-from testbed.kubelet_comparison import facts, watching
+from testbed.errors import ApiError
+from testbed.kubelet_comparison import facts
 from testbed.kubelet_comparison.facts import Facts
-from testbed.kubelet_comparison.samples import SAMPLES, SLOT, URGENT, Act, Sample, When, urgent
-from testbed.kubelet_comparison.watching import Event
+from testbed.kubelet_comparison.samples import SAMPLES, SLOT, URGENT, Act, Sample, urgent
 from testbed.rest import Rest
-from testbed.wait import DEADLINE_SECONDS
+from testbed.wait import wait_for
+from testbed.watching import Event
 
 Object = dict[str, Any]
 
-LOOK_SECONDS = 0.05
-WITHIN_SECONDS = DEADLINE_SECONDS
+NAMESPACE = "default"
+Difference = tuple[str, str]
+"""Pod and aspect; no aspect stands for all."""
 SETTLE_SECONDS = 1.0
 """A pod whose phase is final may still get its container's end."""
 EVERY_POD = "every pod"
@@ -45,98 +47,104 @@ class _Pod:
     @property
     def over(self) -> bool:
         """Whether nothing more will happen to it."""
-        if self.sample.act is not Act.NOTHING:
-            return bool(self.events) and self.events[-1].kind == "DELETED"
-        return bool(self.events) and self.events[-1].pod["status"].get("phase") in ("Succeeded", "Failed")
+        if not self.events:
+            return False
+        last = self.events[-1]
+        phase = last.body["status"].get("phase")
+        return last.kind == "DELETED" if self.sample.act else phase in ("Succeeded", "Failed")
 
 
-def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample], namespace: str) -> dict[str, Facts]:
+def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample]) -> dict[str, Facts]:
     """What the API showed, by the samples' names.  TestbedError for a pod that does not end in time."""
     api, label = plane.rest(), f"run-{uuid.uuid4().hex[:8]}"
-    path = f"/api/v1/namespaces/{namespace}/pods"
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     make_room(api, node=node)
-    running = {sample.name: _Pod(sample) for sample in samples}
-    with watching.pods(plane, namespace=namespace, selector=f"comparison={label}") as seen:
+    running = {f"{sample.name}-{label}": _Pod(sample) for sample in samples}
+    with watching.pods(plane, namespace=NAMESPACE, selector=f"comparison={label}") as seen:
         try:
             for sample in samples:
                 api.create(path, sample.body(node=node, label=label))
             _follow(running, seen, api=api, node=node, path=path, label=label)
         finally:
-            _clear(api, path=path, names=[f"{name}-{label}" for name in (*running, URGENT)])
-    result = {name: facts.of_pod(pod.sample, pod.events, acted=pod.acted) for name, pod in running.items()}
+            for name in (*running, f"{URGENT}-{label}"):  # no pod stays; those that have ended go at once
+                with _but(404):
+                    api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
+    result = {p.sample.name: facts.of_pod(p.sample, p.events, acted=p.acted) for p in running.values()}
     return result | {EVERY_POD: facts.fields(event for pod in running.values() for event in pod.events)}
 
 
-def again(
-    result: dict[str, Facts], *, wrong: Collection[str], plane: ControlPlane, node: str, namespace: str
-) -> dict[str, Facts]:
-    """What was found, with the samples named in `wrong` run once more by themselves.
+def compared(
+    plane: ControlPlane, *, node: str, but: Collection[Difference] = ()
+) -> tuple[dict[str, Facts], set[str]]:
+    """What every sample showed on this node, and which were run twice, the second time by themselves: those
+    that did otherwise than is written down, in more than `but` the known differences.
 
     A machine that is too busy can swallow a step or start a container after its deadline; a kubelet that does
     otherwise does so twice.
     """
-    samples = [sample for sample in SAMPLES if sample.name in wrong]
-    if not samples:
-        return result
-    second = perform(plane, node=node, samples=samples, namespace=namespace)
-    return result | {sample.name: second[sample.name] for sample in samples}
+    seen = perform(plane, node=node, samples=SAMPLES)
+    wrong = {
+        pod
+        for pod, aspect in facts.differences(facts.read(), seen)
+        if not {(pod, aspect), (pod, "")} & {*but}
+    }
+    if samples := [sample for sample in SAMPLES if sample.name in wrong]:
+        second = perform(plane, node=node, samples=samples)
+        seen |= {sample.name: second[sample.name] for sample in samples}
+    return seen, wrong
 
 
 def _follow(
     running: dict[str, _Pod], seen: list[Event], *, api: Rest, node: str, path: str, label: str
 ) -> None:
     """Sort the events, act when it is time, until every pod is over."""
-    taken, end = 0, time.monotonic() + WITHIN_SECONDS
-    all_over_since: float | None = None
-    while all_over_since is None or time.monotonic() < all_over_since + SETTLE_SECONDS:
-        if all_over_since is None and all(pod.over for pod in running.values()):
-            all_over_since = time.monotonic()
-        if time.monotonic() > end:
-            left = {name: facts.steps(pod.events) for name, pod in running.items() if not pod.over}
-            raise TestbedError(f"pods that have not ended within {WITHIN_SECONDS:.0f} s: {left}")
+    taken = 0
+
+    def all_over() -> bool:
+        nonlocal taken
         fresh = seen[taken:]
         taken += len(fresh)
         for event in fresh:
-            pod = running.get(event.pod["metadata"]["name"].removesuffix(f"-{label}"))
-            if pod is not None:
+            if (pod := running.get(event.body["metadata"]["name"])) is not None:
                 pod.events.append(event)
-        for pod in running.values():
-            if pod.sample.act is not Act.NOTHING and pod.acted is None and _reached(pod, label=label):
+        for name, pod in running.items():
+            if pod.sample.act and pod.acted is None and _reached(pod, name):
                 pod.acted = time.monotonic()
-                _act(pod.sample, api=api, node=node, path=path, label=label)
-        time.sleep(LOOK_SECONDS)
+                _act(pod.sample.act, f"{path}/{name}", api=api, urgent=urgent(node=node, label=label))
+        return all(pod.over for pod in running.values())
+
+    wait_for(all_over, what="the end of every pod")
+    until = time.monotonic() + SETTLE_SECONDS
+    wait_for(lambda: all_over() and time.monotonic() > until, what="the last news of every pod")
 
 
-def _reached(pod: _Pod, *, label: str) -> bool:
+def _reached(pod: _Pod, name: str) -> bool:
     """Whether it is time to act on it."""
     if not pod.events:
         return False
-    status = (pod.events[-1].pod["status"].get("containerStatuses") or [{}])[0]
+    status = (pod.events[-1].body["status"].get("containerStatuses") or [{}])[0]
     now = status.get("state", {})
-    waiting = now.get("waiting", {}).get("reason", "")
     match pod.sample.when:
-        case When.RUNNING:
+        case "runs":
             return "running" in now
-        case When.HANDLES:
-            return "running" in now and handles_sigterm(f"{pod.sample.name}-{label}")
-        case When.WAITS:
-            return waiting not in ("", "ContainerCreating")
-        case When.MAIN_ENDED:
+        case "handles SIGTERM":
+            return "running" in now and handles_sigterm(name)
+        case "waits with a reason":
+            return now.get("waiting", {}).get("reason", "") not in ("", "ContainerCreating")
+        case "has ended":
             return "terminated" in now
 
 
-def _act(sample: Sample, *, api: Rest, node: str, path: str, label: str) -> None:
-    name = f"{sample.name}-{label}"
-    match sample.act:
-        case Act.DELETE:
-            api.delete(f"{path}/{name}")
-        case Act.EVICT:
+def _act(act: Act, pod: str, *, api: Rest, urgent: Object) -> None:
+    collection, _, name = pod.rpartition("/")
+    match act:
+        case "delete":
+            api.delete(pod)
+        case "evict":
             body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-            api.create(f"{path}/{name}/eviction", body)
-        case Act.PREEMPT:
-            api.create(path, urgent(node=node, label=label))
-        case Act.NOTHING:
-            pass
+            api.create(f"{pod}/eviction", body)
+        case "preempt":
+            api.create(collection, urgent)
 
 
 def handles_sigterm(pod: str) -> bool:
@@ -168,20 +176,16 @@ def make_room(api: Rest, *, node: str) -> None:
     """One place on the node, and a priority that gets it."""
     location = {SLOT: "1"}
     api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": location, "allocatable": location}})
+    priority = {"metadata": {"name": URGENT}, "value": 1000}
+    with _but(409):
+        api.create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
+
+
+@contextmanager
+def _but(status: int) -> Iterator[None]:
+    """This answer is no error."""
     try:
-        api.create(
-            "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": URGENT}, "value": 1000}
-        )
+        yield
     except ApiError as error:
-        if error.status != 409:
+        if error.status != status:
             raise
-
-
-def _clear(api: Rest, *, path: str, names: Sequence[str]) -> None:
-    """No pod stays; those that have ended go at once."""
-    for name in names:
-        try:
-            api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
-        except ApiError as error:
-            if error.status != 404:
-                raise

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 Object = dict[str, Any]
 
 IMAGE = "localhost/nodegauge/probe:0.1.0"
 SLOT = "example.com/place"
 """An extended resource of which the node has one: the victim has it, and the urgent pod needs it."""
+IN_PLACE = {"resources": {"requests": {SLOT: "1"}, "limits": {SLOT: "1"}}}
 URGENT = "comparison-urgent"
 NODE = "the node"
 """Stands for the node's name where a pod goes past the scheduler."""
@@ -41,22 +41,10 @@ DEAF = "say('first words')\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
 ON = "while True: " + FOREVER
 
 
-class Act(Enum):
-    """What is done to a pod from outside, once it has come to `Sample.when`."""
-
-    NOTHING = "nothing"
-    DELETE = "delete"
-    EVICT = "evict"
-    PREEMPT = "preempt"
-
-
-class When(Enum):
-    """How far a pod must have come."""
-
-    RUNNING = "its first container runs"
-    HANDLES = "its first container handles SIGTERM"
-    WAITS = "its first container waits with a reason"
-    MAIN_ENDED = "its first container has ended"
+Act = Literal["", "delete", "evict", "preempt"]
+"""What is done to a pod from outside, once it has come to `Sample.when`."""
+When = Literal["runs", "handles SIGTERM", "waits with a reason", "has ended"]
+"""How far a pod's first container must have come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +58,12 @@ class Sample:
     script: str = ""
     container: Mapping[str, Any] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
-    act: Act = Act.NOTHING
-    when: When = When.HANDLES
+    act: Act = ""
+    when: When = "handles SIGTERM"
     grace: int = 30
 
     def body(self, *, node: str, label: str) -> Object:
         """The pod, for the node of this host name; found by the label `comparison`, and named after it."""
-        container = {
-            "name": "main",
-            "image": IMAGE,
-            "imagePullPolicy": "Never",
-            "command": ["python", "-c", SAY + self.script],
-            **self.container,
-        }
         spec = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
@@ -95,92 +76,56 @@ class Sample:
         }
         if spec.get("nodeName") == NODE:
             spec["nodeName"] = node
-        spec["containers"] = [container, *self.spec.get("containers", [])]
+        main = {**running("main", self.script), **self.container}
+        spec["containers"] = [main, *self.spec.get("containers", [])]
         return {"metadata": {"name": f"{self.name}-{label}", "labels": {"comparison": label}}, "spec": spec}
+
+
+def running(name: str, script: str) -> Object:
+    """A container that runs a script."""
+    command = ["python", "-c", SAY + script]
+    return {"name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": command}
 
 
 def urgent(*, node: str, label: str) -> Object:
     """The pod of higher priority for whose place the victim has to go."""
-    resources = {"requests": {SLOT: "1"}, "limits": {SLOT: "1"}}
-    sample = Sample(name=URGENT, container={"resources": resources}, spec={"priorityClassName": URGENT})
+    sample = Sample(name=URGENT, container=IN_PLACE, spec={"priorityClassName": URGENT})
     return sample.body(node=node, label=label)
 
 
+WAITS: dict[str, Any] = {"act": "delete", "when": "waits with a reason"}
+ABSENT = "localhost/nodegauge/absent:1"
+UNPULLED = {"image": "localhost:1/nodegauge/absent:1", "imagePullPolicy": "IfNotPresent"}
+UNSET = {"envFrom": [{"configMapRef": {"name": "comparison-absent"}}]}
+TO_LOGS = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+AS_ROOT = {"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}
+TOO_MUCH = {"resources": {"requests": {"cpu": "1000"}}}
+DONE = f"say('all done')\n{STAY}"
+LOGGED = f"print('x' * 3000, 'the end', flush=True)\n{STAY}sys.exit(1)\n"
+MESH = {"containers": [running("mesh", HANDLER + ON)]}
+TEN = {"activeDeadlineSeconds": 10}
+
 SAMPLES = (
-    Sample(name="ends-well", script=f"say('all done')\n{STAY}"),
+    Sample(name="ends-well", script=DONE),
     Sample(name="ends-badly", script=f"say('bad cable')\n{STAY}sys.exit(3)\n"),
     Sample(name="says-nothing", script=f"{STAY}sys.exit(1)\n"),
     Sample(name="crashes", script=f"import ctypes\n{STAY}ctypes.string_at(0)\n"),
     Sample(name="over-4096-bytes", script=f"say('a' * 4096 + 'b' * 100)\n{STAY}"),
     Sample(name="cut-in-a-letter", script=f"say(chr(8364) * 9 + 'a' * 4094)\n{STAY}"),
-    Sample(
-        name="falls-back-to-logs",
-        script=f"print('x' * 3000, 'the end', flush=True)\n{STAY}sys.exit(1)\n",
-        container={"terminationMessagePolicy": "FallbackToLogsOnError"},
-    ),
+    Sample(name="falls-back-to-logs", script=LOGGED, container=TO_LOGS),
     Sample(name="no-such-program", container={"command": ["no-such-program"]}),
-    Sample(
-        name="image-missing",
-        container={"image": "localhost/nodegauge/absent:1"},
-        act=Act.DELETE,
-        when=When.WAITS,
-    ),
-    Sample(
-        name="image-cannot-be-pulled",
-        container={"image": "localhost:1/nodegauge/absent:1", "imagePullPolicy": "IfNotPresent"},
-        act=Act.DELETE,
-        when=When.WAITS,
-    ),
-    Sample(
-        name="settings-missing",
-        script=FOREVER,
-        container={"envFrom": [{"configMapRef": {"name": "comparison-absent"}}]},
-        act=Act.DELETE,
-        when=When.WAITS,
-    ),
-    Sample(name="deadline", script=HANDLER + ON, spec={"activeDeadlineSeconds": 10}),
-    Sample(name="deadline-deaf", script=DEAF + ON, spec={"activeDeadlineSeconds": 10}, grace=2),
-    Sample(
-        name="deadline-no-image",
-        container={"image": "localhost/nodegauge/absent:1"},
-        spec={"activeDeadlineSeconds": 8},
-    ),
-    Sample(name="deleted", script=HANDLER + ON, act=Act.DELETE),
-    Sample(name="deleted-deaf", script=DEAF + ON, act=Act.DELETE, grace=3),
-    Sample(name="deleted-no-handler", script=FOREVER, act=Act.DELETE, when=When.RUNNING, grace=3),
-    Sample(name="evicted", script=HANDLER + ON, act=Act.EVICT),
-    Sample(
-        name="preempted",
-        script=HANDLER + ON,
-        container={"resources": {"requests": {SLOT: "1"}, "limits": {SLOT: "1"}}},
-        act=Act.PREEMPT,
-    ),
-    Sample(
-        name="no-room",
-        script=f"say('all done')\n{STAY}",
-        container={"resources": {"requests": {"cpu": "1000"}}},
-        spec={"nodeName": NODE},
-    ),
-    Sample(
-        name="root-refused",
-        script=f"say('all done')\n{STAY}",
-        container={"securityContext": {"runAsUser": 0, "runAsNonRoot": True}},
-        spec={"activeDeadlineSeconds": 10},
-    ),
-    Sample(
-        name="companion-stays",
-        script=f"say('all done')\n{STAY}",
-        spec={
-            "containers": [
-                {
-                    "name": "mesh",
-                    "image": IMAGE,
-                    "imagePullPolicy": "Never",
-                    "command": ["python", "-c", SAY + HANDLER + ON],
-                }
-            ]
-        },
-        act=Act.DELETE,
-        when=When.MAIN_ENDED,
-    ),
+    Sample(name="image-missing", container={"image": ABSENT}, **WAITS),
+    Sample(name="image-cannot-be-pulled", container=UNPULLED, **WAITS),
+    Sample(name="settings-missing", script=FOREVER, container=UNSET, **WAITS),
+    Sample(name="deadline", script=HANDLER + ON, spec=TEN),
+    Sample(name="deadline-deaf", script=DEAF + ON, spec=TEN, grace=2),
+    Sample(name="deadline-no-image", container={"image": ABSENT}, spec={"activeDeadlineSeconds": 8}),
+    Sample(name="deleted", script=HANDLER + ON, act="delete"),
+    Sample(name="deleted-deaf", script=DEAF + ON, act="delete", grace=3),
+    Sample(name="deleted-no-handler", script=FOREVER, act="delete", when="runs", grace=3),
+    Sample(name="evicted", script=HANDLER + ON, act="evict"),
+    Sample(name="preempted", script=HANDLER + ON, container=IN_PLACE, act="preempt"),
+    Sample(name="no-room", script=DONE, container=TOO_MUCH, spec={"nodeName": NODE}),
+    Sample(name="root-refused", script=DONE, container=AS_ROOT, spec=TEN),
+    Sample(name="companion-stays", script=DONE, spec=MESH, act="delete", when="has ended"),
 )

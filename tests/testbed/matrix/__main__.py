@@ -1,7 +1,7 @@
 """`make matrix`: judge every simulated machine with every fault, and compare with what must follow.
 
 Exit code 1 when one differs.  `make test` tries every machine while healthy, every rule on two machines, and
-what differs from the merge base with $NODEGAUGE_CHANGED_SINCE; `--changed-since` tries that alone.
+what differs from the merge base with $NODEGAUGE_CHANGED_SINCE.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from testbed.matrix.affected import changed_since
 from testbed.matrix.board import Cell, play
 from testbed.matrix.expected import machines, scenarios
 
@@ -22,18 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("profiles", nargs="*", help="only these profiles")
     parser.add_argument("--fault", default="", help="only scenarios whose name contains this")
-    parser.add_argument(
-        "--changed-since", metavar="REV", help="only what differs from the merge base with REV"
-    )
     options = parser.parse_args(arguments)
     chosen = [m for m in machines() if not options.profiles or m.profile in options.profiles]
     wanted = [s for s in scenarios() if options.fault in s.name]
     print(f"{len(chosen)} machines, {len(wanted)} faults\n")
-    by_profile = {machine.profile: wanted for machine in chosen}
-    if options.changed_since is not None:
-        pairs = changed_since(options.changed_since, chosen, wanted)
-        by_profile = {name: [one for one in wanted if (name, one.name) in pairs] for name in by_profile}
-    cells = play(chosen, by_profile, done=_show)
+    cells = play(chosen, {machine.profile: wanted for machine in chosen}, done=_show)
     wrong = [cell for cell in cells if not cell.good]
     absent = sum(cell.must is None for cell in cells)
     print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import yaml
 from msgspec.structs import replace
 
 from testbed import profiles
-from testbed.hardware.faults_case import twelve_volts
+from testbed.errors import TestbedError
+from testbed.hardware.faults_around import twelve_volts
 from testbed.profiles.model import Healthy, Profile
 
 SCENARIOS = Path(__file__).with_name("scenarios.yaml")
+ROOT = Path(__file__).resolve().parents[3]
+PROFILES, RULES = "tests/testbed/profiles/", "operator/src/nodegauge_judge/rules/"
 KEPT, GONE, ONE_LESS = "kept", "gone", "one-less"
 Parameters = dict[str, str | int]
 
@@ -196,3 +200,50 @@ def _throttled(taint: str, *, before: Row, value: str) -> str:
     if taint.startswith("throttled="):
         return taint.removeprefix("throttled=")
     return before.throttled if value == KEPT else value
+
+
+def changed_since(
+    revision: str, machines: Sequence[Machine], scenarios: Sequence[Scenario]
+) -> set[tuple[str, str]]:
+    """Pairs of profile and scenario that differ from the merge base with `revision`, beside those that stand
+    for all others (`representative`).
+
+    Raises TestbedError, with git's words, if there is no such revision.
+    """
+    base = _git("merge-base", "HEAD", revision).strip()
+    files = _git("diff", "--name-only", base).split()
+    table = SCENARIOS.relative_to(ROOT).as_posix()
+    before = yaml.safe_load(_git("show", f"{base}:{table}")) if table in files else None
+    texts = {name: (ROOT / name).read_text("utf-8") for name in files if (ROOT / name).is_file()}
+    return affected(texts, before, machines=machines, scenarios=scenarios)
+
+
+def affected(
+    changed: dict[str, str], before: object, *, machines: Sequence[Machine], scenarios: Sequence[Scenario]
+) -> set[tuple[str, str]]:
+    """All of a machine whose profile changed, of a scenario whose entry in the table changed, and of those
+    whose findings stand in a rules file that changed.  A change elsewhere is tried on representatives alone.
+
+    `changed`: texts of changed files by path; `before`: the table as it was, None if it is the same.
+    """
+    known = scenarios if before is None else msgspec.convert(before, list[Scenario], strict=False)
+
+    def codes(scenario: Scenario) -> set[str]:
+        return set(scenario.findings).union(*(one.findings or {} for one in scenario.otherwise))
+
+    rules = "".join(text for name, text in changed.items() if name.startswith(RULES))
+    return {
+        (machine.profile, scenario.name)
+        for machine in machines
+        for scenario in scenarios
+        if f"{PROFILES}{machine.profile}.yaml" in changed
+        or scenario not in known
+        or any(f'"{code}"' in rules for code in codes(scenario))
+    }
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TestbedError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import json
 import os
+import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing import connection, get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -38,10 +42,10 @@ from nodegauge_probes.nvml.library import Watch
 from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
 from testbed.driver.build import LIBRARY
+from testbed.errors import TestbedError
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.hardware.plugged import CLIENTS, CONDITION
 from testbed.heldclock import HeldClock
-from testbed.matrix import collection
 from testbed.matrix.expected import Row, Scenario
 
 WINDOW, HZ = 2.5, 2.0
@@ -292,9 +296,40 @@ def play(order: Order) -> None:
             else:
                 answers[number] = node.row()
                 judged.append((number, node))
-    differ = collection.differences([node for _, node in judged], archive=order.archive, policy=SPEC)
+    differ = differences([node for _, node in judged], archive=order.archive)
     answers |= {number: text for (number, _), text in zip(judged, differ, strict=True) if text}
     order.answers.write_bytes(msgspec.json.encode([*answers.items()]))
+
+
+def differences(nodes: Sequence[NodeHarness], *, archive: str) -> list[str]:
+    """For each node an empty text, or where the Ansible collection judges its documents otherwise: by the
+    archive, in a process without this code.  All are of one machine."""
+    if not nodes:
+        return []
+    facts = nodes[0].facts
+    request = {
+        "documents": [node.documents[-1] for node in nodes],
+        "before": [node.documents[:-1] for node in nodes],
+        "policy": SPEC,
+        "node": {"gpuCapacity": facts.gpu_capacity, "sharing": facts.sharing.value},
+    }
+    command, data = [sys.executable, archive, "judge"], json.dumps(request)
+    done = subprocess.run(command, input=data, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise TestbedError(f"the archive's judge: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    answers = json.loads(done.stdout)["judgements"]
+    return [_difference(node, answer) for node, answer in zip(nodes, answers, strict=True)]
+
+
+def _difference(node: NodeHarness, answer: Mapping[str, Any]) -> str:
+    if "error" in answer:
+        return f"the collection cannot judge it: {answer['error']}"
+    operator = msgspec.to_builtins(node.judgement)
+    return "; ".join(
+        f"{key}: the operator says {operator[key]}, the collection {answer[key]}"
+        for key in ("verdict", "findings", "interconnect")
+        if operator[key] != answer[key]
+    )
 
 
 def main() -> int:

@@ -11,10 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from testbed.profiles.chassismodel import Chassis
-from testbed.profiles.hostmodel import Base, Host
-from testbed.profiles.ncclmodel import NcclResult
+from testbed.profiles.hostmodel import Base, Chassis, Host
+from testbed.simulated_nccl.machine import Way
 
+WAYS = ("nvls", "p2p", "host")
+"""NVLS takes all_reduce on NVSwitches; P2P is NVLink or PCIe between GPUs; host goes through host memory."""
 FAR_SWITCH = "switch"
 """The far end of a link to an NVSwitch that is no PCI function of this machine, as in a rack."""
 
@@ -230,21 +231,24 @@ class Recording(Base, frozen=True, kw_only=True):
     drawn_as: str = ""
 
 
-class Platform(Base, frozen=True, kw_only=True):
-    """Where a tray stands in its rack, as nvmlDeviceGetPlatformInfo tells."""
-
-    chassis_serial: str
-    slot: int
-    tray: int
-    host: int = 1
-
-
 class Node(Base, frozen=True, kw_only=True):
     """What the cluster knows of the node: the device plugin's count of nvidia.com/gpu where it is not that of
     the GPUs (time-slicing and MPS multiply it), and labels that GPU feature discovery adds or changes."""
 
     gpu_capacity: int | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class NcclResult(Base, frozen=True, kw_only=True):
+    """`link_gbps`: one way over one NVLink by copies, `pcie_gbps`: over PCIe; `nvls_from`: ranks from which
+    NCCL chooses NVLS.  Without `p2p` among its ways a machine is one where NCCL uses none: A equals B."""
+
+    ways: dict[str, Way]
+    pcie_gbps: float
+    link_gbps: float = 0.0
+    nvls_from: int = 0
+    init_seconds: float = 2.5
+    load_seconds: float = 0.3
 
 
 class Healthy(Base, frozen=True, kw_only=True, rename="kebab"):
@@ -293,7 +297,6 @@ class Profile(Base, frozen=True, kw_only=True):
     p2p: P2P = P2P()
     fabric: Fabric | None = None
     recording: Recording | None = None
-    platform: Platform | None = None
     chassis: Chassis | None = None
     nccl: NcclResult | None = None
     node: Node = Node()

@@ -10,28 +10,12 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 DEFAULT_SUBSYSTEMS = "INIT,BOOTSTRAP,ENV"
 LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE")
 ENV_PREFIX = "NCCL_"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rank:
-    """One rank as NCCL names it: its number is also its CUDA device here."""
-
-    number: int
-    bus: str
-
-    @property
-    def bus_id(self) -> str:
-        """busId as NCCL prints it: the address as one hexadecimal number, 0000:0f:00.0 as f000."""
-        domain, bus, rest = self.bus.split(":")
-        slot, _, function = rest.partition(".")
-        return f"{int(domain, 16) << 20 | int(bus, 16) << 12 | int(slot, 16) << 4 | int(function, 16):x}"
 
 
 class DebugLog:
@@ -72,42 +56,26 @@ class DebugLog:
         return Path(path).open("a", encoding="utf-8")
 
 
-def log_init(log: DebugLog, ranks: list[Rank], *, transport: str, nvls: bool | None, nccl: str) -> None:
+def log_init(log: DebugLog, ranks: int, *, transport: str, nvls: bool | None, nccl: str) -> None:
     """What NCCL says while it makes communicators; `nvls`: channels for it, None without multicast."""
-    count = len(ranks)
+    p2p = transport.startswith("P2P")
+    channels = 16 if p2p else 4
     log.info("INIT", f"NCCL version {nccl}")
-    for rank in ranks:
-        where = f"cudaDev {rank.number} nvmlDev {rank.number} busId {rank.bus_id} commId 0x5d1f3a8c7b2e9640"
-        log.info(
-            "INIT",
-            f"ncclCommInitAll comm {0x55D0_0000_0000 + rank.number * 0x1000:#x} rank {rank.number} "
-            f"nranks {count} {where} - Init START",
-            device=rank.number,
-        )
+    for rank in range(ranks):
         given = "is not" if nvls is None else "is"
-        log.info(
-            "INIT,NVLS", f"NVLS multicast support {given} available on dev {rank.number}", device=rank.number
-        )
-    for rank in ranks:
-        peer = (rank.number + 1) % count
-        for channel in range(_channels(transport)):
-            name = f"{channel:02d}/0" if transport.startswith("P2P") else f"{channel:02d}"
-            log.info(
-                "INIT,P2P" if transport.startswith("P2P") else "INIT,SHM",
-                f"Channel {name} : {rank.number}[{rank.number}] -> {peer}[{peer}] via {transport}",
-                device=rank.number,
-            )
+        log.info("INIT,NVLS", f"NVLS multicast support {given} available on dev {rank}", device=rank)
+    for rank in range(ranks):
+        peer = (rank + 1) % ranks
+        for channel in range(channels):
+            way = f"{channel:02d}{'/0' if p2p else ''} : {rank}[{rank}] -> {peer}[{peer}] via {transport}"
+            log.info("INIT,P2P" if p2p else "INIT,SHM", f"Channel {way}", device=rank)
         if transport.startswith("SHM"):
-            where = f"/dev/shm/nccl-{rank.number:06x} size 9637888 ptr 0x7f0000000000"
-            log.info("SHM", f"MMAP allocated shareable buffer {where}", device=rank.number)
-    for rank in ranks:
-        channels = _channels(transport)
-        log.info(
-            "INIT",
-            f"{channels} coll channels, 0 collnet channels, {16 if nvls else 0} nvls channels, "
-            f"{channels} p2p channels, {max(1, channels // 4)} p2p channels per peer",
-            device=rank.number,
-        )
+            where = f"/dev/shm/nccl-{rank:06x} size 9637888 ptr 0x7f0000000000"
+            log.info("SHM", f"MMAP allocated shareable buffer {where}", device=rank)
+    for rank in range(ranks):
+        others = f"0 collnet channels, {16 if nvls else 0} nvls channels, {channels} p2p channels"
+        text = f"{channels} coll channels, {others}, {max(1, channels // 4)} p2p channels per peer"
+        log.info("INIT", text, device=rank)
 
 
 def log_call(log: DebugLog, name: str, size: int, *, algorithm: str, protocol: str) -> None:
@@ -115,7 +83,3 @@ def log_call(log: DebugLog, name: str, size: int, *, algorithm: str, protocol: s
     log.info(
         "TUNING", f"{name}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{0..15}}"
     )
-
-
-def _channels(transport: str) -> int:
-    return 16 if transport.startswith("P2P") else 4

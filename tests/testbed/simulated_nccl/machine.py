@@ -28,21 +28,20 @@ class MachineMissing(Exception):
 class Way(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way in which NCCL joins ranks: busbw in GB/s (1e9) at 1 GiB by collective and number of ranks.
 
-    `latency_us`: of the smallest call; `shape`: how the value depends on the size.
+    `transport` as NCCL's log names it; `latency_us`: of the smallest call; `shape`: how the value depends on
+    the size.
     """
 
     transport: str
     latency_us: float
-    busbw: dict[str, dict[str, float]]
+    busbw: dict[str, dict[int, float]]
     shape: Curve = ((1, 1.0),)
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`bus`: PCI address as sysfs writes it; `pairs`: GB/s one way from it to every GPU, -1 to itself;
-    `there`: CUDA can use it."""
+    """`pairs`: GB/s one way from it to every GPU, -1 to itself; `there`: CUDA can use it."""
 
     uuid: str
-    bus: str
     pairs: tuple[float, ...]
     there: bool = True
 

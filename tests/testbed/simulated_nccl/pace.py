@@ -62,10 +62,9 @@ def call_us(way: Way, collective: str, size: int, *, ranks: int) -> float:
     return way.latency_us + max(0.0, moved_us - way.latency_us) * size / least
 
 
-def by_ranks(known: dict[str, float], ranks: int) -> float:
+def by_ranks(known: dict[int, float], ranks: int) -> float:
     """The number for so many ranks: that of the most ranks that are not more, else that of the fewest."""
-    there = sorted(int(count) for count in known)
-    return known[str(max((count for count in there if count <= ranks), default=there[0]))]
+    return known[max((count for count in known if count <= ranks), default=min(known))]
 
 
 def share(shape: Curve, size: int) -> float:

@@ -16,7 +16,7 @@ NVLS, P2P, HOST, SOCKET = "nvls", "p2p", "host", "socket"
 SOCKETS = Way(
     transport="NET/Socket/0",
     latency_us=90.0,
-    busbw={collective: {"2": 1.2} for collective in Collective},
+    busbw={collective: {2: 1.2} for collective in Collective},
 )
 """What is left where shared memory is off too; made up."""
 

@@ -20,9 +20,8 @@ from nodegauge_contract.nccl import Cell, Collective, Phase
 from nodegauge_contract.values import NOT_READ
 from nodegauge_probes.nccl.protocol import CellOrder, EngineInfo, Line, Order, decode_order
 from testbed.simulated_nccl import debuglog, pace, pathfinding, trouble
-from testbed.simulated_nccl.emitter import Emitter, Exit
 from testbed.simulated_nccl.machine import Machine, MachineMissing, load
-from testbed.simulated_nccl.trouble import Troubles
+from testbed.simulated_nccl.trouble import Emitter, Exit, Troubles
 
 ENGINE, VERSION = "simulated", "1"
 BAD_ORDER = 2
@@ -109,11 +108,10 @@ class Child:
         )
         if not self._machine.ways:
             self._emitter.fail("nccl-error", f"there is no simulated bandwidth for {self._machine.name}")
-        ranks = [debuglog.Rank(number=n, bus=self._machine.gpus[gpu].bus) for n, gpu in enumerate(self._gpus)]
         multicast = pathfinding.NVLS in self._machine.ways
         debuglog.log_init(
             self._log,
-            ranks,
+            len(self._gpus),
             transport=chosen.way.transport,
             nvls=chosen.nvls if multicast else None,
             nccl=f"{self._machine.nccl}+cuda{self._machine.cuda}",

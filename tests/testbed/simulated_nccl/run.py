@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +25,10 @@ TERMINATION_LOG = "termination-log"
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """`message`: what a kubelet would keep of it; `seconds` of wall time; `left`: processes still there."""
+    """`message`: what a kubelet would keep of it; `left`: processes that are still there."""
 
     result: Result
     message: bytes
-    seconds: float
     left: list[int]
 
 
@@ -41,19 +39,15 @@ def run(hardware: Hardware, *arguments: str, name: str = "1", more: Mapping[str,
     environment = {key: os.environ[key] for key in KEPT if key in os.environ}
     environment |= simulated_nccl_environment(CHECKOUT) | hardware.env()
     environment |= {"NODEGAUGE_RUN": name, "NODEGAUGE_TERMINATION_LOG": str(log), **(more or {})}
-    began = time.monotonic()
     done = forkserver.run(
         [sys.executable, "-m", "nodegauge_probes", "nccl", *arguments],
         env=environment,
         capture_output=True,
         text=True,
     )
-    seconds = time.monotonic() - began
     if done.returncode != 0:
         raise TestbedError(f"the benchmark ended with {done.returncode}: {done.stderr}")
-    return Ran(
-        result=decode(done.stdout), message=log.read_bytes(), seconds=seconds, left=survivors(hardware)
-    )
+    return Ran(result=decode(done.stdout), message=log.read_bytes(), left=survivors(hardware))
 
 
 def at_work(hardware: Hardware) -> bool:

@@ -1,5 +1,5 @@
 """What goes wrong with the simulated NCCL: which troubles concern this arm, and the ends that they bring
-about.
+about; and the writer of the child's lines, which triggers those of each phase.
 
 A hang leaves a process of its own behind it and ignores SIGTERM, as a thread inside a driver call does: only
 who kills the whole process group is rid of it.  Both give up by themselves after a while, so that a parent
@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import NoReturn
 
+from nodegauge_contract.nccl import Phase
+from nodegauge_probes.nccl.protocol import FD_VARIABLE, Failed, Line, encode_line
 from testbed.simulated_nccl.machine import Trouble
 
 HANG, COLD_INIT, CRASH, KILLED, OUT_OF_MEMORY, FAILED = (
@@ -73,3 +75,59 @@ def crash(number: signal.Signals) -> NoReturn:
     os.kill(os.getpid(), number)
     time.sleep(GIVE_UP_SECONDS)
     os._exit(1)
+
+
+class Exit(Exception):
+    """The arm ends here: `code` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Emitter:
+    """Writes lines, and triggers the troubles of a phase."""
+
+    def __init__(self, environment: Mapping[str, str], troubles: Troubles, *, pace: float) -> None:
+        self._descriptor = int(environment[FD_VARIABLE])
+        self._troubles = troubles
+        self._pace = pace
+        self.measured_seconds = 0.0
+
+    def emit(self, line: Line) -> None:
+        """One line; a parent that is gone ends the child with BrokenPipeError."""
+        self.write(encode_line(line))
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they are."""
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def phase(self, phase: Phase) -> None:
+        """Open a phase."""
+        self.emit(Line(phase=phase))
+        if self._troubles.at(HANG, phase):
+            hang()
+        if self._troubles.at(CRASH, phase):
+            crash(signal.SIGSEGV)
+        if self._troubles.at(KILLED, phase):
+            crash(signal.SIGKILL)
+        if self._troubles.at(OUT_OF_MEMORY, phase):
+            self.fail(OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY: out of memory")
+        if failed := self._troubles.at(FAILED, phase):
+            self.fail("nccl-error", failed.message or "ncclUnhandledCudaError: call to CUDA function failed")
+
+    def fail(self, kind: str, message: str) -> None:
+        """Report a failure and end; raises Exit."""
+        self.emit(Line(failed=Failed(kind=kind, message=message)))
+        raise Exit(1)
+
+    def spend(self, seconds: float, *, measuring: bool = False) -> None:
+        """Let simulated seconds pass."""
+        if measuring:
+            self.measured_seconds += seconds
+        time.sleep(seconds * self._pace)
+
+    def wait(self, seconds: float) -> None:
+        """Let real seconds pass."""
+        time.sleep(seconds)

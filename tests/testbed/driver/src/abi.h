@@ -112,12 +112,6 @@ typedef struct {
     unsigned int version, fan, speed;
 } nvmlFanSpeedInfo_v1_t;
 
-typedef struct {
-    unsigned int version;
-    unsigned char ib_guid[16], chassis_serial[16]; /* version 1: rack GUID */
-    unsigned char slot, tray, host, peer_type, module;
-} nvmlPlatformInfo_t;
-
 typedef struct event_set *nvmlEventSet_t;
 
 typedef struct {
@@ -145,7 +139,6 @@ _Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t");
 _Static_assert(sizeof(nvmlGpuFabricInfoV_t) == 0x28, "nvmlGpuFabricInfo_v3_t");
 _Static_assert(sizeof(nvmlTemperature_v1_t) == 0xC, "nvmlTemperature_v1_t");
 _Static_assert(sizeof(nvmlEccSramErrorStatus_v1_t) == 0x68, "nvmlEccSramErrorStatus_v1_t");
-_Static_assert(sizeof(nvmlPlatformInfo_t) == 0x2C, "nvmlPlatformInfo_v2_t");
 _Static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
 _Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_v2_t");
 

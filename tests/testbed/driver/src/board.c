@@ -1,6 +1,5 @@
-/* The card around the chip: its fans, and where its tray stands in the rack. */
+/* The card around the chip: its fans. */
 #include <stdio.h>
-#include <string.h>
 
 #include "call.h"
 #include "device.h"
@@ -57,32 +56,5 @@ nvmlReturn_t nvmlDeviceGetFanSpeedRPM(nvmlDevice_t device, nvmlFanSpeedInfo_v1_t
         return code;
     snprintf(key, sizeof key, "fan.%u.stopped", answer->fan);
     answer->speed = gpu_number_or(gpu, key, 0) ? 0 : (unsigned int)(gpu_number_or(gpu, "fan.rpm", 0) * percent / 100);
-    return NVML_SUCCESS;
-}
-
-/* Version 1 has a GUID of the rack where version 2 has the chassis' serial number; nothing here has one. */
-nvmlReturn_t nvmlDeviceGetPlatformInfo(nvmlDevice_t device, nvmlPlatformInfo_t *answer) {
-    DEVICE_CALL(device);
-    const char *serial;
-    int64_t newest = 0;
-    if (!answer)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    read_number("driver.platform_struct", &newest);
-    const unsigned int version = answer->version >> 24;
-    if (version < 1 || version > (unsigned int)newest || answer->version != STRUCT_VERSION(sizeof *answer, version))
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    nvmlReturn_t code = gpu_text(gpu, "platform.chassis_serial", &serial);
-    if (code != NVML_SUCCESS)
-        return code;
-    const unsigned int word = answer->version;
-    memset(answer, 0, sizeof *answer);
-    answer->version = word;
-    if (version >= 2)
-        memcpy(answer->chassis_serial, serial, strnlen(serial, sizeof answer->chassis_serial));
-    answer->slot = (unsigned char)gpu_number_or(gpu, "platform.slot", 0);
-    answer->tray = (unsigned char)gpu_number_or(gpu, "platform.tray", 0);
-    answer->host = (unsigned char)gpu_number_or(gpu, "platform.host", 0);
-    answer->peer_type = (unsigned char)gpu_number_or(gpu, "platform.peer_type", 0);
-    answer->module = (unsigned char)gpu_number_or(gpu, "module", 0);
     return NVML_SUCCESS;
 }

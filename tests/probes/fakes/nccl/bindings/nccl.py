@@ -80,8 +80,6 @@ def join_others(folder, size, rank):
     Others.here = Others(folder, size, rank)
     Others.here.exchange(b"")
     [handle] = join(1)
-    if f"dies-{rank}" in TROUBLE:
-        os.kill(os.getpid(), 11)
     return handle
 
 
@@ -168,13 +166,8 @@ def reduce_scatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream):
             _write(receive, _spoilt(total[rank * recvcount : (rank + 1) * recvcount], rank))
         return recvcount * 4 * len(calls)
 
-    _call(
-        run,
-        comm,
-        stream,
-        (sendbuff, recvbuff),
-        recvcount * 4 * (Others.here.size if Others.here else len(_ranks)),
-    )
+    ranks = Others.here.size if Others.here else len(_ranks)
+    _call(run, comm, stream, (sendbuff, recvbuff), recvcount * 4 * ranks)
 
 
 def send(sendbuff, count, datatype, peer, comm, stream):

@@ -1,0 +1,221 @@
+"""What the node is made of: a container runtime from Debian's packages, and the images that it has.
+
+    <cache>/e2e/runtime/usr/...
+
+The packages are downloaded and unpacked into the cache, never installed; they stay until that folder is
+removed.  No maintainer script runs and dpkg's database is not written to.  The folder is there whole or not
+at all.  Images are the project's two, made as `make images` makes them, and three of the tests'.  The NCCL
+image is the probe's with simulated NCCL; the real one has most of a gigabyte.  All are OCI archives in a
+folder; the node imports what is there.  No registry is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from images.archive import Blob, Layer, layer, write
+
+from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
+from testbed.errors import TestbedError
+from testbed.hardware.nccl_file import CUDA, NCCL
+from testbed.simulated_nccl import machine
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+REGISTRY = "localhost"
+PAUSE = f"{REGISTRY}/nodegauge/pause:e2e"
+TALKER = f"{REGISTRY}/nodegauge/talker:e2e"
+"""A probe whose result is longer than a kubelet keeps."""
+NCCL_REPOSITORY, NCCL_TAG = "nodegauge/nccl", "e2e"
+SIMULATED_NCCL = "opt/simulated_nccl"
+ENGINE = f"/{SIMULATED_NCCL}/__main__.py"
+"""What measures in the NCCL probe's image (tests/testbed/simulated_nccl)."""
+
+TALKS = """\
+#!/usr/bin/python3
+open("/dev/termination-log", "w").write('{"v": "1.1", "text": "' + "x" * 5000 + '"}')
+"""
+CONFIG = """\
+Dir::State::lists "{folder}/lists";
+Dir::Cache "{folder}/cache";
+APT::Sandbox::User "root";
+"""
+PACKAGES = ("containerd", "runc", "containernetworking-plugins")
+DOWNLOAD = ("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root")
+WAY_OUT = "Where apt has never fetched its lists: apt-get update.  Behind a firewall set http_proxy."
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class NotMade(TestbedError):
+    """Something cannot be had or made; the message quotes who failed."""
+
+
+class Runtime:
+    """Where the unpacked programs are; `plugins`: the folder of CNI plugins, `path`: PATH to start them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.containerd, self.ctr = root / "usr/bin/containerd", root / "usr/bin/ctr"
+        self.runc, self.plugins = root / "usr/sbin/runc", root / "usr/lib/cni"
+        self.path = f"{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def fetch_runtime(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
+    """The packages' programs, from the cache or downloaded now.  Raises NotMade."""
+    runtime = Runtime(cache / "e2e" / "runtime")
+    if not runtime.root.is_dir():
+        progress(f"downloading Debian's {', '.join(PACKAGES)} (35 MB)")
+        runtime.root.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=runtime.root.parent) as folder:
+            fresh = Path(folder) / "root"
+            fresh.mkdir(mode=0o755)
+            _run([*DOWNLOAD, *PACKAGES], cwd=Path(folder))
+            for package in sorted(Path(folder).glob("*.deb")):
+                _run(["dpkg", "-x", str(package), str(fresh)])
+            try:
+                fresh.rename(runtime.root)
+            except OSError:  # another run was quicker
+                if not runtime.root.is_dir():
+                    raise
+    for program in (runtime.containerd, runtime.ctr, runtime.runc, runtime.plugins / "bridge"):
+        if not program.exists():
+            raise NotMade(f"{program} is missing: remove {runtime.root} and try again")
+    return runtime
+
+
+def fetch_lists(cache: Path, *, progress: Callable[[str], None]) -> None:
+    """Where apt's own lists are missing or too old: from now on apt programs started from here use lists of
+    the cache, fetched now.  Nothing of the machine's apt is changed.  Raises NotMade."""
+    folder = cache / "e2e" / "apt"
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    config = folder / "apt.conf"
+    config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
+    progress("fetching apt's lists into the cache: the machine's own are missing or out of date")
+    os.environ["APT_CONFIG"] = str(config)
+    _run(["apt-get", "update", "-q"])
+
+
+def make_images(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
+    """Archives of all images, from the cache or made now where their sources have changed."""
+    folder = cache / "e2e" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    progress("images: operator and probe, as `make images` makes them")
+    output = _run([sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY])
+    made = [Path(line) for line in output.splitlines() if line.endswith(".tar")]
+    probe = next(path for path in made if "probe" in path.name)
+    return [*made, _pause(folder), _talker(folder, probe), _nccl(folder, probe)]
+
+
+def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
+    """What the program printed.  Raises NotMade."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        message = f"{done.stdout}{done.stderr}".strip()
+        raise NotMade(f"{shlex.join(command)} failed ({done.returncode}):\n{message}\n{WAY_OUT}")
+    return done.stdout
+
+
+def _talker(folder: Path, probe: Path) -> Path:
+    """The probe's image with another `python` in front."""
+
+    def fill(root: Path) -> None:
+        program = root / "opt/nodegauge/bin/python"
+        program.parent.mkdir(parents=True)
+        program.write_text(TALKS)
+        program.chmod(0o755)
+
+    return _on_top(probe, folder / "talker.tar", reference=TALKER, fill=fill)
+
+
+def _nccl(folder: Path, probe: Path) -> Path:
+    """The probe's image with an engine in it that needs no GPU."""
+    source = CHECKOUT / "tests/testbed/simulated_nccl"
+
+    def fill(root: Path) -> None:
+        shutil.copytree(source, root / SIMULATED_NCCL, ignore=shutil.ignore_patterns("__pycache__"))
+        nothing = machine.Machine(name="the image", seed="", nccl=NCCL, cuda=CUDA, gpus=())
+        (root / SIMULATED_NCCL / machine.DEFAULT_FILE.name).write_bytes(machine.encode(nothing))
+
+    reference, own = f"{REGISTRY}/{NCCL_REPOSITORY}:{NCCL_TAG}", [f"{CHILD_VARIABLE}={ENGINE}"]
+    sources = [*source.glob("*.py")]
+    return _on_top(
+        probe, folder / "nccl.tar", reference=reference, fill=fill, environment=own, sources=sources
+    )
+
+
+def _on_top(
+    probe: Path,
+    archive: Path,
+    *,
+    reference: str,
+    fill: Callable[[Path], None],
+    environment: Iterable[str] = (),
+    sources: Iterable[Path] = (),
+) -> Path:
+    """The probe's image with one more layer, which wins, and more in its containers' environment."""
+    if not _newer(archive, than=[probe, Path(__file__), *sources]):
+        layers, config = _read(probe)
+        config["Env"] = [*config.get("Env", []), *environment]
+        _write(archive, reference=reference, below=layers, fill=fill, config=config)
+    return archive
+
+
+def _write(
+    archive: Path,
+    *,
+    reference: str,
+    below: Iterable[Layer],
+    fill: Callable[[Path], None],
+    config: dict[str, Any],
+) -> None:
+    """An image of these layers and one on top of them that `fill` makes."""
+    with tempfile.TemporaryDirectory(dir=archive.parent) as root:
+        fill(Path(root))
+        layers = [*below, layer(Path(root), created_by="tests/e2e")]
+    architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    write(archive, reference=reference, layers=layers, architecture=architecture, config=config)
+
+
+def _read(archive: Path) -> tuple[list[Layer], dict[str, Any]]:
+    """The layers of an image and what its containers start with."""
+    with tarfile.open(archive) as tar:
+        files = {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
+
+    def blob(descriptor: dict[str, Any]) -> bytes:
+        return files["blobs/" + descriptor["digest"].replace(":", "/")]
+
+    manifest = json.loads(blob(json.loads(files["index.json"])["manifests"][0]))
+    config = json.loads(blob(manifest["config"]))
+    layers = []
+    for one, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
+        data = Blob(data=blob(one), media_type=one["mediaType"])
+        layers.append(Layer(blob=data, diff_id=diff_id, unpacked=0, created_by="the probe's image"))
+    return layers, config["config"]
+
+
+def _pause(folder: Path) -> Path:
+    """The sandbox's image: one static program."""
+    archive, source = folder / "pause.tar", Path(__file__).with_name("pause.c")
+
+    def fill(root: Path) -> None:
+        _run(["cc", "-static", "-Os", "-s", "-o", f"{root}/pause", str(source)])
+
+    if not _newer(archive, than=[source]):
+        _write(archive, reference=PAUSE, below=(), fill=fill, config={"Entrypoint": ["/pause"]})
+    return archive
+
+
+def _newer(archive: Path, *, than: list[Path]) -> bool:
+    """Whether it was made after these were changed."""
+    return archive.exists() and all(archive.stat().st_mtime > file.stat().st_mtime for file in than)

@@ -1,0 +1,30 @@
+"""`nodegauge judge` in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from nodegauge_cli.__main__ import main
+from nodegauge_contract import Result as Document
+from nodegauge_contract import encode
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def judge(*arguments: str | Path, stdin: bytes | str | Document | None = None) -> Result:
+    """The command's outcome."""
+    data = encode(stdin) if isinstance(stdin, Document) else stdin
+    return CliRunner().invoke(main, ["judge", *map(str, arguments)], input=data)
+
+
+def flat(outcome: Result) -> str:
+    """Its output on one line."""
+    return " ".join(outcome.output.split())
+
+
+def written(path: Path, content: Document | str) -> Path:
+    """The document or text in a file."""
+    path.write_bytes(encode(content) if isinstance(content, Document) else content.encode())
+    return path

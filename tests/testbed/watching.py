@@ -1,0 +1,70 @@
+"""A watch, so that also what the API shows for a moment only is seen.
+
+One connection in a thread, until it is closed; what it saw is a list that only grows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+
+from testbed.controlplane import ControlPlane
+from testbed.rest import Rest
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """`kind` is ADDED, MODIFIED or DELETED; `at` is when it came, in seconds of time.monotonic()."""
+
+    kind: str
+    body: Object
+    at: float = 0.0
+
+
+class Events(list[Event]):
+    """What was seen so far; `ended`: nothing more will come."""
+
+    ended = False
+
+
+@contextmanager
+def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
+    """Every event, as it comes, in a list that grows."""
+    response = api.stream(f"{path}?{urlencode({'watch': '1', **query})}")
+    seen = Events()
+
+    def read() -> None:
+        try:
+            for line in response:
+                event = json.loads(line)
+                seen.append(Event(kind=event["type"], body=event["object"], at=time.monotonic()))
+        except (OSError, ValueError, urllib3.exceptions.HTTPError):  # it was closed, here or there
+            pass
+        finally:
+            seen.ended = True
+
+    thread = threading.Thread(target=read, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        response.shutdown()
+        thread.join()
+        response.close()
+
+
+@contextmanager
+def pods(plane: ControlPlane, *, namespace: str, selector: str) -> Iterator[Events]:
+    """The events of these pods."""
+    with watch(plane.rest(), f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector) as seen:
+        yield seen
