@@ -12,7 +12,7 @@ ARGS ?=
 # Tests wait for probes, pods and time as much as they compute: two workers more than cores. Quick ones mostly
 # wait for probes: three times as many as cores.
 WORKERS := $(shell echo $$((2 + $$(getconf _NPROCESSORS_ONLN))))
-QUICK_WORKERS := $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+QUICK_WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 # Python variables of the caller's shell must not reach ours.
 # Without the last one every process would compile all it imports, and every test worker rewrite all asserts.

@@ -19,6 +19,8 @@ from support.nccl_probe import NcclOn, NcclRun
 from support.nccltests import installed
 from testbed.wait import wait_for
 
+pytestmark = pytest.mark.slow
+
 Input = Callable[[str], dict[str, dict[str, str]]]
 
 

@@ -26,6 +26,8 @@ from testbed.hardware.machine import Machine
 from testbed.hardware.plugged import boottime_ns
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
+pytestmark = pytest.mark.slow
+
 On = Callable[[str], Watch]
 UNKNOWN, RESET_REQUIRED = 999, 16
 READINGS = (

@@ -19,6 +19,8 @@ from nodegauge_operator import names
 from support.api_server import NODES, REPORTS, Body
 from support.virtual_operator import VirtualTimeOperator, play
 
+pytestmark = pytest.mark.slow
+
 MINUTE, HOUR = 60.0, 3600.0
 BROKEN, AWAY, BACK, END = 0.5 * HOUR, 62 * MINUTE, 122 * MINUTE, 150 * MINUTE
 FATAL, COUNTED, PROGRAM = 79, 63, 13
