@@ -218,7 +218,7 @@ def clear(helm: Helm, rest: Rest) -> None:
         rest.delete(owners, {"propagationPolicy": "Background"})
 
     def pods() -> list[str]:
-        """Pods that are there still, and on their way: the garbage collector may take minutes, as CRDs go."""
+        """Pods that are there still, and are on their way."""
         left = [one["metadata"]["name"] for one in rest.get(PODS)["items"]]
         rest.delete(PODS, {"gracePeriodSeconds": 0})
         return left
