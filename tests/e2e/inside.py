@@ -119,7 +119,8 @@ def _walk(cluster: Cluster, lane: Lane, done: list[tuple[str, float]]) -> None:
         try:
             step(cluster)
         except TestbedError as error:
-            raise TestbedError(f"{name}: {error}{_last_words(cluster)}") from error
+            print(_last_words(cluster), file=sys.stderr)  # before the reason, which a cut log must not lose
+            raise TestbedError(f"{name}: {error}") from error
         done.append((name, time.monotonic() - began))
         cluster.say(f"== {name}: {done[-1][1]:.1f} s")
 

@@ -228,9 +228,13 @@ def _driver_away(cluster: Cluster) -> None:
 
 
 def _running(cluster: Cluster) -> Object:
-    """The watch pod, once its container runs."""
+    """The watch pod, once its container runs.
+
+    Its process is asked for as well: the API server has the status that a killed kubelet wrote last.
+    """
     result = cluster.until(
-        lambda: next(filter(runs, pods(cluster)), None), what="the watch container running"
+        lambda: next((pod for pod in pods(cluster) if runs(pod) and find(pod)), None),
+        what="the watch container running",
     )
     assert result is not None
     return result
