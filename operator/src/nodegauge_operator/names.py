@@ -17,10 +17,9 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 POLICY_KIND, POLICY_PLURAL = "GPUValidationPolicy", "gpuvalidationpolicies"
 REPORT_KIND, REPORT_PLURAL = "NodeReport", "nodereports"
-EVIDENCE_KIND, EVIDENCE_PLURAL = "NodeEvidence", "nodeevidences"
-CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}")
-"""Without these the operator cannot work; it works without NodeEvidence."""
-EVIDENCE_CRD = f"{EVIDENCE_PLURAL}.{GROUP}"
+READING_KIND, READING_PLURAL = "NodeReading", "nodereadings"
+CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}", f"{READING_PLURAL}.{GROUP}")
+"""Without these the operator cannot work."""
 CHASSIS_KIND, CHASSIS_PLURAL = "ChassisReading", "chassisreadings"
 CHASSIS_CRD = f"{CHASSIS_PLURAL}.{GROUP}"
 """What the BMC reader writes; the operator works without it."""

@@ -1,22 +1,27 @@
 """The probes by name, their settings, where a result goes, and the exit codes; see probes/README.md.
 
-A result goes to the termination log, which a kubelet hands to the operator, and to standard output.  Writes
-use the descriptors directly: a signal handler writes the last result, and a buffered stream may be in use
-then.
+A result goes to standard output and, in a pod with a token, into the node's `NodeReading`.  The termination log
+says in a sentence why there is none.  Writes use the descriptors directly: a signal handler writes the last result,
+and a buffered stream may be in use then.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
-from nodegauge_probes import health, pull
+from nodegauge_contract import Problem, ProblemKind, Result, encode
+from nodegauge_probes import alive, health, pull
+from nodegauge_probes.api_client import ReadingClient, place_of
+from nodegauge_probes.delivery import part_of, write_until
+from nodegauge_probes.identity import BadToken
 from nodegauge_probes.load import probe as load
 from nodegauge_probes.nccl import probe as nccl
 from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
@@ -26,24 +31,44 @@ from nodegauge_probes.runner import CallWatch, Run
 from nodegauge_probes.settings import BadSettings, Format, Settings, parse
 from nodegauge_probes.watch import probe as watching
 from nodegauge_probes.watch import schedule
+from nodegauge_probes.watch.outbox import Outbox
 
 STDOUT, STDERR = 1, 2
+WRITE_SECONDS = 120.0
+"""How long a pod that runs once tries to write; the kubelet ends it at its deadline, which is earlier for most."""
+BAD_ARGUMENTS = 2
 
 
-def write(result: Result, *, form: Format, termination_log: Path | None) -> int:
-    """Write the result to both; returns 0 if at least one write succeeded, else 1."""
-    written = False
-    if termination_log is not None:
-        written = _to_file(termination_log, _or_problem(result, _message))
-    written = _to_descriptor(STDOUT, _or_problem(result, _page if form is Format.TABLE else _json)) or written
-    return 0 if written else 1
+class Output(Struct, frozen=True, kw_only=True):
+    """Where the result of a probe that runs once goes."""
 
+    form: Format
+    termination_log: Path | None
+    client: ReadingClient | None
 
-def _message(result: Result) -> bytes:
-    """Encoded, and decoded once to make sure that the operator can read it."""
-    message = encode_message(result)
-    decode(message)
-    return message.encode()
+    def write(self, result: Result) -> int:
+        """Write the result; 0 if somebody can read it now, else 1."""
+        printed = _to_descriptor(STDOUT, _or_problem(result, _page if self.form is Format.TABLE else _json))
+        if result.problem is not None:
+            self.explain(f"{result.problem.kind}: {result.problem.call} {result.problem.message}".strip())
+        return int(not (printed if self.client is None else self._deliver(self.client, result)))
+
+    def explain(self, why: str) -> None:
+        """Say in the termination log why there is no reading."""
+        if self.termination_log is not None:
+            _to_file(self.termination_log, _clean(why).encode()[:1024])
+
+    def _deliver(self, client: ReadingClient, result: Result) -> bool:
+        try:
+            part = part_of(result, identity=client.identity(), sequence=1, reason="run", at=time.time())
+        except BadToken as error:
+            self.explain(f"the reading is not written: {error}")
+            return False
+        return write_until(
+            partial(client.write, result.probe, part),
+            seconds=WRITE_SECONDS,
+            failed=lambda why: self.explain(f"the reading is not written: {why}"),
+        )
 
 
 def _json(result: Result) -> bytes:
@@ -100,9 +125,6 @@ def terminal_width() -> int | None:
         return None
 
 
-BAD_ARGUMENTS = 2
-
-
 def _health(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
     health.measure(result, watch=watch, settings=_health_settings(settings))
 
@@ -117,11 +139,47 @@ def _health_settings(settings: Settings) -> health.Settings:
     )
 
 
-def _watch(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+def _watch(settings: Settings, client: ReadingClient | None) -> int:
+    """Watch until SIGTERM; the exit code."""
     interval = schedule.due_after(settings.watch.interval, node=settings.node)
-    options = replace(settings.watch, interval=interval)
-    own = watching.Settings(reading=_health_settings(settings), options=options)
-    watching.measure(result, watch=watch, settings=own)
+    own = watching.Settings(
+        reading=_health_settings(settings),
+        options=replace(settings.watch, interval=interval),
+        run=settings.run,
+        node=settings.node,
+        deadline=settings.deadline,
+    )
+    folder = str(settings.watch.state.parent)
+    outbox = Outbox(client, health.NAME, say=watching.say) if client is not None else None
+    if outbox is not None:
+        outbox.start()
+
+    def deliver(reading: watching.Reading) -> None:
+        _to_descriptor(STDOUT, _or_problem(reading.result, _json))
+        if client is None or outbox is None:
+            return
+        try:
+            identity = client.identity()
+        except BadToken as error:
+            watching.say(f"reading {reading.sequence} is not written: {error}")
+            return
+        number, why = reading.sequence, reading.reason
+        part = part_of(reading.result, identity=identity, sequence=number, reason=why, at=time.time())
+        outbox.put(part)
+
+    def progress() -> None:
+        alive.touch(folder, alive.ALIVE)
+        if outbox is not None and outbox.accepted == 1:
+            alive.touch(folder, alive.READY)
+
+    delivery = watching.Delivery(
+        deliver=deliver,
+        pending=lambda: outbox is not None and not outbox.is_empty,
+        progress=progress,
+    )
+    code = watching.Resident(own, delivery).run()
+    sys.stderr.flush()
+    os._exit(code)  # without the exit handlers of the driver library, which may hang
 
 
 def _nccl(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
@@ -165,15 +223,9 @@ def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> Non
     load.measure(result, watch=watch, settings=own)
 
 
-PROBES = {
-    health.NAME: _health,
-    nccl.NAME: _nccl,
-    pull.NAME: _pull,
-    load.NAME: _load,
-    watching.NAME: _watch,
-}
-REPORTS = {watching.NAME: health.NAME}
-"""Whose document a probe writes, if not its own."""
+ONCE = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull, load.NAME: _load}
+"""Probes that run once."""
+PROBES = (*ONCE, watching.NAME)
 
 
 def main() -> int:
@@ -183,8 +235,11 @@ def main() -> int:
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
-    probe = REPORTS.get(settings.probe, settings.probe)
-    result = ResultBuilder(probe=probe, run=settings.run, node=settings.node)
-    output = partial(write, form=settings.format, termination_log=settings.termination_log)
-    run = Run(result=result, deadline=settings.deadline, write=output)
-    return run.run(partial(PROBES[settings.probe], settings=settings))
+    place = place_of(os.environ)
+    client = ReadingClient(place) if place is not None else None
+    if settings.probe == watching.NAME:
+        return _watch(settings, client)
+    result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
+    output = Output(form=settings.format, termination_log=settings.termination_log, client=client)
+    run = Run(result=result, deadline=settings.deadline, write=output.write)
+    return run.run(partial(ONCE[settings.probe], settings=settings))

@@ -54,7 +54,7 @@ END_SECONDS = 5.0
 """How long kopf may take to end its watches by itself."""
 MOST_CANCELLATIONS, CANCEL_SECONDS = 20, 0.1
 """Chosen by this project: two seconds in all."""
-WATCHED = frozenset({"nodes", "pods", names.POLICY_PLURAL, names.REPORT_PLURAL})
+WATCHED = frozenset({"nodes", "pods", names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL})
 
 
 class Supervisor:

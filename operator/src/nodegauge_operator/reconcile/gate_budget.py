@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import NEVER
-from nodegauge_operator.core.budget import slots_of
+from nodegauge_operator.core.budget import is_gated, slots_of
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.gate_rate import GateRate
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters, is_tainted
@@ -107,7 +107,9 @@ class GateBudget:
         if not policy:
             return False
         gated = self.counters.gated(policy)
-        if is_tainted(self._cache.nodes[name]) or name in self._kept(policy, gated):
+        if name in self._kept(policy, set()) or (
+            self._reserves(name) and is_tainted(self._cache.nodes[name])
+        ):
             return True
         if name in gated:
             least = 0 if self.rate.counts(name) else 1
@@ -120,6 +122,11 @@ class GateBudget:
         own = (self.counters.waiting(policy).get(name, NEVER), name)
         others = {*self._waiting()} - {own}
         return not others or name in self._first({*others, own})
+
+    def _reserves(self, name: str) -> bool:
+        """Whether the node's report reserves a taint."""
+        report = self._cache.reports.get(name)
+        return report is not None and is_gated(report)
 
     def reserve(self, name: str) -> bool:
         """Reserve a slot for a write that is about to be made; False if there is none."""

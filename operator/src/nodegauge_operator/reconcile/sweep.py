@@ -141,11 +141,19 @@ class Sweep:
         self._wakeup.set()
 
     def watch_pod_seen(self, pod: WatchView) -> None:
-        """A pod of a watch DaemonSet changed: its node goes first if its container has ended."""
-        if self._watch_sets.pods.put(pod, at=self._clock()):
-            self._run_ended_at.setdefault(pod.node, time.monotonic())
-            self._queue.wake(pod.node, priority=Priority.HIGH)
-            self._wakeup.set()
+        """A pod of a watch DaemonSet changed: a reading of its may wait for that."""
+        if self._watch_sets.pods.put(pod):
+            self.wake(pod.node)
+
+    def reading_seen(self, name: str) -> None:
+        """A probe has written: its node goes first."""
+        self._run_ended_at.setdefault(name, time.monotonic())
+        self._queue.wake(name, priority=Priority.HIGH)
+        self._wakeup.set()
+
+    def now(self) -> float:
+        """Epoch seconds, by the clock of all decisions."""
+        return self._clock()
 
     def policies_seen(self, *, changed: bool) -> None:
         """A policy was created, changed or deleted: count again, and wake every node if `changed`."""

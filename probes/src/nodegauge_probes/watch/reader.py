@@ -10,12 +10,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from nodegauge_contract import Unavailable
 from nodegauge_probes.collectors import counters, telemetry, topology
-from nodegauge_probes.nvml.library import Device, Nvml, Watch
+from nodegauge_probes.nvml.library import NOTHING, Device, Nvml, Skip, Watch
 from nodegauge_probes.nvml.results import ULL, NvmlUnusable
 from nodegauge_probes.result_builder import GpuBuilder
 from nodegauge_probes.session import identity
@@ -58,16 +57,16 @@ class Reader:
         *,
         watch: Watch,
         options: Options,
-        sysfs: Path,
-        procfs: Path,
+        host: Host,
         values: dict[str, Value],
         clock: Callable[[], float] = time.monotonic,
+        skip: Skip = NOTHING,
     ) -> None:
         self._clock = clock
         self.values = dict(values)
         self._options = options
-        self._host = Host(sysfs=sysfs, procfs=procfs, every=SELDOM * options.poll)
-        self._nvml = Nvml(watch=watch, pause=time.sleep)
+        self._host = host
+        self._nvml = Nvml(watch=watch, pause=time.sleep, skip=skip)
         self._gpus: list[Watched] = []
         self._looks = 0
         self._opened_at: int | None = None
@@ -76,8 +75,6 @@ class Reader:
 
     def look(self) -> None:
         """Read what is due."""
-        if self._looks == 0:
-            self._host.start()
         try:
             if self._opened_at is None and self._looks % REOPEN == 0:
                 self._open()

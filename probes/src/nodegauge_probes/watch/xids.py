@@ -35,6 +35,8 @@ def add(state: State, new: SeenXid) -> None:
             return
     if len(state.xids) < MOST_NEW:
         state.xids.append(new)
+    else:
+        state.lost_xids += new.count
 
 
 def report(result: ResultBuilder, state: State, *, now: float, interval: float) -> None:
