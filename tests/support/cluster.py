@@ -17,11 +17,11 @@ from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.model import pod_view
 from support.api_server import (
     EVENTS,
-    EVIDENCE,
     NO_BREAKER,
     NODES,
     PODS,
     POLICIES,
+    READINGS,
     REPORTS,
     Body,
     FakeApiServer,
@@ -95,7 +95,7 @@ class FakeCluster(FakeApiServer):
         self.now += seconds
 
     def result(self, pod: Body) -> str:
-        """The termination message of this pod's probe."""
+        """The document of this pod's probe."""
         view = pod_view(pod)
         assert view is not None
         results = {
@@ -110,8 +110,30 @@ class FakeCluster(FakeApiServer):
         """The scheduler binds a pod, and its container starts."""
         self._container(pod, "Running", {"running": {"startedAt": stamp(self.clock())}})
 
-    def end(self, pod: Body, message: str, *, code: int = 0) -> None:
-        """The container of a pod ends with this message."""
+    def write_reading(self, node: str, probe: str, document: str, *, pod: Body, sequence: int = 1) -> None:
+        """A probe writes its part of the node's NodeReading."""
+        known = self.objects[NODES].get(node, {"metadata": {"uid": ""}, "status": {}})
+        part = {
+            "sequence": sequence,
+            "at": stamp(self.clock()),
+            "reason": "run",
+            "pod": pod["metadata"]["name"],
+            "podUID": pod["metadata"]["uid"],
+            "nodeUID": known["metadata"]["uid"],
+            "bootID": known["status"].get("nodeInfo", {}).get("bootID", ""),
+            "reading": document,
+        }
+        if node in self.objects[READINGS]:
+            self.patch(READINGS, node, {probe: None})
+            self.patch(READINGS, node, {probe: part})
+        else:
+            self.create(READINGS, {"metadata": {"name": node}, probe: part})
+
+    def end(self, pod: Body, document: str, *, code: int = 0, message: str = "") -> None:
+        """The container of a pod leaves this document, if any, and ends."""
+        if document:
+            node = pod["metadata"]["annotations"][names.POD_NODE]
+            self.write_reading(node, pod["metadata"]["labels"][names.POD_PROBE], document, pod=pod)
         ended = {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}
         ended |= {"finishedAt": stamp(self.clock())}
         self._container(pod, "Failed" if code else "Succeeded", {"terminated": ended})
@@ -159,10 +181,6 @@ class FakeCluster(FakeApiServer):
                 (b["involvedObject"]["name"], b["reason"], b["message"]) for b in objects[EVENTS].values()
             ),
             "pods": sorted(objects[PODS]),
-            "evidence": {
-                n: {key: probe | {"pod": "drawn at random"} for key, probe in b["probes"].items()}
-                for n, b in objects[EVIDENCE].items()
-            },
         }
 
 
@@ -180,6 +198,7 @@ def _report_state(body: Body) -> Body:
     for probe in status.get("probes", ()):
         for drawn in ("podUID", "podName", "nonce"):
             probe["lastRun"].pop(drawn, None)
+        probe.pop("reading", None)
     if status.get("change"):
         status["change"].pop("run")
     return status

@@ -23,7 +23,7 @@ from nodegauge_operator.reconcile import sweep as sweep_module
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import EVENTS, NODES, PODS, POLICIES, REPORTS, Body
+from support.api_server import EVENTS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.client import FakeClient, unreachable
 from support.cluster import FakeCluster
 from support.objects import NOW
@@ -104,7 +104,7 @@ class VirtualProcess:
 
     def list_by_watch(self, watches: Watches | None) -> None:
         """What is there, as watches list it."""
-        for path in (POLICIES, NODES, REPORTS, PODS):
+        for path in (POLICIES, NODES, REPORTS, PODS, READINGS):
             for body in list(self.cluster.objects[path].values()):
                 self._give(watches, path, None, body)
 

@@ -20,8 +20,8 @@ from nodegauge_contract.columns import ROWS, BadColumns
 from nodegauge_contract.model import MAJOR, SCHEMA, Result
 
 MAX_BYTES = 64 * 1024
-"""Of a document.  Chosen by this project: twice that of a DGX-2 under load, and 5,000 nodes stay far below what
-etcd holds."""
+"""Of a document.  Chosen by this project: twice that of a DGX-2 under load, and 5,000 nodes stay far below
+what etcd holds."""
 
 _VERSION = re.compile(r"^(\d{1,4})\.(\d{1,4})$")
 

@@ -1,8 +1,8 @@
 """The object in which a node's probes leave what they read: one `NodeReading` a node, one part a probe.
 
 Only a probe pod on the node can write it (an admission policy compares the pod's token with the object's
-name).  A part says who wrote it, when and why, and holds the document as text, so that a reader needs no schema of
-the document and the API server has nothing to manage in it.
+name).  A part says who wrote it, when and why, and holds the document as text, so that a reader needs no
+schema of the document and the API server has nothing to manage in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Part(Struct, frozen=True, rename="camel", kw_only=True):
     """What one probe read last."""
 
     sequence: Annotated[int, Meta(ge=1, le=2**53)]
-    """Grows with each reading that this pod writes; those in between were overwritten before anybody saw them."""
+    """Grows with each reading that this pod writes; those in between were overwritten before anybody saw
+    them."""
     at: Word
     """When the reading ended, by the node's clock: RFC 3339, to the millisecond."""
     reason: Str = ""

@@ -1,8 +1,9 @@
 """Writes this node's `NodeReading`: the one thing that a probe may do at the API server.
 
-One connection, kept for a minute: a fault that comes and goes pays for one TLS handshake, and 5,000 calm nodes
-hold no connection.  The object is patched, and created where there is none: a probe may neither get nor list it.
-The response is asked for as metadata alone, or the API server would send back all that it was sent.
+One connection, kept for a minute: a fault that comes and goes pays for one TLS handshake, and 5,000 calm
+nodes hold no connection.  The object is patched, and created where there is none: a probe may neither get
+nor list it. The response is asked for as metadata alone, or the API server would send back all that it was
+sent.
 
 `Refused` says whether a later try may help and when; whoever calls decides when to try.
 """

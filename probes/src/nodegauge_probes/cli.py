@@ -1,8 +1,8 @@
 """The probes by name, their settings, where a result goes, and the exit codes; see probes/README.md.
 
-A result goes to standard output and, in a pod with a token, into the node's `NodeReading`.  The termination log
-says in a sentence why there is none.  Writes use the descriptors directly: a signal handler writes the last result,
-and a buffered stream may be in use then.
+A result goes to standard output and, in a pod with a token, into the node's `NodeReading`.  The termination
+log says in a sentence why there is none.  Writes use the descriptors directly: a signal handler writes the
+last result, and a buffered stream may be in use then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from nodegauge_probes.watch.outbox import Outbox
 
 STDOUT, STDERR = 1, 2
 WRITE_SECONDS = 120.0
-"""How long a pod that runs once tries to write; the kubelet ends it at its deadline, which is earlier for most."""
+"""How long a pod that runs once tries to write; the kubelet ends it at its deadline, which is earlier for
+most."""
 BAD_ARGUMENTS = 2
 
 

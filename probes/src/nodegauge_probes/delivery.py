@@ -1,7 +1,7 @@
 """From a result to the node's `NodeReading`: what every probe does with what it has read.
 
-Must not read hardware.  Without a token folder (outside of a cluster) there is nowhere to write, and the result on
-standard output is all.
+Must not read hardware.  Without a token folder (outside of a cluster) there is nowhere to write, and the
+result on standard output is all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DISTRIBUTION = "nodegauge"
 def part_of(result: Result, *, identity: Identity, sequence: int, reason: str, at: float) -> Part:
     """One part of the object; `at`: when the reading ended, epoch seconds.
 
-    A document that does not fit is replaced by one that says so: half of it would be judged as if it were whole.
+    A document that does not fit is replaced by one that says so: half of it would be judged as if it were
+    whole.
     """
     boot_id, limit = result.host.boot_id, PART_BYTES[result.probe]
     document = text(result)

@@ -1,8 +1,8 @@
 """Who this pod is, by the claims of its own token.
 
-The token is bound to the pod and names it and its node; the API server checks all of that whenever it is used
-(kubernetes, pkg/serviceaccount/claims.go).  It is decoded here and not verified: a forged claim only makes the
-API server refuse what this pod writes.
+The token is bound to the pod and names it and its node; the API server checks all of that whenever it is
+used (kubernetes, pkg/serviceaccount/claims.go).  It is decoded here and not verified: a forged claim only
+makes the API server refuse what this pod writes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def identity_of(token: str) -> Identity:
         claims = msgspec.json.decode(payload, type=_Claims).kubernetes
     except (IndexError, binascii.Error, ValueError, msgspec.MsgspecError):
         raise BadToken(
-            "the token names no pod and no node: it must be a projected service account token, of Kubernetes 1.32 "
-            "or newer"
+            "the token names no pod and no node: it must be a projected service account token of "
+            "Kubernetes 1.32 or newer"
         ) from None
     return Identity(
         pod=claims.pod.name, pod_uid=claims.pod.uid, node=claims.node.name, node_uid=claims.node.uid

@@ -31,8 +31,8 @@ class PatchReport(Struct, frozen=True):
 
 
 class Judged(Struct, frozen=True):
-    """A run that was judged and is not in the report yet: what tells the run, the report's version by which it was
-    judged, and the status that follows."""
+    """A run that was judged and is not in the report yet: what tells the run, the report's version by which
+    it was judged, and the status that follows."""
 
     run: str
     version: str

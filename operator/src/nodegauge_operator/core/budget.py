@@ -57,7 +57,8 @@ def slots_of(setting: int | str, nodes: int) -> int:
 
 
 def newly_tainted_at(context: Context, status: ReportStatus) -> str:
-    """`taintedAt` of the status: now if the node takes a taint for a fault that its report does not reserve yet.
+    """`taintedAt` of the status: now if the node takes a taint for a fault that its report does not reserve
+    yet.
 
     A reservation that has stood for an hour without its taint is as good as none: somebody removed the taint,
     or wrote the reservation.

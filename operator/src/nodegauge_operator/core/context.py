@@ -62,17 +62,18 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
-    gated already.  `incidents`: by cause, the incident that holds new taints back there.  `peers`: what nodes
-    like it reach in NCCL runs; `clock_peers`: the SM clocks at which they work; `load_peers`: what their GPUs
-    reach in load runs.  `last_peer_read`: when another node of the policy was last read, epoch seconds, 0.0
-    for never.  `posted`: run and reason of the last event that this process posted; `judged`: the last run that it
-    judged and that the report does not hold yet.  `fresh`: reads that were made for this very question.
-    `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
-    that the API server has just refused, with its message; they are tried later and do not block others.
-    `nonce`: a random text for the run after one that ends now.  `cordoned_since`: epoch seconds, 0.0 for a
-    node that is not cordoned.  `chassis`: what the BMC reader last wrote of it; `reading`: what its probes did;
-    `distrust`: why no reading counts now, empty if they do.  `watchers`: pods of the policy's watch DaemonSet here,
-    UID to name, also those that have just gone; `watch_since`: when that was made, epoch seconds, 0.0 for not yet.
+    gated already.  `incidents`: by cause, the incident that holds new taints back there.  `peers`: what
+    nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which they work; `load_peers`: what
+    their GPUs reach in load runs.  `last_peer_read`: when another node of the policy was last read, epoch
+    seconds, 0.0 for never.  `posted`: run and reason of the last event that this process posted; `judged`:
+    the last run that it judged and that the report does not hold yet.  `fresh`: reads that were made for
+    this very question. `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch
+    seconds.  `declined`: writes that the API server has just refused, with its message; they are tried
+    later and do not block others. `nonce`: a random text for the run after one that ends now.
+    `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.  `chassis`: what the BMC reader
+    last wrote of it; `reading`: what its probes did; `distrust`: why no reading counts now, empty if they
+    do.  `watchers`: pods of the policy's watch DaemonSet here, UID to name, also those that have just gone;
+    `watch_since`: when that was made, epoch seconds, 0.0 for not yet.
     """
 
     node: NodeView | None
@@ -148,7 +149,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return replace(self, status=status)
 
     def part(self, probe: str) -> PartView | None:
-        """What this probe left of this very node, unless it was judged, or is one from before what was judged."""
+        """What this probe left of this very node, unless it was judged, or is one from before what was
+        judged."""
         part = self.reading.parts.get(probe) if self.reading is not None and not self.distrust else None
         judged = self.status.probe(probe).reading
         if part is None or not part.text or part.node_uid != self.node.uid:
@@ -327,11 +329,11 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def gates(self) -> list[GateStatus]:
         """The gates as they stand now, with or without a slot in the budget of gated nodes.
 
-        A node that carries a taint of ours without a reservation in its report (this operator was killed before it
-        wrote the report, somebody set it by hand, or it is being removed) keeps it only with a slot, like any other.
-        A node that was not read lately enters no gate but that of unreadable nodes, and time alone moves no
-        gate of a paused policy.  A reservation that the node does not carry yet needs a run and a slot: who
-        can write reports can write one.
+        A node that carries a taint of ours without a reservation in its report (this operator was killed
+        before it wrote the report, somebody set it by hand, or it is being removed) keeps it only with a
+        slot, like any other. A node that was not read lately enters no gate but that of unreadable nodes,
+        and time alone moves no gate of a paused policy.  A reservation that the node does not carry yet
+        needs a run and a slot: who can write reports can write one.
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)

@@ -8,7 +8,8 @@ order (ADR 0037):
 
 1. create the pod (its name is made of the report's UID, probe, run number and a random text in the report:
    AlreadyExists means adopt);
-2. patch the node if what a reading, time or the policy says of it differs: schedulers and drains wait for that;
+2. patch the node if what a reading, time or the policy says of it differs: schedulers and drains wait for
+   that;
 3. patch the report's status: a run is judged once;
 4. condition, then event, unless a newer reading waits;
 5. delete the pod.

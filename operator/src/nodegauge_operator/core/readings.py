@@ -1,7 +1,7 @@
 """What the operator keeps of a `NodeReading`: who wrote each part, and the document until it was judged.
 
-The API server orders the writes of one object, so the newest state is the newest reading: nothing here compares
-clocks.  A part is told from those before by its pod and its number.
+The API server orders the writes of one object, so the newest state is the newest reading: nothing here
+compares clocks.  A part is told from those before by its pod and its number.
 """
 
 from __future__ import annotations

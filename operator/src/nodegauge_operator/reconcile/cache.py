@@ -152,8 +152,9 @@ class Cache:
             del self.chassis[name]
 
     def put_reading(self, reading: ReadingView, *, again: bool = False) -> bool:
-        """Keep what probes wrote unless something newer is known; whether a part is new.  A part that is known stays
-        as it is: it may have been judged.  `again`: with its document, for it has to be judged again."""
+        """Keep what probes wrote unless something newer is known; whether a part is new.  A part that is
+        known stays as it is: it may have been judged.  `again`: with its document, for it has to be judged
+        again."""
         before = self.readings.get(reading.name)
         if before is not None and not again and not _newer(reading, before):
             return False

@@ -50,8 +50,8 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 
 class Reconciler:
-    """Reconciles nodes; its only state is the last event that this process wrote for each node, what it judged and has not
-    written yet, since when a node is outside its policy, and when the last gap ended."""
+    """Reconciles nodes; its only state is the last event that this process wrote for each node, what it
+    judged and has not written yet, since when a node is outside its policy, and when the last gap ended."""
 
     def __init__(
         self,
@@ -258,8 +258,8 @@ class Reconciler:
         return at
 
     async def _keep_reading(self, name: str) -> None:
-        """Keep a document until the report holds what it says, for it is most of what the operator would keep; read
-        it again if no report does any more, because somebody deleted it.  Raises `KubeError`.
+        """Keep a document until the report holds what it says, for it is most of what the operator would
+        keep; read it again if no report does any more, because somebody deleted it.  Raises `KubeError`.
         """
         report, cache = self._cache.reports.get(name), self._cache
         status = report.status if report is not None else ReportStatus()

@@ -47,8 +47,8 @@ class WatchSet(Struct, frozen=True, kw_only=True):
 
 
 class WatchPods:
-    """The pods of watch DaemonSets, by node.  One that is gone is known until another one is: what it wrote last
-    may still have to be judged."""
+    """The pods of watch DaemonSets, by node.  One that is gone is known until another one is: what it wrote
+    last may still have to be judged."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache

@@ -90,7 +90,8 @@ class Writer(Struct, kw_only=True):
                 self.cache.drop_reading(name)
 
     async def _patch_node(self, step: actions.PatchNode) -> None:
-        """Write labels and taints; a new taint for a fault reserves a slot first, until the report holds it."""
+        """Write labels and taints; a new taint for a fault reserves a slot first, until the report holds
+        it."""
         before = {taint.key for taint in step.node.taints}
         new = {taint.key for taint in step.taints or ()} - before
         if new.intersection(names.TAINTS_OF_FAULTS) and not self.gate_budget.reserve(step.node.name):

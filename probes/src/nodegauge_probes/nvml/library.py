@@ -50,7 +50,8 @@ class Watch(Protocol):
 
 
 class Skip(Struct, frozen=True, kw_only=True):
-    """What must not be asked, because a call hangs there: GPUs by index, or with `problem` the driver at all."""
+    """What must not be asked, because a call hangs there: GPUs by index, or with `problem` the driver at
+    all."""
 
     gpus: dict[int, Problem] = {}
     problem: Problem | None = None

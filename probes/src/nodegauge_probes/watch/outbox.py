@@ -1,7 +1,7 @@
 """Hands readings to the API server, in a thread of its own: the newest one waits, older ones are overwritten.
 
-Whatever is wrong with the API server, the node goes on being watched.  The pauses between tries grow, and each is
-drawn anew: 5,000 containers do not come back at the same moment.
+Whatever is wrong with the API server, the node goes on being watched.  The pauses between tries grow, and
+each is drawn anew: 5,000 containers do not come back at the same moment.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Client(Protocol):
 
 
 class Outbox:
-    """`put` never waits.  `accepted`: readings that were written; `overwritten`: those that a newer one replaced
-    before they were."""
+    """`put` never waits.  `accepted`: readings that were written; `overwritten`: those that a newer one
+    replaced before they were."""
 
     def __init__(
         self,

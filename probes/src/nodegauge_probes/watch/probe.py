@@ -1,10 +1,10 @@
 """The watch probe: one process on each node that looks every second, waits for Xids, and reads the whole node
 when something has changed or a reading is due.
 
-Threads: a *watcher* calls the driver; the main thread watches it, and never enters the driver; the outbox writes
-to the API server; `Host` reads what is outside the driver.  A driver call that hangs cannot be interrupted: its
-watcher is given up, the call is told at once, and another watcher goes on without that GPU.  When the call
-returns, all GPUs are watched again.
+Threads: a *watcher* calls the driver; the main thread watches it, and never enters the driver; the outbox
+writes to the API server; `Host` reads what is outside the driver.  A driver call that hangs cannot be
+interrupted: its watcher is given up, the call is told at once, and another watcher goes on without that
+GPU.  When the call returns, all GPUs are watched again.
 
 It holds no GPU, but an open NVML session, which blocks driver unload and GPU reset; SIGTERM ends it within
 seconds.
@@ -43,8 +43,8 @@ LONGEST_WAIT_S = 0.5
 SHORTEST_PAUSE = 0.5
 """Share of `--poll` that is waited even if a look took longer."""
 MOST_HANGING = 4
-"""Watchers that were given up, beyond which no GPU is asked any more until one of their calls returns: each keeps
-a thread."""
+"""Watchers that were given up, beyond which no GPU is asked any more until one of their calls returns: each
+keeps a thread."""
 LAST_WORDS_S = 3.5
 """How long SIGTERM waits for what nobody was told yet; the pod's grace period is 5 s."""
 HANGING = "driver calls"
@@ -204,7 +204,8 @@ class Resident:
         self._watcher.start()
 
     def _last_words(self) -> None:
-        """Wait for what nobody was told yet: Xids that are in no reading, and a reading that is on its way."""
+        """Wait for what nobody was told yet: Xids that are in no reading, and a reading that is on its
+        way."""
         until = time.monotonic() + LAST_WORDS_S
         while (self.state.xids or self._delivery.pending()) and time.monotonic() < until:
             time.sleep(0.05)
@@ -326,8 +327,8 @@ class Watcher:
     def _note(self, names: list[str], *, now: float) -> None:
         for name in schedule.note(self._resident.state, names, now=now):
             say(
-                f"braked: {name} changed again and again within {schedule.BRAKE_WITHIN_S:g} s; it is read once in "
-                f"{schedule.BRAKED_S:g} s, and with other news"
+                f"braked: {name} changed again and again within {schedule.BRAKE_WITHIN_S:g} s; it is read "
+                f"once in {schedule.BRAKED_S:g} s, and with other news"
             )
 
 

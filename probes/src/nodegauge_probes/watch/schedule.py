@@ -21,8 +21,8 @@ BRAKE_WITHIN_S, BRAKE_CHANGES, BRAKE_TOGETHER = 3600.0, 4, 6
 """Within so many seconds: more changes than this brake a quantity; more of all quantities together brake each
 that changes for the second time.  Chosen by this project."""
 SHORTEST_S, BRAKED_S = 1.0, 60.0
-"""Seconds from one reading to the next on a change, and on one that is braked.  Chosen by this project: a node on
-which everything flaps costs as much as 120 calm ones."""
+"""Seconds from one reading to the next on a change, and on one that is braked.  Chosen by this project: a
+node on which everything flaps costs as much as 120 calm ones."""
 MOST_NAMED = 5
 SPREAD = 0.05
 """Part of the interval by which nodes are due later: a fleet that starts at once would report at once."""

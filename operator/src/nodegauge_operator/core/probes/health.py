@@ -67,10 +67,10 @@ class HealthKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
-        twice that each time, up to the interval.  Soon after one that a gate counts, and when time alone ends a
-        finding.  But for the first, none while the node may be drained.  In mode
-        Watch a first or regular reading is left to the container on the node for as long as that may take,
-        also after an outage, in which all become overdue."""
+        twice that each time, up to the interval.  Soon after one that a gate counts, and when time alone
+        ends a finding.  But for the first, none while the node may be drained.  In mode Watch a first or
+        regular reading is left to the container on the node for as long as that may take, also after an
+        outage, in which all become overdue."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER

@@ -118,7 +118,8 @@ class ProbeKind(Kind):
         """The parts of the pod's spec that differ from those in `pod`; None removes one."""
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
-        """How the pod's run ended; None while it goes on.  A reading is its end, whatever becomes of the pod."""
+        """How the pod's run ended; None while it goes on.  A reading is its end, whatever becomes of the
+        pod."""
         policy, part = context.policy, context.part(self.name)
         if part is not None and part.pod_uid == pod.uid:
             return pod_outcome.of_reading(part, pod, node=context.node.name, now=context.now)

@@ -1,9 +1,9 @@
 """The manifest of a probe pod: what every pod of ours has, whatever it measures.
 
-Promise 6: a token that can only write the node's NodeReading, no root, no capabilities, read-only root, seccomp RuntimeDefault, bounded CPU, memory and
-time.  Pods are pinned by affinity on metadata.name, not by nodeName: so priority and preemption stay in
-force, and no autoscaler scales up for them.  Requests are explicit, because limits without requests become
-requests, and the probe would then pend on a full node.
+Promise 6: a token that can only write the node's NodeReading, no root, no capabilities, read-only root,
+seccomp RuntimeDefault, bounded CPU, memory and time.  Pods are pinned by affinity on metadata.name, not by
+nodeName: so priority and preemption stay in force, and no autoscaler scales up for them.  Requests are
+explicit, because limits without requests become requests, and the probe would then pend on a full node.
 """
 
 from __future__ import annotations

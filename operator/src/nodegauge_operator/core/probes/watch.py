@@ -1,8 +1,8 @@
 """Mode Watch: a resident container on every node of a policy, from a DaemonSet that the operator keeps.
 
-The container reads what the health probe reads, whenever something has changed or a reading is due, and writes it
-into the node's NodeReading (ADR 0037).  Where it brings nothing for too long, a health pod reads the node instead,
-and its run says what is wrong there.
+The container reads what the health probe reads, whenever something has changed or a reading is due, and
+writes it into the node's NodeReading (ADR 0037).  Where it brings nothing for too long, a health pod reads
+the node instead, and its run says what is wrong there.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ LIKELY_CHANGES = {
 }
 """Option of the container to the threshold of the policy beyond which a change is worth a report."""
 ASKED_EVERY, ALIVE_SECONDS = 30, 60
-"""Seconds between two questions of the kubelet, and for how long the container may not have gone on.  Chosen by
-this project: a question starts a Python for 20 ms."""
+"""Seconds between two questions of the kubelet, and for how long the container may not have gone on.
+Chosen by this project: a question starts a Python for 20 ms."""
 MOST_THROTTLED = 60.0
 """Seconds of slowdown that the container looks for: it counts them within a minute."""
 ROLLED_AT_ONCE = "10%"
@@ -60,8 +60,8 @@ ROLLED_AT_ONCE = "10%"
 
 
 def reading(context: Context) -> EndedRun | None:
-    """What the node's watch container wrote last, as a run of the health probe; None if that was judged, or is
-    not to be: of another pod, of an earlier boot, or older than an interval."""
+    """What the node's watch container wrote last, as a run of the health probe; None if that was judged, or
+    is not to be: of another pod, of an earlier boot, or older than an interval."""
     part, before = context.part(names.PROBE_HEALTH), context.status.probe(names.PROBE_HEALTH)
     if part is None or not context.policy.watches or part.pod_uid not in context.watchers:
         return None
