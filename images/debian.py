@@ -81,18 +81,14 @@ def python_version() -> str:
 
 def closure(python: str) -> list[str]:
     """Names of the packages of the base, sorted."""
-    todo = [f"python{python}-minimal", f"libpython{python}-stdlib", "base-files"]
-    result: set[str] = set()
-    while todo:
-        name = todo.pop()
-        if name in result:
-            continue
-        result.add(name)
-        if name == "base-files":
-            continue
-        text = run(["apt-cache", "depends", "--important", name], way_out=NEEDS_APT, failure=Unavailable)
+    asked = {f"python{python}-minimal", f"libpython{python}-stdlib"}
+    result = {"base-files"}
+    while asked:  # apt-cache takes a second to start, so one call asks for all that are new
+        result |= asked
+        command = ["apt-cache", "depends", "--important", *sorted(asked)]
+        text = run(command, way_out=NEEDS_APT, failure=Unavailable)
         names = re.findall(r"^ +(?:Pre)?Depends: ([a-z0-9.+-]+)$", text, re.MULTILINE)
-        todo += [other for other in names if not LEFT_OUT.fullmatch(other)]
+        asked = {name for name in names if not LEFT_OUT.fullmatch(name)} - result
     return sorted(result)
 
 

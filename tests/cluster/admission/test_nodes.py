@@ -8,6 +8,8 @@ import pytest
 
 from nodegauge_operator import names
 from support.guarded import NODE, Guarded, node_patch, refusal, status_patch
+from testbed.errors import ApiError
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -32,6 +34,25 @@ def spec(**fields: Any) -> Object:
 def status(**fields: Any) -> Object:
     """The same of the status."""
     return {"status": fields}
+
+
+def taint(guarded: Guarded, account: str, *own: Object) -> None:
+    """An account may set these taints of ours beside those that the node has at that moment: controllers
+    taint it too, once a cordon or a silent kubelet tells them to."""
+
+    def patched() -> bool:
+        node = guarded.admin.get(f"/api/v1/nodes/{NODE}")
+        body = spec(taints=[*(node["spec"].get("taints") or ()), *own])
+        body |= metadata(resourceVersion=node["metadata"]["resourceVersion"])
+        try:
+            node_patch(getattr(guarded, account), body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return False
+        return True
+
+    wait_for(patched, what="a patch of a node that nobody changes meanwhile")
 
 
 OWN_LABELS, OWN_SPEC = "may set only its own labels", "may not change a node's spec but its taints"
@@ -100,8 +121,7 @@ def test_every_label_taint_and_cause_of_ours_can_be_written(guarded: Guarded, ac
     node_patch(rest, metadata(labels=dict.fromkeys(names.NODE_LABELS, "1") | short))
     causes = {value for values, _ in names.NODE_TAINTS.values() for value in values.split(" | ")}
     for cause in causes - {"(no value)"}:
-        taints = [own_taint(cause), {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}]
-        node_patch(rest, spec(taints=taints))
+        taint(guarded, account, own_taint(cause), {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"})
     status_patch(rest, CONDITION)
 
 
@@ -133,7 +153,7 @@ def test_a_node_with_much_on_it_is_not_too_much_for_the_policies(guarded: Guarde
     guarded.admin.patch(path, metadata(labels=labels, annotations=annotations) | spec(taints=taints))
     guarded.admin.patch(f"{path}/status", status(images=images))
     node_patch(guarded.operator, metadata(labels={names.LABEL_HEALTH: "pass"}))
-    node_patch(guarded.operator, spec(taints=[*taints, own_taint("thermal")]))
+    taint(guarded, "operator", own_taint("thermal"))
     status_patch(guarded.operator, CONDITION)
     gone = metadata(labels=dict.fromkeys(labels), annotations=dict.fromkeys(annotations))
     guarded.admin.patch(path, gone | spec(taints=calm["spec"].get("taints")))
