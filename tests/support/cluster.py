@@ -14,9 +14,13 @@ import support.results as made
 from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core import reading_policy
 from nodegauge_operator.core.model import pod_view
 from support.api_server import (
+    ADMISSION,
+    BINDINGS,
     EVENTS,
+    NAMESPACE,
     NO_BREAKER,
     NODES,
     PODS,
@@ -43,6 +47,24 @@ class FakeCluster(FakeApiServer):
         """The health probe's result by node; by default a bridged pair of TITANs."""
         self.nccl_results: dict[str, Result] = {}
         """The NCCL probe's result by node."""
+        self.protect_readings()
+
+    def protect_readings(self) -> None:
+        """The admission policy of NodeReadings and its binding, as the chart installs them."""
+        user = f"system:serviceaccount:{NAMESPACE}:"
+        validations = [
+            one | {"expression": one["expression"].replace(reading_policy.PROBE_USER, user)}
+            for one in reading_policy.VALIDATIONS
+        ]
+        spec = {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [reading_policy.RULE | {"scope": "Cluster"}]},
+            "variables": list(reading_policy.VARIABLES),
+            "validations": validations,
+        }
+        binding = {"policyName": reading_policy.NAME, "validationActions": ["Deny", "Audit"]}
+        for path, body in ((ADMISSION, spec), (BINDINGS, binding)):
+            self.create(path, {"metadata": {"name": reading_policy.NAME, "generation": 1}, "spec": body})
 
     def add_node(
         self, name: str = "node-1", *, boot: str = "boot-1", taints: Iterable[str] = (), **labels: str

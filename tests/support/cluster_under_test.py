@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, Span, Temperature, Window, encode_message
+from nodegauge_contract import Result, Span, Temperature, Window, text
 from support.api_server import NO_BREAKER
 from support.objects import by_pods
 from support.results import every_gpu, h100
@@ -33,7 +33,7 @@ Object = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-PER_NODE = ("nodereports", "nodeevidences", "chassisreadings")
+PER_NODE = ("nodereports", "nodereadings", "chassisreadings")
 OURS = "nodegauge.dev/"
 VOLATILE = {
     "policy",
@@ -77,7 +77,7 @@ def answering(result: Result) -> Callable[[Object], str]:
 
     def answer(pod: Object) -> str:
         run, node = run_of(pod)
-        return encode_message(replace(result, run=run, node=node))
+        return text(replace(result, run=run, node=node))
 
     return answer
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, text
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
-from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run, stamp
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.actions import RefreshReading

@@ -25,7 +25,18 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.reconciler import Reconciled, Reconciler
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import CHASSIS, EVENTS, NAMESPACE, NODES, PODS, POLICIES, READINGS, REPORTS, Body, copied
+from support.api_server import (
+    CHASSIS,
+    EVENTS,
+    NAMESPACE,
+    NODES,
+    PODS,
+    POLICIES,
+    READINGS,
+    REPORTS,
+    Body,
+    copied,
+)
 from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.judging import saying
@@ -43,7 +54,14 @@ MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1")
 NOTHING: frozenset[str] = frozenset()
 HEALTH, NCCL = frozenset({names.PROBE_HEALTH}), frozenset({names.PROBE_NCCL})
 """The pools that keep a slot for the node."""
-HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS, "reading": READINGS, "chassis": CHASSIS}
+HANDLERS = {
+    "node": NODES,
+    "pod": PODS,
+    "policy": POLICIES,
+    "report": REPORTS,
+    "reading": READINGS,
+    "chassis": CHASSIS,
+}
 
 
 class Watches:
@@ -137,6 +155,7 @@ class SteppedOperator:
 
     def list(self) -> None:
         """A full list."""
+        drive(self.reconciler.trust.look(on_change=lambda: None))
         bmc = bool(self.cluster.objects[CHASSIS])
         listing = resync.list_all(
             self.client,

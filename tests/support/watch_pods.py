@@ -24,6 +24,7 @@ class WatchPod:
             "metadata": {
                 "name": f"{name}-{node}-{len(cluster.objects[PODS])}",
                 "labels": made["spec"]["template"]["metadata"]["labels"],
+                "annotations": made["spec"]["template"]["metadata"]["annotations"],
                 "ownerReferences": [{"kind": "DaemonSet", "name": name, "uid": uid, "controller": True}],
             },
             "spec": {"nodeName": node},

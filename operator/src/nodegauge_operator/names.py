@@ -154,7 +154,10 @@ POD_REQUEST = PREFIX + "requested-at"
 """Annotation on probe pods: the `spec.requestedAt` that the run answers; a later one asks for another run."""
 POD_IMAGE = PREFIX + "image"
 """Annotation on probe pods: the requested image (a webhook may write another one into the pod)."""
-POD_ANNOTATIONS = (POD_NODE, POD_NODE_UID, POD_RUN, POD_POLICY, POD_BOOT, POD_REQUEST, POD_IMAGE)
+POD_TRUST = PREFIX + "readings-policy"
+"""Annotation on probe pods: a digest of the admission policy that protected NodeReadings when the pod was
+made.  What the pod writes counts only under that very policy."""
+POD_ANNOTATIONS = (POD_NODE, POD_NODE_UID, POD_RUN, POD_POLICY, POD_BOOT, POD_REQUEST, POD_IMAGE, POD_TRUST)
 """What a probe pod is for; the chart's admission policies keep it as it was made."""
 MIRROR_POD = "kubernetes.io/config.mirror"
 """Annotation on the copies that kubelets make of their static pods (kubernetes, pkg/kubelet/types)."""

@@ -37,7 +37,6 @@ def open_node(
         versions(nvml, result)
         devices = nvml.devices()[:MAX_GPUS]
         result.gpus = [GpuBuilder(device.index) for device in devices]
-        result.pairs = empty_pairs(len(devices))
         yield nvml, list(zip(devices, result.gpus, strict=True))
     finally:
         nvml.close()
@@ -49,6 +48,7 @@ def read_interconnect(
     """Identity, pairs, links, fabric and PCIe of every GPU; returns the GPUs' PCI locations."""
     for device, gpu in gpus:
         read(nvml, device, gpu, collect=identity)
+    result.pairs = empty_pairs(len(gpus))
     topology.pairs(nvml, [device for device, _ in gpus], result)
     for device, gpu in gpus:
         for collect in (topology.links, topology.fabric, locality):

@@ -72,8 +72,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     later and do not block others. `nonce`: a random text for the run after one that ends now.
     `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.  `chassis`: what the BMC reader
     last wrote of it; `reading`: what its probes did; `distrust`: why no reading counts now, empty if they
-    do.  `watchers`: pods of the policy's watch DaemonSet here, UID to name, also those that have just gone;
-    `watch_since`: when that was made, epoch seconds, 0.0 for not yet.
+    do; `trusted`: the admission policy by which they do.  `watchers`: pods of the policy's watch DaemonSet
+    here, UID to name, also those that have just gone; `watch_since`: when that was made, epoch seconds, 0.0
+    for not yet.
     """
 
     node: NodeView | None
@@ -99,6 +100,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     chassis: ChassisView | None = None
     reading: ReadingView | None = None
     distrust: str = ""
+    trusted: str = ""
     watchers: Mapping[str, str] = {}
     watch_since: float = 0.0
     defaults: ProbeDefaults

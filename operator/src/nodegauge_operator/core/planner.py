@@ -156,13 +156,15 @@ def _judge_ended_run(context: Context) -> Step | None:
         if not of_next_run(pod, context) or (last and pod.uid == last.pod_uid):
             continue
         kind, part = KINDS[pod.probe], context.part(pod.probe)
-        reading = part.identity if part is not None and part.pod_uid == pod.uid else ""
+        left = part is not None and part.pod_uid == pod.uid and pod.trust == context.trusted
+        reading = part.identity if part is not None and left else ""
         if step := _judged(context, reading or pod.uid):
             return step
         end = kind.ending(pod, context)
         if end is None:
             continue
-        if not reading and pod.terminated is not None and RefreshReading not in context.fresh:
+        waits = not reading and pod.terminated is not None and not context.distrust
+        if waits and RefreshReading not in context.fresh:
             return RefreshReading(context.node.name)  # its event may be on its way
         if refusal := context.declined.get(PatchReport):
             end = RunEnd(outcome=Outcome.UNKNOWN, reason="ReportRefused", message=refusal)

@@ -15,7 +15,8 @@ from nodegauge_operator.api.report import unstamp
 
 
 class WatchView(Struct, frozen=True, kw_only=True):
-    """A watch pod, trimmed.  `owner_uid`: of the DaemonSet that controls it; `node`: where it is bound."""
+    """A watch pod, trimmed.  `owner_uid`: of the DaemonSet that controls it; `node`: where it is bound;
+    `trust`: the admission policy for which it was made."""
 
     name: str
     uid: str
@@ -23,6 +24,7 @@ class WatchView(Struct, frozen=True, kw_only=True):
     node: str
     owner_uid: str
     created_at: float
+    trust: str = ""
     gone: bool = False
 
 
@@ -40,5 +42,6 @@ def watch_view(body: Mapping[str, Any], *, gone: bool = False) -> WatchView | No
         node=node,
         owner_uid=owner.get("uid") or "",
         created_at=unstamp(metadata.get("creationTimestamp", "")),
+        trust=(metadata.get("annotations") or {}).get(names.POD_TRUST, ""),
         gone=gone,
     )

@@ -27,6 +27,7 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.peer_groups import Peers, clock_of, load_of
+from nodegauge_operator.reconcile.trust import Trust
 from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
@@ -82,12 +83,16 @@ class Reconciler:
             per_hour=settings.max_gated_nodes_per_hour,
         )
         """Which nodes are gated, and which may be."""
+        probe_user = f"system:serviceaccount:{settings.probe.namespace}:{settings.probe.service_account_name}"
+        self.trust = Trust(client=client, probe_user=probe_user, monotonic=self._monotonic)
+        """Whether readings count."""
         self.watch_sets = WatchSets(
             client=client,
             cache=cache,
             defaults=settings.probe,
             clock=clock,
             monotonic=self._monotonic,
+            trust=self.trust,
         )
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = Peers(cache)
@@ -194,7 +199,9 @@ class Reconciler:
             cordoned_since=self._cordoned_since(name, node),
             chassis=self._cache.chassis.get(name),
             reading=self._cache.readings.get(name),
-            watchers=self.watch_sets.pods.of(name, watch_set),
+            distrust=self.trust.problem,
+            trusted=self.trust.identity,
+            watchers=self.watch_sets.pods.of(name, watch_set, trusted=self.trust.identity),
             watch_since=watch_set.since if watch_set else 0.0,
         )
 

@@ -72,6 +72,7 @@ class Sweep:
             client=client, cache=cache, metrics=metrics, settings=settings, clock=clock
         )
         self._budget, self._watch_sets = self._reconciler.gate_budget, self._reconciler.watch_sets
+        self._trust = self._reconciler.trust
         self._queue = WorkQueue()
         self._concurrency = Concurrency(
             cache,
@@ -110,6 +111,7 @@ class Sweep:
         self._list_task = BackgroundTask("full list", on_end=self._wakeup.set)
         self._lease_task = BackgroundTask("lease", on_end=self._wakeup.set)
         self._status_task = BackgroundTask("policy status", on_end=self._wakeup.set)
+        self._trust_task = BackgroundTask("readings policy", on_end=self._wakeup.set)
         self._first_listed_at = 0.0
         self._listed_uids: set[str] = set()
         """UIDs in the watches' own first lists."""
@@ -117,13 +119,16 @@ class Sweep:
 
     @property
     def may_write(self) -> bool:
-        """Everything was listed, and no other installation writes to the cluster."""
-        return self.listed and self.installation.may_write
+        """Everything was listed, it is known whether readings count, and no other installation writes to the
+        cluster."""
+        return self.listed and self._trust.looked and self.installation.may_write
 
     def not_ready(self) -> str:
         """Why nothing is written; empty if something may be."""
         if not self.listed:
             return "the first full list is not complete"
+        if not self._trust.looked:
+            return self._trust.problem
         return "" if self.installation.may_write else self.installation.problem
 
     def wake(self, *nodes: str) -> None:
@@ -199,6 +204,7 @@ class Sweep:
             await asyncio.gather(
                 self._list_task.stop(within=0),
                 self._lease_task.stop(within=0),
+                self._trust_task.stop(within=0),
                 self._status_task.stop(within=LAST_WRITES_SECONDS),
                 self._watch_sets.task.stop(within=LAST_WRITES_SECONDS),
                 self._finish_writes(),
@@ -215,6 +221,10 @@ class Sweep:
     async def _pass(self) -> None:
         await self._list_if_due()
         self._lease_task.check()
+        self._trust_task.check()
+        if not self._trust_task.busy and self._trust.due_in() <= 0:
+            everybody = lambda: self.wake(*self.cache.known_names())  # noqa: E731
+            self._trust_task.start(self._trust.look(on_change=everybody))
         if self.listed and not self._lease_task.busy and self.installation.due_in() <= 0:
             self._lease_task.start(self.installation.renew())
         if self.may_write:
@@ -308,6 +318,8 @@ class Sweep:
 
     async def _sleep(self) -> None:
         waits = [self._settings.sweep_interval]
+        if not self._trust_task.busy:
+            waits.append(self._trust.due_in())
         if self.may_write:
             waits += [self._queue.next_timer() - self._clock(), self._watch_sets.due_in()]
         if self.listed and not self._lease_task.busy:

@@ -24,6 +24,7 @@ from nodegauge_operator.kube import daemonsets
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.reconcile.cache import Cache, version_of
+from nodegauge_operator.reconcile.trust import Trust
 from nodegauge_operator.reconcile.workqueue import BackgroundTask
 
 log = logging.getLogger("nodegauge.watch")
@@ -68,10 +69,11 @@ class WatchPods:
             del pods[one.uid]
         return before is None
 
-    def of(self, node: str, watch_set: WatchSet | None) -> dict[str, str]:
-        """UID and name of the pods of this DaemonSet on the node."""
+    def of(self, node: str, watch_set: WatchSet | None, *, trusted: str) -> dict[str, str]:
+        """UID and name of the pods of this DaemonSet on the node that were made for this admission policy."""
         known = self._pods.get(node, {}).values() if watch_set is not None else ()
-        return {pod.uid: pod.name for pod in known if watch_set and pod.owner_uid == watch_set.uid}
+        owner = watch_set.uid if watch_set is not None else ""
+        return {pod.uid: pod.name for pod in known if (pod.owner_uid, pod.trust) == (owner, trusted)}
 
     def each(self) -> Iterator[WatchView]:
         """Every pod."""
@@ -98,6 +100,7 @@ class WatchSets:
         defaults: ProbeDefaults,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        trust: Trust,
     ) -> None:
         self.known: dict[str, WatchSet] = {}
         """By policy."""
@@ -108,6 +111,9 @@ class WatchSets:
         self._defaults = defaults
         self._clock = clock
         self._monotonic = monotonic
+        self._trust = trust
+        self._applied_for = ""
+        """The admission policy for which the DaemonSets were applied."""
         self._policies: dict[str, Policy] = {}
         self._announced: dict[str, tuple[str, bool]] = {}
         """By policy, what `on_change` was called for: the DaemonSet's UID, and whether nodes wait for it."""
@@ -117,7 +123,8 @@ class WatchSets:
         """Seconds until something is to be done: none after a change of the policies."""
         if self.task.busy:
             return RETRY_SECONDS
-        return self._due_at - self._monotonic() if self._cache.policies == self._policies else 0.0
+        as_applied = (self._cache.policies, self._trust.identity) == (self._policies, self._applied_for)
+        return self._due_at - self._monotonic() if as_applied else 0.0
 
     def start_if_due(self, *, on_change: Callable[[], None]) -> None:
         """Apply the DaemonSets in the background; `on_change` if one is new, or no longer waited for."""
@@ -130,6 +137,7 @@ class WatchSets:
 
         That of a policy that cannot be read stays as it is, like the policy's nodes."""
         self._policies, self._due_at = dict(self._cache.policies), self._monotonic() + APPLY_SECONDS
+        self._applied_for = self._trust.identity
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
         there = None
         try:
@@ -137,7 +145,8 @@ class WatchSets:
         except KubeError as error:
             self._failed("watch DaemonSets that no policy wants may be there", error, again=bool(wanted))
         for name, policy in wanted.items():
-            manifest, known = watch.daemon_set(policy, self._defaults), self.known.get(name)
+            known = self.known.get(name)
+            manifest = watch.daemon_set(policy, self._defaults, trusted=self._trust.identity)
             try:
                 made = await daemonsets.apply(self._client, manifest)
             except KubeError as error:

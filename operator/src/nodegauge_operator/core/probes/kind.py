@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodegauge_operator.api.policy import Budget, Limits, Policy
-from nodegauge_operator.api.report import ProbeStatus, ReportStatus, Run, unstamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, unstamp
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
@@ -121,8 +121,14 @@ class ProbeKind(Kind):
         """How the pod's run ended; None while it goes on.  A reading is its end, whatever becomes of the
         pod."""
         policy, part = context.policy, context.part(self.name)
-        if part is not None and part.pod_uid == pod.uid:
+        trusted = pod.trust == context.trusted and not context.distrust
+        if trusted and part is not None and part.pod_uid == pod.uid:
             return pod_outcome.of_reading(part, pod, node=context.node.name, now=context.now)
+        if not trusted and pod.terminated is not None:
+            message = (
+                context.distrust or "the admission policy of NodeReadings has changed: the run is made again"
+            )
+            return RunEnd(outcome=Outcome.UNKNOWN, reason="ReadingsUnprotected", message=message)
         return pod_outcome.ending(
             pod,
             limits=self.limits(policy),

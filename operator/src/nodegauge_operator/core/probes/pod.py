@@ -153,6 +153,7 @@ def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> di
             names.POD_BOOT: node.boot_id,
             names.POD_POLICY: context.policy.name,
             names.POD_IMAGE: kind.image(context),
+            names.POD_TRUST: context.trusted,
             **request,
         },
     }

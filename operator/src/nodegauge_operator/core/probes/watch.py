@@ -116,8 +116,9 @@ def image(policy: Policy, defaults: ProbeDefaults) -> str:
     return policy.spec.pod_template.image or defaults.image
 
 
-def daemon_set(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
-    """The DaemonSet that keeps a watch container on each node of the policy.
+def daemon_set(policy: Policy, defaults: ProbeDefaults, *, trusted: str = "") -> dict[str, Any]:
+    """The DaemonSet that keeps a watch container on each node of the policy; `trusted`: the admission policy
+    under which its readings count.
 
     It leaves nodes where the GPU Operator changes the driver or the MIG layout: an open NVML client would be
     in its way.
@@ -137,7 +138,7 @@ def daemon_set(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "blockOwnerDeletion": False,
     }
     labels, annotations = pod_labels(policy, defaults, probe=names.PROBE_WATCH)
-    annotations[names.WATCH_JUDGED_BY] = _judged_by(policy)
+    annotations |= {names.WATCH_JUDGED_BY: _judged_by(policy), names.POD_TRUST: trusted}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
