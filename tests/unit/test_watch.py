@@ -1,4 +1,4 @@
-"""Mode Watch: the DaemonSet, and what its containers report by ending."""
+"""Mode Watch: the DaemonSet, and what its containers write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node(stated_answers: None) -> Watched:
 
 
 def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> None:
-    """Restricted, without a token; it leaves nodes where the GPU Operator changes driver or MIG layout."""
+    """Restricted, with a token of its own and nothing else of the cluster; it leaves nodes where the GPU Operator changes driver or MIG layout."""
     selector = {
         "matchLabels": {"gpus": "yes"},
         "matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["dev"]}],
@@ -47,7 +47,12 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert box["securityContext"]["readOnlyRootFilesystem"] is True
     assert box["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert spec["volumes"] == [{"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+    state, token = spec["volumes"]
+    assert state == {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    assert [next(iter(source)) for source in token["projected"]["sources"]] == [
+        "serviceAccountToken",
+        "configMap",
+    ]
     assert "activeDeadlineSeconds" not in spec
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     terms = [
@@ -61,10 +66,10 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         ("nvidia.com/gpu.deploy.client", "NotIn", paused),
         ("nvidia.com/gpu.deploy.device-plugin", "NotIn", paused),
     ]
-    state = "nvidia.com/gpu-driver-upgrade-state"
+    upgrade = "nvidia.com/gpu-driver-upgrade-state"
     assert terms == [
-        [*own, *still, (state, "DoesNotExist", None)],
-        [*own, *still, (state, "In", ["upgrade-done", "upgrade-required"])],
+        [*own, *still, (upgrade, "DoesNotExist", None)],
+        [*own, *still, (upgrade, "In", ["upgrade-done", "upgrade-required"])],
     ]
     assert box["args"][0] == "--interval=7200"
 
@@ -72,7 +77,7 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
 def test_the_daemonset_stays_within_the_nodes_that_the_operator_watches() -> None:
     """Nobody would read its other containers."""
     defaults = replace(DEFAULTS, nodes=match_expressions("pool in (a,b),!spot"))
-    spec = daemon_set(make_policy(), defaults)["spec"]["template"]["spec"]
+    spec = daemon_set(make_policy(), defaults, trusted="seen")["spec"]["template"]["spec"]
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     for term in required["nodeSelectorTerms"]:
         assert {"key": "pool", "operator": "In", "values": ["a", "b"]} in term["matchExpressions"]
@@ -118,8 +123,21 @@ def test_the_container_takes_every_policys_options() -> None:
 )
 def test_what_judges_readings_makes_new_pods(spec: Body, is_new: bool) -> None:
     """They read their nodes at once; what counts runs or slots needs no reading."""
-    before, after = (daemon_set(make_policy().of(one), DEFAULTS)["spec"]["template"] for one in ({}, spec))
+    before, after = (
+        daemon_set(make_policy().of(one), DEFAULTS, trusted="seen")["spec"]["template"] for one in ({}, spec)
+    )
     assert (before != after) == is_new
+
+
+def test_the_container_is_asked_whether_it_goes_on_and_has_written() -> None:
+    """One that stands still is started again; one that cannot write is not ready, for people and roll-outs
+    to see.  A question takes no longer than until the next."""
+    (box,) = daemon_set(make_policy(), DEFAULTS, trusted="seen")["spec"]["template"]["spec"]["containers"]
+    for ask, file in (("livenessProbe", "alive"), ("readinessProbe", "ready")):
+        probe = box[ask]
+        assert probe["exec"]["command"][:3] == ["python", "-m", "nodegauge_probes.alive"]
+        assert probe["exec"]["command"][-1] == file
+        assert probe["timeoutSeconds"] < probe["periodSeconds"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +175,7 @@ def test_the_daemonset_of_a_policy_that_cannot_be_read_stays() -> None:
     assert operator.cluster.objects[DAEMONSETS] == {}
 
 
-def test_each_end_of_the_container_is_judged_once_and_makes_no_pod(node: Watched) -> None:
+def test_each_reading_of_the_container_is_judged_once_and_makes_no_pod(node: Watched) -> None:
     """Not again after a restart of the operator, and not when the pod's status changes otherwise."""
     assert (node.runs, node.status["verdict"], node.taints) == (1, "pass", [])
     assert node.labels[names.LABEL_HEALTH] == "pass"
@@ -223,38 +241,53 @@ def test_xids_of_a_reading_that_could_not_be_judged_are_not_new_in_the_next() ->
 def test_only_a_pod_of_the_daemonset_speaks_for_its_node(node: Watched) -> None:
     """A pod of another owner says nothing; a result of another pod, node or probe is a failed run."""
     node.cluster.pass_time(60)
-    for owner in ("uid-other", ""):
-        node.after(BAD, pod=WatchPod(node.cluster, owner=owner))
-    assert node.runs == 1, "of another owner, and beside the one that is there"
+    node.after(BAD, pod=WatchPod(node.cluster, owner="uid-other"))
+    assert node.runs == 1
     for number, other in enumerate(({"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}), start=2):
         node.reports(saying(BAD), **other)
         assert (node.runs, node.probe["lastRun"]["reason"]) == (number, "WrongRun")
     assert node.status["verdict"] == "pass"
 
 
-ASKED = replace(saying(""), problem=Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM"))
+def test_two_pods_of_a_roll_out_both_speak_for_the_node(node: Watched) -> None:
+    """The old one writes until it ends; each reading counts once, whichever pod wrote it."""
+    new = WatchPod(node.cluster)
+    assert [node.after(BAD, pod=pod) for pod in (node.pod, new)] == [[], ["p2p"]]
+    assert node.runs == 3
+    node.cluster.remove(PODS, node.pod.name)
+    node.catch_up(granted=False)
+    node.after(BAD, pod=new)
+    assert node.runs == 4
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda pod: pod.ends(""),
-        lambda pod: pod.ends("", code=137, reason="OOMKilled"),
-        lambda pod: pod.ends("no such file", code=128, reason="StartError"),
-        lambda pod: pod.reports(ASKED),
-    ],
-    ids=["without a word", "no memory", "never started", "asked to end, as by a roll-out"],
-)
-def test_an_end_that_says_nothing_of_the_node_is_no_run(node: Watched, end: Callable[..., None]) -> None:
-    """The kubelet starts the container again; where none comes for long, a health pod reads the node."""
-    end(node.pod)
+def test_a_reading_that_is_put_back_is_none(node: Watched) -> None:
+    """A backup that somebody restores, or a write that was on its way for long: the same pod wrote later
+    ones."""
+    node.after(BAD)
+    node.after()
+    node.pod.sequence -= 2
+    node.after(BAD)
+    assert (node.runs, node.taints, node.probe["verdict"]) == (3, [], "pass")
+
+
+def test_of_several_readings_that_nobody_saw_the_newest_counts(node: Watched) -> None:
+    """The object holds the last one alone."""
+    for answer in (BAD, BAD, ""):
+        node.write(saying(answer))
     node.catch_up()
-    assert (node.runs, node.run_pods) == (1, [])
+    assert (node.runs, node.taints, node.probe["verdict"]) == (2, [], "pass")
 
 
-def test_a_message_that_cannot_be_read_is_a_failed_run_once(node: Watched) -> None:
+def test_a_reading_that_was_cut_off_by_sigterm_says_nothing_of_the_node(node: Watched) -> None:
+    """It is a run that read nothing: the verdict of the last one stays."""
+    asked = Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM")
+    node.reports(replace(saying(BAD), problem=asked))
+    assert (node.runs, node.probe["lastRun"]["reason"], node.probe["verdict"]) == (2, "Terminated", "pass")
+
+
+def test_a_document_that_cannot_be_read_is_a_failed_run_once(node: Watched) -> None:
     """Say, of an image of another major version."""
-    node.pod.ends("{}")
+    node.pod.writes("{}")
     node.catch_up()
     node.catch_up(granted=False)
     assert (node.runs, node.probe["lastRun"]["reason"]) == (2, "ResultUnreadable")

@@ -7,7 +7,8 @@ GPU differs:
 
 - a list in a column has one value for each record;
 - any other value is that of all records: a number, a text, `null`, or `{"unavailable": REASON}`;
-- a list that is the same in all records is `{"each": LIST}`;
+- a list that is the same in all records is `{"each": LIST}`; where records share a few lists, each of them
+  is written once: `{"of": [LIST, LIST], "at": [0, 0, 1]}`, and `at` says which one each record has;
 - a member that is a record in all records is a table of the same length, without `rows` of its own;
 - a member that nobody tried to read (`NOT_READ`, in all records) is absent.
 
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 ROWS, EACH, UNAVAILABLE = "rows", "each", "unavailable"
+OF, AT = "of", "at"
 NOT_READ = {UNAVAILABLE: "not read"}
 MAX_ROWS = 256
 MAX_CELLS = 1 << 16
@@ -65,8 +67,21 @@ def _column(values: list[Any]) -> Any:
     if all(map(_is_record, values)) and _are_alike(values):
         return _table(values)
     if any(value != first or type(value) is not type(first) for value in values):
-        return [fold(value) for value in values]
+        return _few(values) or [fold(value) for value in values]
     return {EACH: fold(first)} if isinstance(first, list) or _is_record(first) else first
+
+
+def _few(values: list[Any]) -> dict[str, Any] | None:
+    """Lists that at least two records share on average, each written once; None for any others."""
+    if not all(isinstance(value, list) for value in values):
+        return None
+    distinct: list[Any] = []
+    at = []
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
+        at.append(distinct.index(value))
+    return {OF: [fold(value) for value in distinct], AT: at} if 2 * len(distinct) <= len(values) else None
 
 
 class _Unfolding:
@@ -102,6 +117,17 @@ class _Unfolding:
             return [self.value(member, path) for member in value]
         if isinstance(value, dict) and EACH in value:
             return [self.value(value[EACH], path)] * rows
+        if isinstance(value, dict) and OF in value:
+            return self._few(value, rows, path)
         if isinstance(value, dict) and UNAVAILABLE not in value:
             return list(self._records(value, rows, path))
         return [value] * rows
+
+    def _few(self, value: dict[str, Any], rows: int, path: str) -> list[Any]:
+        of, at = value[OF], value.get(AT)
+        if not isinstance(of, list) or not isinstance(at, list) or len(at) != rows:
+            raise BadColumns(f"{path}: of and at must be lists, at with {rows} numbers")
+        if any(type(index) is not int or not 0 <= index < len(of) for index in at):
+            raise BadColumns(f"{path}: at must be whole numbers below {len(of)}")
+        distinct = [self.value(one, path) for one in of]
+        return [distinct[index] for index in at]
