@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
-from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
+from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.judging import saying
 from support.objects import DEFAULTS, make_policy
 from support.virtual_time import drive
@@ -34,7 +33,8 @@ def node(stated_answers: None) -> Watched:
 
 
 def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> None:
-    """Restricted, with a token of its own and nothing else of the cluster; it leaves nodes where the GPU Operator changes driver or MIG layout."""
+    """Restricted, with a token of its own alone; it leaves nodes where the GPU Operator changes driver or MIG
+    layout."""
     selector = {
         "matchLabels": {"gpus": "yes"},
         "matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["dev"]}],
@@ -303,31 +303,30 @@ def test_a_health_pod_reads_the_node_if_the_container_brings_nothing() -> None:
     assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in node.run_pods] == ["health"]
 
 
-def test_a_run_that_is_asked_for_is_a_pod_at_once_and_comes_first(node: Watched) -> None:
-    """The container answers no request.  What it reports while the pod runs is older than the pod's reading,
-    and says nothing new."""
+def test_a_run_that_is_asked_for_is_a_pod_at_once(node: Watched) -> None:
+    """The container answers no request.  What it writes while the pod runs counts, and so does what the pod
+    reads after it."""
     node.request()
     node.after(later=0.0)
     assert (len(node.run_pods), node.runs) == (1, 2)
     health = node.start_health_pod()
-    node.after(BAD)
-    assert node.runs == 2
-    assert node.end_health_pod(health) == 3
+    node.after("gpu-lost=b")
+    assert (node.runs, node.taints) == (3, ["gpu-lost"])
+    assert node.end_health_pod(health) == 4
     node.catch_up(granted=False)
-    assert node.runs == 3
+    assert (node.runs, node.status["rawVerdict"]) == (4, "pass")
 
 
 @pytest.mark.parametrize("ahead", [-20_000.0, -600.0, 0.0, 600.0, 20_000.0])
 def test_a_node_whose_clock_is_wrong_is_judged_like_any_other(ahead: float) -> None:
-    """What a health pod read before hides no later report, and what it read after an end is not undone by
-    that end."""
+    """What a health pod read before hides no later reading, and what it read after one is not undone by
+    that one."""
     node = Watched()
     node.cluster.pass_time(4 * HOUR)
     node.after()
     node.cluster.pass_time(4 * HOUR)
-    node.pod.ahead = ahead
     assert node.end_health_pod(node.begin_health_pod(), ahead=ahead) == 2
-    assert [node.after(BAD) for _ in range(2)] == [[], ["p2p"]]
+    assert [node.reports(saying(BAD), ahead=ahead) for _ in range(2)] == [[], ["p2p"]]
     assert node.end_health_pod(node.begin_health_pod(), ahead=ahead) == 5
     node.cluster.pass_time(30)
     node.catch_up(granted=False)
@@ -335,12 +334,12 @@ def test_a_node_whose_clock_is_wrong_is_judged_like_any_other(ahead: float) -> N
 
 
 def test_a_reading_of_an_earlier_boot_is_not_one_of_this_boot(node: Watched) -> None:
-    """The pod outlives a reboot, and shows the container's end from before until the next."""
+    """The pod outlives a reboot, and the object shows its reading from before until the next."""
+    node.write(saying("gpu-lost=b"))
     node.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
+    node.catch_up(granted=False)
+    assert (node.runs, node.taints) == (1, [])
     node.after()
-    assert node.runs == 1
-    well = saying("")
-    node.reports(replace(well, host=replace(well.host, boot_id="another")))
     assert node.runs == 2
 
 
@@ -470,47 +469,47 @@ def test_pods_read_the_nodes_once_a_daemonset_is_no_longer_waited_for(owner: str
     assert (len(node.run_pods), node.wakes) == (pods, 1 + pods)
 
 
-def test_a_message_that_was_judged_is_not_kept(node: Watched) -> None:
-    """The kubelet shows it again at each change of the pod; a new end brings a new one."""
+def test_a_document_that_was_judged_is_not_kept(node: Watched) -> None:
+    """It is most of what the operator would keep; a new reading brings a new one, and a list none again."""
 
     def kept() -> str:
-        (view,) = node.reconciler.watch_sets.pods.each()
-        return view.ended.message
+        return node.cache.readings["node-1"].parts[names.PROBE_HEALTH].text
 
+    node.catch_up(granted=False)
     assert (node.runs, kept()) == (1, "")
-    node.cluster.pod_status(node.pod.name, {"podIP": "10.0.0.7"})
-    node.deliver()
-    assert kept() == ""
-    node.cluster.pod_status(node.pod.name, {"podIP": "10.0.0.8"})
     node.inbox.clear()
     node.list()
-    assert kept() == ""
-    node.pod.reports(saying(BAD))
+    node.catch_up(granted=False)
+    assert (node.runs, kept()) == (1, "")
+    node.write(saying(BAD))
     node.deliver()
     assert kept() != ""
-    node.catch_up()
-    assert (node.runs, kept()) == (2, "")
-    node.restart()
-    node.keep_watch_sets()
-    assert kept() != ""
-    node.catch_up()
-    assert (node.runs, kept()) == (2, "")
+    for restarted in (False, True):
+        if restarted:
+            node.restart()
+            node.keep_watch_sets()
+        node.catch_up(granted=False)
+        node.catch_up(granted=False)
+        assert (node.runs, kept()) == (2, "")
 
 
-def test_a_deleted_report_is_made_anew_from_the_pods_message(node: Watched) -> None:
+@pytest.mark.parametrize("pod_goes", [False, True], ids=["its pod runs", "its pod is gone"])
+def test_a_deleted_report_is_made_anew_from_the_reading(node: Watched, pod_goes: bool) -> None:
     """Whoever deletes it resets the node's history, and waits for no reading."""
-    node.after()
+    node.after(BAD)
     node.cluster.remove(REPORTS, "node-1")
+    if pod_goes:
+        node.cluster.remove(PODS, node.pod.name)
     node.catch_up()
-    assert (node.runs, node.run_pods) == (1, [])
+    assert (node.runs, node.run_pods, node.probe["verdict"]) == (1, [], "fail")
 
 
-def test_a_pod_that_went_with_the_report_is_missed_by_nobody(node: Watched) -> None:
-    """Its message can no longer be read: the next pod reports."""
+def test_a_reading_that_went_with_the_report_is_missed_by_nobody(node: Watched) -> None:
+    """It can no longer be read again: the container's next one counts."""
     node.cluster.remove(REPORTS, "node-1")
-    node.cluster.remove(PODS, node.pod.name)
-    node.inbox = [event for event in node.inbox if event[0] != PODS]
+    node.cluster.remove(READINGS, "node-1")
+    node.inbox = [event for event in node.inbox if event[0] != READINGS]
     node.catch_up(granted=False)
     assert node.runs == 0
-    node.after(pod=WatchPod(node.cluster))
+    node.after()
     assert node.runs == 1

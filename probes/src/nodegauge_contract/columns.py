@@ -63,25 +63,15 @@ def _table(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _column(values: list[Any]) -> Any:
-    first = values[0]
     if all(map(_is_record, values)) and _are_alike(values):
         return _table(values)
-    if any(value != first or type(value) is not type(first) for value in values):
-        return _few(values) or [fold(value) for value in values]
-    return {EACH: fold(first)} if isinstance(first, list) or _is_record(first) else first
-
-
-def _few(values: list[Any]) -> dict[str, Any] | None:
-    """Lists that at least two records share on average, each written once; None for any others."""
-    if not all(isinstance(value, list) for value in values):
-        return None
-    distinct: list[Any] = []
-    at = []
-    for value in values:
-        if value not in distinct:
-            distinct.append(value)
-        at.append(distinct.index(value))
-    return {OF: [fold(value) for value in distinct], AT: at} if 2 * len(distinct) <= len(values) else None
+    distinct = {repr(value): value for value in values}
+    if len(distinct) == 1:
+        return {EACH: fold(values[0])} if isinstance(values[0], list) else values[0]
+    if 2 * len(distinct) > len(values) or not all(isinstance(value, list) for value in values):
+        return [fold(value) for value in values]
+    place = {key: number for number, key in enumerate(distinct)}
+    return {OF: [fold(value) for value in distinct.values()], AT: [place[repr(value)] for value in values]}
 
 
 class _Unfolding:
