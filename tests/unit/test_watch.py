@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -243,7 +244,8 @@ def test_only_a_pod_of_the_daemonset_speaks_for_its_node(node: Watched) -> None:
     node.cluster.pass_time(60)
     node.after(BAD, pod=WatchPod(node.cluster, owner="uid-other"))
     assert node.runs == 1
-    for number, other in enumerate(({"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}), start=2):
+    others: list[dict[str, Any]] = [{"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}]
+    for number, other in enumerate(others, start=2):
         node.reports(saying(BAD), **other)
         assert (node.runs, node.probe["lastRun"]["reason"]) == (number, "WrongRun")
     assert node.status["verdict"] == "pass"

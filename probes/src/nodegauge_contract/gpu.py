@@ -241,9 +241,9 @@ class Fan(Struct, frozen=True, kw_only=True):
 class Span(Struct, frozen=True, kw_only=True):
     """Smallest, median and largest of the samples of one window."""
 
-    min: Num
-    median: Num
-    max: Num
+    min: Num = NOT_READ
+    median: Num = NOT_READ
+    max: Num = NOT_READ
 
 
 SpanOrNot = Span | None
