@@ -34,6 +34,22 @@ from support.api_server import (
 from support.objects import NOW, addressed, by_pods
 
 
+def reading_protection(namespace: str, *, account: str = "default") -> tuple[Body, Body]:
+    """The spec of the admission policy of NodeReadings and that of its binding, as the chart installs
+    them."""
+    user = f"system:serviceaccount:{namespace}:{account}"
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [reading_policy.RULE | {"scope": "Cluster"}]},
+        "variables": list(reading_policy.VARIABLES),
+        "validations": [
+            one | {"expression": one["expression"].replace(reading_policy.PROBE_USER, user)}
+            for one in reading_policy.VALIDATIONS
+        ],
+    }
+    return policy, {"policyName": reading_policy.NAME, "validationActions": ["Deny", "Audit"]}
+
+
 class FakeCluster(FakeApiServer):
     """An API server with pods that run.  `clock` gives epoch seconds; `pass_time` moves the built-in one."""
 
@@ -51,19 +67,8 @@ class FakeCluster(FakeApiServer):
 
     def protect_readings(self) -> None:
         """The admission policy of NodeReadings and its binding, as the chart installs them."""
-        user = f"system:serviceaccount:{NAMESPACE}:"
-        validations = [
-            one | {"expression": one["expression"].replace(reading_policy.PROBE_USER, user)}
-            for one in reading_policy.VALIDATIONS
-        ]
-        spec = {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": [reading_policy.RULE | {"scope": "Cluster"}]},
-            "variables": list(reading_policy.VARIABLES),
-            "validations": validations,
-        }
-        binding = {"policyName": reading_policy.NAME, "validationActions": ["Deny", "Audit"]}
-        for path, body in ((ADMISSION, spec), (BINDINGS, binding)):
+        policy, binding = reading_protection(NAMESPACE)
+        for path, body in ((ADMISSION, policy), (BINDINGS, binding)):
             self.create(path, {"metadata": {"name": reading_policy.NAME, "generation": 1}, "spec": body})
 
     def add_node(

@@ -20,6 +20,7 @@ from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.planner import next_step, wake_at
+from nodegauge_operator.core.readings import ReadingView
 from support.nccl_nodes import INSTALLED, NODE
 from support.objects import NOW, ANode, APod, APolicy, make_policy, reading_of
 
@@ -57,6 +58,7 @@ class PlannerLoop:
         self._posted = ("", "")
         self._judged: actions.Judged | None = None
         self._made = 0
+        self._written: ReadingView | None = None
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
         """What the operator sees, with a slot for every run."""
@@ -70,11 +72,19 @@ class PlannerLoop:
             gate_slot=self.slot,
             posted=self._posted,
             judged=self._judged,
-            reading=reading_of(self.pods),
+            reading=self._reading(),
             fresh=frozenset({actions.RefreshReport} if fresh else ()) | {actions.RefreshReading},
             since=self._since,
             defaults=INSTALLED,
         )
+
+    def _reading(self) -> ReadingView | None:
+        """What the probes wrote last, which outlives their pods."""
+        written = reading_of(self.pods)
+        if written is not None:
+            known = self._written.parts if self._written is not None else {}
+            self._written = replace(written, parts=known | written.parts)
+        return self._written
 
     def go(self, most: int = MOST_WRITES) -> None:
         """Make the next writes, all of them unless the process dies before."""
@@ -111,6 +121,11 @@ class PlannerLoop:
         """The kubelet, the scheduler or somebody else did something to a pod."""
         self.pods = [after if pod is before else pod for pod in self.pods]
 
+    def asked(self, at: str) -> None:
+        """Somebody asks for a run."""
+        assert self.report is not None
+        self.report = _written_again(replace(self.report, requested_at=at))
+
     @property
     def status(self) -> ReportStatus:
         """What the report holds."""
@@ -125,7 +140,10 @@ class PlannerLoop:
                 assert report == self.report
                 self._patched(report, status)
             case actions.PatchNode(_, labels, taints, judged):
-                self.node, self._judged = self.node.patched(labels, taints), judged
+                self.node = self.node.patched(labels, taints)
+                if judged is not None:
+                    assert judged.status.desired.labels.items() <= self.node.labels.items()
+                    self._judged = judged
             case actions.SetCondition(_, condition):
                 self.node = self.node.saying(condition)
             case actions.PostEvent(_, change):
@@ -161,7 +179,7 @@ class PlannerLoop:
                 self._checked(self._aged(report), status, probe=name, run=after, number=number)
         kept = msgspec.json.decode(msgspec.json.encode(status), type=ReportStatus)
         assert kept == status
-        self.report = replace(report, status=kept)
+        self.report, self._judged = _written_again(replace(report, status=kept)), None
 
     def _aged(self, report: Report) -> ReportStatus:
         """What the report would hold by now without a run: what time does is not the run's doing."""
@@ -192,6 +210,11 @@ class PlannerLoop:
                 _same_labels(before, after)
         if probe == names.PROBE_PULL:
             _same_labels(before, after)
+
+
+def _written_again(report: Report) -> Report:
+    """The report under its next version."""
+    return replace(report, resource_version=str(int(report.resource_version) + 1))
 
 
 def _same_labels(before: ReportStatus, after: ReportStatus) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 
 from nodegauge_contract import Result, decode
 from nodegauge_judge import judge_health
+from nodegauge_probes.watch.schedule import SHORTEST_S
 from support.probing import Probe
 from testbed import forkserver
 from testbed.wait import DEADLINE_SECONDS, wait_for
@@ -128,15 +130,28 @@ class Life:
         return told
 
     def calm(self, *, looks: int = 10) -> None:
-        """It takes no reading for so many looks; the slowest signals are read at every thirtieth."""
-        self.sees(looks)
+        """It takes no reading for so many looks, though it might; the slowest signals are read at every
+        thirtieth."""
+        self.rest(looks)
         assert self._has_ended is False, self.errors
         assert self.reasons[self._heard :] == []
+
+    def rest(self, looks: int) -> None:
+        """It has had so many more looks after which it might have taken a reading."""
+        wait_for(lambda: self._has_ended or self._may_read, what="the pause after its last reading")
+        self.sees(looks)
 
     def sees(self, looks: int) -> None:
         """It has had so many more looks."""
         wanted = self.looks + looks
         wait_for(lambda: self._has_ended or self.looks >= wanted, what=f"{wanted} looks")
+
+    @property
+    def _may_read(self) -> bool:
+        """Whether its last reading is so long ago that a change would bring another."""
+        stored = json.loads((self._folder / "watch.json").read_text())
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return bool(now - stored["reported"] > SHORTEST_S) and len(self.readings) == len(self.reasons)
 
     def hold(self, call: str, *, gpu: int) -> None:
         """This call does not return for this GPU, from now until `let_go`."""
@@ -205,7 +220,7 @@ class Watch:
         with self.started() as life:
             while True:
                 before = len(life.reasons)
-                life.sees(looks)
+                life.rest(looks)
                 if len(life.reasons) == before:
                     return life.reasons
 

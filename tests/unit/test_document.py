@@ -26,6 +26,8 @@ from nodegauge_contract import (
     NcclResult,
     NotAResult,
     Pairs,
+    Problem,
+    ProblemKind,
     RepeatedXid,
     Result,
     TooLarge,
@@ -78,19 +80,30 @@ def test_golden_documents_are_read_and_written_as_they_were(path: Path) -> None:
     assert result.version != f"{MAJOR}.{MINOR}" or text(result) == written
 
 
-def test_each_kind_of_run_and_this_version_have_a_golden_document() -> None:
-    """A new one has to add its own (tests/golden/README.md)."""
-    results = [decode(path.read_text()) for path in GOLDEN_RESULTS]
+def test_each_kind_of_run_has_a_golden_document() -> None:
+    """Of a simulated machine."""
+    results = [decode(path.read_text()) for path in GOLDEN_RESULTS if "members" not in path.stem]
     assert {result.probe for result in results} == {"health", "nccl", "load"}
-    assert f"{MAJOR}.{MINOR}" in {result.version for result in results}
+
+
+def members() -> str:
+    """A document of this version that has every member, as `tests/golden` keeps it."""
+    return text(replace(Values(most=2).result(), probe="health"))
+
+
+def test_every_member_of_this_version_is_in_a_golden_document() -> None:
+    """With its name, type and place; one that is new takes a new version and a new file, see the README."""
+    assert (GOLDEN / f"result-{MAJOR}.{MINOR}-members.json").read_text() == members()
 
 
 class Values:
-    """Values of a type: each int and text is one of `spread`, so that columns agree or not; `null`: None
-    wherever it may stand, else a member of a union by chance (the first without `chance`)."""
+    """Values of a type: no two alike, lists of `most`, and with `null` None wherever it may stand; with a
+    `chance` one of `spread`, so that columns agree or not, shorter lists, and any type of a union."""
 
-    def __init__(self, *, spread: int = 10**6, null: bool = False, chance: Random | None = None) -> None:
-        self._spread, self._null, self._chance = spread, null, chance
+    def __init__(
+        self, *, spread: int = 10**6, null: bool = False, chance: Random | None = None, most: int = 5
+    ) -> None:
+        self._spread, self._null, self._chance, self._most = spread, null, chance, most
         self._count = itertools.count()
 
     def of(self, kind: inspect.Type) -> Any:
@@ -98,7 +111,7 @@ class Values:
             case inspect.UnionType(types=types):
                 return self._union(types)
             case inspect.IntType():
-                return (kind.ge or 0) + self._next() % 50 + 1
+                return max(kind.ge or 0, 0) + self._next() % 50 + 1
             case inspect.FloatType():
                 return self._next() + 0.5
             case inspect.BoolType():
@@ -108,7 +121,7 @@ class Values:
             case inspect.EnumType(cls=cls):
                 return list(cls)[-1]
             case inspect.ListType(item_type=item):
-                most = min(kind.max_length or 5, 5)
+                most = min(kind.max_length or self._most, self._most)
                 length = self._chance.randrange(most) if self._chance else most
                 return [self.of(item) for _ in range(length)]
             case inspect.StructType(cls=cls, fields=fields):
@@ -222,8 +235,17 @@ def test_the_words_of_the_layout_are_no_members() -> None:
         ([{"a": [1, 2]}, {"a": [1, 2]}], {"rows": 2, "a": {"each": [1, 2]}}),
         ([{"a": []}, {"a": []}], {"rows": 2, "a": {"each": []}}),
         ([{"a": [1]}, {"a": [2, 3]}], {"rows": 2, "a": [[1], [2, 3]]}),
-        ([{"a": [n // 2]} for n in range(4)], {"rows": 4, "a": {"of": [[0], [1]], "at": [0, 0, 1, 1]}}),
-        ([{"a": f"{n // 2}"} for n in range(4)], {"rows": 4, "a": ["0", "0", "1", "1"]}),
+        ([{"a": [n % 2]} for n in range(4)], {"rows": 4, "a": [[0], [1], [0], [1]]}),
+        (
+            [{"a": [[0, 4, 8], [1, n // 6]]} for n in range(9)],
+            {"rows": 9, "a": {"of": [[[0, 4, 8], [1, 0]], [[0, 4, 8], [1, 1]]], "at": [0] * 6 + [1] * 3}},
+        ),
+        ([{"a": NO}] * 7 + [{"a": NOT_READ}], {"rows": 8, "a": {"of": [NO, NOT_READ], "at": [0] * 7 + [1]}}),
+        ([{"a": 75}] * 7 + [{"a": 9}], {"rows": 8, "a": [75] * 7 + [9]}),
+        (
+            [{"a": {"long member": n}} for n in (7, 8, 7, 8, 7, 8, 7, 8)] + [{"a": None}],
+            {"rows": 9, "a": {"of": {"rows": 2, "long member": [7, 8]}, "at": [0, 1] * 4 + [None]}},
+        ),
         ([{"a": {"b": 1}}, {"a": {"b": 2}}], {"rows": 2, "a": {"b": [1, 2]}}),
         ([{"a": {"b": NOT_READ}}] * 2, {"rows": 2, "a": {}}),
         ([{"a": {"b": 1}}, {"a": None}], {"rows": 2, "a": [{"b": 1}, None]}),
@@ -237,7 +259,7 @@ def test_the_words_of_the_layout_are_no_members() -> None:
     ],
 )
 def test_a_list_of_records_is_a_table(records: Any, table: Any) -> None:
-    """What all share is written once, lists that some share once each, what nobody read not at all."""
+    """What all share is written once, long values that some share once each, what nobody read not at all."""
     folded = columns.fold(records)
     assert repr(folded) == repr(table)
     assert read(columns.unfold(json.loads(json.dumps(folded)))) == read(records)
@@ -325,6 +347,13 @@ def with_everything(codes: int) -> Result:
     return replace(result, gpus=gpus, watch=WatchReport(at=3_010_000, repeated=repeated))
 
 
+def with_lost_gpus(result: Result, *lost: int) -> Result:
+    """The machine after these GPUs fell off the bus: of them only index and error are known."""
+    error = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", message="GPU is lost")
+    gpus = [Gpu(index=gpu.index, error=error) if gpu.index in lost else gpu for gpu in result.gpus]
+    return replace(result, gpus=gpus)
+
+
 def xids(gpu: int, codes: int) -> Xids:
     """So many kinds of Xids within an hour after five weeks, no two numbers alike."""
     seen = [(gpu * 37 + n * 61) % 163 + 8 for n in range(codes)]
@@ -381,13 +410,29 @@ def under_load(name: str) -> Result:
     [
         (golden("1.1-h100-busy"), 0.5),
         (golden("1.1-dgx2-busy"), 0.4),
-        (with_everything(2), 0.15),
+        (with_everything(2), 0.25),
+        (with_lost_gpus(with_everything(2), 5), 0.2),
+        (with_lost_gpus(golden("1.1-dgx2-busy"), 5), 0.3),
+        (with_lost_gpus(golden("1.1-dgx2-busy"), *range(0, 16, 3)), 0.3),
+        (with_lost_gpus(golden("1.1-h100-busy"), 7), 0.5),
         (nccl_run("h100"), 0.4),
         (nccl_run("dgx2"), 0.2),
         (under_load("h100"), 0.1),
         (under_load("dgx2"), 0.1),
     ],
-    ids=["h100", "dgx2", "dgx2-everything", "h100-nccl", "dgx2-nccl", "h100-load", "dgx2-load"],
+    ids=[
+        "h100",
+        "dgx2",
+        "dgx2-everything",
+        "dgx2-everything-lost",
+        "dgx2-lost",
+        "dgx2-many-lost",
+        "h100-lost",
+        "h100-nccl",
+        "dgx2-nccl",
+        "h100-load",
+        "dgx2-load",
+    ],
 )
 def test_the_largest_machines_have_room(result: Result, free: float) -> None:
     """Every number different and every message long: this share of the part stays free."""

@@ -343,6 +343,6 @@ def test_a_pod_that_never_ran_still_says_what_it_waited_for(cache: Cache) -> Non
     cache.put_pod(make_pod().pending("ErrImagePull", "no such image", placed=True))
     cache.put_pod(ended.failed("DeadlineExceeded"))
     [kept] = cache.pods_of("node-1")
-    end = ending(kept, node=kept.node, limits=Limits(), deadline=60.0, now=NOW)
+    end = ending(kept, limits=Limits(), deadline=60.0, now=NOW)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ErrImagePull")
     assert "no such image" in end.message

@@ -37,7 +37,7 @@ from testbed.kubeconfig import write_kubeconfig
 from testbed.wait import DEADLINE_SECONDS
 
 CORE = ["nodes", "pods", "namespaces", "events"]
-OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL]
+OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL]
 Answer = Callable[[web.Request], web.StreamResponse | None]
 
 

@@ -42,17 +42,16 @@ def pass_grace(operator: SteppedOperator) -> None:
     operator.catch_up(granted=False)
 
 
-def test_a_taint_goes_up_in_the_patch_of_the_labels_after_the_report() -> None:
-    """The report reserves it, then one write brings labels and taints together."""
+def test_a_taint_goes_up_in_the_patch_of_the_labels_before_the_report() -> None:
+    """One write brings labels and taints together, before anything else that follows from the run."""
     operator = tainting(taints=("team",))
     operator.measure("")
     operator.client.log.clear()
     operator.measure("gpu-lost=b")
     assert operator.client.log == [
         "POST pods",
-        "PATCH nodeevidences",
-        "PATCH nodereports/status",
         "PATCH nodes",
+        "PATCH nodereports/status",
         "PATCH nodes/status",
         "POST events",
         "DELETE pods",

@@ -7,9 +7,11 @@ GPU differs:
 
 - a list in a column has one value for each record;
 - any other value is that of all records: a number, a text, `null`, or `{"unavailable": REASON}`;
-- a list that is the same in all records is `{"each": LIST}`; where records share a few lists, each of them
-  is written once: `{"of": [LIST, LIST], "at": [0, 0, 1]}`, and `at` says which one each record has;
+- a list that is the same in all records is `{"each": LIST}`;
 - a member that is a record in all records is a table of the same length, without `rows` of its own;
+- where records share values, or some have `null`, and it takes less than half, each value is written once:
+  `{"of": ["a long text", "another"], "at": [0, 0, null, 1]}`, and `at` says which one a record has.  So one
+  lost GPU does not repeat in each column what all others share;
 - a member that nobody tried to read (`NOT_READ`, in all records) is absent.
 
 Works on the types of JSON.  Pure.
@@ -68,10 +70,13 @@ def _column(values: list[Any]) -> Any:
     distinct = {repr(value): value for value in values}
     if len(distinct) == 1:
         return {EACH: fold(values[0])} if isinstance(values[0], list) else values[0]
-    if 2 * len(distinct) > len(values) or not all(isinstance(value, list) for value in values):
-        return [fold(value) for value in values]
+    whole = [fold(value) for value in values]
+    if len(distinct) == len(values) and None not in values:
+        return whole
+    distinct.pop(repr(None), None)
     place = {key: number for number, key in enumerate(distinct)}
-    return {OF: [fold(value) for value in distinct.values()], AT: [place[repr(value)] for value in values]}
+    once = {OF: fold([*distinct.values()]), AT: [place.get(repr(value)) for value in values]}
+    return once if 2 * len(repr(once)) < len(repr(whole)) else whole
 
 
 class _Unfolding:
@@ -108,16 +113,16 @@ class _Unfolding:
         if isinstance(value, dict) and EACH in value:
             return [self.value(value[EACH], path)] * rows
         if isinstance(value, dict) and OF in value:
-            return self._few(value, rows, path)
+            return self._shared(value, rows, path)
         if isinstance(value, dict) and UNAVAILABLE not in value:
             return list(self._records(value, rows, path))
         return [value] * rows
 
-    def _few(self, value: dict[str, Any], rows: int, path: str) -> list[Any]:
-        of, at = value[OF], value.get(AT)
+    def _shared(self, value: dict[str, Any], rows: int, path: str) -> list[Any]:
+        of, at = self.value(value[OF], path), value.get(AT)
         if not isinstance(of, list) or not isinstance(at, list) or len(at) != rows:
             raise BadColumns(f"{path}: of and at must be lists, at with {rows} numbers")
-        if any(type(index) is not int or not 0 <= index < len(of) for index in at):
-            raise BadColumns(f"{path}: at must be whole numbers below {len(of)}")
-        distinct = [self.value(one, path) for one in of]
-        return [distinct[index] for index in at]
+        places = [index for index in at if index is not None]
+        if any(type(index) is not int or not 0 <= index < len(of) for index in places):
+            raise BadColumns(f"{path}: at must be null or whole numbers below {len(of)}")
+        return [None if index is None else of[index] for index in at]

@@ -63,7 +63,8 @@ def test_a_whole_cycle_under_the_policies(guarded: Guarded, tmp_path: Path) -> N
     token = guarded.plane.service_account_token(NAMESPACE, ACCOUNT)
     kubeconfig = guarded.plane.user_kubeconfig("operator", token=token)
     audit = AuditTrail(guarded.plane.audit_log, guarded.admin)
-    rig = ClusterUnderTest(guarded.admin, namespace=NAMESPACE, directory=tmp_path, kubeconfig=kubeconfig)
+    where = {"namespace": NAMESPACE, "directory": tmp_path, "kubeconfig": kubeconfig}
+    rig = ClusterUnderTest(guarded.admin, protected=True, **where)
     node, machines = rig.add_node(), Machines(h100())
 
     def answer(pod: Object) -> str | None:

@@ -7,6 +7,7 @@ Promise 1 is kept here: only a reading that decodes and names this very run is `
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_contract import ContractError, ProblemKind, Result, decode
 from nodegauge_operator import names
@@ -22,6 +23,9 @@ pkg/kubelet/preemption)."""
 
 NOT_WRITTEN = "the reading is not written"
 """How the message of a probe begins that could not reach the API server, or was refused there."""
+
+TERMINATED = "Terminated"
+"""The reason of a run that a SIGTERM ended, by its own document."""
 
 NEVER_RAN = "ContainerStatusUnknown"
 """What a kubelet writes for a container that it ended before it ran (while pulling the image, say)."""
@@ -41,9 +45,10 @@ class RunEnd(Struct, frozen=True, kw_only=True):
 
 
 def of_reading(part: PartView, pod: PodView, *, node: str, now: float) -> RunEnd:
-    """The end of a run that left this reading."""
+    """The end of a run that left this reading: whatever the node's clock says, after its pod was made."""
     end = checked(part, run=names.run_of_pod(pod.name), probe=pod.probe, node=node, now=now)
-    cut_short = end.result is not None and end.result.problem is not None
+    end = replace(end, finished_at=min(max(end.finished_at, pod.created_at), now))
+    cut_short = end.reason == TERMINATED or (end.result is not None and end.result.problem is not None)
     return (_no_room(pod) or end) if cut_short else end
 
 
@@ -62,7 +67,7 @@ def checked(part: PartView, *, run: str, probe: str, node: str, now: float) -> R
     problem = result.problem
     if problem is not None and problem.kind == ProblemKind.TERMINATED:
         message = problem.message or "ended by SIGTERM"
-        return RunEnd(outcome=Outcome.UNKNOWN, reason="Terminated", message=message, finished_at=at)
+        return RunEnd(outcome=Outcome.UNKNOWN, reason=TERMINATED, message=message, finished_at=at)
     return RunEnd(outcome=Outcome.READ, reason="Read", result=result, finished_at=at)
 
 

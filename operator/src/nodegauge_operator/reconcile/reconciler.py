@@ -83,7 +83,8 @@ class Reconciler:
             per_hour=settings.max_gated_nodes_per_hour,
         )
         """Which nodes are gated, and which may be."""
-        probe_user = f"system:serviceaccount:{settings.probe.namespace}:{settings.probe.service_account_name}"
+        account = settings.probe.service_account_name or "default"
+        probe_user = f"system:serviceaccount:{settings.probe.namespace}:{account}"
         self.trust = Trust(client=client, probe_user=probe_user, monotonic=self._monotonic)
         """Whether readings count."""
         self.watch_sets = WatchSets(
@@ -121,11 +122,12 @@ class Reconciler:
         """
         fresh: frozenset[type] = frozenset()
         declined: dict[type, str] = {}
+        gone = False
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
-                await self._confirm(name)
+                gone = not await self._confirm(name)
             await self._keep_reading(name)
-            snapshot = self._snapshot(name, granted=granted, fresh=fresh, declined=declined)
+            snapshot = self._snapshot(name, gone=gone, granted=granted, fresh=fresh, declined=declined)
             step = planner.next_step(snapshot)
             if step is None or (self.stopping and isinstance(step, actions.CreatePod)):
                 return self._reconciled(name, snapshot)
@@ -151,8 +153,8 @@ class Reconciler:
             fresh = fresh | {type(step)} if is_read else frozenset()
         raise KubeError(f"still not reconciled after {MAX_STEPS} writes")
 
-    async def _confirm(self, name: str) -> None:
-        """A node that was reported deleted, or that a list lacks: only a 404 makes it gone.
+    async def _confirm(self, name: str) -> bool:
+        """Whether a node is there that was reported deleted, or that a list lacks: only a 404 makes it gone.
 
         One that is there and not in the server-side selection has left it: what we hold there comes off.
         """
@@ -164,13 +166,23 @@ class Reconciler:
             self._cache.put_node(node)
         except NotFound:
             self._cache.drop_node(name)
+            return False
         except KubeError:
             self._cache.suspects.add(name)
             raise
+        return True
 
     def _snapshot(
-        self, name: str, *, granted: frozenset[str], fresh: frozenset[type], declined: dict[type, str]
+        self,
+        name: str,
+        *,
+        gone: bool,
+        granted: frozenset[str],
+        fresh: frozenset[type],
+        declined: dict[type, str],
     ) -> Snapshot:
+        """`gone`: the API server has just said that the node is; else one that is not known here may be
+        another installation's, with its reading."""
         node = self._cache.nodes.get(name)
         policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
         watch_set = self.watch_sets.known.get(policy.name) if policy else None
@@ -198,7 +210,7 @@ class Reconciler:
             nonce=secrets.token_hex(8),
             cordoned_since=self._cordoned_since(name, node),
             chassis=self._cache.chassis.get(name),
-            reading=self._cache.readings.get(name),
+            reading=self._cache.readings.get(name) if node is not None or gone else None,
             distrust=self.trust.problem,
             trusted=self.trust.identity,
             watchers=self.watch_sets.pods.of(name, watch_set, trusted=self.trust.identity),
@@ -250,7 +262,7 @@ class Reconciler:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
             self._judged.pop(name, None)
-            self._cache.drop_reading(name)
+            self.watch_sets.pods.forget_gone(name)
             self.gaps.forget(name)
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
         waits = planner.waits(snapshot.context) if snapshot.context else {}
@@ -269,6 +281,9 @@ class Reconciler:
         keep; read it again if no report does any more, because somebody deleted it.  Raises `KubeError`.
         """
         report, cache = self._cache.reports.get(name), self._cache
+        if name not in cache.nodes:  # gone, or another installation's
+            cache.forget_documents(name, cache.readings[name].parts if name in cache.readings else ())
+            return
         status = report.status if report is not None else ReportStatus()
         reading = cache.readings.get(name)
         parts = reading.parts.items() if reading is not None else ()

@@ -64,10 +64,19 @@ class WatchPods:
         if pod.gone:
             self._cache.note_dropped(pod.uid)
         pods[pod.uid] = pod
+        if pod.gone and pod.node not in self._cache.nodes:
+            self.forget_gone(pod.node)
+            return before is None
         gone = sorted((one for one in pods.values() if one.gone), key=lambda one: one.created_at)
         for one in gone[:-1]:
             del pods[one.uid]
         return before is None
+
+    def forget_gone(self, node: str) -> None:
+        """The node is gone: nothing that its pods wrote will be judged."""
+        left = {pod.uid: pod for pod in self._pods.pop(node, {}).values() if not pod.gone}
+        if left:
+            self._pods[node] = left
 
     def of(self, node: str, watch_set: WatchSet | None, *, trusted: str) -> dict[str, str]:
         """UID and name of the pods of this DaemonSet on the node that were made for this admission policy."""

@@ -12,6 +12,7 @@ seconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -45,6 +46,8 @@ SHORTEST_PAUSE = 0.5
 MOST_HANGING = 4
 """Watchers that were given up, beyond which no GPU is asked any more until one of their calls returns: each
 keeps a thread."""
+QUEUED_S = 0.5
+"""How long to wait for Xids that are queued while another call hangs."""
 LAST_WORDS_S = 3.5
 """How long SIGTERM waits for what nobody was told yet; the pod's grace period is 5 s."""
 HANGING = "driver calls"
@@ -178,10 +181,12 @@ class Resident:
         given_up, call = self._watcher, self._watcher.calls.now
         gpus = [int(number) for number in GPU.findall(call.subject)] if call is not None else []
         given_up.retire()
+        given_up.hear_queued()
         skip = Skip(gpus=dict.fromkeys(gpus, problem)) if gpus else Skip(problem=problem)
         if problem.kind == ProblemKind.CALL_HUNG:
             self._hanging.append(Hang(watcher=given_up, problem=problem, skip=skip))
         with self.lock:
+            given_up.add_xids()
             result = given_up.result or self.begin()
             result.gpus = result.gpus or given_up.identified()
             result.problem = problem
@@ -257,6 +262,17 @@ class Watcher:
         """What it saw last."""
         return dict(self._reader.values)
 
+    def hear_queued(self) -> None:
+        """Take the Xids that the driver has queued while a call hangs: a GPU whose calls hang often has a
+        fatal one.  In a thread of its own, for this call may hang as well."""
+        queued = threading.Thread(target=self._hear, daemon=True, name="queued")
+        queued.start()
+        queued.join(QUEUED_S)
+
+    def _hear(self) -> None:
+        with contextlib.suppress(Retired):
+            self._reader.wait(0)
+
     def identified(self) -> list[GpuBuilder]:
         """The GPUs, and nothing else."""
         return self._reader.identified()
@@ -282,7 +298,7 @@ class Watcher:
         self._reader.wait(0)
         with resident.lock:
             self.calls.check()
-            self._add_xids()
+            self.add_xids()
             self.result = None
             resident.publish(result, decision, values=values)
 
@@ -312,9 +328,9 @@ class Watcher:
             self._reader.wait(max(0.0, min(next_look - time.monotonic(), longest)))
             with self._resident.lock:
                 self.calls.check()
-                self._add_xids()
+                self.add_xids()
 
-    def _add_xids(self) -> None:
+    def add_xids(self) -> None:
         """New Xids into the state and its file, so that they outlive a killed container.  Hold the lock."""
         known, taken, now = self._resident.state, self._reader.take_xids(), kernel.boottime_ms() / 1000
         for gpu, code, uuid in taken:

@@ -2,7 +2,7 @@
 
 The first look reads everything.  After it, slow signals are spread over the looks, and one that cannot be
 read is asked for at the slowest pace.  A level changes to or from "cannot be read" only after three readings
-in a row, which then come look by look.
+in a row, which then come look by look, with all others of that GPU.
 """
 
 from __future__ import annotations
@@ -132,27 +132,30 @@ class Reader:
             if renewed:
                 self._nvml.renew(gpu.device)
                 self._register()
+            everything = renewed or self._is_unclear(gpu)
             due = [
                 signal
                 for position, signal in enumerate(SIGNALS)
-                if renewed or self._is_nth(self._pace(signal, gpu), position + number)
+                if everything or self._is_nth(self._pace(signal, gpu), position + number)
             ]
             self._read_fields(gpu, due)
             for signal in due:
                 if signal.read is not None:
                     self.add(signal, gpu, signal.read(gpu))
 
+    def _is_unclear(self, gpu: Watched) -> bool:
+        """Whether a quantity of this GPU begins or ceases to answer.  Then all are asked at every look until
+        that is clear, or the changes of one GPU would come, and be told, one after the other."""
+        for signal in SIGNALS:
+            value, samples = self.values.get(_name(signal, gpu)), self._samples.get(_name(signal, gpu))
+            if value is not None and samples and is_unclear(value.level, _raw(samples[-1])):
+                return True
+        return False
+
     def _pace(self, signal: Signal, gpu: Watched) -> int:
-        """What begins or ceases to answer is asked at every look until that is clear, or the changes of one
-        GPU would come, and be reported, one after the other."""
-        name = _name(signal, gpu)
-        value, samples = self.values.get(name), self._samples.get(name)
-        if value is None or not samples:
-            return signal.every
-        last = samples[-1].raw if samples[-1] else None
-        if is_unclear(value.level, last):
-            return 1
-        return SELDOM if last is None else signal.every
+        """Looks from one reading of it to the next."""
+        samples = self._samples.get(_name(signal, gpu))
+        return SELDOM if samples and samples[-1] is None else signal.every
 
     def _read_fields(self, gpu: Watched, due: list[Signal]) -> None:
         wanted = [(signal, number) for signal in due if (number := signal.fields(gpu)) is not None]
@@ -232,6 +235,10 @@ class Reader:
         """The Xids since the last time."""
         taken, self._xids = self._xids, []
         return taken
+
+
+def _raw(sample: Sample | None) -> int | str | None:
+    return sample.raw if sample is not None else None
 
 
 def _name(signal: Signal, gpu: Watched) -> str:
