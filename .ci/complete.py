@@ -45,12 +45,12 @@ from probes_and_packages import chart, collection, contract, driver
 from prometheus_client.metrics import MetricWrapperBase
 
 import nodegauge_judge
+from nodegauge_contract.reading import PART_BYTES, Part
 from nodegauge_judge import CATALOGUE, Cause, Rule, Thresholds
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.reference import findings_page
 from nodegauge_operator import metrics, names
 from nodegauge_operator.api.chassis import ChassisStatus
-from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Hysteresis, PolicySpec
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import ReportStatus
@@ -74,7 +74,7 @@ SCHEMAS: dict[tuple[str, str], Any] = {
     (names.POLICY_PLURAL, "status"): None,
     (names.REPORT_PLURAL, "spec"): None,
     (names.REPORT_PLURAL, "status"): ReportStatus,
-    (names.EVIDENCE_PLURAL, "probes"): dict[str, ProbeEvidence],
+    **{(names.READING_PLURAL, name): Part for name in PART_BYTES},
     (names.CHASSIS_PLURAL, "status"): ChassisStatus,
 }
 """The parts of the CRDs, each with the operator's type of it."""

@@ -8,20 +8,23 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import add
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
-from nodegauge_contract import RepeatedXid, Unavailable, text
+from nodegauge_contract import RepeatedXid, Unavailable, decode, text
 from nodegauge_contract.reading import PART_BYTES
 from nodegauge_judge import Answer, Severity, judge_health
+from nodegauge_probes.alive import is_young
 from nodegauge_probes.watch.probe import MOST_HANGING
 from support.machines import SECOND
 from support.probing import Probe
+from support.readings_api import ReadingsApi, serving
 from support.watch_probe import Life, Told, Watch
 from testbed.hardware import Hardware
 from testbed.hardware.fault import FAULTS, Fault
@@ -176,10 +179,10 @@ def test_an_xid_is_told_at_once(watch: On) -> None:
     """It ends the wait for the next look, and the document and the judge have it."""
     on = watch("h100-sxm-8")
     with on.started("--poll", "60") as life:
-        life.calm(looks=1)
+        life.looks_once()
         on.hardware.fault("xid", gpu=3, number=79)
         told = life.told()
-        assert life.looks <= 2, "none but that after the reading"
+        assert life.looks <= 2, "none but the one after the reading"
     assert "Xid 79 GPU-3" in told.why
     assert told.xids == [[]] * 3 + [[79]] + [[]] * 4
     assert "xid" in told.codes
@@ -286,7 +289,7 @@ def test_sigterm_ends_it_without_another_look_or_reading(watch: On) -> None:
     """Its node is about to be drained, or its driver to be unloaded."""
     on = watch("h100-sxm-8")
     with on.started("--poll", "60", "--window", "20") as life:
-        life.calm(looks=1)
+        life.looks_once()
         assert (life.end(), life.looks) == (0, 1)
         assert (life.errors, life.readings) == (["SIGTERM: ends"], [])
 
@@ -340,7 +343,7 @@ def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watc
         told = life.until(lambda told: "temperature GPU-0" in told.why, what="the other GPU")
         well, hanging = told.result.gpus
         assert (well.error, hanging.error.kind, hanging.error.call) == (None, "call-hung", call)
-        assert not isinstance(well.power.usage, Unavailable)
+        assert not isinstance(well.power.usage_mw, Unavailable)
         assert told.result.problem.call == call
 
 
@@ -505,6 +508,65 @@ def test_a_gpu_that_must_be_reset_is_one_reading_though_most_calls_answer(two: W
     """Also where only a call says so that is made now and then: a new handle is asked everything at once."""
     two.hardware.fault("refused", calls="nvmlDeviceGetRetiredPages", code=RESET_REQUIRED)
     assert two.reports(looks=75) == ["changed: error GPU-1 none -> reset-required"]
+
+
+@pytest.fixture
+def api(two: Watch) -> Iterator[ReadingsApi]:
+    """An API server that those two GPUs' probe finds in its environment."""
+    with serving(two.probe.folder / "pod", trustme.CA()) as api:
+        two.probe.environment |= {
+            "KUBERNETES_SERVICE_HOST": api.place.host,
+            "KUBERNETES_SERVICE_PORT": str(api.place.port),
+            "NODEGAUGE_TOKEN_FOLDER": str(api.place.folder),
+        }
+        yield api
+
+
+def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, api: ReadingsApi) -> None:
+    """As it is printed, with its number and reason; the files of which the kubelet asks appear in order."""
+    two.state.unlink()
+    ready = two.probe.folder / "ready"
+    with two.started() as life:
+        first = life.told()
+        wait_for(ready.exists, what="the first write")
+        assert is_young(two.probe.folder / "alive", DEADLINE_SECONDS)
+        two.hardware.fault("hot", gpu=1)
+        second = life.told()
+        wait_for(lambda: len(api.requests) == 2, what="the second write")
+    for told, request in zip((first, second), api.requests, strict=True):
+        part = request.body["health"]
+        assert (decode(part["reading"]), part["reason"]) == (told.result, told.why)
+        assert (part["podUID"], part["nodeUID"]) == ("pod-uid", "node-uid")
+    numbers = [request.body["health"]["sequence"] for request in api.requests]
+    assert numbers[1] == numbers[0] + 1
+
+
+def test_a_node_is_watched_though_the_api_server_refuses(two: Watch, api: ReadingsApi) -> None:
+    """What is refused is said, and tried again; the container is not ready before something is written."""
+    two.state.unlink()
+    api.refuses(503, "not now")
+    with two.started() as life:
+        life.told()
+        wait_for(lambda: any("answered 503: not now" in line for line in life.errors), what="the refusal")
+        assert not (two.probe.folder / "ready").exists()
+        two.hardware.fault("hot", gpu=1)
+        told = life.told()
+        wait_for((two.probe.folder / "ready").exists, what="a write")
+        newest = [decode(request.body["health"]["reading"]) for request in api.requests[1:]]
+        wait_for(lambda: told.result in newest or len(api.requests) > 2, what="the newest reading")
+        assert life.end() == 0
+
+
+def test_sigterm_waits_for_a_reading_that_is_on_its_way(two: Watch, api: ReadingsApi) -> None:
+    """A moment long: nobody would hear what it said last."""
+    two.state.unlink()
+    api.refuses(503, "not now")
+    with two.started() as life:
+        life.told()
+        wait_for(lambda: any("answered 503" in line for line in life.errors), what="the refusal")
+        assert life.end() == 0
+        assert "ended before the last reading was written" not in life.errors
+    assert len(api.requests) == 2
 
 
 def test_the_loss_of_a_gpu_is_no_news_of_its_peers(two: Watch) -> None:

@@ -136,6 +136,10 @@ class Life:
         assert self._has_ended is False, self.errors
         assert self.reasons[self._heard :] == []
 
+    def looks_once(self) -> None:
+        """It has had its first look, and might take a reading."""
+        wait_for(lambda: self._has_ended or (self.looks and self._may_read), what="the first look")
+
     def rest(self, looks: int) -> None:
         """It has had so many more looks after which it might have taken a reading."""
         wait_for(lambda: self._has_ended or self._may_read, what="the pause after its last reading")

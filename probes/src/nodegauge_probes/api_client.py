@@ -40,6 +40,8 @@ HINTS = {
     HTTPStatus.FORBIDDEN: "the probes' account may not write NodeReadings: upgrade the chart for RBAC",
     HTTPStatus.NOT_FOUND: "there is no CRD NodeReading: kubectl apply -f crds/nodereadings.yaml",
 }
+CLOSED = (ConnectionError, http.client.RemoteDisconnected, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What a connection raises that the server has closed, at the next request or its answer."""
 
 
 class Refused(Exception):
@@ -92,7 +94,10 @@ class ReadingClient:
 
     def write(self, name: str, part: Part, *, timeout: float = TIMEOUT_S) -> None:
         """Replace one part of the node's object.  Raises `Refused`."""
-        node = self.identity().node
+        try:
+            node = self.identity().node
+        except BadToken as error:
+            raise Refused(str(error)) from None
         path, body = f"{PATH}/{quote(node)}", {name: to_builtins(part)}
         status, message, wait = self._call("PATCH", path, body, MERGE, timeout)
         if status == HTTPStatus.NOT_FOUND:
@@ -132,7 +137,7 @@ class ReadingClient:
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 # A server may close a connection that was kept; it has not read this request then.
-                if fresh or not isinstance(error, ConnectionError | http.client.RemoteDisconnected):
+                if fresh or not isinstance(error, CLOSED):
                     where = f"{self._place.host}:{self._place.port}"
                     raise Refused(
                         f"no answer from the API server at {where}: {error or type(error).__name__}"

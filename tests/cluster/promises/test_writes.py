@@ -17,7 +17,7 @@ OPERATOR = "nodegauge-operator"
 OUR_RESOURCES = {"nodes", "nodes/status", "pods", "events", "leases"} | {
     "nodereports",
     "nodereports/status",
-    "nodeevidences",
+    "nodereadings",
     "gpuvalidationpolicies/status",
 }
 OUR_STATUS_KEYS = {"conditions"}

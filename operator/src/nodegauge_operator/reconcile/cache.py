@@ -63,6 +63,8 @@ class Cache:
         """Counts changes of the policies in force: each of them can affect every node."""
         self.dropped_while_listing: set[str] | None = None
         """UIDs dropped during the full list under way, whose pages still show them; None between lists."""
+        self._readings_gone: dict[str, int] = {}
+        """Readings dropped during the full list under way, whose pages still show them, by version."""
         self._pods: dict[str, dict[str, PodView]] = {}
         self._policy_names: dict[str, str | None] = {}
         """Node to the policy in force there, as far as it was asked for since the last change."""
@@ -155,6 +157,10 @@ class Cache:
         """Keep what probes wrote unless something newer is known; whether a part is new.  A part that is
         known stays as it is: it may have been judged.  `again`: with its document, for it has to be judged
         again."""
+        if self.dropped_while_listing is None:
+            self._readings_gone.clear()
+        if version_of(reading.resource_version) <= self._readings_gone.get(reading.name, -1):
+            return False
         before = self.readings.get(reading.name)
         if before is not None and not again and not _newer(reading, before):
             return False
@@ -178,6 +184,8 @@ class Cache:
 
     def drop_reading(self, name: str, *, version: int | None = None) -> None:
         """Forget what probes wrote up to this resourceVersion, or altogether."""
+        if version is not None and self.dropped_while_listing is not None:
+            self._readings_gone[name] = version
         known = self.readings.get(name)
         if known is not None and (version is None or version_of(known.resource_version) <= version):
             del self.readings[name]

@@ -40,11 +40,13 @@ and that no report shows was not made."""
 class Reservation(Struct, frozen=True, kw_only=True):
     """A slot for a write in flight: its policy, and the version of the report that the write replaces.
 
-    `unanswered_at`: since when it is unknown whether the write was made, by the budget's clock.
+    `new`: the node had no taint for a fault before it.  `unanswered_at`: since when it is unknown whether
+    the write was made, or the report does not show it yet, by the budget's clock.
     """
 
     policy: str
     version: int
+    new: bool
     unanswered_at: float | None = None
 
 
@@ -132,7 +134,11 @@ class GateBudget:
         """Reserve a slot for a write that is about to be made; False if there is none."""
         if not self.has_slot(name):
             return False
-        self._reserved[name] = Reservation(policy=self._policy_of(name), version=self._version(name))
+        known = self._reserved.get(name)
+        new = self._is_new(name) or (known is not None and known.new)
+        self._reserved[name] = Reservation(
+            policy=self._policy_of(name), version=self._version(name), new=new
+        )
         return True
 
     def confirm(self, name: str) -> None:
@@ -190,9 +196,11 @@ class GateBudget:
         return self.rate.limit(scope) - self.rate.count(scope) - coming
 
     def _is_new(self, name: str) -> bool:
-        """Whether a taint would be a new one there."""
-        node = self._cache.nodes.get(name)
-        return node is not None and not is_tainted(node) and not self.rate.counts(name)
+        """Whether a taint would be a new one there, or is one that its report does not show yet."""
+        node, reserved = self._cache.nodes.get(name), self._reserved.get(name)
+        if node is None or self.rate.counts(name):
+            return False
+        return not is_tainted(node) or (reserved is not None and reserved.new)
 
     def _free(self, scope: str) -> int:
         gated = self.counters.gated(scope)

@@ -92,11 +92,22 @@ class Writer(Struct, kw_only=True):
     async def _patch_node(self, step: actions.PatchNode) -> None:
         """Write labels and taints; a new taint for a fault reserves a slot first, until the report holds
         it."""
-        before = {taint.key for taint in step.node.taints}
+        name, before = step.node.name, {taint.key for taint in step.node.taints}
         new = {taint.key for taint in step.taints or ()} - before
-        if new.intersection(names.TAINTS_OF_FAULTS) and not self.gate_budget.reserve(step.node.name):
-            raise NoSlot(f"node {step.node.name} would be gated without a slot in the budget")
-        self.cache.put_node(await nodes.patch(self.client, step.node, labels=step.labels, taints=step.taints))
+        gates = not new.isdisjoint(names.TAINTS_OF_FAULTS)
+        if gates and not self.gate_budget.reserve(name):
+            raise NoSlot(f"node {name} would be gated without a slot in the budget")
+        try:
+            node = await nodes.patch(self.client, step.node, labels=step.labels, taints=step.taints)
+        except BaseException as error:
+            if gates and isinstance(error, Unavailable):
+                self.gate_budget.unanswered(name)
+            elif gates:
+                self.gate_budget.confirm(name)
+            raise
+        self.cache.put_node(node)
+        if gates:
+            self.gate_budget.unanswered(name)  # by the report, which comes next unless the policy goes
 
     async def _patch_report(self, report: Report, status: ReportStatus) -> None:
         """Write the status; one that gates the node reserves a slot first."""

@@ -145,8 +145,8 @@ class Resident:
             {name: (v.level, v.shown) for name, v in values.items()} if values is not None else known.values
         )
         schedule.reported(known, decision, values=shown, now=now)
-        # By the clock if the number before is lost: it may not come again in this boot of this pod.
-        known.sequence = known.sequence + 1 if known.sequence else int(time.time())
+        # By the clock, in ms, if the number before is lost: readings come slower, so that none comes again.
+        known.sequence = known.sequence + 1 if known.sequence else int(time.time() * 1000)
         self.save()
         if result.problem is None and self._hanging:
             result.problem = self._hanging[0].problem
