@@ -414,7 +414,7 @@ def under_load(name: str) -> Result:
         (with_lost_gpus(with_everything(2), 5), 0.1),
         (with_lost_gpus(golden("1.1-dgx2-busy"), 5), 0.2),
         (with_lost_gpus(golden("1.1-dgx2-busy"), *range(0, 16, 3)), 0.2),
-        (with_lost_gpus(golden("1.1-h100-busy"), 7), 0.45),
+        (with_lost_gpus(golden("1.1-h100-busy"), 7), 0.4),
         (nccl_run("h100"), 0.4),
         (nccl_run("dgx2"), 0.15),
         (under_load("h100"), 0.1),

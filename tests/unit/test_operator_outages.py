@@ -362,7 +362,7 @@ async def test_crds_that_are_missing_at_the_start_end_the_process(operator: Oper
     await operator.until(lambda: "CRDs missing" in operator.unready(), "named the missing CRD")
     operator.clock.now += supervisor_module.START_SECONDS
     await asyncio.wait({operator.task}, timeout=DEADLINE_SECONDS)
-    with pytest.raises(KubeError, match=r"install nodereports\.nodegauge\.dev, nodereadings\..*crds/"):
+    with pytest.raises(KubeError, match=r"install nodereports\.nodegauge\.dev and nodereadings\..*crds/"):
         operator.task.result()
 
 

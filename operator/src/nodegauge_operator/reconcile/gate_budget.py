@@ -136,9 +136,7 @@ class GateBudget:
             return False
         known = self._reserved.get(name)
         new = self._is_new(name) or (known is not None and known.new)
-        self._reserved[name] = Reservation(
-            policy=self._policy_of(name), version=self._version(name), new=new
-        )
+        self._reserved[name] = Reservation(policy=self._policy_of(name), version=self._version(name), new=new)
         return True
 
     def confirm(self, name: str) -> None:
