@@ -94,10 +94,9 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
 
     def counted(operator: VirtualTimeOperator) -> Counted:
         containers = fleet.containers.values()
-        reports = sum(container.restarts for container in containers)
+        reports = sum(container.written for container in containers)
         pods = sum(not name.startswith("nodegauge-watch") for name in fleet.created)
         others = pods * WRITES_OF_A_RUN + reports * WRITES_OF_A_REPORT
-        others += sum(container.backed_off for container in containers)
         return Counted(pods=pods, reports=reports, writes=Counter(operator.client.log), others=others)
 
     async def story(operator: VirtualTimeOperator) -> None:

@@ -26,12 +26,20 @@ BAD_LUCK = 0.005
 """Share of runs that crash for no reason."""
 
 
+def _seconds() -> float:
+    """Virtual time; 0.0 before its loop runs."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return 0.0
+
+
 class Fleet(FakeCluster):
     """Nodes with machines behind them; `containers` are those of mode Watch, by node."""
 
     def __init__(self, seconds: Callable[[], float] | None = None) -> None:
         """`seconds`: virtual time, by default that of the loop that runs."""
-        self.seconds = seconds or (lambda: asyncio.get_running_loop().time())
+        self.seconds = seconds or _seconds
         super().__init__(lambda: NOW + self.seconds())
         self.machines: dict[str, Machine] = {}
         self.containers: dict[str, WatchContainer] = {}

@@ -5,6 +5,7 @@ Also under a driver that hangs, or that refuses some calls and answers others: t
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -533,6 +534,8 @@ def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, 
         two.hardware.fault("hot", gpu=1)
         second = life.told()
         wait_for(lambda: len(api.requests) == 2, what="the second write")
+        os.utime(ready, (0, 0))
+        wait_for(lambda: is_young(ready, DEADLINE_SECONDS), what="a container that stays ready")
     for told, request in zip((first, second), api.requests, strict=True):
         part = request.body["health"]
         assert (decode(part["reading"]), part["reason"]) == (told.result, told.why)

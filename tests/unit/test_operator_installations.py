@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.kube.leases import LEASE, PATH
 from nodegauge_operator.reconcile.installation import LIVE_SECONDS, RENEW_SECONDS
-from support.api_server import REPORTS
+from support.api_server import NODES, READINGS, REPORTS
 from support.cleaning import DirtyCluster
 from support.client import unavailable
 from support.objects import INTERVAL

@@ -10,6 +10,7 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Refused
 from nodegauge_operator.names import Reason
+from nodegauge_operator.reconcile.node_counts import CLUSTER
 from support.api_server import NODES, POLICIES, REPORTS
 from support.cluster import FakeCluster
 from support.objects import MINUTE
@@ -62,6 +63,27 @@ def test_a_taint_goes_up_in_the_patch_of_the_labels_before_the_report() -> None:
     ]
     events = [reason for reason, _ in operator.events]
     assert sorted(events) == [Reason.TAINTED, Reason.VALIDATED]
+
+
+def test_a_slot_is_free_again_where_the_policy_goes_before_the_report_holds_the_taint() -> None:
+    """The node was tainted, and no write of its report followed: it keeps no slot once it is clean."""
+    operator = tainting()
+    budget = operator.reconciler.gate_budget
+    operator.measure("")
+
+    def answered(verb: str, path: str) -> None:
+        if (verb, path) == ("PATCH", f"{NODES}/node-1"):
+            operator.client.answered = lambda verb, path: None
+            operator.cluster.remove(POLICIES, "default")
+            operator.deliver()
+
+    operator.client.answered = answered
+    operator.measure("gpu-lost=b")
+    assert operator.cluster.faults() == ["gpu-lost"]
+    assert budget.used(CLUSTER) == 1
+    pass_grace(operator)
+    assert operator.cluster.faults() == []
+    assert budget.used(CLUSTER) == 0
 
 
 HOW: dict[str, Callable[[FakeCluster], object]] = {

@@ -170,7 +170,7 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
 
     def progress() -> None:
         alive.touch(folder, alive.ALIVE)
-        if outbox is not None and outbox.accepted == 1:
+        if outbox is not None and outbox.accepted:
             alive.touch(folder, alive.READY)
 
     delivery = watching.Delivery(

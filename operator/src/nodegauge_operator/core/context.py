@@ -154,10 +154,12 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """What this probe left of this very node, unless it was judged, or is one from before what was
         judged."""
         part = self.reading.parts.get(probe) if self.reading is not None and not self.distrust else None
-        judged = self.status.probe(probe).reading
+        known = self.status.probe(probe)
         if part is None or not part.text or part.node_uid != self.node.uid:
             return None
-        return None if part.identity == judged or part.is_before(judged) else part
+        # A clock may go back with a boot, and the numbers of a container that lost its state with it.
+        put_back = part.is_before(known.reading) and part.boot_id == known.boot_id
+        return None if part.identity == known.reading or put_back else part
 
     def run_id(self, probe: str, number: int) -> str:
         """The identity of the probe's run after the last one that the report knows."""

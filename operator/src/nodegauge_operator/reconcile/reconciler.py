@@ -290,7 +290,7 @@ class Reconciler:
         held = {probe: part.identity == status.probe(probe).reading for probe, part in parts}
         if any(not part.text and not held[probe] for probe, part in parts):
             fresh = await readings.get(self._client, name)
-            if fresh is not None:
+            if fresh is not None and cache.readings.get(name) is reading:  # no event has come meanwhile
                 cache.put_reading(fresh, again=True)
         else:
             cache.forget_documents(name, {probe for probe, holds in held.items() if holds})

@@ -24,6 +24,7 @@ from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.pod import (
     TOKEN_MOUNT,
     TOKEN_VARIABLE,
+    of_next_run,
     pod_labels,
     probe_container,
     skeleton,
@@ -78,7 +79,10 @@ def reading(context: Context) -> EndedRun | None:
         pod_name=context.watchers[part.pod_uid],
         started_at=stamp(part.known_at(context.now)),
     )
-    own = {"request": before.request, "image": image(context.policy, context.defaults)}
+    # A health pod that was made before brings nothing that this reading does not: it ends, and its request with it.
+    pods = (pod for pod in context.pods if pod.probe == before.name and of_next_run(pod, context))
+    answered = next((pod.request for pod in pods if pod.created_at <= part.arrived), "")
+    own = {"request": answered or before.request, "image": image(context.policy, context.defaults)}
     return EndedRun(run=run, end=end, reading=part.identity, **own)
 
 
