@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_contract import Problem, ProblemKind, Result, encode
+from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, text
 from nodegauge_probes import alive, health, pull
 from nodegauge_probes.api_client import ReadingClient, place_of
 from nodegauge_probes.delivery import part_of, write_until
@@ -49,7 +48,8 @@ class Output(Struct, frozen=True, kw_only=True):
 
     def write(self, result: Result) -> int:
         """Write the result; 0 if somebody can read it now, else 1."""
-        printed = _to_descriptor(STDOUT, _or_problem(result, _page if self.form is Format.TABLE else _json))
+        result = readable(result)
+        printed = _to_descriptor(STDOUT, _page(result) if self.form is Format.TABLE else _json(result))
         if result.problem is not None:
             self.explain(f"{result.problem.kind}: {result.problem.call} {result.problem.message}".strip())
         return int(not (printed if self.client is None else self._deliver(self.client, result)))
@@ -80,15 +80,15 @@ def _page(result: Result) -> bytes:
     return page.render(result, terminal=terminal_width()).encode()
 
 
-def _or_problem(result: Result, serialize: Callable[[Result], bytes]) -> bytes:
-    """The serialized result, or a document that reports why that failed."""
+def readable(result: Result) -> Result:
+    """The result, or a document that says why nobody could read it: it is written and read once."""
     try:
-        return serialize(result)
+        decode(text(result))
     except Exception as error:
         message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         problem = Problem(kind=ProblemKind.CRASHED, call="output", message=_clean(message))
-        run, node = _clean(result.run), _clean(result.node)
-        return encode(Result(probe=result.probe, run=run, node=node, problem=problem)) + b"\n"
+        return Result(probe=result.probe, run=_clean(result.run), node=_clean(result.node), problem=problem)
+    return result
 
 
 def _clean(text: str) -> str:
@@ -151,22 +151,24 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
         deadline=settings.deadline,
     )
     folder = str(settings.watch.state.parent)
-    outbox = Outbox(client, health.NAME, say=watching.say) if client is not None else None
-    if outbox is not None:
-        outbox.start()
-
-    def deliver(reading: watching.Reading) -> None:
-        _to_descriptor(STDOUT, _or_problem(reading.result, _json))
-        if client is None or outbox is None:
-            return
+    outbox, identity = None, None
+    if client is not None:
         try:
             identity = client.identity()
         except BadToken as error:
-            watching.say(f"reading {reading.sequence} is not written: {error}")
-            return
-        number, why = reading.sequence, reading.reason
-        part = part_of(reading.result, identity=identity, sequence=number, reason=why, at=time.time())
-        outbox.put(part)
+            watching.say(str(error))
+            if settings.termination_log is not None:
+                _to_file(settings.termination_log, str(error).encode())
+            return 1
+        outbox = Outbox(client, health.NAME, say=watching.say)
+        outbox.start()
+
+    def deliver(reading: watching.Reading) -> None:
+        result = readable(reading.result)
+        _to_descriptor(STDOUT, _json(result))
+        if outbox is not None and identity is not None:
+            number, why = reading.sequence, reading.reason
+            outbox.put(part_of(result, identity=identity, sequence=number, reason=why, at=time.time()))
 
     def progress() -> None:
         alive.touch(folder, alive.ALIVE)
