@@ -18,8 +18,8 @@ HOUR = 3600.0
 REPAIRED_AFTER = 2 * HOUR
 FLEET = 5000
 WRITES_OF_A_RUN, WRITES_OF_A_REPORT = 6, 1
-"""Writes of others: the scheduler's binding, three statuses of the kubelet, its last delete and the probe's reading
-for the pod of a run; the reading of a container that stays."""
+"""Writes of others: the scheduler's binding, three statuses of the kubelet, its last delete and the probe's
+reading for the pod of a run; the reading of a container that stays."""
 WHATEVER_THE_FLEET = ("leases", "daemonsets", "gpuvalidationpolicies/status")
 """What the operator writes as often for one node as for thousands."""
 MODES = ("Periodic", "Watch")

@@ -43,6 +43,7 @@ VOLATILE = {
     "policy",
     "podUID",
     "podName",
+    "reading",
     "nonce",
     "startedAt",
     "finishedAt",
@@ -60,7 +61,6 @@ VOLATILE = {
     "passedAt",
     "taintedAt",
     "faultAt",
-    "evidenceAt",
     "pod",
     "bootID",
 }

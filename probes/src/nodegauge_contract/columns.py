@@ -9,10 +9,11 @@ GPU differs:
 - any other value is that of all records: a number, a text, `null`, or `{"unavailable": REASON}`;
 - a list that is the same in all records is `{"each": LIST}`;
 - a member that is a record in all records is a table of the same length, without `rows` of its own;
-- where records share values, or some have `null`, and it takes less than half, each value is written once:
-  `{"of": ["a long text", "another"], "at": [0, 0, null, 1]}`, and `at` says which one a record has.  So one
-  lost GPU does not repeat in each column what all others share;
-- a member that nobody tried to read (`NOT_READ`, in all records) is absent.
+- `null` in a column is a member that the record lacks, for nobody tried to read it (`NOT_READ`); one that no
+  record has is absent;
+- where values repeat and it takes less than half, each is written once: `{"of": ["a long text", "another"],
+  "at": [0, 0, null, 1]}`, and `at` says which one a record has, or in other lists which one stands there.  So
+  one lost GPU does not repeat in each column what all others share.
 
 Works on the types of JSON.  Pure.
 """
@@ -43,7 +44,7 @@ def fold(value: Any) -> Any:
         return value
     if value and len(value) <= MAX_ROWS and all(map(_is_record, value)) and _are_alike(value):
         return {ROWS: len(value)} | _table(value)
-    return [fold(member) for member in value]
+    return _once(value)
 
 
 def unfold(value: Any) -> Any:
@@ -70,12 +71,20 @@ def _column(values: list[Any]) -> Any:
     distinct = {repr(value): value for value in values}
     if len(distinct) == 1:
         return {EACH: fold(values[0])} if isinstance(values[0], list) else values[0]
-    whole = [fold(value) for value in values]
+    return _once([None if value == NOT_READ else value for value in values])
+
+
+def _once(values: list[Any]) -> Any:
+    """The values, each written once if that is much shorter."""
+    whole, distinct = [fold(value) for value in values], {repr(value): value for value in values}
     if len(distinct) == len(values) and None not in values:
         return whole
     distinct.pop(repr(None), None)
     place = {key: number for number, key in enumerate(distinct)}
-    once = {OF: fold([*distinct.values()]), AT: [place.get(repr(value)) for value in values]}
+    of = [*distinct.values()]
+    are_records = bool(of) and all(map(_is_record, of)) and _are_alike(of)
+    once = {OF: fold(of) if are_records else [fold(value) for value in of]}
+    once[AT] = [place.get(repr(value)) for value in values]
     return once if 2 * len(repr(once)) < len(repr(whole)) else whole
 
 
@@ -90,6 +99,9 @@ class _Unfolding:
             return [self.value(member, path) for member in value]
         if not isinstance(value, dict):
             return value
+        if value.keys() == {OF, AT} and isinstance(value[AT], list):
+            self._count(len(value[AT]), path)
+            return self._shared(value, len(value[AT]), path)
         if ROWS not in value:
             return {name: self.value(member, f"{path}.{name}") for name, member in value.items()}
         rows = value[ROWS]
@@ -100,12 +112,13 @@ class _Unfolding:
 
     def _records(self, members: dict[str, Any], rows: int, path: str) -> Iterator[dict[str, Any]]:
         columns = {name: self._column(member, rows, f"{path}.{name}") for name, member in members.items()}
-        return ({name: column[row] for name, column in columns.items()} for row in range(rows))
+        return (
+            {name: column[row] for name, column in columns.items() if column[row] is not None}
+            for row in range(rows)
+        )
 
     def _column(self, value: Any, rows: int, path: str) -> list[Any]:
-        self._cells += rows
-        if self._cells > MAX_CELLS:
-            raise BadColumns(f"{path}: the tables hold more than {MAX_CELLS} values")
+        self._count(rows, path)
         if isinstance(value, list):
             if len(value) != rows:
                 raise BadColumns(f"{path}: {len(value)} values for {rows} rows")
@@ -117,6 +130,11 @@ class _Unfolding:
         if isinstance(value, dict) and UNAVAILABLE not in value:
             return list(self._records(value, rows, path))
         return [value] * rows
+
+    def _count(self, values: int, path: str) -> None:
+        self._cells += values
+        if self._cells > MAX_CELLS:
+            raise BadColumns(f"{path}: the tables hold more than {MAX_CELLS} values")
 
     def _shared(self, value: dict[str, Any], rows: int, path: str) -> list[Any]:
         of, at = self.value(value[OF], path), value.get(AT)

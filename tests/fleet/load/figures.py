@@ -11,7 +11,7 @@ from testbed.table import table
 Rows = dict[str, str]
 """From label to value."""
 TARGETS = {
-    "Container ended to node labelled, 50 results/s: p99, ms": "<= 200",
+    "Reading written to node labelled, 50 results/s: p99, ms": "<= 200",
     "A rack at once: p99, ms": "<= 200",
     "Steady state, writes/s of everybody": "< 5",
     "Memory of the operator (RSS), idle, MiB": "< 200",

@@ -33,7 +33,7 @@ CALM_SHARE, CALM_LOOKS, CALM_SECONDS = 0.5, 3, 180.0
 regular looks to do.  So long is waited for that."""
 ENOUGH = 4
 """Cores from which everybody can have some of their own."""
-LISTED = ("nodes", "pods", "nodereports", "gpuvalidationpolicies")
+LISTED = ("nodes", "pods", "nodereadings", "nodereports", "gpuvalidationpolicies")
 _SIZES = re.compile(r'^apiserver_response_sizes_sum\{.*?\bresource="([^"]+)".*\} (\S+)$', re.MULTILINE)
 
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.load.figures import Rows, summary
+from fleet.load.kubelets import ManyClients
 from fleet.load.measured import chart_defaults, split
 from fleet.load.stage import Stage
 from fleet.progress import Progress
-from nodegauge_operator.kube.client import connect
+from nodegauge_operator.kube.client import configuration
 from nodegauge_operator.kube.errors import KubeError
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
@@ -46,7 +47,8 @@ def run(wanted: Sequence[int], directory: Path, *, limited: bool) -> None:
     find_or_build(progress=clock.say)
 
     async def measure(plane: ControlPlane, count: int) -> Rows:
-        client = await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)})
+        environ = {"KUBECONFIG": str(plane.kubelet_kubeconfig)}
+        client = ManyClients(await configuration(environ=environ), environ=environ)
         try:
             environment = chart_defaults(limited=limited)
             say = lambda text: clock.say(f"{count:,} nodes: {text}")  # noqa: E731

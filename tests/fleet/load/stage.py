@@ -13,14 +13,16 @@ from contextlib import AbstractContextManager
 
 from fleet.load import objects
 from fleet.load.figures import Cost, Rows, latency
-from fleet.load.kubelets import Kubelets, in_flight
+from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
 from fleet.load.writes import Record, Write, latencies
 from nodegauge_contract import Result
+from nodegauge_contract.reading import Part
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, parse
-from nodegauge_operator.kube.client import MERGE, Client
-from support.cluster_under_test import GROUP, install_crds
+from nodegauge_operator.kube.client import MERGE
+from support.cluster_under_test import GROUP, install_crds, protect_readings
+from testbed.audit import service_account
 from testbed.controlplane import APISERVER, ControlPlane
 from testbed.controlplane_config import ADMIN, KUBELET
 from testbed.errors import TestbedError
@@ -46,7 +48,9 @@ SETTLE_SECONDS, SETTLE_SECONDS_PER_NODE = 120.0, 0.2
 QUIET_SECONDS = 1.0
 """Without a write of the operator for so long, it has done with the results."""
 REPORT_STATUS = f"patch {names.REPORT_PLURAL}/status"
-WHO = {KUBELET: "kubelets", ADMIN: "operator"}
+READING = f"patch {names.READING_PLURAL}"
+PROBES = service_account(NAMESPACE, "default")
+WHO = {KUBELET: "kubelets", PROBES: "probes", ADMIN: "operator"}
 
 
 class Stage:
@@ -55,7 +59,7 @@ class Stage:
     def __init__(
         self,
         plane: ControlPlane,
-        client: Client,
+        client: ManyClients,
         *,
         count: int,
         cores: Cores,
@@ -69,7 +73,7 @@ class Stage:
         self._record = Record(plane.audit_log)
         self._rows: Rows = {}
         self._machines: dict[str, Result] = {}
-        """What each node's container reported last."""
+        """What each node's probe wrote last."""
         self._operator = Measured(
             kubeconfig=plane.kubeconfig,
             namespace=NAMESPACE,
@@ -93,7 +97,7 @@ class Stage:
             await self._restart()
             with self._alone():
                 await self._batch("another machine, 8 GPUs", few, objects.other_boards())
-                self._show(latency(self._milliseconds(), of="Container ended to node labelled, 50 results/s"))
+                self._show(latency(self._milliseconds(), of="Reading written to node labelled, 50 results/s"))
                 await self._batch("the same, 8 GPUs", few, objects.other_boards())
                 await self._rack(self._nodes[-RACK:])
                 await self._batch("another machine, 16 GPUs", few, objects.dgx2())
@@ -119,10 +123,11 @@ class Stage:
             self._say(f"{label}: {value}")
 
     def _install(self) -> Policy:
-        """The CRDs, a namespace that pods can be made in, and the policy."""
+        """The CRDs, a namespace that pods can be made in, who may write readings, and the policy."""
         api = self._plane.rest()
         install_crds(api)
         api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        protect_readings(api, NAMESPACE)
         self._plane.await_objects(namespace=NAMESPACE)
         return parse(api.create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
 
@@ -147,7 +152,7 @@ class Stage:
         self._show({f"{of}: writes/s": f"{rate:.0f}", f"{of}: CPU of a write, ms": f"{cost:.2f}"})
 
     async def _roll_out(self) -> None:
-        """The operator makes its DaemonSet, the cluster its pods, and each container reports for the first
+        """The operator makes its DaemonSet, the cluster its pods, and each probe writes for the first
         time."""
         self._say("starting the operator, and waiting for the pods of its DaemonSet")
         await self._operator.begin(self._cores.operator, within=START_SECONDS)
@@ -176,12 +181,12 @@ class Stage:
         await self._kubelets.quiet()
 
     async def _batch(self, what: str, nodes: Sequence[str], machine: Result, *, rate: float = RATE) -> Cost:
-        """End the containers of these nodes with a result of this machine."""
-        messages = self._kubelets.messages(nodes, machine)
-        self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second: {what}")
+        """Have the probes of these nodes write a result of this machine."""
+        parts = self._kubelets.parts(nodes, machine)
+        self._say(f"writing {len(nodes):,} readings, {rate:.0f} a second: {what}")
         self._record.mark()
         began, cpu, server = time.monotonic(), self._operator.cpu(), cpu_of(*self._server_pids())
-        await self._kubelets.end_at((n / rate, *pair) for n, pair in enumerate(messages.items()))
+        await self._kubelets.write_at((n / rate, *pair) for n, pair in enumerate(parts.items()))
         await self._judged(nodes, machine)
         cost = Cost(
             results=len(nodes),
@@ -203,19 +208,19 @@ class Stage:
         return [self._plane.pid(program) for program in (APISERVER, "etcd")]
 
     async def _rack(self, nodes: Sequence[str]) -> None:
-        """All containers of a rack end at once, with another machine each."""
+        """All probes of a rack write at once, each of another machine."""
         last = self._machines[nodes[0]]
         machine = objects.h100() if last is not objects.h100() else objects.other_boards()
-        messages = self._kubelets.messages(nodes, machine)
+        parts = self._kubelets.parts(nodes, machine)
         self._record.mark()
-        await self._kubelets.end_at((0.0, *pair) for pair in messages.items())
+        await self._kubelets.write_at((0.0, *pair) for pair in parts.items())
         await self._judged(nodes, machine)
         self._show(latency(self._milliseconds(), of="A rack at once"))
 
     def _milliseconds(self) -> list[float]:
-        ended = [one for one in self._of(KUBELET) if one.kind == "patch pods/status"]
+        written = [one for one in self._of(PROBES) if one.kind == READING]
         labelled = [one for one in self._of(ADMIN) if one.kind == "patch nodes"]
-        return list(latencies(ended, labelled, node_of=self._kubelets.pods_of()).values())
+        return list(latencies(written, labelled).values())
 
     async def _steady(self, *, interval: float) -> None:
         """Each node reports once an interval, at random moments, and its machine does not change."""
@@ -223,15 +228,15 @@ class Stage:
         while times[-1] < STEADY_SECONDS:
             times.append(times[-1] + chance.expovariate(len(self._nodes) / interval))
         picked = [(at, chance.choice(self._nodes)) for at in times[1:-1]]
-        ends = [(at, *self._message(node)) for at, node in picked]
+        parts = [(at, *self._part(node)) for at, node in picked]
         await self._kubelets.quiet()
         self._say(
-            f"steady state for {STEADY_SECONDS:.0f} s: {len(ends)} reports, one per node in {interval:g} s"
+            f"steady state for {STEADY_SECONDS:.0f} s: {len(parts)} reports, one per node in {interval:g} s"
         )
         self._record.mark()
         began, cpu = time.monotonic(), self._operator.cpu()
         beating = asyncio.create_task(self._kubelets.beat(self._nodes, interval=HEARTBEAT_SECONDS))
-        await self._kubelets.end_at(ends)
+        await self._kubelets.write_at(parts)
         await asyncio.sleep(began + STEADY_SECONDS - time.monotonic())
         beating.cancel()
         took, cpu = time.monotonic() - began, self._operator.cpu() - cpu
@@ -242,10 +247,10 @@ class Stage:
         own = {f"  {who}": f"{rate:.2f}" for who, rate in rates.items()}
         self._show({"Steady state, writes/s of everybody": f"{sum(rates.values()):.2f}", **own})
         share = f"{100 * cpu / took:.1f}"
-        self._show({"  reports/s": f"{len(ends) / took:.2f}", "  CPU of the operator, % of a core": share})
+        self._show({"  reports/s": f"{len(parts) / took:.2f}", "  CPU of the operator, % of a core": share})
 
-    def _message(self, node: str) -> tuple[str, str]:
-        [pair] = self._kubelets.messages([node], self._machines[node]).items()
+    def _part(self, node: str) -> tuple[str, Part]:
+        [pair] = self._kubelets.parts([node], self._machines[node]).items()
         return pair
 
     async def _judged(self, nodes: Sequence[str], machine: Result) -> None:
