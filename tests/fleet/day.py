@@ -156,7 +156,7 @@ def table(days: dict[str, Day], *, nodes: int) -> str:
         ),
         ("reports of containers", [f"{day.counted.reports:,}" for day in of_all]),
         ("writes of the operator", [f"{sum(day.counted.writes.values()):,}" for day in of_all]),
-        ("writes of scheduler, kubelets and controllers", [f"{day.counted.others:,}" for day in of_all]),
+        ("writes of scheduler, kubelets and probes", [f"{day.counted.others:,}" for day in of_all]),
         (f"all writes a second on {FLEET:,} nodes", [f"{day.writes_a_second(scale):.1f}" for day in of_all]),
         ("after the first hour", [day.later_writes_a_second(scale) for day in of_all]),
     ]

@@ -184,7 +184,7 @@ def test_a_probe_reads_and_deletes_nothing(own: Writer) -> None:
 def test_a_strangers_pod_has_not_the_probes_account(guarded: Guarded) -> None:
     """It would hold a token that may write its node's object; any other account is its own affair."""
     pod = without_label(guarded.pod())
-    assert pod["spec"]["serviceAccountName"] == f"{ACCOUNT}-probe"
+    pod["spec"]["serviceAccountName"] = f"{ACCOUNT}-probe"
     for rest in (guarded.admin, guarded.cleanup):
         assert "only probe pods have the probes' service account" in refusal(
             rest.create, f"{PODS}?dryRun=All", pod
@@ -259,7 +259,7 @@ def test_without_its_protection_no_reading_counts(guarded: Guarded, tmp_path: Pa
     kubeconfig = guarded.plane.user_kubeconfig(
         "operator", token=guarded.plane.service_account_token(NAMESPACE, ACCOUNT)
     )
-    where = {"namespace": NAMESPACE, "directory": tmp_path, "kubeconfig": kubeconfig}
+    where: dict[str, Any] = {"namespace": NAMESPACE, "directory": tmp_path, "kubeconfig": kubeconfig}
     rig = ClusterUnderTest(guarded.admin, protected=True, **where)
     node, machines = rig.add_node(), Machines(h100())
 
