@@ -10,7 +10,7 @@ READY := .venv/ready-$(shell pwd | cksum | cut -d' ' -f1)
 RUN := .venv/bin/python
 ARGS ?=
 # Tests wait for probes, pods and time as much as they compute: two workers more than cores. Quick ones mostly
-# wait for probes: three times as many as cores.
+# compute: one more.
 WORKERS := $(shell echo $$((2 + $$(getconf _NPROCESSORS_ONLN))))
 QUICK_WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -118,7 +119,9 @@ def _walk(cluster: Cluster, lane: Lane, done: list[tuple[str, float]]) -> None:
         name, began = step.__name__.replace("_", " "), time.monotonic()
         try:
             step(cluster)
-        except TestbedError as error:
+        except (TestbedError, OSError) as error:
+            if isinstance(error, OSError):  # its words alone do not say where
+                traceback.print_exception(error)
             print(_last_words(cluster), file=sys.stderr)  # before the reason, which a cut log must not lose
             raise TestbedError(f"{name}: {error}") from error
         done.append((name, time.monotonic() - began))

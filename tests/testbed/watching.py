@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -58,7 +58,9 @@ def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
     try:
         yield seen
     finally:
-        response.shutdown()
+        # A TLS socket lets go of its TLS before its end: a quick reader sees nonsense and closes first.
+        with suppress(OSError, RuntimeError):  # it was closed there; its connection was given back
+            response.shutdown()
         thread.join()
         response.close()
 
