@@ -223,6 +223,7 @@ SWITCHES = {
     "prometheusrule.yaml": "metrics.prometheusRule.enabled",
     "metrics.yaml": "metrics.service.enabled",
     "priorityclass.yaml": "nccl.priorityClass.create",
+    "flowcontrol.yaml": "probe.flowControl.create",
     "serviceaccounts.yaml": "operator.serviceAccount.create",
 }
 """By template: the value that switches it on."""

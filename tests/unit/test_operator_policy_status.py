@@ -11,11 +11,12 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
+from nodegauge_operator.core import reading_policy
 from nodegauge_operator.names import PolicyReason
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
-from support.api_server import NODES, POLICIES, REPORTS, Body
+from support.api_server import ADMISSION, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
 from support.objects import INTERVAL, NOW
@@ -34,6 +35,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         incidents=IncidentStatus(
             **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock
         ),
+        trust=operator.reconciler.trust,
         installation=SETTINGS.probe.installation,
         clock=clock,
         jitter=lambda: 0.0,
@@ -213,6 +215,23 @@ def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOper
     assert 'nodegauge_foreign_nodes{policy="default"} 1.0' in operator.metrics.render().decode()
     assert operator.ready() == ("False", PolicyReason.OTHER_INSTALLATION)
     assert "nodegauge cleanup --namespace a --release b" in operator.condition("Ready")["message"]
+
+
+def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOperator) -> None:
+    """The condition says what is wrong and the way out; it is ready again once the protection stands."""
+    operator.cluster.add_policy()
+    operator.measure_all()
+    protection = operator.cluster.objects[ADMISSION].pop(reading_policy.NAME)
+    drive(operator.reconciler.trust.look(on_change=lambda: None))
+    operator.write()
+    assert operator.ready() == ("False", PolicyReason.READINGS_UNPROTECTED)
+    message = operator.condition("Ready")["message"]
+    assert message.startswith("no reading counts, and 3 nodes stay as they are: ")
+    assert message.endswith("upgrade or reinstall the chart, which brings it")
+    operator.cluster.objects[ADMISSION][reading_policy.NAME] = protection
+    drive(operator.reconciler.trust.look(on_change=lambda: None))
+    operator.write(dirty=True)
+    assert operator.ready() == ("True", PolicyReason.ACTIVE)
 
 
 def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nodegauge_contract.reading import Part
 from nodegauge_probes.api_client import KEPT_S, Refused
-from nodegauge_probes.watch.outbox import FIRST_PAUSE_S, LONGEST_PAUSE_S, Outbox
+from nodegauge_probes.watch.outbox import FIRST_PAUSE_S, LONGEST_PAUSE_S, SPREAD_S, Outbox
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
 Waits = list[float]
@@ -83,7 +83,7 @@ def started(api: Api) -> Iterator[Callable[[], Outbox]]:
     said: list[str] = []
 
     def start() -> Outbox:
-        outbox = Outbox(api, "health", say=said.append)
+        outbox = Outbox(api, "health", say=said.append, jitter=lambda: 0.0)
         outbox.start()
         return outbox
 
@@ -170,30 +170,25 @@ def test_after_a_write_pauses_begin_anew(outbox: Stepped) -> None:
     assert outbox.now - before == FIRST_PAUSE_S
 
 
-def test_a_reading_that_would_be_refused_again_is_dropped(outbox: Stepped) -> None:
-    """It is said, and the next one is written."""
-    outbox.api.answers = [Refused("the API server answered 413: too large", final=True)]
+def test_a_reading_that_was_refused_for_good_is_tried_again(outbox: Stepped) -> None:
+    """The admission policy may be wrong for a while: nothing that was read is lost by that."""
+    outbox.api.answers = [Refused("the API server answered 422: denied", final=True)] * 3
     outbox.put(part(1))
-    outbox.tries(1)
-    assert outbox.is_empty
-    assert outbox.said == ["reading 1 is not written: the API server answered 413: too large; it is dropped"]
-    outbox.put(part(2))
-    outbox.tries(1)
-    assert outbox.api.written == [2]
+    outbox.tries(4)
+    assert outbox.api.written == [1]
 
 
-def test_a_final_refusal_drops_no_newer_reading(api: Api, started: Callable[[], Outbox]) -> None:
-    """One that came while the write was under way."""
-    outbox = started()
-    api.gate.clear()
-    api.answers = [Refused("too large", final=True)]
+@pytest.mark.parametrize("jitter", [0.0, 0.25, 1.0])
+def test_the_first_write_waits_for_a_moment_of_its_own(api: Api, jitter: float) -> None:
+    """Containers of a whole fleet may start at once; later readings wait for nothing."""
+    outbox = Stepped(api, jitter=jitter)
+    began = outbox.now
     outbox.put(part(1))
-    wait_for(lambda: api.tried == [1], what="the first try")
+    outbox.tries(1)
+    assert outbox.now - began == jitter * SPREAD_S
     outbox.put(part(2))
-    api.gate.set()
-    assert not outbox.is_empty
-    wait_for(lambda: outbox.is_empty, what="the second")
-    assert api.written == [2]
+    outbox.tries(1)
+    assert (outbox.now - began, api.written) == (jitter * SPREAD_S, [1, 2])
 
 
 def test_what_went_wrong_is_said_and_that_it_is_over(outbox: Stepped) -> None:
@@ -210,7 +205,7 @@ def test_what_went_wrong_is_said_and_that_it_is_over(outbox: Stepped) -> None:
 
 def test_an_idle_connection_is_looked_after(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody writes for hours: the thread wakes as often as a connection may be kept."""
-    outbox = Stepped(api)
+    outbox = Stepped(api, jitter=0.0)
     waited: Waits = []
 
     def wait(seconds: float) -> None:

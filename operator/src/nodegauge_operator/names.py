@@ -311,6 +311,9 @@ class PolicyReason(StrEnum):
     """Some of its nodes follow a policy of higher priority."""
     OTHER_INSTALLATION = "OtherInstallation"
     """Nodes of the policy belong to another installation and are left alone."""
+    READINGS_UNPROTECTED = "ReadingsUnprotected"
+    """The admission policy `readings.nodegauge.dev` is missing or changed, so that anybody may have written a
+    reading: none is judged, and nodes stay as they are."""
     PAUSED = "Paused"
     """The policy's mode is Paused: nothing is read, and nothing is written to its nodes.  Or
     `spec.budget.concurrentProbes` is 0: nothing is read, and nothing on its nodes changes with time."""

@@ -134,8 +134,8 @@ class RepeatedXid(Struct, frozen=True, kw_only=True):
 class WatchReport(Struct, frozen=True, kw_only=True):
     """What a watch container adds: its Xids up to `at` (seconds since boot) are in this report or in
     earlier ones.  `repeated`: those of earlier ones, oldest first, for a reader that missed some of them;
-    whoever read a report of this boot knows all whose `last` is not after its `at`.  `lost`: how many the
-    container had no room for since it began."""
+    whoever read a report of this boot knows all whose `last` is not after its `at`.  `lost`: how many more
+    came that the container had no room for, since it last could tell."""
 
     at: Annotated[int, Meta(ge=0, le=2**62)]
     repeated: Annotated[list[RepeatedXid], Meta(max_length=MAX_REPEATED)] = []

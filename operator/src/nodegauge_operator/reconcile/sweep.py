@@ -73,6 +73,7 @@ class Sweep:
         )
         self._budget, self._watch_sets = self._reconciler.gate_budget, self._reconciler.watch_sets
         self._trust = self._reconciler.trust
+        metrics.readings_protected.set_function(lambda: float(not self._trust.problem))
         self._queue = WorkQueue()
         self._concurrency = Concurrency(
             cache,
@@ -96,6 +97,7 @@ class Sweep:
                 instance=settings.instance,
                 clock=clock,
             ),
+            trust=self._trust,
             metrics=metrics,
             installation=settings.probe.installation,
             clock=clock,
@@ -218,13 +220,16 @@ class Sweep:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
+    def _trust_has_changed(self) -> None:
+        self._policy_status.dirty = True
+        self.wake(*self.cache.known_names())
+
     async def _pass(self) -> None:
         await self._list_if_due()
         self._lease_task.check()
         self._trust_task.check()
         if not self._trust_task.busy and self._trust.due_in() <= 0:
-            everybody = lambda: self.wake(*self.cache.known_names())  # noqa: E731
-            self._trust_task.start(self._trust.look(on_change=everybody))
+            self._trust_task.start(self._trust.look(on_change=self._trust_has_changed))
         if self.listed and not self._lease_task.busy and self.installation.due_in() <= 0:
             self._lease_task.start(self.installation.renew())
         if self.may_write:

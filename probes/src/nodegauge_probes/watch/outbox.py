@@ -1,7 +1,9 @@
 """Hands readings to the API server, in a thread of its own: the newest one waits, older ones are overwritten.
 
-Whatever is wrong with the API server, the node goes on being watched.  The pauses between tries grow, and
-each is drawn anew: 5,000 containers do not come back at the same moment.
+Whatever is wrong with the API server, the node goes on being watched.  The first write waits up to
+`SPREAD_S`, and the pauses between tries grow; each is drawn anew: 5,000 containers that start at once, or an
+API server that comes back, do not meet at the same moment.  A reading that was refused for good (an admission
+policy that is being repaired, perhaps) waits like any other.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from nodegauge_probes.api_client import KEPT_S, Refused
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Chosen by this project: an API server that comes back hears of each node within a minute and a half."""
+SPREAD_S = 5.0
+"""Chosen by this project: short beside the start of a pod; 5,000 first readings come at 1,000 a second, and
+those for which the API server has no place are told to come again."""
 
 
 class Client(Protocol):
@@ -45,7 +50,7 @@ class Outbox:
         self._changed = threading.Condition()
         self._waiting: Part | None = None
         self._failures = 0
-        self._not_before = 0.0
+        self._not_before = clock() + SPREAD_S * jitter()
 
     def start(self) -> None:
         """Begin to write."""
@@ -89,7 +94,8 @@ class Outbox:
                 self._say(f"reading {part.sequence} is written, after {self._failures} failed tries")
             self.accepted += 1
             self._failures, self._not_before = 0, 0.0
-            self._forget(part)
+            if self._waiting is part:
+                self._waiting = None
 
     def _failed(self, part: Part, refused: Refused) -> None:
         with self._changed:
@@ -97,11 +103,4 @@ class Outbox:
             most = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10))
             pause = max(refused.retry_after, most * (0.5 + self._jitter()))
             self._not_before = self._clock() + pause
-            if refused.final:
-                self._forget(part)
-            what = "it is dropped" if refused.final else f"next try in {pause:.0f} s"
-            self._say(f"reading {part.sequence} is not written: {refused}; {what}")
-
-    def _forget(self, part: Part) -> None:
-        if self._waiting is part:
-            self._waiting = None
+            self._say(f"reading {part.sequence} is not written: {refused}; next try in {pause:.0f} s")

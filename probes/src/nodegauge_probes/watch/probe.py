@@ -140,7 +140,8 @@ class Resident:
     ) -> None:
         """Deliver a reading; `values`: what was seen when it was decided.  Hold `lock`."""
         now, known = kernel.boottime_ms() / 1000, self.state
-        xids.report(result, known, now=now, interval=self.settings.options.interval)
+        interval, written = self.settings.options.interval, not self._delivery.pending()
+        xids.report(result, known, now=now, interval=interval, written=written)
         shown = (
             {name: (v.level, v.shown) for name, v in values.items()} if values is not None else known.values
         )

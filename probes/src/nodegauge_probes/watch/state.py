@@ -35,8 +35,9 @@ class State(Struct, kw_only=True):
 
     `sequence`: of the last reading; `reported`: when it was taken; `reports`: how often these values were
     read; `confirmed`: confirmations so far.  `changes`: when each name changed lately.  `xids`: in no reading
-    yet; `reported_xids`: to be repeated, oldest first; `reported_until`: the second up to which all are;
-    `lost_xids`: how many were dropped for lack of room before anybody was told.
+    yet; `reported_xids`: to be repeated, oldest first; `reported_until`: the second up to which all are in a
+    reading; `written_until`: up to which those readings were written.  `lost_xids`: how many were dropped for
+    lack of room before anybody was told; `told_lost`: of these, those that the last reading names.
     """
 
     version: int = VERSION
@@ -50,7 +51,9 @@ class State(Struct, kw_only=True):
     xids: list[SeenXid] = []
     reported_xids: list[SeenXid] = []
     reported_until: int = -1
+    written_until: int = -1
     lost_xids: int = 0
+    told_lost: int = 0
 
 
 def load(path: Path, *, boot_id: Text) -> State | None:
