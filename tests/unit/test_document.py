@@ -268,8 +268,8 @@ def test_a_list_of_records_is_a_table(records: Any, table: Any) -> None:
 
 
 def read(value: Any) -> str:
-    """JSON without members that are null or that nobody read, which is their default, and in which 1, 1.0 and true
-    are three values."""
+    """JSON without members that are null or that nobody read, which is their default, and in which 1, 1.0
+    and true are three values."""
 
     def stripped(value: Any) -> Any:
         if isinstance(value, dict):
@@ -388,8 +388,8 @@ MESSAGE = 240
 def nccl_run(name: str) -> Result:
     """A golden benchmark in which no two numbers are alike, with a long message of every arm."""
     node = golden(f"1.2-{name}-nccl")
-    bench = unlike(msgspec.to_builtins(node.nccl), Random(4), length=MESSAGE)
-    return replace(node, nccl=msgspec.convert(bench, NcclResult))
+    nccl = unlike(msgspec.to_builtins(node.nccl), Random(4), length=MESSAGE)
+    return replace(node, nccl=msgspec.convert(nccl, NcclResult))
 
 
 def under_load(name: str) -> Result:

@@ -43,12 +43,12 @@ def test_a_document_that_does_not_fit_is_replaced_by_one_that_says_so(
     monkeypatch.setitem(PART_BYTES, probe, size - 1)
     part = part_of(result, identity=WHO, sequence=1, reason="run", at=AT)
     assert len(part.reading) <= smallest
-    told = decode(part.reading)
-    assert (told.probe, told.run, told.node, told.host) == (probe, RESULT.run, RESULT.node, RESULT.host)
-    assert told.problem is not None
-    assert (told.problem.kind, told.gpus) == ("result-too-large", [])
+    written = decode(part.reading)
+    assert (written.probe, written.run, written.node, written.host) == (probe, RESULT.run, RESULT.node, RESULT.host)
+    assert written.problem is not None
+    assert (written.problem.kind, written.gpus) == ("result-too-large", [])
     message = f"the document has {size} characters, a NodeReading holds {size - 1}"
-    assert told.problem.message == message
+    assert written.problem.message == message
 
 
 def test_a_document_of_the_most_characters_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ class Stepped(Outbox):
 
     def __init__(self, api: Api, *, jitter: float = 0.5) -> None:
         self.now = 1000.0
-        self.said: list[str] = []
+        self.messages: list[str] = []
         super().__init__(api, "health", say=self.said.append, jitter=lambda: jitter, clock=lambda: self.now)
         self.api = api
 
@@ -80,10 +80,10 @@ def outbox(api: Api) -> Stepped:
 @pytest.fixture
 def started(api: Api) -> Iterator[Callable[[], Outbox]]:
     """An outbox whose thread runs."""
-    said: list[str] = []
+    messages: list[str] = []
 
     def start() -> Outbox:
-        outbox = Outbox(api, "health", say=said.append, jitter=lambda: 0.0)
+        outbox = Outbox(api, "health", say=messages.append, jitter=lambda: 0.0)
         outbox.start()
         return outbox
 

@@ -1,8 +1,9 @@
-"""The probes by name, their settings, where a result goes, and the exit codes; see probes/README.md.
+"""Which probe runs, where its result goes, and the exit codes; see probes/README.md.
 
 A result goes to standard output and, in a pod with a token, into the node's `NodeReading`.  The termination
 log says in a sentence why there is none.  Writes use the descriptors directly: a signal handler writes the
-last result, and a buffered stream may be in use then.
+last result, and a buffered stream may be in use then.  The watch container stays for months, so what it does
+not need (`once`, `page`) is imported where it is.
 """
 
 from __future__ import annotations
@@ -17,17 +18,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, text
-from nodegauge_probes import alive, health, pull
+from nodegauge_probes import alive, health
 from nodegauge_probes.api_client import ReadingClient, place_of
 from nodegauge_probes.delivery import part_of, write_until
 from nodegauge_probes.identity import BadToken
-from nodegauge_probes.load import probe as load
-from nodegauge_probes.nccl import probe as nccl
-from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
-from nodegauge_probes.page import page
+from nodegauge_probes.nccl.plan import ENGINES
 from nodegauge_probes.result_builder import ResultBuilder
-from nodegauge_probes.runner import CallWatch, Run
-from nodegauge_probes.settings import BadSettings, Format, Settings, parse
+from nodegauge_probes.runner import Run
+from nodegauge_probes.settings import DEADLINES, BadSettings, Format, Settings, parse
 from nodegauge_probes.watch import probe as watching
 from nodegauge_probes.watch import schedule
 from nodegauge_probes.watch.outbox import Outbox
@@ -77,6 +75,8 @@ def _json(result: Result) -> bytes:
 
 
 def _page(result: Result) -> bytes:
+    from nodegauge_probes.page import page
+
     return page.render(result, terminal=terminal_width()).encode()
 
 
@@ -126,25 +126,11 @@ def terminal_width() -> int | None:
         return None
 
 
-def _health(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    health.measure(result, watch=watch, settings=_health_settings(settings))
-
-
-def _health_settings(settings: Settings) -> health.Settings:
-    return health.Settings(
-        sysfs=settings.sysfs,
-        procfs=settings.procfs,
-        window=settings.window,
-        hz=settings.hz,
-        slowed_window=settings.slowed_window,
-    )
-
-
 def _watch(settings: Settings, client: ReadingClient | None) -> int:
     """Watch until SIGTERM; the exit code."""
     interval = schedule.due_after(settings.watch.interval, node=settings.node)
     own = watching.Settings(
-        reading=_health_settings(settings),
+        reading=health.settings_of(settings),
         options=replace(settings.watch, interval=interval),
         run=settings.run,
         node=settings.node,
@@ -185,56 +171,10 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
     os._exit(code)  # without the exit handlers of the driver library, which may hang
 
 
-def _nccl(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    nccl.measure(result, watch=watch, settings=_nccl_settings(settings))
-
-
-def _pull(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    pull.run(result, watch=watch, settings=_nccl_settings(settings))
-
-
-def _nccl_settings(settings: Settings) -> nccl.Settings:
-    startup, measure, teardown = settings.limits
-    return nccl.Settings(
-        engine=settings.engine,
-        child=settings.child,
-        processes=settings.processes,
-        expected=settings.expected,
-        shared=settings.shared,
-        nccl_variables=settings.nccl_variables,
-        environment=os.environ,
-        limits=Limits(startup=startup, load=startup or LOAD_S, measure=measure, teardown=teardown),
-        deadline=settings.deadline,
-        budget=settings.budget,
-        sysfs=settings.sysfs,
-        procfs=settings.procfs,
-    )
-
-
-def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    own = load.Settings(
-        seconds=settings.seconds,
-        hz=settings.hz,
-        stop_below=settings.stop_below,
-        expected=settings.expected,
-        shared=settings.shared,
-        environment=os.environ,
-        deadline=settings.deadline,
-        sysfs=settings.sysfs,
-        procfs=settings.procfs,
-    )
-    load.measure(result, watch=watch, settings=own)
-
-
-ONCE = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull, load.NAME: _load}
-"""Probes that run once."""
-PROBES = (*ONCE, watching.NAME)
-
-
 def main() -> int:
     """Run one probe with the settings of command line and environment; returns the exit code."""
     try:
-        settings = parse(sys.argv[1:], os.environ, probes=list(PROBES), engines=list(nccl.ENGINES))
+        settings = parse(sys.argv[1:], os.environ, probes=list(DEADLINES), engines=list(ENGINES))
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
@@ -242,7 +182,9 @@ def main() -> int:
     client = ReadingClient(place) if place is not None else None
     if settings.probe == watching.NAME:
         return _watch(settings, client)
+    from nodegauge_probes.once import MEASURE
+
     result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
     output = Output(form=settings.format, termination_log=settings.termination_log, client=client)
     run = Run(result=result, deadline=settings.deadline, write=output.write)
-    return run.run(partial(ONCE[settings.probe], settings=settings))
+    return run.run(partial(MEASURE[settings.probe], settings=settings))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nodegauge_probes import settings as run_settings
 from nodegauge_probes.collectors import counters, sampling, telemetry
 from nodegauge_probes.host import hwmon, kernel, rdma
 from nodegauge_probes.nvml.library import NOTHING, Nvml, Skip, Watch
@@ -48,6 +49,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     window: float
     hz: float
     slowed_window: float = 0.0
+
+
+def settings_of(run: run_settings.Settings) -> Settings:
+    """Those of one run, or of each reading of the watch container."""
+    return Settings(
+        sysfs=run.sysfs,
+        procfs=run.procfs,
+        window=run.window,
+        hz=run.hz,
+        slowed_window=run.slowed_window,
+    )
 
 
 def measure(result: ResultBuilder, *, watch: Watch, settings: Settings, skip: Skip = NOTHING) -> None:

@@ -75,7 +75,11 @@ def wrong(policy: Mapping[str, Any], binding: Mapping[str, Any], *, probe_user: 
     """Why the policy does not protect readings; empty if it does."""
     spec, bound = policy.get("spec") or {}, binding.get("spec") or {}
     constraints = spec.get("matchConstraints") or {}
-    rules = [{key: rule.get(key) for key in RULE} for rule in constraints.get("resourceRules") or ()]
+    rules = [
+        {key: rule.get(key) for key in RULE}
+        for rule in constraints.get("resourceRules") or ()
+        if not rule.get("resourceNames") and rule.get("scope") != "Namespaced"
+    ]
     if spec.get("failurePolicy", "Fail") != "Fail":
         return "its failurePolicy is not Fail"
     if spec.get("matchConditions") or spec.get("paramKind") or RULE not in rules or _narrows(constraints):
@@ -84,7 +88,8 @@ def wrong(policy: Mapping[str, Any], binding: Mapping[str, Any], *, probe_user: 
         return "its variables are not those of this version"
     if not _same(spec.get("validations"), VALIDATIONS, probe_user):
         return "its validations are not those of this version"
-    if bound.get("policyName") != NAME or _narrows(bound.get("matchResources") or {}):
+    place = bound.get("matchResources") or {}
+    if bound.get("policyName") != NAME or _narrows(place) or place.get("resourceRules"):
         return "its binding does not bind it to every write"
     if "Deny" not in (bound.get("validationActions") or ()):
         return "its binding does not deny"
@@ -96,6 +101,8 @@ def _narrows(constraints: Mapping[str, Any]) -> bool:
 
 
 def _same(found: Any, wanted: tuple[dict[str, str], ...], probe_user: str) -> bool:
-    """Whether each has the expression that it should have; messages may differ."""
-    expressions = [one.get("expression", "") for one in found or ()]
-    return expressions == [one["expression"].replace(PROBE_USER, probe_user) for one in wanted]
+    """Whether each has the name and the expression that it should have; messages may differ."""
+    expressions = [(one.get("name"), one.get("expression")) for one in found or ()]
+    return expressions == [
+        (one.get("name"), one["expression"].replace(PROBE_USER, probe_user)) for one in wanted
+    ]

@@ -79,7 +79,7 @@ def reading(context: Context) -> EndedRun | None:
         pod_name=context.watchers[part.pod_uid],
         started_at=stamp(part.known_at(context.now)),
     )
-    # A health pod that was made before brings nothing that this reading does not: it ends, and its request with it.
+    # A health pod that was made before brings nothing that this reading does not: it and its request end.
     pods = (pod for pod in context.pods if pod.probe == before.name and of_next_run(pod, context))
     answered = next((pod.request for pod in pods if pod.created_at <= part.arrived), "")
     own = {"request": answered or before.request, "image": image(context.policy, context.defaults)}
