@@ -1,22 +1,19 @@
-"""Who can write a NodeReading: forgeries on a real API server, and an operator whose protection is gone."""
+"""Who can write a NodeReading: forgeries on a real API server."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodegauge_contract import text
 from nodegauge_operator import names
-from nodegauge_operator.kube.admission import BINDING, POLICY
-from support.cluster_under_test import AT_ONCE, GROUP, ClusterUnderTest, Machines, at_work
+from support.cluster_under_test import GROUP
 from support.guarded import ACCOUNT, NAMESPACE, NODE, PODS, Guarded, of_kind, refusal, without_label
 from support.results import h100
 from testbed.errors import ApiError
-from testbed.rest import Rest
 from testbed.scripted import create_node, stamp
 from testbed.wait import wait_for
 
@@ -155,6 +152,7 @@ def test_nobody_else_writes_what_was_read(guarded: Guarded, own: Writer) -> None
         new = of_kind(names.READING_KIND) | {"metadata": {"name": "gpu-3"}} | own.part()
         assert NOT_OWN in refusal(rest.create, READINGS, new)
     assert forbidden(lambda: guarded.operator.patch(f"{READINGS}/{NODE}", own.part(sequence=8)))
+    assert forbidden(lambda: guarded.operator.create(READINGS, of_kind(names.READING_KIND) | own.part()))
 
 
 def test_people_label_an_object_and_migrations_write_it_as_it_is(guarded: Guarded) -> None:
@@ -168,13 +166,18 @@ def test_people_label_an_object_and_migrations_write_it_as_it_is(guarded: Guarde
     assert BARE in message
 
 
-def test_a_probe_reads_and_deletes_nothing(own: Writer) -> None:
-    """By RBAC: no NodeReading, not even its own, and no label on its node."""
+def test_a_probe_reads_and_deletes_nothing(guarded: Guarded, own: Writer) -> None:
+    """By RBAC: no NodeReading, not even its own, no label on its node, and no pod; it does not replace an
+    object either."""
     node, path = f"/api/v1/nodes/{NODE}", f"{READINGS}/{NODE}"
     for call in (
         lambda: own.rest.get(path),
         lambda: own.rest.get(READINGS),
         lambda: own.rest.delete(path),
+        lambda: own.rest.delete(READINGS),
+        lambda: own.rest.call("PUT", path, body=guarded.admin.get(path)),
+        lambda: own.rest.get(own.path),
+        lambda: own.rest.delete(own.path),
         lambda: own.rest.get(node),
         lambda: own.rest.patch(node, {"metadata": {"labels": {"a": "b"}}}),
     ):
@@ -216,100 +219,3 @@ def forbidden(call: Callable[[], Any]) -> bool:
     except ApiError as error:
         return error.status == 403 and "ValidatingAdmissionPolicy" not in str(error)
     return False
-
-
-def weakened(path: str, change: Callable[[Object], Any]) -> Callable[[Rest], None]:
-    """Changes the object's spec."""
-
-    def weaken(rest: Rest) -> None:
-        body = rest.get(path)
-        change(body["spec"])
-        rest.call("PUT", path, body=body)
-
-    return weaken
-
-
-UNPROTECTED: dict[str, Callable[[Rest], Any]] = {
-    "the policy is deleted": lambda rest: rest.delete(POLICY),
-    "the binding is deleted": lambda rest: rest.delete(BINDING),
-    "the policy lets others write": weakened(POLICY, lambda s: s["validations"][0].update(expression="true")),
-    "the binding only warns": weakened(BINDING, lambda s: s.update(validationActions=["Warn"])),
-}
-
-
-@contextlib.contextmanager
-def unprotected(rest: Rest, how: str) -> Iterator[None]:
-    """Meanwhile not what the chart installed says who writes NodeReadings; afterwards it does again."""
-    before = {path: rest.get(path) for path in (POLICY, BINDING)}
-    UNPROTECTED[how](rest)
-    try:
-        yield
-    finally:
-        for path, body in before.items():
-            with contextlib.suppress(ApiError):
-                rest.delete(path)
-            metadata = {key: body["metadata"].get(key) for key in ("name", "labels", "annotations")}
-            rest.create(path.rpartition("/")[0], {"metadata": metadata, "spec": body["spec"]})
-
-
-@pytest.mark.parametrize("how", UNPROTECTED)
-def test_without_its_protection_no_reading_counts(guarded: Guarded, tmp_path: Path, how: str) -> None:
-    """The node keeps what it carries, whatever is written; once the policy is back, the run of a pod that was
-    made before does not count either, and that of the next one does."""
-    kubeconfig = guarded.plane.user_kubeconfig(
-        "operator", token=guarded.plane.service_account_token(NAMESPACE, ACCOUNT)
-    )
-    where: dict[str, Any] = {"namespace": NAMESPACE, "directory": tmp_path, "kubeconfig": kubeconfig}
-    rig = ClusterUnderTest(guarded.admin, protected=True, **where)
-    node, machines = rig.add_node(), Machines(h100())
-
-    def answer(pod: Object) -> str | None:
-        return machines(pod) if names.POD_PROBE in pod["metadata"]["labels"] else None
-
-    def probe_pods() -> list[str]:
-        return [p["metadata"]["uid"] for p in rig.pods() if names.POD_PROBE in p["metadata"]["labels"]]
-
-    rig.add_policy(
-        probes={
-            "health": {"interval": "3m", "deadline": "2m", "window": "500ms"},
-            "load": {"enabled": False},
-        },
-        hysteresis=AT_ONCE,
-        budget={"gatedNodes": "100%"},
-    )
-    once = {"NODEGAUGE_HTTP_PORT": "0", "NODEGAUGE_RELEASE_GRACE": "1s", "NODEGAUGE_NCCL_IMAGE": ""}
-    gates = dict.fromkeys(("NODEGAUGE_MAX_GATED_NODES", "NODEGAUGE_MAX_GATED_NODES_PER_HOUR"), "100%")
-    environment: dict[str, Any] = guarded.environment() | once | gates
-    with rig.kubelet(answer), rig.operator(**environment) as operator:
-        wait_for(lambda: rig.condition(node).get("status") == "True", what="a validated node")
-        with unprotected(guarded.admin, how):
-            wait_for(lambda: "no reading counts: " in operator.output(), what="the operator's complaint")
-            marks = rig.ours(node), rig.taints(node), rig.condition(node)
-            machines.now = at_work(95)
-            number = rig.last_run(node)["number"]
-            rig.ask_for_run(node)
-            run = wait_for(
-                lambda: rig.last_run(node)["number"] > number and rig.last_run(node), what="another run"
-            )
-            assert (run["outcome"], run["reason"]) == ("unknown", "ReadingsUnprotected")
-            machines.of[node] = None
-            rig.ask_for_run(node)
-            [held] = wait_for(
-                lambda: [uid for uid in probe_pods() if uid != run["podUID"]],
-                what="a pod that is made meanwhile",
-            )
-            assert (rig.ours(node), rig.taints(node), rig.condition(node)) == marks
-        stands = "the admission policy of NodeReadings stands"
-        wait_for(lambda: operator.output().count(stands) == 2, what="protected readings")
-        del machines.of[node]
-        run = wait_for(
-            lambda: rig.last_run(node)["podUID"] == held and rig.last_run(node), what="the end of that pod"
-        )
-        assert (run["outcome"], run["reason"]) == ("unknown", "ReadingsUnprotected")
-        assert rig.taints(node) == []
-        rig.ask_for_run(node)
-        wait_for(lambda: rig.taints(node), what="the taint of the next pod")
-        assert rig.last_run(node)["outcome"] == "read"
-        guarded.admin.delete(f"{GROUP}/gpuvalidationpolicies/{rig.policies[0]}")
-        wait_for(lambda: not rig.ours(node) and not rig.condition(node), what="the release of the node")
-    rig.clean()
