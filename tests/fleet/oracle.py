@@ -91,16 +91,16 @@ class Oracle:
         """The cause of each change of one patch.  If what was judged before does not explain all of them, the
         reading that waits must: it counts as judged from now on."""
 
-        def found() -> dict[str, str]:
+        def explained() -> dict[str, str]:
             return {key: self._cause(name, node, key, *change, now=now) for key, change in changes.items()}
 
         seen = deepcopy(node.seen)
-        causes = found()
+        causes = explained()
         if all(causes.values()) or node.written is None:
             return causes
         node.seen = seen
         node.judged(now, node.written)
-        return found()
+        return explained()
 
     def _note_taints(self, name: str, node: NodeRecord, after: Ours) -> None:
         tainted = any(f"taint {key}" in after for key in FAULT_TAINTS)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, decode, text
 from nodegauge_contract.reading import PART_BYTES
 from support.busy import busy
-from support.probing import Healthy, On, said
+from support.probing import Healthy, On, last_message
 from testbed import profiles
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_written_but_why_there_is_no_reading(probe: On, form: str) ->
     on.environment["LD_LIBRARY_PATH"] = str(on.folder)
     run = on.python(AUDIT, "health", "--window", "0", "--format", form)
     assert (run.returncode, run.stderr.splitlines()) == (0, [f"open {on.termination_log}"])
-    assert said(on.termination_log).startswith("library-not-found: ")
+    assert last_message(on.termination_log).startswith("library-not-found: ")
 
 
 SIZE = r"""

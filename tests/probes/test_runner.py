@@ -59,9 +59,9 @@ class Started:
         out, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
         assert self.process.returncode == 0
         result = decode(out.decode())
-        said = self.log.read_text() if self.log.exists() else ""
+        message = self.log.read_text() if self.log.exists() else ""
         problem = result.problem
-        assert said == (f"{problem.kind}: {problem.call} {problem.message}".strip() if problem else "")
+        assert message == (f"{problem.kind}: {problem.call} {problem.message}".strip() if problem else "")
         return result
 
 

@@ -26,7 +26,7 @@ from nodegauge_probes.watch.probe import MOST_HANGING
 from support.machines import SECOND
 from support.probing import Probe
 from support.readings_api import ReadingsApi, serving
-from support.watch_probe import Life, Told, Watch
+from support.watch_probe import Life, Taken, Watch
 from testbed.hardware import Hardware
 from testbed.hardware.fault import FAULTS, Fault
 from testbed.hardware.machine import Machine
@@ -139,13 +139,18 @@ def test_a_change_is_told(
 ) -> None:
     """With its reason, and as a document in which the judge finds it where one run is enough.
 
-    A fault may change two values; the reason is the one that the look in progress reads first.
+    A fault may change two values; the reason is the one that the look in progress reads first, and the other
+    brings the next reading.
     """
     on = watch(profile)
-    told = on.after(lambda: on.hardware.fault(fault, **parameters))
-    assert told.why.startswith("changed: ")
-    assert re.search(why, told.why), told.why
-    assert not code or code in told.codes
+    with on.started() as life:
+        life.calm()
+        on.hardware.fault(fault, **parameters)
+        reading = life.next_reading()
+        assert reading.why.startswith("changed: ")
+        assert re.search(why, reading.why), reading.why
+        if code and code not in reading.codes:
+            life.until(lambda later: code in later.codes, what=code)
 
 
 def test_a_slowdown_without_a_counter_is_judged_as_by_a_health_pod(fresh: On) -> None:
@@ -154,9 +159,9 @@ def test_a_slowdown_without_a_counter_is_judged_as_by_a_health_pod(fresh: On) ->
     on.hardware.load(100)
     on.life()
     on.hardware.fault("hw-slowdown", gpu=5)
-    told = on.life("--hz", "4", "--window", "1", "--slowed-window", "3")
-    assert "throttle reasons GPU-5" in told.why
-    judgement = judge_health(told.result)
+    reading = on.life("--hz", "4", "--window", "1", "--slowed-window", "3")
+    assert "throttle reasons GPU-5" in reading.why
+    judgement = judge_health(reading.result)
     assert judgement.answers["hw-slowdown"] is Answer.BAD
     assert "hw-slowdown" in {f.code for f in judgement.findings if f.severity is Severity.FAIL}
 
@@ -168,12 +173,12 @@ def test_the_end_of_a_fault_is_told(watch: On, fault: str) -> None:
     with on.started() as life:
         life.calm()
         on.hardware.fault(fault, gpu=3)
-        life.until(lambda told: "GPU-3" in told.why, what="the fault")
+        life.until(lambda reading: "GPU-3" in reading.why, what="the fault")
         on.hardware.heal()
-        told = life.until(
-            lambda told: "GPU-3" in told.why and told.result.gpus[3].error is None, what="its end"
+        reading = life.until(
+            lambda reading: "GPU-3" in reading.why and reading.result.gpus[3].error is None, what="its end"
         )
-        assert "gpu-lost" not in told.codes
+        assert "gpu-lost" not in reading.codes
 
 
 def test_an_xid_is_told_at_once(watch: On) -> None:
@@ -182,23 +187,23 @@ def test_an_xid_is_told_at_once(watch: On) -> None:
     with on.started("--poll", "60") as life:
         life.looks_once()
         on.hardware.fault("xid", gpu=3, number=79)
-        told = life.told()
+        reading = life.next_reading()
         assert life.looks <= 2, "none but the one after the reading"
-    assert "Xid 79 GPU-3" in told.why
-    assert told.xids == [[]] * 3 + [[79]] + [[]] * 4
-    assert "xid" in told.codes
+    assert "Xid 79 GPU-3" in reading.why
+    assert reading.xids == [[]] * 3 + [[79]] + [[]] * 4
+    assert "xid" in reading.codes
 
 
 def test_what_was_told_is_repeated_and_is_no_reason_for_a_reading(two: Watch) -> None:
     """A reading may be overwritten before anybody saw it: the next ones have its Xids as well, apart from new
     ones and with the times of then."""
     first = two.after(lambda: two.hardware.fault("xid", gpu=1, number=79, per_second=0)).result
-    told = two.after(lambda: two.hardware.fault("xid", gpu=0, number=48, per_second=0))
+    reading = two.after(lambda: two.hardware.fault("xid", gpu=0, number=48, per_second=0))
     [came] = first.gpus[1].xids.counts
     assert (first.watch.repeated, first.watch.at >= came.last) == ([], True)
-    assert told.xids == [[48], []]
+    assert reading.xids == [[48], []]
     repeated = RepeatedXid(gpu=1, code=79, count=came.count, first=came.first, last=came.last)
-    assert told.result.watch.repeated == [repeated]
+    assert reading.result.watch.repeated == [repeated]
     with two.started() as life:
         life.calm()
 
@@ -210,11 +215,11 @@ def test_xids_are_counted_once_and_with_their_times(two: Watch) -> None:
         life.calm()
         since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         two.hardware.fault("xid", gpu=1, number=13, per_second=20)
-        told = life.told()
+        reading = life.next_reading()
     passed = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
-    [xid] = told.result.gpus[1].xids.counts
+    [xid] = reading.result.gpus[1].xids.counts
     assert 20 <= xid.count <= 20 * passed + 2
-    assert int(since_boot) <= xid.first < xid.last <= told.result.host.boottime_ms // 1000 + 1
+    assert int(since_boot) <= xid.first < xid.last <= reading.result.host.boottime_ms // 1000 + 1
 
 
 def test_xids_that_come_during_a_full_reading_are_told_with_it(two: Watch) -> None:
@@ -227,10 +232,10 @@ def test_xids_that_come_during_a_full_reading_are_told_with_it(two: Watch) -> No
         wait_for(lambda: life.is_held(call), what="the full reading")
         two.hardware.fault("xid", gpu=0, number=48, per_second=0)
         life.let_go(call)
-        told = life.told()
-        assert "temperature GPU-1" in told.why
-        assert told.xids == [[48], []]
-        assert told.result.gpus[0].xids.counts[0].count == 1
+        reading = life.next_reading()
+        assert "temperature GPU-1" in reading.why
+        assert reading.xids == [[48], []]
+        assert reading.result.gpus[0].xids.counts[0].count == 1
         life.calm()
 
 
@@ -245,7 +250,7 @@ def test_xids_half_a_second_apart_are_all_told_and_each_once(two: Watch) -> None
             hardware = Hardware(two.hardware.directory, clock=partial(add, now, at * SECOND // 2))
             hardware.fault("xid", gpu=1, number=code, per_second=0)
         while set(counts) != set(codes):
-            xids = life.told().result.gpus[1].xids
+            xids = life.next_reading().result.gpus[1].xids
             for code, heard in zip(xids.seen, xids.counts, strict=True):
                 counts[code] = counts.get(code, 0) + heard.count
         life.calm(looks=60)
@@ -262,18 +267,18 @@ def test_the_xid_of_a_job_that_fails_again_and_again_hides_no_other(two: Watch) 
         )
         life.sees(10)
         two.hardware.fault("xid", gpu=0, number=79, per_second=0)
-        told = life.until(lambda told: "Xid 79 GPU-0" in told.why, what="Xid 79")
-    assert told.xids == [[79], [31]]
-    assert told.result.gpus[1].xids.counts[0].count > 5
+        reading = life.until(lambda reading: "Xid 79 GPU-0" in reading.why, what="Xid 79")
+    assert reading.xids == [[79], [31]]
+    assert reading.result.gpus[1].xids.counts[0].count > 5
 
 
 def test_a_standing_fault_is_confirmed_and_then_left(fresh: On) -> None:
     """Two more readings, and silence."""
     on = fresh("titan-rtx-nv2")
     with on.started("--confirm", "0.1,0.2") as life:
-        reasons = [life.told().why for _ in range(3)]
+        reasons = [life.next_reading().why for _ in range(3)]
         on.hardware.fault("hot", gpu=1)
-        reasons += [life.told().why.partition(":")[0] for _ in range(3)]
+        reasons += [life.next_reading().why.partition(":")[0] for _ in range(3)]
         life.calm()
     assert reasons[:3] == ["first", "confirmed: 1 of 2", "confirmed: 2 of 2"]
     assert reasons[3:] == ["changed", "confirmed", "confirmed"]
@@ -311,12 +316,12 @@ def test_a_driver_that_goes_away_is_told(two: Watch) -> None:
     with two.started() as life:
         life.calm()
         state.rename(away)
-        told = life.told()
-        assert "NVML" in told.why
-        assert told.result.problem.kind == "driver-not-loaded"
+        reading = life.next_reading()
+        assert "NVML" in reading.why
+        assert reading.result.problem.kind == "driver-not-loaded"
         life.calm()
         away.rename(state)
-        back = life.told()
+        back = life.next_reading()
         assert "driver-not-loaded" in back.why
         assert back.result.problem is None
 
@@ -333,19 +338,19 @@ def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watc
         two.hardware.fault("hung-call", call=call, gpu=1)
         if call != ECC:
             two.hardware.fault("hot", gpu=0)
-        hung = life.until(lambda told: told.why.startswith("hung"), what="the hang")
+        hung = life.until(lambda reading: reading.why.startswith("hung"), what="the hang")
         assert hung.why == f"hung: {call}"
         problem = hung.result.problem
         assert (problem.kind, problem.call, "GPU 1" in problem.message) == ("call-hung", call, True)
         assert "call-hung" in hung.codes
         if call == ECC:
-            life.until(lambda told: "GPU-1 none -> call-hung" in told.why, what="the GPU's own error")
+            life.until(lambda reading: "GPU-1 none -> call-hung" in reading.why, what="the GPU's own error")
             two.hardware.fault("hot", gpu=0)
-        told = life.until(lambda told: "temperature GPU-0" in told.why, what="the other GPU")
-        well, hanging = told.result.gpus
+        reading = life.until(lambda reading: "temperature GPU-0" in reading.why, what="the other GPU")
+        well, hanging = reading.result.gpus
         assert (well.error, hanging.error.kind, hanging.error.call) == (None, "call-hung", call)
         assert not isinstance(well.power.usage_mw, Unavailable)
-        assert told.result.problem.call == call
+        assert reading.result.problem.call == call
 
 
 def test_once_the_call_returns_all_gpus_are_read_again(two: Watch) -> None:
@@ -353,15 +358,15 @@ def test_once_the_call_returns_all_gpus_are_read_again(two: Watch) -> None:
     with two.started(*HANGS) as life:
         life.calm()
         life.hold(ECC, gpu=1)
-        life.until(lambda told: told.result.gpus[1].error is not None, what="the hang")
+        life.until(lambda reading: reading.result.gpus[1].error is not None, what="the hang")
         life.let_go(ECC)
-        back = life.until(lambda told: told.result.problem is None, what="the return")
+        back = life.until(lambda reading: reading.result.problem is None, what="the return")
         assert [gpu.error for gpu in back.result.gpus] == [None, None]
         assert "error GPU-1 call-hung -> none" in back.why
         assert "1 driver calls have returned" in life.errors
         life.calm()
         two.hardware.fault("hot", gpu=1)
-        assert "temperature GPU-1" in life.told().why
+        assert "temperature GPU-1" in life.next_reading().why
 
 
 def test_a_driver_that_hangs_for_every_gpu_is_left_alone(watch: On) -> None:
@@ -370,9 +375,9 @@ def test_a_driver_that_hangs_for_every_gpu_is_left_alone(watch: On) -> None:
     with on.started("--deadline", "3") as life:
         life.calm()
         on.hardware.fault("hung-call", call=ECC)
-        told = life.until(lambda told: "NVML" in told.why, what="a driver that is not asked")
-        assert told.result.gpus == []
-        assert told.result.problem.kind == "call-hung"
+        reading = life.until(lambda reading: "NVML" in reading.why, what="a driver that is not asked")
+        assert reading.result.gpus == []
+        assert reading.result.problem.kind == "call-hung"
         life.calm(looks=60)
         assert sum(why.startswith("hung") for why in life.reasons) == MOST_HANGING
 
@@ -382,8 +387,12 @@ def test_a_driver_that_hangs_at_once_is_told(fresh: On) -> None:
     on = fresh("titan-rtx-nv2")
     on.hardware.fault("hung-call", call="nvmlInitWithFlags")
     with on.started("--deadline", "3") as life:
-        told = life.told()
-        assert (told.why, told.result.gpus, told.result.problem.kind) == ("hung: nvmlInit", [], "call-hung")
+        reading = life.next_reading()
+        assert (reading.why, reading.result.gpus, reading.result.problem.kind) == (
+            "hung: nvmlInit",
+            [],
+            "call-hung",
+        )
 
 
 def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
@@ -431,7 +440,7 @@ def test_a_reboot_is_told(two: Watch) -> None:
 def test_a_state_that_cannot_be_written_is_said(fresh: On) -> None:
     """The reading is there all the same, and so are the next ones."""
     with fresh("rtx3060-1").started("--state", "/proc/watch.json", "--confirm", "0.1") as life:
-        assert [life.told().why, life.told().why] == ["first", "confirmed: 1 of 1"]
+        assert [life.next_reading().why, life.next_reading().why] == ["first", "confirmed: 1 of 1"]
         assert life.errors[0].startswith("state /proc/watch.json: ")
 
 
@@ -448,9 +457,9 @@ def test_an_xid_is_told_though_the_reading_hangs(two: Watch) -> None:
         life.calm()
         two.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage")
         two.hardware.fault("xid", gpu=1, number=79, per_second=0)
-        told = life.told()
-        assert (told.result.problem.kind, told.xids) == ("call-hung", [[], [79]])
-        assert {"xid", "call-hung"} <= told.codes
+        reading = life.next_reading()
+        assert (reading.result.problem.kind, reading.xids) == ("call-hung", [[], [79]])
+        assert {"xid", "call-hung"} <= reading.codes
         assert all_later(life, has_xid=False)
     stored = two.stored()
     assert (stored["xids"], [one["code"] for one in stored["reported_xids"]]) == ([], [79])
@@ -458,10 +467,10 @@ def test_an_xid_is_told_though_the_reading_hangs(two: Watch) -> None:
 
 def all_later(life: Life, *, has_xid: bool) -> bool:
     """Whether this holds of all that it tells until both GPUs are known to hang."""
-    told: list[Told] = [life.told()]
-    while told[-1].result.problem is None or "error GPU-1" not in told[-1].why:
-        told.append(life.told())
-    return all(any(one.xids) == has_xid for one in told)
+    reading: list[Taken] = [life.next_reading()]
+    while reading[-1].result.problem is None or "error GPU-1" not in reading[-1].why:
+        reading.append(life.next_reading())
+    return all(any(one.xids) == has_xid for one in reading)
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetCount_v2", "nvmlDeviceGetTemperature"])
@@ -473,9 +482,9 @@ def test_an_xid_is_told_that_comes_while_a_look_hangs(two: Watch, call: str) -> 
         later = Hardware(two.hardware.directory, clock=lambda: boottime_ns() + SECOND)
         later.fault("xid", gpu=1, number=79, per_second=0)
 
-    told = two.after(fails, *HANGS)
-    assert (told.result.problem.call, told.xids) == (call.removesuffix("_v2"), [[], [79]])
-    assert {"xid", "call-hung"} <= told.codes
+    reading = two.after(fails, *HANGS)
+    assert (reading.result.problem.call, reading.xids) == (call.removesuffix("_v2"), [[], [79]])
+    assert {"xid", "call-hung"} <= reading.codes
     assert two.life(*HANGS).result.gpus == []
 
 
@@ -487,9 +496,9 @@ def test_an_xid_waits_for_the_next_life_if_the_container_is_asked_to_end(two: Wa
         wait_for(lambda: two.stored()["xids"], what="the Xid in the state")
         assert (life.end(), life.readings) == (0, [])
         assert "ended before anybody was told of 1 Xids" in life.errors
-    told = two.life()
-    assert "Xid 79 GPU-1" in told.why
-    assert (told.xids, two.stored()["xids"]) == ([[], [79]], [])
+    reading = two.life()
+    assert "Xid 79 GPU-1" in reading.why
+    assert (reading.xids, two.stored()["xids"]) == ([[], [79]], [])
 
 
 def test_a_gpu_that_becomes_unreadable_is_told_twice_at_most(watch: On) -> None:
@@ -498,11 +507,13 @@ def test_a_gpu_that_becomes_unreadable_is_told_twice_at_most(watch: On) -> None:
     with on.started() as life:
         life.calm()
         on.hardware.fault("refused", calls=READINGS)
-        assert "GPU-1" in life.told().why
+        assert "GPU-1" in life.next_reading().why
         life.sees(100)
         assert len(life.reasons) <= 2
         on.hardware.heal()
-        life.until(lambda told: "NVML_ERROR_UNKNOWN" not in told.why.rpartition("->")[2], what="the end")
+        life.until(
+            lambda reading: "NVML_ERROR_UNKNOWN" not in reading.why.rpartition("->")[2], what="the end"
+        )
 
 
 def test_a_gpu_that_must_be_reset_is_one_reading_though_most_calls_answer(two: Watch) -> None:
@@ -516,9 +527,9 @@ def api(two: Watch) -> Iterator[ReadingsApi]:
     """An API server that those two GPUs' probe finds in its environment."""
     with serving(two.probe.folder / "pod", trustme.CA()) as api:
         two.probe.environment |= {
-            "KUBERNETES_SERVICE_HOST": api.place.host,
-            "KUBERNETES_SERVICE_PORT": str(api.place.port),
-            "NODEGAUGE_TOKEN_FOLDER": str(api.place.folder),
+            "KUBERNETES_SERVICE_HOST": api.server.host,
+            "KUBERNETES_SERVICE_PORT": str(api.server.port),
+            "NODEGAUGE_TOKEN_FOLDER": str(api.server.folder),
         }
         yield api
 
@@ -528,17 +539,17 @@ def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, 
     two.state.unlink()
     ready = two.probe.folder / "ready"
     with two.started() as life:
-        first = life.told()
+        first = life.next_reading()
         wait_for(ready.exists, what="the first write")
         assert is_young(two.probe.folder / "alive", DEADLINE_SECONDS)
         two.hardware.fault("hot", gpu=1)
-        second = life.told()
+        second = life.next_reading()
         wait_for(lambda: len(api.requests) == 2, what="the second write")
         os.utime(ready, (0, 0))
         wait_for(lambda: is_young(ready, DEADLINE_SECONDS), what="a container that stays ready")
-    for told, request in zip((first, second), api.requests, strict=True):
+    for reading, request in zip((first, second), api.requests, strict=True):
         part = request.body["health"]
-        assert (decode(part["reading"]), part["reason"]) == (told.result, told.why)
+        assert (decode(part["reading"]), part["reason"]) == (reading.result, reading.why)
         assert (part["podUID"], part["nodeUID"]) == ("pod-uid", "node-uid")
     numbers = [request.body["health"]["sequence"] for request in api.requests]
     assert numbers[1] == numbers[0] + 1
@@ -549,14 +560,14 @@ def test_a_node_is_watched_though_the_api_server_refuses(two: Watch, api: Readin
     two.state.unlink()
     api.refuses(503, "not now")
     with two.started() as life:
-        life.told()
+        life.next_reading()
         wait_for(lambda: any("answered 503: not now" in line for line in life.errors), what="the refusal")
         assert not (two.probe.folder / "ready").exists()
         two.hardware.fault("hot", gpu=1)
-        told = life.told()
+        reading = life.next_reading()
         wait_for((two.probe.folder / "ready").exists, what="a write")
         newest = [decode(request.body["health"]["reading"]) for request in api.requests[1:]]
-        wait_for(lambda: told.result in newest or len(api.requests) > 2, what="the newest reading")
+        wait_for(lambda: reading.result in newest or len(api.requests) > 2, what="the newest reading")
         assert life.end() == 0
 
 
@@ -565,7 +576,7 @@ def test_sigterm_waits_for_a_reading_that_is_on_its_way(two: Watch, api: Reading
     two.state.unlink()
     api.refuses(503, "not now")
     with two.started() as life:
-        life.told()
+        life.next_reading()
         wait_for(lambda: any("answered 503" in line for line in life.errors), what="the refusal")
         assert life.end() == 0
         assert "ended before the last reading was written" not in life.errors

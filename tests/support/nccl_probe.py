@@ -20,7 +20,7 @@ from nodegauge_probes.nccl.process_tree import PR_SET_CHILD_SUBREAPER, ProcessTr
 from nodegauge_probes.nccl.protocol import EngineInfo, Failed, encode_order
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
-from support.probing import PROGRAM, probe_environment, problem_of, said
+from support.probing import PROGRAM, last_message, probe_environment, problem_of
 from testbed import forkserver
 from testbed.hardware import Hardware
 from testbed.profiles import Profile
@@ -120,7 +120,7 @@ class NcclRun:
         stdout, stderr = run.communicate(timeout=WAIT_S)
         assert (run.returncode, stderr) == (0, b"")
         result = decode(stdout.decode())
-        assert said(self.log) == problem_of(result)
+        assert last_message(self.log) == problem_of(result)
         self.wait_until_alone()
         return result
 

@@ -36,7 +36,7 @@ def probe_environment(hardware: Hardware, termination_log: Path, more: Mapping[s
     return {**os.environ, **hardware.env(), **run, **more}
 
 
-def said(termination_log: Path) -> str:
+def last_message(termination_log: Path) -> str:
     """What a kubelet would keep of it; empty if the probe did not write it."""
     return termination_log.read_text() if termination_log.exists() else ""
 
@@ -78,7 +78,7 @@ class Probe:
         run = self.run(*options)
         assert (run.returncode, run.stderr) == (0, "")
         result = decode(run.stdout)
-        assert said(self.termination_log) == problem_of(result)
+        assert last_message(self.termination_log) == problem_of(result)
         return result
 
     def python(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:

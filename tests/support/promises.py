@@ -276,14 +276,14 @@ class InterleavedOperator:
     def _ahead(self, name: str, report: str) -> list[str]:
         """What the judge says in the run that has ended and that this report does not hold yet."""
         judged = {(pod, number) for _, number, pod in self.cluster.judged}
-        said = []
+        codes = []
         for pod in self.cluster.pods():
             meta = pod["metadata"]
             run = (meta["uid"], int(meta["annotations"][names.POD_RUN]))
             mine = meta["annotations"][names.POD_NODE] == name and meta["ownerReferences"][0]["uid"] == report
             if mine and run not in judged and self._codes.get(run, GARBAGE) != GARBAGE:
-                said.append(self._codes[run])
-        return said
+                codes.append(self._codes[run])
+        return codes
 
     def _check_evidence(self, name: str, taint: Body, *, in_report: bool) -> None:
         body = self.cluster.objects[REPORTS].get(name)

@@ -16,7 +16,7 @@ from typing import Any
 
 import trustme
 
-from nodegauge_probes.api_client import Place
+from nodegauge_probes.api_client import Server
 from testbed.loopback import LOOPBACK
 
 CLAIMS: dict[str, Any] = {
@@ -59,8 +59,8 @@ class Request:
 class ReadingsApi:
     """`requests` so far; `answers` to the next ones, 200 once there is none left."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self.requests: list[Request] = []
         self.answers: list[Answer] = []
         self.connections = 0
@@ -89,7 +89,7 @@ def serving(folder: Path, authority: trustme.CA) -> Iterator[ReadingsApi]:
     server.server_bind()
     server.server_activate()
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    api = ReadingsApi(Place(host=LOOPBACK, port=server.server_address[1], folder=folder))
+    api = ReadingsApi(Server(host=LOOPBACK, port=server.server_address[1], folder=folder))
     server.RequestHandlerClass = _handler(api)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -206,7 +206,8 @@ class Slice(ClusterUnderTest):
                 self.calm[node] = self.seen(node)
             elif self.seen(node) != self.calm[node]:
                 self.measure(node)
-            assert self.seen(node) == self.calm[node], f"{node} did not become as it was at first"
+            now, calm = self.seen(node), self.calm[node]
+            assert now == calm, f"{node} did not become as it was at first, {calm}, but {now}"
 
 
 def _component(pod: Object) -> str:

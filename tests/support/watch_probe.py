@@ -59,13 +59,15 @@ sys.exit(main())
 """
 """The probe, which may look more often and leaves a byte in a file for each of its looks; a call for the GPU
 whose index is in a file does not return before that file is gone."""
-HELD = "nvmlDeviceGetTotalEccErrors nvmlDeviceGetPowerUsage nvmlDeviceGetRemappedRows nvmlDeviceGetPcieSpeed"
+HOLDABLE = (
+    "nvmlDeviceGetTotalEccErrors nvmlDeviceGetPowerUsage nvmlDeviceGetRemappedRows nvmlDeviceGetPcieSpeed"
+)
 """Calls that can be held: of a look and a reading, of a reading alone, of both, and of a reading alone."""
 REASON = re.compile(r"(first|due|changed|confirmed|hung|late|crashed)\b")
 
 
 @dataclass
-class Told:
+class Taken:
     """One reading: the document, and why it was taken."""
 
     result: Result
@@ -91,11 +93,11 @@ class Life:
         self._heard = 0
 
     @property
-    def readings(self) -> list[Told]:
+    def readings(self) -> list[Taken]:
         """All so far."""
         lines = (self._folder / "out").read_text().splitlines(keepends=True)
         documents = [decode(line) for line in lines if line.endswith("\n")]
-        return [Told(document, why) for document, why in zip(documents, self.reasons, strict=False)]
+        return [Taken(document, why) for document, why in zip(documents, self.reasons, strict=False)]
 
     @property
     def errors(self) -> list[str]:
@@ -112,7 +114,7 @@ class Life:
         """How many it has had."""
         return (self._folder / "looks").stat().st_size
 
-    def told(self) -> Told:
+    def next_reading(self) -> Taken:
         """Its next reading."""
         wanted = self._heard + 1
         wait_for(
@@ -123,11 +125,11 @@ class Life:
         self._heard = wanted
         return readings[wanted - 1]
 
-    def until(self, holds: Callable[[Told], bool], *, what: str) -> Told:
+    def until(self, holds: Callable[[Taken], bool], *, what: str) -> Taken:
         """The first of its next readings of which this holds."""
-        while not holds(told := self.told()):
+        while not holds(next_reading := self.next_reading()):
             assert self._heard < 100, f"100 readings without {what}: {self.reasons}"
-        return told
+        return next_reading
 
     def calm(self, *, looks: int = 10) -> None:
         """It takes no reading for so many looks, though it might; the slowest signals are read at every
@@ -192,7 +194,7 @@ class Watch:
     def started(self, *options: str, start: Callable[..., Any] = forkserver.popen) -> Iterator[Life]:
         """It, running; killed in the end."""
         folder = self.probe.folder
-        code = [sys.executable, "-c", CONTROLLED, str(folder), HELD]
+        code = [sys.executable, "-c", CONTROLLED, str(folder), HOLDABLE]
         command = [*code, "watch", "--state", str(self.state), *QUICK, *options]
         (folder / "looks").write_bytes(b"")
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
@@ -203,21 +205,21 @@ class Watch:
             process.kill()
             process.wait()
 
-    def life(self, *options: str) -> Told:
+    def life(self, *options: str) -> Taken:
         """One life, until its first reading."""
         with self.started(*options) as life:
-            told = life.told()
+            next_reading = life.next_reading()
             assert life.end() == 0
-            return told
+            return next_reading
 
-    def after(self, change: Callable[[], object], *options: str, looks: int = 10) -> Told:
+    def after(self, change: Callable[[], object], *options: str, looks: int = 10) -> Taken:
         """A life that is calm for so many looks, until something is done to its machine: what it tells."""
         with self.started(*options) as life:
             life.calm(looks=looks)
             change()
-            told = life.told()
+            next_reading = life.next_reading()
             assert life.end() == 0
-            return told
+            return next_reading
 
     def reports(self, *, looks: int = 45) -> list[str]:
         """Why it reads, until it is calm for so many looks."""

@@ -218,9 +218,9 @@ def structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
 
 def test_the_words_of_the_layout_are_no_members() -> None:
     """A record with a member of that name would be taken for a table."""
-    words = {columns.ROWS, columns.EACH, columns.OF, columns.UNAVAILABLE}
+    message = {columns.ROWS, columns.EACH, columns.OF, columns.UNAVAILABLE}
     names = {field.encode_name for one in structs(inspect.type_info(Result)) for field in one.fields}
-    assert not words & names
+    assert not message & names
 
 
 @pytest.mark.parametrize(

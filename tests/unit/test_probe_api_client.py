@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from nodegauge_contract.reading import Part
-from nodegauge_probes.api_client import KEPT_S, Place, ReadingClient, Refused, place_of
+from nodegauge_probes.api_client import KEPT_S, ReadingClient, Refused, Server, server_of
 from support.readings_api import CLAIMS, Answer, ReadingsApi, serving, token_of
 from testbed.loopback import reserve_port
 
@@ -50,7 +50,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def client(api: ReadingsApi, clock: Clock) -> Iterator[ReadingClient]:
-    client = ReadingClient(api.place, clock=clock)
+    client = ReadingClient(api.server, clock=clock)
     yield client
     client.close()
 
@@ -135,7 +135,7 @@ def test_a_token_that_the_kubelet_replaces_is_used_at_once(api: ReadingsApi, cli
     """Also by a connection that is kept: a token is valid for an hour."""
     client.write("health", PART)
     new = token_of(CLAIMS | {"exp": 1})
-    (api.place.folder / "token").write_text(f"{new}\n")
+    (api.server.folder / "token").write_text(f"{new}\n")
     client.write("health", PART)
     assert api.requests[1].headers["authorization"] == f"Bearer {new}"
     assert api.connections == 1
@@ -213,7 +213,7 @@ def test_a_huge_answer_is_not_read_to_its_end(api: ReadingsApi, client: ReadingC
 def test_an_api_server_that_is_not_there_is_told_with_its_address(api: ReadingsApi) -> None:
     """A network policy that blocks the way looks like this."""
     port = reserve_port()
-    nowhere = Place(host="127.0.0.1", port=port, folder=api.place.folder)
+    nowhere = Server(host="127.0.0.1", port=port, folder=api.server.folder)
     why = refused(ReadingClient(nowhere))
     assert str(why).startswith(f"no answer from the API server at 127.0.0.1:{port}: ")
     assert not why.final
@@ -221,7 +221,7 @@ def test_an_api_server_that_is_not_there_is_told_with_its_address(api: ReadingsA
 
 def test_a_server_with_another_authority_gets_no_token(api: ReadingsApi, client: ReadingClient) -> None:
     """Somebody in the middle hears nothing."""
-    trustme.CA().cert_pem.write_to_path(str(api.place.folder / "ca.crt"))
+    trustme.CA().cert_pem.write_to_path(str(api.server.folder / "ca.crt"))
     assert "CERTIFICATE_VERIFY_FAILED" in str(refused(client))
     assert api.requests == []
 
@@ -231,7 +231,7 @@ def test_a_token_that_cannot_be_used_is_refused_here(
     api: ReadingsApi, client: ReadingClient, token: str | None
 ) -> None:
     """As why the reading is not written, and not as a crash."""
-    path = api.place.folder / "token"
+    path = api.server.folder / "token"
     path.unlink() if token is None else path.write_text(token)
     assert re.search("token", str(refused(client)))
     assert api.requests == []
@@ -241,8 +241,8 @@ def test_outside_of_a_cluster_there_is_nowhere_to_write() -> None:
     """Nor in a pod without a token; an odd port is the usual one."""
     where = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
     folder = {"NODEGAUGE_TOKEN_FOLDER": "/t"}
-    assert place_of({}) is place_of(where) is place_of(folder) is None
-    assert place_of(where | folder) == Place(host="10.0.0.1", port=6443, folder=Path("/t"))
-    assert place_of(where | folder | {"KUBERNETES_SERVICE_PORT": "tcp://1"}) == Place(
+    assert server_of({}) is server_of(where) is server_of(folder) is None
+    assert server_of(where | folder) == Server(host="10.0.0.1", port=6443, folder=Path("/t"))
+    assert server_of(where | folder | {"KUBERNETES_SERVICE_PORT": "tcp://1"}) == Server(
         host="10.0.0.1", port=443, folder=Path("/t")
     )

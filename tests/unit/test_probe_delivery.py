@@ -44,7 +44,12 @@ def test_a_document_that_does_not_fit_is_replaced_by_one_that_says_so(
     part = part_of(result, identity=WHO, sequence=1, reason="run", at=AT)
     assert len(part.reading) <= smallest
     written = decode(part.reading)
-    assert (written.probe, written.run, written.node, written.host) == (probe, RESULT.run, RESULT.node, RESULT.host)
+    assert (written.probe, written.run, written.node, written.host) == (
+        probe,
+        RESULT.run,
+        RESULT.node,
+        RESULT.host,
+    )
     assert written.problem is not None
     assert (written.problem.kind, written.gpus) == ("result-too-large", [])
     message = f"the document has {size} characters, a NodeReading holds {size - 1}"
@@ -78,7 +83,7 @@ class Tries:
     def __init__(self, *failures: Refused) -> None:
         self.failures, self.now = list(failures), 0.0
         self.pauses: list[float] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.tried = 0
 
     def write(self) -> None:
@@ -95,7 +100,7 @@ class Tries:
     def run(self, seconds: float) -> bool:
         """Whether it was written within so many seconds."""
         return write_until(
-            self.write, seconds=seconds, failed=self.said.append, clock=lambda: self.now, pause=self.pause
+            self.write, seconds=seconds, failed=self.messages.append, clock=lambda: self.now, pause=self.pause
         )
 
 
@@ -103,7 +108,7 @@ def test_what_is_written_at_once_is_said_by_nobody() -> None:
     """No pause either."""
     tries = Tries()
     assert tries.run(120) is True
-    assert (tries.tried, tries.pauses, tries.said) == (1, [], [])
+    assert (tries.tried, tries.pauses, tries.messages) == (1, [], [])
 
 
 def test_a_pod_that_runs_once_tries_again() -> None:
@@ -111,7 +116,7 @@ def test_a_pod_that_runs_once_tries_again() -> None:
     end the pod any time."""
     tries = Tries(Refused("no answer"), Refused("busy", retry_after=9.0))
     assert tries.run(120) is True
-    assert (tries.pauses, tries.said) == ([PAUSE_S, 9.0], ["no answer", "busy"])
+    assert (tries.pauses, tries.messages) == ([PAUSE_S, 9.0], ["no answer", "busy"])
 
 
 def test_it_gives_up_in_time() -> None:
@@ -128,4 +133,4 @@ def test_a_final_refusal_ends_it() -> None:
     """The same reading would be refused again."""
     tries = Tries(Refused("too large", final=True))
     assert tries.run(120) is False
-    assert (tries.tried, tries.said) == (1, ["too large"])
+    assert (tries.tried, tries.messages) == (1, ["too large"])

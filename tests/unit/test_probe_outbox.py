@@ -53,7 +53,9 @@ class Stepped(Outbox):
     def __init__(self, api: Api, *, jitter: float = 0.5) -> None:
         self.now = 1000.0
         self.messages: list[str] = []
-        super().__init__(api, "health", say=self.said.append, jitter=lambda: jitter, clock=lambda: self.now)
+        super().__init__(
+            api, "health", say=self.messages.append, jitter=lambda: jitter, clock=lambda: self.now
+        )
         self.api = api
 
     def tries(self, wanted: int) -> Waits:
@@ -196,7 +198,7 @@ def test_what_went_wrong_is_said_and_that_it_is_over(outbox: Stepped) -> None:
     outbox.api.answers = [Refused("no answer"), Refused("busy", retry_after=20.0)]
     outbox.put(part(7))
     outbox.tries(3)
-    assert outbox.said == [
+    assert outbox.messages == [
         "reading 7 is not written: no answer; next try in 1 s",
         "reading 7 is not written: busy; next try in 20 s",
         "reading 7 is written, after 2 failed tries",

@@ -76,7 +76,7 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     assert judged.verdict in ("pass", "unknown"), judged.summary
     assert judged.agreement in ("confirmed", "unsure"), judged.message
     assert len(text(ran.result)) <= 0.8 * PART_BYTES["nccl"]
-    assert (ran.said, ran.left) == ("", [])
+    assert (ran.message, ran.left) == ("", [])
 
 
 TITAN, H100, OOM, AGAINST = "titan-rtx-nv2", "h100-sxm-8", "out-of-memory", "contradicted"

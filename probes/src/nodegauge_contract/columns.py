@@ -80,11 +80,11 @@ def _once(values: list[Any]) -> Any:
     if len(distinct) == len(values) and None not in values:
         return whole
     distinct.pop(repr(None), None)
-    place = {key: number for number, key in enumerate(distinct)}
+    slot_of = {key: number for number, key in enumerate(distinct)}
     of = [*distinct.values()]
     are_records = bool(of) and all(map(_is_record, of)) and _are_alike(of)
     once = {OF: fold(of) if are_records else [fold(value) for value in of]}
-    once[AT] = [place.get(repr(value)) for value in values]
+    once[AT] = [slot_of.get(repr(value)) for value in values]
     return once if 2 * len(repr(once)) < len(repr(whole)) else whole
 
 
@@ -140,7 +140,7 @@ class _Unfolding:
         of, at = self.value(value[OF], path), value.get(AT)
         if not isinstance(of, list) or not isinstance(at, list) or len(at) != rows:
             raise BadColumns(f"{path}: of and at must be lists, at with {rows} numbers")
-        places = [index for index in at if index is not None]
-        if any(type(index) is not int or not 0 <= index < len(of) for index in places):
+        slots = [index for index in at if index is not None]
+        if any(type(index) is not int or not 0 <= index < len(of) for index in slots):
             raise BadColumns(f"{path}: at must be null or whole numbers below {len(of)}")
         return [None if index is None else of[index] for index in at]

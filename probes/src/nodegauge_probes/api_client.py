@@ -54,7 +54,7 @@ class Refused(Exception):
         self.final = final
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Server(Struct, frozen=True, kw_only=True):
     """Where the API server is, and the folder of the pod's token and of the authority that signed its
     certificate (`token`, `ca.crt`)."""
 
@@ -63,7 +63,7 @@ class Place(Struct, frozen=True, kw_only=True):
     folder: Path = FOLDER
 
 
-def place_of(environment: Mapping[str, str]) -> Place | None:
+def server_of(environment: Mapping[str, str]) -> Server | None:
     """The cluster that this pod runs in; None outside of one, and for pods without a token."""
     host, folder = (
         environment.get("KUBERNETES_SERVICE_HOST", ""),
@@ -72,7 +72,7 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
     if not host or not folder:
         return None
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
-    return Place(host=host, port=int(port) if port.isdecimal() else 443, folder=Path(folder))
+    return Server(host=host, port=int(port) if port.isdecimal() else 443, folder=Path(folder))
 
 
 class _Status(Struct):
@@ -82,8 +82,8 @@ class _Status(Struct):
 class ReadingClient:
     """Writes parts of this node's object.  Not for several threads at once."""
 
-    def __init__(self, place: Place, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._place = place
+    def __init__(self, server: Server, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place = server
         self._clock = clock
         self._connection: http.client.HTTPSConnection | None = None
         self._used_at = 0.0

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, text
 from nodegauge_probes import alive, health
-from nodegauge_probes.api_client import ReadingClient, place_of
+from nodegauge_probes.api_client import ReadingClient, server_of
 from nodegauge_probes.delivery import part_of, write_until
 from nodegauge_probes.identity import BadToken
 from nodegauge_probes.nccl.plan import ENGINES
@@ -178,8 +178,8 @@ def main() -> int:
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
-    place = place_of(os.environ)
-    client = ReadingClient(place) if place is not None else None
+    server = server_of(os.environ)
+    client = ReadingClient(server) if server is not None else None
     if settings.probe == watching.NAME:
         return _watch(settings, client)
     from nodegauge_probes.once import MEASURE

@@ -88,8 +88,8 @@ def wrong(policy: Mapping[str, Any], binding: Mapping[str, Any], *, probe_user: 
         return "its variables are not those of this version"
     if not _same(spec.get("validations"), VALIDATIONS, probe_user):
         return "its validations are not those of this version"
-    place = bound.get("matchResources") or {}
-    if bound.get("policyName") != NAME or _narrows(place) or place.get("resourceRules"):
+    matched = bound.get("matchResources") or {}
+    if bound.get("policyName") != NAME or _narrows(matched) or matched.get("resourceRules"):
         return "its binding does not bind it to every write"
     if "Deny" not in (bound.get("validationActions") or ()):
         return "its binding does not deny"
@@ -100,9 +100,9 @@ def _narrows(constraints: Mapping[str, Any]) -> bool:
     return any(constraints.get(member) for member in NARROWING)
 
 
-def _same(found: Any, wanted: tuple[dict[str, str], ...], probe_user: str) -> bool:
+def _same(entries: Any, wanted: tuple[dict[str, str], ...], probe_user: str) -> bool:
     """Whether each has the name and the expression that it should have; messages may differ."""
-    expressions = [(one.get("name"), one.get("expression")) for one in found or ()]
+    expressions = [(one.get("name"), one.get("expression")) for one in entries or ()]
     return expressions == [
         (one.get("name"), one["expression"].replace(PROBE_USER, probe_user)) for one in wanted
     ]

@@ -84,9 +84,9 @@ def _rank(finding: Finding) -> int:
 
 def _without_repeated(status: ReportStatus) -> ReportStatus:
     """Gates without the message that a finding of the last run has as well.  Their subjects stay."""
-    told = {(finding.code, finding.message) for probe in status.probes for finding in probe.findings}
+    repeated = {(finding.code, finding.message) for probe in status.probes for finding in probe.findings}
     gates = [
-        replace(gate, message="") if (gate.code, gate.message) in told else gate for gate in status.gates
+        replace(gate, message="") if (gate.code, gate.message) in repeated else gate for gate in status.gates
     ]
     return replace(status, gates=gates)
 

@@ -15,10 +15,10 @@ async def too_old(client: Client) -> str:
     """Why this API server is too old; empty if it is not, or does not say."""
     body = await client.call("GET", "/version")
     numbers = [re.match(r"\d+", str(body.get(part, ""))) for part in ("major", "minor")]
-    found = tuple(int(number[0]) for number in numbers if number is not None)
-    if len(found) != len(OLDEST) or found >= OLDEST:
+    version = tuple(int(number[0]) for number in numbers if number is not None)
+    if len(version) != len(OLDEST) or version >= OLDEST:
         return ""
     return (
-        f"Kubernetes {found[0]}.{found[1]} is too old: nodegauge needs {OLDEST[0]}.{OLDEST[1]} or newer, "
+        f"Kubernetes {version[0]}.{version[1]} is too old: nodegauge needs {OLDEST[0]}.{OLDEST[1]} or newer, "
         "where the token of a probe names its node. Upgrade the cluster."
     )

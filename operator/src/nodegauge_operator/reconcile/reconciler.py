@@ -287,13 +287,13 @@ class Reconciler:
         status = report.status if report is not None else ReportStatus()
         reading = cache.readings.get(name)
         parts = reading.parts.items() if reading is not None else ()
-        held = {probe: part.identity == status.probe(probe).reading for probe, part in parts}
-        if any(not part.text and not held[probe] for probe, part in parts):
+        judged_parts = {probe: part.identity == status.probe(probe).reading for probe, part in parts}
+        if any(not part.text and not judged_parts[probe] for probe, part in parts):
             fresh = await readings.get(self._client, name)
             if fresh is not None and cache.readings.get(name) is reading:  # no event has come meanwhile
                 cache.put_reading(fresh, again=True)
         else:
-            cache.forget_documents(name, {probe for probe, holds in held.items() if holds})
+            cache.forget_documents(name, {probe for probe, holds in judged_parts.items() if holds})
 
     def _note(self, name: str, step: actions.Step) -> None:
         """Log what was written, and keep what was judged with it."""

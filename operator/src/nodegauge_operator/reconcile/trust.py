@@ -48,7 +48,7 @@ class Trust:
         try:
             policy, binding = await admission.get(self._client)
         except (NotFound, Forbidden) as error:
-            self._found(f"{error}; {WAY_OUT}", on_change=on_change)
+            self._note(f"{error}; {WAY_OUT}", on_change=on_change)
         except KubeError as error:
             log.log(error.log_level, "the admission policy of NodeReadings cannot be read: %s", error)
             self._due_at = self._monotonic() + RETRY_SECONDS
@@ -57,9 +57,9 @@ class Trust:
             text = f"the admission policy {reading_policy.NAME} does not protect them: {why}; {WAY_OUT}"
             if not why:
                 self.identity = names.digest("/".join(_version(one) for one in (policy, binding)))
-            self._found(text if why else "", on_change=on_change)
+            self._note(text if why else "", on_change=on_change)
 
-    def _found(self, problem: str, *, on_change: Callable[[], None]) -> None:
+    def _note(self, problem: str, *, on_change: Callable[[], None]) -> None:
         self._due_at, self.looked = self._monotonic() + LOOK_SECONDS, True
         changed = bool(problem) != bool(self.problem)
         if problem and problem != self.problem:
