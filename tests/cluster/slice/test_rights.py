@@ -22,6 +22,7 @@ SELDOM: dict[Right, str] = {
     (OPERATOR, "", "nodes", "get"): "read again after a conflict, and before a node that left is released",
     (OPERATOR, "", "pods", "get"): "adopt the pod of a run whose creation nobody confirmed",
     (OPERATOR, "nodegauge.dev", "nodereports", "get"): "read again after a conflict",
+    (OPERATOR, "nodegauge.dev", "nodereadings", "get"): "a pod ended before its reading was seen",
     (OPERATOR, "apps", "daemonsets", "create"): "a server-side apply, logged as patch",
     (CLEANUP, "", "nodes", "get"): "read again after a conflict",
     (CLEANUP, "", "pods", "delete"): "only runs that are under way at the uninstall",

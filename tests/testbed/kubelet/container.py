@@ -270,7 +270,7 @@ class Runner:
     async def _passes(self, check: Object, *, within: float) -> bool:
         if "exec" in check:
             argv, env = self._inside(check["exec"]["command"])
-            return await _succeeds(argv, env, within=within)
+            return await _succeeds(argv, env, folder=self._directory.parent, within=within)
         request = check["httpGet"]
         named = {port.get("name"): port["containerPort"] for port in self.spec.get("ports", [])}
         port = int(named.get(request["port"], request["port"]))
@@ -299,9 +299,10 @@ async def _answers(http: aiohttp.ClientSession, url: str, *, within: float) -> b
         return False
 
 
-async def _succeeds(argv: list[str], env: dict[str, str], *, within: float) -> bool:
+async def _succeeds(argv: list[str], env: dict[str, str], *, folder: Path, within: float) -> bool:
+    """Whether a command ends well in time; `folder`: where the container's own process was started."""
     quiet = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*argv, env=env, stdout=quiet, stderr=quiet)
+    process = await asyncio.create_subprocess_exec(*argv, env=env, cwd=folder, stdout=quiet, stderr=quiet)
     try:
         async with asyncio.timeout(within):
             return await process.wait() == 0
