@@ -200,21 +200,6 @@ def test_namespace_override(helm: Helm) -> None:
     assert NAMESPACE not in text.replace(mark, "")
 
 
-def test_admission_policies_are_for_clusters_that_serve_them(helm: Helm) -> None:
-    """Without a cluster all are rendered; on one that does not serve the kind only that of readings, so that
-    Helm refuses it."""
-    others = ("--api-versions", "apps/v1/Deployment")
-    served = ("--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
-
-    def rendered(*options: str) -> list[str]:
-        objects = of_kind(helm.objects({}, *options), "ValidatingAdmissionPolicy")
-        return [o["metadata"]["name"] for o in objects]
-
-    assert len(rendered()) == 8
-    assert rendered(*others, *served) == rendered()
-    assert rendered(*others) == ["readings.nodegauge.dev"]
-
-
 @pytest.mark.parametrize(
     ("version", "accepted"), [("1.31.9", False), ("1.32.0", True), ("1.32.0-gke.1", True)]
 )
