@@ -79,6 +79,21 @@ async def test_who_waited_longest_goes_first(operator: VirtualTimeOperator) -> N
 
 
 @on_virtual_time
+async def test_no_label_waits_for_another_nodes_report(operator: VirtualTimeOperator) -> None:
+    """Four nodes are read while the first call goes on, and there is one worker: their labels come first."""
+    operator.sweep._settings = replace(operator.sweep._settings, workers=1)
+    written: list[str] = []
+    operator.client.answered = lambda verb, path: written.append(path) if verb == "PATCH" else None
+    await operator.begin(4, after=RUN_SECONDS / 2, budget={"concurrentProbes": 4})
+    operator.latency = RUN_SECONDS
+    await operator.after(20 * RUN_SECONDS)
+    names_of = [f"node-{n}" for n in range(4)]
+    labels = [written.index(f"{NODES}/{name}") for name in names_of]
+    reports = [written.index(f"{REPORTS}/{name}/status") for name in names_of]
+    assert max(labels) < min(reports)
+
+
+@on_virtual_time
 async def test_shutdown_finishes_writes_and_creates_no_pod(operator: VirtualTimeOperator) -> None:
     """SIGTERM while results come in: what was judged is written, due nodes get no new pod."""
     await operator.begin(12, budget={"concurrentProbes": 6})

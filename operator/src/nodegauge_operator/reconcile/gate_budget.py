@@ -139,6 +139,10 @@ class GateBudget:
         self._reserved[name] = Reservation(policy=self._policy_of(name), version=self._version(name), new=new)
         return True
 
+    def is_reserved(self, name: str) -> bool:
+        """Whether the node has a slot that its report does not show yet."""
+        return name in self._reserved
+
     def confirm(self, name: str) -> None:
         """The write was answered: from now on the report shows whether the slot is used."""
         self._reserved.pop(name, None)

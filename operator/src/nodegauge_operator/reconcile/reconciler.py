@@ -114,11 +114,20 @@ class Reconciler:
             instance=settings.instance,
         )
 
-    async def reconcile(self, name: str, *, granted: frozenset[str], since: float | None) -> Reconciled:
-        """Write what has to be written for one node.
+    async def reconcile(
+        self,
+        name: str,
+        *,
+        granted: frozenset[str],
+        since: float | None,
+        others_wait: Callable[[], bool] = lambda: False,
+    ) -> Reconciled | None:
+        """Write what has to be written for one node; None if its labels are written and the rest gives way to
+        other nodes with news, so that in a storm no label waits for another node's report.
 
         `granted`: pools that reserve a slot for it.  `since`: when the pod event arrived that ended a run,
-        monotonic; None if none did.  Raises `KubeError` if another try has to solve it.
+        monotonic; None if none did.  `others_wait`: whether others have news.  What holds a slot gives way to
+        nobody: the report has to show it.  Raises `KubeError` if another try has to solve it.
         """
         fresh: frozenset[type] = frozenset()
         declined: dict[type, str] = {}
@@ -149,6 +158,10 @@ class Reconciler:
                 self._note(name, done)
                 if since is not None and isinstance(done, actions.PatchNode) and done.judged is not None:
                     self._metrics.result_seconds.observe(time.monotonic() - since)
+                labelled = isinstance(done, actions.PatchNode) and done.judged is not None
+                holds = granted or self.gate_budget.is_reserved(name)
+                if labelled and not holds and not self.stopping and others_wait():
+                    return None
             is_read = isinstance(step, actions.RefreshReport | actions.RefreshReading)
             fresh = fresh | {type(step)} if is_read else frozenset()
         raise KubeError(f"still not reconciled after {MAX_STEPS} writes")

@@ -341,7 +341,12 @@ class Sweep:
         """Reconcile one node; an error is tried again later and affects no other node."""
         granted, run_ended_at = self._concurrency.granted(name), self._run_ended_at.get(name)
         try:
-            reconciled = await self._reconciler.reconcile(name, granted=granted, since=run_ended_at)
+            reconciled = await self._reconciler.reconcile(
+                name,
+                granted=granted,
+                since=run_ended_at,
+                others_wait=lambda: self._queue.has_news(busy=frozenset(self._in_flight)),
+            )
         except KubeError as error:
             if isinstance(error, Unreachable):
                 self.interrupted()  # the API server may have restarted, which watches do not report
@@ -352,10 +357,13 @@ class Sweep:
         else:
             if self._run_ended_at.get(name) == run_ended_at:
                 self._run_ended_at.pop(name, None)
-            if granted or not reconciled.waits:
-                self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff
-            self._concurrency.wait(name, reconciled.waits)
-            self._queue.set_timer(name, reconciled.wake_at)
+            if reconciled is None:
+                self._queue.wake(name, priority=Priority.HIGH)
+            else:
+                if granted or not reconciled.waits:
+                    self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff
+                self._concurrency.wait(name, reconciled.waits)
+                self._queue.set_timer(name, reconciled.wake_at)
         finally:
             self._concurrency.done(name)
             self._in_flight.pop(name, None)
