@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -18,12 +18,14 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fleet.load import objects
+from fleet.load.release import NAMESPACED, PODS, READINGS, TOKEN_SECONDS
 from nodegauge_contract import Result
 from nodegauge_contract.reading import Part
 from nodegauge_operator import names
 from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client
 from nodegauge_operator.kube.errors import AlreadyExists, NotFound, Unavailable
 from nodegauge_probes import delivery
+from nodegauge_probes.api_client import MANAGER, METADATA
 from nodegauge_probes.identity import Identity
 from testbed.errors import TestbedError
 from testbed.scripted import stamp
@@ -31,9 +33,7 @@ from testbed.scripted import stamp
 T = TypeVar("T")
 Object = dict[str, Any]
 
-READINGS = f"/apis/{names.API_VERSION}/{names.READING_PLURAL}"
-TOKEN_SECONDS = 86_400
-"""For how long a pod's token is good: for longer than a load test takes."""
+AS_PROBE: Mapping[str, Any] = {"query": {"fieldManager": MANAGER}, "accept": f"{METADATA},application/json"}
 LOOK_SECONDS = 0.5
 AT_A_TIME = 100
 """Calls in flight: with more, an API server that is slow would let them time out."""
@@ -87,12 +87,10 @@ class _WatchPod:
 
 
 class Kubelets:
-    """All of them; their watch pods are in one namespace."""
+    """All of them; their watch pods are in the release's namespace."""
 
-    def __init__(self, client: ManyClients, namespace: str) -> None:
+    def __init__(self, client: ManyClients) -> None:
         self._client = client
-        self._namespace = f"/api/v1/namespaces/{namespace}"
-        self._path = f"{self._namespace}/pods"
         self._uids: dict[str, str] = {}
         self._watch: dict[str, _WatchPod] = {}
         self._round = 0
@@ -126,7 +124,7 @@ class Kubelets:
             alive()
             if time.monotonic() > until:
                 raise TestbedError(f"{len(self._watch)} of {count} watch pods were bound")
-            pages = [page async for page in self._client.pages(self._path, label_selector=names.WATCH_SET)]
+            pages = [page async for page in self._client.pages(PODS, label_selector=names.WATCH_SET)]
             pods = [pod for page in pages for pod in page.get("items") or ()]
             new = [pod for pod in pods if pod["spec"].get("nodeName", "") not in {"", *self._watch}]
             await in_flight(new, self._start, at_a_time=16)
@@ -137,10 +135,10 @@ class Kubelets:
         pod = _WatchPod(body, node_uid=self._uids[node])
         bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
         spec = {"boundObjectRef": bound, "expirationSeconds": TOKEN_SECONDS}
-        path = f"{self._namespace}/serviceaccounts/{pod.account}/token"
+        path = f"{NAMESPACED}/serviceaccounts/{pod.account}/token"
         pod.token = (await self._call("POST", path, {"spec": spec}))["status"]["token"]
         status = {"status": objects.running(stamp())}
-        await self._call("PATCH", f"{self._path}/{pod.name}/status", status)
+        await self._call("PATCH", f"{PODS}/{pod.name}/status", status)
         self._watch[node] = pod
 
     def parts(self, nodes: Iterable[str], result: Result) -> dict[str, Part]:
@@ -155,21 +153,21 @@ class Kubelets:
 
     async def write(self, node: str, part: Part) -> None:
         """The probe writes this part of the node's reading, as `nodegauge_probes.api_client` does: a merge
-        patch, and a create where there is none yet."""
+        patch, and a create where there is none yet, each answered by metadata alone."""
         body = {names.PROBE_HEALTH: to_builtins(replace(part, at=delivery.stamp(time.time())))}
         async with self._calls:
             with self._client.speaking(self._watch[node].token):
                 try:
-                    await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE)
+                    await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE, **AS_PROBE)
                 except NotFound:
                     await self._create(node, body)
 
     async def _create(self, node: str, body: Object) -> None:
         kind = {"apiVersion": names.API_VERSION, "kind": names.READING_KIND, "metadata": {"name": node}}
         try:
-            await self._call("POST", READINGS, kind | body)
+            await self._call("POST", READINGS, kind | body, **AS_PROBE)
         except AlreadyExists:  # a first try came through, and its answer did not
-            await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE)
+            await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE, **AS_PROBE)
 
     async def write_at(self, parts: Iterable[tuple[float, str, Part]]) -> float:
         """Write the parts of nodes, each so many seconds from now, whether or not the operator keeps up; the
@@ -192,10 +190,13 @@ class Kubelets:
             before = now
             await asyncio.sleep(1.0)
 
-    async def _call(self, method: str, path: str, body: Object, *, content_type: str = STRATEGIC) -> Object:
+    async def _call(
+        self, method: str, path: str, body: Object, *, content_type: str = STRATEGIC, **how: Any
+    ) -> Object:
         """One call, tried again after a timeout or an overload; the answer.  `KubeError` after the last try.
         `content_type`: of a patch."""
-        how: Object = {"content_type": content_type} if method == "PATCH" else {}
+        if method == "PATCH":
+            how["content_type"] = content_type
         for attempt in range(1, TRIES):
             try:
                 return await self._client.call(method, path, body=body, **how)

@@ -8,28 +8,27 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from fleet.load import objects
+from fleet.load import objects, release
 from fleet.load.figures import Cost, Rows, latency
 from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
+from fleet.load.release import NAMESPACE, OPERATOR, PROBES
 from fleet.load.writes import Record, Write, latencies
 from nodegauge_contract import Result
 from nodegauge_contract.reading import Part
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, parse
 from nodegauge_operator.kube.client import MERGE
-from support.cluster_under_test import GROUP, install_crds, protect_readings
-from testbed.audit import service_account
+from support.cluster_under_test import GROUP
 from testbed.controlplane import APISERVER, ControlPlane
-from testbed.controlplane_config import ADMIN, KUBELET
+from testbed.controlplane_config import KUBELET
 from testbed.errors import TestbedError
 
 Say = Callable[[str], None]
 
-NAMESPACE = "nodegauge"
 CONTROLLERS = "kube-controller-manager"
 BATCH = 500
 """Results of a phase at most."""
@@ -49,8 +48,7 @@ QUIET_SECONDS = 1.0
 """Without a write of the operator for so long, it has done with the results."""
 REPORT_STATUS = f"patch {names.REPORT_PLURAL}/status"
 READING = f"patch {names.READING_PLURAL}"
-PROBES = service_account(NAMESPACE, "default")
-WHO = {KUBELET: "kubelets", PROBES: "probes", ADMIN: "operator"}
+WHO = {KUBELET: "kubelets", PROBES: "probes", OPERATOR: "operator"}
 
 
 class Stage:
@@ -63,23 +61,20 @@ class Stage:
         *,
         count: int,
         cores: Cores,
-        environment: Mapping[str, str],
+        limited: bool,
         say: Say,
     ) -> None:
         self._plane, self._client, self._cores, self._say = plane, client, cores, say
         self._nodes = [f"gpu-{number:05d}" for number in range(count)]
         self._within = SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * count
-        self._kubelets = Kubelets(client, NAMESPACE)
+        self._kubelets = Kubelets(client)
         self._record = Record(plane.audit_log)
         self._rows: Rows = {}
         self._machines: dict[str, Result] = {}
         """What each node's probe wrote last."""
-        self._operator = Measured(
-            kubeconfig=plane.kubeconfig,
-            namespace=NAMESPACE,
-            directory=plane.directory / "operator",
-            environment=environment,
-        )
+        self._limited = limited
+        self._operator: Measured
+        """Once the release is installed."""
 
     async def run(self) -> Rows:
         """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
@@ -123,13 +118,15 @@ class Stage:
             self._say(f"{label}: {value}")
 
     def _install(self) -> Policy:
-        """The CRDs, a namespace that pods can be made in, who may write readings, and the policy."""
-        api = self._plane.rest()
-        install_crds(api)
-        api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        protect_readings(api, NAMESPACE)
-        self._plane.await_objects(namespace=NAMESPACE)
-        return parse(api.create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
+        """The release with its admission policies, an operator under its account, and the policy."""
+        environment = {**release.install(self._plane), **release.LOCAL}
+        self._operator = Measured(
+            kubeconfig=release.kubeconfig(self._plane),
+            namespace=NAMESPACE,
+            directory=self._plane.directory / "operator",
+            environment=environment if self._limited else environment | release.WITHOUT_LIMIT,
+        )
+        return parse(self._plane.rest().create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
 
     def _alone(self) -> AbstractContextManager[None]:
         """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
@@ -188,9 +185,9 @@ class Stage:
         began, cpu, server = time.monotonic(), self._operator.cpu(), cpu_of(*self._server_pids())
         await self._kubelets.write_at((n / rate, *pair) for n, pair in enumerate(parts.items()))
         await self._judged(nodes, machine)
+        counted = {who: kinds.total() / len(nodes) for who, kinds in _by_whom(self._ours()).items()}
         cost = Cost(
             results=len(nodes),
-            writes=sum(one.done for one in self._of(ADMIN)),
             seconds=time.monotonic() - began - QUIET_SECONDS,
             cpu=self._operator.cpu() - cpu,
             server=cpu_of(*self._server_pids()) - server,
@@ -199,7 +196,8 @@ class Stage:
             {
                 f"CPU of a result, ms: {what}": f"{cost.milliseconds:.1f}",
                 "  of API server and etcd for it: " + what: f"{cost.server_milliseconds:.1f}",
-                "  writes of the operator for it: " + what: f"{cost.writes / cost.results:.2f}",
+                "  writes of the operator for it: " + what: f"{counted['operator']:.2f}",
+                "  writes of everybody for it: " + what: f"{sum(counted.values()):.2f}",
             }
         )
         return cost
@@ -219,7 +217,7 @@ class Stage:
 
     def _milliseconds(self) -> list[float]:
         written = [one for one in self._of(PROBES) if one.kind == READING]
-        labelled = [one for one in self._of(ADMIN) if one.kind == "patch nodes"]
+        labelled = [one for one in self._of(OPERATOR) if one.kind == "patch nodes"]
         return list(latencies(written, labelled).values())
 
     async def _steady(self, *, interval: float) -> None:
@@ -258,7 +256,7 @@ class Stage:
         changed = {node for node in nodes if self._machines.get(node) is not machine}
         until, wanted, last, seen = time.monotonic() + self._within, set(nodes), time.monotonic(), -1
         while True:
-            mine = self._of(ADMIN)
+            mine = self._of(OPERATOR)
             judged = {one.name for one in mine if one.kind == REPORT_STATUS and one.done}
             labelled = {one.name for one in mine if one.kind == "patch nodes" and one.done}
             if len(mine) != seen:
@@ -275,15 +273,18 @@ class Stage:
         self._machines.update(dict.fromkeys(nodes, machine))
 
     def _of(self, user: str) -> list[Write]:
-        """Its writes since the mark, without those of the policy's status: one a second for all nodes."""
-        writes = self._record.since_mark()
-        return [one for one in writes if one.user == user and names.POLICY_PLURAL not in one.kind]
+        """Its writes since the mark."""
+        return [one for one in self._ours() if one.user == user]
+
+    def _ours(self) -> list[Write]:
+        """Writes since the mark, without those of the policy's status: one a second for all nodes."""
+        return [one for one in self._record.since_mark() if names.POLICY_PLURAL not in one.kind]
 
 
 def _by_whom(writes: Iterable[Write]) -> dict[str, Counter[str]]:
     """Accepted writes by who made them and by kind, without the heartbeats of nodes."""
     result: dict[str, Counter[str]] = {who: Counter() for who in (*WHO.values(), "controllers")}
     for one in writes:
-        if one.done and (one.user == ADMIN or one.kind != "patch nodes/status"):
+        if one.done and (one.user == OPERATOR or one.kind != "patch nodes/status"):
             result[WHO.get(one.user, "controllers")][one.kind] += 1
     return result
