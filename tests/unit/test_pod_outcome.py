@@ -154,6 +154,15 @@ def test_a_preempted_probe_that_says_so_is_skipped_and_one_that_had_finished_is_
     assert (end.outcome, end.reason, end.message) == (Outcome.UNKNOWN, "Terminated", "SIGTERM"), "a drain"
 
 
+def test_last_words_wait_for_the_end_of_their_pod() -> None:
+    """The reading may be seen first, and only the pod says whether it was preempted; a pod that is stuck ends
+    too."""
+    cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
+    pod = replace(make_pod().running().with_result(cut), terminated=None, phase="Running")
+    assert end_of(pod) is None
+    assert ended(pod, at=NOW + 2 * (DEADLINE + OVERTIME)).reason == "Terminated"
+
+
 def test_a_pod_that_finds_no_place_is_skipped_with_the_scheduler_s_words() -> None:
     """Not scheduled within its limit: the node is full, and the scheduler says how."""
     pod = make_pod().pending("Unschedulable", "0/3 nodes are available: 1 Too many pods.")

@@ -119,22 +119,20 @@ class ProbeKind(Kind):
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """How the pod's run ended; None while it goes on.  A reading is its end, whatever becomes of the
-        pod."""
+        pod; but why it was ended early is told by the pod, which may be seen after its last words."""
         policy, part = context.policy, context.part(self.name)
         trusted = pod.trust == context.trusted and not context.distrust
+        limits, deadline = self.limits(policy), self.deadline(policy)
+        of_pod = pod_outcome.ending(pod, limits=limits, deadline=deadline, now=context.now)
         if trusted and part is not None and part.pod_uid == pod.uid:
-            return pod_outcome.of_reading(part, pod, node=context.node.name, now=context.now)
+            end = pod_outcome.of_reading(part, pod, node=context.node.name, now=context.now)
+            return end if of_pod is not None or end.reason != pod_outcome.TERMINATED else None
         if not trusted and pod.terminated is not None:
             message = (
                 context.distrust or "the admission policy of NodeReadings has changed: the run is made again"
             )
             return RunEnd(outcome=Outcome.UNKNOWN, reason="ReadingsUnprotected", message=message)
-        return pod_outcome.ending(
-            pod,
-            limits=self.limits(policy),
-            deadline=self.deadline(policy),
-            now=context.now,
-        )
+        return of_pod
 
 
 def shown_change(what: str, before: str, after: str) -> str:
