@@ -534,6 +534,16 @@ def api(two: Watch) -> Iterator[ReadingsApi]:
         yield api
 
 
+def test_an_xid_that_keeps_coming_is_told_before_it_is_braked(two: Watch) -> None:
+    """It comes again and again in the second in which no reading follows another."""
+    with two.started() as life:
+        life.calm()
+        two.hardware.fault("hot", gpu=0)
+        life.next_reading()
+        two.hardware.fault("xid", gpu=1, number=48, per_second=50)
+        assert "Xid 48 GPU-1" in life.next_reading().why
+
+
 def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, api: ReadingsApi) -> None:
     """As it is printed, with its number and reason; the files of which the kubelet asks appear in order."""
     two.state.unlink()

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 ALIVE, READY = "alive", "ready"
-"""Touched while the main thread goes on; the other one once this container has written a reading."""
+"""Touched while the main thread goes on; the other one once a container of this pod has written a reading."""
 
 
 def touch(folder: str, name: str) -> None:

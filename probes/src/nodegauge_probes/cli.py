@@ -156,9 +156,11 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
             number, why = reading.sequence, reading.reason
             outbox.put(part_of(result, identity=identity, sequence=number, reason=why, at=time.time()))
 
+    written_before = Path(folder, alive.READY).exists()  # by an earlier container of this pod
+
     def progress() -> None:
         alive.touch(folder, alive.ALIVE)
-        if outbox is not None and outbox.accepted:
+        if outbox is not None and (outbox.accepted or written_before):
             alive.touch(folder, alive.READY)
 
     delivery = watching.Delivery(

@@ -200,7 +200,7 @@ RULES = (
     _unjudged(
         code="result-too-large",
         title="the result did not fit",
-        meaning="The document exceeded what a NodeReading holds of a probe (32 KiB of health, 16 KiB of others).",
+        meaning="The document exceeded what a NodeReading holds of its probe (32 KiB of the health probe).",
         when="the probe had to leave the document out",
         next_step="report it as a bug with the number of GPUs and NICs; the pod's log holds the document.",
         way_out=(POD_LOG, "`kubectl logs ... | nodegauge judge -` judges it by hand."),

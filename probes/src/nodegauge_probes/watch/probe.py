@@ -334,11 +334,13 @@ class Watcher:
     def add_xids(self) -> None:
         """New Xids into the state and its file, so that they outlive a killed container.  Hold the lock."""
         known, taken, now = self._resident.state, self._reader.take_xids(), kernel.boottime_ms() / 1000
+        waiting = {schedule.xid_name(one.gpu, one.code) for one in known.xids}
         for gpu, code, uuid in taken:
             one = SeenXid(gpu=gpu, code=code, count=1, first=now, last=now, uuid=uuid)
             xids.add(known, one)
         if taken:
-            self._note(sorted({schedule.xid_name(one.gpu, one.code) for one in taken}), now=now)
+            # An Xid that comes again before it was told is one piece of news: only then may it be braked.
+            self._note(sorted({schedule.xid_name(gpu, code) for gpu, code, _ in taken} - waiting), now=now)
             self._resident.save()
 
     def _note(self, names: list[str], *, now: float) -> None:
