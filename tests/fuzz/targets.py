@@ -1,9 +1,10 @@
 """Who reads what strangers wrote: each target takes choices, makes an input of them, and raises if a promise
 breaks.
 
-`wire`: the decoder alone; `documents`: what probe pods leave in a NodeReading, with the part that says who
-wrote it, and as termination messages; `policies` and `reports`: objects that an older CRD, another version
-or an editor left; `chassis`: what a BMC said; `texts`: what a person gives to `nodegauge judge`.
+`document`: the decoder alone, with tables that nobody would write; `readings`: what probe pods leave in a
+NodeReading, with the part that says who wrote it, and as termination messages; `policies` and `reports`:
+objects that an older CRD, another version or an editor left; `chassis`: what a BMC said; `texts`: what a
+person gives to `nodegauge judge`.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from nodegauge_operator.core import actions
 from nodegauge_operator.core.model import chassis_view
 from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.readings import reading_view
+from support import objects
 from support.messages import hostile
 from support.objects import (
     NOW,
     ANode,
     APod,
-    document,
     make_node,
     make_pod,
     make_policy,
@@ -75,6 +76,9 @@ ALL_RESULTS = [result for results in RESULTS.values() for result in results]
 PLAIN = Documents(*(json.loads(encode(result)) for result in ALL_RESULTS))
 RECORDS = Documents(*map(to_builtins, ALL_RESULTS))
 """The same without columns, where the places of single values are."""
+SMALLEST: dict[str, Any] = json.loads(encode(Result(probe=names.PROBE_HEALTH)))
+MEMBERS = ("index", "links", "fans", "serial", "rows", "each", "of", "at", "unavailable", "")
+VALUES: list[Any] = [None, True, 0, 1, 1.0, -1, 256, 2**20, "", "gone", [], {}, {"unavailable": "not read"}]
 
 
 class Watched:
@@ -118,19 +122,45 @@ class Watched:
         raise checks.Broken(f"no end of writes: {[type(step).__name__ for step in self.made]}")
 
 
-def wire(choices: Choices) -> None:
-    """Text, JSON whose columns or records were changed, and documents with other characters."""
-    match choices.ConsumeIntInRange(0, 4):
+def document(choices: Choices) -> None:
+    """Text, JSON whose columns or records were changed, tables of any form, and documents with other
+    characters."""
+    match choices.ConsumeIntInRange(0, 5):
         case 0:
             text = choices.ConsumeUnicodeNoSurrogates(4096)
         case 1 | 2:
             text = as_text(PLAIN.changed(choices))
         case 3:
             text = as_text(RECORDS.changed(choices))
+        case 4:
+            text = as_text(SMALLEST | {"gpus": _table(choices, deep=3)})
         case _:
             result = ALL_RESULTS[choices.ConsumeIntInRange(0, len(ALL_RESULTS) - 1)]
             text = _garbled(lines_of(result), choices)
     _decoded(text)
+
+
+def _table(choices: Choices, *, deep: int) -> Any:
+    """A table, what may stand in one, or what only looks like it."""
+    length = choices.ConsumeIntInRange(0, 4)
+    if deep == 0 or length == 0:
+        return VALUES[choices.ConsumeIntInRange(0, len(VALUES) - 1)]
+
+    def inner() -> Any:
+        return _table(choices, deep=deep - 1)
+
+    match choices.ConsumeIntInRange(0, 5):
+        case 0 | 1:
+            names = [MEMBERS[choices.ConsumeIntInRange(0, len(MEMBERS) - 1)] for _ in range(length)]
+            return {"rows": choices.ConsumeIntInRange(-1, 4)} | {name: inner() for name in names}
+        case 2:
+            return {"of": inner(), "at": [choices.ConsumeIntInRange(-1, 4) for _ in range(length)]}
+        case 3:
+            return {"each": inner()}
+        case 4:
+            return {MEMBERS[choices.ConsumeIntInRange(0, len(MEMBERS) - 1)]: inner()}
+        case _:
+            return [inner() for _ in range(length)]
 
 
 def _garbled(text: str, choices: Choices) -> str:
@@ -156,7 +186,7 @@ def _decoded(text: str) -> Result | None:
 
 def _mine(probe: str, results: list[Result]) -> Documents:
     """Documents of the very run that the report waits for, by column and without columns."""
-    own = [document(result, make_pod(NODE, probe=probe)) for result in results]
+    own = [objects.document(result, make_pod(NODE, probe=probe)) for result in results]
     return Documents(*(json.loads(encode(result)) for result in own), *map(to_builtins, own))
 
 
@@ -165,7 +195,7 @@ OWNERS = [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}]
 METADATA = {"name": NODE.name, "resourceVersion": "10", "ownerReferences": OWNERS}
 
 
-def documents(choices: Choices) -> None:
+def readings(choices: Choices) -> None:
     """What a probe leaves, changed or another text: as a document, in a part that says something else, or as
     its termination message."""
     probes = sorted(RESULTS)
@@ -207,7 +237,7 @@ def _left(choices: Choices, pod: APod) -> str:
         return choices.ConsumeUnicodeNoSurrogates(4096)
     if how <= 3:
         result = results[choices.ConsumeIntInRange(0, len(results) - 1)]
-        return _garbled(lines_of(document(result, pod)), choices)
+        return _garbled(lines_of(objects.document(result, pod)), choices)
     text = as_text(MINE[pod.probe].changed(choices))
     tries = 0 if how <= 5 else 8  # most changes make it unreadable
     while tries and _decoded(text) is None:
@@ -304,13 +334,13 @@ CHASSIS: dict[str, Any] = {
         ),
     },
 }
-READINGS = Documents(CHASSIS)
+CHASSES = Documents(CHASSIS)
 READING_BMCS = make_policy().of({"probes": {"bmc": {"enabled": True}}})
 
 
 def chassis(choices: Choices) -> None:
     """What a BMC said of supplies, fans and GPUs: judged once, beside a node that is well."""
-    view = chassis_view(READINGS.changed(choices) | {"metadata": CHASSIS["metadata"]})
+    view = chassis_view(CHASSES.changed(choices) | {"metadata": CHASSIS["metadata"]})
     watched = Watched(report=parse_report(LIVED), policy=READING_BMCS, chassis=view, now=NOW + 60)
     watched.go()
 
@@ -352,5 +382,5 @@ def texts(choices: Choices) -> None:
 
 
 TARGETS: dict[str, Callable[[Choices], None]] = {
-    target.__name__: target for target in (wire, documents, policies, reports, chassis, texts)
+    target.__name__: target for target in (document, readings, policies, reports, chassis, texts)
 }

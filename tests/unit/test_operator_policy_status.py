@@ -16,7 +16,7 @@ from nodegauge_operator.names import PolicyReason
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
-from support.api_server import ADMISSION, NODES, POLICIES, REPORTS, Body
+from support.api_server import ADMISSION, BINDINGS, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
 from support.objects import INTERVAL, NOW
@@ -232,6 +232,47 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
     drive(operator.reconciler.trust.look(on_change=lambda: None))
     operator.write(dirty=True)
     assert operator.ready() == ("True", PolicyReason.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("path", "spec"),
+    [
+        (ADMISSION, {"failurePolicy": "Ignore"}),
+        (ADMISSION, {"validations": []}),
+        (ADMISSION, {"variables": []}),
+        (ADMISSION, {"matchConditions": [{"name": "never", "expression": "false"}]}),
+        (ADMISSION, {"matchConstraints": {"resourceRules": []}}),
+        (BINDINGS, {"validationActions": ["Audit"]}),
+        (BINDINGS, {"policyName": "another"}),
+        (BINDINGS, {"matchResources": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}),
+    ],
+)
+def test_no_reading_counts_while_its_protection_lets_others_write(
+    operator: PolicyOperator, path: str, spec: dict[str, Any]
+) -> None:
+    """Whatever somebody changed in the admission policy or its binding."""
+    trust = operator.reconciler.trust
+    drive(trust.look(on_change=lambda: None))
+    assert trust.problem == ""
+    [body] = operator.cluster.objects[path].values()
+    body["spec"] = body["spec"] | spec
+    changed: list[str] = []
+    drive(trust.look(on_change=lambda: changed.append("now")))
+    assert trust.problem.endswith("upgrade or reinstall the chart, which brings it")
+    assert changed == ["now"]
+
+
+@pytest.mark.parametrize("stood", [True, False])
+def test_an_api_server_that_does_not_answer_changes_no_trust(operator: PolicyOperator, stood: bool) -> None:
+    """Nobody can write a reading there either."""
+    trust = operator.reconciler.trust
+    if stood:
+        drive(trust.look(on_change=lambda: None))
+    before = (trust.problem, trust.identity)
+    operator.client.refuse = lambda verb, path: unavailable() if path.startswith(ADMISSION) else None
+    drive(trust.look(on_change=lambda: None))
+    assert (trust.problem, trust.identity) == before
+    assert bool(trust.problem) is not stood
 
 
 def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:

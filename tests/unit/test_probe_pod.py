@@ -15,7 +15,7 @@ from nodegauge_operator.core.model import ProbeDefaults, pod_view
 from nodegauge_operator.core.probes.pod import TOKEN_FOLDER, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.core.probes.watch import daemon_set
-from nodegauge_probes.nccl.probe import ENGINES
+from nodegauge_probes.nccl.plan import ENGINES
 from nodegauge_probes.settings import parse
 from support.nccl_nodes import IMAGE, INSTALLED
 from support.nccl_nodes import NODE as GPU_NODE

@@ -15,7 +15,17 @@ from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
-from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
+from support.api_server import (
+    ADMISSION,
+    BINDINGS,
+    DAEMONSETS,
+    NODES,
+    PODS,
+    POLICIES,
+    READINGS,
+    REPORTS,
+    Body,
+)
 from support.judging import saying
 from support.objects import DEFAULTS, make_policy
 from support.virtual_time import drive
@@ -319,6 +329,30 @@ def test_a_run_that_is_asked_for_is_a_pod_at_once(node: Watched) -> None:
     node.cluster.remove(PODS, pod["metadata"]["name"])
     node.catch_up()
     assert (node.run_pods, node.runs) == ([], 3)
+
+
+def test_a_reading_that_may_be_older_than_a_request_answers_none(node: Watched) -> None:
+    """The operator was away: a list does not say when a reading came, so another pod is made."""
+    node.request()
+    node.catch_up()
+    first = node.start_health_pod()
+    node.write(saying("gpu-lost=b"))
+    node.resume()
+    assert (node.runs, node.taints) == (2, ["gpu-lost"])
+    node.cluster.remove(PODS, first)
+    node.catch_up()
+    assert len(node.run_pods) == 1
+
+
+@pytest.mark.parametrize("path", [ADMISSION, BINDINGS], ids=["policy", "binding"])
+def test_what_was_written_while_anybody_could_write_says_nothing(node: Watched, path: str) -> None:
+    """The protection was made again: only a pod counts that came after that, for its token is new."""
+    [protection] = node.cluster.objects[path].values()
+    protection["metadata"]["uid"] = "made-again"
+    drive(node.reconciler.trust.look(on_change=lambda: None))
+    assert (node.after("gpu-lost=b"), node.runs) == ([], 1)
+    node.keep_watch_sets()
+    assert (node.after("gpu-lost=b", pod=WatchPod(node.cluster)), node.runs) == (["gpu-lost"], 2)
 
 
 @pytest.mark.parametrize("ahead", [-20_000.0, -600.0, 0.0, 600.0, 20_000.0])
