@@ -89,13 +89,15 @@ def test_the_operator_takes_what_the_chart_installs_for_protection(guarded: Guar
 def test_the_operator_sees_each_hole_in_the_protection(guarded: Guarded, what: str) -> None:
     """Whoever makes it with the API server's consent; nothing is stored here."""
     changed, change = HOLES[what]
-    found = {path: guarded.admin.get(path) for path in (POLICY, BINDING)}
-    change(found[changed]["spec"])
-    stored = guarded.admin.call("PUT", f"{changed}?dryRun=All", body=found[changed])
-    assert stored["metadata"]["generation"] == found[changed]["metadata"]["generation"] + 1, "it is a change"
-    found[changed] = stored
+    objects = {path: guarded.admin.get(path) for path in (POLICY, BINDING)}
+    change(objects[changed]["spec"])
+    stored = guarded.admin.call("PUT", f"{changed}?dryRun=All", body=objects[changed])
+    assert stored["metadata"]["generation"] == objects[changed]["metadata"]["generation"] + 1, (
+        "it is a change"
+    )
+    objects[changed] = stored
     user = service_account(NAMESPACE, f"{ACCOUNT}-probe")
-    assert wrong(found[POLICY], found[BINDING], probe_user=user)
+    assert wrong(objects[POLICY], objects[BINDING], probe_user=user)
 
 
 def weakened(path: str, change: Callable[[Object], Any]) -> Callable[[Rest], None]:
@@ -176,7 +178,7 @@ def test_without_its_protection_no_reading_counts(guarded: Guarded, tmp_path: Pa
             assert (run["outcome"], run["reason"]) == ("unknown", "ReadingsUnprotected")
             machines.of[node] = None
             rig.ask_for_run(node)
-            [held] = wait_for(
+            [pod_uid] = wait_for(
                 lambda: [uid for uid in probe_pods() if uid != run["podUID"]],
                 what="a pod that is made meanwhile",
             )
@@ -185,7 +187,7 @@ def test_without_its_protection_no_reading_counts(guarded: Guarded, tmp_path: Pa
         wait_for(lambda: operator.output().count(stands) == 2, what="protected readings")
         del machines.of[node]
         run = wait_for(
-            lambda: rig.last_run(node)["podUID"] == held and rig.last_run(node), what="the end of that pod"
+            lambda: rig.last_run(node)["podUID"] == pod_uid and rig.last_run(node), what="the end of that pod"
         )
         assert (run["outcome"], run["reason"]) == ("unknown", "ReadingsUnprotected")
         assert rig.taints(node) == []

@@ -155,9 +155,9 @@ def test_a_projected_token_is_bound_to_pod_and_node(runner: PodRunner) -> None:
         volumes=[{"name": "token", "projected": {"sources": sources}}],
         automountServiceAccountToken=False,
     )
-    words = runner.last_words(name)
+    message = runner.last_words(name)
     uid = runner.api.get(f"{PODS}/{name}")["metadata"]["uid"]
-    assert words == f"{runner.node}|{uid}|1200|-----BEGIN CERTIFICATE-----"
+    assert message == f"{runner.node}|{uid}|1200|-----BEGIN CERTIFICATE-----"
 
 
 def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> None:

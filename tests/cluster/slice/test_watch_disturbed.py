@@ -152,15 +152,15 @@ def followed(cluster: Any) -> bool:
 def new_readings(cluster: Any, *nodes: str) -> Iterator[None]:
     """Afterwards the watch container of each node has said that it has something new to report."""
 
-    def told(node: str) -> int:
+    def lines_of(node: str) -> int:
         logs = cluster.testbed.nodes.pods.glob(f"{node}/pods/{NAMESPACE}_nodegauge-watch*/*/*.log")
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
         return len([line for line in lines if " written" not in line])  # what became of a reading
 
-    before = {node: told(node) for node in nodes}
+    before = {node: lines_of(node) for node in nodes}
     yield
     for node in nodes:
-        wait_for(lambda n=node: told(n) > before[n], what=f"a word of the container on {node}")
+        wait_for(lambda n=node: lines_of(n) > before[n], what=f"a word of the container on {node}")
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def policy_body() -> Object:
 
 def running(at: str) -> Object:
     """The status of a pod whose container runs, and stays."""
-    met = ("Ready", "ContainersReady", "PodReadyToStartContainers", "Initialized")
+    conditions = ("Ready", "ContainersReady", "PodReadyToStartContainers", "Initialized")
     own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
     state = {"state": {"running": {"startedAt": at}}, "restartCount": 0, "ready": True, "started": True}
     return {
@@ -92,7 +92,7 @@ def running(at: str) -> Object:
         "hostIP": "10.9.8.7",
         "podIP": "10.0.3.4",
         "podIPs": [{"ip": "10.0.3.4"}],
-        "conditions": [{"type": one, "status": "True", "lastTransitionTime": at} for one in met],
+        "conditions": [{"type": one, "status": "True", "lastTransitionTime": at} for one in conditions],
         "containerStatuses": [own | state],
     }
 

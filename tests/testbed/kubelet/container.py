@@ -169,8 +169,8 @@ class Runner:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._message_file.write_bytes(b"")
         argv = image.argv(command, [volumes.moved(word, behind) for word in args])
-        self._inside = lambda words: (
-            image.argv(words[:1], [volumes.moved(w, behind) for w in words[1:]]),
+        self._inside = lambda command: (
+            image.argv(command[:1], [volumes.moved(w, behind) for w in command[1:]]),
             env,
         )
         process = await ContainerProcess.launch(
