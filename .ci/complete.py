@@ -45,12 +45,12 @@ from probes_and_packages import chart, collection, contract, driver
 from prometheus_client.metrics import MetricWrapperBase
 
 import nodegauge_judge
+from nodegauge_contract.reading import PART_BYTES, Part
 from nodegauge_judge import CATALOGUE, Cause, Rule, Thresholds
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.reference import findings_page
 from nodegauge_operator import metrics, names
 from nodegauge_operator.api.chassis import ChassisStatus
-from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Hysteresis, PolicySpec
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import ReportStatus
@@ -60,7 +60,7 @@ from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.probes.registry import KINDS, READINGS
 from nodegauge_operator.names import BreakerReason, BudgetReason, PaceReason, PolicyReason, Reason
 from nodegauge_operator.reader import metrics as reader_metrics
-from nodegauge_probes import cli, settings
+from nodegauge_probes import once, settings
 from support.crds import differences, nodes_of, part, unbounded
 
 OPERATOR, JUDGE = "operator/src/nodegauge_operator", "operator/src/nodegauge_judge"
@@ -74,7 +74,7 @@ SCHEMAS: dict[tuple[str, str], Any] = {
     (names.POLICY_PLURAL, "status"): None,
     (names.REPORT_PLURAL, "spec"): None,
     (names.REPORT_PLURAL, "status"): ReportStatus,
-    (names.EVIDENCE_PLURAL, "probes"): dict[str, ProbeEvidence],
+    **{(names.READING_PLURAL, name): Part for name in PART_BYTES},
     (names.CHASSIS_PLURAL, "status"): ChassisStatus,
 }
 """The parts of the CRDs, each with the operator's type of it."""
@@ -353,13 +353,13 @@ def kinds() -> Iterator[str]:
             f"{{t.name}} to {CRD} and {FULL}",
         ),
         (
-            lambda t: t.name in {*cli.PROBES} | WITHOUT_PROGRAM,
-            f"it has no program; add {PROBES}/{{t.name}}.py, and its entry to PROBES in {PROBES}/cli.py",
+            lambda t: t.name in {*once.MEASURE} | WITHOUT_PROGRAM,
+            f"it has no program; add {PROBES}/{{t.name}}.py, and its entry to MEASURE in {PROBES}/once.py",
         ),
         tested("tests/unit/test_probe_{t.name}.py and tests/unit/test_probe_kinds.py"),
     )
     yield from lacking(
-        (Thing(f"{PROBES}/cli.py", name) for name in cli.PROBES),
+        (Thing(f"{PROBES}/once.py", name) for name in once.MEASURE),
         (lambda t: t.name in settings.DEADLINES, f"no deadline; add it to DEADLINES in {PROBES}/settings.py"),
     )
     yield from lacking(

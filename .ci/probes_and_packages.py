@@ -27,15 +27,15 @@ from checkout import (
     tokens,
 )
 
+from nodegauge_contract import columns
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.model import Result
-from nodegauge_contract.wire import codec
 from nodegauge_probes import collectors
 from testbed.driver.releases import table
 from testbed.profiles import reading
 
 PROBES, BMC = "probes/src/nodegauge_probes", "operator/src/nodegauge_bmc"
-CONTRACT, DRIVER, WIRE = "probes/src/nodegauge_contract", "tests/testbed/driver", "tests/golden/wire-"
+CONTRACT, DRIVER, GOLDEN = "probes/src/nodegauge_contract", "tests/testbed/driver", "tests/golden/result-"
 CHART, MODULES, ROLES = "charts/nodegauge", "ansible/plugins/modules", "ansible/roles"
 VALUES, SCHEMA = f"{CHART}/values.yaml", f"{CHART}/values.schema.json"
 VARIANT, ANSIBLE = "tests/chart/variants/all.yaml", "ansible/README.md"
@@ -51,14 +51,17 @@ SWITCHES = re.compile(r"\.(create|enabled|tag|digest|registry)$")
 
 def contract() -> Iterator[str]:
     """Members of results and of BMC readings."""
-    wire = files(WIRE)[-1]
-    frozen = text(wire).split()
-    for path in codec.PLAN.paths(""):
-        if path not in frozen:
-            yield (
-                f"{CONTRACT}: {path}: not in {wire}; add a new {WIRE}VERSION.txt (tests/golden/README.md), "
-                f"and raise MINOR in {CONTRACT}/model.py"
-            )
+    frozen = {
+        path for file in files(GOLDEN) for path in paths(columns.unfold(msgspec.json.decode(text(file))))
+    }
+    yield from lacking(
+        fields(Result, "", lists=True),
+        (
+            lambda t: t.name in frozen,
+            f"in no golden document; raise MINOR in {CONTRACT}/model.py, and add a new {GOLDEN}VERSION-"
+            "members.json (tests/golden/README.md)",
+        ),
+    )
     for struct, reader, test in (
         (Result, PROBES, "tests/probes/test_health.py (or test_sysfs.py)"),
         (ChassisReading, BMC, "tests/unit/test_bmc_redfish.py (or test_bmc_ipmi.py)"),
@@ -71,6 +74,15 @@ def contract() -> Iterator[str]:
             ),
             tested(test),
         )
+
+
+def paths(value: Any, path: str = "") -> Iterator[str]:
+    """The path of every member in a document."""
+    for inner in value if isinstance(value, list) else ():
+        yield from paths(inner, path)
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        here = f"{path}.{name}".lstrip(".")
+        yield from (here, *paths(inner, here))
 
 
 def driver() -> Iterator[str]:

@@ -23,6 +23,7 @@ import yaml
 
 from nodegauge_judge.model import Cause, InterconnectClass
 from nodegauge_operator import names
+from nodegauge_operator.core.reading_policy import VALIDATIONS, VARIABLES
 
 CRDS = Path("crds")
 CHART = Path("charts/nodegauge")
@@ -82,6 +83,7 @@ def admission() -> str:
         "causes": [value.value for value in Cause],
         "condition": names.CONDITION,
         "probeLabel": names.POD_PROBE,
+        "readings": {"variables": list(VARIABLES), "validations": list(VALIDATIONS)},
         "probes": list(names.PROBES),
         "watch": names.PROBE_WATCH,
         "annotations": list(names.POD_ANNOTATIONS),

@@ -33,10 +33,14 @@ RIGHTS = [
     ("patch", "", "nodes/status", "", True),
     ("watch", "nodegauge.dev", "gpuvalidationpolicies", "", True),
     ("patch", "nodegauge.dev", "nodereports/status", "", True),
-    ("create", "nodegauge.dev", "nodeevidences", "", True),
+    ("get", "nodegauge.dev", "nodereadings", "", True),
+    ("delete", "nodegauge.dev", "nodereadings", "", True),
     ("create", "", "pods", NAMESPACE, True),
     ("create", "", "events", "default", True),
-    ("get", "nodegauge.dev", "nodeevidences", "", False),
+    ("create", "nodegauge.dev", "nodereadings", "", False),
+    ("patch", "nodegauge.dev", "nodereadings", "", False),
+    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", False),
+    ("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", False),
     ("watch", "apiextensions.k8s.io", "customresourcedefinitions", "", False),
     ("list", "", "namespaces", "", False),
     ("list", "", "pods", "default", False),
@@ -109,7 +113,8 @@ def test_the_api_server_accepts_every_object(helm: Helm, rest: Rest) -> None:
 PEOPLE = [
     ("view", "get", "nodereports", True),
     ("view", "watch", "gpuvalidationpolicies", True),
-    ("view", "list", "nodeevidences", True),
+    ("view", "list", "nodereadings", True),
+    ("edit", "patch", "nodereadings", False),
     ("view", "patch", "gpuvalidationpolicies", False),
     ("view", "patch", "nodereports", False),
     ("edit", "patch", "gpuvalidationpolicies", True),
@@ -151,6 +156,31 @@ def test_the_operator_has_the_rights_that_it_needs_and_no_others(rest: Rest) -> 
     for *question, wanted in RIGHTS:
         wait_for(
             lambda q=question, w=wanted: allowed(rest, "ng-nodegauge", tuple(q)) is w,  # type: ignore[misc]
+            what=f"{question} allowed: {wanted}",
+        )
+
+
+PROBE_RIGHTS = [
+    ("create", "nodegauge.dev", "nodereadings", "", True),
+    ("patch", "nodegauge.dev", "nodereadings", "", True),
+    ("get", "nodegauge.dev", "nodereadings", "", False),
+    ("list", "nodegauge.dev", "nodereadings", "", False),
+    ("delete", "nodegauge.dev", "nodereadings", "", False),
+    ("patch", "nodegauge.dev", "nodereports", "", False),
+    ("get", "", "nodes", "", False),
+    ("patch", "", "nodes", "", False),
+    ("create", "", "pods", NAMESPACE, False),
+    ("create", "", "serviceaccounts/token", NAMESPACE, False),
+]
+"""The same of the probes."""
+
+
+@pytest.mark.usefixtures("installed")
+def test_probes_write_readings_and_read_nothing(rest: Rest) -> None:
+    """The account of the pods that run on each node may do nothing else."""
+    for *question, wanted in PROBE_RIGHTS:
+        wait_for(
+            lambda q=question, w=wanted: allowed(rest, "ng-nodegauge-probe", tuple(q)) is w,  # type: ignore[misc]
             what=f"{question} allowed: {wanted}",
         )
 

@@ -31,10 +31,22 @@ RESTRICTED = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+OWN_TOKEN = {
+    "name": "token",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        ],
+        "defaultMode": 0o444,
+    },
+}
+"""The only volume of a health pod: what it writes its reading with, for at most an hour."""
 
 
-def violations(pod: Object) -> list[str]:
-    """What a pod violates of Pod Security "restricted" and of this project's stricter rules."""
+def violations(pod: Object, *, token: Object | None = None) -> list[str]:
+    """What a pod violates of Pod Security "restricted" and of this project's stricter rules; `token`: the
+    volume that it must have."""
     spec = pod["spec"]
     own = spec.get("securityContext", {})
     violated = []
@@ -44,7 +56,10 @@ def violations(pod: Object) -> list[str]:
         violated.append("seccomp RuntimeDefault")
     if {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & spec.keys():
         violated.append("no host access")
-    if any(volume.keys() != {"name", "secret"} for volume in spec.get("volumes", [])):
+    volumes = spec.get("volumes", [])
+    if token is not None and token not in volumes:
+        violated.append("its own token")
+    if any(volume.keys() != {"name", "secret"} for volume in volumes if volume != token):
         violated.append("no volumes but a Secret")
     for container in spec["containers"]:
         if container.get("securityContext") != RESTRICTED:
@@ -116,7 +131,8 @@ def test_free_form_values_reach_the_probes(helm: Helm) -> None:
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> None:
-    """The probe pod has what a typical cluster's values set for it, and is restricted."""
+    """The probe pod has what a typical cluster's values set for it, is restricted, and mounts its own token
+    alone."""
     objects = helm.objects(CLUSTERS[name], *KNOWN)
     probe = parse(environment(objects)).probe
     (body,) = of_kind(objects, "GPUValidationPolicy")
@@ -126,7 +142,10 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
     pod = probe_pod(context, KINDS["health"], number=1)
     given = CLUSTERS[name].get("probe", {})
     spec = pod["spec"]
-    assert violations(pod) == []
+    assert violations(pod, token=OWN_TOKEN) == []
+    (container,) = spec["containers"]
+    assert (len(spec["volumes"]), spec["automountServiceAccountToken"]) == (1, False)
+    assert [(m["name"], m["readOnly"]) for m in container["volumeMounts"]] == [("token", True)]
     assert spec.get("runtimeClassName", "") == given.get("runtimeClassName", "")
     secrets = [{"name": n} for n in CLUSTERS[name].get("imagePullSecrets", [])]
     assert spec.get("imagePullSecrets", []) == secrets

@@ -18,6 +18,7 @@ from support.chart import (
     RELEASE,
     VARIANTS,
     Helm,
+    HelmFailed,
     Object,
     component,
     events,
@@ -92,10 +93,15 @@ def test_crds_are_those_of_the_project(helm: Helm, keep: bool) -> None:
 
 
 def test_what_is_off_is_not_rendered(helm: Helm) -> None:
-    """With everything switched off, only the operator's Deployment and roles remain."""
-    kinds = sorted(o["kind"] for o in helm.objects(VARIANTS["off"]))
+    """With everything switched off, only the operator's Deployment and roles remain, and what lets probes
+    write readings, and nobody else."""
+    objects = helm.objects(VARIANTS["off"])
+    of_probes = ["ClusterRole", "ClusterRoleBinding"]
+    of_readings = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
     roles = ["ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "Role", "RoleBinding", "RoleBinding"]
-    assert kinds == roles
+    assert sorted(o["kind"] for o in objects) == sorted([*roles, *of_probes, *of_readings])
+    assert sorted(o["kind"] for o in objects if component(o) == "probe") == of_probes
+    assert {o["metadata"]["name"] for o in objects if o["kind"] in of_readings} == {"readings.nodegauge.dev"}
 
 
 @pytest.mark.parametrize(("of", "name"), [("", "my-gauge"), ("bmc", "my-gauge-bmc")])
@@ -194,17 +200,16 @@ def test_namespace_override(helm: Helm) -> None:
     assert NAMESPACE not in text.replace(mark, "")
 
 
-@pytest.mark.parametrize(("options", "rendered"), [((), True), (("--kube-version", "1.29.0"), False)])
-def test_admission_policies_are_for_clusters_that_serve_them(
-    helm: Helm, options: tuple[str, ...], rendered: bool
-) -> None:
-    """Without a cluster the version of Kubernetes decides; with one, whether it serves the kind."""
-    kind = "ValidatingAdmissionPolicy"
-    assert bool(of_kind(helm.objects({}, *options), kind)) is rendered
-    others = ("--api-versions", "apps/v1/Deployment")
-    assert not of_kind(helm.objects({}, *options, *others), kind)
-    served = ("--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
-    assert of_kind(helm.objects({}, *options, *others, *served), kind)
+@pytest.mark.parametrize(
+    ("version", "accepted"), [("1.31.9", False), ("1.32.0", True), ("1.32.0-gke.1", True)]
+)
+def test_older_clusters_are_refused(helm: Helm, version: str, accepted: bool) -> None:
+    """Before Kubernetes 1.32 a token does not name its node, and no reading can be proved."""
+    if accepted:
+        assert helm.template({}, "--kube-version", version)
+        return
+    with pytest.raises(HelmFailed, match=r"requires kubeVersion: >=1\.32"):
+        helm.template({}, "--kube-version", version)
 
 
 SWITCHES = {
@@ -223,6 +228,7 @@ SWITCHES = {
     "prometheusrule.yaml": "metrics.prometheusRule.enabled",
     "metrics.yaml": "metrics.service.enabled",
     "priorityclass.yaml": "nccl.priorityClass.create",
+    "flowcontrol.yaml": "probe.flowControl.create",
     "serviceaccounts.yaml": "operator.serviceAccount.create",
 }
 """By template: the value that switches it on."""

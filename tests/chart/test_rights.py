@@ -73,7 +73,8 @@ WRITES = {
     ("operator", "nodegauge.dev", "gpuvalidationpolicies/status"): {"patch"},
     ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
-    ("operator", "nodegauge.dev", "nodeevidences"): {"create", "patch"},
+    ("operator", "nodegauge.dev", "nodereadings"): {"delete"},
+    ("probe", "nodegauge.dev", "nodereadings"): {"create", "patch"},
     ("operator", "apps", "daemonsets"): {"create", "patch", "delete"},
     ("operator", "", "events"): {"create"},
     ("operator", "coordination.k8s.io", "leases"): {"create", "patch"},
@@ -87,7 +88,7 @@ WRITES = {
     ("cleanup", "apps", "daemonsets"): {"delete"},
     ("cleanup", "coordination.k8s.io", "leases"): {"delete"},
     ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
-    ("cleanup", "nodegauge.dev", "nodeevidences"): {"delete"},
+    ("cleanup", "nodegauge.dev", "nodereadings"): {"delete"},
     ("cleanup", "nodegauge.dev", "gpuvalidationpolicies"): {"delete"},
 }
 """Everything that may be written: component, group, resource, verbs.  A new line needs a reason in review."""
@@ -134,6 +135,30 @@ def test_hooks_may_change_only_their_own_objects(helm: Helm, resource: str, verb
     assert rule["resourceNames"] == [name]
 
 
+@variants
+def test_probes_may_only_write_readings(helm: Helm, values: Object) -> None:
+    """One role with one rule, whatever the values: a reading is what they say, and they read nothing."""
+    objects = helm.objects(values)
+    [role] = [o for o in of_kind(objects, "ClusterRole") if component(o) == "probe"]
+    rule = {"apiGroups": ["nodegauge.dev"], "resources": ["nodereadings"], "verbs": ["create", "patch"]}
+    assert role["rules"] == [rule]
+    assert [o for o in of_kind(objects, "Role") if component(o) == "probe"] == []
+
+
+@variants
+def test_the_operator_reads_one_admission_policy_and_writes_none(helm: Helm, values: Object) -> None:
+    """That of NodeReadings and its binding, by name: it must know that they stand."""
+    of_admission = [
+        rule
+        for rules in roles(helm.objects(values)).values()
+        for rule in rules
+        if "admissionregistration.k8s.io" in rule["apiGroups"]
+    ]
+    [rule] = of_admission
+    assert (rule["verbs"], rule["resourceNames"]) == (["get"], ["readings.nodegauge.dev"])
+    assert rule["resources"] == ["validatingadmissionpolicies", "validatingadmissionpolicybindings"]
+
+
 def test_without_a_policy_the_cleanup_may_delete_none(helm: Helm) -> None:
     """With `policy.create` false neither the clean-up's rights nor its arguments name a policy."""
     objects = helm.objects({"policy": {"create": False}})
@@ -146,15 +171,15 @@ def test_without_a_policy_the_cleanup_may_delete_none(helm: Helm) -> None:
 def test_each_role_is_bound_once(helm: Helm, values: Object) -> None:
     """Each role is bound once, to the account of its own component; those for people add to others."""
     objects = helm.objects(values)
-    accounts = {o["metadata"]["name"] for o in of_kind(objects, "ServiceAccount")} | {"someone"}
+    accounts = {o["metadata"]["name"] for o in of_kind(objects, "ServiceAccount")} | {"someone", "nobody"}
     bound = []
     for o in of_kind(objects, "ClusterRoleBinding") + of_kind(objects, "RoleBinding"):
         (subject,) = o["subjects"]
         assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
         assert subject["name"] in accounts
-        assert not subject["name"].endswith("probe"), "probes have no rights"
-        for hook in ("cleanup", "policy"):
-            assert subject["name"].endswith(hook) == o["metadata"]["name"].endswith(hook)
+        for own in ("cleanup", "policy", "probe"):
+            if (own, subject["name"]) != ("probe", "nobody"):
+                assert subject["name"].endswith(own) == o["metadata"]["name"].endswith(own)
         bound.append((o["roleRef"]["kind"], o["metadata"].get("namespace", ""), o["roleRef"]["name"]))
     assert sorted(bound) == sorted(of_accounts(objects))
     of_people = 0 if values.get("peopleRoles") else 2

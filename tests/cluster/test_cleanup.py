@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from nodegauge_contract import text
 from support.cluster_under_test import GROUP, ROOT, ClusterUnderTest
+from support.results import h100
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -36,7 +38,6 @@ def add_marks(rig: ClusterUnderTest, node: str) -> None:
     rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [*conditions, ours]}})
     body = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "NodeReport", "metadata": {"name": node}}
     rig.api.create(f"{GROUP}/nodereports", body | {"spec": {}})
-    rig.api.create(f"{GROUP}/nodeevidences", body | {"kind": "NodeEvidence"})
 
 
 def pod(node: str, *, grace: int) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def pod(node: str, *, grace: int) -> dict[str, Any]:
 
 def add_operator_and_probe(rig: ClusterUnderTest, node: str) -> None:
     """A Deployment with the chart's labels, under a name of its own, with a pod on the node, and a probe pod
-    beside it; both run as far as the API server knows."""
+    beside it, which has written a reading; both run as far as the API server knows."""
     template = {"metadata": {"labels": LABELS}, "spec": pod(node, grace=1)}
     spec = {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template}
     deployment = {"metadata": {"name": "my-gauge", "labels": LABELS}, "spec": spec}
@@ -56,7 +57,9 @@ def add_operator_and_probe(rig: ClusterUnderTest, node: str) -> None:
     annotations = {"nodegauge.dev/node": node, "nodegauge.dev/run": "1"}
     metadata = {"name": "probe", "labels": {"nodegauge.dev/probe": "health"}, "annotations": annotations}
     pods = f"/api/v1/namespaces/{rig.namespace}/pods"
-    rig.api.create(pods, {"metadata": metadata, "spec": pod(node, grace=5)})
+    probe = rig.api.create(pods, {"metadata": metadata, "spec": pod(node, grace=5)})
+    rig.kubelet().write_reading(probe, text(h100()))
+    assert rig.reading(node)["health"]
     for name in [one["metadata"]["name"] for one in rig.pods()]:
         rig.api.patch(f"{pods}/{name}/status", {"status": {"phase": "Running"}})
 
@@ -72,7 +75,7 @@ def test_all_goes_although_no_kubelet_answers(rig: ClusterUnderTest) -> None:
     assert done.stdout.count("without confirmation by") == 2
     assert rig.pods() == []
     assert (rig.ours(node), rig.condition(node), rig.report(node)) == ({}, {}, {})
-    assert rig.evidence(node) == {}
+    assert rig.reading(node) == {}
     assert rig.node(node)["spec"]["taints"] == [FOREIGN]
     deployment = rig.api.get(f"/apis/apps/v1/namespaces/{rig.namespace}/deployments/my-gauge")
     assert deployment["spec"]["replicas"] == 0

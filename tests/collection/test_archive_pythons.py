@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from nodegauge_contract.columns import unfold
 from support import archive
 from support.archive import Host
 from support.probing import QUICK
@@ -90,11 +91,16 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def document(host: Host, *command: str, python: str | Path = sys.executable) -> dict[str, Any]:
-    """What one run printed, by path."""
+def document(
+    host: Host,
+    *command: str,
+    python: str | Path = sys.executable,
+    by: Callable[[Any], Any] = lambda whole: whole,
+) -> dict[str, Any]:
+    """What one run printed, by path.  `by`: how its form is read; by column as it is, equal numbers show."""
     done = host.run("probe", *command, python=python)
     assert (done.returncode, done.stderr, host.left()) == (0, "", [])
-    return dict(leaves(json.loads(done.stdout)))
+    return dict(leaves(by(json.loads(done.stdout))))
 
 
 def shape(values: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +126,10 @@ def test_the_load_document_has_the_same_shape(machine: Callable[[str], Host], py
     """The processes that compute are started from the archive, too."""
     host = machine("pcie-phb-2")
     with following(host.hardware):
-        values = [document(host, "load", "--seconds", "1", python=one) for one in (python, sys.executable)]
+        values = [
+            document(host, "load", "--seconds", "1", python=one, by=unfold)
+            for one in (python, sys.executable)
+        ]
     assert shape(values[0]) == shape(values[1])
     assert (values[0].get(".problem"), values[0][".load.ended"]) == (None, values[1][".load.ended"])
 

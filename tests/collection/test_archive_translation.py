@@ -23,9 +23,11 @@ OURS = {"3.9": ("nodegauge_contract", "nodegauge_probes", "nodegauge_older.py"),
 """Packages that must run there; all where none is named."""
 HEAD = "from __future__ import annotations\n"
 LOOK_UP = """
-import importlib, json, sys
+import importlib, importlib.util, json, sys
 for module, name in json.load(sys.stdin):
-    if name and not hasattr(importlib.import_module(module), name):
+    if not name or hasattr(importlib.import_module(module), name):
+        continue
+    if not hasattr(sys.modules[module], "__path__") or importlib.util.find_spec(f"{module}.{name}") is None:
         print(module, name)
 """
 

@@ -21,6 +21,7 @@ def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) ->
     played = hosts.play("gpu_nccl")
     idle, slow = (hosts.task(played, name).result for name in ("idle", "slow"))
     assert (idle["verdict"], idle["busbw"]["all_reduce"] > 30) == ("pass", True)
+    assert (idle["facts"]["gpu_count"], idle["facts"]["models"]) == (2, ["TITAN RTX"])
     assert slow["verdict"] in ("warn", "fail")
     assert slow["findings"][0]["steps"]
     for name, reason in (("busy", "in use"), ("single", "at least two")):

@@ -112,7 +112,7 @@ def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
         summary=HOSTILE,
         matrix=f"{HOSTILE}\n\nLegend:\n\n{HOSTILE}",
         interconnect={"class": HOSTILE, "nvlinkGbps": HOSTILE},
-        document={"gpus": [{"name": HOSTILE}], "system": {"driver": HOSTILE}},
+        facts={"gpus": [{"name": HOSTILE}], "driver": HOSTILE},
         judge_version=HOSTILE,
     )
     plain = json.loads(json.dumps(hostile).replace(json.dumps(HOSTILE)[1:-1], "plain"))

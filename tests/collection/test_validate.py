@@ -44,7 +44,7 @@ def codes(played: Played, name: str) -> list[str]:
 
 
 BMC, IPMI = {"bmc_url": "https://bmc-1"}, {"bmc_url": "ipmi://1"}
-LOST = {"document": {"gpus": [{"name": {"unavailable": "lost"}}]}}
+LOST = {"facts": {"gpus": [{"name": None}]}}
 HIDDEN = {"interconnect": {"class": None, "message": "hidden"}}
 NO_RATE = {"interconnect": {"class": "nvlink", "nvlinkGbps": None}}
 TITANS = {"gpus": 2, "model": "titan*", "interconnect": "nvlink", "nvlink_gbps": 50}

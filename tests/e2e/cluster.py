@@ -34,6 +34,7 @@ Object = dict[str, Any]
 NAMESPACE = "nodegauge"
 WORKLOADS = "workloads"
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
+READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
 PREFIX = "nodegauge.dev/"
 HEALTHY = {
@@ -180,11 +181,7 @@ class Cluster:
 
     def taints(self) -> list[str]:
         """Our taints on the node."""
-        return [
-            f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
-            for taint in self.node_object()["spec"].get("taints") or ()
-            if taint["key"].startswith(PREFIX)
-        ]
+        return taints_of(self.node_object())
 
     def ask(self) -> str:
         """Ask for a run, as anybody may; the request's mark."""
@@ -207,11 +204,25 @@ class Cluster:
         """Whether the last judged run answered this request."""
         return bool(self.probe().get("request") == mark)
 
+    def reading(self, part: str = "health") -> Object:
+        """What a probe of the node wrote last; empty before it did."""
+        result: Object = (self.find(f"{READINGS}/{self.node.name}") or {}).get(part) or {}
+        return result
+
     def measure(self) -> Object:
         """Ask for a run and wait until it is judged; how it ended."""
         mark = self.ask()
         self.until(lambda: self.has_answered(mark), what="the run's judgement")
         return self.last_run()
+
+
+def taints_of(node: Object) -> list[str]:
+    """Our taints on this node."""
+    return [
+        f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+        for taint in node["spec"].get("taints") or ()
+        if taint["key"].startswith(PREFIX)
+    ]
 
 
 def first_status(pod: Object | None) -> Object:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import mounts, nccl, pod_failures, scenario, steps, watch
+from e2e import mounts, nccl, pod_failures, reaction_times, scenario, steps, watch
 from e2e.cluster import Cluster, PodPlane
 from e2e.node import Node
 from e2e.node_parts import Runtime
@@ -70,13 +70,16 @@ STAGES: tuple[Stage, ...] = (
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
     ((watch.watches, watch.survives),),
+    ((reaction_times.reaction_times,),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
+ON_REQUEST = frozenset({reaction_times.reaction_times})
+"""Steps that only run when they are named."""
 
 
 def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
-    """The stages with the named steps alone; all of them where none is named.
+    """The stages with the named steps alone; where none is named, with all but those on request.
 
     Raises TestbedError for a name that no step has, with those that there are.
     """
@@ -85,7 +88,10 @@ def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
         raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(known)}")
     result = []
     for stage in stages:
-        lanes = [tuple(step for step in lane if not names or step.__name__ in names) for lane in stage]
+        lanes = [
+            tuple(step for step in lane if (step.__name__ in names if names else step not in ON_REQUEST))
+            for lane in stage
+        ]
         if left := tuple(lane for lane in lanes if lane):
             result.append(left)
     return result

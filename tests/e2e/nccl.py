@@ -11,7 +11,7 @@ import time
 
 from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated, with_argument
 from e2e.node_parts import ENGINE
-from nodegauge_contract import decode
+from nodegauge_contract import Result, decode
 from nodegauge_probes.load.probe import CHILD
 from testbed import watching
 from testbed.watching import Event
@@ -47,7 +47,7 @@ def measures(cluster: Cluster) -> None:
     )
     pulls = [e.body for e in seen if _is(e, "pull")]
     cluster.must_be({"", *map(_taken, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
-    nccl = decode(terminated(pod)["message"]).nccl
+    nccl = _written(cluster, "nccl", pod).nccl
     assert nccl is not None
     cluster.must_be((nccl.ranks, nccl.expected), (GPUS, GPUS), what="GPUs measured, and expected")
     memory = cluster.node_object()["status"]["allocatable"]["memory"].removesuffix("Ki")
@@ -134,7 +134,7 @@ def loads(cluster: Cluster) -> None:
     assert pod is not None
     asked = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU)
     cluster.must_be((asked, pod["spec"]["priority"]), (str(GPUS), PRIORITY), what=f"{GPU}, and priority")
-    load = decode(terminated(pod)["message"]).load
+    load = _written(cluster, "load", pod).load
     assert load is not None
     ends = {(gpu.ended, gpu.mismatches, gpu.memory_mismatches) for gpu in load.gpus}
     cluster.must_be((len(load.gpus), ends), (GPUS, {("done", 0, 0)}), what="how each GPU ended, and errors")
@@ -168,6 +168,15 @@ def _is(event: Event, probe: str) -> bool:
 def _ended(events: list[Event], probe: str = "nccl") -> Object | None:
     """The last that was seen of a run's pod after its container ended."""
     return next((e.body for e in reversed(events) if _is(e, probe) and terminated(e.body)), None)
+
+
+def _written(cluster: Cluster, part: str, pod: Object | None) -> Result:
+    """The document that this pod wrote; a pod that did leaves no message."""
+    assert pod is not None
+    written = cluster.reading(part)
+    cluster.must_be(written.get("podUID"), pod["metadata"]["uid"], what=f"who wrote the part {part}")
+    cluster.must_be(terminated(pod).get("message", ""), "", what="the message of a pod that wrote")
+    return decode(written["reading"])
 
 
 def _taken(pod: Object) -> str:

@@ -4,7 +4,7 @@
 
 The packages are downloaded and unpacked into the cache, never installed; they stay until that folder is
 removed.  No maintainer script runs and dpkg's database is not written to.  The folder is there whole or not
-at all.  Images are the project's two, made as `make images` makes them, and three of the tests'.  The NCCL
+at all.  Images are the project's two, made as `make images` makes them, and four of the tests'.  The NCCL
 image is the probe's with simulated NCCL; the real one has most of a gigabyte.  All are OCI archives in a
 folder; the node imports what is there.  No registry is asked.
 """
@@ -35,7 +35,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 REGISTRY = "localhost"
 PAUSE = f"{REGISTRY}/nodegauge/pause:e2e"
 TALKER = f"{REGISTRY}/nodegauge/talker:e2e"
-"""A probe whose result is longer than a kubelet keeps."""
+"""A probe that writes what nobody can read, where a reading belongs."""
+MUTE = f"{REGISTRY}/nodegauge/mute:e2e"
+"""A probe that writes nothing at all."""
 NCCL_REPOSITORY, NCCL_TAG = "nodegauge/nccl", "e2e"
 SIMULATED_NCCL = "opt/simulated_nccl"
 ENGINE = f"/{SIMULATED_NCCL}/__main__.py"
@@ -43,7 +45,19 @@ ENGINE = f"/{SIMULATED_NCCL}/__main__.py"
 
 TALKS = """\
 #!/usr/bin/python3
-open("/dev/termination-log", "w").write('{"v": "1.1", "text": "' + "x" * 5000 + '"}')
+import os
+
+from nodegauge_contract.reading import Part
+from nodegauge_probes.api_client import ReadingClient, server_of
+
+client = ReadingClient(server_of(os.environ))
+me = client.identity()
+words = {"pod": me.pod, "pod_uid": me.pod_uid, "node_uid": me.node_uid, "reading": "not a document"}
+client.write("health", Part(sequence=1, at="2026-01-01T00:00:00Z", **words))
+"""
+SAYS_NOTHING = """\
+#!/usr/bin/python3
+raise SystemExit(3)
 """
 CONFIG = """\
 Dir::State::lists "{folder}/lists";
@@ -114,7 +128,9 @@ def make_images(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     output = _run([sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY])
     made = [Path(line) for line in output.splitlines() if line.endswith(".tar")]
     probe = next(path for path in made if "probe" in path.name)
-    return [*made, _pause(folder), _talker(folder, probe), _nccl(folder, probe)]
+    talker = _another_python(folder / "talker.tar", probe, reference=TALKER, program=TALKS)
+    mute = _another_python(folder / "mute.tar", probe, reference=MUTE, program=SAYS_NOTHING)
+    return [*made, _pause(folder), talker, mute, _nccl(folder, probe)]
 
 
 def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
@@ -126,16 +142,16 @@ def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
     return done.stdout
 
 
-def _talker(folder: Path, probe: Path) -> Path:
+def _another_python(archive: Path, probe: Path, *, reference: str, program: str) -> Path:
     """The probe's image with another `python` in front."""
 
     def fill(root: Path) -> None:
-        program = root / "opt/nodegauge/bin/python"
-        program.parent.mkdir(parents=True)
-        program.write_text(TALKS)
-        program.chmod(0o755)
+        file = root / "opt/nodegauge/bin/python"
+        file.parent.mkdir(parents=True)
+        file.write_text(program)
+        file.chmod(0o755)
 
-    return _on_top(probe, folder / "talker.tar", reference=TALKER, fill=fill)
+    return _on_top(probe, archive, reference=reference, fill=fill)
 
 
 def _nccl(folder: Path, probe: Path) -> Path:

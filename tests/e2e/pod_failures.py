@@ -1,6 +1,8 @@
-"""What happens to pods on a kubelet: each failure ends a probe's pod early, and its run is judged.
+"""What happens to pods on a kubelet: each failure ends a probe's pod early, or keeps its reading from being
+written, and its run is judged.
 
-No failure may change the verdict about the node, and no pod may stay.
+No failure may change the verdict about the node, and no pod may stay.  A reading that was written counts,
+whatever happened to kubelet and API server meanwhile.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, speaks, terminated
-from e2e.node_parts import PAUSE, TALKER
+from e2e.node_parts import MUTE, PAUSE, TALKER
 from testbed import watching
 from testbed.errors import TestbedError
 from testbed.kubelet_comparison import perform, samples
@@ -22,13 +25,16 @@ from testbed.watching import Event
 
 PROBE = "nodegauge.dev/probe"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/nodegauge"
+MAY_WRITE = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodegauge-probe"
+"""What lets the probes' account write readings."""
 OPERATOR = "app.kubernetes.io/component=operator"
 DRAINED_WITHIN = 300
+KUBELET_PODS = Path("/var/lib/kubelet/pods")
 
 SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
 UNFINISHED = {"probes": {"health": {"window": "4s", "deadline": "6s"}}}
 """A window that has not passed when the trial stops the probe, even on a busy machine: a probe that has read
-everything when its deadline comes leaves a whole result, and that is a reading."""
+everything when its deadline comes leaves a whole reading."""
 TAKES = {samples.SLOT: "1"}
 PLACED = {**SLOW, "podTemplate": {"resources": {"requests": TAKES, "limits": TAKES}}}
 """The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
@@ -112,6 +118,31 @@ def stop_kubelet(cluster: Cluster, pod: Object) -> None:
     cluster.node.stop_kubelet()
 
 
+def stop_both(cluster: Cluster, pod: Object) -> None:
+    """No kubelet, and a probe that stands still: nobody tells anything."""
+    stubborn(cluster, pod)
+    stop_kubelet(cluster, pod)
+
+
+def stop_apiserver(cluster: Cluster, pod: Object) -> None:
+    """No API server when the probe has read everything; it tries again until there is one."""
+    with cluster.plane.without_apiserver():
+        cluster.until(
+            lambda: "the reading is not written" in _says(pod), what="what the probe says without API server"
+        )
+
+
+def forbid(cluster: Cluster, pod: Object) -> None:
+    """The probes' account loses its right to write, as where an administrator removes the binding."""
+    cluster.api.patch(MAY_WRITE, {"subjects": []})
+
+
+def allow(cluster: Cluster) -> None:
+    """After `forbid`: as Helm applied it."""
+    account = {"kind": "ServiceAccount", "name": "nodegauge-probe", "namespace": NAMESPACE}
+    cluster.api.patch(MAY_WRITE, {"subjects": [account]})
+
+
 def back(cluster: Cluster) -> None:
     """After `stop_kubelet`: the node must turn NotReady, and its kubelet comes back."""
     cluster.until(lambda: cluster.node_is_ready() == "Unknown", what="a node without kubelet to be NotReady")
@@ -151,6 +182,12 @@ def _scale(cluster: Cluster, replicas: int) -> None:
     cluster.until(done, what=f"{replicas} operators")
 
 
+def _says(pod: Object) -> str:
+    """The termination message as it is now, from the pod's folder on the node."""
+    folder = KUBELET_PODS / pod["metadata"]["uid"] / "containers"
+    return "".join(file.read_text(errors="replace") for file in folder.glob("*/*"))
+
+
 def _let_speak(cluster: Cluster, probe: int) -> None:
     cluster.until(lambda: pending(probe, signal.SIGTERM), what="the kubelet's SIGTERM")
     os.kill(probe, signal.SIGCONT)
@@ -188,12 +225,16 @@ ALL = (
     ),
     Failure("image missing", "unknown ErrImageNeverPull", ABSENT),
     Failure("image cannot start", "unknown StartError", {"podTemplate": {"image": PAUSE}}),
-    Failure("over 4,096 bytes", "unknown ResultUnreadable", {"podTemplate": {"image": TALKER}}),
+    Failure("no reading", "unknown NoReading", {"podTemplate": {"image": MUTE}}),
+    Failure("a reading that is none", "unknown ResultUnreadable", {"podTemplate": {"image": TALKER}}),
     Failure("preempted", "skipped Preempted", PLACED, preempt, clear_preemption),
     Failure("preempted, operator cut off", "skipped Preempted", PLACED, preempt_unseen, clear_preemption),
     Failure("preempted, no operator", "read Read", PLACED, preempt_meanwhile, judged=False),
     Failure("kubelet restarted", "read Read", SLOW, restart_kubelet),
-    Failure("kubelet stopped", "unknown KubeletSilent", SILENT, stop_kubelet, back),
+    Failure("kubelet stopped", "read Read", SLOW, stop_kubelet, back),
+    Failure("kubelet stopped, probe stuck", "unknown KubeletSilent", SILENT, stop_both, back),
+    Failure("API server away", "read Read", SLOW, stop_apiserver),
+    Failure("right to write taken", "unknown NotWritten", UNFINISHED, forbid, allow),
 )
 
 

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import HEALTHY, NAMESPACE, POLICY, PREFIX, REPORTS, Cluster
+from e2e.cluster import HEALTHY, NAMESPACE, POLICY, PREFIX, READINGS, REPORTS, Cluster
 from e2e.node_parts import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
 from nodegauge_operator.api.policy import Hysteresis
-from testbed.errors import ApiError, TestbedError
+from testbed.errors import TestbedError
 
 GPUS = 8
 RELEASE = "nodegauge"
@@ -86,9 +86,11 @@ def labels_appear(cluster: Cluster) -> None:
         lambda: HEALTHY.items() <= cluster.labels().items() and not cluster.taints(),
         what=f"the labels {HEALTHY}, and no taint of ours",
     )
+    # The report follows the node.
+    cluster.until(
+        lambda: cluster.report().get("passedAt"), what="the pass in the report of a node that opened"
+    )
     report = cluster.report()
-    if not report.get("passedAt"):
-        raise TestbedError(f"the node opened without a pass: {report}")
     cluster.must_be(len(report["gpus"]["items"]), GPUS, what="the number of GPUs in the report")
     cluster.say(f"the node is open; labels {cluster.labels()}; {report['summary']}")
 
@@ -119,12 +121,14 @@ def _until_tainted(cluster: Cluster, wanted: list[str]) -> None:
     """Ask for one run, in place of the wait for the interval; the operator asks for the others itself."""
     cluster.measure()
     cluster.until(lambda: cluster.taints() == wanted, what=f"the taints {wanted}")
-    cluster.say(f"taints {cluster.taints()} after run {cluster.last_run()['number']}")
 
 
 def _must_have_run(cluster: Cluster, runs: int, *, after: int) -> None:
     """The last run counts: the recheck brought the others, no interval passed."""
+    # The report follows the node.
+    cluster.until(lambda: cluster.last_run()["number"] - after >= runs, what=f"{runs} runs after {after}")
     cluster.must_be(cluster.last_run()["number"] - after, runs, what="runs until the taints changed")
+    cluster.say(f"taints {cluster.taints()} after run {cluster.last_run()['number']}")
 
 
 def helm_upgrade(cluster: Cluster) -> None:
@@ -149,7 +153,7 @@ def helm_upgrade(cluster: Cluster) -> None:
 
 
 def helm_uninstall(cluster: Cluster) -> None:
-    """Nothing of ours stays: labels, taints, conditions, reports, pods, CRDs, cluster-wide objects."""
+    """Nothing of ours stays: labels, taints, conditions, pods, our objects, CRDs, cluster-wide objects."""
     cluster.plane.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")
     cluster.until(lambda: not _left(cluster), what="an empty cluster")
     cluster.say("nothing of nodegauge is left in the cluster")
@@ -173,14 +177,16 @@ def _left(cluster: Cluster) -> list[str]:
         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
         "/apis/scheduling.k8s.io/v1/priorityclasses",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+        "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+        "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
     ):
         names = [one["metadata"]["name"] for one in cluster.api.get(path)["items"]]
         result += [f"{path}: {name}" for name in names if "nodegauge" in name]
-    try:
-        result += [f"report {one['metadata']['name']}" for one in cluster.api.get(REPORTS)["items"]]
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    for path in (REPORTS, READINGS):
+        items = (cluster.find(path) or {"items": []})["items"]
+        result += [f"{path}: {one['metadata']['name']}" for one in items]
     return result
 
 

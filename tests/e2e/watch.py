@@ -1,9 +1,10 @@
 """Mode Watch on a real kubelet: seconds from a fault to its taint, and the same node while things go wrong.
 
-Each time begins with a fresh pod, whose container has reported once and runs again: that is how a fault meets
-a node on which nothing has happened for ten minutes, when the kubelet's restart back-off starts anew.
-Disturbances are a drain, the kernel's OOM killer, no API server, a killed kubelet, a driver that goes:
-labels stay, and in the end the node carries what its hardware says.
+Each time begins with a fresh pod whose first reading was judged: that is how a fault meets a node on which
+nothing has happened for an hour.  The container stays up, and what is new comes as a change of the node's one
+NodeReading.  Disturbances are a drain, the kernel's OOM killer, no API server, a killed kubelet, a driver
+call that hangs, a driver that goes, a roll-out: labels stay, and in the end the node carries what its
+hardware says.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import os
 import shutil
 import subprocess
 import time
-from functools import partial
 
 from e2e.cluster import (
     HEALTHY,
     NAMESPACE,
     PREFIX,
+    READINGS,
     Cluster,
     Object,
     alive,
@@ -25,10 +26,12 @@ from e2e.cluster import (
     first_status,
     process,
     runs,
+    taints_of,
     use_up_memory,
 )
 from e2e.scenario import LEAVE_RUNS, RECHECK
 from nodegauge_operator.names import WATCH_SET
+from testbed import watching
 from testbed.errors import TestbedError
 
 TIMES = int(os.environ.get("NODEGAUGE_E2E_WATCH_TIMES", "1"))
@@ -42,15 +45,17 @@ FAULTS = {
 """Fault to its taint: the last needs two runs under load, the others one."""
 QUICK = {"busyFloor": 1, "swThermalWarnSeconds": 0.5, "swThermalFailSeconds": 0.8}
 """As in the demo: heat is judged after a second under load; by default after a minute of it."""
+HANGS: dict[str, str | int] = {"call": "nvmlDeviceGetTotalEccErrors", "gpu": 7}
+"""One call that each look makes, of another GPU than the one that is lost."""
 WELL = {"labels": HEALTHY, "taints": []}
 
 
 def watches(cluster: Cluster) -> None:
-    """Faults are tainted by what the resident container reports, and no pod is made for them."""
+    """Faults are tainted by what the resident container writes, and no pod is made for them."""
     set_mode(cluster, "Watch")
     cluster.hardware.load(100)
     for fault, taint in FAULTS.items():
-        times = [_from_fault_to_taint(cluster, fault, taint) for _ in range(TIMES)]
+        times = [from_fault_to_taint(cluster, fault, taint) for _ in range(TIMES)]
         cluster.say(f"{fault}: from fault to taint {', '.join(f'{seconds:.1f}' for seconds in times)} s")
     cluster.hardware.load(0)
     set_mode(cluster, "Periodic")
@@ -66,6 +71,8 @@ def survives(cluster: Cluster) -> None:
     _api_server_away(cluster)
     _kubelet_killed(cluster)
     cluster.api.patch(f"/api/v1/nodes/{cluster.node.name}", {"spec": {"unschedulable": None}})
+    _rolled_out(cluster)
+    _call_hangs(cluster)
     _driver_away(cluster)
     set_mode(cluster, "Periodic")
 
@@ -91,35 +98,67 @@ def name_of(cluster: Cluster) -> str:
 
 
 def fresh_pod(cluster: Cluster) -> None:
-    """Another pod, once its container has reported for the first time and runs again."""
+    """Another pod, once its first reading was judged."""
     old = {pod["metadata"]["name"] for pod in pods(cluster)}
     for name in old:
         cluster.delete_pod(name, namespace=NAMESPACE)
+    judged(cluster, after=old)
 
-    def runs_again() -> bool:
-        fresh = [pod for pod in pods(cluster) if pod["metadata"]["name"] not in old]
-        return any(first_status(pod).get("restartCount") and runs(pod) for pod in fresh)
 
-    cluster.until(runs_again, what="a watch container that runs again after its first report")
+def judged(cluster: Cluster, *, after: set[str]) -> None:
+    """Until the one watch pod is none of these, its container runs, and its first reading was judged."""
+
+    def is_judged() -> bool:
+        there = pods(cluster)
+        if len(there) != 1 or there[0]["metadata"]["name"] in after or not runs(there[0]):
+            return False
+        name = there[0]["metadata"]["name"]
+        return bool(cluster.reading().get("pod") == name == cluster.last_run().get("podName"))
+
+    cluster.until(is_judged, what="the judgement of a watch pod's first reading")
+
+
+def life(cluster: Cluster) -> Object:
+    """Of the watch container: its pod and its own id, and how often it was started again."""
     [pod] = pods(cluster)
-    name = pod["metadata"]["name"]
-    cluster.until(lambda: cluster.last_run()["podName"] == name, what="the judgement of the first report")
+    status = first_status(pod)
+    return {
+        "pod": pod["metadata"]["name"],
+        "container": status.get("containerID"),
+        "restarts": status.get("restartCount"),
+    }
 
 
-def _from_fault_to_taint(cluster: Cluster, fault: str, taint: str) -> float:
+def from_fault_to_taint(cluster: Cluster, fault: str, taint: str) -> float:
+    """Seconds until a fresh pod's reading has tainted the node; then the fault is healed and the taint goes.
+
+    The container that tells it stays the same, and so does the object.
+    """
     fresh_pod(cluster)
-    run, began = cluster.last_run()["number"], time.monotonic()
+    # The container before may have told of more Xids with its last words.
+    cluster.until(lambda: not cluster.taints(), what="no taint before the fault")
+    run, before, whose = cluster.last_run()["number"], cluster.reading(), life(cluster)
+    began = time.monotonic()
     cluster.hardware.fault(fault)
     cluster.until(lambda: taint in cluster.taints(), what=f"the taint {taint}")
-    took, last = time.monotonic() - began, cluster.last_run()
-    cluster.must_be(last["podName"], name_of(cluster), what="the pod of the run that tainted")
+    took = time.monotonic() - began
+    cluster.until(lambda: cluster.last_run()["number"] > run, what="the run in the report")
+    reading, last = cluster.reading(), cluster.last_run()
+    cluster.must_be(last["podName"], whose["pod"], what="the pod of the run that tainted")
+    cluster.must_be(reading["podUID"], before["podUID"], what="who wrote the reading")
+    if reading["sequence"] <= before["sequence"]:
+        raise TestbedError(f"reading {reading['sequence']} came after reading {before['sequence']}")
     cluster.hardware.heal(fault)
-    cluster.say(f"{fault}: {taint} after {took:.1f} s and run {run + 1} to {cluster.last_run()['number']}")
-    _lift(cluster, at_most=2 * LEAVE_RUNS)
+    cluster.say(
+        f"{fault}: {taint} after {took:.1f} s and run {run + 1} to {last['number']}: {reading['reason']}"
+    )
+    lift(cluster, at_most=2 * LEAVE_RUNS)
+    cluster.must_be(life(cluster), whose, what="the watch container after fault and repair")
+    cluster.must_be(whose["restarts"], 0, what="how often it was started again")
     return took
 
 
-def _lift(cluster: Cluster, *, at_most: int) -> None:
+def lift(cluster: Cluster, *, at_most: int) -> None:
     """The taint leaves after good runs, at most so many."""
     for _ in range(at_most):
         if cluster.taints():
@@ -147,54 +186,101 @@ def _cordon(cluster: Cluster) -> None:
 
 
 def _out_of_memory(cluster: Cluster) -> None:
-    """No run comes of it, and nothing on the node changes."""
-    pod, run = _running(cluster), cluster.last_run()["number"]
-    use_up_memory(pod)
-    cluster.until(lambda: _end(cluster).get("reason") == "OOMKilled", what="OOMKilled")
-    cluster.must_be(_end(cluster)["exitCode"], 137, what="the exit code of a container out of memory")
-    cluster.must_be(cluster.last_run()["number"], run, what="the last run after an end without a result")
-    cluster.must_be(_marks(cluster), WELL, what="the node's marks after an end without a result")
-    cluster.say("out of memory: OOMKilled (137), and no run")
+    """The container comes again in the same pod and goes on with what it knew: nothing is told anew, and
+    nothing on the node changes."""
+    pod, before, whose = _running(cluster), cluster.reading(), life(cluster)
+    with watching.watch(cluster.api, READINGS) as seen:
+        use_up_memory(pod)
+        cluster.until(lambda: _end(cluster).get("reason") == "OOMKilled", what="OOMKilled")
+        cluster.must_be(_end(cluster)["exitCode"], 137, what="the exit code of a container out of memory")
+        cluster.until(lambda: life(cluster)["restarts"] == 1 and _running(cluster), what="the next life")
+        cluster.until(lambda: is_ready(cluster), what="a watch pod that is ready")
+    reading = {(e.body["health"]["podUID"], e.body["health"]["reason"].partition(":")[0]) for e in seen}
+    # The first reading is confirmed in any life.
+    usual = {(before["podUID"], why) for why in (before["reason"].partition(":")[0], "confirmed")}
+    cluster.must_be(reading - usual, set(), what="readings that an end without last words brings")
+    cluster.must_be(life(cluster)["pod"], whose["pod"], what="the pod")
+    cluster.must_be(cluster.last_run()["outcome"], "read", what="the last run's outcome")
+    cluster.must_be(_marks(cluster), WELL, what="the node's marks after an end without a reading")
+    cluster.say("out of memory: OOMKilled (137), and the next life goes on where it was")
 
 
 def _api_server_away(cluster: Cluster) -> None:
-    """The container's next life begins and ends while nobody can be told; the kubelet tells it afterwards."""
-    [pod], run = pods(cluster), cluster.last_run()["number"]
+    """What is seen while nobody can be told is told afterwards, by the same container."""
+    before, whose = cluster.reading(), life(cluster)
     with cluster.plane.without_apiserver():
         cluster.hardware.fault(FAULT)
-        number = cluster.until(lambda: find(pod), what="a container's start without API server")
-        assert number is not None
-        cluster.until(lambda: not alive(number), what="the container's end")
+        cluster.until(
+            lambda: "is not written" in cluster.node.logs(NAMESPACE, whose["pod"]),
+            what="a reading that cannot be written",
+        )
     began = time.monotonic()
     cluster.until(lambda: TAINT in cluster.taints(), what=f"the taint {TAINT}")
-    cluster.must_be(cluster.last_run()["number"], run + 1, what="the run that tainted")
-    cluster.say(f"API server away: {TAINT} {time.monotonic() - began:.1f} s after it was back")
+    took, reading = time.monotonic() - began, cluster.reading()
+    cluster.must_be(reading["podUID"], before["podUID"], what="who wrote the reading")
+    cluster.must_be(life(cluster), whose, what="the watch container after an API server was away")
+    cluster.say(f"API server away: {TAINT} {took:.1f} s after it was back, by reading {reading['sequence']}")
 
 
 def _kubelet_killed(cluster: Cluster) -> None:
-    """The container goes on and ends by itself while there is no kubelet; the next one shows that end."""
-    start = partial(cluster.node.start_kubelet, cluster.plane.node_kubeconfig())
+    """The container goes on, writes and is judged without a kubelet; the next kubelet takes it over."""
+    whose, number = life(cluster), process(_running(cluster))
     cluster.node.stop_kubelet()
-    start()
-    number = process(_running(cluster))
-    cluster.node.stop_kubelet()
+    run, began = cluster.last_run()["number"], time.monotonic()
+    reading = cluster.reading()["sequence"]
     cluster.hardware.heal(FAULT)
-    cluster.until(lambda: not alive(number), what="the container's end without a kubelet")
-    run = cluster.last_run()["number"]
-    began = time.monotonic()
-    start()
-    cluster.until(lambda: cluster.last_run()["number"] > run, what="the judgement of that end")
-    took = time.monotonic() - began
-    cluster.say(f"kubelet killed: what ended without it is judged {took:.1f} s after a new one")
-    _lift(cluster, at_most=LEAVE_RUNS)
+    cluster.until(lambda: cluster.reading()["sequence"] > reading, what="a reading without a kubelet")
+    cluster.until(lambda: cluster.last_run()["number"] > run, what="its judgement")
+    cluster.say(f"kubelet killed: the repair is judged without it after {time.monotonic() - began:.1f} s")
+    cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
+    lift(cluster, at_most=LEAVE_RUNS)
     cluster.until(lambda: _marks(cluster) == WELL, what="a node as before its fault")
+    cluster.until(lambda: is_ready(cluster), what="a watch pod that is ready")
+    cluster.must_be((alive(number), life(cluster)), (True, whose), what="the watch container after all that")
+
+
+def _rolled_out(cluster: Cluster) -> None:
+    """Another pod of another template takes over, and nothing on the node changes meanwhile."""
+    [old] = pods(cluster)
+    sequence = cluster.reading()["sequence"]
+    with watching.watch(cluster.api, "/api/v1/nodes") as seen:
+        cluster.policy(thresholds={"swThermalFailSeconds": 2 * QUICK["swThermalFailSeconds"]})
+        judged(cluster, after={old["metadata"]["name"]})
+    spoiled = [e.body["metadata"]["resourceVersion"] for e in seen if _marks_of(e.body) != WELL]
+    cluster.must_be(spoiled, [], what="versions of the node without its marks during a roll-out")
+    cluster.until(lambda: is_ready(cluster), what="a watch pod that is ready")
+    cluster.must_be(life(cluster)["restarts"], 0, what="restarts of the container that took over")
+    cluster.say(f"rolled out: readings {sequence} and {cluster.reading()['sequence']} are of two pods")
+
+
+def _call_hangs(cluster: Cluster) -> None:
+    """A driver call that does not return is told; the container stays and watches the other GPUs.
+
+    Nothing but the end of its process ends such a call, and SIGTERM ends the process.
+    """
+    fresh_pod(cluster)
+    whose, began = life(cluster), time.monotonic()
+    cluster.hardware.fault("hung-call", **HANGS)
+    cluster.until(
+        lambda: cluster.reading()["reason"].startswith("hung: "), what="a reading that tells of the call"
+    )
+    cluster.say(f"a driver call hangs: {cluster.reading()['reason']} after {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    cluster.hardware.fault(FAULT)
+    cluster.until(lambda: TAINT in cluster.taints(), what=f"the taint {TAINT} beside a call that hangs")
+    cluster.say(f"another GPU is lost: {TAINT} after {time.monotonic() - began:.1f} s")
+    cluster.must_be(life(cluster), whose, what="the watch container while a call hangs")
+    cluster.hardware.heal(FAULT)
+    cluster.hardware.heal("hung-call")
+    fresh_pod(cluster)
+    lift(cluster, at_most=2 * LEAVE_RUNS)
+    cluster.until(lambda: _marks(cluster) == WELL, what="a node as before its faults")
 
 
 def _driver_away(cluster: Cluster) -> None:
     """NVML fails, then no container can start; neither changes the node, and the next reading is right."""
     fresh_pod(cluster)
-    _running(cluster)
-    state = cluster.hardware.directory / "driver.state"
+    whose, state = life(cluster), cluster.hardware.directory / "driver.state"
     began = time.monotonic()
     state.rename(state.with_name("away"))
 
@@ -202,8 +288,15 @@ def _driver_away(cluster: Cluster) -> None:
         run = cluster.last_run()
         return run["outcome"] == "unknown" and "driver-not-loaded" in run["message"]
 
-    cluster.until(reported, what="the judgement of a run without a driver")
+    cluster.until(reported, what="the judgement of a reading without a driver")
     cluster.say(f"driver away: reported after {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    state.with_name("away").rename(state)
+    cluster.until(lambda: _is_read(cluster, whose["pod"]), what="the judgement of a reading with the driver")
+    cluster.say(f"driver back: read after {time.monotonic() - began:.1f} s")
+    cluster.must_be(life(cluster), whose, what="the watch container after its driver was away")
+    cluster.must_be(_marks(cluster), WELL, what="the node's marks after its driver was away")
+    state.rename(state.with_name("away"))
     old = _uid(cluster)
     cluster.delete_pod(name_of(cluster), namespace=NAMESPACE)
     cluster.until(
@@ -216,15 +309,23 @@ def _driver_away(cluster: Cluster) -> None:
     cluster.must_be(_marks(cluster), WELL, what="the node's marks without a driver")
     began = time.monotonic()
     state.with_name("away").rename(state)
+    # A health pod may be first: one is due 30 s after a run that read nothing.
     watcher = name_of(cluster)
-
-    def read() -> bool:  # a health pod may be first: one is due 30 s after a run that read nothing
-        run = cluster.last_run()
-        return bool(run["outcome"] == "read" and run["podName"] == watcher)
-
-    cluster.until(read, what="the judgement of a run with the driver")
-    cluster.say(f"driver back: read after {time.monotonic() - began:.1f} s")
+    cluster.until(lambda: _is_read(cluster, watcher), what="the judgement of a run with the driver")
+    cluster.say(f"driver back: read after {time.monotonic() - began:.1f} s by a new pod")
     cluster.must_be(_marks(cluster), WELL, what="the node's marks under the driver")
+
+
+def _is_read(cluster: Cluster, pod: str) -> bool:
+    """Whether the last run is a good reading of this pod."""
+    run = cluster.last_run()
+    return bool(run["outcome"] == "read" and run["podName"] == pod)
+
+
+def is_ready(cluster: Cluster) -> bool:
+    """Whether the kubelet calls the one watch pod ready: its container has written a reading."""
+    there = pods(cluster)
+    return len(there) == 1 and bool(first_status(there[0]).get("ready"))
 
 
 def _running(cluster: Cluster) -> Object:
@@ -249,8 +350,12 @@ def _end(cluster: Cluster) -> Object:
 
 def _marks(cluster: Cluster) -> Object:
     """Our taints, and the labels that WELL names."""
-    there = cluster.labels()
-    return {"labels": {key: there.get(key) for key in HEALTHY}, "taints": cluster.taints()}
+    return _marks_of(cluster.node_object())
+
+
+def _marks_of(node: Object) -> Object:
+    there = node["metadata"].get("labels", {})
+    return {"labels": {key: there.get(key) for key in HEALTHY}, "taints": taints_of(node)}
 
 
 def _uid(cluster: Cluster) -> str:

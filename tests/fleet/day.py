@@ -17,10 +17,9 @@ from support.virtual_operator import VirtualTimeOperator, play
 HOUR = 3600.0
 REPAIRED_AFTER = 2 * HOUR
 FLEET = 5000
-WRITES_OF_A_RUN, WRITES_OF_A_REPORT = 5, 4
-"""Writes of others: the scheduler's binding, three statuses of the kubelet and its last delete for the pod
-of a run; for a container that ends and runs again two statuses of the kubelet, and two of the DaemonSet's by
-its controller (`make loadtest` counts them), and one more where the kubelet backs off."""
+WRITES_OF_A_RUN, WRITES_OF_A_REPORT = 6, 1
+"""Writes of others: the scheduler's binding, three statuses of the kubelet, its last delete and the probe's
+reading for the pod of a run; the reading of a container that stays."""
 WHATEVER_THE_FLEET = ("leases", "daemonsets", "gpuvalidationpolicies/status")
 """What the operator writes as often for one node as for thousands."""
 MODES = ("Periodic", "Watch")
@@ -94,10 +93,9 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
 
     def counted(operator: VirtualTimeOperator) -> Counted:
         containers = fleet.containers.values()
-        reports = sum(container.restarts for container in containers)
+        reports = sum(container.written for container in containers)
         pods = sum(not name.startswith("nodegauge-watch") for name in fleet.created)
         others = pods * WRITES_OF_A_RUN + reports * WRITES_OF_A_REPORT
-        others += sum(container.backed_off for container in containers)
         return Counted(pods=pods, reports=reports, writes=Counter(operator.client.log), others=others)
 
     async def story(operator: VirtualTimeOperator) -> None:
@@ -158,7 +156,7 @@ def table(days: dict[str, Day], *, nodes: int) -> str:
         ),
         ("reports of containers", [f"{day.counted.reports:,}" for day in of_all]),
         ("writes of the operator", [f"{sum(day.counted.writes.values()):,}" for day in of_all]),
-        ("writes of scheduler, kubelets and controllers", [f"{day.counted.others:,}" for day in of_all]),
+        ("writes of scheduler, kubelets and probes", [f"{day.counted.others:,}" for day in of_all]),
         (f"all writes a second on {FLEET:,} nodes", [f"{day.writes_a_second(scale):.1f}" for day in of_all]),
         ("after the first hour", [day.later_writes_a_second(scale) for day in of_all]),
     ]

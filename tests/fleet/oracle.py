@@ -1,12 +1,16 @@
 """Asks of every change of ours on every node what caused it, and knows nothing of the operator's code.
 
 The causes are few: a reading that differs, enough readings in a row, a grace that has passed, another boot,
-an edit of the policy, a node that is new.  A change without a cause is a violation.
+an edit of the policy, a node that is new.  A change without a cause is a violation.  The operator writes to
+the node before the report: one patch of a node follows from what was judged before, or from that and the
+reading which its probe has written since.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_TAINT
@@ -62,22 +66,41 @@ class Oracle:
         if kind != "MODIFIED":
             self._ours[name] = ours_of(body) if kind == "ADDED" else {}
             self.slots.note(name, "", tainted=False, now=self._cluster.loop.time())
-            for key in [k for k in (*self._read_at_change, *self._lifted) if k[0] == name]:
-                self._read_at_change.pop(key, None)
-                self._lifted.pop(key, None)
+            for changed in [k for k in (*self._read_at_change, *self._lifted) if k[0] == name]:
+                self._read_at_change.pop(changed, None)
+                self._lifted.pop(changed, None)
             return
         before, after = self._ours.get(name, {}), ours_of(body)
         if before == after:
             return
         self._ours[name] = after
         node, now = self._record.nodes[name], self._cluster.loop.time()
-        self._note_taints(name, node, after)
         keys = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
-        unexplained = [
-            key for key in keys if not self._judge(name, key, before.get(key), after.get(key), now=now)
-        ]
+        changes = {key: (before.get(key), after.get(key)) for key in keys}
+        causes = self._causes(name, node, changes, now=now)
+        self._note_taints(name, node, after)
+        for key, (old, new) in changes.items():
+            self._count(name, key, old, new, cause=causes[key], now=now)
+        unexplained = [key for key, cause in causes.items() if not cause]
         if unexplained:
             self.violate(name, f"without a cause: {', '.join(unexplained)}")
+
+    def _causes(
+        self, name: str, node: NodeRecord, changes: Mapping[str, tuple[str | None, str | None]], *, now: float
+    ) -> dict[str, str]:
+        """The cause of each change of one patch.  If what was judged before does not explain all of them, the
+        reading that waits must: it counts as judged from now on."""
+
+        def explained() -> dict[str, str]:
+            return {key: self._cause(name, node, key, *change, now=now) for key, change in changes.items()}
+
+        seen = deepcopy(node.seen)
+        causes = explained()
+        if all(causes.values()) or node.written is None:
+            return causes
+        node.seen = seen
+        node.judged(now, node.written)
+        return explained()
 
     def _note_taints(self, name: str, node: NodeRecord, after: Ours) -> None:
         tainted = any(f"taint {key}" in after for key in FAULT_TAINTS)
@@ -91,10 +114,14 @@ class Oracle:
         self.slots.note(name, node.machine.pool, tainted=tainted, now=self._cluster.loop.time())
         self.most_gated = max(self.most_gated, len(self.slots.tainted))
 
-    def _judge(self, name: str, key: str, old: str | None, new: str | None, *, now: float) -> bool:
-        """Count the change with its cause; whether there is one."""
+    def _count(
+        self, name: str, key: str, old: str | None, new: str | None, *, cause: str, now: float
+    ) -> None:
+        """Count the change with its cause, and look whether there was a slot for a taint."""
         node = self._record.nodes[name]
-        cause = self._cause(name, node, key, old, new, now=now)
+        taints = key.startswith("taint ") and old is None and cause
+        if taints and (excess := self.slots.excess(name, node, now=now)):
+            self.violate(name, excess)
         node.note(now, f"  {key}: {old} -> {new} ({cause or 'NO CAUSE'})")
         what = "removed" if new is None else "set" if old is None else "changed"
         short = key.replace(names.PREFIX, "")
@@ -102,7 +129,6 @@ class Oracle:
         self._read_at_change[name, key] = node.readings_ever
         if new is None:
             self._lifted[name, key] = cause
-        return bool(cause)
 
     def violate(self, name: str, what: str) -> None:
         """Something is wrong on a node, with all there is to know."""
@@ -242,8 +268,6 @@ class Oracle:
         seen = node.seen.get(fault) if fault else None
         if fault is None or seen is None or seen.entered_at is None:
             return ""
-        if old is None and (excess := self.slots.excess(name, node, now=now)):
-            self.violate(name, excess)
         lifted = self._lifted.get((name, key), "")
         if lifted.startswith("probation") and not self._read_since(name, node, key):
             return ""

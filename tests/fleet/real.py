@@ -99,10 +99,22 @@ class RealFleet:
         """Reports, by node."""
         return {item["metadata"]["name"]: item for item in self.rig.api.get(f"{GROUP}/nodereports")["items"]}
 
-    def numbers(self) -> dict[str, int]:
-        """By node: the number of its last run."""
+    def runs(self) -> dict[str, tuple[str, int]]:
+        """By node: its report's UID, and the number of its last run there."""
         reports = self.reports()
-        return {name: last_run_of(reports.get(name, {})).get("number", 0) for name in self.rig.nodes}
+        every = {name: reports.get(name, {}) for name in self.rig.nodes}
+        return {
+            name: (report.get("metadata", {}).get("uid", ""), last_run_of(report).get("number", 0))
+            for name, report in every.items()
+        }
+
+    def unread(self, before: dict[str, tuple[str, int]]) -> list[str]:
+        """Nodes that have had no run since `before`; a report that is new counts from 1."""
+        return [
+            name
+            for name, (report, number) in self.runs().items()
+            if number <= (before[name][1] if report == before[name][0] else 0)
+        ]
 
     def summary(self) -> Object:
         """Everything that must be equal with and without faults: which of the bad nodes are tainted and which
@@ -175,23 +187,23 @@ class RealFleet:
 
     def read_anew(self) -> None:
         """Wait until every node has been read since now."""
-        before = self.numbers()
+        before = self.runs()
         self.ask()
-
-        def unread() -> list[str]:
-            return [name for name, number in self.numbers().items() if number <= before[name]]
-
-        until(lambda: not unread(), what="a reading of every node", seen=lambda: f"none of {unread()}")
+        until(
+            lambda: not self.unread(before),
+            what="a reading of every node",
+            seen=lambda: f"none of {self.unread(before)}",
+        )
 
     def settle(self) -> None:
         """Wait until all is as it should be, with readings from now on; `Wrong` says what is not."""
-        before, last = self.numbers(), "nothing was looked at"
+        before, last = self.runs(), "nothing was looked at"
         self.ask()
 
         def right() -> bool:
             nonlocal last
             try:
-                unread = [name for name, number in self.numbers().items() if number <= before[name]]
+                unread = self.unread(before)
                 last = f"not read anew: {unread}" if unread else self.wrong()
             except (ApiError, OSError) as error:
                 last = str(error)

@@ -1,6 +1,7 @@
 """What has happened in the simulated world, by its own account: runs, policies, and what was wrong when.
 
-Nothing here comes from the operator, except which pods a report names as judged.
+Nothing here comes from the operator, except which pods a report names as judged.  A reading is there once its
+probe has written it; the operator has judged it once node or report follow from it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 @dataclass(kw_only=True)
 class Left:
-    """What a pod's container left: the state of the machine that it read, or nothing readable."""
+    """What a pod's probe wrote: the state of the machine that it read, or nothing readable."""
 
     readable: bool
     fault: str
@@ -83,6 +84,8 @@ class Left:
     ended_at: float
     stamped: float
     """When it ended, by the cluster's clock, epoch seconds."""
+    judged: bool = False
+    """Whether it counts: the node or the report has followed from it."""
 
 
 @dataclass(kw_only=True)
@@ -110,7 +113,10 @@ class NodeRecord:
     wrong: Spans = field(default_factory=Spans)
     """Why no run could be made or read here."""
     unlabelled: Spans = field(default_factory=Spans)
+    written: Left | None = None
+    """The reading that was written last, until node or report follow."""
     reading: Left | None = None
+    """The reading that was judged last."""
     read_at: float = 0.0
     """When the last reading was judged."""
     readings: int = 0
@@ -132,13 +138,19 @@ class NodeRecord:
         """The report is gone: nothing that it had heard counts any more."""
         self.changed_at = now
         self.reading, self.failing_since, self.seen, self.readings = None, None, {}, 0
+        self.written = None  # its pod was of that report
 
     def note(self, now: float, text: str) -> None:
         """One more line."""
         self.lines = [*self.lines[-39:], f"{stamp_of(now)} {text}"]
 
     def judged(self, now: float, left: Left) -> None:
-        """A report has taken this reading."""
+        """The node or its report follows from this reading; what follows later counts nothing."""
+        self.written = None
+        if left.judged:
+            return
+        left.judged = True
+        self.note(now, f"judged: {left.fault or 'well'}, {'loaded' if left.loaded else 'idle'}")
         self.reading, self.read_at, self.failing_since = left, now, None
         self.readings += 1
         self.readings_ever += 1
@@ -157,6 +169,7 @@ class NodeRecord:
 
     def failed(self, now: float, *, skipped: bool) -> None:
         """A report has taken a run that read nothing."""
+        self.written = None
         if skipped:
             self.failing_since = None
         elif self.failing_since is None:
@@ -188,15 +201,17 @@ class Record:
         self.lines.append(f"{stamp_of(now)} {text}")
 
     def report_written(self, now: float, name: str, run: Body, left: Left | None) -> str:
-        """A report took a run; a text if it says that a pod was read which left nothing readable."""
+        """A report took a run; a text if it says that a pod was read which wrote nothing readable, or the
+        other way round of a reading that the node has followed from."""
         node = self.nodes[name]
         outcome = run["outcome"]
         self.counts[f"run {outcome}"] += 1
         if outcome == Outcome.READ:
             if left is None or not left.readable:
-                return f"{name}: run {run['number']} counts as read, but its pod left no result"
+                return f"{name}: run {run['number']} counts as read, but its pod wrote no reading"
             node.judged(now, left)
-            node.note(now, f"judged: {left.fault or 'well'}, {'loaded' if left.loaded else 'idle'}")
+        elif left is not None and left.judged:
+            return f"{name}: the node follows from run {run['number']}, which counts as {outcome}"
         else:
             node.failed(now, skipped=outcome == Outcome.SKIPPED)
             node.note(now, f"judged: {outcome} {run['reason']}")

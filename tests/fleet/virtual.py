@@ -12,7 +12,7 @@ from fleet.machines import NO_FAULT, Machine
 from fleet.record import Left, NodeRecord, Record
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
-from support.api_server import DAEMONSETS, EVENTS, NODES, PODS, REPORTS, Body
+from support.api_server import DAEMONSETS, EVENTS, NODES, PODS, READINGS, REPORTS, Body
 from support.cluster import FakeCluster
 from support.objects import NOW, addressed
 from support.virtual_operator import VirtualTimeOperator
@@ -26,12 +26,20 @@ BAD_LUCK = 0.005
 """Share of runs that crash for no reason."""
 
 
+def _seconds() -> float:
+    """Virtual time; 0.0 before its loop runs."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return 0.0
+
+
 class Fleet(FakeCluster):
     """Nodes with machines behind them; `containers` are those of mode Watch, by node."""
 
     def __init__(self, seconds: Callable[[], float] | None = None) -> None:
         """`seconds`: virtual time, by default that of the loop that runs."""
-        self.seconds = seconds or (lambda: asyncio.get_running_loop().time())
+        self.seconds = seconds or _seconds
         super().__init__(lambda: NOW + self.seconds())
         self.machines: dict[str, Machine] = {}
         self.containers: dict[str, WatchContainer] = {}
@@ -100,11 +108,13 @@ class LivingCluster(Fleet):
         self.loop = loop
         self.record = record
         self.left: dict[str, Left] = {}
-        """What pods left, by UID."""
+        """What probes wrote, by their pods' UIDs."""
         self.wrong_read: Callable[[str], None] = lambda text: None
         self.pods_made = 0
         self._chance = chance
         self._last_pods: dict[str, str] = {}
+        self._last_parts: dict[str, tuple[str, int]] = {}
+        """By node: pod and sequence of the last part that was written."""
         self.subscribers.append(self._follow)
 
     # -- machines ------------------------------------------------------------------------------------------
@@ -160,6 +170,8 @@ class LivingCluster(Fleet):
     def _follow(self, path: str, kind: str, body: Body) -> None:
         if path == PODS:
             self._pod_changed(kind, body)
+        elif path == READINGS:
+            self._reading_changed(kind, body)
         elif path == REPORTS:
             self._report_changed(kind, body)
 
@@ -208,10 +220,8 @@ class LivingCluster(Fleet):
         trouble = machine.trouble or ("crash" if self._chance.random() < BAD_LUCK else "")
         match trouble:
             case "crash":
-                self._leave(pod, machine, readable=False)
                 self.end(pod, "", code=139)
             case "garbage":
-                self._leave(pod, machine, readable=False)
                 self.end(pod, GARBAGE, code=1)
             case "preempt":
                 target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
@@ -220,25 +230,35 @@ class LivingCluster(Fleet):
             case "silent":
                 return
             case _:
-                self._leave(pod, machine, readable=True)
                 self.end(pod, self.result(pod))
-
-    def _leave(self, pod: Body, machine: Machine, *, readable: bool) -> None:
-        self.left[pod["metadata"]["uid"]] = Left(
-            readable=readable,
-            fault=machine.visible_fault,
-            loaded=machine.loaded,
-            boot=machine.boot,
-            ended_at=self.loop.time(),
-            stamped=self.clock(),
-        )
 
     def _pod(self, name: str, uid: str) -> Body | None:
         pod = self.objects[PODS].get(name)
         same = pod is not None and pod["metadata"]["uid"] == uid
         return pod if same and pod is not None and not pod["metadata"].get("deletionTimestamp") else None
 
-    # -- what reports say ----------------------------------------------------------------------------------
+    # -- what probes write, and what reports say of it -----------------------------------------------------
+
+    def _reading_changed(self, kind: str, body: Body) -> None:
+        """A probe has written its part: that is what the node and its report may follow from."""
+        name, part = body["metadata"]["name"], body.get(names.PROBE_HEALTH)
+        if kind == "DELETED" or part is None:
+            return
+        identity = (part["podUID"], part["sequence"])
+        if self._last_parts.get(name) == identity:
+            return
+        self._last_parts[name] = identity
+        machine = self.machines[name]
+        left = self.left[part["podUID"]] = Left(
+            readable=part["reading"] != GARBAGE,
+            fault=machine.visible_fault,
+            loaded=machine.loaded,
+            boot=machine.boot,
+            ended_at=self.loop.time(),
+            stamped=self.clock(),
+        )
+        if left.readable:
+            self.record.nodes[name].written = left
 
     def _report_changed(self, kind: str, body: Body) -> None:
         name = body["metadata"]["name"]

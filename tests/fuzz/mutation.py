@@ -20,6 +20,7 @@ ODD: list[Any] = [
     *("nvlink", "pass", "fail", "gpu-lost", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "soon"),
     *("1e9h", "15m", "101%", "-5%", "nvidia.com/gpu", "kubernetes.io/hostname", "../..", "{0}%s$(x)"),
     *([], {}, [[]], [{}], {"": ""}, {"unavailable": "NotSupported"}, ["\x1b[31m"] * 70),
+    *({"rows": 2, "a": [1, 2]}, {"rows": 255}, {"each": [1]}, {"of": [1], "at": [0, None]}),
 ]
 
 

@@ -1,9 +1,10 @@
 """Who reads what strangers wrote: each target takes choices, makes an input of them, and raises if a promise
 breaks.
 
-`wire`: the decoder alone, packets with a right checksum included; `documents`: termination messages of
-probe pods; `policies` and `reports`: objects that an older CRD, another version or an editor left;
-`chassis`: what a BMC said; `texts`: what a person gives to `nodegauge judge`.
+`document`: the decoder alone, with tables that nobody would write; `readings`: what probe pods leave in a
+NodeReading, with the part that says who wrote it, and as termination messages; `policies` and `reports`:
+objects that an older CRD, another version or an editor left; `chassis`: what a BMC said; `texts`: what a
+person gives to `nodegauge judge`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from nodegauge_cli.judge_load_text import show_load
 from nodegauge_cli.judge_text import show_health, show_nccl
 from nodegauge_cli.judging import Criteria, NoHistory, judged
 from nodegauge_contract import ContractError, Result, decode, encode
+from nodegauge_contract import text as lines_of
 from nodegauge_contract.chassis import (
     AirTemperature,
     BoardGpu,
@@ -39,22 +41,22 @@ from nodegauge_contract.chassis import (
     Redundancy,
     Supply,
 )
-from nodegauge_contract.wire.codec import MESSAGE_LIMIT, PREFIX, _pack, _unwrap, encode_message, wrap
 from nodegauge_judge import Judgement
 from nodegauge_judge.load_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
-from nodegauge_operator.api.report import Outcome, parse_report
+from nodegauge_operator.api.report import Outcome, parse_report, stamp
 from nodegauge_operator.core import actions
 from nodegauge_operator.core.model import chassis_view
 from nodegauge_operator.core.planner import next_step
+from nodegauge_operator.core.readings import reading_view
+from support import objects
 from support.messages import hostile
 from support.objects import (
     NOW,
     ANode,
     APod,
-    document,
     make_node,
     make_pod,
     make_policy,
@@ -72,9 +74,11 @@ RESULTS: dict[str, list[Result]] = {
 }
 ALL_RESULTS = [result for results in RESULTS.values() for result in results]
 PLAIN = Documents(*(json.loads(encode(result)) for result in ALL_RESULTS))
-PACKETS = [_unwrap(_pack(result).removeprefix(PREFIX)) for result in ALL_RESULTS]
-COLUMNS = Documents(*(json.loads(data) for data, _ in PACKETS))
-BITS = [bits for _, bits in PACKETS]
+RECORDS = Documents(*map(to_builtins, ALL_RESULTS))
+"""The same without columns, where the places of single values are."""
+SMALLEST: dict[str, Any] = json.loads(encode(Result(probe=names.PROBE_HEALTH)))
+MEMBERS = ("index", "links", "fans", "serial", "rows", "each", "of", "at", "unavailable", "")
+VALUES: list[Any] = [None, True, 0, 1, 1.0, -1, 256, 2**20, "", "gone", [], {}, {"unavailable": "not read"}]
 
 
 class Watched:
@@ -101,36 +105,62 @@ class Watched:
                 case actions.PatchReport(report, status):
                     checks.require(report is self.known["report"], "another report is patched")
                     self.known["report"] = replace(report, status=status)
-                case actions.PatchNode(node, labels, taints):
+                case actions.PatchNode(node, labels, taints, judged):
                     assert isinstance(node, ANode)
-                    self.known["node"] = node.patched(labels, taints)
+                    self.known |= {"node": node.patched(labels, taints), "judged": judged}
                 case actions.SetCondition(node, condition):
                     assert isinstance(node, ANode)
                     self.known["node"] = node.saying(condition)
                 case actions.PostEvent(_, change):
                     self.known["posted"] = (change.run, change.reason)
-                case actions.WriteEvidence():
-                    self.known["evidenced"] = step
-                case actions.RefreshReport():
-                    self.known["fresh"] = True
+                case actions.RefreshReport() | actions.RefreshReading():
+                    fresh = self.known.get("fresh", frozenset({actions.RefreshReading}))
+                    checks.require(type(step) not in fresh, "read twice for one question", step)
+                    self.known["fresh"] = fresh | {type(step)}
                 case _:
                     return
         raise checks.Broken(f"no end of writes: {[type(step).__name__ for step in self.made]}")
 
 
-def wire(choices: Choices) -> None:
-    """Text, JSON, and packets whose columns or bits were changed before the checksum was made."""
-    match choices.ConsumeIntInRange(0, 3):
+def document(choices: Choices) -> None:
+    """Text, JSON whose columns or records were changed, tables of any form, and documents with other
+    characters."""
+    match choices.ConsumeIntInRange(0, 5):
         case 0:
             text = choices.ConsumeUnicodeNoSurrogates(4096)
-        case 1:
+        case 1 | 2:
             text = as_text(PLAIN.changed(choices))
-        case 2:
-            text = wrap(as_text(COLUMNS.changed(choices)).encode(), bits=_bits(choices))
+        case 3:
+            text = as_text(RECORDS.changed(choices))
+        case 4:
+            text = as_text(SMALLEST | {"gpus": _table(choices, deep=3)})
         case _:
             result = ALL_RESULTS[choices.ConsumeIntInRange(0, len(ALL_RESULTS) - 1)]
-            text = _garbled(encode_message(result), choices)
+            text = _garbled(lines_of(result), choices)
     _decoded(text)
+
+
+def _table(choices: Choices, *, deep: int) -> Any:
+    """A table, what may stand in one, or what only looks like it."""
+    length = choices.ConsumeIntInRange(0, 4)
+    if deep == 0 or length == 0:
+        return VALUES[choices.ConsumeIntInRange(0, len(VALUES) - 1)]
+
+    def inner() -> Any:
+        return _table(choices, deep=deep - 1)
+
+    match choices.ConsumeIntInRange(0, 5):
+        case 0 | 1:
+            names = [MEMBERS[choices.ConsumeIntInRange(0, len(MEMBERS) - 1)] for _ in range(length)]
+            return {"rows": choices.ConsumeIntInRange(-1, 4)} | {name: inner() for name in names}
+        case 2:
+            return {"of": inner(), "at": [choices.ConsumeIntInRange(-1, 4) for _ in range(length)]}
+        case 3:
+            return {"each": inner()}
+        case 4:
+            return {MEMBERS[choices.ConsumeIntInRange(0, len(MEMBERS) - 1)]: inner()}
+        case _:
+            return [inner() for _ in range(length)]
 
 
 def _garbled(text: str, choices: Choices) -> str:
@@ -142,13 +172,6 @@ def _garbled(text: str, choices: Choices) -> str:
     return "".join(characters)
 
 
-def _bits(choices: Choices) -> bytes:
-    bits = bytearray(BITS[choices.ConsumeIntInRange(0, len(BITS) - 1)])
-    for _ in range(choices.ConsumeIntInRange(0, 4) if bits else 0):
-        bits[choices.ConsumeIntInRange(0, len(bits) - 1)] = choices.ConsumeIntInRange(0, 255)
-    return bytes(bits)
-
-
 def _decoded(text: str) -> Result | None:
     """The document, which stays what it is when it is written and read; None with a reason for any other."""
     try:
@@ -156,40 +179,55 @@ def _decoded(text: str) -> Result | None:
     except ContractError as error:
         checks.require(0 < len(str(error)) <= 500, "length of the contract's error", str(error))
         return None
-    checks.require(decode(encode(decoded).decode()) == decoded, "a document that changes", decoded)
-    checks.require(len(encode_message(decoded)) <= MESSAGE_LIMIT, "a message that is too long", decoded)
+    for form in (encode(decoded).decode(), lines_of(decoded)):
+        checks.require(decode(form) == decoded, "a document that changes", decoded)
     return decoded
 
 
-MINE = {
-    probe: Documents(*(json.loads(encode(document(r, make_pod(NODE, probe=probe)))) for r in results))
-    for probe, results in RESULTS.items()
-}
-"""Documents of the very run that the report waits for."""
+def _mine(probe: str, results: list[Result]) -> Documents:
+    """Documents of the very run that the report waits for, by column and without columns."""
+    own = [objects.document(result, make_pod(NODE, probe=probe)) for result in results]
+    return Documents(*(json.loads(encode(result)) for result in own), *map(to_builtins, own))
 
 
-def documents(choices: Choices) -> None:
-    """A probe's last words: as JSON or packed, changed before or after packing, or another text."""
+MINE = {probe: _mine(probe, results) for probe, results in RESULTS.items()}
+OWNERS = [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}]
+METADATA = {"name": NODE.name, "resourceVersion": "10", "ownerReferences": OWNERS}
+
+
+def readings(choices: Choices) -> None:
+    """What a probe leaves, changed or another text: as a document, in a part that says something else, or as
+    its termination message."""
     probes = sorted(RESULTS)
     probe = probes[choices.ConsumeIntInRange(0, len(probes) - 1)]
     pod = make_pod(NODE, probe=probe).running()
-    message = _message(choices, pod)
-    decoded = _decoded(message)
-    report = make_report(NODE)
-    watched = Watched(report=report, pods=(pod.finished_with(message),))
+    left = _left(choices, pod)
+    decoded = _decoded(left)
+    known: dict[str, Any] = {"report": make_report(NODE), "pods": (pod.leaving(left),)}
+    match choices.ConsumeIntInRange(0, 7):
+        case 0:
+            part = {"sequence": 1, "at": stamp(NOW), "reason": "run", "pod": pod.name, "podUID": pod.uid}
+            part |= {"nodeUID": NODE.uid, "bootID": NODE.boot_id, "probeVersion": "1", "reading": left}
+            body = Documents({probe: part}).changed(choices)
+            body = body if isinstance(body, dict) else {}
+            known["reading"] = reading_view(body | {"metadata": METADATA | {"uid": "reading"}})
+        case 1:
+            known["pods"] = (pod.finished_with(left, code=choices.ConsumeIntInRange(0, 2)),)
+            decoded = None
+    watched = Watched(**known)
     watched.go()
     after = watched.known["report"].status
     run = after.probe(probe).last_run
     checks.require(run is not None, "a run that ended is not in the report")
     if decoded is None:
-        checks.require(run.outcome is not Outcome.READ, "a verdict from a text that is no document", message)
+        checks.require(run.outcome is not Outcome.READ, "a verdict from a text that is no document", left)
         checks.require(after.desired.labels == {}, "labels from a text that is no document", after.desired)
         checks.require(after.desired.taints == [], "a taint from a text that is no document", after.desired)
     for text in checks.texts(to_builtins(after)):
         checks.shown(text, what="the report", lines=True)
 
 
-def _message(choices: Choices, pod: APod) -> str:
+def _left(choices: Choices, pod: APod) -> str:
     results = RESULTS[pod.probe]
     how = choices.ConsumeIntInRange(0, 9)
     if how == 0:
@@ -197,14 +235,14 @@ def _message(choices: Choices, pod: APod) -> str:
         return kinds[choices.ConsumeIntInRange(0, len(kinds) - 1)][1]
     if how == 1:
         return choices.ConsumeUnicodeNoSurrogates(4096)
-    if how <= 3:  # packed, with characters changed
+    if how <= 3:
         result = results[choices.ConsumeIntInRange(0, len(results) - 1)]
-        return _garbled(encode_message(document(result, pod)), choices)
-    changed = MINE[pod.probe].changed(choices)
-    try:
-        return encode_message(decode(as_text(changed))) if how <= 6 else as_text(changed)
-    except ContractError:
-        return as_text(changed)
+        return _garbled(lines_of(objects.document(result, pod)), choices)
+    text = as_text(MINE[pod.probe].changed(choices))
+    tries = 0 if how <= 5 else 8  # most changes make it unreadable
+    while tries and _decoded(text) is None:
+        text, tries = as_text(MINE[pod.probe].changed(choices)), tries - 1
+    return text
 
 
 EXAMPLE = TESTS.parent / "crds" / "examples" / "full.yaml"
@@ -235,8 +273,6 @@ def _policy(spec: Any) -> Policy | None:
         return None
 
 
-OWNERS = [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}]
-METADATA = {"name": NODE.name, "resourceVersion": "10", "ownerReferences": OWNERS}
 FULL: dict[str, Any] = {
     "metadata": METADATA | {"uid": make_report(NODE).uid},
     "spec": {"requestedAt": "2026-11-01T00:00:00Z"},
@@ -298,13 +334,13 @@ CHASSIS: dict[str, Any] = {
         ),
     },
 }
-READINGS = Documents(CHASSIS)
+CHASSES = Documents(CHASSIS)
 READING_BMCS = make_policy().of({"probes": {"bmc": {"enabled": True}}})
 
 
 def chassis(choices: Choices) -> None:
     """What a BMC said of supplies, fans and GPUs: judged once, beside a node that is well."""
-    view = chassis_view(READINGS.changed(choices) | {"metadata": CHASSIS["metadata"]})
+    view = chassis_view(CHASSES.changed(choices) | {"metadata": CHASSIS["metadata"]})
     watched = Watched(report=parse_report(LIVED), policy=READING_BMCS, chassis=view, now=NOW + 60)
     watched.go()
 
@@ -346,5 +382,5 @@ def texts(choices: Choices) -> None:
 
 
 TARGETS: dict[str, Callable[[Choices], None]] = {
-    target.__name__: target for target in (wire, documents, policies, reports, chassis, texts)
+    target.__name__: target for target in (document, readings, policies, reports, chassis, texts)
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from nodegauge_contract import MESSAGE_LIMIT, decode, encode_message, render_matrix
+from nodegauge_contract import decode, render_matrix, text
+from nodegauge_contract.reading import PART_BYTES
 from nodegauge_judge import Verdict, judge_health
 from support.gpu_tools import probe
 
@@ -24,12 +25,13 @@ def test_every_gpu_is_read(uuids: list[str]) -> None:
         assert isinstance(gpu.temperature.gpu, int)
 
 
-def test_a_real_result_fits_a_termination_message(uuids: list[str]) -> None:
-    """Packed into 4,096 bytes, and unpacked to the same GPUs."""
+def test_a_real_result_fits_its_part_of_a_reading(uuids: list[str]) -> None:
+    """With everything that a real driver answers; it is read as it was written."""
     result = probe("health", "--window", "1")
-    message = encode_message(result)
-    assert len(message) <= MESSAGE_LIMIT
-    assert [gpu.uuid for gpu in decode(message).gpus] == uuids
+    document = text(result)
+    assert len(document) <= PART_BYTES["health"]
+    assert decode(document) == result
+    assert [gpu.uuid for gpu in result.gpus] == uuids
 
 
 def test_a_real_result_can_be_judged(uuids: list[str]) -> None:

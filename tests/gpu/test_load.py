@@ -11,7 +11,8 @@ from functools import cache
 
 import pytest
 
-from nodegauge_contract import MESSAGE_LIMIT, LoadResult, Result, Unavailable, encode_message
+from nodegauge_contract import LoadResult, Result, Unavailable, text
+from nodegauge_contract.reading import PART_BYTES
 from nodegauge_probes.load.cuda import LIBRARY
 from support.gpu_tools import probe, wait_until_free
 
@@ -96,10 +97,10 @@ def test_copies_are_plausible(loaded: Run) -> None:
         assert isinstance(gpu.tflops, int | float)
 
 
-def test_the_result_fits_a_termination_message(loaded: Run) -> None:
+def test_the_result_fits_its_part_of_a_reading(loaded: Run) -> None:
     """With everything that a real driver answers."""
     result = loaded("30")
-    assert len(encode_message(result)) <= MESSAGE_LIMIT
+    assert len(text(result)) <= PART_BYTES["load"]
     assert not isinstance(measured(result).gpus[0].steady_mw, Unavailable)
 
 

@@ -26,6 +26,8 @@ def patched(path: Path, new: str) -> bool:
     changes = [(loaded().get((str(path), old), []), code) for old, code in filter(None, pairs)]
     if not all(functions for functions, _ in changes):
         return False
+    if any(_keeps_old(str(path), old, new) for old, new in filter(None, pairs)):
+        return False
     for functions, code in changes:
         for function in functions:
             function.__code__ = code
@@ -40,6 +42,15 @@ def loaded() -> dict[tuple[str, CodeType], list[FunctionType]]:
         if isinstance(one, FunctionType):
             functions.setdefault((one.__code__.co_filename, one.__code__), []).append(one)
     return functions
+
+
+def _keeps_old(path: str, old: CodeType, new: CodeType) -> bool:
+    """Whether a function is loaded that was made in this one, and that would go on with its old code."""
+    before, after = _inner(old), _inner(new)
+    if len(before) != len(after):
+        return any((path, one) in loaded() for one in before)
+    pairs = [(one, other) for one, other in zip(before, after, strict=True) if _body(one) != _body(other)]
+    return any((path, one) in loaded() or _keeps_old(path, one, other) for one, other in pairs)
 
 
 def _differing(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType] | None]:

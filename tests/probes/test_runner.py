@@ -22,7 +22,6 @@ from testbed.wait import DEADLINE_SECONDS, wait_for
 
 SCRIPT = """
 import sys, time
-from functools import partial
 from pathlib import Path
 from nodegauge_probes import cli
 from nodegauge_probes.result_builder import ResultBuilder
@@ -35,7 +34,7 @@ def measure(result, watch):
     print("measuring", file=sys.stderr, flush=True)
     {body}
 
-write = partial(cli.write, form=Format.JSON, termination_log=Path(sys.argv[1]))
+write = cli.Output(form=Format.JSON, termination_log=Path(sys.argv[1]), client=None).write
 runner.CALL_LIMIT_S = 0.5
 run = runner.Run(result=ResultBuilder(probe="health", run="r1", node="n1"), deadline={deadline}, write=write)
 sys.exit(run.run(measure))
@@ -56,11 +55,13 @@ class Started:
         assert self.process.stderr.readline() == b"measuring\n"
 
     def result(self) -> Result:
-        """The document on standard output, once it is known that the termination log holds the same."""
+        """The document on standard output, once it is known that the termination log names its problem."""
         out, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
         assert self.process.returncode == 0
         result = decode(out.decode())
-        assert decode(self.log.read_text()) == result
+        message = self.log.read_text() if self.log.exists() else ""
+        problem = result.problem
+        assert message == (f"{problem.kind}: {problem.call} {problem.message}".strip() if problem else "")
         return result
 
 
@@ -125,8 +126,8 @@ def test_a_crash_has_type_and_place(start: type[Started]) -> None:
 def test_a_document_that_cannot_be_written_says_so(start: type[Started], body: str, call: str) -> None:
     """The operator gets the defect's name, and not nothing."""
     run = start(body=body)
-    run.process.communicate(timeout=DEADLINE_SECONDS)
-    result = decode(run.log.read_text())
+    out, _ = run.process.communicate(timeout=DEADLINE_SECONDS)
+    result = decode(out.decode())
     assert (result.problem.kind, result.run) == ("crashed", "r1")
     assert not call or result.problem.call == call
 
@@ -233,8 +234,10 @@ def test_a_signal_ends_the_run_at_once_with_last_words(start: type[Started], num
 
 
 def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
-    """A closed standard output and a termination log that cannot be written leave nothing to report."""
-    script = SCRIPT.format(body="pass", prepare="pass", deadline=30)
+    """A full standard output leaves nothing to report, and so does a termination log that cannot be
+    written."""
+    body = "result.problem = runner.crash(ValueError())"
+    script = SCRIPT.format(body=body, prepare="pass", deadline=30)
     command = [sys.executable, "-c", script, str(tmp_path)]
     with Path("/dev/full").open("wb") as full:
         run = forkserver.run(command, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE_SECONDS)

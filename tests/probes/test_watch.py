@@ -1,25 +1,32 @@
-"""The watch probe: silent while nothing changes, and a result with the reason when something does.
+"""The watch probe: silent while nothing changes, and a reading with the reason when something does.
 
-Also under a driver that hangs, or that refuses some calls and answers others.
+Also under a driver that hangs, or that refuses some calls and answers others: the probe stays.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
-from nodegauge_contract import MESSAGE_LIMIT, RepeatedXid
+from nodegauge_contract import RepeatedXid, Unavailable, decode, text
+from nodegauge_contract.reading import PART_BYTES
 from nodegauge_judge import Answer, Severity, judge_health
-from nodegauge_probes.watch.schedule import BRAKE_CHANGES
+from nodegauge_probes.alive import is_young
+from nodegauge_probes.watch.probe import MOST_HANGING
 from support.machines import SECOND
 from support.probing import Probe
-from support.watch_probe import Watch
+from support.readings_api import ReadingsApi, serving
+from support.watch_probe import Life, Taken, Watch
 from testbed.hardware import Hardware
 from testbed.hardware.fault import FAULTS, Fault
 from testbed.hardware.machine import Machine
@@ -52,11 +59,11 @@ def fresh(probe: Callable[[str], Probe], monkeypatch: pytest.MonkeyPatch) -> On:
 
 @pytest.fixture
 def watch(fresh: On) -> On:
-    """The same, after its first report."""
+    """The same, after its first reading."""
 
     def on(profile: str) -> Watch:
         made = fresh(profile)
-        assert made.life().stderr == "first\n"
+        assert made.life().why == "first"
         return made
 
     return on
@@ -64,18 +71,20 @@ def watch(fresh: On) -> On:
 
 @pytest.fixture
 def two(watch: On) -> Watch:
-    """Two bridged GPUs, after the first report."""
+    """Two bridged GPUs, after the first reading."""
     return watch("titan-rtx-nv2")
 
 
-def test_the_first_report_is_a_health_document(fresh: On) -> None:
-    """At once, under the run's id, and small enough for a kubelet."""
+def test_the_first_reading_is_a_health_document(fresh: On) -> None:
+    """At once, under the run's id, and small enough for the object; nothing is left of a container that did
+    not fail."""
     on = fresh("h100-sxm-8")
     first = on.life()
-    assert (first.code, first.stderr) == (0, "first\n")
+    assert first.why == "first"
     assert (first.result.probe, first.result.run, len(first.result.gpus)) == ("health", "run-1", 8)
     assert first.result.problem is None
-    assert len(on.probe.termination_log.read_bytes()) <= MESSAGE_LIMIT
+    assert len(text(first.result).encode()) <= PART_BYTES["health"]
+    assert not on.probe.termination_log.exists()
 
 
 @pytest.mark.parametrize(
@@ -96,10 +105,10 @@ def test_the_first_report_is_a_health_document(fresh: On) -> None:
 def test_a_calm_node_is_left_alone(watch: On, profile: str) -> None:
     """Every signal is read again and again, with and without load, and nothing is said."""
     on = watch(profile)
-    with on.started() as process:
-        on.calm(process, looks=35)
+    with on.started() as life:
+        life.calm(looks=35)
         on.hardware.load(60)
-        on.calm(process)
+        life.calm()
 
 
 CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
@@ -125,19 +134,23 @@ CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("profile", "fault", "parameters", "why", "code"), CHANGES)
-def test_a_change_is_reported(
+def test_a_change_is_told(
     watch: On, profile: str, fault: str, parameters: dict[str, Any], why: str, code: str
 ) -> None:
     """With its reason, and as a document in which the judge finds it where one run is enough.
 
-    A fault may change two values; the reason is the one that the look in progress reads first.
+    A fault may change two values; the reason is the one that the look in progress reads first, and the other
+    brings the next reading.
     """
     on = watch(profile)
-    ended = on.after(lambda: on.hardware.fault(fault, **parameters))
-    assert ended.why.startswith("changed: ")
-    assert re.search(why, ended.why), ended.why
-    assert ended.code == 0
-    assert not code or code in ended.codes
+    with on.started() as life:
+        life.calm()
+        on.hardware.fault(fault, **parameters)
+        reading = life.next_reading()
+        assert reading.why.startswith("changed: ")
+        assert re.search(why, reading.why), reading.why
+        if code and code not in reading.codes:
+            life.until(lambda later: code in later.codes, what=code)
 
 
 def test_a_slowdown_without_a_counter_is_judged_as_by_a_health_pod(fresh: On) -> None:
@@ -146,144 +159,255 @@ def test_a_slowdown_without_a_counter_is_judged_as_by_a_health_pod(fresh: On) ->
     on.hardware.load(100)
     on.life()
     on.hardware.fault("hw-slowdown", gpu=5)
-    ended = on.life("--hz", "4", "--window", "1", "--slowed-window", "3")
-    assert "throttle reasons GPU-5" in ended.why
-    judgement = judge_health(ended.result)
+    reading = on.life("--hz", "4", "--window", "1", "--slowed-window", "3")
+    assert "throttle reasons GPU-5" in reading.why
+    judgement = judge_health(reading.result)
     assert judgement.answers["hw-slowdown"] is Answer.BAD
     assert "hw-slowdown" in {f.code for f in judgement.findings if f.severity is Severity.FAIL}
 
 
-def test_the_end_of_a_fault_is_reported(watch: On) -> None:
-    """Also of one that ended the GPU's session: its handle is asked for again."""
+@pytest.mark.parametrize("fault", ["hot", "gpu-lost"])
+def test_the_end_of_a_fault_is_told(watch: On, fault: str) -> None:
+    """By the same container, also after one that ended the GPU's session: its handle is asked for again."""
     on = watch("h100-sxm-8")
-    for fault in ("hot", "gpu-lost"):
+    with on.started() as life:
+        life.calm()
         on.hardware.fault(fault, gpu=3)
-        assert "GPU-3" in on.life().why
-        ended = on.after(on.hardware.heal)
-        if fault == "gpu-lost" and on.hardware.profile.gpus[3].address in ended.why:
-            if ended.result.gpus[3].error is not None:
-                ended = on.life()  # the bus had it back before the driver
-        else:
-            assert "GPU-3" in ended.why
-        assert ended.result.gpus[3].error is None
+        life.until(lambda reading: "GPU-3" in reading.why, what="the fault")
+        on.hardware.heal()
+        reading = life.until(
+            lambda reading: "GPU-3" in reading.why and reading.result.gpus[3].error is None, what="its end"
+        )
+        assert "gpu-lost" not in reading.codes
 
 
-def test_an_xid_is_seen_at_once(watch: On) -> None:
+def test_an_xid_is_told_at_once(watch: On) -> None:
     """It ends the wait for the next look, and the document and the judge have it."""
     on = watch("h100-sxm-8")
-    with on.started("--poll", "60") as process:
-        on.calm(process, looks=1)
+    with on.started("--poll", "60") as life:
+        life.looks_once()
         on.hardware.fault("xid", gpu=3, number=79)
-        ended = on.ended(process)
-    assert on.looks == 1
-    assert "Xid 79 GPU-3" in ended.why
-    assert ended.xids == [[]] * 3 + [[79]] + [[]] * 4
-    assert "xid" in ended.codes
+        reading = life.next_reading()
+        assert life.looks <= 2, "none but the one after the reading"
+    assert "Xid 79 GPU-3" in reading.why
+    assert reading.xids == [[]] * 3 + [[79]] + [[]] * 4
+    assert "xid" in reading.codes
 
 
-def test_what_was_reported_is_repeated_and_is_no_reason_for_a_report(two: Watch) -> None:
-    """A report may never arrive: the next ones have its Xids as well, apart from new ones and with the times
-    of then."""
-    first = two.after(lambda: two.hardware.fault("xid", gpu=1, number=79)).result
-    two.hardware.heal()
-    ended = two.after(lambda: two.hardware.fault("xid", gpu=0, number=48))
-    two.hardware.heal()
+def test_what_was_told_is_repeated_and_is_no_reason_for_a_reading(two: Watch) -> None:
+    """A reading may be overwritten before anybody saw it: the next ones have its Xids as well, apart from new
+    ones and with the times of then."""
+    first = two.after(lambda: two.hardware.fault("xid", gpu=1, number=79, per_second=0)).result
+    reading = two.after(lambda: two.hardware.fault("xid", gpu=0, number=48, per_second=0))
     [came] = first.gpus[1].xids.counts
     assert (first.watch.repeated, first.watch.at >= came.last) == ([], True)
-    assert ended.xids == [[48], []]
+    assert reading.xids == [[48], []]
     repeated = RepeatedXid(gpu=1, code=79, count=came.count, first=came.first, last=came.last)
-    assert ended.result.watch.repeated == [repeated]
-    with two.started() as process:
-        two.calm(process)
+    assert reading.result.watch.repeated == [repeated]
+    with two.started() as life:
+        life.calm()
 
 
 def test_xids_are_counted_once_and_with_their_times(two: Watch) -> None:
-    """Twenty a second, also while the reading at the end listens for itself for two seconds; none is of the
-    future, by the document's own clock."""
-    with two.started("--window", "2") as process:
-        two.calm(process)
+    """Twenty a second, also while the reading listens for itself for two seconds; none is of the future, by
+    the document's own clock."""
+    with two.started("--window", "2") as life:
+        life.calm()
         since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         two.hardware.fault("xid", gpu=1, number=13, per_second=20)
-        ended = two.ended(process)
+        reading = life.next_reading()
     passed = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
-    [xid] = ended.result.gpus[1].xids.counts
+    [xid] = reading.result.gpus[1].xids.counts
     assert 20 <= xid.count <= 20 * passed + 2
-    assert int(since_boot) <= xid.first < xid.last <= ended.result.host.boottime_ms // 1000 + 1
+    assert int(since_boot) <= xid.first < xid.last <= reading.result.host.boottime_ms // 1000 + 1
+
+
+def test_xids_that_come_during_a_full_reading_are_told_with_it(two: Watch) -> None:
+    """Once, whatever the reading's own window heard, though one of its calls takes long."""
+    call = "nvmlDeviceGetPowerUsage"
+    with two.started() as life:
+        life.calm()
+        life.hold(call, gpu=0)
+        two.hardware.fault("hot", gpu=1)
+        wait_for(lambda: life.is_held(call), what="the full reading")
+        two.hardware.fault("xid", gpu=0, number=48, per_second=0)
+        life.let_go(call)
+        reading = life.next_reading()
+        assert "temperature GPU-1" in reading.why
+        assert reading.xids == [[48], []]
+        assert reading.result.gpus[0].xids.counts[0].count == 1
+        life.calm()
+
+
+def test_xids_half_a_second_apart_are_all_told_and_each_once(two: Watch) -> None:
+    """A dozen, during readings of a second and between them."""
+    codes = list(range(100, 112))
+    counts: dict[int, int] = {}
+    with two.started("--window", "1") as life:
+        life.calm()
+        now = boottime_ns()
+        for at, code in enumerate(codes, start=1):
+            hardware = Hardware(two.hardware.directory, clock=partial(add, now, at * SECOND // 2))
+            hardware.fault("xid", gpu=1, number=code, per_second=0)
+        while set(counts) != set(codes):
+            xids = life.next_reading().result.gpus[1].xids
+            for code, heard in zip(xids.seen, xids.counts, strict=True):
+                counts[code] = counts.get(code, 0) + heard.count
+        life.calm(looks=60)
+    assert counts == dict.fromkeys(codes, 1)
 
 
 def test_the_xid_of_a_job_that_fails_again_and_again_hides_no_other(two: Watch) -> None:
-    """It ends the container a few times; then that stays, counts it, and sees what is new at once."""
-    two.hardware.fault("xid", gpu=1, number=31, per_second=10)
-    while len(two.stored()["changes"].get("Xid 31 GPU-1", [])) < BRAKE_CHANGES:
-        assert "Xid 31 GPU-1" in two.life().why
-    ended = two.after(lambda: two.hardware.fault("xid", gpu=0, number=79), looks=60)
-    assert "Xid 79 GPU-0" in ended.why
-    assert ended.xids == [[79], [31]]
-    assert ended.result.gpus[1].xids.counts[0].count > 5
+    """It brings a few readings; then it is counted, and what is new is told at once."""
+    with two.started() as life:
+        life.calm()
+        two.hardware.fault("xid", gpu=1, number=31, per_second=10)
+        wait_for(
+            lambda: any(line.startswith("braked: Xid 31 GPU-1") for line in life.errors), what="the brake"
+        )
+        life.sees(10)
+        two.hardware.fault("xid", gpu=0, number=79, per_second=0)
+        reading = life.until(lambda reading: "Xid 79 GPU-0" in reading.why, what="Xid 79")
+    assert reading.xids == [[79], [31]]
+    assert reading.result.gpus[1].xids.counts[0].count > 5
 
 
 def test_a_standing_fault_is_confirmed_and_then_left(fresh: On) -> None:
-    """Two more reports, and silence."""
-    on, often = fresh("titan-rtx-nv2"), ("--confirm", "0.1,0.2")
-    reasons = [on.life(*often).why for _ in range(3)]
-    on.hardware.fault("hot", gpu=1)
-    reasons += [on.life(*often).why.partition(":")[0] for _ in range(3)]
+    """Two more readings, and silence."""
+    on = fresh("titan-rtx-nv2")
+    with on.started("--confirm", "0.1,0.2") as life:
+        reasons = [life.next_reading().why for _ in range(3)]
+        on.hardware.fault("hot", gpu=1)
+        reasons += [life.next_reading().why.partition(":")[0] for _ in range(3)]
+        life.calm()
     assert reasons[:3] == ["first", "confirmed: 1 of 2", "confirmed: 2 of 2"]
     assert reasons[3:] == ["changed", "confirmed", "confirmed"]
     assert on.stored()["reports"] == 3
-    with on.started(*often) as process:
-        on.calm(process)
 
 
-def test_a_report_is_due_after_the_interval(two: Watch) -> None:
+def test_a_reading_is_due_after_the_interval(two: Watch) -> None:
     """Though nothing has changed."""
     two.pass_time(3900)
     assert two.life("--interval", "3600").why == "due"
 
 
-def test_sigterm_ends_it_at_once(watch: On) -> None:
-    """Without another look or a reading: its node is about to be drained, or its driver to be unloaded."""
+def test_sigterm_ends_it_without_another_look_or_reading(watch: On) -> None:
+    """Its node is about to be drained, or its driver to be unloaded."""
     on = watch("h100-sxm-8")
-    with on.started("--poll", "60", "--window", "20") as process:
-        on.calm(process, looks=1)
-        process.terminate()
-        ended = on.ended(process)
-    assert (ended.code, on.looks) == (0, 1)
-    assert (ended.result.problem.kind, ended.result.gpus) == ("terminated", [])
+    with on.started("--poll", "60", "--window", "20") as life:
+        life.looks_once()
+        assert (life.end(), life.looks) == (0, 1)
+        assert (life.errors, life.readings) == (["SIGTERM: ends"], [])
 
 
-def test_a_driver_that_goes_away_is_reported(two: Watch) -> None:
+def test_sigterm_ends_it_though_a_call_hangs(two: Watch) -> None:
+    """Nobody waits for the driver."""
+    with two.started("--deadline", "60") as life:
+        life.calm()
+        life.hold(ECC, gpu=0)
+        wait_for(lambda: life.is_held(ECC), what="the call")
+        assert life.end() == 0
+
+
+def test_a_driver_that_goes_away_is_told(two: Watch) -> None:
     """Once, as the health probe does; then it waits for the driver to come back."""
     state = two.hardware.directory / "driver.state"
     away = state.with_name("away")
-    ended = two.after(lambda: state.rename(away))
-    assert "NVML" in ended.why
-    assert ended.result.problem.kind == "driver-not-loaded"
-    back = two.after(lambda: away.rename(state))
-    assert "driver-not-loaded" in back.why
-    assert back.result.problem is None
+    with two.started() as life:
+        life.calm()
+        state.rename(away)
+        reading = life.next_reading()
+        assert "NVML" in reading.why
+        assert reading.result.problem.kind == "driver-not-loaded"
+        life.calm()
+        away.rename(state)
+        back = life.next_reading()
+        assert "driver-not-loaded" in back.why
+        assert back.result.problem is None
 
 
-def test_a_call_that_never_returns_is_reported(two: Watch) -> None:
-    """By its name, though the wait itself may last for hours."""
-    call = "nvmlDeviceGetTotalEccErrors"
-    ended = two.after(lambda: two.hardware.fault("hung-call", call=call), "--deadline", "6")
-    assert (ended.result.problem.kind, ended.result.problem.call) == ("call-hung", call)
+ECC = "nvmlDeviceGetTotalEccErrors"
+HANGS = ("--deadline", "6")
+
+
+@pytest.mark.parametrize("call", [ECC, "nvmlDeviceGetPowerUsage"], ids=["in a look", "in a reading"])
+def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watch, call: str) -> None:
+    """By its name, with the GPU that it hangs for; what happens to another GPU meanwhile is told as ever."""
+    with two.started(*HANGS) as life:
+        life.calm()
+        two.hardware.fault("hung-call", call=call, gpu=1)
+        if call != ECC:
+            two.hardware.fault("hot", gpu=0)
+        hung = life.until(lambda reading: reading.why.startswith("hung"), what="the hang")
+        assert hung.why == f"hung: {call}"
+        problem = hung.result.problem
+        assert (problem.kind, problem.call, "GPU 1" in problem.message) == ("call-hung", call, True)
+        assert "call-hung" in hung.codes
+        if call == ECC:
+            life.until(lambda reading: "GPU-1 none -> call-hung" in reading.why, what="the GPU's own error")
+            two.hardware.fault("hot", gpu=0)
+        reading = life.until(lambda reading: "temperature GPU-0" in reading.why, what="the other GPU")
+        well, hanging = reading.result.gpus
+        assert (well.error, hanging.error.kind, hanging.error.call) == (None, "call-hung", call)
+        assert not isinstance(well.power.usage_mw, Unavailable)
+        assert reading.result.problem.call == call
+
+
+def test_once_the_call_returns_all_gpus_are_read_again(two: Watch) -> None:
+    """And nothing is left of the hang: no problem, no error, and what happens to that GPU is told."""
+    with two.started(*HANGS) as life:
+        life.calm()
+        life.hold(ECC, gpu=1)
+        life.until(lambda reading: reading.result.gpus[1].error is not None, what="the hang")
+        life.let_go(ECC)
+        back = life.until(lambda reading: reading.result.problem is None, what="the return")
+        assert [gpu.error for gpu in back.result.gpus] == [None, None]
+        assert "error GPU-1 call-hung -> none" in back.why
+        assert "1 driver calls have returned" in life.errors
+        life.calm()
+        two.hardware.fault("hot", gpu=1)
+        assert "temperature GPU-1" in life.next_reading().why
+
+
+def test_a_driver_that_hangs_for_every_gpu_is_left_alone(watch: On) -> None:
+    """After a few calls, each of which keeps a thread: it is not asked any more, and that is told."""
+    on = watch("h100-sxm-8")
+    with on.started("--deadline", "3") as life:
+        life.calm()
+        on.hardware.fault("hung-call", call=ECC)
+        reading = life.until(lambda reading: "NVML" in reading.why, what="a driver that is not asked")
+        assert reading.result.gpus == []
+        assert reading.result.problem.kind == "call-hung"
+        life.calm(looks=60)
+        assert sum(why.startswith("hung") for why in life.reasons) == MOST_HANGING
+
+
+def test_a_driver_that_hangs_at_once_is_told(fresh: On) -> None:
+    """A container that starts on such a node has nothing else to say."""
+    on = fresh("titan-rtx-nv2")
+    on.hardware.fault("hung-call", call="nvmlInitWithFlags")
+    with on.started("--deadline", "3") as life:
+        reading = life.next_reading()
+        assert (reading.why, reading.result.gpus, reading.result.problem.kind) == (
+            "hung: nvmlInit",
+            [],
+            "call-hung",
+        )
 
 
 def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
     """The deadline is that of a look and of a reading, and waiting for an event is no call that hangs."""
     on = watch("rtx3060-1")
-    with on.started("--deadline", "3", "--poll", "4") as process:
-        on.calm(process, looks=2)
+    with on.started("--deadline", "3", "--poll", "4") as life:
+        life.calm(looks=2)
 
 
 def test_it_is_small(watch: On) -> None:
     """Under 40 MiB while it waits."""
     on = watch("h100-sxm-8")
-    with on.started(start=subprocess.Popen) as process:
-        on.calm(process)
-        status = Path(f"/proc/{process.pid}/status").read_text()
+    with on.started(start=subprocess.Popen) as life:
+        life.calm()
+        status = Path(f"/proc/{life.process.pid}/status").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert int(peak[1]) < 40 * 1024
 
@@ -293,88 +417,180 @@ def test_a_state_that_cannot_be_used_is_none(fresh: On, content: str) -> None:
     """Broken, or of another version."""
     on = fresh("rtx3060-1")
     on.state.write_text(content, errors="surrogateescape")
-    assert on.life().stderr == "first\n"
+    assert on.life().why == "first"
     assert on.stored()["reports"] == 1
 
 
-def test_a_reboot_is_reported(two: Watch) -> None:
+def test_numbers_of_readings_go_on_where_the_container_before_ended(two: Watch) -> None:
+    """One that has lost its state begins beyond all that it may have had: a number comes once."""
+    first = two.stored()["sequence"]
+    two.after(lambda: two.hardware.fault("hot", gpu=1))
+    assert two.stored()["sequence"] == first + 1
+    two.state.unlink()
+    assert two.life().why == "first"
+    assert two.stored()["sequence"] > first + 1
+
+
+def test_a_reboot_is_told(two: Watch) -> None:
     """A state of another boot is none."""
     two.hardware.reboot()
     assert two.life().why == "first"
 
 
 def test_a_state_that_cannot_be_written_is_said(fresh: On) -> None:
-    """The report is there all the same."""
-    ended = fresh("rtx3060-1").life("--state", "/proc/watch.json")
-    assert (ended.code, ended.result.problem) == (0, None)
-    assert ended.stderr.startswith("first\nstate /proc/watch.json: ")
+    """The reading is there all the same, and so are the next ones."""
+    with fresh("rtx3060-1").started("--state", "/proc/watch.json", "--confirm", "0.1") as life:
+        assert [life.next_reading().why, life.next_reading().why] == ["first", "confirmed: 1 of 1"]
+        assert life.errors[0].startswith("state /proc/watch.json: ")
 
 
 def test_every_option_is_refused_by_its_name(fresh: On) -> None:
     """All of them in one error."""
-    ended = fresh("rtx3060-1").life("--interval", "0", "--confirm", "1,x", "--margin", "-1")
-    assert ended.code == 2
-    assert all(name in ended.stderr for name in ("--interval", "--confirm", "--margin"))
+    with fresh("rtx3060-1").started("--interval", "0", "--confirm", "1,x", "--margin", "-1") as life:
+        assert life.process.wait(timeout=DEADLINE_SECONDS) == 2
+        assert all(name in "".join(life.errors) for name in ("--interval", "--confirm", "--margin"))
 
 
-def test_an_xid_is_reported_though_the_reading_hangs(two: Watch) -> None:
+def test_an_xid_is_told_though_the_reading_hangs(two: Watch) -> None:
     """Once, with what was read: a GPU with a fatal Xid is the one whose calls hang."""
-
-    def fails() -> None:
+    with two.started(*HANGS) as life:
+        life.calm()
         two.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage")
-        two.hardware.fault("xid", gpu=1, number=79)
-
-    ended = two.after(fails, "--deadline", "6")
-    assert "Xid 79 GPU-1" in ended.why
-    assert (ended.result.problem.kind, ended.xids) == ("call-hung", [[], [79]])
-    assert {"xid", "call-hung"} <= ended.codes
+        two.hardware.fault("xid", gpu=1, number=79, per_second=0)
+        reading = life.next_reading()
+        assert (reading.result.problem.kind, reading.xids) == ("call-hung", [[], [79]])
+        assert {"xid", "call-hung"} <= reading.codes
+        assert all_later(life, has_xid=False)
     stored = two.stored()
     assert (stored["xids"], [one["code"] for one in stored["reported_xids"]]) == ([], [79])
 
 
+def all_later(life: Life, *, has_xid: bool) -> bool:
+    """Whether this holds of all that it tells until both GPUs are known to hang."""
+    reading: list[Taken] = [life.next_reading()]
+    while reading[-1].result.problem is None or "error GPU-1" not in reading[-1].why:
+        reading.append(life.next_reading())
+    return all(any(one.xids) == has_xid for one in reading)
+
+
 @pytest.mark.parametrize("call", ["nvmlDeviceGetCount_v2", "nvmlDeviceGetTemperature"])
-def test_an_xid_is_reported_that_comes_while_a_look_hangs(two: Watch, call: str) -> None:
+def test_an_xid_is_told_that_comes_while_a_look_hangs(two: Watch, call: str) -> None:
     """As when a GPU falls off the bus: the call under way does not return, and then comes the Xid."""
 
     def fails() -> None:
         two.hardware.fault("hung-call", call=call)
         later = Hardware(two.hardware.directory, clock=lambda: boottime_ns() + SECOND)
-        later.fault("xid", gpu=1, number=79)
+        later.fault("xid", gpu=1, number=79, per_second=0)
 
-    ended = two.after(fails, "--deadline", "6")
-    assert (ended.result.problem.call, ended.xids) == (call.removesuffix("_v2"), [[], [79]])
-    assert {"xid", "call-hung"} <= ended.codes
-    assert two.life("--deadline", "6").result.gpus == []
+    reading = two.after(fails, *HANGS)
+    assert (reading.result.problem.call, reading.xids) == (call.removesuffix("_v2"), [[], [79]])
+    assert {"xid", "call-hung"} <= reading.codes
+    assert two.life(*HANGS).result.gpus == []
 
 
 def test_an_xid_waits_for_the_next_life_if_the_container_is_asked_to_end(two: Watch) -> None:
-    """Nobody reads the document that SIGTERM leaves."""
-    with two.started("--window", "30", "--deadline", "60") as process:
-        two.calm(process)
-        two.hardware.fault("xid", gpu=1, number=79, per_second=1)
+    """In the middle of a reading, which nobody gets; that is said."""
+    with two.started("--window", "30", "--deadline", "60") as life:
+        life.calm()
+        two.hardware.fault("xid", gpu=1, number=79, per_second=0)
         wait_for(lambda: two.stored()["xids"], what="the Xid in the state")
-        process.terminate()
-        process.wait(timeout=DEADLINE_SECONDS)
-    two.hardware.heal()
-    ended = two.life()
-    assert "Xid 79 GPU-1" in ended.why
-    assert (ended.xids, two.stored()["xids"]) == ([[], [79]], [])
+        assert (life.end(), life.readings) == (0, [])
+        assert "ended before anybody was told of 1 Xids" in life.errors
+    reading = two.life()
+    assert "Xid 79 GPU-1" in reading.why
+    assert (reading.xids, two.stored()["xids"]) == ([[], [79]], [])
 
 
-def test_a_gpu_that_becomes_unreadable_is_reported_twice_at_most(watch: On) -> None:
-    """Its quantities change together, and not one per life of the container."""
+def test_a_gpu_that_becomes_unreadable_is_told_twice_at_most(watch: On) -> None:
+    """Its quantities change together, and not one reading after the other."""
     on = watch("h100-sxm-8")
-    ended = on.after(lambda: on.hardware.fault("refused", calls=READINGS))
-    assert "GPU-1" in ended.why
-    assert len(on.reports(looks=100)) <= 1
-    ended = on.after(on.hardware.heal)
-    assert "GPU-1" in ended.why
+    with on.started() as life:
+        life.calm()
+        on.hardware.fault("refused", calls=READINGS)
+        assert "GPU-1" in life.next_reading().why
+        life.sees(100)
+        assert len(life.reasons) <= 2
+        on.hardware.heal()
+        life.until(
+            lambda reading: "NVML_ERROR_UNKNOWN" not in reading.why.rpartition("->")[2], what="the end"
+        )
 
 
-def test_a_gpu_that_must_be_reset_is_one_report_though_most_calls_answer(two: Watch) -> None:
+def test_a_gpu_that_must_be_reset_is_one_reading_though_most_calls_answer(two: Watch) -> None:
     """Also where only a call says so that is made now and then: a new handle is asked everything at once."""
     two.hardware.fault("refused", calls="nvmlDeviceGetRetiredPages", code=RESET_REQUIRED)
     assert two.reports(looks=75) == ["changed: error GPU-1 none -> reset-required"]
+
+
+@pytest.fixture
+def api(two: Watch) -> Iterator[ReadingsApi]:
+    """An API server that those two GPUs' probe finds in its environment."""
+    with serving(two.probe.folder / "pod", trustme.CA()) as api:
+        two.probe.environment |= {
+            "KUBERNETES_SERVICE_HOST": api.server.host,
+            "KUBERNETES_SERVICE_PORT": str(api.server.port),
+            "NODEGAUGE_TOKEN_FOLDER": str(api.server.folder),
+        }
+        yield api
+
+
+def test_an_xid_that_keeps_coming_is_told_before_it_is_braked(two: Watch) -> None:
+    """It comes again and again in the second in which no reading follows another."""
+    with two.started() as life:
+        life.calm()
+        two.hardware.fault("hot", gpu=0)
+        life.next_reading()
+        two.hardware.fault("xid", gpu=1, number=48, per_second=50)
+        assert "Xid 48 GPU-1" in life.next_reading().why
+
+
+def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, api: ReadingsApi) -> None:
+    """As it is printed, with its number and reason; the files of which the kubelet asks appear in order."""
+    two.state.unlink()
+    ready = two.probe.folder / "ready"
+    with two.started() as life:
+        first = life.next_reading()
+        wait_for(ready.exists, what="the first write")
+        assert is_young(two.probe.folder / "alive", DEADLINE_SECONDS)
+        two.hardware.fault("hot", gpu=1)
+        second = life.next_reading()
+        wait_for(lambda: len(api.requests) == 2, what="the second write")
+        os.utime(ready, (0, 0))
+        wait_for(lambda: is_young(ready, DEADLINE_SECONDS), what="a container that stays ready")
+    for reading, request in zip((first, second), api.requests, strict=True):
+        part = request.body["health"]
+        assert (decode(part["reading"]), part["reason"]) == (reading.result, reading.why)
+        assert (part["podUID"], part["nodeUID"]) == ("pod-uid", "node-uid")
+    numbers = [request.body["health"]["sequence"] for request in api.requests]
+    assert numbers[1] == numbers[0] + 1
+
+
+def test_a_node_is_watched_though_the_api_server_refuses(two: Watch, api: ReadingsApi) -> None:
+    """What is refused is said, and tried again; the container is not ready before something is written."""
+    two.state.unlink()
+    api.refuses(503, "not now")
+    with two.started() as life:
+        life.next_reading()
+        wait_for(lambda: any("answered 503: not now" in line for line in life.errors), what="the refusal")
+        assert not (two.probe.folder / "ready").exists()
+        two.hardware.fault("hot", gpu=1)
+        reading = life.next_reading()
+        wait_for((two.probe.folder / "ready").exists, what="a write")
+        newest = [decode(request.body["health"]["reading"]) for request in api.requests[1:]]
+        wait_for(lambda: reading.result in newest or len(api.requests) > 2, what="the newest reading")
+        assert life.end() == 0
+
+
+def test_sigterm_waits_for_a_reading_that_is_on_its_way(two: Watch, api: ReadingsApi) -> None:
+    """A moment long: nobody would hear what it said last."""
+    two.state.unlink()
+    api.refuses(503, "not now")
+    with two.started() as life:
+        life.next_reading()
+        wait_for(lambda: any("answered 503" in line for line in life.errors), what="the refusal")
+        assert life.end() == 0
+        assert "ended before the last reading was written" not in life.errors
+    assert len(api.requests) == 2
 
 
 def test_the_loss_of_a_gpu_is_no_news_of_its_peers(two: Watch) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
+from nodegauge_operator.kube import admission
 from nodegauge_operator.kube.leases import PATH as LEASES
 from support import schema
 
@@ -28,12 +29,25 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
-EVIDENCE = f"/apis/{names.API_VERSION}/{names.EVIDENCE_PLURAL}"
+READINGS = f"/apis/{names.API_VERSION}/{names.READING_PLURAL}"
 CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
-COLLECTIONS = (DAEMONSETS, NODES, PODS, EVENTS, POLICIES, REPORTS, EVIDENCE, CHASSIS, LEASES)
+ADMISSION, BINDINGS = (path.rpartition("/")[0] for path in (admission.POLICY, admission.BINDING))
+COLLECTIONS = (
+    DAEMONSETS,
+    NODES,
+    PODS,
+    EVENTS,
+    POLICIES,
+    REPORTS,
+    READINGS,
+    CHASSIS,
+    LEASES,
+    ADMISSION,
+    BINDINGS,
+)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
-CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, EVIDENCE: names.EVIDENCE_PLURAL}
+CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, READINGS: names.READING_PLURAL}
 
 
 class ApiError(Exception):
@@ -163,7 +177,9 @@ class FakeApiServer:
         if body is None:
             raise not_found(name)
         self._preconditions(body, version=None, uid=options.get("preconditions", {}).get("uid"))
-        grace = options.get("gracePeriodSeconds", body["spec"].get("terminationGracePeriodSeconds", 0))
+        grace = options.get(
+            "gracePeriodSeconds", body.get("spec", {}).get("terminationGracePeriodSeconds", 0)
+        )
         finished = body.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if path != PODS or grace == 0 or finished or not body["spec"].get("nodeName"):
             self._remove(path, name)
@@ -203,9 +219,6 @@ class FakeApiServer:
 
     def _remove(self, path: str, name: str) -> None:
         body = self.objects[path].pop(name)
-        evidence = self.objects[EVIDENCE].get(name) if path == REPORTS else None
-        if evidence and evidence["metadata"]["ownerReferences"][0]["uid"] == body["metadata"]["uid"]:
-            del self.objects[EVIDENCE][name]
         self._version += 1
         body = copied(body)
         body["metadata"]["resourceVersion"] = str(self._version)

@@ -1,4 +1,4 @@
-"""The same machine with every reading different: what compresses worst, to see whether a message holds it.
+"""The same machine with every reading different: what is longest, to see whether a NodeReading holds it.
 
 Only members that the machine's driver answered are filled, with numbers as large as a node under load for
 months shows them; hwmon is that of a server with four supplies, each with eight sensors.
@@ -6,10 +6,11 @@ months shows them; hwmon is that of a server with four supplies, each with eight
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from nodegauge_contract import Result, decode, encode
+import msgspec
+
+from nodegauge_contract import Result
 
 LINK_ERRORS = ("replay", "recovery", "crc_flit", "crc_data")
 THROTTLED = ("sw_power_cap_ns", "sw_thermal_ns", "hw_thermal_ns", "power_brake_ns", "thermal_violation_ns")
@@ -74,7 +75,7 @@ class _Noise:
 
 def busy(result: Result) -> Result:
     """The machine under load, no two numbers alike."""
-    plain, noise = json.loads(encode(result)), _Noise()
+    plain, noise = msgspec.to_builtins(result), _Noise()
     for gpu in (gpu for gpu in plain["gpus"] if gpu["window"] is not None):
         for group in GROUPS:
             _fill(gpu[group], FILLED, noise)
@@ -97,7 +98,7 @@ def busy(result: Result) -> Result:
         for name in ("link_downed", "symbol_errors", "receive_errors"):
             port[name] = noise(0, 5_000)
     plain["sensors"] = [_sensor(*sensor, noise) for sensor in SUPPLY for _ in range(SUPPLIES)]
-    return decode(json.dumps(plain))
+    return msgspec.convert(plain, Result)
 
 
 def _fill(group: dict[str, Any], spans: dict[tuple[int, int], tuple[str, ...]], noise: _Noise) -> None:

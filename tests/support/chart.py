@@ -170,6 +170,7 @@ JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 REPLICA_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+FLOWS = "/apis/flowcontrol.apiserver.k8s.io/v1"
 COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Service": "/api/v1/namespaces/{}/services",
@@ -184,6 +185,8 @@ COLLECTIONS = {
     "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "PriorityLevelConfiguration": f"{FLOWS}/prioritylevelconfigurations",
+    "FlowSchema": f"{FLOWS}/flowschemas",
     "Pod": "/api/v1/namespaces/{}/pods",
     "CustomResourceDefinition": CRDS,
     "GPUValidationPolicy": POLICIES,

@@ -14,20 +14,40 @@ import support.results as made
 from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core import reading_policy
 from nodegauge_operator.core.model import pod_view
 from support.api_server import (
+    ADMISSION,
+    BINDINGS,
     EVENTS,
-    EVIDENCE,
+    NAMESPACE,
     NO_BREAKER,
     NODES,
     PODS,
     POLICIES,
+    READINGS,
     REPORTS,
     Body,
     FakeApiServer,
     copied,
 )
 from support.objects import NOW, addressed, by_pods
+
+
+def reading_protection(namespace: str, *, account: str = "default") -> tuple[Body, Body]:
+    """The spec of the admission policy of NodeReadings and that of its binding, as the chart installs
+    them."""
+    user = f"system:serviceaccount:{namespace}:{account}"
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [reading_policy.RULE | {"scope": "Cluster"}]},
+        "variables": list(reading_policy.VARIABLES),
+        "validations": [
+            one | {"expression": one["expression"].replace(reading_policy.PROBE_USER, user)}
+            for one in reading_policy.VALIDATIONS
+        ],
+    }
+    return policy, {"policyName": reading_policy.NAME, "validationActions": ["Deny", "Audit"]}
 
 
 class FakeCluster(FakeApiServer):
@@ -43,6 +63,13 @@ class FakeCluster(FakeApiServer):
         """The health probe's result by node; by default a bridged pair of TITANs."""
         self.nccl_results: dict[str, Result] = {}
         """The NCCL probe's result by node."""
+        self.protect_readings()
+
+    def protect_readings(self) -> None:
+        """The admission policy of NodeReadings and its binding, as the chart installs them."""
+        policy, binding = reading_protection(NAMESPACE)
+        for path, body in ((ADMISSION, policy), (BINDINGS, binding)):
+            self.create(path, {"metadata": {"name": reading_policy.NAME, "generation": 1}, "spec": body})
 
     def add_node(
         self, name: str = "node-1", *, boot: str = "boot-1", taints: Iterable[str] = (), **labels: str
@@ -95,7 +122,7 @@ class FakeCluster(FakeApiServer):
         self.now += seconds
 
     def result(self, pod: Body) -> str:
-        """The termination message of this pod's probe."""
+        """The document of this pod's probe."""
         view = pod_view(pod)
         assert view is not None
         results = {
@@ -110,8 +137,30 @@ class FakeCluster(FakeApiServer):
         """The scheduler binds a pod, and its container starts."""
         self._container(pod, "Running", {"running": {"startedAt": stamp(self.clock())}})
 
-    def end(self, pod: Body, message: str, *, code: int = 0) -> None:
-        """The container of a pod ends with this message."""
+    def write_reading(self, node: str, probe: str, document: str, *, pod: Body, sequence: int = 1) -> None:
+        """A probe writes its part of the node's NodeReading."""
+        known = self.objects[NODES].get(node, {"metadata": {"uid": ""}, "status": {}})
+        part = {
+            "sequence": sequence,
+            "at": stamp(self.clock()),
+            "reason": "run",
+            "pod": pod["metadata"]["name"],
+            "podUID": pod["metadata"]["uid"],
+            "nodeUID": known["metadata"]["uid"],
+            "bootID": known["status"].get("nodeInfo", {}).get("bootID", ""),
+            "reading": document,
+        }
+        if node in self.objects[READINGS]:
+            self.patch(READINGS, node, {probe: None})
+            self.patch(READINGS, node, {probe: part})
+        else:
+            self.create(READINGS, {"metadata": {"name": node}, probe: part})
+
+    def end(self, pod: Body, document: str, *, code: int = 0, message: str = "") -> None:
+        """The container of a pod leaves this document, if any, and ends."""
+        if document:
+            node = pod["metadata"]["annotations"][names.POD_NODE]
+            self.write_reading(node, pod["metadata"]["labels"][names.POD_PROBE], document, pod=pod)
         ended = {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}
         ended |= {"finishedAt": stamp(self.clock())}
         self._container(pod, "Failed" if code else "Succeeded", {"terminated": ended})
@@ -159,10 +208,6 @@ class FakeCluster(FakeApiServer):
                 (b["involvedObject"]["name"], b["reason"], b["message"]) for b in objects[EVENTS].values()
             ),
             "pods": sorted(objects[PODS]),
-            "evidence": {
-                n: {key: probe | {"pod": "drawn at random"} for key, probe in b["probes"].items()}
-                for n, b in objects[EVIDENCE].items()
-            },
         }
 
 
@@ -180,6 +225,7 @@ def _report_state(body: Body) -> Body:
     for probe in status.get("probes", ()):
         for drawn in ("podUID", "podName", "nonce"):
             probe["lastRun"].pop(drawn, None)
+        probe.pop("reading", None)
     if status.get("change"):
         status["change"].pop("run")
     return status

@@ -17,8 +17,11 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, Span, Temperature, Window, encode_message
+from nodegauge_contract import Result, Span, Temperature, Window, text
+from nodegauge_operator.core.reading_policy import NAME
+from nodegauge_operator.kube import admission
 from support.api_server import NO_BREAKER
+from support.cluster import reading_protection
 from support.objects import by_pods
 from support.results import every_gpu, h100
 from testbed.binaries import build_kubectl
@@ -33,12 +36,14 @@ Object = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-PER_NODE = ("nodereports", "nodeevidences", "chassisreadings")
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+PER_NODE = ("nodereports", "nodereadings", "chassisreadings")
 OURS = "nodegauge.dev/"
 VOLATILE = {
     "policy",
     "podUID",
     "podName",
+    "reading",
     "nonce",
     "startedAt",
     "finishedAt",
@@ -56,7 +61,6 @@ VOLATILE = {
     "passedAt",
     "taintedAt",
     "faultAt",
-    "evidenceAt",
     "pod",
     "bootID",
 }
@@ -77,7 +81,7 @@ def answering(result: Result) -> Callable[[Object], str]:
 
     def answer(pod: Object) -> str:
         run, node = run_of(pod)
-        return encode_message(replace(result, run=run, node=node))
+        return text(replace(result, run=run, node=node))
 
     return answer
 
@@ -106,10 +110,15 @@ class Machines:
 
 
 class ClusterUnderTest:
-    """Nodes of one test, a policy that selects only them, a namespace, an operator."""
+    """Nodes of one test, a policy that selects only them, a namespace, an operator.  `protected`: the chart
+    has installed what says who writes NodeReadings."""
 
-    def __init__(self, api: Rest, *, namespace: str, directory: Path, kubeconfig: Path) -> None:
+    def __init__(
+        self, api: Rest, *, namespace: str, directory: Path, kubeconfig: Path, protected: bool = False
+    ) -> None:
         self.api = api
+        if not protected:
+            protect_readings(api, namespace)
         self.namespace = namespace
         self.directory = directory
         self.kubeconfig = kubeconfig
@@ -197,9 +206,9 @@ class ClusterUnderTest:
         """The node's report; empty where there is none."""
         return self.get_or_empty(f"{GROUP}/nodereports/{name}")
 
-    def evidence(self, name: str) -> Object:
-        """The node's evidence; empty where there is none."""
-        return self.get_or_empty(f"{GROUP}/nodeevidences/{name}")
+    def reading(self, name: str) -> Object:
+        """The node's reading; empty where there is none."""
+        return self.get_or_empty(f"{GROUP}/nodereadings/{name}")
 
     def get_or_empty(self, path: str) -> Object:
         """What is there; empty if nothing is."""
@@ -237,8 +246,7 @@ class ClusterUnderTest:
             "labels": self.ours(name),
             "taints": self.taints(name),
             "condition": self.condition(name),
-            "report": _plain(status) | {"evidence": bool(status.get("evidence"))},
-            "evidence": _plain(self.evidence(name).get("probes", {})),
+            "report": _plain(status),
             "events": sorted((e["reason"], e["note"]) for e in self.events(name)),
             "pods": len(self.pods()),
         }
@@ -311,6 +319,30 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(v) for v in value]
     return value
+
+
+def protect_readings(api: Rest, namespace: str) -> None:
+    """Let the default account of a namespace write NodeReadings, and nobody else, as the chart does for its
+    own."""
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "probes"}
+    rule = {"apiGroups": ["nodegauge.dev"], "resources": ["nodereadings"], "verbs": ["create", "patch"]}
+    account = {"kind": "ServiceAccount", "namespace": namespace, "name": "default"}
+    policy, binding = reading_protection(namespace)
+    for path, body in (
+        (f"{RBAC}/clusterroles", {"metadata": {"name": "probes"}, "rules": [rule]}),
+        (
+            f"{RBAC}/clusterrolebindings",
+            {"metadata": {"name": f"probes-{namespace}"}, "roleRef": role, "subjects": [account]},
+        ),
+        (admission.POLICY.rpartition("/")[0], {"metadata": {"name": NAME}, "spec": policy}),
+        (admission.BINDING.rpartition("/")[0], {"metadata": {"name": NAME}, "spec": binding}),
+    ):
+        try:
+            api.create(path, body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            api.patch(f"{path}/{body['metadata']['name']}", body)
 
 
 def install_crds(api: Rest) -> None:

@@ -109,7 +109,7 @@ def in_force(guarded: Guarded) -> bool:
         lambda: guarded.operator.create(f"{PODS}?dryRun=All", without_label(guarded.pod())),
         lambda: guarded.admin.create(f"{PODS}?dryRun=All", guarded.pod()),
         lambda: guarded.admin.create(f"{DAEMONSETS}?dryRun=All", guarded.daemon_set()),
-        lambda: guarded.admin.create(f"{GROUP}/nodeevidences?dryRun=All", of_kind(names.EVIDENCE_KIND)),
+        lambda: guarded.admin.create(f"{GROUP}/nodereadings?dryRun=All", of_kind(names.READING_KIND)),
         lambda: guarded.admin.create(f"{GROUP}/chassisreadings?dryRun=All", of_kind(names.CHASSIS_KIND)),
     ]
     return seen and all(refusal(one) for one in tries)
@@ -148,6 +148,7 @@ def _without_owner(made: Object) -> Object:
 
 
 def without_label(pod: Object) -> Object:
-    """The pod, no longer marked as a probe pod."""
+    """The pod as anybody's: not marked as a probe pod, with the namespace's own account."""
     del pod["metadata"]["labels"][names.POD_PROBE]
+    pod["spec"]["serviceAccountName"] = "default"
     return pod

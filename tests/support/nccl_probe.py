@@ -20,7 +20,7 @@ from nodegauge_probes.nccl.process_tree import PR_SET_CHILD_SUBREAPER, ProcessTr
 from nodegauge_probes.nccl.protocol import EngineInfo, Failed, encode_order
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
-from support.probing import PROGRAM, probe_environment
+from support.probing import PROGRAM, last_message, probe_environment, problem_of
 from testbed import forkserver
 from testbed.hardware import Hardware
 from testbed.profiles import Profile
@@ -107,6 +107,7 @@ class NcclRun:
         return probe_environment(self.hardware, self.log, {MARK: self.mark, **self.environment})
 
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
+        self.log.unlink(missing_ok=True)
         return forkserver.popen(
             [*PROGRAM, probe, *options],
             env=dict(self.env()),
@@ -115,11 +116,11 @@ class NcclRun:
         )
 
     def finish(self, run: subprocess.Popen[bytes]) -> Result:
-        """The document of a run that ended well, the same in both places, with nobody left behind."""
+        """The document of a run that ended well, its problem in the termination log, nobody left behind."""
         stdout, stderr = run.communicate(timeout=WAIT_S)
         assert (run.returncode, stderr) == (0, b"")
         result = decode(stdout.decode())
-        assert decode(self.log.read_text()) == result
+        assert last_message(self.log) == problem_of(result)
         self.wait_until_alone()
         return result
 

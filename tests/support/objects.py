@@ -6,26 +6,26 @@ They fill in what a test does not care about, and decide nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, encode_message
-from nodegauge_judge import Verdict
+from nodegauge_contract import Result, text
 from nodegauge_operator import names
-from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
-from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run, stamp
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import desired_state
-from nodegauge_operator.core.actions import WriteEvidence
+from nodegauge_operator.core.actions import RefreshReading
 from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, ProbeDefaults, Taint, Terminated
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.core.report_update import status_after
+from nodegauge_operator.core.readings import PartView, ReadingView
+from nodegauge_operator.core.report_update import after_run
 
 NOW = 1_800_000_000.0
 """An arbitrary whole second, so that a stamp of it reads back as the same number."""
@@ -111,7 +111,10 @@ class ANode(NodeView, frozen=True, kw_only=True):
 
 
 class APod(PodView, frozen=True, kw_only=True):
-    """A probe pod."""
+    """A probe pod.  `wrote`: the document that it left in the node's NodeReading, at `wrote_at`."""
+
+    wrote: str = ""
+    wrote_at: float = NOW
 
     def running(self, since: float = NOW) -> Self:
         """Placed, and its container started."""
@@ -134,8 +137,12 @@ class APod(PodView, frozen=True, kw_only=True):
         )
 
     def with_result(self, result: Result) -> Self:
-        """Its container ended well, with this document addressed to this run."""
-        return self.finished_with(addressed(result, self))
+        """Its container ended well, and left this document, addressed to this run."""
+        return self.leaving(addressed(result, self))
+
+    def leaving(self, document: str) -> Self:
+        """Its container ended well, and left this text as its document."""
+        return replace(self.finished_with(""), wrote=document)
 
     def failed(self, reason: str, message: str = "") -> Self:
         """The pod failed without our container having ended."""
@@ -204,7 +211,7 @@ class AReport(Report, frozen=True, kw_only=True):
         run = Run(number=number, pod_name=f"pod-{name}", pod_uid=f"uid-{name}", started_at=stamp(at - 5))
         ended = EndedRun(run=run, end=end, request=request, image=known.get("nccl_image", ""))
         context = self.context(at=at, **known)
-        status = status_after(context, KINDS[probe], ended)
+        status = after_run(context, KINDS[probe], ended)
         return replace(self, status=desired_state.next_status(context.after(status)))
 
     def seen(self, **known: Any) -> Self:
@@ -236,8 +243,8 @@ class AReport(Report, frozen=True, kw_only=True):
 
 
 def make_snapshot(**known: Any) -> Snapshot:
-    """A node of the default policy, not measured yet, with a slot for a health run, and the evidence of ended
-    runs written; `known` replaces that."""
+    """A node of the default policy, not measured yet, with a slot for a health run, and with what its pods
+    wrote; `known` replaces that."""
     start: dict[str, Any] = {
         "node": make_node(),
         "policy": make_policy(),
@@ -245,16 +252,28 @@ def make_snapshot(**known: Any) -> Snapshot:
         "now": NOW,
         "granted": frozenset({names.PROBE_HEALTH}),
         "defaults": DEFAULTS,
-        "evidenced": next((written(pod.uid) for pod in known.get("pods", ()) if pod.terminated), None),
+        "reading": reading_of(known.get("pods", ())),
+        "fresh": frozenset({RefreshReading}),
     }
     return Snapshot(**start | known)
 
 
-def written(run: str) -> WriteEvidence:
-    """The write of a run's evidence by a process that knew another state of the report: it judges again."""
-    other = Report(name="node-1", uid="report", resource_version="other", node_uid="")
-    evidence = ProbeEvidence(run=1, read_at="", verdict=Verdict.PASS)
-    return WriteEvidence(other, run, "", evidence, ReportStatus())
+def reading_of(pods: Iterable[PodView]) -> ReadingView | None:
+    """The NodeReading with what these pods wrote; None if they wrote nothing."""
+    parts = {
+        pod.probe: PartView(
+            sequence=1,
+            at=pod.wrote_at,
+            reason="run",
+            pod_uid=pod.uid,
+            node_uid=pod.node_uid,
+            boot_id="boot-1",
+            text=pod.wrote,
+        )
+        for pod in pods
+        if isinstance(pod, APod) and pod.wrote
+    }
+    return ReadingView(name="node-1", uid="reading", resource_version="10", parts=parts) if parts else None
 
 
 def make_context(**known: Any) -> Context:
@@ -317,8 +336,8 @@ def document(result: Result, pod: PodView) -> Result:
 
 
 def addressed(result: Result, pod: PodView) -> str:
-    """What the probe of this very run would leave in its termination message."""
-    return encode_message(document(result, pod))
+    """What the probe of this very run would leave in the node's NodeReading."""
+    return text(document(result, pod))
 
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

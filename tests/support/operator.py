@@ -25,7 +25,18 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.reconciler import Reconciled, Reconciler
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import CHASSIS, EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, copied
+from support.api_server import (
+    CHASSIS,
+    EVENTS,
+    NAMESPACE,
+    NODES,
+    PODS,
+    POLICIES,
+    READINGS,
+    REPORTS,
+    Body,
+    copied,
+)
 from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.judging import saying
@@ -43,7 +54,14 @@ MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1")
 NOTHING: frozenset[str] = frozenset()
 HEALTH, NCCL = frozenset({names.PROBE_HEALTH}), frozenset({names.PROBE_NCCL})
 """The pools that keep a slot for the node."""
-HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS, "chassis": CHASSIS}
+HANDLERS = {
+    "node": NODES,
+    "pod": PODS,
+    "policy": POLICIES,
+    "report": REPORTS,
+    "reading": READINGS,
+    "chassis": CHASSIS,
+}
 
 
 class Watches:
@@ -106,6 +124,8 @@ class SteppedOperator:
                 wake=lambda *names: self.woken.extend(names),
                 pod_seen=lambda pod: self.woken.append(pod.node),
                 watch_pod_seen=self._watch_pod_seen,
+                reading_seen=self.woken.append,
+                now=self.cluster.clock,
                 listed_by_watch=lambda uid: None,
                 policies_seen=lambda changed: self.policies_changed.append(changed),
             )
@@ -113,7 +133,7 @@ class SteppedOperator:
         self.cluster.subscribers.append(self._receive)
 
     def _watch_pod_seen(self, pod: WatchView) -> None:
-        if self.reconciler.watch_sets.pods.put(pod, at=self.cluster.clock()):
+        if self.reconciler.watch_sets.pods.put(pod):
             self.woken.append(pod.node)
 
     def keep_watch_sets(self) -> None:
@@ -135,6 +155,7 @@ class SteppedOperator:
 
     def list(self) -> None:
         """A full list."""
+        drive(self.reconciler.trust.look(on_change=lambda: None))
         bmc = bool(self.cluster.objects[CHASSIS])
         listing = resync.list_all(
             self.client,
@@ -165,7 +186,7 @@ class SteppedOperator:
         return result
 
     def run(self, message: str | None = None) -> None:
-        """One whole run on node-1; the probe leaves `message`, or its node's result."""
+        """One whole run on node-1; the probe leaves the document `message`, or its node's result."""
         self.reconcile()
         (pod,) = self.cluster.pods()
         self.cluster.end(pod, self.cluster.result(pod) if message is None else message)

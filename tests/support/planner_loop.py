@@ -20,8 +20,9 @@ from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.planner import next_step, wake_at
+from nodegauge_operator.core.readings import ReadingView
 from support.nccl_nodes import INSTALLED, NODE
-from support.objects import NOW, ANode, APod, APolicy, make_policy
+from support.objects import NOW, ANode, APod, APolicy, make_policy, reading_of
 
 MOST_WRITES = 30
 TOPOLOGY = {
@@ -47,7 +48,7 @@ class PlannerLoop:
         self.pods: list[APod] = []
         self.now = NOW
         self.slot = True
-        self.judged: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
         """Pods by how often a run of theirs was judged."""
         self.events: list[tuple[str, str]] = []
         self.checked = 0
@@ -55,8 +56,9 @@ class PlannerLoop:
         """Writes by kind."""
         self._since = NOW
         self._posted = ("", "")
-        self._evidenced: actions.WriteEvidence | None = None
+        self._judged: actions.Judged | None = None
         self._made = 0
+        self._written: ReadingView | None = None
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
         """What the operator sees, with a slot for every run."""
@@ -69,11 +71,20 @@ class PlannerLoop:
             granted=frozenset({names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD}),
             gate_slot=self.slot,
             posted=self._posted,
-            evidenced=self._evidenced,
-            fresh=fresh,
+            judged=self._judged,
+            reading=self._reading(),
+            fresh=frozenset({actions.RefreshReport} if fresh else ()) | {actions.RefreshReading},
             since=self._since,
             defaults=INSTALLED,
         )
+
+    def _reading(self) -> ReadingView | None:
+        """What the probes wrote last, which outlives their pods."""
+        written = reading_of(self.pods)
+        if written is not None:
+            known = self._written.parts if self._written is not None else {}
+            self._written = replace(written, parts=known | written.parts)
+        return self._written
 
     def go(self, most: int = MOST_WRITES) -> None:
         """Make the next writes, all of them unless the process dies before."""
@@ -88,7 +99,7 @@ class PlannerLoop:
 
     def restart(self) -> None:
         """Another process: it knows what stands in the API server, and nothing else."""
-        self._since, self._posted, self._evidenced = self.now, ("", ""), None
+        self._since, self._posted, self._judged = self.now, ("", ""), None
 
     def wait(self, seconds: float) -> None:
         """Time passes, and what a kubelet deletes is gone."""
@@ -110,6 +121,11 @@ class PlannerLoop:
         """The kubelet, the scheduler or somebody else did something to a pod."""
         self.pods = [after if pod is before else pod for pod in self.pods]
 
+    def asked(self, at: str) -> None:
+        """Somebody asks for a run."""
+        assert self.report is not None
+        self.report = _written_again(replace(self.report, requested_at=at))
+
     @property
     def status(self) -> ReportStatus:
         """What the report holds."""
@@ -123,15 +139,16 @@ class PlannerLoop:
             case actions.PatchReport(report, status):
                 assert report == self.report
                 self._patched(report, status)
-            case actions.PatchNode(_, labels, taints):
+            case actions.PatchNode(_, labels, taints, judged):
                 self.node = self.node.patched(labels, taints)
+                if judged is not None:
+                    assert judged.status.desired.labels.items() <= self.node.labels.items()
+                    self._judged = judged
             case actions.SetCondition(_, condition):
                 self.node = self.node.saying(condition)
             case actions.PostEvent(_, change):
                 self._posted = (change.run, change.reason)
                 self.events.append(self._posted)
-            case actions.WriteEvidence():
-                self._evidenced = step
             case actions.CreatePod():
                 self._create(step)
             case actions.DeletePod(pod, grace):
@@ -159,10 +176,10 @@ class PlannerLoop:
             before, after = report.status.probe(name).last_run, status.probe(name).last_run
             if after is not None and after != before:
                 number = before.number if before else 0
-                self._judged(self._aged(report), status, probe=name, run=after, number=number)
+                self._checked(self._aged(report), status, probe=name, run=after, number=number)
         kept = msgspec.json.decode(msgspec.json.encode(status), type=ReportStatus)
         assert kept == status
-        self.report = replace(report, status=kept)
+        self.report, self._judged = _written_again(replace(report, status=kept)), None
 
     def _aged(self, report: Report) -> ReportStatus:
         """What the report would hold by now without a run: what time does is not the run's doing."""
@@ -170,13 +187,13 @@ class PlannerLoop:
         assert context is not None
         return desired_state.next_status(context.after(report.status))
 
-    def _judged(
+    def _checked(
         self, before: ReportStatus, after: ReportStatus, *, probe: str, run: Run, number: int
     ) -> None:
         """Nothing of one probe is another's, and nobody decides without data."""
         self.checked += 1
-        self.judged[run.pod_uid] += 1
-        assert self.judged[run.pod_uid] == 1, "a run is judged once"
+        self.counted[run.pod_uid] += 1
+        assert self.counted[run.pod_uid] == 1, "a run is judged once"
         assert run.number == number + 1
         others = [name for name in names.PROBES if name != probe]
         for name in others:
@@ -193,6 +210,11 @@ class PlannerLoop:
                 _same_labels(before, after)
         if probe == names.PROBE_PULL:
             _same_labels(before, after)
+
+
+def _written_again(report: Report) -> Report:
+    """The report under its next version."""
+    return replace(report, resource_version=str(int(report.resource_version) + 1))
 
 
 def _same_labels(before: ReportStatus, after: ReportStatus) -> None:

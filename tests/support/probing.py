@@ -36,6 +36,17 @@ def probe_environment(hardware: Hardware, termination_log: Path, more: Mapping[s
     return {**os.environ, **hardware.env(), **run, **more}
 
 
+def last_message(termination_log: Path) -> str:
+    """What a kubelet would keep of it; empty if the probe did not write it."""
+    return termination_log.read_text() if termination_log.exists() else ""
+
+
+def problem_of(result: Result) -> str:
+    """What a probe says of this result in its termination log: nothing unless there is a problem."""
+    problem = result.problem
+    return "" if problem is None else f"{problem.kind}: {problem.call} {problem.message}".strip()
+
+
 @dataclass
 class Probe:
     """One machine, and the probe on it; `environment` is what a kubelet would add."""
@@ -56,17 +67,18 @@ class Probe:
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         """The probe until its end."""
+        self.termination_log.unlink(missing_ok=True)
         command = self.command(*options)
         return forkserver.run(
             command, env=self.env(), capture_output=True, text=True, timeout=DEADLINE_SECONDS
         )
 
     def result(self, *options: str) -> Result:
-        """The document of one run that ended well and wrote the same into the termination log."""
+        """The document of one run that ended well, with its problem in the termination log."""
         run = self.run(*options)
         assert (run.returncode, run.stderr) == (0, "")
         result = decode(run.stdout)
-        assert decode(self.termination_log.read_text()) == result
+        assert last_message(self.termination_log) == problem_of(result)
         return result
 
     def python(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -195,7 +195,7 @@ class InterleavedOperator:
         if verb == "PATCH" and path.startswith(f"{NODES}/") and self._race is not None:
             race, self._race = self._race, None
             race()
-        if verb == "PATCH" and path.startswith(f"{REPORTS}/"):
+        if verb == "PATCH" and path.startswith((f"{REPORTS}/", f"{NODES}/")):
             self._gated_before = self._gated()
             self._runs_before = len(self.cluster.judged)
         return None
@@ -205,9 +205,11 @@ class InterleavedOperator:
         if verb == "PATCH" and path.startswith(f"{REPORTS}/"):
             self._heard(name)
             self._check_budget(name)
+            self._check_taints(name, in_report=True)
         elif verb == "PATCH" and path.startswith(f"{NODES}/"):
             self._check_foreign(name)
             if not path.endswith("/status"):
+                self._check_budget(name)
                 self._check_taints(name)
 
     def _heard(self, name: str) -> None:
@@ -262,13 +264,28 @@ class InterleavedOperator:
         if _foreign(body) != self.foreign[name]:
             raise Broken(f"{name}: others put {self.foreign[name]}, now {_foreign(body)}")
 
-    def _check_taints(self, name: str) -> None:
-        """Our taints have their reasons, in the report and in what the judge said."""
-        for taint in self.cluster.objects[NODES][name]["spec"].get("taints") or ():
-            if taint["key"] in names.TAINTS_OF_FAULTS:
-                self._check_evidence(name, taint)
+    def _check_taints(self, name: str, *, in_report: bool = False) -> None:
+        """Our taints have their reasons, in what the judge said and in the report: the last run, or that a
+        gate has got its slot, is there with the next write."""
+        body = self.cluster.objects[NODES].get(name, {"spec": {}})
+        for taint in body["spec"].get("taints") or ():
+            strange = in_report and taint.get("value") == STRANGE  # the operator may not have heard of it
+            if taint["key"] in names.TAINTS_OF_FAULTS and not strange:
+                self._check_evidence(name, taint, in_report=in_report)
 
-    def _check_evidence(self, name: str, taint: Body) -> None:
+    def _ahead(self, name: str, report: str) -> list[str]:
+        """What the judge says in the run that has ended and that this report does not hold yet."""
+        judged = {(pod, number) for _, number, pod in self.cluster.judged}
+        codes = []
+        for pod in self.cluster.pods():
+            meta = pod["metadata"]
+            run = (meta["uid"], int(meta["annotations"][names.POD_RUN]))
+            mine = meta["annotations"][names.POD_NODE] == name and meta["ownerReferences"][0]["uid"] == report
+            if mine and run not in judged and self._codes.get(run, GARBAGE) != GARBAGE:
+                codes.append(self._codes[run])
+        return codes
+
+    def _check_evidence(self, name: str, taint: Body, *, in_report: bool) -> None:
         body = self.cluster.objects[REPORTS].get(name)
         # one that somebody has deleted is evidence until the operator hears of it
         report = parse_report(body) if body else self.operator.cache.reports.get(name)
@@ -279,12 +296,12 @@ class InterleavedOperator:
         ]
         kind = next(k for k, key in gates.TAINT_KEYS.items() if key == taint["key"])
         causes = [c for c, g in gates.GATES.items() if (g.kind, g.cause.value) == (kind, taint.get("value"))]
-        bearing = [
-            g for g in report.status.gates if g.code in causes and g.state is GateState.GATED and g.message
-        ]
-        if not wanted or not bearing:
+        states = [g.state for g in report.status.gates if g.code in causes and g.message]
+        ahead = [] if in_report else self._ahead(name, report.uid)
+        waited = not in_report and GateState.HELD_BACK in states
+        if not (wanted and GateState.GATED in states) and not ahead and not waited:
             raise Broken(f"{name}: {taint} is not in the report")
-        runs = self.stated.get(report.uid, [])
+        runs = self.stated.get(report.uid, []) + ahead
         if not any(_entered_once(runs, code) for code in causes):
             raise Broken(f"{name}: {taint}, but the judge said {runs}")
 

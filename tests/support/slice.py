@@ -53,7 +53,8 @@ class Slice(ClusterUnderTest):
 
     def __init__(self, testbed: Testbed) -> None:
         directory, plane = testbed.directory, testbed.control_plane
-        super().__init__(plane.rest(), namespace=NAMESPACE, directory=directory, kubeconfig=plane.kubeconfig)
+        kubeconfig, api = plane.kubeconfig, plane.rest()
+        super().__init__(api, namespace=NAMESPACE, directory=directory, kubeconfig=kubeconfig, protected=True)
         self.chart: Path = ROOT / "charts" / "nodegauge"
         self.testbed = testbed
         self.nodes = list(GPU_NODES)
@@ -205,7 +206,8 @@ class Slice(ClusterUnderTest):
                 self.calm[node] = self.seen(node)
             elif self.seen(node) != self.calm[node]:
                 self.measure(node)
-            assert self.seen(node) == self.calm[node], f"{node} did not become as it was at first"
+            now, calm = self.seen(node), self.calm[node]
+            assert now == calm, f"{node} did not become as it was at first, {calm}, but {now}"
 
 
 def _component(pod: Object) -> str:

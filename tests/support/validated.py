@@ -69,7 +69,7 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
         "summary": f"{gpus}x TITAN RTX: {verdict}.",
         "findings": list(findings),
         "interconnect": {"class": "nvlink", "nvlinkGbps": 50, "message": "both GPUs are joined"},
-        "document": {"gpus": [{"name": "TITAN RTX"}] * gpus, "system": {"driver": "460.32.03"}},
+        "facts": {"gpus": [{"name": "TITAN RTX"}] * gpus, "driver": "460.32.03"},
         "matrix": MATRIX,
         "judge_version": "0.1.0",
         **more,

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
+from nodegauge_operator.kube import admission
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import reconciler as reconciler_module
@@ -23,7 +24,7 @@ from nodegauge_operator.reconcile import sweep as sweep_module
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import EVENTS, NODES, PODS, POLICIES, REPORTS, Body
+from support.api_server import EVENTS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.client import FakeClient, unreachable
 from support.cluster import FakeCluster
 from support.objects import NOW
@@ -104,7 +105,7 @@ class VirtualProcess:
 
     def list_by_watch(self, watches: Watches | None) -> None:
         """What is there, as watches list it."""
-        for path in (POLICIES, NODES, REPORTS, PODS):
+        for path in (POLICIES, NODES, REPORTS, PODS, READINGS):
             for body in list(self.cluster.objects[path].values()):
                 self._give(watches, path, None, body)
 
@@ -247,6 +248,11 @@ class VirtualTimeOperator(VirtualProcess):
     def lists(self) -> int:
         """How often nodes have been listed."""
         return self.client.reads.count(NODES)
+
+    def calls(self) -> int:
+        """Calls, without the four a minute that look at the admission policy of NodeReadings."""
+        reads = self.client.reads
+        return self.client.calls - reads.count(admission.POLICY) - reads.count(admission.BINDING)
 
     def read(self) -> list[str]:
         """Names of nodes that carry a health label."""

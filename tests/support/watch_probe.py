@@ -1,24 +1,34 @@
-"""The watch probe on simulated hardware, one life of its container after the other."""
+"""The watch probe on simulated hardware: what it prints, reading by reading.
+
+Outside of a cluster it prints each reading as a line of JSON on standard output, and why it was taken on
+standard error; both go to files here, so that nothing waits for a reader.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nodegauge_contract import Result, decode
 from nodegauge_judge import judge_health
+from nodegauge_probes.watch.schedule import SHORTEST_S
 from support.probing import Probe
 from testbed import forkserver
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
 QUICK = ("--window", "0.2", "--hz", "10", "--poll", "0.02", "--confirm", "")
-COUNTING = """
-import sys
+CONTROLLED = """
+import sys, time
+from pathlib import Path
+import pynvml
 from nodegauge_probes import watch_options
 from nodegauge_probes.watch.reader import Reader
 
@@ -27,41 +37,149 @@ def quicker(name, usual, least, *more):
 
 def counted(self):
     look(self)
-    with open(path, "ab") as looks:
+    with open(folder / "looks", "ab") as looks:
         looks.write(b".")
 
-look, Reader.look, path = Reader.look, counted, sys.argv.pop(1)
+def slow(call):
+    ask, order = getattr(pynvml, call), folder / f"held-{call}"
+    def held(handle, *arguments):
+        while order.exists() and order.read_text() == str(pynvml.nvmlDeviceGetIndex(handle)):
+            (folder / f"hangs-{call}").touch()
+            time.sleep(0.02)
+        return ask(handle, *arguments)
+    setattr(pynvml, call, held)
+
+folder = Path(sys.argv.pop(1))
+for call in sys.argv.pop(1).split():
+    slow(call)
+look, Reader.look = Reader.look, counted
 watch_options.NUMBERS = tuple(quicker(*number) for number in watch_options.NUMBERS)
 from nodegauge_probes.__main__ import main
 sys.exit(main())
 """
-"""The probe, which may look more often and leaves a byte in a file for each of its looks."""
+"""The probe, which may look more often and leaves a byte in a file for each of its looks; a call for the GPU
+whose index is in a file does not return before that file is gone."""
+HOLDABLE = (
+    "nvmlDeviceGetTotalEccErrors nvmlDeviceGetPowerUsage nvmlDeviceGetRemappedRows nvmlDeviceGetPcieSpeed"
+)
+"""Calls that can be held: of a look and a reading, of a reading alone, of both, and of a reading alone."""
+REASON = re.compile(r"(first|due|changed|confirmed|hung|late|crashed)\b")
 
 
 @dataclass
-class Ended:
-    """What one life left."""
+class Taken:
+    """One reading: the document, and why it was taken."""
 
-    result: Result | None
-    stderr: str
-    code: int
-
-    @property
-    def why(self) -> str:
-        """The reason of its report."""
-        return self.stderr.strip().splitlines()[-1] if self.stderr.strip() else ""
+    result: Result
+    why: str
 
     @property
     def xids(self) -> list[list[int]]:
         """The Xids of each GPU."""
-        assert self.result is not None
         return [gpu.xids.seen for gpu in self.result.gpus]
 
     @property
     def codes(self) -> set[str]:
         """What the judge finds."""
-        assert self.result is not None
         return {finding.code for finding in judge_health(self.result).findings}
+
+
+class Life:
+    """One life of the container."""
+
+    def __init__(self, process: subprocess.Popen[Any], folder: Path) -> None:
+        self.process = process
+        self._folder = folder
+        self._heard = 0
+
+    @property
+    def readings(self) -> list[Taken]:
+        """All so far."""
+        lines = (self._folder / "out").read_text().splitlines(keepends=True)
+        documents = [decode(line) for line in lines if line.endswith("\n")]
+        return [Taken(document, why) for document, why in zip(documents, self.reasons, strict=False)]
+
+    @property
+    def errors(self) -> list[str]:
+        """What it says on standard error."""
+        return (self._folder / "err").read_text().splitlines()
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it read, in order; the last of them may not be printed yet."""
+        return [line for line in self.errors if REASON.match(line)]
+
+    @property
+    def looks(self) -> int:
+        """How many it has had."""
+        return (self._folder / "looks").stat().st_size
+
+    def next_reading(self) -> Taken:
+        """Its next reading."""
+        wanted = self._heard + 1
+        wait_for(
+            lambda: self._has_ended or len(self.readings) >= wanted, what=f"reading {wanted} of the probe"
+        )
+        readings = self.readings
+        assert len(readings) >= wanted, f"it ended: {self.errors}"
+        self._heard = wanted
+        return readings[wanted - 1]
+
+    def until(self, holds: Callable[[Taken], bool], *, what: str) -> Taken:
+        """The first of its next readings of which this holds."""
+        while not holds(next_reading := self.next_reading()):
+            assert self._heard < 100, f"100 readings without {what}: {self.reasons}"
+        return next_reading
+
+    def calm(self, *, looks: int = 10) -> None:
+        """It takes no reading for so many looks, though it might; the slowest signals are read at every
+        thirtieth."""
+        self.rest(looks)
+        assert self._has_ended is False, self.errors
+        assert self.reasons[self._heard :] == []
+
+    def looks_once(self) -> None:
+        """It has had its first look, and might take a reading."""
+        wait_for(lambda: self._has_ended or (self.looks and self._may_read), what="the first look")
+
+    def rest(self, looks: int) -> None:
+        """It has had so many more looks after which it might have taken a reading."""
+        wait_for(lambda: self._has_ended or self._may_read, what="the pause after its last reading")
+        self.sees(looks)
+
+    def sees(self, looks: int) -> None:
+        """It has had so many more looks."""
+        wanted = self.looks + looks
+        wait_for(lambda: self._has_ended or self.looks >= wanted, what=f"{wanted} looks")
+
+    @property
+    def _may_read(self) -> bool:
+        """Whether its last reading is so long ago that a change would bring another."""
+        stored = json.loads((self._folder / "watch.json").read_text())
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return bool(now - stored["reported"] > SHORTEST_S) and len(self.readings) == len(self.reasons)
+
+    def hold(self, call: str, *, gpu: int) -> None:
+        """This call does not return for this GPU, from now until `let_go`."""
+        (self._folder / f"hangs-{call}").unlink(missing_ok=True)
+        (self._folder / f"held-{call}").write_text(str(gpu))
+
+    def is_held(self, call: str) -> bool:
+        """Whether a call has been held since `hold`."""
+        return (self._folder / f"hangs-{call}").exists()
+
+    def let_go(self, call: str) -> None:
+        """It returns, and later ones do at once."""
+        (self._folder / f"held-{call}").unlink()
+
+    def end(self) -> int:
+        """SIGTERM, and its exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout=DEADLINE_SECONDS)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.process.poll() is not None
 
 
 class Watch:
@@ -71,72 +189,52 @@ class Watch:
         self.probe = probe
         self.hardware = probe.hardware
         self.state = probe.folder / "watch.json"
-        self._looks = probe.folder / "looks"
-
-    @property
-    def looks(self) -> int:
-        """How many this life has had."""
-        return self._looks.stat().st_size
 
     @contextmanager
-    def started(
-        self, *options: str, start: Callable[..., Any] = forkserver.popen
-    ) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *options: str, start: Callable[..., Any] = forkserver.popen) -> Iterator[Life]:
         """It, running; killed in the end."""
-        counting = [sys.executable, "-c", COUNTING, str(self._looks)]
-        command = [*counting, "watch", "--state", str(self.state), *QUICK, *options]
-        self.probe.termination_log.unlink(missing_ok=True)
-        self._looks.write_bytes(b"")
-        process = start(
-            command, env=self.probe.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        folder = self.probe.folder
+        code = [sys.executable, "-c", CONTROLLED, str(folder), HOLDABLE]
+        command = [*code, "watch", "--state", str(self.state), *QUICK, *options]
+        (folder / "looks").write_bytes(b"")
+        with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+            process = start(command, env=self.probe.env(), stdout=out, stderr=err)
         try:
-            yield process
+            yield Life(process, folder)
         finally:
             process.kill()
-            process.communicate()
+            process.wait()
 
-    def ended(self, process: subprocess.Popen[str], *, within: float = DEADLINE_SECONDS) -> Ended:
-        """Its end by itself."""
-        out, err = process.communicate(timeout=within)
-        result = decode(out) if out else None
-        if result is not None:
-            assert decode(self.probe.termination_log.read_text()) == result
-        return Ended(result, err, process.returncode)
+    def life(self, *options: str) -> Taken:
+        """One life, until its first reading."""
+        with self.started(*options) as life:
+            next_reading = life.next_reading()
+            assert life.end() == 0
+            return next_reading
 
-    def life(self, *options: str) -> Ended:
-        """One life, from start to report."""
-        with self.started(*options) as process:
-            return self.ended(process)
-
-    def after(self, change: Callable[[], object], *options: str, looks: int = 10) -> Ended:
-        """A life that is calm for so many looks, until something is done to its machine."""
-        with self.started(*options) as process:
-            self.calm(process, looks=looks)
+    def after(self, change: Callable[[], object], *options: str, looks: int = 10) -> Taken:
+        """A life that is calm for so many looks, until something is done to its machine: what it tells."""
+        with self.started(*options) as life:
+            life.calm(looks=looks)
             change()
-            return self.ended(process)
-
-    def calm(self, process: subprocess.Popen[str], *, looks: int = 10) -> None:
-        """It stays for so many looks; the slowest signals are read at every thirtieth."""
-        wanted = self.looks + looks
-        wait_for(lambda: process.poll() is not None or self.looks >= wanted, what=f"{wanted} looks")
-        assert process.poll() is None, process.communicate()[1]
+            next_reading = life.next_reading()
+            assert life.end() == 0
+            return next_reading
 
     def reports(self, *, looks: int = 45) -> list[str]:
-        """Why it reports, life after life, until it stays for so many looks."""
-        reasons: list[str] = []
-        while True:
-            with self.started() as process:
-                wait_for(lambda: process.poll() is not None or self.looks >= looks, what=f"{looks} looks")
-                if process.poll() is None:
-                    return reasons
-                reasons.append(self.ended(process).why)
+        """Why it reads, until it is calm for so many looks."""
+        with self.started() as life:
+            while True:
+                before = len(life.reasons)
+                life.rest(looks)
+                if len(life.reasons) == before:
+                    return life.reasons
 
     def stored(self) -> Any:
         """Its state file."""
         return json.loads(self.state.read_text())
 
     def pass_time(self, seconds: float) -> None:
-        """Its last report was so much earlier."""
+        """Its last reading was so much earlier."""
         stored = self.stored()
         self.state.write_text(json.dumps(stored | {"reported": stored["reported"] - seconds}))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result, XidCount, Xids
+from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support.api_server import PODS, REPORTS, Body
 from support.cluster import FakeCluster
@@ -49,7 +50,7 @@ class Watched(SteppedOperator):
         self.catch_up(granted=granted)
 
     def after(self, answer: str = "", *, later: float = 20.0, pod: WatchPod | None = None) -> list[str]:
-        """The container reports; the taints that follow."""
+        """The container writes what the judge answers so; the taints that follow."""
         return self.reports(saying(answer), later=later, pod=pod)
 
     def reports(
@@ -59,12 +60,28 @@ class Watched(SteppedOperator):
         later: float = 20.0,
         pod: WatchPod | None = None,
         granted: bool = True,
+        ahead: float = 0.0,
         **of: Any,
     ) -> list[str]:
-        """The container ends with this result, `of` another run, node or probe; the taints that follow."""
-        (pod or self.pod).reports(result, later=later, **of)
+        """The container writes this result, `of` another run, node or probe, by a clock that is so far
+        `ahead`; the taints that follow."""
+        self.write(result, later=later, pod=pod, ahead=ahead, **of)
         self.catch_up(granted=granted)
         return self.taints
+
+    def write(
+        self,
+        result: Result,
+        *,
+        later: float = 20.0,
+        pod: WatchPod | None = None,
+        ahead: float = 0.0,
+        **of: Any,
+    ) -> None:
+        """The container writes this result, and nobody has looked at it yet."""
+        self.cluster.pass_time(ahead)
+        (pod or self.pod).reports(result, later=later, **of)
+        self.cluster.pass_time(-ahead)
 
     def heard(self, *counts: XidCount, later: float = 20.0) -> list[str]:
         """The container reports so many Xids 94 of GPU 1; the taints that follow."""
@@ -121,7 +138,9 @@ class Watched(SteppedOperator):
     @property
     def run_pods(self) -> list[Body]:
         """Pods of single runs."""
-        return [pod for pod in self.cluster.pods() if "annotations" in pod["metadata"]]
+        return [
+            pod for pod in self.cluster.pods() if names.POD_NODE in pod["metadata"].get("annotations", {})
+        ]
 
     def wait(self) -> float:
         """Let time pass until a health pod is wanted; the seconds."""

@@ -32,6 +32,12 @@ class Rest:
         self._pool = _pool(ca_file.read_text(encoding="ascii"))
         self._token = token
 
+    def with_token(self, token: str) -> Rest:
+        """Calls to the same server by somebody else."""
+        other = Rest.__new__(Rest)
+        other._server, other._pool, other._token = self._server, self._pool, token
+        return other
+
     def get(self, path: str) -> Object:
         """GET an object or a list."""
         return self.call("GET", path)

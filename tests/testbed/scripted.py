@@ -17,7 +17,8 @@ from testbed.rest import STRATEGIC, Rest
 
 Object = dict[str, Any]
 Answer = Callable[[Object], str | None]
-"""From a pod to its termination message; None to leave the pod alone for now."""
+"""From a pod to the document that its probe writes; None to leave the pod alone for now."""
+READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
 
 LOOK_SECONDS = 0.05
 
@@ -48,7 +49,8 @@ def create_node(
 
 
 class ScriptedKubelet:
-    """Ends every pod of a namespace that has been scheduled with the message that `answer` gives."""
+    """Ends every pod of a namespace that has been scheduled, once it has written the document that `answer`
+    gives."""
 
     def __init__(self, api: Rest, *, namespace: str, answer: Answer) -> None:
         self.answer = answer
@@ -83,7 +85,7 @@ class ScriptedKubelet:
             for pod in pods:
                 self._serve(pod)
         except ApiError as error:
-            if error.status not in (404, 409, 500, 503):
+            if error.status not in (403, 404, 409, 500, 503):  # 403: a policy that is not in force yet
                 raise
         except OSError:
             time.sleep(0.1)  # some tests stop the API server
@@ -95,12 +97,43 @@ class ScriptedKubelet:
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
             self._api.delete(path, options)
         elif pod["spec"].get("nodeName") and status.get("phase") == "Pending":
-            message = self.answer(pod)
-            if message is not None:
-                self.finish(pod, message)
+            document = self.answer(pod)
+            if document:
+                self.write_reading(pod, document)
+            if document is not None:
+                self.finish(pod, "")
+
+    def write_reading(self, pod: Object, document: str) -> None:
+        """Write the part of the pod's probe, with a token that is bound to the pod, as the probe does."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+        account = (
+            f"{self._path.rpartition('/')[0]}/serviceaccounts/{spec.get('serviceAccountName', 'default')}"
+        )
+        asked = self._api.create(f"{account}/token", {"spec": {"boundObjectRef": bound}})
+        node = self._api.get(f"/api/v1/nodes/{spec['nodeName']}")
+        part = {
+            "sequence": 1,
+            "at": stamp(),
+            "reason": "run",
+            "pod": metadata["name"],
+            "podUID": metadata["uid"],
+            "nodeUID": node["metadata"]["uid"],
+            "bootID": node["status"]["nodeInfo"]["bootID"],
+            "reading": document,
+        }
+        own, name = self._api.with_token(asked["status"]["token"]), spec["nodeName"]
+        body = {metadata["labels"]["nodegauge.dev/probe"]: part}
+        try:
+            own.patch(f"{READINGS}/{name}", body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "NodeReading"}
+            own.create(READINGS, kind | {"metadata": {"name": name}} | body)
 
     def finish(self, pod: Object, message: str, *, exit_code: int = 0, reason: str = "Completed") -> None:
-        """Write the end of a pod's container, and of the pod."""
+        """Write the end of a pod's container, with its termination message, and of the pod."""
         metadata = pod["metadata"]
         phase = "Succeeded" if exit_code == 0 else "Failed"
         status = ended(phase, message, exit_code, reason, container=pod["spec"]["containers"][0]["name"])

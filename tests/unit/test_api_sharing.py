@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result
@@ -14,8 +15,6 @@ from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.api.sharing import DEEPEST, LONGEST, shared
 from nodegauge_operator.core import actions, pod_outcome
 from nodegauge_operator.core.planner import next_step
-from nodegauge_operator.core.probes import watch
-from support.api_server import EVIDENCE
 from support.cluster import FakeCluster
 from support.objects import make_node, make_pod, make_report, make_snapshot
 from support.operator import SteppedOperator
@@ -56,40 +55,41 @@ NODE = make_node()
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The messages that were decoded."""
-    messages: list[str] = []
+    """The documents that were decoded."""
+    documents: list[str] = []
 
     def decode(text: str) -> Result:
-        messages.append(text)
+        documents.append(text)
         return real(text)
 
-    for module in (pod_outcome, watch):
-        monkeypatch.setattr(module, "decode", decode)
-    return messages
+    monkeypatch.setattr(pod_outcome, "decode", decode)
+    return documents
 
 
 def test_a_pods_result(decoded: list[str]) -> None:
-    """A pod's message is decoded for its evidence, and not again for its report."""
-    known = {"report": make_report(), "pods": (make_pod(NODE).with_result(made.titan()),)}
-    evidence = next_step(make_snapshot(**known | {"evidenced": None}))
-    assert isinstance(evidence, actions.WriteEvidence)
-    report = next_step(make_snapshot(**known | {"evidenced": evidence}))
+    """A pod's document is decoded for its node, and not again for its report."""
+    snapshot = make_snapshot(report=make_report(), pods=(make_pod(NODE).with_result(made.titan()),))
+    patch = next_step(snapshot)
+    assert isinstance(patch, actions.PatchNode)
+    assert patch.judged is not None
+    node = replace(NODE.patched(patch.labels), resource_version="11")
+    report = next_step(replace(snapshot, node=node, judged=patch.judged))
     assert isinstance(report, actions.PatchReport)
     assert len(decoded) == 1
 
 
 def test_a_watch_containers_result(decoded: list[str]) -> None:
-    """The same of a watch container, whose second result names another board."""
+    """The same of a watch container, whose second result changes nothing on the node."""
     operator = SteppedOperator(FakeCluster())
     operator.cluster.add_node(gpus="yes")
     operator.cluster.add_policy(probes={"health": {"mode": "Watch"}, "load": {"enabled": False}})
     operator.list()
     operator.keep_watch_sets()
     pod = WatchPod(operator.cluster)
-    for machine in (made.h100(), made.every_gpu(made.h100(), serial="7")):
+    for number, machine in enumerate((made.h100(), made.every_gpu(made.h100(), serial="7")), 1):
         decoded.clear()
         pod.reports(machine, later=20.0)
         operator.catch_up()
-    evidence = operator.cluster.objects[EVIDENCE]["node-1"]["probes"]["health"]
-    assert evidence["gpus"][0]["serial"] == "7"
-    assert len(decoded) == 1
+        operator.catch_up()
+        assert operator.probe["lastRun"]["number"] == number
+        assert len(decoded) == 1

@@ -27,11 +27,10 @@ from nodegauge_contract import (
     Temperature,
     Xids,
     encode,
-    encode_message,
+    text,
 )
 from nodegauge_contract import Result as Document
 from nodegauge_contract.model import MAJOR, MINOR
-from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_judge import CATALOGUE, Judgement, judge_health
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_operator import names
@@ -96,19 +95,21 @@ def test_the_exit_code_is_the_verdict(document: Document, code: int, verdict: st
 
 
 @pytest.mark.parametrize(
-    "text",
+    "form",
     [
         encode(made.dgx1()).decode(),
         msgspec.json.format(encode(made.dgx1()), indent=2).decode(),
-        encode_message(made.dgx1(), limit=4096),
+        msgspec.json.encode(made.dgx1()).decode(),
+        text(made.dgx1()),
         "a line of a log\n" + encode(made.dgx1()).decode() + "\nanother line\n",
-        "a line of a log\n{not json\n" + encode_message(made.dgx1(), limit=4096) + "\n{}\n",
+        "a line of a log\n{not json\n" + encode(made.dgx1()).decode() + "\n{}\n",
+        "a line of a log\n" * 20_000 + encode(made.dgx1()).decode(),
     ],
-    ids=["json", "indented", "compressed", "log", "log-compressed"],
+    ids=["json", "indented", "records", "reading", "log", "log-json", "long-log"],
 )
-def test_a_result_is_read_in_every_form(text: str) -> None:
-    """Plain, indented, compressed, and as a line of a pod's log."""
-    outcome = judge("-", stdin=text)
+def test_a_result_is_read_in_every_form(form: str) -> None:
+    """In one line, indented, without columns, as a NodeReading holds it, and as a line of a pod's log."""
+    outcome = judge("-", stdin=form)
     assert outcome.exit_code == 0, outcome.output
     assert "8x Tesla V100-SXM2-32GB: healthy" in outcome.output
 
@@ -136,7 +137,7 @@ def test_logs_of_nccl_tests_are_judged(path: Path, code: int, part: str) -> None
         (b"hello\n", "a NodeReport (kind: NodeReport), a log of nccl-tests or pasted output"),
         (b"\xff\xfe", "not UTF-8 text (byte 0)"),
         (b"x" * 2_000_000, "more than 1048576 bytes"),
-        (PREFIX.encode() + b"abc", "cannot be unpacked"),
+        (encode(made.titan())[:-9], "not a result document: Input data was truncated"),
         (encode(made.titan()).replace(VERSION, b'"version":"2.0"'), "major version 2"),
         (encode(Document(probe="pull")), "results of probe 'pull' cannot be judged"),
         (ALL_REDUCE.read_text().replace("float", "quad"), "line 17: unknown type quad"),
@@ -279,9 +280,9 @@ def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:
     assert "the floor is 270 GB/s: 0.9 of 300 GB/s (ours)" in flat(once)
     twice = judge(ALL_REDUCE, "--policy", policy, "--before", ALL_REDUCE)
     assert (twice.exit_code, twice.output[:4]) == (1, "FAIL")
-    text = report(judge_nccl(nccl_result()).record)
-    assert judge("-", stdin=text).output.startswith("PASS")
-    again = judge("-", "--policy", policy, stdin=text)
+    graded = report(judge_nccl(nccl_result()).record)
+    assert judge("-", stdin=graded).output.startswith("PASS")
+    again = judge("-", "--policy", policy, stdin=graded)
     assert (again.exit_code, again.output[:4]) == (0, "WARN")
     assert "node n1" in again.output
 
@@ -341,7 +342,7 @@ def test_every_subcommand_can_be_imported() -> None:
 
 def test_an_nccl_result_shows_its_cells_and_whether_a_third_run_is_needed(tmp_path: Path) -> None:
     """Two runs that differ by more than a tenth need one."""
-    once = flat(judge("-", stdin=encode_message(nccl_result(), limit=700)))
+    once = flat(judge("-", stdin=text(nccl_result())))
     assert "default all_reduce 1 GiB 8160 us 230.3 GB/s" in once
     assert "engine nccl4py" in once
     assert "rerun needed" not in once

@@ -96,7 +96,7 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
             (TELEMETRY, "", 'FI_HALF, CALL = 9999, "nvmlDeviceGetHalfDone"\n'),
         ],
         [
-            (f"{CONTRACT}: gpus[].power.half_mw: not in tests/golden/wire-", f"MINOR in {CONTRACT}/model.py"),
+            (f"{CONTRACT}/gpu.py: gpus.power.half_mw: in no golden", f"MINOR in {CONTRACT}/model.py"),
             (f"{CONTRACT}/gpu.py: gpus.power.half_mw: nothing reads it", PROBES),
             (f"{CONTRACT}/gpu.py: gpus.power.half_mw: no test", "tests/probes/test_health.py"),
             (f"{TELEMETRY}: FI_HALF (9999): the simulated driver", "driver/src/fields.c"),

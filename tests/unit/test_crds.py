@@ -1,6 +1,6 @@
 """The CRDs are what the operator reads and writes: names, limits, patterns, messages, examples.
 
-`make check` compares them with the types in `nodegauge_operator.api`, field by field (`support.crds`).
+`make check` compares them with the types of operator and contract, field by field (`support.crds`).
 """
 
 from __future__ import annotations
@@ -10,25 +10,28 @@ from copy import deepcopy
 from itertools import product
 from pathlib import Path
 
-import msgspec
 import pytest
 import yaml
 from msgspec import inspect
 
 from nodegauge_contract.model import MAX_GPUS
+from nodegauge_contract.reading import API_VERSION, KIND, PART_BYTES, PLURAL, Part
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
-from nodegauge_operator.api.evidence import MAX_FINDINGS, MAX_MATRIX, NodeEvidence
 from nodegauge_operator.api.policy import PolicySpec, parse, seconds
 from nodegauge_operator.api.probe_settings import DURATION
 from nodegauge_operator.api.report import Report, stamp
 from nodegauge_operator.core import desired_state, gates, report_size
-from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
+from support.crds import CRDS, Schema, crd, differences, nodes_of, part, unbounded, version
 
 POLICY, REPORT = names.POLICY_PLURAL, names.REPORT_PLURAL
-EVIDENCE, CHASSIS = names.EVIDENCE_PLURAL, names.CHASSIS_PLURAL
-PARTS = [*product((POLICY, REPORT), ("spec", "status")), (EVIDENCE, "probes"), (CHASSIS, "status")]
+READING, CHASSIS = names.READING_PLURAL, names.CHASSIS_PLURAL
+PARTS = [
+    *product((POLICY, REPORT), ("spec", "status")),
+    *product((READING,), PART_BYTES),
+    (CHASSIS, "status"),
+]
 
 
 @pytest.mark.parametrize(
@@ -58,23 +61,50 @@ def test_the_comparison_finds_differences(path: str, change: Schema, difference:
     assert any(line.startswith(difference) for line in result), result
 
 
-def test_evidence_and_a_report_s_spec_are_what_the_operator_writes_and_reads() -> None:
-    """The one member of each."""
-    assert [field.encode_name for field in msgspec.structs.fields(NodeEvidence)] == ["probes"]
+def test_a_reading_is_what_probes_write() -> None:
+    """The same parts, of the same members, with the same bounds; the API server takes each as one value."""
+    properties = version(READING)["schema"]["openAPIV3Schema"]["properties"]
+    assert properties.keys() - {"apiVersion", "kind", "metadata"} == PART_BYTES.keys()
+    for name, most in PART_BYTES.items():
+        assert differences(part(READING, name), inspect.type_info(Part), name) == []
+        assert part(READING, name)["properties"]["reading"]["maxLength"] == most
+        assert part(READING, name)["x-kubernetes-map-type"] == "atomic"
+        assert [path for path, schema in nodes_of(part(READING, name), name) if unbounded(schema)] == []
+    assert (names.API_VERSION, names.READING_KIND, READING) == (API_VERSION, KIND, PLURAL)
+
+
+@pytest.mark.parametrize(
+    ("member", "change", "difference"),
+    [
+        ("sequence", {"maximum": 2**63 - 1}, "health.sequence: le"),
+        ("sequence", {"minimum": 0}, "health.sequence: ge"),
+        ("podUID", {"maxLength": 36}, "health.podUID: max_length"),
+        ("reason", {"type": "integer"}, "health.reason: type"),
+        ("reading", {"type": "object"}, "health.reading: type"),
+    ],
+)
+def test_a_change_of_a_reading_s_schema_is_found(member: str, change: Schema, difference: str) -> None:
+    """Of one member, which is named."""
+    schema = deepcopy(part(READING, "health"))
+    schema["properties"][member].update(change)
+    assert any(line.startswith(difference) for line in differences(schema, inspect.type_info(Part), "health"))
+
+
+def test_a_report_s_spec_is_what_the_operator_reads() -> None:
+    """Its one member."""
     assert set(part(REPORT, "spec")["properties"]) == {"requestedAt"}
     assert "requested_at" in Report.__struct_fields__
 
 
-def test_only_evidence_and_readings_have_free_fields() -> None:
-    """Only the values of a finding's evidence, which are scalars, and a BMC's reading have no fixed type."""
+def test_only_a_finding_s_evidence_and_a_bmc_s_reading_have_free_fields() -> None:
+    """The values of a finding's evidence are scalars; all else has a fixed type."""
     free = [
         path
         for plural, name in PARTS
         for path, schema in nodes_of(part(plural, name), name)
         if "x-kubernetes-preserve-unknown-fields" in schema
     ]
-    evidence = ["status.probes[].findings[].evidence{}", "probes{}.findings[].evidence{}"]
-    assert free == [*evidence, "status.reading"]
+    assert free == ["status.probes[].findings[].evidence{}", "status.reading"]
 
 
 @pytest.mark.parametrize("plural", [POLICY, REPORT])
@@ -93,14 +123,14 @@ def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
     [
         (POLICY, names.POLICY_KIND, "gvp"),
         (REPORT, names.REPORT_KIND, "nr"),
-        (EVIDENCE, names.EVIDENCE_KIND, "ne"),
+        (READING, names.READING_KIND, "reading"),
         (CHASSIS, names.CHASSIS_KIND, "bmc"),
     ],
 )
 def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> None:
     """Group, version, kind, plural and scope are those that the operator uses."""
     definition = crd(plural)
-    assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.EVIDENCE_CRD, names.CHASSIS_CRD)
+    assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.CHASSIS_CRD)
     assert definition["spec"]["group"] == names.GROUP
     assert definition["spec"]["scope"] == "Cluster"
     assert version(plural)["name"] == names.VERSION
@@ -109,7 +139,7 @@ def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> 
     assert (spelled["kind"], spelled["plural"], spelled["shortNames"]) == (kind, plural, [short])
 
 
-@pytest.mark.parametrize("plural", [POLICY, REPORT, EVIDENCE, CHASSIS])
+@pytest.mark.parametrize("plural", [POLICY, REPORT, READING, CHASSIS])
 def test_columns_show_fields_that_exist(plural: str) -> None:
     """Each printer column shows an existing field of the column's type."""
     properties = version(plural)["schema"]["openAPIV3Schema"]
@@ -126,9 +156,6 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
 
 def test_the_operator_s_limits_fit_the_crd() -> None:
     """The operator's limits on texts and lists do not exceed those of the CRD."""
-    evidence = dict(nodes_of(part(EVIDENCE, "probes"), "probes"))
-    assert evidence["probes{}.findings"]["maxItems"] == MAX_FINDINGS
-    assert evidence["probes{}.matrix"]["maxLength"] == MAX_MATRIX
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     assert status["status.probes[].history"]["maxLength"] >= LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= report_size.MAX_FINDINGS
@@ -137,7 +164,6 @@ def test_the_operator_s_limits_fit_the_crd() -> None:
     assert len(names.NODE_LABELS) < status["status.desired.labels"]["maxProperties"]
     assert len(names.NODE_TAINTS) <= status["status.desired.taints"]["maxItems"]
     assert len(gates.GATES) + gates.MAX_UNKNOWN <= status["status.gates"]["maxItems"]
-    assert status["status.gates[].message"]["maxLength"] >= report_size.MAX_MESSAGE
     assert status["status.gates[].subject"]["maxLength"] >= report_size.MAX_SUBJECT
 
 

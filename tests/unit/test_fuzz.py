@@ -16,7 +16,7 @@ from nodegauge_operator.core import events, report_size
 pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).resolve().parents[1]
-INPUTS = {"wire": 3_000, "documents": 300, "policies": 600, "reports": 600, "chassis": 600, "texts": 300}
+INPUTS = {"document": 3_000, "readings": 300, "policies": 600, "reports": 600, "chassis": 600, "texts": 300}
 ALPHABET = "aé\x1b\n 0-/.%\U0001f600\u202e"
 
 
@@ -63,9 +63,9 @@ def test_control_characters_in_a_condition_or_event_are_found(monkeypatch: pytes
 def test_make_fuzz_tries_its_inputs_and_says_what_they_reached() -> None:
     """The guided run itself, on the quickest target."""
     pytest.importorskip("atheris", reason="atheris has no package for this machine")
-    command = [sys.executable, "-m", "fuzz", "--inputs", "100", "--targets", "wire"]
+    command = [sys.executable, "-m", "fuzz", "--inputs", "100", "--targets", "document"]
     run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     row = run.stdout.splitlines()[-1].split()
-    assert (row[0], row[-1]) == ("wire", "ok")
+    assert (row[0], row[-1]) == ("document", "ok")
     assert int(row[1].replace(",", "")) >= 100

@@ -7,7 +7,6 @@ deleted.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -19,10 +18,9 @@ from msgspec import to_builtins
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import ArmName, ContractError, Result, decode, encode
+from nodegauge_contract import ArmName, ContractError, Result, columns, decode
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus
-from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube.reports import without_nulls
@@ -30,7 +28,17 @@ from support import schema
 from support.api_server import copied
 from support.messages import spoilt
 from support.nccl_nodes import FAST, IMAGE, NODE, NcclNode, nccl_node
-from support.objects import MINUTE, NOW, AReport, make_node, make_pod, make_policy, make_report, paths_of
+from support.objects import (
+    MINUTE,
+    NOW,
+    AReport,
+    make_context,
+    make_node,
+    make_pod,
+    make_policy,
+    make_report,
+    paths_of,
+)
 from support.properties import tried
 
 pytestmark = pytest.mark.slow
@@ -46,12 +54,19 @@ ODD: list[Any] = [
     *({"kind": "gpu-lost", "call": "x", "message": LONG * 500}, {"kind": "y" * 128, "message": "z" * 512}),
 ]
 """What is put in the place of a value, wherever the contract lets it pass."""
+TABLES: list[Any] = [
+    *({"rows": 0}, {"rows": 2}, {"rows": -1}, {"rows": 300}, {"rows": 2, "index": [1, 0]}, {"rows": True}),
+    *({"each": []}, {"each": [1, "a"]}, {"of": [[], [0]], "at": [0, 1]}, {"of": [], "at": [0, 0]}, [0, 0]),
+]
+"""What only a table may have in the place of a value."""
 POD = make_pod(NODE, probe=names.PROBE_NCCL)
 HEALTH: list[Any] = [
-    json.loads(encode(each)) for each in (made.titan(), made.phb(), made.h100(2), made.a100_bridged_pairs())
+    to_builtins(each) for each in (made.titan(), made.phb(), made.h100(2), made.a100_bridged_pairs())
 ]
+BY_COLUMN: list[Any] = [columns.fold(document) for document in HEALTH]
+"""The same as probes write them: their tables may be odd too."""
 HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="init", cells=[])
-NCCL_RUNS: list[Any] = [json.loads(encode(each)) for each in (nccl.titan(), FAST, nccl.phb(), HUNG)]
+NCCL_RUNS: list[Any] = [to_builtins(each) for each in (nccl.titan(), FAST, nccl.phb(), HUNG)]
 NCCL_PATHS = [
     [("run",), ("node",), ("omitted",), ("problem",), ("system", "driver"), *paths_of(d["bench"], ("bench",))]
     for d in NCCL_RUNS
@@ -94,10 +109,13 @@ def changes_of(paths: list[Any]) -> list[tuple[Any, Any]]:
 def test_each_value_may_be_anything_the_contract_lets_pass() -> None:
     """One value of a good document at a time, with odd ones in its place."""
     once = [path for path in paths_of(HEALTH[0]) if path[:2] != ("gpus", 1)]  # it is like the first GPU
+    by_column = [(path, value) for path in paths_of(BY_COLUMN[0]) for value in TABLES]
     results = [changed(HEALTH[0], [turn]) for turn in changes_of(once)]
-    for result in filter(None, results):
-        check(after(result))
     assert len(results) - results.count(None) > 200
+    folded = [changed(BY_COLUMN[0], [turn]) for turn in by_column]
+    assert len(folded) - folded.count(None) > 20
+    for result in filter(None, results + folded):
+        check(after(result))
 
 
 @st.composite
@@ -106,9 +124,12 @@ def results(draw: st.DrawFn) -> Result:
     document = draw(st.sampled_from(HEALTH))
     gpus = document["gpus"]
     gpus = draw(st.sampled_from([gpus, gpus, gpus[:-1], [*gpus, gpus[0]], (gpus * 64)[:64]]))
-    change = st.tuples(st.sampled_from(paths_of(document)), st.sampled_from(ODD))
-    result = changed(document | {"gpus": gpus}, draw(st.lists(change, max_size=4)))
-    return result or decode(json.dumps(document))
+    document = document | {"gpus": gpus}
+    if draw(st.booleans()) or len(gpus) > 16:  # those would be too long without columns
+        document = columns.fold(document)
+    change = st.tuples(st.sampled_from(paths_of(document)), st.sampled_from(ODD + TABLES))
+    result = changed(document, draw(st.lists(change, max_size=4)))
+    return result or decode(msgspec.json.encode(document).decode())
 
 
 @given(result=results())
@@ -137,15 +158,8 @@ def test_one_odd_result_after_another_fits_the_crd(first: Result, second: Result
 
 def ended(document: Any) -> RunEnd:
     """How the operator understands a pod that left this."""
-    policy, kind = make_policy(), KINDS[names.PROBE_NCCL]
-    message = msgspec.json.encode(document).decode()
-    end = pod_outcome.ending(
-        POD.running().finished_with(message),
-        node=NODE.name,
-        limits=kind.limits(policy),
-        deadline=kind.deadline(policy),
-        now=NOW + 60,
-    )
+    pod = POD.running().leaving(msgspec.json.encode(document).decode())
+    end = KINDS[names.PROBE_NCCL].ending(pod, make_context(node=NODE, pods=(pod,), now=NOW + 60))
     assert end is not None
     return end
 
@@ -158,7 +172,7 @@ def addressed(document: Any) -> Any:
 def rests(report: NcclNode, policy: Any = None) -> None:
     """The API server takes it, and asking again changes nothing."""
     check(report)
-    assert len(msgspec.json.encode(report.status)) <= 8192
+    assert len(msgspec.json.encode(report.status)) <= 16_384
     known = {"node": NODE, "policy": policy or make_policy(), "at": NOW + 2 * MINUTE, "nccl_image": IMAGE}
     assert report.seen(**known).status == report.status
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import NOT_READ, ArmName, Problem, Result, Unavailable
+from nodegauge_contract import ArmName, Problem, Result, Unavailable
 from nodegauge_judge import Answer, NodeFacts, Sharing, Verdict, judge_health
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl
 from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from support.judge_results import Row, Table, rows
-from support.nccl_results import GIB, MIB, SHM, check, codes, finding
+from support.nccl_results import GIB, MIB, SHM, check, finding
 
 GOOD, UNSURE = Answer.GOOD, Answer.UNSURE
 PASS, UNKNOWN, SKIPPED = Verdict.PASS, Verdict.UNKNOWN, Verdict.SKIPPED
@@ -285,16 +283,3 @@ def test_many_slow_pairs_are_not_reported_as_a_few() -> None:
     all_slow = finding(judge_nccl(nccl.with_pairs(nccl.h100(28), 20)), "pair-slow")
     assert "Half of the 56 measured directions" in all_slow.message
     assert "Half of" not in finding(judge_nccl(within(396, {(2, 5): 60})), "pair-slow").message
-
-
-@pytest.mark.parametrize("slow", [{(2, 5): 200.0, (5, 2): 210.0}, {(5, i): 260.0 for i in range(8)}])
-def test_two_rows_of_a_matrix_are_enough_to_find_the_slow_pair(slow: dict[tuple[int, int], float]) -> None:
-    """A message without space keeps only the rows of the slowest pair's two GPUs."""
-    whole = within(390.0, slow)
-    assert whole.nccl is not None
-    rows = whole.nccl.arms[0].pairs
-    kept: list[list[Any]] = [row if i in (2, 5) else [NOT_READ] * 8 for i, row in enumerate(rows)]
-    cut_down = replace(nccl.swapped(whole, ArmName.DEFAULT, pairs=kept), omitted=["bench.pairs"])
-    judgement = judge_nccl(cut_down)
-    assert "GPU 5" in finding(judgement, "pair-slow").subject
-    assert "nccl-incomplete/info" in codes(judgement)

@@ -362,3 +362,12 @@ def test_a_finding_ends_when_it_was_said_to(count: int, window: int) -> None:
         assert ends_at(history.xids, node.rules, after=end - 1) == end
         last, end = end, ends_at(history.xids, node.rules, after=end)
         assert bool(codes(node.came({}, up=int(last) - BOOT))) == (end is not None)
+
+
+def test_xids_that_the_container_had_no_room_for_are_said() -> None:
+    """While the API server was away: a gap is no pass."""
+    watch = WatchReport(at=2, lost=17)
+    judgement = Node().judged(replace(document({}, up=10), watch=watch))
+    [finding] = [one for one in judgement.findings if one.code == "xid"]
+    assert (finding.severity, judgement.verdict) == (Severity.WARN, Verdict.WARN)
+    assert finding.message.startswith("17 more Xids came than the watch container had room for")

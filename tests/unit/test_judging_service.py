@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+import nodegauge_contract
 import support.results as made
 from nodegauge_cli.documents import Unusable
 from nodegauge_cli.judging_service import judgements
-from nodegauge_contract import Ecc, Result, Temperature, XidCount, Xids, encode, encode_message
+from nodegauge_contract import Ecc, Result, Temperature, XidCount, Xids, encode
 from nodegauge_contract.chassis import ChassisReading, Fan, Supply
 from nodegauge_judge import judge_health
 from support.judge_results import later, node
@@ -37,9 +38,9 @@ def ask(*documents: str, **request: Any) -> list[dict[str, Any]]:
 
 
 def test_a_result_is_judged_as_the_judge_does() -> None:
-    """Every field, from the document or from the message of a pod."""
+    """Every field, from the document of a probe or from that in a NodeReading."""
     judgement = msgspec.to_builtins(judge_health(HOT))
-    for document in (text(HOT), encode_message(HOT)):
+    for document in (text(HOT), nodegauge_contract.text(HOT)):
         [answer] = ask(document)
         assert {key: answer[key] for key in judgement} == judgement
         assert answer["probe"] == "health"

@@ -8,6 +8,8 @@ from fleet.load import objects
 from fleet.load.figures import latency
 from fleet.load.writes import Write, latencies
 from nodegauge_contract import Result, decode
+from nodegauge_contract.reading import PART_BYTES
+from nodegauge_probes.identity import Identity
 
 
 def write(name: str, at: float, *, done: bool = True) -> Write:
@@ -15,10 +17,10 @@ def write(name: str, at: float, *, done: bool = True) -> Write:
     return Write(user="operator", kind="patch nodes", name=name, done=done, at=at)
 
 
-def test_latency_lasts_from_the_answer_to_the_first_write_of_the_end() -> None:
-    """The second write of a kubelet shows the same end; patches before the end, refused ones and later ones
-    do not count; a node without one is missing."""
-    ended = [write("pod-a", 11.8), write("pod-a", 10.0), write("pod-b", 20.5), write("another", 9.0)]
+def test_latency_lasts_from_the_answer_to_the_first_write_of_a_reading() -> None:
+    """A refused write wrote none, a second one comes later; patches before the reading, refused ones and
+    later ones do not count; a node without one is missing."""
+    written = [write("a", 11.8), write("a", 9.5, done=False), write("a", 10.0), write("b", 20.5)]
     labelled = [
         write("a", 10.9),
         write("a", 9.0),
@@ -26,8 +28,7 @@ def test_latency_lasts_from_the_answer_to_the_first_write_of_the_end() -> None:
         write("a", 10.2),
         write("x", 10.3),
     ]
-    match = latencies(ended, labelled, node_of={"pod-a": "a", "pod-b": "b"})
-    assert match == {"a": pytest.approx(200.0)}
+    assert latencies(written, labelled) == {"a": pytest.approx(200.0)}
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:
@@ -40,15 +41,19 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
 
 
 @pytest.mark.parametrize(("machine", "gpus"), [(objects.h100(), 8), (objects.dgx2(), 16)])
-def test_documents_are_of_busy_machines_that_fit_a_message(machine: Result, gpus: int) -> None:
-    """All GPUs at work, each read in a window; nothing of it is left out of the message."""
-    text = objects.message(machine, run="run", node="node", round_=2)
-    assert len(text) <= 4096
-    read = decode(text)
+def test_readings_are_of_busy_machines_that_fit_their_part(machine: Result, gpus: int) -> None:
+    """All GPUs at work, each read in a window; nothing of it is left out."""
+    identity = Identity(pod="pod", pod_uid="pod-uid", node="node", node_uid="node-uid")
+    part = objects.part(machine, identity=identity, sequence=3, round_=2)
+    assert (part.pod_uid, part.node_uid, part.sequence) == ("pod-uid", "node-uid", 3)
+    assert part.boot_id == machine.host.boot_id
+    assert len(part.reading) <= PART_BYTES["health"]
+    read = decode(part.reading)
+    assert (read.run, read.node, read.problem) == ("pod-uid", "node", None)
     assert len(read.gpus) == gpus
     busy = [gpu.window.utilization.median for gpu in read.gpus if gpu.window and gpu.window.utilization]
     assert len(busy) == gpus
-    assert min(busy) > 0
+    assert all(isinstance(share, int | float) and share > 0 for share in busy)
     assert read.omitted == []
     before = machine.host.boottime_ms
     assert isinstance(before, int)

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits
-from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, Outcome, ReportStatus
+from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, Outcome, ReportStatus, stamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core.model import ConditionView, NodeView
 from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending
+from nodegauge_operator.core.readings import reading_view
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers, clock_of
@@ -343,6 +344,46 @@ def test_a_pod_that_never_ran_still_says_what_it_waited_for(cache: Cache) -> Non
     cache.put_pod(make_pod().pending("ErrImagePull", "no such image", placed=True))
     cache.put_pod(ended.failed("DeadlineExceeded"))
     [kept] = cache.pods_of("node-1")
-    end = ending(kept, node=kept.node, limits=Limits(), deadline=60.0, now=NOW)
+    end = ending(kept, limits=Limits(), deadline=60.0, now=NOW)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ErrImagePull")
     assert "no such image" in end.message
+
+
+def reading_body(*, version: int = 5, **parts: Any) -> Body:
+    """A NodeReading; a part is what its probe wrote, with these members replaced."""
+    part = {"sequence": 1, "at": stamp(NOW), "pod": "p", "podUID": "u", "nodeUID": "n", "reading": "{}"}
+    metadata = {"name": "node-1", "uid": "r", "resourceVersion": str(version)}
+    return {"metadata": metadata} | {name: part | changed for name, changed in parts.items()}
+
+
+@pytest.mark.parametrize("part", [{"sequence": "one"}, {"reading": None}, {"podUID": 7}])
+def test_a_malformed_part_is_left_out_and_hides_no_other(cache: Cache, part: Body, caplog: Any) -> None:
+    """The CRD lets none through; an older one may."""
+    assert cache.put_reading(reading_view(reading_body(health={}, nccl=part)))
+    assert cache.readings["node-1"].parts.keys() == {"health"}
+    assert "left out: nccl: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("at", "arrived", "known_at"),
+    [
+        (NOW - 60, 0.0, NOW - 60),
+        (NOW + 60, 0.0, NOW),
+        (NOW - 60, NOW - 5, NOW - 5),
+        (NOW + 60, NOW - 5, NOW - 5),
+    ],
+)
+def test_a_reading_is_dated_as_it_came(at: float, arrived: float, known_at: float) -> None:
+    """Or by its node's clock if a list brought it, but not into the future."""
+    view = reading_view(reading_body(health={"at": stamp(at)}), arrived=arrived)
+    assert view.parts["health"].known_at(NOW) == known_at
+
+
+def test_a_reading_that_goes_while_a_list_is_under_way_does_not_come_back(cache: Cache) -> None:
+    """The list began before; one that is written later is new."""
+    cache.dropped_while_listing = set()
+    old = reading_view(reading_body(version=5, health={}))
+    cache.put_reading(old)
+    cache.drop_reading("node-1", version=6)
+    assert (cache.put_reading(old), "node-1" in cache.readings) == (False, False)
+    assert cache.put_reading(reading_view(reading_body(version=7, health={})))

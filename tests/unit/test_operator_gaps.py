@@ -15,7 +15,7 @@ from nodegauge_operator.core.probes.health import DRAIN_SECONDS
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.reconcile.watch_sets import APPLY_SECONDS
-from support.api_server import DAEMONSETS, EVIDENCE, NODES, POLICIES, REPORTS, Body
+from support.api_server import DAEMONSETS, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.judging import saying
 from support.objects import INTERVAL, NOW
@@ -225,20 +225,6 @@ def test_a_write_that_took_long_to_fail_was_unanswered_all_the_while() -> None:
     operator.cluster.pass_time(25)
     operator.reconciler.gaps.answered()
     assert operator.reconciler.gaps.over_at(None, None) == operator.cluster.now
-
-
-def test_a_clock_that_is_set_back_delays_no_evidence() -> None:
-    """A write of it failed while the clock was a month ahead: a minute later it is tried again."""
-    operator = one_node()
-    ahead(operator)
-    operator.client.refuse = refusing(unavailable(503), "POST", EVIDENCE)
-    operator.run()
-    operator.heal()
-    operator.cluster.clock_error = 0
-    operator.catch_up(granted=False)
-    operator.cluster.pass_time(INTERVAL)
-    operator.run()
-    assert "node-1" in operator.cluster.objects[EVIDENCE]
 
 
 def test_a_clock_that_is_set_back_delays_no_run_on_a_cordoned_node() -> None:

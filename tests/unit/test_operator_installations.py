@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.kube.leases import LEASE, PATH
 from nodegauge_operator.reconcile.installation import LIVE_SECONDS, RENEW_SECONDS
-from support.api_server import REPORTS
+from support.api_server import NODES, READINGS, REPORTS
 from support.cleaning import DirtyCluster
 from support.client import unavailable
 from support.objects import INTERVAL
@@ -158,6 +159,26 @@ def test_installations_with_disjoint_selectors_release_nothing_of_each_other() -
     assert second.client.log == []
     assert first.labels == before
     assert "node-1" in first.cluster.objects[REPORTS]
+
+
+def test_a_node_that_is_not_known_here_keeps_its_reading() -> None:
+    """Its report changes, and wakes the second installation: only a node that is gone loses what it wrote."""
+    first = one_node(pool="a")
+    first.run()
+    second = SteppedOperator(first.cluster, selector="pool=b", release="second")
+    second.list()
+    second.reconcile("node-1")
+    assert "node-1" not in second.cache.nodes
+    for _ in range(2):
+        first.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": stamp(first.cluster.now)}})
+        second.deliver()
+        second.reconcile("node-1")
+    assert second.client.log == []
+    assert "node-1" in first.cluster.objects[READINGS]
+    first.cluster.remove(NODES, "node-1")
+    first.deliver()
+    first.reconcile("node-1")
+    assert "node-1" not in first.cluster.objects[READINGS]
 
 
 # -- uninstalling ------------------------------------------------------------------------------------------

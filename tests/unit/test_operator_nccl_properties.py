@@ -104,20 +104,20 @@ def ended(pod: APod, how: str, *, at: float) -> APod:
         case "oom":
             return running.finished_with("", code=137, reason="OOMKilled")
         case "garbage":
-            return running.finished_with('{"schema": "no')
+            return replace(running.leaving('{"schema": "no'), wrote_at=at)
         case "gone":
             return running.deleting(at).vanished()
         case "preempted":
             return running.preempted().deleting(at).vanished()
     problem = Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM")
-    return running.preempted().with_result(replace(GOOD[pod.probe], problem=problem))
+    return replace(running.preempted().with_result(replace(GOOD[pod.probe], problem=problem)), wrote_at=at)
 
 
 def brings(scene: PlannerLoop, result: Result) -> None:
     """The pod ends with this document."""
     pod = scene.pod()
     assert pod is not None
-    scene.changed(pod, pod.running(scene.now).with_result(result))
+    scene.changed(pod, replace(pod.running(scene.now).with_result(result), wrote_at=scene.now))
 
 
 def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
@@ -146,7 +146,7 @@ def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
         case ("policy", which):
             scene.policy = make_policy().of(POLICIES[which])
         case ("ask", number) if scene.report:
-            scene.report = replace(scene.report, requested_at=f"2027-02-0{number}T00:00:00Z")
+            scene.asked(f"2027-02-0{number}T00:00:00Z")
         case ("room", room):
             scene.slot = room
 
@@ -226,8 +226,7 @@ def test_the_stories_reach_what_they_are_about() -> None:
 def test_a_steady_day_costs_three_writes_a_run() -> None:
     """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and NCCL runs.
 
-    Evidence is written twice: the NCCL run measured anew, and that of the health run is a day old.  The day
-    begins when all probes have run.
+    The day begins when all probes have run.
     """
     scene = PlannerLoop()
     good_until_the_next(names.PROBE_LOAD, scene)
@@ -239,7 +238,6 @@ def test_a_steady_day_costs_three_writes_a_run() -> None:
     assert runs > 90
     validated = scene.written.pop("PatchNode")
     assert validated <= runs / 2, "nothing but validated-at, and that seldom"
-    assert scene.written.pop("WriteEvidence") == 2
     assert scene.written == {"CreatePod": runs, "PatchReport": runs, "DeletePod": runs}
     stamp = {names.LABEL_VALIDATED_AT: scene.node.labels[names.LABEL_VALIDATED_AT]}
     assert scene.node.labels == node.labels | stamp

@@ -32,12 +32,16 @@ from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
+from support.api_server import ADMISSION, BINDINGS
+from support.cluster import FakeCluster
 from support.operator import SETTINGS
 from testbed.kubeconfig import write_kubeconfig
 from testbed.wait import DEADLINE_SECONDS
 
 CORE = ["nodes", "pods", "namespaces", "events"]
-OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL]
+OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL]
+PROTECTED = {path.rpartition("/")[2]: FakeCluster().objects[path] for path in (ADMISSION, BINDINGS)}
+"""The admission policy of NodeReadings and its binding, by plural."""
 Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
@@ -136,6 +140,8 @@ class ApiServer:
             case ["apis", "coordination.k8s.io", *_]:
                 spec = {"holderIdentity": SETTINGS.probe.installation}
                 body = {"metadata": {"resourceVersion": "1"}, "spec": spec}
+            case ["apis", "admissionregistration.k8s.io", _, plural, name]:
+                body = PROTECTED[plural][name]
             case ["apis", names.GROUP, names.VERSION] if self.crds:
                 body = resources(self.crds)
             case ["apis", names.GROUP, names.VERSION, *plural] if plural not in ([one] for one in self.crds):
@@ -215,7 +221,7 @@ class Operator:
         """A node that registers now is seen through the watch."""
         self._count += 1
         name = f"node-{self._count}"
-        await self.until(lambda: len(self.server._watches) >= 4, "watched")
+        await self.until(lambda: len(self.server._watches) >= 5, "watched")
         self.server.add_node(name)
         await self.until(lambda: name in self.sweep.cache.nodes, f"saw {name}")
 
@@ -254,6 +260,8 @@ async def operator(clock: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Oper
     environ = {"KUBECONFIG": str(path)}
     operator = Operator(server, await connect(environ=environ), clock, environ)
     await operator.sweep.installation.renew()
+    await operator.sweep._trust.look(on_change=lambda: None)
+    assert operator.sweep._trust.problem == ""
     operator.task = asyncio.create_task(operator.watches.run())
     yield operator
     operator.watches.stop()
@@ -354,7 +362,7 @@ async def test_crds_that_are_missing_at_the_start_end_the_process(operator: Oper
     await operator.until(lambda: "CRDs missing" in operator.unready(), "named the missing CRD")
     operator.clock.now += supervisor_module.START_SECONDS
     await asyncio.wait({operator.task}, timeout=DEADLINE_SECONDS)
-    with pytest.raises(KubeError, match=r"install nodereports\.nodegauge\.dev .*crds/"):
+    with pytest.raises(KubeError, match=r"install nodereports\.nodegauge\.dev and nodereadings\..*crds/"):
         operator.task.result()
 
 

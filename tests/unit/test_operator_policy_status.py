@@ -11,11 +11,12 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
+from nodegauge_operator.core import reading_policy
 from nodegauge_operator.names import PolicyReason
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
-from support.api_server import NODES, POLICIES, REPORTS, Body
+from support.api_server import ADMISSION, BINDINGS, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
 from support.objects import INTERVAL, NOW
@@ -34,6 +35,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         incidents=IncidentStatus(
             **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock
         ),
+        trust=operator.reconciler.trust,
         installation=SETTINGS.probe.installation,
         clock=clock,
         jitter=lambda: 0.0,
@@ -213,6 +215,64 @@ def test_a_policy_names_the_installation_that_has_its_nodes(operator: PolicyOper
     assert 'nodegauge_foreign_nodes{policy="default"} 1.0' in operator.metrics.render().decode()
     assert operator.ready() == ("False", PolicyReason.OTHER_INSTALLATION)
     assert "nodegauge cleanup --namespace a --release b" in operator.condition("Ready")["message"]
+
+
+def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOperator) -> None:
+    """The condition says what is wrong and the way out; it is ready again once the protection stands."""
+    operator.cluster.add_policy()
+    operator.measure_all()
+    protection = operator.cluster.objects[ADMISSION].pop(reading_policy.NAME)
+    drive(operator.reconciler.trust.look(on_change=lambda: None))
+    operator.write()
+    assert operator.ready() == ("False", PolicyReason.READINGS_UNPROTECTED)
+    message = operator.condition("Ready")["message"]
+    assert message.startswith("no reading counts, and 3 nodes stay as they are: ")
+    assert message.endswith("upgrade or reinstall the chart, which brings it")
+    operator.cluster.objects[ADMISSION][reading_policy.NAME] = protection
+    drive(operator.reconciler.trust.look(on_change=lambda: None))
+    operator.write(dirty=True)
+    assert operator.ready() == ("True", PolicyReason.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("path", "spec"),
+    [
+        (ADMISSION, {"failurePolicy": "Ignore"}),
+        (ADMISSION, {"validations": []}),
+        (ADMISSION, {"variables": []}),
+        (ADMISSION, {"matchConditions": [{"name": "never", "expression": "false"}]}),
+        (ADMISSION, {"matchConstraints": {"resourceRules": []}}),
+        (BINDINGS, {"validationActions": ["Audit"]}),
+        (BINDINGS, {"policyName": "another"}),
+        (BINDINGS, {"matchResources": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}),
+    ],
+)
+def test_no_reading_counts_while_its_protection_lets_others_write(
+    operator: PolicyOperator, path: str, spec: dict[str, Any]
+) -> None:
+    """Whatever somebody changed in the admission policy or its binding."""
+    trust = operator.reconciler.trust
+    drive(trust.look(on_change=lambda: None))
+    assert trust.problem == ""
+    [body] = operator.cluster.objects[path].values()
+    body["spec"] = body["spec"] | spec
+    changed: list[str] = []
+    drive(trust.look(on_change=lambda: changed.append("now")))
+    assert trust.problem.endswith("upgrade or reinstall the chart, which brings it")
+    assert changed == ["now"]
+
+
+@pytest.mark.parametrize("stood", [True, False])
+def test_an_api_server_that_does_not_answer_changes_no_trust(operator: PolicyOperator, stood: bool) -> None:
+    """Nobody can write a reading there either."""
+    trust = operator.reconciler.trust
+    if stood:
+        drive(trust.look(on_change=lambda: None))
+    before = (trust.problem, trust.identity)
+    operator.client.refuse = lambda verb, path: unavailable() if path.startswith(ADMISSION) else None
+    drive(trust.look(on_change=lambda: None))
+    assert (trust.problem, trust.identity) == before
+    assert bool(trust.problem) is not stood
 
 
 def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube.client import METADATA_ONLY
 from nodegauge_operator.kube.reports import difference, without_nulls
 from nodegauge_operator.reconcile.resync import list_all
-from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, merged
+from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, READINGS, REPORTS, Body, merged
 from support.client import Call
 from support.cluster import FakeCluster
 from support.objects import NOW
@@ -37,7 +38,7 @@ def listed(operator: SteppedOperator, *, selector: str = "") -> list[str]:
 
 
 class Fleet:
-    """Three nodes with watch pods and reports, and an operator that knows all of it."""
+    """Three nodes with watch pods, their readings and reports, and an operator that knows all of it."""
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()
@@ -76,57 +77,75 @@ class Fleet:
         ]
         return [path for path in named if path not in LISTED_WHOLE]
 
-    def health(self, name: str) -> str:
-        """What the last message of the node's container is known to say."""
-        (pod,) = self.operator.reconciler.watch_sets.pods._pods[name].values()
-        assert pod.ended is not None
-        return pod.ended.message
+    def read(self, name: str) -> tuple[int, bool]:
+        """The number of the last reading that is known of the node, and whether its document is."""
+        part = self.operator.cache.readings[name].parts["health"]
+        return part.sequence, bool(part.text)
+
+    def watchers(self, name: str) -> list[str]:
+        """UIDs of the node's watch pods that are known to be there."""
+        return [pod.uid for pod in self.watch_pods if pod.node == name and not pod.gone]
+
+    @property
+    def watch_pods(self) -> list[WatchView]:
+        """Every watch pod that the operator knows."""
+        return list(self.operator.reconciler.watch_sets.pods.each())
 
 
 def test_nothing_that_is_known_is_fetched_again() -> None:
-    """The metadata of nodes, reports, readings of BMCs and watch pods is compared."""
+    """The metadata of nodes, reports, readings and watch pods is compared."""
     fleet = Fleet()
     assert fleet.list_again() == []
     compared = [call.path for call in fleet.calls if call.accept == METADATA_ONLY]
-    assert compared == [REPORTS, CHASSIS, NODES, PODS]
+    assert compared == [REPORTS, READINGS, CHASSIS, NODES, PODS]
     assert fleet.operator.cache.nodes.keys() == set(fleet.nodes)
+    assert [fleet.read(name) for name in fleet.nodes] == [(1, False)] * 3
     assert fleet.woken == []
 
 
 LABELLED = {"metadata": {"labels": {"a": "b"}}}
+NEWER = {"a": "b"}
 HAPPENS: dict[str, Callable[[Fleet], object]] = {
     NODES: lambda fleet: fleet.cluster.change(NODES, "node-2", LABELLED),
     REPORTS: lambda fleet: fleet.cluster.change(REPORTS, "node-2", {"spec": {"requestedAt": stamp(NOW)}}),
-    PODS: lambda fleet: fleet.pods["node-2"].ends("another message"),
+    PODS: lambda fleet: fleet.cluster.change(
+        PODS, fleet.pods["node-2"].name, {"metadata": {"labels": NEWER}}
+    ),
+    READINGS: lambda fleet: fleet.pods["node-2"].writes("another document"),
     CHASSIS: lambda fleet: fleet.cluster.change(CHASSIS, "node-2", {"status": {"number": 2}}),
 }
 
 
 @pytest.mark.parametrize("collection", HAPPENS)
 def test_a_change_that_no_watch_reported_is_found(collection: str) -> None:
-    """Only that object is fetched, and its node is woken."""
+    """Only that object is fetched, and its node is woken; of a watch pod only who it is counts."""
     fleet = Fleet()
+    versions = [pod.resource_version for pod in fleet.watch_pods]
     HAPPENS[collection](fleet)
     name = fleet.pods["node-2"].name if collection == PODS else "node-2"
     assert fleet.list_again() == [f"{collection}/{name}"]
-    assert fleet.woken == ["node-2"]
+    assert fleet.woken == ([] if collection == PODS else ["node-2"])
     known = fleet.operator.cache
     news = {
         NODES: known.nodes["node-2"].labels.get("a") == "b",
         REPORTS: bool(known.reports["node-2"].requested_at),
-        PODS: fleet.health("node-2") == "another message",
+        PODS: [pod.resource_version for pod in fleet.watch_pods] != versions,
+        READINGS: fleet.read("node-2") == (2, True),
         CHASSIS: known.chassis["node-2"].number == 2,
     }
     assert [path for path, is_known in news.items() if is_known] == [collection]
 
 
 def test_what_is_gone_without_a_watch_event_is_dropped() -> None:
-    """A watch pod that is not on the list is forgotten; a node that is not there is asked for, as ever."""
+    """A watch pod that is not on the list is gone, and so is a reading; a node that is not there is asked
+    for, as ever."""
     fleet = Fleet()
     fleet.cluster.remove(PODS, fleet.pods["node-1"].name)
+    fleet.cluster.remove(READINGS, "node-2")
     fleet.cluster.remove(NODES, "node-3")
     fleet.list_again()
-    assert "node-1" not in fleet.operator.reconciler.watch_sets.pods._pods
+    assert [len(fleet.watchers(name)) for name in fleet.nodes] == [0, 1, 1]
+    assert fleet.operator.cache.readings.keys() == {"node-1", "node-3"}
     assert fleet.operator.cache.suspects == {"node-3"}
     assert fleet.woken == ["node-3"]
 
@@ -148,26 +167,63 @@ def during_the_list_of_watch_pods(fleet: Fleet, happens: Callable[[], None]) -> 
 
 
 def test_a_watch_pod_that_comes_during_the_list_is_kept() -> None:
-    """With what it reported: no event tells of that again."""
+    """With what it wrote: no event tells of that again."""
     fleet = Fleet()
 
     def roll_out() -> None:
         fleet.cluster.remove(PODS, fleet.pods["node-2"].name)
-        WatchPod(fleet.cluster, "node-2").ends("news")
+        came.append(WatchPod(fleet.cluster, "node-2"))
+        came[0].writes("news")
 
+    came: list[WatchPod] = []
     during_the_list_of_watch_pods(fleet, roll_out)
-    assert fleet.health("node-2") == "news"
+    assert fleet.operator.cache.readings["node-2"].parts["health"].pod_uid == came[0].uid
+    assert fleet.watchers("node-2") == [came[0].uid]
     fleet.list_again()
-    assert len(list(fleet.operator.reconciler.watch_sets.pods.each())) == 3
+    assert sum(not pod.gone for pod in fleet.watch_pods) == 3
 
 
 def test_a_watch_pod_that_goes_during_the_list_does_not_come_back_with_its_page() -> None:
-    """It is older than the pod in its place, and would speak for the node until the next full list."""
+    """It is older than the pod in its place."""
     fleet = Fleet()
     fleet.operator = SteppedOperator(fleet.cluster)
-    pods, old = fleet.operator.reconciler.watch_sets.pods, fleet.pods["node-2"]
+    old = fleet.pods["node-2"]
     during_the_list_of_watch_pods(fleet, lambda: fleet.cluster.remove(PODS, old.name))
-    assert old.uid not in [pod.uid for pod in pods.each()]
+    assert fleet.watchers("node-2") == []
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "written again"])
+def test_a_reading_that_goes_during_the_list_does_not_come_back_with_its_page(again: bool) -> None:
+    """Nobody would drop it until the next full list; one that its probe wrote since is kept."""
+    fleet = Fleet()
+    fleet.operator = SteppedOperator(fleet.cluster)
+
+    def answered(_: str, path: str) -> None:
+        if path == READINGS and fleet.operator.client.answered is answered:
+            fleet.operator.client.answered = lambda verb, path: None
+            fleet.cluster.remove(READINGS, "node-2")
+            if again:
+                fleet.pods["node-2"].writes("news")
+            fleet.operator.deliver()
+
+    fleet.operator.client.answered = answered
+    fleet.list_again()
+    known = fleet.operator.cache.readings
+    assert ("node-2" in known) is again
+    assert {"node-1", "node-3"} <= known.keys()
+
+
+def test_readings_of_nodes_that_are_gone_and_of_their_watch_pods_are_forgotten() -> None:
+    """A fleet that is scaled up and down by nodes of ever new names needs no more memory for that."""
+    fleet = Fleet()
+    for name in ("node-1", "node-2"):
+        fleet.cluster.remove(NODES, name)
+        fleet.cluster.remove(PODS, fleet.pods[name].name)
+    fleet.operator.deliver()
+    for name in ("node-1", "node-2"):
+        fleet.operator.catch_up(name, granted=False)
+    assert {pod.node for pod in fleet.watch_pods} == {"node-3"}
+    assert fleet.cluster.objects[READINGS].keys() == fleet.operator.cache.readings.keys() == {"node-3"}
 
 
 def test_an_object_that_goes_during_the_list_is_left_out() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import Refused
+from nodegauge_operator.kube.errors import KubeError, Refused, Unavailable
 from nodegauge_operator.names import Reason
+from nodegauge_operator.reconcile.node_counts import CLUSTER
 from support.api_server import NODES, POLICIES, REPORTS
+from support.client import unavailable
 from support.cluster import FakeCluster
 from support.objects import MINUTE
 from support.operator import SteppedOperator, some_nodes
@@ -42,27 +44,85 @@ def pass_grace(operator: SteppedOperator) -> None:
     operator.catch_up(granted=False)
 
 
-def test_a_taint_goes_up_in_the_patch_of_the_labels_after_the_report() -> None:
-    """The report reserves it, then one write brings labels and taints together."""
+def test_a_taint_goes_up_in_the_patch_of_the_labels_before_the_report() -> None:
+    """One write brings labels and taints together, before anything else that follows from the run.  Its
+    answer is the node from then on: nothing is asked for."""
     operator = tainting(taints=("team",))
     operator.measure("")
     operator.client.log.clear()
+    operator.client.reads.clear()
     operator.measure("gpu-lost=b")
     assert operator.client.log == [
         "POST pods",
-        "PATCH nodeevidences",
-        "PATCH nodereports/status",
         "PATCH nodes",
+        "PATCH nodereports/status",
         "PATCH nodes/status",
         "POST events",
         "DELETE pods",
     ]
+    assert f"{NODES}/node-1" not in operator.client.reads
     assert operator.cluster.taints() == ["team:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
     assert operator.status["desired"]["taints"] == [
         {"key": names.TAINT_UNHEALTHY, "value": "gpu-lost", "effect": "NoSchedule"}
     ]
     events = [reason for reason, _ in operator.events]
     assert sorted(events) == [Reason.TAINTED, Reason.VALIDATED]
+
+
+def test_a_slot_is_free_again_where_the_policy_goes_before_the_report_holds_the_taint() -> None:
+    """The node was tainted, and no write of its report followed: it keeps no slot once it is clean."""
+    operator = tainting()
+    budget = operator.reconciler.gate_budget
+    operator.measure("")
+
+    def answered(verb: str, path: str) -> None:
+        if (verb, path) == ("PATCH", f"{NODES}/node-1"):
+            operator.client.answered = lambda verb, path: None
+            operator.cluster.remove(POLICIES, "default")
+            operator.deliver()
+
+    operator.client.answered = answered
+    operator.measure("gpu-lost=b")
+    assert operator.cluster.faults() == ["gpu-lost"]
+    assert budget.used(CLUSTER) == 1
+    pass_grace(operator)
+    assert operator.cluster.faults() == []
+    assert budget.used(CLUSTER) == 0
+
+
+def test_a_taint_on_its_way_uses_its_slot_and_one_without_an_answer_keeps_it() -> None:
+    """It may stand: no other node takes the last slot."""
+    operator = tainting("node-1", "node-2", budget={"gatedNodes": 1, "gatedNodesPerHour": 2})
+    budget, seen = operator.reconciler.gate_budget, list[bool]()
+    operator.measure("")
+    assert budget.has_slot("node-2")
+
+    def refuse(verb: str, path: str) -> KubeError | None:
+        if (verb, path) != ("PATCH", f"{NODES}/node-1"):
+            return None
+        seen.append(budget.has_slot("node-2"))
+        return unavailable()
+
+    operator.client.refuse = refuse
+    with pytest.raises(Unavailable):
+        operator.measure("gpu-lost=b")
+    assert (seen, budget.has_slot("node-2")) == ([False], False)
+
+
+def test_a_taint_of_a_node_that_has_just_gone_keeps_no_slot() -> None:
+    """The API server says so in its answer, before the watch does."""
+    operator = tainting()
+    operator.measure("")
+
+    def refuse(verb: str, path: str) -> None:
+        if (verb, path) == ("PATCH", f"{NODES}/node-1"):
+            operator.heal()
+            operator.cluster.remove(NODES, "node-1")
+
+    operator.client.refuse = refuse
+    operator.measure("gpu-lost=b")
+    assert not operator.cluster.objects[NODES]
+    assert operator.reconciler.gate_budget.used(CLUSTER) == 0
 
 
 HOW: dict[str, Callable[[FakeCluster], object]] = {

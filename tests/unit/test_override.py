@@ -68,8 +68,7 @@ class Story(PlannerLoop):
     def end(self, pod: Any) -> None:
         """The run ends, and its result is read."""
         result = BROKEN if self.broken else GOOD[pod.probe]
-        done = pod.running(self.now - 5).with_result(result)
-        self.changed(pod, replace(done, terminated=replace(done.terminated, finished_at=self.now)))
+        self.changed(pod, replace(pod.running(self.now - 5).with_result(result), wrote_at=self.now))
         self.go()
 
     def say(self, annotations: dict[str, str] | None) -> None:

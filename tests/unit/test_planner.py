@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
+from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator import names
-from nodegauge_operator.api.report import NEVER
+from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import planner
 from nodegauge_operator.core.planner import next_step, wake_at
@@ -30,9 +31,11 @@ from support.objects import (
     make_report,
     make_snapshot,
     read,
+    reading_of,
 )
 
 NONE: frozenset[str] = frozenset()
+NONE_READ: frozenset[type] = frozenset()
 
 NODE = make_node()
 READ = read(made.titan())
@@ -47,6 +50,20 @@ def next_kind(**known: Any) -> str:
     """The name of the next step, or "nothing"."""
     step = next_step(make_snapshot(**known))
     return type(step).__name__ if step else "nothing"
+
+
+def judged(**known: Any) -> ReportStatus:
+    """The status that follows from the run that ended: the node is patched first, and the report by the same
+    judgement."""
+    snapshot = make_snapshot(**known)
+    patch = next_step(snapshot)
+    assert isinstance(patch, steps.PatchNode)
+    assert snapshot.node is not None
+    assert patch.judged is not None
+    node = replace(snapshot.node.patched(patch.labels, patch.taints), resource_version="11")
+    report = next_step(replace(snapshot, node=node, judged=patch.judged))
+    assert report == steps.PatchReport(known["report"], patch.judged.status)
+    return patch.judged.status
 
 
 def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
@@ -95,7 +112,79 @@ def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=7)
     assert next_step(make_snapshot(**known, pods=(pod,))) == steps.RefreshReport("node-1")
-    assert next_kind(**known, pods=(pod,), fresh=True) == "DeletePod"
+    assert next_kind(**known, pods=(pod,), fresh=frozenset({steps.RefreshReport})) == "DeletePod"
+
+
+def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
+    """Another process wrote the report after the node was patched: what it wrote there stays."""
+    pod = make_pod(NODE).running().with_result(made.titan())
+    snapshot = make_snapshot(node=NODE, report=make_report(), pods=(pod,))
+    patch = next_step(snapshot)
+    assert isinstance(patch, steps.PatchNode)
+    assert snapshot.report is not None
+    theirs = ProbeStatus(name=names.PROBE_PULL, request="theirs")
+    newer = replace(snapshot.report, resource_version="11", status=ReportStatus(probes=[theirs]))
+    node = NODE.patched(patch.labels, patch.taints)
+    step = next_step(replace(snapshot, node=node, report=newer, judged=patch.judged))
+    assert isinstance(step, steps.PatchReport)
+    assert (step.report, step.status.probe(names.PROBE_PULL).request) == (newer, "theirs")
+    assert step.status.probe(names.PROBE_HEALTH).read_at
+
+
+@pytest.mark.parametrize(
+    ("known", "part", "counts"),
+    [
+        ("", {}, True),
+        ("uid-1/2", {}, True),
+        ("uid-1/3", {}, False),
+        ("uid-1/4", {}, False),
+        ("uid-1/4", {"boot_id": "boot-2"}, True),
+        ("uid-2/4", {}, True),
+        ("", {"node_uid": "of an earlier node"}, False),
+        ("", {"text": ""}, False),
+    ],
+)
+def test_a_reading_counts_once_and_not_when_it_is_put_back(
+    known: str, part: dict[str, Any], counts: bool
+) -> None:
+    """By pod and number; a boot may put back the clock by which numbers begin.  It counts for its own node,
+    while readings are protected."""
+    pod = make_pod(NODE).running().with_result(made.titan())
+    reading = reading_of([pod])
+    assert reading is not None
+    own = replace(reading.parts["health"], **{"pod_uid": "uid-1", "sequence": 3} | part)
+    status = ReportStatus(probes=[ProbeStatus(name="health", reading=known, boot_id="boot-1")])
+    report = replace(make_report(), status=status)
+    context = make_context(node=NODE, report=report, reading=replace(reading, parts={"health": own}))
+    assert context.part("health") == (own if counts else None)
+    assert replace(context, distrust="anybody may write").part("health") is None
+
+
+def test_a_pod_that_left_no_reading_has_it_read_again_once() -> None:
+    """The event of its reading may be on its way, and the pod's came first."""
+    known = up_to_date(make_report().after(READ, node=NODE))
+    ended = make_pod(NODE, number=2).running().finished_with("no driver", code=1)
+    assert next_step(make_snapshot(**known, pods=(ended,), fresh=NONE_READ)) == steps.RefreshReading("node-1")
+    assert next_kind(**known, pods=(ended,)) == "PatchReport"
+
+
+def test_the_reading_of_a_node_that_is_gone_is_deleted() -> None:
+    """Nobody owns it: the probes may not read the node's object, and so not name it as its owner."""
+    reading = reading_of([make_pod(NODE).running().with_result(made.titan())])
+    assert next_step(make_snapshot(node=None, reading=reading)) == steps.DeleteReading("node-1")
+    assert next_kind(node=None) == "nothing"
+
+
+def test_a_taint_that_somebody_reserved_needs_a_run() -> None:
+    """Who can write reports can write one for a node that was never read; a slot alone does not make it."""
+    lost = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", message="gone")
+    bad, end = make_report(), read(made.with_gpu(made.titan(), 1, error=lost))
+    for at in (NOW - MINUTE, NOW):
+        bad = bad.after(end, node=NODE, at=at)
+    assert bad.status.desired.taints
+    for runs, taints in ((bad.status.probes, bad.status.desired.taints), ([], [])):
+        report = replace(bad, status=replace(bad.status, probes=runs))
+        assert report.seen(node=NODE).status.desired.taints == taints
 
 
 def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
@@ -176,9 +265,7 @@ def test_a_request_made_during_a_run_is_answered_by_the_next_one() -> None:
     """Who fixed a cable and asks must not be given what was measured before."""
     pod = replace(make_pod(NODE).with_result(made.titan()), request="")
     asked = make_report().asked("2027-01-15T08:00:01Z")
-    judged = next_step(make_snapshot(report=asked, pods=(pod,)))
-    assert isinstance(judged, steps.PatchReport)
-    report = replace(asked, status=judged.status)
+    report = replace(asked, status=judged(report=asked, pods=(pod,)))
     assert health_due_at(report) == 0.0
 
 
@@ -186,10 +273,9 @@ def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() 
     """The operator was away while the node rebooted: the result in the pod is of the boot before."""
     pod = replace(make_pod(NODE).with_result(made.titan()), boot_id="boot-1")
     node = NODE.booted("boot-2")
-    judged = next_step(make_snapshot(report=make_report(), node=node, pods=(pod,)))
-    assert isinstance(judged, steps.PatchReport)
-    assert "interconnect" not in judged.status.desired.labels
-    report = replace(make_report(), status=judged.status)
+    status = judged(report=make_report(), node=node, pods=(pod,))
+    assert "interconnect" not in status.desired.labels
+    report = replace(make_report(), status=status)
     assert health_due_at(report, node=node) == 0.0
 
 
@@ -225,4 +311,8 @@ def test_the_moment_of_expiry_is_woken_for() -> None:
     at = wake_at(make_snapshot(**known | {"now": NOW + STALE - 10}))
     assert NOW + STALE < at <= NOW + STALE + 1
     known |= {"now": at, "granted": NONE}
+    stale = next_step(make_snapshot(**known))
+    assert isinstance(stale, steps.PatchNode)
+    assert stale.labels[names.LABEL_INTERCONNECT] is None
+    known["node"] = known["node"].patched(stale.labels)
     assert next_kind(**known) == "PatchReport"

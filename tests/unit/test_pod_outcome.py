@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,23 +11,26 @@ import support.results as made
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core.pod_outcome import RunEnd, ending, wake_at
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.pod_outcome import RunEnd, wake_at
+from nodegauge_operator.core.probes.registry import KINDS
 from support.messages import hostile
-from support.objects import NOW, APod, make_node, make_pod
+from support.objects import NOW, APod, make_context, make_node, make_pod, make_report, reading_of
 
 DEADLINE = 60.0
 OVERTIME = 60.0
 DAY = 86_400.0
 
 
-def end_of(pod: APod, *, at: float = NOW) -> RunEnd | None:
-    """The end of a pod's run, by the default limits."""
-    return ending(pod, node="node-1", limits=Limits(), deadline=DEADLINE, now=at)
+def end_of(pod: APod, *, at: float = NOW, node: NodeView | None = None, **known: Any) -> RunEnd | None:
+    """The end of a pod's run, by the default limits; `known` as for `make_context`."""
+    start = {"node": node or make_node(), "report": make_report(node), "pods": (pod,), "now": at}
+    return KINDS[pod.probe].ending(pod, make_context(**start | known))
 
 
-def ended(pod: APod, *, at: float = NOW) -> RunEnd:
+def ended(pod: APod, **known: Any) -> RunEnd:
     """The same where there is one."""
-    end = end_of(pod, at=at)
+    end = end_of(pod, **known)
     assert end is not None
     return end
 
@@ -51,7 +56,7 @@ def test_a_whole_result_counts_whatever_became_of_the_pod(reason: str) -> None:
 def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
     """Garbage, bombs, other runs' and other nodes' documents are unknown, in bounded words."""
     pod = make_pod(number=2).running()
-    end = ended(pod.finished_with(hostile(pod)[name]))
+    end = ended(pod.leaving(hostile(pod)[name]))
     assert end.outcome is Outcome.UNKNOWN
     assert end.result is None
     assert end.reason
@@ -61,8 +66,8 @@ def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
 @pytest.mark.parametrize(
     ("pod", "reason"),
     [
-        (make_pod().running().finished_with(""), "NoResult"),
-        (make_pod().running().finished_with("", code=1), "NoResult"),
+        (make_pod().running().finished_with(""), "NoReading"),
+        (make_pod().running().finished_with("", code=1), "NoReading"),
         (make_pod().running().finished_with("", code=137, reason="OOMKilled"), "OOMKilled"),
         (replace(make_pod().finished_with("", code=137), reason="DeadlineExceeded"), "DeadlineExceeded"),
         (make_pod().failed("DeadlineExceeded", "Pod was active too long"), "DeadlineExceeded"),
@@ -77,6 +82,37 @@ def test_an_end_without_a_word_is_unknown(pod: APod, reason: str) -> None:
     end = ended(pod)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, reason)
     assert end.message
+
+
+def test_a_document_in_the_termination_message_is_no_reading() -> None:
+    """Only what the probe wrote with its own token counts; the message says in words why there is none."""
+    pod = make_pod().running()
+    end = ended(pod.finished_with(pod.with_result(made.titan()).wrote))
+    assert (end.outcome, end.reason, end.result) == (Outcome.UNKNOWN, "NoReading", None)
+    assert len(end.message) < 500
+    refused = pod.finished_with("the reading is not written: 403 nodereadings is forbidden", code=1)
+    end = ended(refused)
+    assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "NotWritten")
+    assert "403 nodereadings is forbidden" in end.message
+
+
+def test_a_reading_of_another_pod_ends_no_run() -> None:
+    """Of the run before, or of the same pod on the machine that had this node's name."""
+    pod = make_pod().running()
+    for other in (make_pod(uid="before"), make_pod(make_node(uid="before"), uid=pod.uid)):
+        reading = reading_of((other.with_result(made.titan()),))
+        assert end_of(pod, reading=reading) is None
+        assert ended(pod.finished_with(""), reading=reading).reason == "NoReading"
+
+
+@pytest.mark.parametrize("known", [{"distrust": "anybody may write"}, {"trusted": "another policy"}])
+def test_a_reading_that_anybody_may_have_written_ends_its_run_unread(known: dict[str, str]) -> None:
+    """Nothing protects readings, or not as when the pod was made; while the pod runs, its run goes on."""
+    pod = make_pod().running().with_result(made.titan())
+    end = ended(pod, **known)
+    assert (end.outcome, end.reason, end.result) == (Outcome.UNKNOWN, "ReadingsUnprotected", None)
+    assert end.message
+    assert end_of(replace(pod, terminated=None, phase="Running"), **known) is None
 
 
 @pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "ContainerStatusUnknown"])
@@ -116,6 +152,15 @@ def test_a_preempted_probe_that_says_so_is_skipped_and_one_that_had_finished_is_
     assert ended(pod.with_result(made.titan())).outcome is Outcome.READ
     end = ended(make_pod().running().with_result(cut))
     assert (end.outcome, end.reason, end.message) == (Outcome.UNKNOWN, "Terminated", "SIGTERM"), "a drain"
+
+
+def test_last_words_wait_for_the_end_of_their_pod() -> None:
+    """The reading may be seen first, and only the pod says whether it was preempted; a pod that is stuck ends
+    too."""
+    cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
+    pod = replace(make_pod().running().with_result(cut), terminated=None, phase="Running")
+    assert end_of(pod) is None
+    assert ended(pod, at=NOW + 2 * (DEADLINE + OVERTIME)).reason == "Terminated"
 
 
 def test_a_pod_that_finds_no_place_is_skipped_with_the_scheduler_s_words() -> None:
@@ -160,10 +205,9 @@ def test_a_node_s_wrong_clock_neither_ends_a_run_at_once_nor_keeps_it_for_ever(s
 
 
 @pytest.mark.parametrize("skew", [-DAY, 10 * 365 * DAY])
-def test_a_kubelet_s_wrong_clock_dates_no_reading(skew: float) -> None:
+def test_a_node_s_wrong_clock_dates_no_reading(skew: float) -> None:
     """Neither before its pod nor after now."""
-    pod = make_pod().running().with_result(made.titan())
-    pod = replace(pod, terminated=replace(pod.terminated, finished_at=NOW + skew))
+    pod = replace(make_pod().running().with_result(made.titan()), wrote_at=NOW + skew)
     assert NOW <= ended(pod, at=NOW + 30).finished_at <= NOW + 30
 
 
@@ -178,5 +222,5 @@ def test_the_question_is_asked_again_when_the_answer_changes(pod: APod) -> None:
 def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:
     """A document of the machine that had this name before is not one of this machine."""
     before = make_pod(make_node(uid="before")).with_result(made.titan())
-    now = make_pod(make_node(uid="now")).finished_with(before.terminated.message)
-    assert ended(now).reason == "WrongRun"
+    now = make_node(uid="now")
+    assert ended(make_pod(now).leaving(before.wrote), node=now).reason == "WrongRun"

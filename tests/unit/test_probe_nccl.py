@@ -13,7 +13,7 @@ from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip, Unav
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatus
-from nodegauge_operator.core.actions import DeletePod, PatchReport
+from nodegauge_operator.core.actions import DeletePod, PatchNode
 from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.nccl import image_is_there
@@ -341,8 +341,9 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
         node=NODE, report=report, pods=(pod,), now=NOW + 70, granted=frozenset(), defaults=INSTALLED
     )
     ended = next_step(replace(known, policy=make_policy().of(spec)))
-    assert isinstance(ended, PatchReport)
-    last = ended.status.probe(PULL).last_run
+    assert isinstance(ended, PatchNode)
+    assert ended.judged is not None
+    last = ended.judged.status.probe(PULL).last_run
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
     assert not isinstance(next_step(known), DeletePod)
     assert getattr(next_step(known), "status", report.status).probe(PULL).unread == 0

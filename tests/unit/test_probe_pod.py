@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.core.model import ProbeDefaults, pod_view
-from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.pod import TOKEN_FOLDER, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.core.probes.watch import daemon_set
-from nodegauge_probes.nccl.probe import ENGINES
+from nodegauge_probes.nccl.plan import ENGINES
 from nodegauge_probes.settings import parse
 from support.nccl_nodes import IMAGE, INSTALLED
 from support.nccl_nodes import NODE as GPU_NODE
@@ -62,6 +62,17 @@ def at(manifest: dict[str, Any], path: str) -> Any:
 
 
 MISSING: dict[str, Any] = {}
+TOKEN = {
+    "name": "token",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        ],
+        "defaultMode": 0o444,
+    },
+}
+"""Bound to the pod and for an hour; with the authority behind the API server's certificate."""
 TEMPLATES = st.fixed_dictionaries(
     {},
     optional={
@@ -79,7 +90,7 @@ TEMPLATES = st.fixed_dictionaries(
 @given(template=TEMPLATES)
 @tried(100)
 def test_no_template_weakens_a_probe_pod(template: dict[str, Any]) -> None:
-    """No token, no root, no capability, read-only, seccomp, bounded; our marks are ours."""
+    """No token but its own, no root, no capability, read-only, seccomp, bounded; our marks are ours."""
     manifest = templated(**template)
     spec, box = manifest["spec"], container(manifest)
     assert spec["automountServiceAccountToken"] is False
@@ -94,7 +105,9 @@ def test_no_template_weakens_a_probe_pod(template: dict[str, Any]) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert spec["activeDeadlineSeconds"] == 60
-    assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes", "nodeName", "nodeSelector"}
+    assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "nodeName", "nodeSelector"}
+    assert spec["volumes"] == [TOKEN]
+    assert box["volumeMounts"] == [{"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True}]
     assert box["resources"]["limits"].keys() == box["resources"]["requests"].keys() == {"cpu", "memory"}
     view = pod_view(manifest)
     assert (view.probe, view.node, view.node_uid, view.number) == ("health", NODE.name, NODE.uid, 3)
@@ -290,10 +303,10 @@ def test_a_pull_holds_no_gpu_and_sees_none() -> None:
 def test_shared_memory_is_large_and_counted() -> None:
     """4 GiB at /dev/shm, and a memory limit that lies above it: it is charged to the pod."""
     made = nccl_pod()
-    volumes = {volume["name"]: volume["emptyDir"] for volume in made["spec"]["volumes"]}
+    volumes = {volume["name"]: volume.get("emptyDir") for volume in made["spec"]["volumes"]}
     mounts = {mount["mountPath"]: mount["name"] for mount in container(made)["volumeMounts"]}
     assert volumes[mounts["/dev/shm"]] == {"medium": "Memory", "sizeLimit": "4Gi"}
-    assert mounts["/tmp"] in volumes
+    assert volumes[mounts["/tmp"]] is not None
     limit = container(made)["resources"]["limits"]["memory"]
     assert int(limit.removesuffix("Mi")) > 4 * 1024
 
@@ -309,7 +322,7 @@ def test_an_nccl_run_can_be_preempted_by_everybody() -> None:
 
 @NCCL_PROFILES
 def test_neither_has_more_rights_than_a_health_probe(probe: str) -> None:
-    """No token, no root, no capabilities, read-only root, seccomp, bounded in CPU, memory and time."""
+    """No other token, no root, no capabilities, read-only root, seccomp, bounded in CPU, memory and time."""
     health, made = nccl_pod(names.PROBE_HEALTH), nccl_pod(probe)
     assert container(made)["securityContext"] == container(health)["securityContext"]
     for key in ("securityContext", "automountServiceAccountToken", "restartPolicy", "affinity"):
@@ -317,7 +330,11 @@ def test_neither_has_more_rights_than_a_health_probe(probe: str) -> None:
     assert made["spec"]["activeDeadlineSeconds"] > 0
     assert {"cpu", "memory"} <= container(made)["resources"]["limits"].keys()
     assert not {"hostPID", "hostIPC", "hostNetwork", "nodeName"} & made["spec"].keys()
-    assert all("emptyDir" in volume for volume in made["spec"]["volumes"])
+    *own, token = made["spec"]["volumes"]
+    assert token == TOKEN
+    assert all(volume.keys() == {"name", "emptyDir"} for volume in own)
+    mounts = {mount["name"]: mount for mount in container(made)["volumeMounts"]}
+    assert mounts["token"] == {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True}
 
 
 @NCCL_PROFILES

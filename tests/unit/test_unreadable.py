@@ -80,7 +80,7 @@ def taints(report: AReport) -> list[str]:
         problem(ProblemKind.DRIVER_MISMATCH),
         lost("DeadlineExceeded"),
         lost("KubeletSilent"),
-        lost("NoResult"),
+        lost("NoReading"),
         lost("ResultUnreadable"),
         lost("StartError"),
     ],
@@ -113,7 +113,7 @@ def test_as_many_hard_failures_in_a_row_as_the_policy_says(end: RunEnd, first: t
         ),
         pytest.param([problem(ProblemKind.LIBRARY_NOT_FOUND)], id="no-driver-in-the-container"),
         pytest.param([read(replace(made.titan(), gpus=[]))], id="hidden-gpus"),
-        pytest.param([HUNG, lost("NoResult")], id="each-time-another"),
+        pytest.param([HUNG, lost("NoReading")], id="each-time-another"),
         pytest.param([HUNG, HUNG, HUNG, HUNG, GOOD], id="read-now-and-then"),
     ],
 )

@@ -1,9 +1,9 @@
-"""Mode Watch: the DaemonSet, and what its containers report by ending."""
+"""Mode Watch: the DaemonSet, and what its containers write."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +15,17 @@ from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
-from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
+from support.api_server import (
+    ADMISSION,
+    BINDINGS,
+    DAEMONSETS,
+    NODES,
+    PODS,
+    POLICIES,
+    READINGS,
+    REPORTS,
+    Body,
+)
 from support.judging import saying
 from support.objects import DEFAULTS, make_policy
 from support.virtual_time import drive
@@ -34,7 +44,8 @@ def node(stated_answers: None) -> Watched:
 
 
 def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> None:
-    """Restricted, without a token; it leaves nodes where the GPU Operator changes driver or MIG layout."""
+    """Restricted, with a token of its own alone; it leaves nodes where the GPU Operator changes driver or MIG
+    layout."""
     selector = {
         "matchLabels": {"gpus": "yes"},
         "matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["dev"]}],
@@ -47,7 +58,12 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert box["securityContext"]["readOnlyRootFilesystem"] is True
     assert box["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert spec["volumes"] == [{"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+    state, token = spec["volumes"]
+    assert state == {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    assert [next(iter(source)) for source in token["projected"]["sources"]] == [
+        "serviceAccountToken",
+        "configMap",
+    ]
     assert "activeDeadlineSeconds" not in spec
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     terms = [
@@ -61,10 +77,10 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         ("nvidia.com/gpu.deploy.client", "NotIn", paused),
         ("nvidia.com/gpu.deploy.device-plugin", "NotIn", paused),
     ]
-    state = "nvidia.com/gpu-driver-upgrade-state"
+    upgrade = "nvidia.com/gpu-driver-upgrade-state"
     assert terms == [
-        [*own, *still, (state, "DoesNotExist", None)],
-        [*own, *still, (state, "In", ["upgrade-done", "upgrade-required"])],
+        [*own, *still, (upgrade, "DoesNotExist", None)],
+        [*own, *still, (upgrade, "In", ["upgrade-done", "upgrade-required"])],
     ]
     assert box["args"][0] == "--interval=7200"
 
@@ -72,7 +88,7 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
 def test_the_daemonset_stays_within_the_nodes_that_the_operator_watches() -> None:
     """Nobody would read its other containers."""
     defaults = replace(DEFAULTS, nodes=match_expressions("pool in (a,b),!spot"))
-    spec = daemon_set(make_policy(), defaults)["spec"]["template"]["spec"]
+    spec = daemon_set(make_policy(), defaults, trusted="seen")["spec"]["template"]["spec"]
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     for term in required["nodeSelectorTerms"]:
         assert {"key": "pool", "operator": "In", "values": ["a", "b"]} in term["matchExpressions"]
@@ -118,8 +134,21 @@ def test_the_container_takes_every_policys_options() -> None:
 )
 def test_what_judges_readings_makes_new_pods(spec: Body, is_new: bool) -> None:
     """They read their nodes at once; what counts runs or slots needs no reading."""
-    before, after = (daemon_set(make_policy().of(one), DEFAULTS)["spec"]["template"] for one in ({}, spec))
+    before, after = (
+        daemon_set(make_policy().of(one), DEFAULTS, trusted="seen")["spec"]["template"] for one in ({}, spec)
+    )
     assert (before != after) == is_new
+
+
+def test_the_container_is_asked_whether_it_goes_on_and_has_written() -> None:
+    """One that stands still is started again; one that cannot write is not ready, for people and roll-outs
+    to see.  A question takes no longer than until the next."""
+    (box,) = daemon_set(make_policy(), DEFAULTS, trusted="seen")["spec"]["template"]["spec"]["containers"]
+    for ask, file in (("livenessProbe", "alive"), ("readinessProbe", "ready")):
+        probe = box[ask]
+        assert probe["exec"]["command"][:3] == ["python", "-m", "nodegauge_probes.alive"]
+        assert probe["exec"]["command"][-1] == file
+        assert probe["timeoutSeconds"] < probe["periodSeconds"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +186,7 @@ def test_the_daemonset_of_a_policy_that_cannot_be_read_stays() -> None:
     assert operator.cluster.objects[DAEMONSETS] == {}
 
 
-def test_each_end_of_the_container_is_judged_once_and_makes_no_pod(node: Watched) -> None:
+def test_each_reading_of_the_container_is_judged_once_and_makes_no_pod(node: Watched) -> None:
     """Not again after a restart of the operator, and not when the pod's status changes otherwise."""
     assert (node.runs, node.status["verdict"], node.taints) == (1, "pass", [])
     assert node.labels[names.LABEL_HEALTH] == "pass"
@@ -223,38 +252,54 @@ def test_xids_of_a_reading_that_could_not_be_judged_are_not_new_in_the_next() ->
 def test_only_a_pod_of_the_daemonset_speaks_for_its_node(node: Watched) -> None:
     """A pod of another owner says nothing; a result of another pod, node or probe is a failed run."""
     node.cluster.pass_time(60)
-    for owner in ("uid-other", ""):
-        node.after(BAD, pod=WatchPod(node.cluster, owner=owner))
-    assert node.runs == 1, "of another owner, and beside the one that is there"
-    for number, other in enumerate(({"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}), start=2):
+    node.after(BAD, pod=WatchPod(node.cluster, owner="uid-other"))
+    assert node.runs == 1
+    others: list[dict[str, Any]] = [{"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}]
+    for number, other in enumerate(others, start=2):
         node.reports(saying(BAD), **other)
         assert (node.runs, node.probe["lastRun"]["reason"]) == (number, "WrongRun")
     assert node.status["verdict"] == "pass"
 
 
-ASKED = replace(saying(""), problem=Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM"))
+def test_two_pods_of_a_roll_out_both_speak_for_the_node(node: Watched) -> None:
+    """The old one writes until it ends; each reading counts once, whichever pod wrote it."""
+    new = WatchPod(node.cluster)
+    assert [node.after(BAD, pod=pod) for pod in (node.pod, new)] == [[], ["p2p"]]
+    assert node.runs == 3
+    node.cluster.remove(PODS, node.pod.name)
+    node.catch_up(granted=False)
+    node.after(BAD, pod=new)
+    assert node.runs == 4
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda pod: pod.ends(""),
-        lambda pod: pod.ends("", code=137, reason="OOMKilled"),
-        lambda pod: pod.ends("no such file", code=128, reason="StartError"),
-        lambda pod: pod.reports(ASKED),
-    ],
-    ids=["without a word", "no memory", "never started", "asked to end, as by a roll-out"],
-)
-def test_an_end_that_says_nothing_of_the_node_is_no_run(node: Watched, end: Callable[..., None]) -> None:
-    """The kubelet starts the container again; where none comes for long, a health pod reads the node."""
-    end(node.pod)
+def test_a_reading_that_is_put_back_is_none(node: Watched) -> None:
+    """A backup that somebody restores, or a write that was on its way for long: the same pod wrote later
+    ones."""
+    node.after(BAD)
+    node.after()
+    node.pod.sequence -= 2
+    node.after(BAD)
+    assert (node.runs, node.taints, node.probe["verdict"]) == (3, [], "pass")
+
+
+def test_of_several_readings_that_nobody_saw_the_newest_counts(node: Watched) -> None:
+    """The object holds the last one alone."""
+    for answer in (BAD, BAD, ""):
+        node.write(saying(answer))
     node.catch_up()
-    assert (node.runs, node.run_pods) == (1, [])
+    assert (node.runs, node.taints, node.probe["verdict"]) == (2, [], "pass")
 
 
-def test_a_message_that_cannot_be_read_is_a_failed_run_once(node: Watched) -> None:
+def test_a_reading_that_was_cut_off_by_sigterm_says_nothing_of_the_node(node: Watched) -> None:
+    """It is a run that read nothing: the verdict of the last one stays."""
+    asked = Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM")
+    node.reports(replace(saying(BAD), problem=asked))
+    assert (node.runs, node.probe["lastRun"]["reason"], node.probe["verdict"]) == (2, "Terminated", "pass")
+
+
+def test_a_document_that_cannot_be_read_is_a_failed_run_once(node: Watched) -> None:
     """Say, of an image of another major version."""
-    node.pod.ends("{}")
+    node.pod.writes("{}")
     node.catch_up()
     node.catch_up(granted=False)
     assert (node.runs, node.probe["lastRun"]["reason"]) == (2, "ResultUnreadable")
@@ -270,31 +315,56 @@ def test_a_health_pod_reads_the_node_if_the_container_brings_nothing() -> None:
     assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in node.run_pods] == ["health"]
 
 
-def test_a_run_that_is_asked_for_is_a_pod_at_once_and_comes_first(node: Watched) -> None:
-    """The container answers no request.  What it reports while the pod runs is older than the pod's reading,
-    and says nothing new."""
+def test_a_run_that_is_asked_for_is_a_pod_at_once(node: Watched) -> None:
+    """The container does not hear of requests.  What it writes once the pod is made counts at once, and
+    answers the request, for it says as much: the pod is ended, and no other is made."""
     node.request()
     node.after(later=0.0)
     assert (len(node.run_pods), node.runs) == (1, 2)
-    health = node.start_health_pod()
-    node.after(BAD)
-    assert node.runs == 2
-    assert node.end_health_pod(health) == 3
-    node.catch_up(granted=False)
-    assert node.runs == 3
+    node.start_health_pod()
+    node.after("gpu-lost=b")
+    assert (node.runs, node.taints) == (3, ["gpu-lost"])
+    [pod] = node.run_pods
+    assert "deletionTimestamp" in pod["metadata"]
+    node.cluster.remove(PODS, pod["metadata"]["name"])
+    node.catch_up()
+    assert (node.run_pods, node.runs) == ([], 3)
+
+
+def test_a_reading_that_may_be_older_than_a_request_answers_none(node: Watched) -> None:
+    """The operator was away: a list does not say when a reading came, so another pod is made."""
+    node.request()
+    node.catch_up()
+    first = node.start_health_pod()
+    node.write(saying("gpu-lost=b"))
+    node.resume()
+    assert (node.runs, node.taints) == (2, ["gpu-lost"])
+    node.cluster.remove(PODS, first)
+    node.catch_up()
+    assert len(node.run_pods) == 1
+
+
+@pytest.mark.parametrize("path", [ADMISSION, BINDINGS], ids=["policy", "binding"])
+def test_what_was_written_while_anybody_could_write_says_nothing(node: Watched, path: str) -> None:
+    """The protection was made again: only a pod counts that came after that, for its token is new."""
+    [protection] = node.cluster.objects[path].values()
+    protection["metadata"]["uid"] = "made-again"
+    drive(node.reconciler.trust.look(on_change=lambda: None))
+    assert (node.after("gpu-lost=b"), node.runs) == ([], 1)
+    node.keep_watch_sets()
+    assert (node.after("gpu-lost=b", pod=WatchPod(node.cluster)), node.runs) == (["gpu-lost"], 2)
 
 
 @pytest.mark.parametrize("ahead", [-20_000.0, -600.0, 0.0, 600.0, 20_000.0])
 def test_a_node_whose_clock_is_wrong_is_judged_like_any_other(ahead: float) -> None:
-    """What a health pod read before hides no later report, and what it read after an end is not undone by
-    that end."""
+    """What a health pod read before hides no later reading, and what it read after one is not undone by
+    that one."""
     node = Watched()
     node.cluster.pass_time(4 * HOUR)
     node.after()
     node.cluster.pass_time(4 * HOUR)
-    node.pod.ahead = ahead
     assert node.end_health_pod(node.begin_health_pod(), ahead=ahead) == 2
-    assert [node.after(BAD) for _ in range(2)] == [[], ["p2p"]]
+    assert [node.reports(saying(BAD), ahead=ahead) for _ in range(2)] == [[], ["p2p"]]
     assert node.end_health_pod(node.begin_health_pod(), ahead=ahead) == 5
     node.cluster.pass_time(30)
     node.catch_up(granted=False)
@@ -302,12 +372,12 @@ def test_a_node_whose_clock_is_wrong_is_judged_like_any_other(ahead: float) -> N
 
 
 def test_a_reading_of_an_earlier_boot_is_not_one_of_this_boot(node: Watched) -> None:
-    """The pod outlives a reboot, and shows the container's end from before until the next."""
+    """The pod outlives a reboot, and the object shows its reading from before until the next."""
+    node.write(saying("gpu-lost=b"))
     node.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
+    node.catch_up(granted=False)
+    assert (node.runs, node.taints) == (1, [])
     node.after()
-    assert node.runs == 1
-    well = saying("")
-    node.reports(replace(well, host=replace(well.host, boot_id="another")))
     assert node.runs == 2
 
 
@@ -437,47 +507,47 @@ def test_pods_read_the_nodes_once_a_daemonset_is_no_longer_waited_for(owner: str
     assert (len(node.run_pods), node.wakes) == (pods, 1 + pods)
 
 
-def test_a_message_that_was_judged_is_not_kept(node: Watched) -> None:
-    """The kubelet shows it again at each change of the pod; a new end brings a new one."""
+def test_a_document_that_was_judged_is_not_kept(node: Watched) -> None:
+    """It is most of what the operator would keep; a new reading brings a new one, and a list none again."""
 
     def kept() -> str:
-        (view,) = node.reconciler.watch_sets.pods.each()
-        return view.ended.message
+        return node.cache.readings["node-1"].parts[names.PROBE_HEALTH].text
 
+    node.catch_up(granted=False)
     assert (node.runs, kept()) == (1, "")
-    node.cluster.pod_status(node.pod.name, {"podIP": "10.0.0.7"})
-    node.deliver()
-    assert kept() == ""
-    node.cluster.pod_status(node.pod.name, {"podIP": "10.0.0.8"})
     node.inbox.clear()
     node.list()
-    assert kept() == ""
-    node.pod.reports(saying(BAD))
+    node.catch_up(granted=False)
+    assert (node.runs, kept()) == (1, "")
+    node.write(saying(BAD))
     node.deliver()
     assert kept() != ""
-    node.catch_up()
-    assert (node.runs, kept()) == (2, "")
-    node.restart()
-    node.keep_watch_sets()
-    assert kept() != ""
-    node.catch_up()
-    assert (node.runs, kept()) == (2, "")
+    for restarted in (False, True):
+        if restarted:
+            node.restart()
+            node.keep_watch_sets()
+        node.catch_up(granted=False)
+        node.catch_up(granted=False)
+        assert (node.runs, kept()) == (2, "")
 
 
-def test_a_deleted_report_is_made_anew_from_the_pods_message(node: Watched) -> None:
+@pytest.mark.parametrize("pod_goes", [False, True], ids=["its pod runs", "its pod is gone"])
+def test_a_deleted_report_is_made_anew_from_the_reading(node: Watched, pod_goes: bool) -> None:
     """Whoever deletes it resets the node's history, and waits for no reading."""
-    node.after()
+    node.after(BAD)
     node.cluster.remove(REPORTS, "node-1")
+    if pod_goes:
+        node.cluster.remove(PODS, node.pod.name)
     node.catch_up()
-    assert (node.runs, node.run_pods) == (1, [])
+    assert (node.runs, node.run_pods, node.probe["verdict"]) == (1, [], "fail")
 
 
-def test_a_pod_that_went_with_the_report_is_missed_by_nobody(node: Watched) -> None:
-    """Its message can no longer be read: the next pod reports."""
+def test_a_reading_that_went_with_the_report_is_missed_by_nobody(node: Watched) -> None:
+    """It can no longer be read again: the container's next one counts."""
     node.cluster.remove(REPORTS, "node-1")
-    node.cluster.remove(PODS, node.pod.name)
-    node.inbox = [event for event in node.inbox if event[0] != PODS]
+    node.cluster.remove(READINGS, "node-1")
+    node.inbox = [event for event in node.inbox if event[0] != READINGS]
     node.catch_up(granted=False)
     assert node.runs == 0
-    node.after(pod=WatchPod(node.cluster))
+    node.after()
     assert node.runs == 1

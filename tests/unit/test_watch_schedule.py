@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate, cycle, pairwise
 
 import pytest
 
 from nodegauge_probes.watch.schedule import (
     BRAKE_CHANGES,
+    BRAKE_TOGETHER,
     BRAKE_WITHIN_S,
-    LIVED_S,
+    BRAKED_S,
+    SHORTEST_S,
     decide,
     different,
     due_after,
@@ -26,144 +27,172 @@ HOT = "temperature GPU-3"
 Values = dict[str, Pair]
 
 
-class Lives:
-    """A watch probe whose container starts again at once; `reports`: when it reported what."""
+class Watching:
+    """A watch probe on a node; `readings`: when it took one, and why."""
 
     def __init__(self) -> None:
-        self.state, self.started = State(boot_id="boot"), 0.0
-        self.reports: list[tuple[float, str]] = []
+        self.state = State(boot_id="boot")
+        self.readings: list[tuple[float, str]] = []
         self.values: Values = {HOT: (0, "40 °C")}
         self.reason = ""
-        """The whole reason of the last report."""
+        """The whole reason of the last reading."""
 
     def run(self, *, start: int, end: int) -> None:
         """One look per second."""
         for second in range(start, end):
-            now = float(second)
-            if why := self.look(now):
-                self.reports.append((now, why))
-                self.started = now
+            self.look(float(second))
 
-    def look(self, now: float) -> str:
-        """Why it reports at this second; empty if it does not."""
-        decision = decide(
-            self.values, self.state, now=now, started=self.started, confirm=CONFIRM, interval=3600
-        )
+    def look(self, now: float) -> None:
+        """Take a reading at this second, if there is a reason to."""
+        decision = decide(self.values, self.state, now=now, confirm=CONFIRM, interval=3600)
         if decision is None:
-            return ""
+            return
         reported(self.state, decision, values=self.values, now=now)
         self.state.xids, self.reason = [], decision.why
-        return decision.why.partition(":")[0]
+        self.readings.append((now, decision.why.partition(":")[0]))
 
     def set(self, level: int, *, now: float) -> None:
         """The temperature changes its class."""
         self.values[HOT] = (level, f"{40 + 30 * level} °C")
         note(self.state, [HOT], now=now)
 
+    def hear(self, gpu: int, code: int, *, now: float, count: int = 1) -> None:
+        """An Xid comes."""
+        self.state.xids.append(SeenXid(gpu=gpu, code=code, count=count, first=now, last=now))
+        note(self.state, [xid_name(gpu, code)], now=now)
+
 
 def test_a_calm_hour() -> None:
     """First, three confirmations at growing distances, then when it is due."""
-    lives = Lives()
-    lives.run(start=0, end=4000)
+    node = Watching()
+    node.run(start=0, end=4000)
     confirmed = [(at, "confirmed") for at in (10.0, 70.0, 370.0)]
-    assert lives.reports == [(0.0, "first"), *confirmed, (3970.0, "due")]
+    assert node.readings == [(0.0, "first"), *confirmed, (3970.0, "due")]
 
 
 def test_a_fault_and_its_end_are_confirmed_alike() -> None:
     """The end matters as much: a taint leaves after several good runs."""
-    lives = Lives()
-    lives.run(start=0, end=4000)
-    lives.set(1, now=4000)
-    lives.run(start=4000, end=8000)
-    lives.set(0, now=8000)
-    lives.run(start=8000, end=9000)
-    times = [at for at, why in lives.reports[4:] if why != "due"]
+    node = Watching()
+    node.run(start=0, end=4000)
+    node.set(1, now=4000)
+    node.run(start=4000, end=8000)
+    node.set(0, now=8000)
+    node.run(start=8000, end=9000)
+    times = [at for at, why in node.readings[4:] if why != "due"]
     assert times == [4000, 4010, 4070, 4370, 8000, 8010, 8070, 8370]
 
 
-def test_confirmations_wait_where_the_container_ended_often() -> None:
-    """A fault and its end are reported at once, also soon after the first report; what confirms them comes
-    once the kubelet's back-off is over."""
-    lives = Lives()
-    lives.run(start=0, end=1000)
-    lives.set(1, now=1000)
-    lives.run(start=1000, end=1100)
-    lives.set(0, now=1100)
-    lives.run(start=1100, end=2000)
-    times = [at for at, _ in lives.reports[4:]]
-    assert times == [1000, 1010, 1100, 1100 + LIVED_S]
+def test_a_change_in_the_middle_of_confirmations_begins_them_anew() -> None:
+    """It is read at once, and what it changed from is not confirmed any more."""
+    node = Watching()
+    node.run(start=0, end=1000)
+    node.set(1, now=1000)
+    node.run(start=1000, end=1015)
+    node.set(0, now=1015)
+    node.run(start=1015, end=2000)
+    times = [at for at, _ in node.readings[4:]]
+    assert times == [1000, 1010, 1015, 1025, 1085, 1385]
 
 
-def test_an_xid_is_reported_once_and_not_confirmed() -> None:
+def test_changes_that_come_within_a_second_are_one_reading() -> None:
+    """A GPU that is lost changes one value after the other."""
+    node = Watching()
+    node.run(start=0, end=1000)
+    for number in range(3):
+        now = 1000 + 0.2 * number
+        node.values |= {f"P2P GPU-{gpu}": (gpu == number, "") for gpu in range(number + 1)}
+        node.state.values |= {f"P2P GPU-{number}": (0, "")}
+        note(node.state, [f"P2P GPU-{number}"], now=now)
+        node.look(now)
+    node.look(1000 + SHORTEST_S)
+    assert [at for at, _ in node.readings[4:]] == [1000, 1000 + SHORTEST_S]
+
+
+def test_an_xid_is_told_once_and_not_confirmed() -> None:
     """Nor does it end the confirmations of something else."""
-    lives = Lives()
-    lives.run(start=0, end=20)
-    lives.state.xids = [SeenXid(gpu=1, code=31, count=2, first=20, last=20)]
-    lives.run(start=20, end=21)
-    assert lives.reason == "changed: Xid 31 GPU-1, 2 times"
-    lives.run(start=21, end=1000)
-    assert lives.reports[2:] == [(20.0, "changed"), (80.0, "confirmed"), (380.0, "confirmed")]
+    node = Watching()
+    node.run(start=0, end=20)
+    node.hear(1, 31, now=20, count=2)
+    node.run(start=20, end=21)
+    assert node.reason == "changed: Xid 31 GPU-1, 2 times"
+    node.run(start=21, end=1000)
+    assert node.readings[2:] == [(20.0, "changed"), (80.0, "confirmed"), (380.0, "confirmed")]
 
 
 def test_a_flapping_quantity_is_braked() -> None:
-    """Its container lives so long that the kubelet's back-off ends; another quantity is not held up."""
-    lives = Lives()
-    for minute in range(30):
-        lives.set(minute % 2, now=60 * minute)
-        lives.run(start=60 * minute, end=60 * minute + 60)
-    times = [at for at, _ in lives.reports if at > 300]
-    assert len(times) > 1
-    assert all(later - earlier >= LIVED_S for earlier, later in pairwise(times))
-    assert is_braked(lives.state, HOT, now=1800)
-    lives.state.values["fabric GPU-0"] = ("3", "3")
-    lives.values["fabric GPU-0"] = ("1", "1")
-    lives.run(start=1801, end=1802)
-    assert lives.reports[-1] == (1801.0, "changed")
+    """It brings a reading a minute; another quantity is not held up."""
+    node = Watching()
+    for second in range(1800):
+        if second % 5 == 0:
+            node.set(second // 5 % 2, now=second)
+        node.look(float(second))
+    times = [at for at, _ in node.readings if at > 300]
+    assert len(times) > 20
+    assert all(later - earlier >= BRAKED_S for earlier, later in pairwise(times))
+    assert is_braked(node.state, HOT, now=1800)
+    node.state.values["fabric GPU-0"] = ("3", "3")
+    node.values["fabric GPU-0"] = ("1", "1")
+    node.run(start=1801, end=1802)
+    assert node.readings[-1] == (1801.0, "changed")
 
 
-def away(uneven: Sequence[float], *, quantities: int, xids: bool, hours: int = 4) -> float:
-    """The share of the time in which the container is away.  One quantity after the other changes, or one GPU
-    after the other has an Xid, after so many seconds, again and again; a kubelet waits 10 s, doubling to
-    300 s, and not after ten minutes of life."""
-    lives, times = Lives(), accumulate(cycle(uneven))
-    lives.values = {f"temperature GPU-{n}": (0, "40 °C") for n in range(quantities)}
-    names, following = cycle(range(quantities)), next(times)
-    now = backoff = missing = 0.0
-    levels = [0] * quantities
-    while now < hours * 3600:
-        before, came = dict(lives.values), set()
-        while following <= now:
-            came.add(number := next(names))
-            levels[number] ^= 1
-            following = next(times)
-        if xids:
-            lives.state.xids += [SeenXid(gpu=n, code=31, count=1, first=now, last=now) for n in came]
-            note(lives.state, {xid_name(n, 31) for n in came}, now=now)
-        else:
-            lives.values = {name: (level, "") for name, level in zip(before, levels, strict=True)}
-            note(lives.state, [n for n in before if lives.values[n][0] != before[n][0]], now=now)
-        if not lives.look(now):
-            now += 1
-            continue
-        backoff = 0.0 if now - lives.started >= 600 else backoff
-        missing += backoff + 1.3
-        now += backoff + 3
-        backoff = min(300.0, 2 * backoff) if backoff else 10.0
-        lives.started = now
-        while xids and following <= now:  # nobody listens meanwhile
-            next(names)
-            following = next(times)
-    return missing / now
+def test_a_braked_change_is_not_confirmed_faster_than_the_brake_allows() -> None:
+    """Once it stands, what is left is confirmed a minute and more apart."""
+    node = Watching()
+    for second in range(10 * BRAKE_CHANGES):
+        if second % 5 == 0:
+            node.set(second // 5 % 2, now=second)
+        node.look(float(second))
+    [*_, last] = [at for at, _ in node.readings]
+    node.set(1 - int(node.state.values[HOT][0] or 0), now=10 * BRAKE_CHANGES)
+    node.run(start=10 * BRAKE_CHANGES, end=1000)
+    after = [at for at, _ in node.readings if at > last]
+    assert after == [last + BRAKED_S, last + 2 * BRAKED_S, last + 2 * BRAKED_S + CONFIRM[-1]]
 
 
 @pytest.mark.parametrize("xids", [False, True])
 @pytest.mark.parametrize("quantities", [1, 8])
-@pytest.mark.parametrize("second", [7, 300, 1800])
-def test_what_flaps_does_not_keep_the_container_away(second: int, quantities: int, xids: bool) -> None:
-    """Or a job that makes an Xid 31 now and then would hide a fatal one: the kubelet's back-off, which waits
-    for five minutes after each end, would be all that there is."""
+@pytest.mark.parametrize("second", [1, 7, 300, 1800])
+def test_what_flaps_brings_no_more_than_a_reading_a_minute(second: int, quantities: int, xids: bool) -> None:
+    """One quantity after the other changes, or one GPU after the other has an Xid, again and again: each
+    reading costs the operator a judgement."""
     uneven = [second * share for share in (0.3, 1.9, 0.6, 1.2, 0.2, 1.8)]
-    assert away(uneven, quantities=quantities, xids=xids) < 0.2
+    node, times, names = Watching(), accumulate(cycle(uneven)), cycle(range(quantities))
+    node.values = {f"temperature GPU-{n}": (0, "") for n in range(quantities)}
+    node.run(start=0, end=4000)
+    before, hours = len(node.readings), 4
+    following = next(times)
+    for now in range(4000, 4000 + hours * 3600):
+        changed: set[int] = set()
+        while following <= now - 4000:
+            changed.add(next(names))
+            following = next(times)
+        if xids:
+            for gpu in sorted(changed):
+                node.hear(gpu, 31, now=now)
+        else:
+            flipped = {f"temperature GPU-{n}" for n in changed}
+            node.values = {
+                n: (1 - int(v or 0) if n in flipped else v, "") for n, (v, _) in node.values.items()
+            }
+            note(node.state, sorted(flipped), now=now)
+        node.look(float(now))
+    unbraked = BRAKE_TOGETHER + quantities + len(CONFIRM)
+    assert len(node.readings) - before <= hours * 3600 / BRAKED_S + unbraked
+
+
+def test_a_fatal_xid_beside_those_of_a_job_that_fails_again_and_again_is_told_at_once() -> None:
+    """The brake holds up what makes noise, and nothing else."""
+    node = Watching()
+    node.run(start=0, end=1000)
+    for now in range(1000, 1200):
+        if now == 1150:
+            node.hear(0, 79, now=now)
+        node.hear(1, 31, now=now)
+        node.look(float(now))
+        if now == 1150:
+            assert node.readings[-1] == (1150.0, "changed")
+            assert "Xid 79 GPU-0" in node.reason
 
 
 def test_the_brake_is_said_once_and_let_go_of() -> None:

@@ -9,6 +9,7 @@ from nodegauge_contract import Unavailable
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 from nodegauge_probes.settings import parse
+from nodegauge_probes.watch.host import Host
 from nodegauge_probes.watch.levels import COOL, HOT, WARM, Level, Watched, is_unclear
 from nodegauge_probes.watch.reader import Reader, Value
 from nodegauge_probes.watch.signals import SIGNALS, total
@@ -17,7 +18,8 @@ OPTIONS = parse(["watch"], {}, probes=["watch"], engines=["nccl4py"]).watch
 BRAKE, HW_SLOWDOWN, IDLE = 0x80, 0x8, 0x1
 REFUSED = Unavailable("NVML_ERROR_UNKNOWN")
 UNUSED: Any = None
-UNREAD: Any = {"watch": UNUSED, "options": OPTIONS, "sysfs": Path("/"), "procfs": Path("/")}
+HOST = Host(sysfs=Path("/"), procfs=Path("/"), every=1)
+UNREAD: Any = {"watch": UNUSED, "options": OPTIONS, "host": HOST}
 
 
 def levels(

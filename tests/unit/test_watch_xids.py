@@ -17,8 +17,10 @@ def came(at: float, *, code: int = 79, gpu: int = 0, uuid: str = "", count: int 
     return SeenXid(gpu=gpu, code=code, count=count, first=at, last=at, uuid=uuid)
 
 
-def reported(state: State, *new: SeenXid, now: float, uuids: tuple[str, ...] = ("a", "b")) -> ResultBuilder:
-    """A report of a machine with these GPUs, after these Xids."""
+def reported(
+    state: State, *new: SeenXid, now: float, uuids: tuple[str, ...] = ("a", "b"), written: bool = True
+) -> ResultBuilder:
+    """A report of a machine with these GPUs, after these Xids; whether those before it were written."""
     for one in new:
         xids.add(state, one)
     result = ResultBuilder(probe="health", run="", node="")
@@ -26,7 +28,7 @@ def reported(state: State, *new: SeenXid, now: float, uuids: tuple[str, ...] = (
         gpu = GpuBuilder(index)
         gpu.identity.uuid = uuid
         result.gpus.append(gpu)
-    xids.report(result, state, now=now, interval=INTERVAL)
+    xids.report(result, state, now=now, interval=INTERVAL, written=written)
     return result
 
 
@@ -114,3 +116,40 @@ def test_of_many_kinds_the_newest_stay() -> None:
     reported(state, *(came(n, code=n) for n in range(1, 2 * xids.MOST_REPEATED + 1)), now=200)
     kept = repeated(reported(state, now=201))
     assert [at for _, at in kept] == list(range(xids.MOST_REPEATED + 1, 2 * xids.MOST_REPEATED + 1))
+
+
+def test_xids_of_reports_that_were_not_written_are_repeated_until_one_is() -> None:
+    """The API server is away for a day; after that they age as all others do."""
+    state, day = State(boot_id="b"), 86400.0
+    reported(state, came(100), now=101)
+    for hour in range(1, 24):
+        result = reported(state, now=3600.0 * hour, written=False)
+    assert repeated(result) == [(0, 100)]
+    assert repeated(reported(state, now=day, written=False)) == [(0, 100)]
+    assert repeated(reported(state, now=day + 1)) == []
+
+
+def test_xids_that_nobody_was_told_of_are_counted() -> None:
+    """Sixty kinds while no report is written: twelve have no room, and are told by every report until one is
+    written."""
+    state = State(boot_id="b")
+    reported(state, now=1)
+    reported(state, *(came(10 + n, code=n + 1, count=2) for n in range(60)), now=100)
+    lost = 2 * (60 - xids.MOST_REPEATED)
+    for now in (101, 102):
+        assert reported(state, now=now, written=False).watch.lost == lost
+    assert reported(state, now=103).watch.lost == 0
+
+
+def test_old_xids_give_way_without_being_lost() -> None:
+    """They were told: what goes to make room for new ones is no loss."""
+    state = State(boot_id="b")
+    reported(state, *(came(10 + n, code=n + 1) for n in range(60)), now=100)
+    assert reported(state, now=101).watch.lost == 0
+
+
+def test_more_kinds_than_one_report_holds_are_counted() -> None:
+    """Within one second, before any report."""
+    state = State(boot_id="b")
+    kinds = [came(10, code=n + 1) for n in range(xids.MOST_NEW + 3)]
+    assert reported(state, *kinds, now=11).watch.lost == 3

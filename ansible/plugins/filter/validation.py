@@ -209,7 +209,7 @@ def _differs(verdict: str, code: str, message: str, variable: str) -> tuple[str,
 
 
 def _names_of_gpus(health: Mapping[str, Any]) -> list[Any]:
-    return [gpu.get("name") for gpu in (health.get("document") or {}).get("gpus") or []]
+    return [gpu.get("name") for gpu in (health.get("facts") or {}).get("gpus") or []]
 
 
 def _gpu_count(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:

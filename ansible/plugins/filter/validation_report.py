@@ -74,11 +74,11 @@ def _row(host: str, fact: Mapping[str, Any]) -> dict[str, Any]:
     health = probes.get("health") or {}
     reasons = [_reason(one) for one in fact.get("reasons") or []]
     decisive = [one["code"] for one in reasons if one["severity"] == verdict]
-    document = health.get("document") or {}
-    names = [gpu.get("name") for gpu in document.get("gpus") or []]
+    facts = health.get("facts") or {}
+    names = [gpu.get("name") for gpu in facts.get("gpus") or []]
     interconnect = health.get("interconnect") or {}
     gbps = interconnect.get("nvlinkGbps")
-    driver = (document.get("system") or {}).get("driver")
+    driver = facts.get("driver")
     return {
         "host": host,
         "verdict": verdict,

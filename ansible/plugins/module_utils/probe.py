@@ -56,7 +56,7 @@ WRITE_S, CLEAN_S, LAST_S = 3.0, 1.0, 1.0
 """After SIGTERM the probe may write its document, then its parent may remove its files."""
 POLL_S = 0.05
 DOCUMENT_LIMIT = 1 << 20
-"""Bytes.  A document of 16 GPUs with 32 NICs has 40,000."""
+"""Bytes.  A document of 16 GPUs has at most 32,768."""
 SHOWN = 400
 """Characters of a probe's output in a message."""
 CANNOT_RUN, BAD_ARGUMENTS = 4, 2

@@ -54,6 +54,8 @@ PYTHON_STEPS = [
 ]
 OTHER_KEYS = ("matrix", "labels", "busbw", "tflops", "reason")
 """What a judgement has beside what every probe's has, if it has it."""
+SHOWN = ("index", "name", "uuid", "serial", "pci")
+"""What the facts say of each GPU."""
 
 
 class ProbeAction(ActionBase):
@@ -131,19 +133,33 @@ def facts(document: Mapping[str, Any], judgement: Mapping[str, Any]) -> dict[str
     """What the host has, for `set_fact`; null or empty where it could not be read."""
     system = document.get("system") or {}
     judged = judgement.get("gpus")  # a count in the judgement of some probes
-    listed = judged if judged and isinstance(judged, list) else document.get("gpus")
-    gpus = [gpu for gpu in listed if isinstance(gpu, Mapping)] if isinstance(listed, list) else []
-    shown = ("index", "name", "uuid", "serial", "pci")
+    gpus = _records(judged if judged and isinstance(judged, list) else document.get("gpus"))
     interconnect = judgement.get("interconnect") or {}
     return {
         "driver": _text(system.get("driver")) or "",
         "cuda": _cuda(system.get("cuda")),
         "gpu_count": len(gpus),
         "models": sorted({name for gpu in gpus if (name := _text(gpu.get("name")))}),
-        "gpus": [{key: _text(gpu[key]) for key in shown if key in gpu} for gpu in gpus],
+        "gpus": [{key: _text(gpu[key]) for key in SHOWN if key in gpu} for gpu in gpus],
         "interconnect": interconnect.get("class"),
         "nvlink_gbps": interconnect.get("nvlinkGbps"),
     }
+
+
+def _records(gpus: Any) -> list[Mapping[str, Any]]:
+    """The GPUs one by one, with what is shown of them: a document has them by column."""
+    if not isinstance(gpus, Mapping):
+        return [gpu for gpu in gpus or () if isinstance(gpu, Mapping)]
+    columns = {key: gpus[key] for key in SHOWN if key in gpus}
+    return [{key: _cell(column, row) for key, column in columns.items()} for row in range(gpus["rows"])]
+
+
+def _cell(column: Any, row: int) -> Any:
+    """The value of one GPU: of a list, of a list in which values repeat, or of all."""
+    if isinstance(column, Mapping) and "of" in column:
+        at = column["at"][row]
+        return None if at is None else column["of"][at]
+    return column[row] if isinstance(column, list) else column
 
 
 def _text(value: Any) -> Any:

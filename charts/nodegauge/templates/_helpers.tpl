@@ -257,19 +257,6 @@ helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
-{{/*
-Not empty if the chart installs admission policies: wanted, and served by the API server. Without a cluster (helm
-template) Helm knows no kinds, and the version of Kubernetes decides: 1.30 serves them.
-*/}}
-{{- define "nodegauge.admission" -}}
-{{- $kinds := .Capabilities.APIVersions -}}
-{{- $served := $kinds.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" -}}
-{{- if not ($kinds.Has "apps/v1/Deployment") -}}
-{{- $served = semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version -}}
-{{- end -}}
-{{- if and .Values.admissionPolicies.enabled $served }}on{{ end -}}
-{{- end }}
-
 {{/* The user name of a service account in the chart's namespace. Call with (dict "root" $ "name" "a-name"). */}}
 {{- define "nodegauge.user" -}}
 system:serviceaccount:{{ include "nodegauge.namespace" .root }}:{{ .name }}

@@ -15,7 +15,6 @@ from nodegauge_contract import Collective, ContractError, NotAResult, Result, de
 from nodegauge_contract.chassis import MAJOR, ChassisReading
 from nodegauge_contract.nccl_tests import document, log
 from nodegauge_contract.pasted import document as pasted
-from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 
@@ -84,7 +83,7 @@ def _decode(text: str) -> Result:
     try:
         return decode(text)
     except ContractError as error:
-        lines = [line for line in text.splitlines() if line.startswith(("{", PREFIX))]
+        lines = [line for line in text.splitlines() if line.startswith("{")]
         for line in reversed(lines if text.count("\n") > 1 else []):
             try:
                 return decode(line)

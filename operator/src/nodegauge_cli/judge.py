@@ -1,8 +1,8 @@
 """`nodegauge judge FILE`: judge a probe's result without a cluster or a GPU.
 
-It reads the output of a probe (`python -m nodegauge_probes health`, `nccl` or `load`), a termination message,
-a pod's log with either of them, a log of nccl-tests, pasted output of nvidia-smi, or a NodeReport, whose NCCL
-run it grades again.  The judgement is the operator's for a node without history, or with the history that
+It reads the output of a probe (`python -m nodegauge_probes health`, `nccl` or `load`), a pod's
+log that holds it, a log of nccl-tests, pasted output of nvidia-smi, or a NodeReport, whose NCCL run it grades
+again.  The judgement is the operator's for a node without history, or with the history that
 `--before` gives.  Scripts can rely on the exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
 """
 

@@ -32,7 +32,7 @@ from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.health import HealthKind
 from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.report_update import status_after
+from nodegauge_operator.core.report_update import after_run
 
 BAD_REQUEST = 2
 REQUEST_LIMIT = 64 * READ_LIMIT
@@ -218,5 +218,5 @@ def _labels(result: Result, criteria: Criteria) -> dict[str, str]:
         run=Run(number=1, pod_uid="1", started_at=stamp(NOON)),
         end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
     )
-    status = desired_state.next_status(context.after(status_after(context, HealthKind(), ended)))
+    status = desired_state.next_status(context.after(after_run(context, HealthKind(), ended)))
     return {key: value for key, value in status.desired.labels.items() if key != names.LABEL_VALIDATED_AT}

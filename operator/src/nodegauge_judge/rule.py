@@ -178,7 +178,7 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_LIMIT]) + (f" and {rest} more" if rest > 0 else "")
 
 
-REPORT = "`kubectl get nodeevidence NODE -o yaml` shows what was read."
+REPORT = "`kubectl get nodereading NODE -o yaml` shows what was read."
 DRIVER_LOG = "On the node: `dmesg | grep -iE 'NVRM|Xid'` shows what the driver logged."
 DRAIN = "`kubectl cordon NODE`, then `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data`."
 RESET = "With no process on the GPU: `nvidia-smi --gpu-reset -i INDEX` (all GPUs of an NVSwitch machine)."

@@ -69,6 +69,10 @@ class Metrics:
             "Nodes that belong to another installation and are left alone.",
             ("policy",),
         )
+        self.readings_protected = gauge(
+            "nodegauge_readings_protected",
+            "1 while the admission policy of NodeReadings stands; without it no reading is judged.",
+        )
         self.gate_slots = gauge(
             "nodegauge_gate_slots",
             "Nodes that may carry a taint for a fault at a time, in all policies together.",

@@ -17,10 +17,9 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 POLICY_KIND, POLICY_PLURAL = "GPUValidationPolicy", "gpuvalidationpolicies"
 REPORT_KIND, REPORT_PLURAL = "NodeReport", "nodereports"
-EVIDENCE_KIND, EVIDENCE_PLURAL = "NodeEvidence", "nodeevidences"
-CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}")
-"""Without these the operator cannot work; it works without NodeEvidence."""
-EVIDENCE_CRD = f"{EVIDENCE_PLURAL}.{GROUP}"
+READING_KIND, READING_PLURAL = "NodeReading", "nodereadings"
+CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}", f"{READING_PLURAL}.{GROUP}")
+"""Without these the operator cannot work."""
 CHASSIS_KIND, CHASSIS_PLURAL = "ChassisReading", "chassisreadings"
 CHASSIS_CRD = f"{CHASSIS_PLURAL}.{GROUP}"
 """What the BMC reader writes; the operator works without it."""
@@ -155,7 +154,10 @@ POD_REQUEST = PREFIX + "requested-at"
 """Annotation on probe pods: the `spec.requestedAt` that the run answers; a later one asks for another run."""
 POD_IMAGE = PREFIX + "image"
 """Annotation on probe pods: the requested image (a webhook may write another one into the pod)."""
-POD_ANNOTATIONS = (POD_NODE, POD_NODE_UID, POD_RUN, POD_POLICY, POD_BOOT, POD_REQUEST, POD_IMAGE)
+POD_TRUST = PREFIX + "readings-policy"
+"""Annotation on probe pods: a digest of the admission policy that protected NodeReadings when the pod was
+made.  What the pod writes counts only under that very policy."""
+POD_ANNOTATIONS = (POD_NODE, POD_NODE_UID, POD_RUN, POD_POLICY, POD_BOOT, POD_REQUEST, POD_IMAGE, POD_TRUST)
 """What a probe pod is for; the chart's admission policies keep it as it was made."""
 MIRROR_POD = "kubernetes.io/config.mirror"
 """Annotation on the copies that kubelets make of their static pods (kubernetes, pkg/kubelet/types)."""
@@ -309,6 +311,9 @@ class PolicyReason(StrEnum):
     """Some of its nodes follow a policy of higher priority."""
     OTHER_INSTALLATION = "OtherInstallation"
     """Nodes of the policy belong to another installation and are left alone."""
+    READINGS_UNPROTECTED = "ReadingsUnprotected"
+    """The admission policy `readings.nodegauge.dev` is missing or changed, so that anybody may have written a
+    reading: none is judged, and nodes stay as they are."""
     PAUSED = "Paused"
     """The policy's mode is Paused: nothing is read, and nothing is written to its nodes.  Or
     `spec.budget.concurrentProbes` is 0: nothing is read, and nothing on its nodes changes with time."""

@@ -11,6 +11,17 @@ imported from their own modules.
 Pure: no clock, no environment, no I/O, no knowledge of NVML or Kubernetes.
 """
 
+from nodegauge_contract.document import (
+    MAX_BYTES,
+    ContractError,
+    Malformed,
+    NotAResult,
+    TooLarge,
+    UnknownVersion,
+    decode,
+    encode,
+    text,
+)
 from nodegauge_contract.gpu import (
     Clocks,
     ClocksEvents,
@@ -48,22 +59,9 @@ from nodegauge_contract.model import (
 )
 from nodegauge_contract.nccl import Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult, Phase, Skip
 from nodegauge_contract.values import NOT_READ, Flag, Int, Num, Problem, ProblemKind, Text, Unavailable
-from nodegauge_contract.wire.codec import (
-    MAX_DECODED_BYTES,
-    MESSAGE_LIMIT,
-    ContractError,
-    Malformed,
-    NotAResult,
-    TooLarge,
-    UnknownVersion,
-    decode,
-    encode,
-    encode_message,
-)
 
 __all__ = [
-    "MAX_DECODED_BYTES",
-    "MESSAGE_LIMIT",
+    "MAX_BYTES",
     "NOT_READ",
     "Arm",
     "ArmName",
@@ -122,6 +120,6 @@ __all__ = [
     "Xids",
     "decode",
     "encode",
-    "encode_message",
     "render_matrix",
+    "text",
 ]

@@ -222,7 +222,7 @@ class Xids(Struct, frozen=True, kw_only=True):
     container has reported before are in `Result.watch`.
 
     `registered`: the driver reports them; `seen`: distinct codes; `counts`: one for each of `seen`, in its
-    order (empty from probes before version 1.5, and if `omitted` names it).
+    order (empty from probes before version 1.5).
     """
 
     registered: Flag = NOT_READ
@@ -241,9 +241,9 @@ class Fan(Struct, frozen=True, kw_only=True):
 class Span(Struct, frozen=True, kw_only=True):
     """Smallest, median and largest of the samples of one window."""
 
-    min: Num
-    median: Num
-    max: Num
+    min: Num = NOT_READ
+    median: Num = NOT_READ
+    max: Num = NOT_READ
 
 
 SpanOrNot = Span | None

@@ -153,7 +153,7 @@ class LoadResult(Struct, frozen=True, kw_only=True):
     `LoadEnd` (a single GPU may have ended before), empty if nothing was loaded; `message` explains either.
     """
 
-    seconds: Num = 0
+    seconds: Int64 | float = 0
     loaded_seconds: Num = NOT_READ
     hz: Num = NOT_READ
     expected: Int64 = 0

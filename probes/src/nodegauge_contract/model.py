@@ -132,20 +132,21 @@ class RepeatedXid(Struct, frozen=True, kw_only=True):
 
 
 class WatchReport(Struct, frozen=True, kw_only=True):
-    """What a watch container adds: its Xids up to `at` (seconds since boot) are in this report or in earlier
-    ones.  `repeated`: those of earlier ones, oldest first, for a reader that missed some of them; whoever
-    read a report of this boot knows all whose `last` is not after its `at`."""
+    """What a watch container adds: its Xids up to `at` (seconds since boot) are in this report or in
+    earlier ones.  `repeated`: those of earlier ones, oldest first, for a reader that missed some of them;
+    whoever read a report of this boot knows all whose `last` is not after its `at`.  `lost`: how many more
+    came that the container had no room for, since it last could tell."""
 
     at: Annotated[int, Meta(ge=0, le=2**62)]
     repeated: Annotated[list[RepeatedXid], Meta(max_length=MAX_REPEATED)] = []
+    lost: Int64 = 0
 
 
 class Result(Struct, frozen=True, kw_only=True):
     """One run of one probe on one node.  `run` and `node` echo the probe's environment, for matching.
 
     `problem` is set if the run ended before everything was read; the readings until then are included.
-    `omitted`: incomplete members: those dropped because the message is too small ("nics.to_nic"), which the
-    document on standard output has, and those still being read at the end ("nics.ports", "sensors").
+    `omitted`: members that were still being read at the end ("nics.ports", "sensors").
     `nccl`: the NCCL measurements (probe `nccl`); `gpus` then hold identity, links and PCIe.  `load`: the
     measurements under load (probe `load`); `gpus` then hold identity, and PCIe, temperatures, power and
     clocks before the load.  `watch`: of a watch container alone.

@@ -1,49 +1,73 @@
-"""The probes by name, their settings, where a result goes, and the exit codes; see probes/README.md.
+"""Which probe runs, where its result goes, and the exit codes; see probes/README.md.
 
-A result goes to the termination log, which a kubelet hands to the operator, and to standard output.  Writes
-use the descriptors directly: a signal handler writes the last result, and a buffered stream may be in use
-then.
+A result goes to standard output and, in a pod with a token, into the node's `NodeReading`.  The termination
+log says in a sentence why there is none.  Writes use the descriptors directly: a signal handler writes the
+last result, and a buffered stream may be in use then.  The watch container stays for months, so what it does
+not need (`once`, `page`) is imported where it is.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import time
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
-from nodegauge_probes import health, pull
-from nodegauge_probes.load import probe as load
-from nodegauge_probes.nccl import probe as nccl
-from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
-from nodegauge_probes.page import page
+from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, text
+from nodegauge_probes import alive, health
+from nodegauge_probes.api_client import ReadingClient, server_of
+from nodegauge_probes.delivery import part_of, write_until
+from nodegauge_probes.identity import BadToken
+from nodegauge_probes.nccl.plan import ENGINES
 from nodegauge_probes.result_builder import ResultBuilder
-from nodegauge_probes.runner import CallWatch, Run
-from nodegauge_probes.settings import BadSettings, Format, Settings, parse
+from nodegauge_probes.runner import Run
+from nodegauge_probes.settings import DEADLINES, BadSettings, Format, Settings, parse
 from nodegauge_probes.watch import probe as watching
 from nodegauge_probes.watch import schedule
+from nodegauge_probes.watch.outbox import Outbox
 
 STDOUT, STDERR = 1, 2
+WRITE_SECONDS = 120.0
+"""How long a pod that runs once tries to write; the kubelet ends it at its deadline, which is earlier for
+most."""
+BAD_ARGUMENTS = 2
 
 
-def write(result: Result, *, form: Format, termination_log: Path | None) -> int:
-    """Write the result to both; returns 0 if at least one write succeeded, else 1."""
-    written = False
-    if termination_log is not None:
-        written = _to_file(termination_log, _or_problem(result, _message))
-    written = _to_descriptor(STDOUT, _or_problem(result, _page if form is Format.TABLE else _json)) or written
-    return 0 if written else 1
+class Output(Struct, frozen=True, kw_only=True):
+    """Where the result of a probe that runs once goes."""
 
+    form: Format
+    termination_log: Path | None
+    client: ReadingClient | None
 
-def _message(result: Result) -> bytes:
-    """Encoded, and decoded once to make sure that the operator can read it."""
-    message = encode_message(result)
-    decode(message)
-    return message.encode()
+    def write(self, result: Result) -> int:
+        """Write the result; 0 if somebody can read it now, else 1."""
+        result = readable(result)
+        printed = _to_descriptor(STDOUT, _page(result) if self.form is Format.TABLE else _json(result))
+        if result.problem is not None:
+            self.explain(f"{result.problem.kind}: {result.problem.call} {result.problem.message}".strip())
+        return int(not (printed if self.client is None else self._deliver(self.client, result)))
+
+    def explain(self, why: str) -> None:
+        """Say in the termination log why there is no reading."""
+        if self.termination_log is not None:
+            _to_file(self.termination_log, _clean(why).encode()[:1024])
+
+    def _deliver(self, client: ReadingClient, result: Result) -> bool:
+        try:
+            part = part_of(result, identity=client.identity(), sequence=1, reason="run", at=time.time())
+        except BadToken as error:
+            self.explain(f"the reading is not written: {error}")
+            return False
+        return write_until(
+            partial(client.write, result.probe, part),
+            seconds=WRITE_SECONDS,
+            failed=lambda why: self.explain(f"the reading is not written: {why}"),
+        )
 
 
 def _json(result: Result) -> bytes:
@@ -51,18 +75,20 @@ def _json(result: Result) -> bytes:
 
 
 def _page(result: Result) -> bytes:
+    from nodegauge_probes.page import page
+
     return page.render(result, terminal=terminal_width()).encode()
 
 
-def _or_problem(result: Result, serialize: Callable[[Result], bytes]) -> bytes:
-    """The serialized result, or a document that reports why that failed."""
+def readable(result: Result) -> Result:
+    """The result, or a document that says why nobody could read it: it is written and read once."""
     try:
-        return serialize(result)
+        decode(text(result))
     except Exception as error:
         message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         problem = Problem(kind=ProblemKind.CRASHED, call="output", message=_clean(message))
-        run, node = _clean(result.run), _clean(result.node)
-        return encode(Result(probe=result.probe, run=run, node=node, problem=problem)) + b"\n"
+        return Result(probe=result.probe, run=_clean(result.run), node=_clean(result.node), problem=problem)
+    return result
 
 
 def _clean(text: str) -> str:
@@ -100,91 +126,67 @@ def terminal_width() -> int | None:
         return None
 
 
-BAD_ARGUMENTS = 2
-
-
-def _health(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    health.measure(result, watch=watch, settings=_health_settings(settings))
-
-
-def _health_settings(settings: Settings) -> health.Settings:
-    return health.Settings(
-        sysfs=settings.sysfs,
-        procfs=settings.procfs,
-        window=settings.window,
-        hz=settings.hz,
-        slowed_window=settings.slowed_window,
-    )
-
-
-def _watch(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+def _watch(settings: Settings, client: ReadingClient | None) -> int:
+    """Watch until SIGTERM; the exit code."""
     interval = schedule.due_after(settings.watch.interval, node=settings.node)
-    options = replace(settings.watch, interval=interval)
-    own = watching.Settings(reading=_health_settings(settings), options=options)
-    watching.measure(result, watch=watch, settings=own)
-
-
-def _nccl(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    nccl.measure(result, watch=watch, settings=_nccl_settings(settings))
-
-
-def _pull(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    pull.run(result, watch=watch, settings=_nccl_settings(settings))
-
-
-def _nccl_settings(settings: Settings) -> nccl.Settings:
-    startup, measure, teardown = settings.limits
-    return nccl.Settings(
-        engine=settings.engine,
-        child=settings.child,
-        processes=settings.processes,
-        expected=settings.expected,
-        shared=settings.shared,
-        nccl_variables=settings.nccl_variables,
-        environment=os.environ,
-        limits=Limits(startup=startup, load=startup or LOAD_S, measure=measure, teardown=teardown),
+    own = watching.Settings(
+        reading=health.settings_of(settings),
+        options=replace(settings.watch, interval=interval),
+        run=settings.run,
+        node=settings.node,
         deadline=settings.deadline,
-        budget=settings.budget,
-        sysfs=settings.sysfs,
-        procfs=settings.procfs,
     )
+    folder = str(settings.watch.state.parent)
+    outbox, identity = None, None
+    if client is not None:
+        try:
+            identity = client.identity()
+        except BadToken as error:
+            watching.say(str(error))
+            if settings.termination_log is not None:
+                _to_file(settings.termination_log, str(error).encode())
+            return 1
+        outbox = Outbox(client, health.NAME, say=watching.say)
+        outbox.start()
 
+    def deliver(reading: watching.Reading) -> None:
+        result = readable(reading.result)
+        _to_descriptor(STDOUT, _json(result))
+        if outbox is not None and identity is not None:
+            number, why = reading.sequence, reading.reason
+            outbox.put(part_of(result, identity=identity, sequence=number, reason=why, at=time.time()))
 
-def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    own = load.Settings(
-        seconds=settings.seconds,
-        hz=settings.hz,
-        stop_below=settings.stop_below,
-        expected=settings.expected,
-        shared=settings.shared,
-        environment=os.environ,
-        deadline=settings.deadline,
-        sysfs=settings.sysfs,
-        procfs=settings.procfs,
+    written_before = Path(folder, alive.READY).exists()  # by an earlier container of this pod
+
+    def progress() -> None:
+        alive.touch(folder, alive.ALIVE)
+        if outbox is not None and (outbox.accepted or written_before):
+            alive.touch(folder, alive.READY)
+
+    delivery = watching.Delivery(
+        deliver=deliver,
+        pending=lambda: outbox is not None and not outbox.is_empty,
+        progress=progress,
     )
-    load.measure(result, watch=watch, settings=own)
-
-
-PROBES = {
-    health.NAME: _health,
-    nccl.NAME: _nccl,
-    pull.NAME: _pull,
-    load.NAME: _load,
-    watching.NAME: _watch,
-}
-REPORTS = {watching.NAME: health.NAME}
-"""Whose document a probe writes, if not its own."""
+    code = watching.Resident(own, delivery).run()
+    sys.stderr.flush()
+    os._exit(code)  # without the exit handlers of the driver library, which may hang
 
 
 def main() -> int:
     """Run one probe with the settings of command line and environment; returns the exit code."""
     try:
-        settings = parse(sys.argv[1:], os.environ, probes=list(PROBES), engines=list(nccl.ENGINES))
+        settings = parse(sys.argv[1:], os.environ, probes=list(DEADLINES), engines=list(ENGINES))
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
-    probe = REPORTS.get(settings.probe, settings.probe)
-    result = ResultBuilder(probe=probe, run=settings.run, node=settings.node)
-    output = partial(write, form=settings.format, termination_log=settings.termination_log)
-    run = Run(result=result, deadline=settings.deadline, write=output)
-    return run.run(partial(PROBES[settings.probe], settings=settings))
+    server = server_of(os.environ)
+    client = ReadingClient(server) if server is not None else None
+    if settings.probe == watching.NAME:
+        return _watch(settings, client)
+    from nodegauge_probes.once import MEASURE
+
+    result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
+    output = Output(form=settings.format, termination_log=settings.termination_log, client=client)
+    run = Run(result=result, deadline=settings.deadline, write=output.write)
+    return run.run(partial(MEASURE[settings.probe], settings=settings))

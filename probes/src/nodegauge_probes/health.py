@@ -13,9 +13,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nodegauge_probes import settings as run_settings
 from nodegauge_probes.collectors import counters, sampling, telemetry
 from nodegauge_probes.host import hwmon, kernel, rdma
-from nodegauge_probes.nvml.library import Nvml, Watch
+from nodegauge_probes.nvml.library import NOTHING, Nvml, Skip, Watch
 from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.session import Gpus, open_node, read, read_interconnect
 
@@ -50,9 +51,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     slowed_window: float = 0.0
 
 
-def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:
-    """Read everything into `result`; raises `NvmlUnusable` if NVML cannot be used at all."""
-    with open_node(result, watch=watch, sysfs=settings.sysfs, procfs=settings.procfs) as (nvml, gpus):
+def settings_of(run: run_settings.Settings) -> Settings:
+    """Those of one run, or of each reading of the watch container."""
+    return Settings(
+        sysfs=run.sysfs,
+        procfs=run.procfs,
+        window=run.window,
+        hz=run.hz,
+        slowed_window=run.slowed_window,
+    )
+
+
+def measure(result: ResultBuilder, *, watch: Watch, settings: Settings, skip: Skip = NOTHING) -> None:
+    """Read everything into `result`, but for what to `skip`; raises `NvmlUnusable` if NVML cannot be used."""
+    paths = {"sysfs": settings.sysfs, "procfs": settings.procfs}
+    with open_node(result, watch=watch, skip=skip, **paths) as (nvml, gpus):
         locations = read_interconnect(result, nvml, gpus, sysfs=settings.sysfs)
         result.nics = rdma.nics(settings.sysfs, locations)
         background = _start_background(result, settings.sysfs)

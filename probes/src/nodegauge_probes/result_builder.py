@@ -215,7 +215,7 @@ class ResultBuilder:
         self.system = Builder(System)
         self.gpus: list[GpuBuilder] = []
         self.pairs = Pairs()
-        """Its grids are filled in place; see `empty_pairs`."""
+        """Without grids until pairs are read; then they are filled in place, see `empty_pairs`."""
         self.nics = Nics()
         self.ports: list[Port] = []
         self.bus = Bus()

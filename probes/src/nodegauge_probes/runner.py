@@ -40,8 +40,15 @@ CALL_LIMIT_S, OPENING_LIMIT_S = 10.0, 30.0
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByIndex"})
 """Without persistence mode these initialise every GPU, which takes seconds each."""
 
+CLOSING_CALLS = frozenset({"nvmlShutdown", "nvmlEventSetFree", "nvmlEventSetWait_v2"})
+"""What may still be called for a thread that was told to end: what closes, and the events that are queued."""
+
 Measure = Callable[[ResultBuilder, "CallWatch"], None]
 Write = Callable[[Result], int]
+
+
+class Retired(Exception):
+    """Another thread has taken over: this one is to end."""
 
 
 class Call(Struct, frozen=True):
@@ -70,6 +77,7 @@ class CallWatch:
         self._seen: Call | None = None
         """At the last look, and its age in seconds."""
         self._age = 0.0
+        self._retired = False
         self._deadline = deadline
         self._limits = min(CALL_LIMIT_S, deadline / 3), min(OPENING_LIMIT_S, deadline * 2 / 3)
 
@@ -77,7 +85,19 @@ class CallWatch:
         """The deadline and the duration count from now on: for a probe that stays."""
         self.began = self._clock()
 
+    def retire(self) -> None:
+        """Let the thread that calls the driver end at its next call."""
+        self._retired = True
+
+    def check(self) -> None:
+        """Raises `Retired` once this watch is retired."""
+        if self._retired:
+            raise Retired
+
     def enter(self, call: str, subject: str) -> None:
+        """Raises `Retired`, unless the call is one that may end a thread."""
+        if call not in CLOSING_CALLS:
+            self.check()
         self.last = call
         self.now = Call(call, subject, self._clock())
 
@@ -146,7 +166,7 @@ class Run:
         except NvmlUnusable as error:
             self._problem = error.problem
         except BaseException as error:
-            self._problem = _crash(error)
+            self._problem = crash(error)
         finally:
             self._done.set()
 
@@ -178,11 +198,11 @@ class Run:
             result = self._result.build(duration_ms=duration, problem=problem)
         except Exception as error:
             bare = ResultBuilder(probe=self._result.probe, run=self._result.run, node=self._result.node)
-            result = bare.build(duration_ms=duration, problem=_crash(error))
+            result = bare.build(duration_ms=duration, problem=crash(error))
         return self._write(result)
 
 
-def _crash(error: BaseException) -> Problem:
+def crash(error: BaseException) -> Problem:
     """A bug of the probe: its type and location."""
     frames = traceback.extract_tb(error.__traceback__)
     location = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown"

@@ -15,7 +15,7 @@ from nodegauge_contract import Text, Unavailable
 from nodegauge_contract.model import MAX_GPUS
 from nodegauge_probes.collectors import topology
 from nodegauge_probes.host import kernel, pci
-from nodegauge_probes.nvml.library import Device, Nvml, Watch
+from nodegauge_probes.nvml.library import NOTHING, Device, Nvml, Skip, Watch
 from nodegauge_probes.nvml.results import ranges
 from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder, empty_pairs
 
@@ -25,19 +25,18 @@ Gpus = list[tuple[Device, GpuBuilder]]
 
 @contextmanager
 def open_node(
-    result: ResultBuilder, *, watch: Watch, sysfs: Path, procfs: Path
+    result: ResultBuilder, *, watch: Watch, sysfs: Path, procfs: Path, skip: Skip = NOTHING
 ) -> Iterator[tuple[Nvml, Gpus]]:
     """An open NVML session and the node's GPUs; raises `NvmlUnusable`."""
     result.host.set(boot_id=kernel.boot_id(procfs))
     result.host.set(boottime_ms=kernel.boottime_ms())
     result.bus = pci.bus(sysfs, procfs=procfs)
-    nvml = Nvml(watch=watch, pause=time.sleep)
+    nvml = Nvml(watch=watch, pause=time.sleep, skip=skip)
     nvml.open()
     try:
         versions(nvml, result)
         devices = nvml.devices()[:MAX_GPUS]
         result.gpus = [GpuBuilder(device.index) for device in devices]
-        result.pairs = empty_pairs(len(devices))
         yield nvml, list(zip(devices, result.gpus, strict=True))
     finally:
         nvml.close()
@@ -49,6 +48,7 @@ def read_interconnect(
     """Identity, pairs, links, fabric and PCIe of every GPU; returns the GPUs' PCI locations."""
     for device, gpu in gpus:
         read(nvml, device, gpu, collect=identity)
+    result.pairs = empty_pairs(len(gpus))
     topology.pairs(nvml, [device for device, _ in gpus], result)
     for device, gpu in gpus:
         for collect in (topology.links, topology.fabric, locality):

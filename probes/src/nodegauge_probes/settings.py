@@ -31,10 +31,11 @@ LIMITS = f"{AUTO},45,10"
 MAX_VARIABLES, MAX_VALUE = 64, 1024
 EPILOG = """environment: NODEGAUGE_RUN and NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
 NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default: /dev/termination-log if it exists).  nccl, pull and
-load: NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its GPUs are shared; if set,
-nothing is measured).  nccl and pull: NODEGAUGE_NCCL_CHILD (a program to run instead of the engine),
-NODEGAUGE_NCCL_LIMITS (like --limits).  exit codes: 0 a result was written, with or without a problem; 1 no
-result could be written; 2 invalid arguments."""
+load: NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its GPUs are shared; if
+set, nothing is measured).  nccl and pull: NODEGAUGE_NCCL_CHILD (a program to run instead of the engine),
+NODEGAUGE_NCCL_LIMITS (like --limits).  In a pod: NODEGAUGE_TOKEN_FOLDER (token and ca.crt, with which the
+node's NodeReading is written).  exit codes: 0 a result was written, with or without a problem; 1 no result
+could be written; 2 invalid arguments."""
 
 
 _VARIABLE = re.compile(r"NCCL_[A-Z0-9_]{1,100}")

@@ -37,6 +37,11 @@ def container(**fields: Any) -> Change:
     return lambda pod: first(pod).update(fields)
 
 
+def volume(source: Object) -> Change:
+    """Adds a volume to the pod's."""
+    return lambda pod: pod["spec"]["volumes"].append({"name": "more"} | source)
+
+
 def context(**fields: Any) -> Change:
     """The same of its security context."""
     return lambda pod: pod["spec"]["securityContext"].update(fields)
@@ -64,7 +69,19 @@ WRONG_PODS: dict[str, tuple[Change, str]] = {
         "has one container",
     ),
     "a Secret as files": (
-        spec(volumes=[{"name": "s", "secret": {"secretName": "s"}}]),
+        volume({"secret": {"secretName": "s"}}),
+        "mount only empty directories",
+    ),
+    "a Secret beside a token": (
+        volume({"projected": {"sources": [{"secret": {"name": "s"}}]}}),
+        "mount only empty directories",
+    ),
+    "a token for others": (
+        volume({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}),
+        "mount only empty directories",
+    ),
+    "a ConfigMap": (
+        volume({"projected": {"sources": [{"configMap": {"name": "other"}}]}}),
         "mount only empty directories",
     ),
     "a Secret as environment": (container(envFrom=[{"secretRef": {"name": "s"}}]), "read no Secret"),
@@ -76,7 +93,7 @@ WEAK_PODS: dict[str, tuple[Change, str]] = {
     "the host's network": (spec(hostNetwork=True), "of the host"),
     "the host's processes": (spec(hostPID=True), "of the host"),
     "the host's files": (
-        spec(volumes=[{"name": "h", "hostPath": {"path": "/"}}]),
+        volume({"hostPath": {"path": "/"}}),
         "mount only empty directories",
     ),
     "root": (context(runAsNonRoot=False), OF_POD),

@@ -29,24 +29,15 @@ FAST = {
 
 
 def test_only_the_release_writes_what_was_measured(guarded: Guarded) -> None:
-    """Reports, evidence and chassis readings by their own account; people may ask for a run, and delete."""
+    """Reports by the operator's account; people may ask for a run, and delete."""
     guarded.operator.create(f"{GROUP}/nodereports", of_kind(names.REPORT_KIND))
-    report, evidence = f"{GROUP}/nodereports/{NODE}", f"{GROUP}/nodeevidences/{NODE}"
+    report = f"{GROUP}/nodereports/{NODE}"
     status = {"status": {"policy": "default"}}
     for rest in (guarded.admin, guarded.cleanup):
         assert "writes what it measured" in refusal(rest.patch, f"{report}/status", status)
-        made = of_kind(names.EVIDENCE_KIND)
-        assert "evidence" in refusal(rest.create, f"{GROUP}/nodeevidences", made)
     guarded.operator.patch(f"{report}/status", status)
     guarded.admin.patch(report, {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
-    guarded.operator.create(f"{GROUP}/nodeevidences", of_kind(names.EVIDENCE_KIND))
-    guarded.admin.patch(evidence, {"metadata": {"finalizers": ["example.com/x"]}})
-    guarded.admin.patch(evidence, {"metadata": {"finalizers": None}})
-    entry = {"run": 1, "readAt": "2026-01-01T00:00:00Z", "verdict": "pass"}
-    forged = {"probes": {"health": entry}}
-    assert "evidence" in refusal(guarded.admin.patch, evidence, forged)
-    for path in (evidence, report):
-        guarded.admin.delete(path)
+    guarded.admin.delete(report)
 
 
 def test_only_the_bmc_reader_writes_what_a_bmc_said(guarded: Guarded) -> None:
@@ -59,11 +50,12 @@ def test_only_the_bmc_reader_writes_what_a_bmc_said(guarded: Guarded) -> None:
 
 
 def test_a_whole_cycle_under_the_policies(guarded: Guarded, tmp_path: Path) -> None:
-    """Labels, taint, condition, evidence, lifting and release of a node: no write is refused."""
+    """Labels, taint, condition, lifting and release of a node: no write is refused."""
     token = guarded.plane.service_account_token(NAMESPACE, ACCOUNT)
     kubeconfig = guarded.plane.user_kubeconfig("operator", token=token)
     audit = AuditTrail(guarded.plane.audit_log, guarded.admin)
-    rig = ClusterUnderTest(guarded.admin, namespace=NAMESPACE, directory=tmp_path, kubeconfig=kubeconfig)
+    where = {"namespace": NAMESPACE, "directory": tmp_path, "kubeconfig": kubeconfig}
+    rig = ClusterUnderTest(guarded.admin, protected=True, **where)
     node, machines = rig.add_node(), Machines(h100())
 
     def answer(pod: Object) -> str | None:
@@ -89,7 +81,5 @@ def test_a_whole_cycle_under_the_policies(guarded: Guarded, tmp_path: Path) -> N
         wait_for(lambda: not rig.ours(node) and not rig.condition(node), what="the release of the node")
     user = service_account(NAMESPACE, ACCOUNT)
     writes = audit.writes(user=user)
-    assert {"nodes", "nodes/status", "pods", "nodereports/status", "nodeevidences"} <= {
-        w.resource for w in writes
-    }
+    assert {"nodes", "nodes/status", "pods", "nodereports/status"} <= {w.resource for w in writes}
     assert [w for w in writes if w.code in (401, 403, 422)] == []

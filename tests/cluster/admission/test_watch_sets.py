@@ -20,7 +20,14 @@ WRONG_TEMPLATES: dict[str, tuple[Object, str]] = {
     "the host's network": ({"spec": {"hostNetwork": True}}, "of the host"),
     "a node": ({"spec": {"nodeName": NODE}}, "placed by the scheduler"),
     "the host's files": (
-        {"spec": {"volumes": [{"name": "state", "hostPath": {"path": "/run"}}]}},
+        {
+            "spec": {
+                "volumes": [
+                    {"name": "state", "hostPath": {"path": "/run"}},
+                    {"name": "token", "emptyDir": {}},
+                ]
+            }
+        },
         "mount only empty directories",
     ),
     "root": ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "(security context of the pod)"),

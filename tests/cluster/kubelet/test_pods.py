@@ -70,6 +70,11 @@ def check(path: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def ready(pod: Any) -> str:
+    """The status of the pod's condition Ready; empty where it has none."""
+    return next((c["status"] for c in pod["status"].get("conditions", []) if c["type"] == "Ready"), "")
+
+
 def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
     """A failing readiness check takes Ready away; a failing liveness check restarts the container."""
     container = {
@@ -79,15 +84,80 @@ def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
         "livenessProbe": check("live", initialDelaySeconds=2),
     }
     name = runner.run(SERVER, container=container, restartPolicy="Always", terminationGracePeriodSeconds=1)
-
-    def ready(pod: Any) -> str:
-        return next((c["status"] for c in pod["status"].get("conditions", []) if c["type"] == "Ready"), "")
-
     runner.until(name, lambda pod: ready(pod) == "True")
     (runner.files(name) / "sick-ready").touch()
     runner.until(name, lambda pod: ready(pod) == "False")
     (runner.files(name) / "sick-live").touch()
     runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
+
+
+ASK = """
+import os, pathlib, sys, time
+told = pathlib.Path(sys.argv[1])
+if told.exists() and told.read_text() == 'hang': time.sleep(600)
+sys.exit(told.exists() or os.environ['WORD'] != 'own')
+"""
+
+
+def ask(file: str) -> dict[str, Any]:
+    """A command every second that fails once the file is there, or hangs if it says so."""
+    command = ["python", "-c", ASK, f"/run/scratch/{file}"]
+    return {"exec": {"command": command}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1}
+
+
+def test_commands_ask_inside_the_container(runner: PodRunner) -> None:
+    """They find its variables and its volumes; one that does not end in time takes Ready away, and one that
+    fails restarts the container."""
+    container = {
+        "env": [{"name": "WORD", "value": "own"}],
+        "volumeMounts": [{"name": "state", "mountPath": "/run/scratch"}],
+        "readinessProbe": ask("ready"),
+        "livenessProbe": ask("live") | {"failureThreshold": 3},
+    }
+    volumes = [{"name": "state", "emptyDir": {}}]
+    idle = "import time; time.sleep(600)"
+    always = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 1}
+    name = runner.run(idle, container=container, volumes=volumes, **always)
+    runner.until(name, lambda pod: ready(pod) == "True")
+    state = runner.files(name) / "volumes" / "state"
+    (state / "ready").write_text("hang")
+    pod = runner.until(name, lambda pod: ready(pod) == "False")
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+    (state / "live").touch()
+    runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
+
+
+WHOSE = f"""
+import base64, json, os, pathlib
+folder = pathlib.Path(os.environ['FOLDER'])
+part = (folder / 'token').read_text().split('.')[1]
+claims = json.loads(base64.urlsafe_b64decode(part + '=' * (-len(part) % 4)))
+own, authority = claims['kubernetes.io'], (folder / 'ca.crt').read_text()
+words = [own['node']['name'], own['pod']['uid'], str(claims['exp'] - claims['iat']), authority[:27]]
+{SAY}('|'.join(words))
+"""
+
+
+def test_a_projected_token_is_bound_to_pod_and_node(runner: PodRunner) -> None:
+    """A variable that names the mount's path leads to the pod's own token, for the time that was asked for,
+    and to the authority of the API server."""
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 1200}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+    container = {
+        "env": [{"name": "FOLDER", "value": "/var/run/secrets/some"}],
+        "volumeMounts": [{"name": "token", "mountPath": "/var/run/secrets/some", "readOnly": True}],
+    }
+    name = runner.run(
+        WHOSE,
+        container=container,
+        volumes=[{"name": "token", "projected": {"sources": sources}}],
+        automountServiceAccountToken=False,
+    )
+    message = runner.last_words(name)
+    uid = runner.api.get(f"{PODS}/{name}")["metadata"]["uid"]
+    assert message == f"{runner.node}|{uid}|1200|-----BEGIN CERTIFICATE-----"
 
 
 def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> None:

@@ -13,7 +13,11 @@ from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")
+NAMES = (
+    "gpuvalidationpolicies.nodegauge.dev",
+    "nodereports.nodegauge.dev",
+    "nodereadings.nodegauge.dev",
+)
 
 
 def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
@@ -23,34 +27,42 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
     delete_crds(rig.api, *NAMES)
     with rig.kubelet(), rig.operator(NODEGAUGE_RELIST_INTERVAL="1h") as operator:
         wait_for(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
-        assert NAMES[0] in operator.output()
+        assert all(name in operator.output() for name in NAMES)
         assert operator.http("/readyz")[0] == 503
         assert (operator.http("/healthz")[0], operator.metric("nodegauge_ready")) == (200, 0)
-        for gone in (NAMES, NAMES[1:]):
+        went: tuple[str, ...] = NAMES
+        for gone in (NAMES, NAMES[1:], NAMES[2:]):
             install_crds(rig.api)
-            rig.add_policy()
+            if NAMES[0] in went:
+                rig.add_policy()
             rig.wait_up_to_date(node)
             delete_crds(rig.api, *gone)
-            wait_for(lambda: not rig.report(node), what="the report gone with its CRD")
+            wait_for(lambda: not rig.reading(node), what="the reading gone with its CRD")
+            went = gone
         wait_for(lambda: "kopf ended" in operator.output(), what="the end of kopf")
         install_crds(rig.api)
         wait_for(lambda: operator.http("/readyz")[0] == 200, what="readiness")
         assert operator.metric("nodegauge_ready") == 1
-        rig.wait_up_to_date(node)
+        rig.ask_for_run(node)
+        rig.wait_up_to_date(node, 2)
+        assert rig.last_run(node)["outcome"] == "read"
         assert operator.running()
         assert "ERROR" not in operator.output()
 
 
-def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, control_plane: Any) -> None:
-    """An account without rights on CRDs: exit code 1, and the missing CRD by its name."""
-    delete_crds(rig.api, *NAMES)
+@pytest.mark.parametrize("missing", [NAMES, NAMES[2:]], ids=["all", "readings"])
+def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(
+    rig: Any, control_plane: Any, missing: tuple[str, ...]
+) -> None:
+    """An account without rights on CRDs: exit code 1, and each missing CRD by its name."""
+    delete_crds(rig.api, *missing)
     rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", {"metadata": {"name": "weak"}})
     token = control_plane.service_account_token(rig.namespace, "weak")
     kubeconfig = control_plane.user_kubeconfig(f"weak-{rig.mark}", token=token)
     try:
         with rig.operator(kubeconfig=kubeconfig) as operator:
             assert operator.wait() == 1
-        assert NAMES[1] in operator.output()
+        assert f"install {' and '.join(missing)} (" in operator.output()
         assert "crds/" in operator.output()
         assert "Traceback" not in operator.output()
     finally:

@@ -17,7 +17,7 @@ OPERATOR = "nodegauge-operator"
 OUR_RESOURCES = {"nodes", "nodes/status", "pods", "events", "leases"} | {
     "nodereports",
     "nodereports/status",
-    "nodeevidences",
+    "nodereadings",
     "gpuvalidationpolicies/status",
 }
 OUR_STATUS_KEYS = {"conditions"}
@@ -51,11 +51,14 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
                 wait_for(lambda: not rig.taints(node), what="the taint off")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
         wait_for(lambda: not (rig.ours(node) or rig.condition(node) or rig.report(node)), what="all off")
+        assert not rig.reading(node), "it goes before its report"
     wait_for(lambda: taint_writes(audit)[-1:] == [FOREIGN], what="the last write in the audit log")
     on_nodes = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
     assert not audit.writes(user_agent="kopf"), "kopf writes nothing at all: no annotation, no finalizer"
     on_pods = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "pods"]
     assert {w.verb for w in on_pods} == {"create", "delete"}
+    on_readings = [w for w in audit.writes(user_agent=OPERATOR) if w.resource == "nodereadings"]
+    assert [w.verb for w in on_readings] == ["delete"], "what probes wrote goes once, and never changes"
     assert {w.resource for w in audit.writes(user_agent=OPERATOR)} <= OUR_RESOURCES
     for write in on_nodes:
         assert set(write.body) <= {"metadata", "status", "spec"}, write.body

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nodegauge_contract import decode, render_matrix
 from support.cluster_under_test import OURS, ROOT
 from testbed.audit import service_account
 
@@ -54,14 +55,13 @@ def test_a_node_carries_what_its_hardware_demands(cluster: Any, node: str) -> No
 
 
 @pytest.mark.parametrize("node", RECORDED)
-def test_the_matrix_in_the_evidence_is_the_recorded_one(cluster: Any, node: str) -> None:
+def test_the_reading_shows_the_recorded_matrix(cluster: Any, node: str) -> None:
     """Row by row, up to spacing, as nvidia-smi printed it on that machine."""
     recorded = (ROOT / "tests" / "fixtures" / RECORDED[node]).read_text()
-    part = cluster.evidence(node)["probes"]["health"]
-    assert rows(part["matrix"]) == rows(recorded)
+    result = decode(cluster.reading(node)["health"]["reading"])
+    assert rows(render_matrix(result)) == rows(recorded)
     known = [(gpu["uuid"], gpu["pci"]) for gpu in cluster.report(node)["status"]["gpus"]["items"]]
-    assert [(gpu["uuid"], gpu["pci"]) for gpu in part["gpus"]] == known
-    assert cluster.report(node)["status"]["evidence"] == f"kubectl get nodeevidence {node} -o yaml"
+    assert [(gpu.uuid, gpu.pci) for gpu in result.gpus] == known
 
 
 def rows(matrix: str) -> list[list[str]]:

@@ -17,10 +17,12 @@ Right = tuple[str, str, str, str]
 """Account, group, resource and verb."""
 
 OPERATOR, CLEANUP, WRITER = "nodegauge", "nodegauge-cleanup", "nodegauge-policy"
+PROBE = "nodegauge-probe"
 SELDOM: dict[Right, str] = {
     (OPERATOR, "", "nodes", "get"): "read again after a conflict, and before a node that left is released",
     (OPERATOR, "", "pods", "get"): "adopt the pod of a run whose creation nobody confirmed",
     (OPERATOR, "nodegauge.dev", "nodereports", "get"): "read again after a conflict",
+    (OPERATOR, "nodegauge.dev", "nodereadings", "get"): "a pod ended before its reading was seen",
     (OPERATOR, "apps", "daemonsets", "create"): "a server-side apply, logged as patch",
     (CLEANUP, "", "nodes", "get"): "read again after a conflict",
     (CLEANUP, "", "pods", "delete"): "only runs that are under way at the uninstall",
@@ -53,7 +55,8 @@ def granted(cluster: Any) -> set[Right]:
 
 def used(cluster: Any) -> set[Right]:
     """What these accounts asked for since the tests of the slice began."""
-    accounts = {service_account("nodegauge", name): name for name in (OPERATOR, CLEANUP, WRITER)}
+    every = (OPERATOR, CLEANUP, WRITER, PROBE)
+    accounts = {service_account("nodegauge", name): name for name in every}
     return {
         (accounts[entry.user], entry.group, entry.resource, entry.verb)
         for entry in cluster.audit.entries()
@@ -86,6 +89,6 @@ def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
     wait_for(lambda: cluster.last_run("gpu-phb"), what="its first run after it came back")
     rights = granted(cluster)
     cluster.uninstall()
-    assert {account for account, *_ in rights} == {OPERATOR, CLEANUP, WRITER}
+    assert {account for account, *_ in rights} == {OPERATOR, CLEANUP, WRITER, PROBE}
     assert rights - used(cluster) - SELDOM.keys() == set()
     assert SELDOM.keys() - rights == set(), "a reason for a right that nobody has"

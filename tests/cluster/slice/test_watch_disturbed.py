@@ -119,10 +119,10 @@ def test_an_outage_of_the_api_server_ends_as_the_hardware_says(watched: Any) -> 
     numbers = {node: watched.last_run(node)["number"] for node in watched.nodes}
     with unchanged(watched, "gpu-dgx1"):
         with watched.testbed.control_plane.without_apiserver():
-            with new_lives(watched, "gpu-titan", "gpu-h100"):
-                hardware("gpu-titan").fault("gpu-lost")  # one run suffices: the kubelet may keep one alone
+            with new_readings(watched, "gpu-titan", "gpu-h100"):
+                hardware("gpu-titan").fault("gpu-lost")
                 hardware("gpu-h100").fault("gpu-lost")
-            with new_lives(watched, "gpu-phb", "gpu-h100"):
+            with new_readings(watched, "gpu-phb", "gpu-h100"):
                 hardware("gpu-phb").heal()
                 hardware("gpu-h100").heal()
         wait_for(lambda: watched.taints("gpu-titan"), what="the taint of a fault that stands")
@@ -149,16 +149,18 @@ def followed(cluster: Any) -> bool:
 
 
 @contextmanager
-def new_lives(cluster: Any, *nodes: str) -> Iterator[None]:
-    """Afterwards the watch container of each node has ended, as it does to report, and runs again."""
+def new_readings(cluster: Any, *nodes: str) -> Iterator[None]:
+    """Afterwards the watch container of each node has said that it has something new to report."""
 
-    def lives(node: str) -> int:
-        return len([*cluster.testbed.nodes.pods.glob(f"{node}/pods/{NAMESPACE}_nodegauge-watch*/*/*.log")])
+    def lines_of(node: str) -> int:
+        logs = cluster.testbed.nodes.pods.glob(f"{node}/pods/{NAMESPACE}_nodegauge-watch*/*/*.log")
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return len([line for line in lines if " written" not in line])  # what became of a reading
 
-    before = {node: lives(node) for node in nodes}
+    before = {node: lines_of(node) for node in nodes}
     yield
     for node in nodes:
-        wait_for(lambda n=node: lives(n) > before[n], what=f"another life of the container on {node}")
+        wait_for(lambda n=node: lines_of(n) > before[n], what=f"a word of the container on {node}")
 
 
 @contextmanager

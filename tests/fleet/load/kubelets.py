@@ -1,29 +1,39 @@
-"""The kubelets of all nodes: they register, beat, and run, end and start again the watch containers.
+"""The kubelets of all nodes, which register, beat and run the watch containers, and the probes in those.
 
 The pods are real ones, of the operator's DaemonSet and kube-controller-manager, bound by kube-scheduler.
-Each write is a kubelet's, so the audit log tells it from the operator's.
+Each write is a kubelet's, or a probe's with the token of its own pod, so the audit log tells them from the
+operator's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
 from fleet.load import objects
+from fleet.load.release import NAMESPACED, PODS, READINGS, TOKEN_SECONDS
 from nodegauge_contract import Result
+from nodegauge_contract.reading import Part
 from nodegauge_operator import names
-from nodegauge_operator.kube.client import STRATEGIC, Client
-from nodegauge_operator.kube.errors import Unavailable
+from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client
+from nodegauge_operator.kube.errors import AlreadyExists, NotFound, Unavailable
+from nodegauge_probes import delivery
+from nodegauge_probes.api_client import MANAGER, METADATA
+from nodegauge_probes.identity import Identity
 from testbed.errors import TestbedError
 from testbed.scripted import stamp
 
 T = TypeVar("T")
 Object = dict[str, Any]
 
-RESTART_SECONDS = 1.36
-"""From a container's end to its next life, without a back-off: a stock kubelet's (tests/e2e)."""
+AS_PROBE: Mapping[str, Any] = {"query": {"fieldManager": MANAGER}, "accept": f"{METADATA},application/json"}
 LOOK_SECONDS = 0.5
 AT_A_TIME = 100
 """Calls in flight: with more, an API server that is slow would let them time out."""
@@ -44,26 +54,56 @@ async def in_flight(items: Iterable[T], work: Callable[[T], Awaitable[object]], 
     await asyncio.gather(*(worker() for _ in range(at_a_time)))
 
 
+class ManyClients(Client):
+    """A client that also speaks with the tokens of pods, over the same connections."""
+
+    _token: ContextVar[str] = ContextVar("token", default="")
+
+    @contextmanager
+    def speaking(self, token: str) -> Iterator[None]:
+        """Calls that are made within are of whoever has this token."""
+        before = self._token.set(token)
+        try:
+            yield
+        finally:
+            self._token.reset(before)
+
+    async def _authorization(self) -> dict[str, str]:
+        token = self._token.get()
+        return {"Authorization": f"Bearer {token}"} if token else await super()._authorization()
+
+
 class _WatchPod:
-    def __init__(self, body: Object) -> None:
-        self.name, self.uid = str(body["metadata"]["name"]), str(body["metadata"]["uid"])
-        self.started, self.restarts = stamp(), 0
+    """One pod, and the probe in it."""
+
+    def __init__(self, body: Object, *, node_uid: str) -> None:
+        metadata = body["metadata"]
+        self.name, self.uid = str(metadata["name"]), str(metadata["uid"])
+        self.account = str(body["spec"].get("serviceAccountName", "default"))
+        self.identity = Identity(
+            pod=self.name, pod_uid=self.uid, node=str(body["spec"]["nodeName"]), node_uid=node_uid
+        )
+        self.token, self.sequence = "", 0
 
 
 class Kubelets:
-    """All of them; their watch pods are in one namespace."""
+    """All of them; their watch pods are in the release's namespace."""
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    def __init__(self, client: ManyClients) -> None:
         self._client = client
-        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._uids: dict[str, str] = {}
         self._watch: dict[str, _WatchPod] = {}
         self._round = 0
         self._calls = asyncio.Semaphore(AT_A_TIME)
 
     async def register(self, wanted: Iterable[str]) -> None:
         """Create the nodes."""
-        bodies = map(objects.node_body, wanted)
-        await in_flight(bodies, lambda body: self._call("POST", "/api/v1/nodes", body), at_a_time=16)
+
+        async def one(name: str) -> None:
+            body = await self._call("POST", "/api/v1/nodes", objects.node_body(name))
+            self._uids[name] = body["metadata"]["uid"]
+
+        await in_flight(wanted, one, at_a_time=16)
 
     async def beat(self, every: Sequence[str], *, interval: float) -> None:
         """Until cancelled: write each node's status once an interval, as kubelets do."""
@@ -75,7 +115,7 @@ class Kubelets:
             await self._call("PATCH", path, {"status": {"conditions": [ready]}})
 
     async def run_containers(self, *, count: int, within: float, alive: Callable[[], None]) -> None:
-        """Start the container of each watch pod as it is bound, until there are so many.
+        """Start the container of each watch pod as it is bound, with its token, until there are so many.
 
         `TestbedError` if that takes longer than `within` seconds.
         """
@@ -84,48 +124,60 @@ class Kubelets:
             alive()
             if time.monotonic() > until:
                 raise TestbedError(f"{len(self._watch)} of {count} watch pods were bound")
-            pages = [page async for page in self._client.pages(self._path, label_selector=names.WATCH_SET)]
+            pages = [page async for page in self._client.pages(PODS, label_selector=names.WATCH_SET)]
             pods = [pod for page in pages for pod in page.get("items") or ()]
             new = [pod for pod in pods if pod["spec"].get("nodeName", "") not in {"", *self._watch}]
             await in_flight(new, self._start, at_a_time=16)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _start(self, body: Object) -> None:
-        pod = _WatchPod(body)
-        await self._write(pod, objects.running(pod.started))
-        self._watch[body["spec"]["nodeName"]] = pod
+        node = body["spec"]["nodeName"]
+        pod = _WatchPod(body, node_uid=self._uids[node])
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+        spec = {"boundObjectRef": bound, "expirationSeconds": TOKEN_SECONDS}
+        path = f"{NAMESPACED}/serviceaccounts/{pod.account}/token"
+        pod.token = (await self._call("POST", path, {"spec": spec}))["status"]["token"]
+        status = {"status": objects.running(stamp())}
+        await self._call("PATCH", f"{PODS}/{pod.name}/status", status)
+        self._watch[node] = pod
 
-    def messages(self, nodes: Iterable[str], result: Result) -> dict[str, str]:
-        """What the next end of the container of each node brings, if its machine is this one: made in
-        advance, because it takes milliseconds."""
+    def parts(self, nodes: Iterable[str], result: Result) -> dict[str, Part]:
+        """What the probe of each node writes next, if its machine is this one: made in advance, because it
+        takes milliseconds."""
         self._round += 1
-        return {
-            node: objects.message(result, run=self._watch[node].uid, node=node, round_=self._round)
-            for node in nodes
-        }
+        return {node: self._part(self._watch[node], result) for node in nodes}
 
-    async def end(self, node: str, message: str) -> None:
-        """The container has ended with this message; a moment later it runs again."""
-        pod = self._watch[node]
-        end = objects.end_of(message, pod=pod.uid, restarts=pod.restarts, started=pod.started, at=stamp())
-        await self._write(pod, objects.ended(end, restarts=pod.restarts))
-        await asyncio.sleep(RESTART_SECONDS)
-        pod.restarts, pod.started = pod.restarts + 1, stamp()
-        await self._write(pod, objects.running(pod.started, restarts=pod.restarts, before=end))
+    def _part(self, pod: _WatchPod, result: Result) -> Part:
+        pod.sequence += 1
+        return objects.part(result, identity=pod.identity, sequence=pod.sequence, round_=self._round)
 
-    async def end_at(self, ends: Iterable[tuple[float, str, str]]) -> float:
-        """End the containers of nodes with their messages, each so many seconds from now, whether or not the
-        operator keeps up; the seconds until the last one.  Returns when each of them runs again."""
+    async def write(self, node: str, part: Part) -> None:
+        """The probe writes this part of the node's reading, as `nodegauge_probes.api_client` does: a merge
+        patch, and a create where there is none yet, each answered by metadata alone."""
+        body = {names.PROBE_HEALTH: to_builtins(replace(part, at=delivery.stamp(time.time())))}
+        async with self._calls:
+            with self._client.speaking(self._watch[node].token):
+                try:
+                    await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE, **AS_PROBE)
+                except NotFound:
+                    await self._create(node, body)
+
+    async def _create(self, node: str, body: Object) -> None:
+        kind = {"apiVersion": names.API_VERSION, "kind": names.READING_KIND, "metadata": {"name": node}}
+        try:
+            await self._call("POST", READINGS, kind | body, **AS_PROBE)
+        except AlreadyExists:  # a first try came through, and its answer did not
+            await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE, **AS_PROBE)
+
+    async def write_at(self, parts: Iterable[tuple[float, str, Part]]) -> float:
+        """Write the parts of nodes, each so many seconds from now, whether or not the operator keeps up; the
+        seconds until the last one.  Returns when each of them is written."""
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            for at, node, message in ends:
+            for at, node, part in parts:
                 await asyncio.sleep(started + at - time.monotonic())
-                group.create_task(self.end(node, message))
+                group.create_task(self.write(node, part))
             return time.monotonic() - started
-
-    def pods_of(self) -> Mapping[str, str]:
-        """From watch pod to node."""
-        return {pod.name: node for node, pod in self._watch.items()}
 
     async def quiet(self) -> None:
         """Wait until the controllers have done with what was made, `QUIET_SECONDS` at the longest."""
@@ -138,18 +190,16 @@ class Kubelets:
             before = now
             await asyncio.sleep(1.0)
 
-    async def _write(self, pod: _WatchPod, status: Object) -> None:
-        async with self._calls:
-            await self._call("PATCH", f"{self._path}/{pod.name}/status", {"status": status})
-
-    async def _call(self, method: str, path: str, body: Object) -> None:
-        """One call, tried again after a timeout or an overload.  `KubeError` after the last try."""
-        how: Object = {"content_type": STRATEGIC} if method == "PATCH" else {}
-        for attempt in range(1, TRIES + 1):
+    async def _call(
+        self, method: str, path: str, body: Object, *, content_type: str = STRATEGIC, **how: Any
+    ) -> Object:
+        """One call, tried again after a timeout or an overload; the answer.  `KubeError` after the last try.
+        `content_type`: of a patch."""
+        if method == "PATCH":
+            how["content_type"] = content_type
+        for attempt in range(1, TRIES):
             try:
-                await self._client.call(method, path, body=body, **how)
-                return
+                return await self._client.call(method, path, body=body, **how)
             except Unavailable:
-                if attempt == TRIES:
-                    raise
                 await asyncio.sleep(0.2 * attempt)
+        return await self._client.call(method, path, body=body, **how)

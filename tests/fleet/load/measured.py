@@ -13,9 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.reconcile.cache import Cache
@@ -23,17 +20,15 @@ from nodegauge_operator.reconcile.resync import list_all
 from nodegauge_operator.reconcile.watch_sets import WatchPods
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
-from testbed.operatorprocess import CHECKOUT, OperatorProcess
+from testbed.operatorprocess import OperatorProcess
 
-WITHOUT_LIMIT = {"NODEGAUGE_API_RATE": "10000", "NODEGAUGE_API_BURST": "100000"}
-"""Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
 LOOK_SECONDS = 0.02
 CALM_SHARE, CALM_LOOKS, CALM_SECONDS = 0.5, 3, 180.0
 """An operator that runs, or waits for its core, for less of the time in so many seconds in a row has only its
 regular looks to do.  So long is waited for that."""
 ENOUGH = 4
 """Cores from which everybody can have some of their own."""
-LISTED = ("nodes", "pods", "nodereports", "gpuvalidationpolicies")
+LISTED = ("nodes", "pods", "nodereadings", "nodereports", "gpuvalidationpolicies")
 _SIZES = re.compile(r'^apiserver_response_sizes_sum\{.*?\bresource="([^"]+)".*\} (\S+)$', re.MULTILINE)
 
 
@@ -85,22 +80,6 @@ def memory_of(pid: int) -> tuple[float, float]:
     status = Path(f"/proc/{pid}/status").read_text()
     result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
     return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
-
-
-def chart_defaults(*, limited: bool) -> Mapping[str, str]:
-    """What the chart sets for everybody, read from its values, so that the two cannot differ."""
-    text = (CHECKOUT / "charts" / "nodegauge" / "values.yaml").read_text(encoding="utf-8")
-    values: dict[str, Any] = yaml.safe_load(text)["operator"]
-    own = {
-        "NODEGAUGE_API_RATE": f"{values['api']['rate']:g}",
-        "NODEGAUGE_API_BURST": f"{values['api']['burst']}",
-        "NODEGAUGE_WORKERS": f"{values['workers']}",
-        "NODEGAUGE_SWEEP_INTERVAL": values["sweepInterval"],
-        "NODEGAUGE_RELIST_INTERVAL": values["relistInterval"],
-        "NODEGAUGE_LOG_LEVEL": values["logLevel"],
-        "NODEGAUGE_LOG_FORMAT": values["logFormat"],
-    }
-    return own if limited else own | WITHOUT_LIMIT
 
 
 class Measured(OperatorProcess):

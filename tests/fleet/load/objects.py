@@ -1,8 +1,9 @@
-"""The objects that fill the cluster: GPU nodes as large as real ones, and what kubelets write of pods.
+"""The objects that fill the cluster: GPU nodes as large as real ones, what kubelets write of pods, and what
+probes write of nodes.
 
 The size is spent as on a real GPU node with node-feature-discovery and GPU feature discovery: some 60 labels,
 the kubelet's list of 50 images (its own limit, nodeStatusMaxImages), five conditions; managedFields come from
-the API server.  Result documents are of machines whose GPUs all work, without a fault: those of idle GPUs are
+the API server.  Readings are of machines whose GPUs all work, without a fault: those of idle GPUs are
 smaller, and cheaper to judge.  Pure: nothing here talks to anybody.
 """
 
@@ -15,8 +16,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nodegauge_contract import Gpu, Result, Span, decode, encode_message
+from nodegauge_contract import Gpu, Result, Span, decode
+from nodegauge_contract.reading import Part
 from nodegauge_operator import names
+from nodegauge_probes.delivery import part_of
+from nodegauge_probes.identity import Identity
 from support.results import dgx1
 from testbed.kubelet.node import HEALTHY
 
@@ -77,46 +81,19 @@ def policy_body() -> Object:
     return kind | {"metadata": {"name": "loadtest"}, "spec": spec}
 
 
-def running(at: str, *, restarts: int = 0, before: Object | None = None) -> Object:
-    """The status when the container runs; `before`: how it ended last."""
-    last = {"lastState": {"terminated": before}} if before else {}
-    state = {"state": {"running": {"startedAt": at}}, **last, "restartCount": restarts}
-    return _status(at, state | {"ready": True, "started": True})
-
-
-def ended(end: Object, *, restarts: int) -> Object:
-    """The status when the container has ended; in a watch pod the phase stays Running."""
-    state = {"state": {"terminated": end}, "restartCount": restarts, "ready": False, "started": False}
-    return _status(end["startedAt"], state)
-
-
-def end_of(message: str, *, pod: str, restarts: int, started: str, at: str) -> Object:
-    """How a container ended that left this message."""
-    life = {
-        "startedAt": started,
-        "finishedAt": at,
-        "containerID": f"containerd://{_hex(f'{pod}/{restarts}', 64)}",
-    }
-    return {"exitCode": 0, "reason": "Completed", "message": message} | life
-
-
-def _status(at: str, container: Object) -> Object:
-    ready = "True" if container["ready"] else "False"
-    whether = {
-        "Ready": ready,
-        "ContainersReady": ready,
-        "PodReadyToStartContainers": "True",
-        "Initialized": "True",
-    }
+def running(at: str) -> Object:
+    """The status of a pod whose container runs, and stays."""
+    conditions = ("Ready", "ContainersReady", "PodReadyToStartContainers", "Initialized")
     own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
+    state = {"state": {"running": {"startedAt": at}}, "restartCount": 0, "ready": True, "started": True}
     return {
         "phase": "Running",
         "startTime": at,
         "hostIP": "10.9.8.7",
         "podIP": "10.0.3.4",
         "podIPs": [{"ip": "10.0.3.4"}],
-        "conditions": [{"type": t, "status": s, "lastTransitionTime": at} for t, s in whether.items()],
-        "containerStatuses": [own | container],
+        "conditions": [{"type": one, "status": "True", "lastTransitionTime": at} for one in conditions],
+        "containerStatuses": [own | state],
     }
 
 
@@ -155,14 +132,15 @@ def other_boards() -> Result:
     return replace(match, gpus=gpus, pairs=links.pairs, bus=bus)
 
 
-def message(result: Result, *, run: str, node: str, round_: int = 0) -> str:
-    """The termination message of a probe that measured `result` in this run, on boards of this node's own, a
-    quarter of an hour later in each round."""
+def part(result: Result, *, identity: Identity, sequence: int, round_: int = 0) -> Part:
+    """What a probe writes that measured `result`, on boards of this node's own, a quarter of an hour later in
+    each round; it has no time yet."""
     boottime = result.host.boottime_ms
     assert isinstance(boottime, int)
     host = replace(result.host, boottime_ms=boottime + round_ * 900_000)
-    gpus = [_board(gpu, node) for gpu in result.gpus]
-    return encode_message(replace(result, run=run, node=node, host=host, gpus=gpus))
+    gpus = [_board(gpu, identity.node) for gpu in result.gpus]
+    own = replace(result, run=identity.pod_uid, node=identity.node, host=host, gpus=gpus)
+    return part_of(own, identity=identity, sequence=sequence, reason="due", at=0.0)
 
 
 def _board(gpu: Gpu, node: str) -> Gpu:

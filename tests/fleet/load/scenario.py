@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.load.figures import Rows, summary
-from fleet.load.measured import chart_defaults, split
+from fleet.load.kubelets import ManyClients
+from fleet.load.measured import split
 from fleet.load.stage import Stage
 from fleet.progress import Progress
-from nodegauge_operator.kube.client import connect
+from nodegauge_operator.kube.client import configuration
 from nodegauge_operator.kube.errors import KubeError
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
@@ -42,17 +43,15 @@ def run(wanted: Sequence[int], directory: Path, *, limited: bool) -> None:
     print(f"This machine: {os.cpu_count()} cores, {os.getloadavg()[0]:.1f} load average before the start.")
     print(cores)
     but = "" if limited else ", but without the limit of its API calls"
-    print(f"The operator has the chart's settings{but}.\n")
+    print(f"The operator has the chart's account and settings{but}; all admission policies are in force.\n")
     find_or_build(progress=clock.say)
 
     async def measure(plane: ControlPlane, count: int) -> Rows:
-        client = await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)})
+        environ = {"KUBECONFIG": str(plane.kubelet_kubeconfig)}
+        client = ManyClients(await configuration(environ=environ), environ=environ)
         try:
-            environment = chart_defaults(limited=limited)
             say = lambda text: clock.say(f"{count:,} nodes: {text}")  # noqa: E731
-            return await Stage(
-                plane, client, count=count, cores=cores, environment=environment, say=say
-            ).run()
+            return await Stage(plane, client, count=count, cores=cores, limited=limited, say=say).run()
         finally:
             await client.close()
 

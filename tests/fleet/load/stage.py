@@ -8,26 +8,27 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from fleet.load import objects
+from fleet.load import objects, release
 from fleet.load.figures import Cost, Rows, latency
-from fleet.load.kubelets import Kubelets, in_flight
+from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
+from fleet.load.release import NAMESPACE, OPERATOR, PROBES
 from fleet.load.writes import Record, Write, latencies
 from nodegauge_contract import Result
+from nodegauge_contract.reading import Part
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, parse
-from nodegauge_operator.kube.client import MERGE, Client
-from support.cluster_under_test import GROUP, install_crds
+from nodegauge_operator.kube.client import MERGE
+from support.cluster_under_test import GROUP
 from testbed.controlplane import APISERVER, ControlPlane
-from testbed.controlplane_config import ADMIN, KUBELET
+from testbed.controlplane_config import KUBELET
 from testbed.errors import TestbedError
 
 Say = Callable[[str], None]
 
-NAMESPACE = "nodegauge"
 CONTROLLERS = "kube-controller-manager"
 BATCH = 500
 """Results of a phase at most."""
@@ -46,7 +47,8 @@ SETTLE_SECONDS, SETTLE_SECONDS_PER_NODE = 120.0, 0.2
 QUIET_SECONDS = 1.0
 """Without a write of the operator for so long, it has done with the results."""
 REPORT_STATUS = f"patch {names.REPORT_PLURAL}/status"
-WHO = {KUBELET: "kubelets", ADMIN: "operator"}
+READING = f"patch {names.READING_PLURAL}"
+WHO = {KUBELET: "kubelets", PROBES: "probes", OPERATOR: "operator"}
 
 
 class Stage:
@@ -55,27 +57,24 @@ class Stage:
     def __init__(
         self,
         plane: ControlPlane,
-        client: Client,
+        client: ManyClients,
         *,
         count: int,
         cores: Cores,
-        environment: Mapping[str, str],
+        limited: bool,
         say: Say,
     ) -> None:
         self._plane, self._client, self._cores, self._say = plane, client, cores, say
         self._nodes = [f"gpu-{number:05d}" for number in range(count)]
         self._within = SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * count
-        self._kubelets = Kubelets(client, NAMESPACE)
+        self._kubelets = Kubelets(client)
         self._record = Record(plane.audit_log)
         self._rows: Rows = {}
         self._machines: dict[str, Result] = {}
-        """What each node's container reported last."""
-        self._operator = Measured(
-            kubeconfig=plane.kubeconfig,
-            namespace=NAMESPACE,
-            directory=plane.directory / "operator",
-            environment=environment,
-        )
+        """What each node's probe wrote last."""
+        self._limited = limited
+        self._operator: Measured
+        """Once the release is installed."""
 
     async def run(self) -> Rows:
         """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
@@ -93,7 +92,7 @@ class Stage:
             await self._restart()
             with self._alone():
                 await self._batch("another machine, 8 GPUs", few, objects.other_boards())
-                self._show(latency(self._milliseconds(), of="Container ended to node labelled, 50 results/s"))
+                self._show(latency(self._milliseconds(), of="Reading written to node labelled, 50 results/s"))
                 await self._batch("the same, 8 GPUs", few, objects.other_boards())
                 await self._rack(self._nodes[-RACK:])
                 await self._batch("another machine, 16 GPUs", few, objects.dgx2())
@@ -119,12 +118,15 @@ class Stage:
             self._say(f"{label}: {value}")
 
     def _install(self) -> Policy:
-        """The CRDs, a namespace that pods can be made in, and the policy."""
-        api = self._plane.rest()
-        install_crds(api)
-        api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        self._plane.await_objects(namespace=NAMESPACE)
-        return parse(api.create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
+        """The release with its admission policies, an operator under its account, and the policy."""
+        environment = {**release.install(self._plane), **release.LOCAL}
+        self._operator = Measured(
+            kubeconfig=release.kubeconfig(self._plane),
+            namespace=NAMESPACE,
+            directory=self._plane.directory / "operator",
+            environment=environment if self._limited else environment | release.WITHOUT_LIMIT,
+        )
+        return parse(self._plane.rest().create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
 
     def _alone(self) -> AbstractContextManager[None]:
         """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
@@ -147,7 +149,7 @@ class Stage:
         self._show({f"{of}: writes/s": f"{rate:.0f}", f"{of}: CPU of a write, ms": f"{cost:.2f}"})
 
     async def _roll_out(self) -> None:
-        """The operator makes its DaemonSet, the cluster its pods, and each container reports for the first
+        """The operator makes its DaemonSet, the cluster its pods, and each probe writes for the first
         time."""
         self._say("starting the operator, and waiting for the pods of its DaemonSet")
         await self._operator.begin(self._cores.operator, within=START_SECONDS)
@@ -176,16 +178,16 @@ class Stage:
         await self._kubelets.quiet()
 
     async def _batch(self, what: str, nodes: Sequence[str], machine: Result, *, rate: float = RATE) -> Cost:
-        """End the containers of these nodes with a result of this machine."""
-        messages = self._kubelets.messages(nodes, machine)
-        self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second: {what}")
+        """Have the probes of these nodes write a result of this machine."""
+        parts = self._kubelets.parts(nodes, machine)
+        self._say(f"writing {len(nodes):,} readings, {rate:.0f} a second: {what}")
         self._record.mark()
         began, cpu, server = time.monotonic(), self._operator.cpu(), cpu_of(*self._server_pids())
-        await self._kubelets.end_at((n / rate, *pair) for n, pair in enumerate(messages.items()))
+        await self._kubelets.write_at((n / rate, *pair) for n, pair in enumerate(parts.items()))
         await self._judged(nodes, machine)
+        counted = {who: kinds.total() / len(nodes) for who, kinds in _by_whom(self._ours()).items()}
         cost = Cost(
             results=len(nodes),
-            writes=sum(one.done for one in self._of(ADMIN)),
             seconds=time.monotonic() - began - QUIET_SECONDS,
             cpu=self._operator.cpu() - cpu,
             server=cpu_of(*self._server_pids()) - server,
@@ -194,7 +196,8 @@ class Stage:
             {
                 f"CPU of a result, ms: {what}": f"{cost.milliseconds:.1f}",
                 "  of API server and etcd for it: " + what: f"{cost.server_milliseconds:.1f}",
-                "  writes of the operator for it: " + what: f"{cost.writes / cost.results:.2f}",
+                "  writes of the operator for it: " + what: f"{counted['operator']:.2f}",
+                "  writes of everybody for it: " + what: f"{sum(counted.values()):.2f}",
             }
         )
         return cost
@@ -203,19 +206,19 @@ class Stage:
         return [self._plane.pid(program) for program in (APISERVER, "etcd")]
 
     async def _rack(self, nodes: Sequence[str]) -> None:
-        """All containers of a rack end at once, with another machine each."""
+        """All probes of a rack write at once, each of another machine."""
         last = self._machines[nodes[0]]
         machine = objects.h100() if last is not objects.h100() else objects.other_boards()
-        messages = self._kubelets.messages(nodes, machine)
+        parts = self._kubelets.parts(nodes, machine)
         self._record.mark()
-        await self._kubelets.end_at((0.0, *pair) for pair in messages.items())
+        await self._kubelets.write_at((0.0, *pair) for pair in parts.items())
         await self._judged(nodes, machine)
         self._show(latency(self._milliseconds(), of="A rack at once"))
 
     def _milliseconds(self) -> list[float]:
-        ended = [one for one in self._of(KUBELET) if one.kind == "patch pods/status"]
-        labelled = [one for one in self._of(ADMIN) if one.kind == "patch nodes"]
-        return list(latencies(ended, labelled, node_of=self._kubelets.pods_of()).values())
+        written = [one for one in self._of(PROBES) if one.kind == READING]
+        labelled = [one for one in self._of(OPERATOR) if one.kind == "patch nodes"]
+        return list(latencies(written, labelled).values())
 
     async def _steady(self, *, interval: float) -> None:
         """Each node reports once an interval, at random moments, and its machine does not change."""
@@ -223,15 +226,15 @@ class Stage:
         while times[-1] < STEADY_SECONDS:
             times.append(times[-1] + chance.expovariate(len(self._nodes) / interval))
         picked = [(at, chance.choice(self._nodes)) for at in times[1:-1]]
-        ends = [(at, *self._message(node)) for at, node in picked]
+        parts = [(at, *self._part(node)) for at, node in picked]
         await self._kubelets.quiet()
         self._say(
-            f"steady state for {STEADY_SECONDS:.0f} s: {len(ends)} reports, one per node in {interval:g} s"
+            f"steady state for {STEADY_SECONDS:.0f} s: {len(parts)} reports, one per node in {interval:g} s"
         )
         self._record.mark()
         began, cpu = time.monotonic(), self._operator.cpu()
         beating = asyncio.create_task(self._kubelets.beat(self._nodes, interval=HEARTBEAT_SECONDS))
-        await self._kubelets.end_at(ends)
+        await self._kubelets.write_at(parts)
         await asyncio.sleep(began + STEADY_SECONDS - time.monotonic())
         beating.cancel()
         took, cpu = time.monotonic() - began, self._operator.cpu() - cpu
@@ -242,10 +245,10 @@ class Stage:
         own = {f"  {who}": f"{rate:.2f}" for who, rate in rates.items()}
         self._show({"Steady state, writes/s of everybody": f"{sum(rates.values()):.2f}", **own})
         share = f"{100 * cpu / took:.1f}"
-        self._show({"  reports/s": f"{len(ends) / took:.2f}", "  CPU of the operator, % of a core": share})
+        self._show({"  reports/s": f"{len(parts) / took:.2f}", "  CPU of the operator, % of a core": share})
 
-    def _message(self, node: str) -> tuple[str, str]:
-        [pair] = self._kubelets.messages([node], self._machines[node]).items()
+    def _part(self, node: str) -> tuple[str, Part]:
+        [pair] = self._kubelets.parts([node], self._machines[node]).items()
         return pair
 
     async def _judged(self, nodes: Sequence[str], machine: Result) -> None:
@@ -253,7 +256,7 @@ class Stage:
         changed = {node for node in nodes if self._machines.get(node) is not machine}
         until, wanted, last, seen = time.monotonic() + self._within, set(nodes), time.monotonic(), -1
         while True:
-            mine = self._of(ADMIN)
+            mine = self._of(OPERATOR)
             judged = {one.name for one in mine if one.kind == REPORT_STATUS and one.done}
             labelled = {one.name for one in mine if one.kind == "patch nodes" and one.done}
             if len(mine) != seen:
@@ -270,15 +273,18 @@ class Stage:
         self._machines.update(dict.fromkeys(nodes, machine))
 
     def _of(self, user: str) -> list[Write]:
-        """Its writes since the mark, without those of the policy's status: one a second for all nodes."""
-        writes = self._record.since_mark()
-        return [one for one in writes if one.user == user and names.POLICY_PLURAL not in one.kind]
+        """Its writes since the mark."""
+        return [one for one in self._ours() if one.user == user]
+
+    def _ours(self) -> list[Write]:
+        """Writes since the mark, without those of the policy's status: one a second for all nodes."""
+        return [one for one in self._record.since_mark() if names.POLICY_PLURAL not in one.kind]
 
 
 def _by_whom(writes: Iterable[Write]) -> dict[str, Counter[str]]:
     """Accepted writes by who made them and by kind, without the heartbeats of nodes."""
     result: dict[str, Counter[str]] = {who: Counter() for who in (*WHO.values(), "controllers")}
     for one in writes:
-        if one.done and (one.user == ADMIN or one.kind != "patch nodes/status"):
+        if one.done and (one.user == OPERATOR or one.kind != "patch nodes/status"):
             result[WHO.get(one.user, "controllers")][one.kind] += 1
     return result

@@ -1,9 +1,9 @@
 """What the watch probe costs on a calm node: CPU, memory, and what of it is spent inside the driver.
 
 `python -m fleet.load.watch_probe --seconds 3600` (in tests/) runs the probe with its defaults on a simulated
-machine under load, and prints averages after every tenth of the time.  CPU is the process's, of both threads,
-in thousandths of a core.  CPU within NVML calls is the simulated library's, which looks for Xids in a file
-every 20 ms while the probe waits for them; a real driver sleeps there.
+machine under load, and prints averages on standard error after every tenth of the time.  CPU is the
+process's, of all threads, in thousandths of a core.  CPU within NVML calls is the simulated library's, which
+looks for Xids in a file every 20 ms while the probe waits for them; a real driver sleeps there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pathlib import Path
 
 from nodegauge_probes import cli, runner
 from nodegauge_probes.nvml.library import EVENT_WAIT
+from nodegauge_probes.watch import probe as watching
 from support.machines import busy
 from support.probing import probe_environment
 
 START_S = 10.0
-"""Left out, or as long as is measured if that is less: a container starts once."""
+"""Left out, or as long as is measured if that is less: a container starts, and reads, once."""
 
 
 class Meter(runner.CallWatch):
@@ -51,7 +52,7 @@ class Meter(runner.CallWatch):
 
 def measured(seconds: float, options: Sequence[str]) -> int:
     """The probe in this process, with a thread that prints what it costs."""
-    runner.CallWatch = Meter  # type: ignore[misc]
+    watching.CallWatch = Meter  # type: ignore[attr-defined]
     threading.Thread(target=_report, args=(seconds,), daemon=True).start()
     sys.argv = ["nodegauge_probes", "watch", *options]
     return cli.main()
@@ -73,6 +74,7 @@ def _report(seconds: float) -> None:
             f"{passed:6.0f} s: {1000 * whole:.2f} m CPU, of it {1000 * own:.2f} m the probe's own,"
             f" {1000 * calls_cpu:.2f} m in {calls:.0f} NVML calls a second ({each:.0f} us each"
             f" by the clock), {1000 * waits:.2f} m waiting for Xids; RSS {_rss_mib():.1f} MiB",
+            file=sys.stderr,
             flush=True,
         )
     os._exit(0)
@@ -97,12 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment = probe_environment(hardware, Path(folder) / "termination-log", {})
         calm = ["--state", f"{folder}/watch.json", "--confirm", ""]
         calm += ["--interval", str(2 * options.seconds + 600)]
-        first = [sys.executable, "-m", "nodegauge_probes", "watch"]  # reports at once, and ends
-        second = [sys.executable, "-m", "fleet.load.watch_probe", "--inside"]
-        second += ["--seconds", str(options.seconds)]
-        subprocess.run([*first, *calm, *rest], env=environment, stdout=subprocess.DEVNULL, check=True)
-        run = subprocess.run([*second, *calm, *rest], env=environment, check=False)
-        return run.returncode
+        command = [sys.executable, "-m", "fleet.load.watch_probe", "--inside"]
+        command += ["--seconds", str(options.seconds), *calm, *rest]
+        return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ part of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -54,18 +54,13 @@ class Record:
         return self._writes
 
 
-def latencies(
-    ended: Iterable[Write], labelled: Iterable[Write], *, node_of: Mapping[str, str]
-) -> dict[str, float]:
-    """Node to milliseconds from the first write that shows its container's end, once that was answered, to
-    the next patch of its labels, once that was.
-
-    `node_of`: from pod to node.  A node whose labels were not patched is left out.
-    """
+def latencies(written: Iterable[Write], labelled: Iterable[Write]) -> dict[str, float]:
+    """Node to milliseconds from the first write of its reading, once that was answered, to the next patch of
+    its labels, once that was.  A node whose labels were not patched is left out."""
     starts: dict[str, float] = {}
-    for write in sorted(ended, key=lambda one: one.at):
-        if write.done and write.name in node_of:
-            starts.setdefault(node_of[write.name], write.at)
+    for write in sorted(written, key=lambda one: one.at):
+        if write.done:
+            starts.setdefault(write.name, write.at)
     result: dict[str, float] = {}
     for write in sorted(labelled, key=lambda one: one.at):
         start = starts.get(write.name)

@@ -21,7 +21,7 @@ Object = dict[str, Any]
 NAMESPACE = "nodegauge"
 CHECKOUT = Path(__file__).resolve().parents[3]
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
-EVIDENCE = "/apis/nodegauge.dev/v1alpha1/nodeevidences"
+READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
 DEADLINE_SECONDS = 600.0
 """How long the demo waits for any one thing. Long: a busy machine is slow, and only a failure waits."""
 LOG_LINES = 10
@@ -61,10 +61,10 @@ class Session:
             return {}
         return status
 
-    def evidence(self, name: str) -> Object:
-        """A node's evidence."""
-        evidence: Object = self.api.get(f"{EVIDENCE}/{name}")
-        return evidence
+    def reading(self, name: str) -> Object:
+        """What a node's probes wrote last."""
+        reading: Object = self.api.get(f"{READINGS}/{name}")
+        return reading
 
     def marks(self, name: str) -> Marks:
         """The labels and taints that nodegauge set on the node."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nodegauge_contract import decode, render_matrix
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, VALUES, Marks
 from testbed.demo.session import (
     CHECKOUT,
@@ -77,9 +78,9 @@ def labels(session: Session) -> None:
     _compare(session)
     session.say("every node has the labels and taints that its hardware calls for:")
     show(session)
-    report, evidence = session.report("gpu-titan"), session.evidence("gpu-titan")
+    report, reading = session.report("gpu-titan"), session.reading("gpu-titan")
     print(f"NodeReport gpu-titan: {report['summary']}\n", flush=True)
-    print(f"NodeEvidence gpu-titan:\n{evidence['probes']['health']['matrix']}\n", flush=True)
+    print(f"NodeReading gpu-titan:\n{render_matrix(decode(reading['health']['reading']))}\n", flush=True)
 
 
 def show(session: Session) -> None:

@@ -25,7 +25,7 @@ from testbed.kubelet.context import NodeContext, pod_address
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
 from testbed.kubelet.process import ContainerProcess, ProcessSpec
 from testbed.kubelet.status import Record
-from testbed.kubelet.tokens import Credentials
+from testbed.kubelet.tokens import Credentials, token_mounts
 from testbed.scripted import stamp
 
 Object = dict[str, Any]
@@ -75,6 +75,8 @@ class Runner:
         self._ending = asyncio.Event()
         self._address = pod_address(pod["metadata"]["uid"])
         self._began = stamp()
+        self._inside: Callable[[list[str]], tuple[list[str], dict[str, str]]]
+        """A command's argv and environment in the container that runs."""
 
     def end(self, number: signal.Signals) -> None:
         """Signal the container, if it runs, and never start it again."""
@@ -158,6 +160,8 @@ class Runner:
         refuse_unknown(self._pod, self.spec)
         folder = self._directory.parent
         behind = await volumes.mounted(self.spec, self._pod, self._node, below=folder / "volumes")
+        if self._credentials:
+            behind |= dict.fromkeys(token_mounts(self._pod, self.spec), self._credentials.directory)
         env = await self._environment(image, behind)
         command, args = (
             [environment.expand(word, env) for word in self.spec.get(key, [])] for key in ("command", "args")
@@ -165,6 +169,10 @@ class Runner:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._message_file.write_bytes(b"")
         argv = image.argv(command, [volumes.moved(word, behind) for word in args])
+        self._inside = lambda command: (
+            image.argv(command[:1], [volumes.moved(w, behind) for w in command[1:]]),
+            env,
+        )
         process = await ContainerProcess.launch(
             ProcessSpec(argv=argv, env=env, cwd=folder, log=self._log_file)
         )
@@ -246,22 +254,28 @@ class Runner:
 
     async def _ask(self, check: Object, report: Callable[[bool], None], *, hurry: bool = False) -> None:
         """Ask for ever and report each change, after its threshold; in a `hurry` until the first success."""
-        request = check["httpGet"]
-        named = {port.get("name"): port["containerPort"] for port in self.spec.get("ports", [])}
-        port = int(named.get(request["port"], request["port"]))
-        url = f"http://{self._address}:{port}/{request.get('path', '/').lstrip('/')}"
         period = float(check.get("periodSeconds") or 10)
         needed = int(check.get("failureThreshold") or 3), int(check.get("successThreshold") or 1)
         await asyncio.sleep(float(check.get("initialDelaySeconds") or 0))
         reported: bool | None = None
         last, streak = None, 0
         while True:
-            good = await _answers(self._node.http, url, within=float(check.get("timeoutSeconds") or 1))
+            good = await self._passes(check, within=float(check.get("timeoutSeconds") or 1))
             last, streak = good, streak + 1 if good is last else 1
             if streak >= needed[good] and good is not reported:
                 reported = good
                 report(good)
             await asyncio.sleep(min(period, UNREADY_SECONDS) if hurry and not reported else period)
+
+    async def _passes(self, check: Object, *, within: float) -> bool:
+        if "exec" in check:
+            argv, env = self._inside(check["exec"]["command"])
+            return await _succeeds(argv, env, folder=self._directory.parent, within=within)
+        request = check["httpGet"]
+        named = {port.get("name"): port["containerPort"] for port in self.spec.get("ports", [])}
+        port = int(named.get(request["port"], request["port"]))
+        url = f"http://{self._address}:{port}/{request.get('path', '/').lstrip('/')}"
+        return await _answers(self._node.http, url, within=within)
 
     def _set_ready(self, good: bool) -> None:
         self.record.ready = good
@@ -283,6 +297,21 @@ async def _answers(http: aiohttp.ClientSession, url: str, *, within: float) -> b
             return 200 <= response.status < 400
     except (aiohttp.ClientError, OSError, TimeoutError):
         return False
+
+
+async def _succeeds(argv: list[str], env: dict[str, str], *, folder: Path, within: float) -> bool:
+    """Whether a command ends well in time; `folder`: where the container's own process was started."""
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*argv, env=env, cwd=folder, stdout=quiet, stderr=quiet)
+    try:
+        async with asyncio.timeout(within):
+            return await process.wait() == 0
+    except TimeoutError:
+        return False
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def backoff(attempt: int) -> float:
@@ -309,13 +338,15 @@ def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
 
 
 def refuse_unknown(pod: Object, container: Object) -> None:
-    """NotSimulated for what a program would miss: init containers, checks other than these by httpGet, a
-    restart after failures alone, and a mount that is not written."""
+    """NotSimulated for what a program would miss: init containers, checks other than these by httpGet or
+    exec, a restart after failures alone, and a mount that is not written."""
     if pod["spec"].get("initContainers") or pod["spec"].get("restartPolicy") == "OnFailure":
         raise NotSimulated("the simulated kubelet knows no init containers, sidecars, and restarts OnFailure")
     checks = [container.get(kind, {"httpGet": {}}) for kind in CHECKS]
-    if "startupProbe" in container or any("httpGet" not in check for check in checks):
-        raise NotSimulated(f"{container['name']}: the simulated kubelet knows only {CHECKS} with httpGet")
+    if "startupProbe" in container or not all({"httpGet", "exec"} & check.keys() for check in checks):
+        raise NotSimulated(
+            f"{container['name']}: the simulated kubelet knows only {CHECKS} with httpGet or exec"
+        )
     mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
     for volume in pod["spec"].get("volumes", []):
         kinds = volume.keys() - {"name"}

@@ -1,7 +1,9 @@
-"""A pod's service account: a real TokenRequest token and a kubeconfig that points to it.
+"""A pod's service account: a real TokenRequest token, the API server's authority, and a kubeconfig that
+points to both.
 
-On a real node the token is a projected volume below /var/run/secrets.  Processes here share the host's file
-system, so the same token is handed over as a file named by KUBECONFIG.  Whether a container gets one is
+On a real node they are a projected volume.  Processes here share the host's file system: variables and
+arguments that name the mount's path name the folder instead (`volumes`), and KUBECONFIG names the kubeconfig,
+which programs find that look in a pod's usual place.  Whether a container gets one is
 decided by what the API server's ServiceAccount admission put into the pod: a mounted projected volume with a
 serviceAccountToken.  `automountServiceAccountToken: false` therefore means no token, with no rule of our own.
 """
@@ -27,6 +29,17 @@ REFRESH_AT = 0.8
 """Share of a token's life after which a kubelet asks for a new one."""
 
 
+def token_mounts(pod: Object, container: Object) -> list[str]:
+    """Paths at which this container mounts a projection with a token."""
+    volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
+    return [
+        mount["mountPath"].rstrip("/")
+        for mount in container.get("volumeMounts", [])
+        for source in volumes.get(mount["name"], {}).get("projected", {}).get("sources", [])
+        if "serviceAccountToken" in source
+    ]
+
+
 def token_source(pod: Object, container: Object) -> Object | None:
     """The serviceAccountToken projection that this container mounts; None when it has no credentials."""
     mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
@@ -40,6 +53,7 @@ class Credentials:
 
     def __init__(self, pod: Object, source: Object, node: NodeContext, *, directory: Path) -> None:
         self._pod, self._source, self._node = pod, source, node
+        self.directory = directory
         self._token = directory / "token"
         self._life = 3600.0
         self.kubeconfig = directory / "kubeconfig"
@@ -47,6 +61,7 @@ class Credentials:
     async def write(self) -> None:
         """Ask for a token and write it, and a kubeconfig that names its file; ApiError when it is refused."""
         await self._write_token()
+        (self.directory / "ca.crt").write_text(self._node.api.authority)
         write_kubeconfig(
             self.kubeconfig,
             server=self._node.api.server,

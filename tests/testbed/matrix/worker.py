@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from nodegauge_contract import Result, decode, encode_message
+from nodegauge_contract import Result, decode, text
 from nodegauge_judge import History, Judgement, NodeFacts, Severity, judge_health
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicySpec
@@ -36,7 +36,7 @@ from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.core.report_update import status_after
+from nodegauge_operator.core.report_update import after_run
 from nodegauge_probes import health, runner
 from nodegauge_probes.nvml.library import Watch
 from nodegauge_probes.nvml.results import NvmlUnusable
@@ -119,7 +119,7 @@ class NodeHarness:
         return other
 
     def run(self, *, hangs: bool = False) -> None:
-        """One run, an interval later: probe, message, judgement, report."""
+        """One run, an interval later: probe, document, judgement, report."""
         self.number += 1
         self.clock.sleep(INTERVAL)
         read = partial(_hanging, clock=self.clock) if hangs else _measure
@@ -149,7 +149,7 @@ class NodeHarness:
             run=Run(number=self.number, pod_uid=f"pod-{self.number}", started_at=stamp(now)),
             end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
         )
-        status = status_after(context, KINDS[names.PROBE_HEALTH], ended)
+        status = after_run(context, KINDS[names.PROBE_HEALTH], ended)
         self.status = desired_state.next_status(context.after(status))
 
     def row(self) -> Row:
@@ -216,8 +216,8 @@ def _measure(hardware: Hardware) -> str:
     try:
         _read(hardware, builder, Quiet())
     except NvmlUnusable as unusable:
-        return encode_message(builder.build(duration_ms=0, problem=unusable.problem))
-    return encode_message(builder.build(duration_ms=0))
+        return text(builder.build(duration_ms=0, problem=unusable.problem))
+    return text(builder.build(duration_ms=0))
 
 
 def _read(hardware: Hardware, builder: ResultBuilder, watch: Watch) -> None:
@@ -237,7 +237,7 @@ def _hanging(hardware: Hardware, *, clock: HeldClock) -> str:
     document = hardware.directory / "document"
 
     def write(result: Result) -> int:
-        return document.write_text(encode_message(result), encoding="utf-8") and 0
+        return document.write_text(text(result), encoding="utf-8") and 0
 
     def child() -> None:
         builder = ResultBuilder(probe=health.NAME, run="", node="node-1")

@@ -25,10 +25,10 @@ TERMINATION_LOG = "termination-log"
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """`message`: what a kubelet would keep of it; `left`: processes that are still there."""
+    """`message`: what a kubelet would keep of its termination log; `left`: processes that are still there."""
 
     result: Result
-    message: bytes
+    message: str
     left: list[int]
 
 
@@ -47,7 +47,7 @@ def run(hardware: Hardware, *arguments: str, name: str = "1", more: Mapping[str,
     )
     if done.returncode != 0:
         raise TestbedError(f"the benchmark ended with {done.returncode}: {done.stderr}")
-    return Ran(result=decode(done.stdout), message=log.read_bytes(), left=survivors(hardware))
+    return Ran(result=decode(done.stdout), message=log.read_text(), left=survivors(hardware))
 
 
 def at_work(hardware: Hardware) -> bool:

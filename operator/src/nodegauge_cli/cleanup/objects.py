@@ -22,7 +22,7 @@ from nodegauge_operator.core.desired_state import label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.probes.pod import GRACE_SECONDS
 from nodegauge_operator.core.watch_pod import WatchView
-from nodegauge_operator.kube import daemonsets, evidence, leases, nodes, pods, reports, workloads
+from nodegauge_operator.kube import daemonsets, leases, nodes, pods, readings, reports, workloads
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
 
@@ -205,7 +205,7 @@ class CleanUp:
         click.echo(f"reports: {done} of {len(every)}{self._done('removed')}")
 
     async def _delete_report(self, report: Report) -> None:
-        await self._retry.call(lambda: evidence.delete(self._client, report.name))
+        await self._retry.call(lambda: readings.delete(self._client, report.name))
         await self._retry.call(lambda: reports.delete(self._client, report))
 
     async def _delete_watch_sets(self) -> None:

@@ -71,7 +71,7 @@ def overtaking(result: Result, report: Result) -> Result:
         for code, one in _counts(gpu, up=report.watch.at)
     ]
     repeated = [replace(one, gpu=now.get(one.gpu, one.gpu)) for one in [*report.watch.repeated, *own]]
-    return replace(result, watch=WatchReport(at=report.watch.at, repeated=repeated))
+    return replace(result, watch=WatchReport(at=report.watch.at, repeated=repeated, lost=report.watch.lost))
 
 
 def reported(result: Result, history: History) -> Reported | None:

@@ -53,8 +53,6 @@ def incomplete(grading: Grading) -> Iterator[Observation]:
     parts = [f"the run with {clip(arm.name)} was cut short" for arm in cut_arms]
     if measurement.cut:
         parts.append(f"time ran out before: {', '.join(measurement.cut[:NAMES_LISTED])}")
-    if measurement.omitted:
-        parts.append(f"the result message had no space for: {', '.join(measurement.omitted)}")
     if measurement.throttled:
         throttled = f"the CPU limit throttled the pod {measurement.throttled} times"
         parts.append(f"{throttled}, so latencies were discarded")
@@ -131,10 +129,10 @@ NCCL_INCOMPLETE = NcclRule(
     code="nccl-incomplete",
     title="a part of the NCCL run is missing",
     meaning=(
-        "Time or memory ran out, the result had no space left, or the pod's CPU limit stalled launches, so "
-        "some numbers are missing or unreliable. Labels are for 1 GiB. A smaller size replaces it down to "
-        "256 MiB (83 and 90 per cent of full speed have been published there, so it understates the "
-        "bandwidth); below that there is no label."
+        "Time or memory ran out, or the pod's CPU limit stalled launches, so some numbers are missing or "
+        "unreliable. Labels are for 1 GiB. A smaller size replaces it down to 256 MiB (83 and 90 per cent of "
+        "full speed have been published there, so it understates the bandwidth); below that there is no "
+        "label."
     ),
     when={
         Severity.INFO: (

@@ -49,9 +49,6 @@ SLOWEST_KEPT = 6
 P2P_OFF_VALUES = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("0", "LOC")}
 """Values that keep NCCL from using P2P.  Source: NCCL user guide, environment variables."""
 _BANDWIDTH_FROM = 1 << 20
-_OMITTED = "bench."
-_PAIRS_OMITTED = f"{_OMITTED}pairs"
-"""Names in a result's `omitted`: members of its `bench` key (see the contract's `DROP_ORDER`)."""
 _SWITCHES_ONLY = 20
 """NVML_TOPOLOGY_MULTIPLE: up to this level only PCIe switches lie between two GPUs (PIX, PXB).  Beyond it
 traffic crosses a CPU, whose model decides the speed (NCCL assumes 6 to 40 GB/s, src/graph/topo.h)."""
@@ -109,7 +106,6 @@ def measure(result: Result, *, history: History, environment: Mapping[str, str])
         missing=_missing(result, nccl, history),
         arms=tuple(_arm(arm, throttled=throttled) for arm in nccl.arms),
         pairs=tuple(_pair_groups(case, nccl)),
-        omitted=tuple(name for name in result.omitted if name.startswith(_OMITTED)),
         cut=tuple(clip(cell) for cell in nccl.cut),
         throttled=throttled,
         problem=clip(problem.message or problem.kind) if problem is not None else "",
@@ -175,7 +171,7 @@ def _pair_groups(case: Case, nccl: NcclResult) -> Iterator[PairGroup]:
         yield PairGroup(
             nvlinks=nvlinks,
             count=len(pairs),
-            median_gbps=_median_gbps(pairs, complete=_PAIRS_OMITTED not in case.result.omitted),
+            median_gbps=median(pair.gbps for pair in pairs),
             nvlink_gbps=nvlinks * rate if rate is not None and nvlinks else None,
             slowest=tuple(sorted(pairs, key=lambda pair: pair.gbps)[:SLOWEST_KEPT]) if nvlinks else (),
         )
@@ -195,20 +191,6 @@ def _pairs(case: Case, nccl: NcclResult) -> Iterator[tuple[int, MeasuredPair]]:
                 continue
             source, target = (full_name(case.result.gpus[position])[:64] for position in (a, b))
             yield case.lanes.pair[a][b], MeasuredPair(source, target, round(float(gbps), 2))
-
-
-def _median_gbps(pairs: list[MeasuredPair], *, complete: bool) -> float:
-    """The median of a group.
-
-    A message without space keeps only the rows of two GPUs.  If one of them is slow to every other, most of
-    what is left is slow, so the faster of the two rows stands for the group.
-    """
-    if complete:
-        return median(pair.gbps for pair in pairs)
-    rows: dict[str, list[float]] = {}
-    for pair in pairs:
-        rows.setdefault(pair.source, []).append(pair.gbps)
-    return max(median(row) for row in rows.values())
 
 
 def _missing(result: Result, nccl: NcclResult, history: History) -> tuple[str, ...]:

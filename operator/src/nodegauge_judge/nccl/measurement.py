@@ -139,7 +139,6 @@ class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
     missing: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
     arms: Annotated[tuple[MeasuredArm, ...], Meta(max_length=8)] = ()
     pairs: Annotated[tuple[PairGroup, ...], Meta(max_length=64)] = ()
-    omitted: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
     cut: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
     throttled: _Count = 0
     problem: Annotated[str, Meta(max_length=512)] = ""
@@ -223,7 +222,7 @@ def _shrinking(measurement: Measurement) -> Iterator[Measurement]:
         yield measurement
     yield replace(measurement, pairs=measurement.pairs[:2])
     measurement = _without_cells_below(measurement, 64 * MIB)
-    measurement = replace(measurement, pairs=(), cut=(), missing=(), problem="", omitted=())
+    measurement = replace(measurement, pairs=(), cut=(), missing=(), problem="")
     yield measurement
     arms = tuple(replace(arm, message="", cells=arm.cells[:4]) for arm in measurement.arms)
     yield replace(measurement, arms=arms)

@@ -61,6 +61,12 @@ def action_read(case: Case) -> bool:
 
 def xid(case: Case) -> Iterator[Observation]:
     """GPUs with Xids, by severity: by the policy's rules, and for codes without a rule by the catalogue."""
+    lost = case.result.watch.lost if case.result.watch is not None else 0
+    if lost > 0:
+        message = f"{lost} more Xids came than the watch container had room for; the kernel log has them."
+        yield Observation(
+            severity=Severity.WARN, location="node", message=message, evidence={"lost_xids": lost}
+        )
     ruled = {code for rule in case.node.xids for code in rule.codes}
     for gpu_index, gpu in enumerate(case.result.gpus):
         unruled = sorted(set(gpu.xids.seen) - ruled)
@@ -176,10 +182,10 @@ RULES = (
         code="xid",
         title="the driver reported an error (Xid)",
         meaning=(
-            "An Xid event came while the probe was listening. In mode Watch, only Xids in the pauses "
-            "after reports are missed; health pods listen only for seconds and miss most Xids. The "
-            "kernel log has all of them, and other findings show the traces that they leave (gpu-lost, "
-            "reset-required, recovery-action, ecc, row-remap). NVIDIA's catalogue puts each Xid into a "
+            "An Xid event came while the probe was listening. In mode Watch the container listens all the "
+            "time; health pods listen only for seconds and miss most Xids. The kernel log has all of them, "
+            "and other findings show the traces that they leave (gpu-lost, reset-required, "
+            "recovery-action, ecc, row-remap). NVIDIA's catalogue puts each Xid into a "
             "resolution bucket. An Xid fails if its bucket takes the GPU out of service (RESET_GPU, "
             "RESTART_BM, WORKFLOW_XID_48 and the like). Xids that a program alone can cause (13, 31, 43) "
             "only warn. For codes in `spec.xids` of the policy, those rules decide instead: how many "
@@ -187,7 +193,10 @@ RULES = (
             "fewer events are left within that time."
         ),
         when={
-            Severity.WARN: f"one of {_listed(Severity.WARN)}; or an Xid that is on neither list; {_OWN}",
+            Severity.WARN: (
+                f"one of {_listed(Severity.WARN)}; an Xid that is on neither list; {_OWN}; or more Xids than "
+                "the container had room for while the API server was away"
+            ),
             Severity.FAIL: f"one of {_listed(Severity.FAIL)}; {_OWN}",
         },
         next_step="look it up in the kernel log: `dmesg | grep -iE 'xid.*SLOT'` on the node.",

@@ -200,8 +200,8 @@ RULES = (
     _unjudged(
         code="result-too-large",
         title="the result did not fit",
-        meaning="Even compressed, the document exceeded the limit of a termination message (4,096 bytes).",
-        when="the probe had to drop the document",
+        meaning="The document exceeded what a NodeReading holds of its probe (32 KiB of the health probe).",
+        when="the probe had to leave the document out",
         next_step="report it as a bug with the number of GPUs and NICs; the pod's log holds the document.",
         way_out=(POD_LOG, "`kubectl logs ... | nodegauge judge -` judges it by hand."),
     ),

@@ -40,5 +40,4 @@ def _probe_without_future(probe: ProbeStatus, past: Callable[[str], str]) -> Pro
         since=past(probe.since),
         read_at=past(probe.read_at),
         failing_since=past(probe.failing_since),
-        evidence_at=past(probe.evidence_at),
     )

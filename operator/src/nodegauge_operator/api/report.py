@@ -67,12 +67,12 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read.
 
-    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: end of the first of
-    the runs that failed in a row (not merely were skipped); `ageLimitSeconds`: how long the last run's policy
-    lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the judge's,
-    for its next run; `image`: of its last run, of `pull` the last asked for; `request`: the last
-    `requestedAt` answered; `evidenceDigest`: of what the NodeEvidence holds of this probe, written at
-    `evidenceAt`."""
+    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: end of the first
+    of the runs that failed in a row (not merely were skipped); `ageLimitSeconds`: how long the last run's
+    policy lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the
+    judge's, for its next run; `image`: of its last run, of `pull` the last asked for; `request`: the last
+    `requestedAt` answered; `reading`: pod and number of the last part of the NodeReading that was judged,
+    whatever came of it."""
 
     name: str
     last_run: Run | None = None
@@ -89,8 +89,7 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     image: str = ""
     boot_id: str = msgspec.field(default="", name="bootID")
     request: str = ""
-    evidence_digest: str = ""
-    evidence_at: str = ""
+    reading: str = ""
 
 
 class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
@@ -222,12 +221,11 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The whole of `status`.
 
     `verdict`: of all probes and gates (`core.verdict`); `rawVerdict`: the worst that the last runs said;
-    `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last run
-    that showed, under load, that nothing throttles; `passedAt`: the first pass or warn; `installation`:
-    namespace and release of the operator that writes it, empty for anybody's; `evidence`: the command that
-    shows the NodeEvidence, once there is one; `taintedAt`: when the node last took a taint for a fault that
-    it had not, also if that was lifted since: the rate of new taints counts it for an hour; `override`: what
-    a person says about the node, in annotations.
+    `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last
+    run that showed, under load, that nothing throttles; `passedAt`: the first pass or warn; `installation`:
+    namespace and release of the operator that writes it, empty for anybody's; `taintedAt`: when the node
+    last took a taint for a fault that it had not, also if that was lifted since: the rate of new taints
+    counts it for an hour; `override`: what a person says about the node, in annotations.
     """
 
     policy: str = ""
@@ -247,7 +245,6 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     clock: ClockStatus = ClockStatus()
     load: LoadStatus = LoadStatus()
     raw_verdict: Verdict = Verdict.UNKNOWN
-    evidence: str = ""
     transitions: list[Transition] = []
     conditions: list[Condition] = []
     tainted_at: str = ""

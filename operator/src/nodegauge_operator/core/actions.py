@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
@@ -31,27 +30,26 @@ class PatchReport(Struct, frozen=True):
     status: ReportStatus
 
 
-class WriteEvidence(Struct, frozen=True):
-    """Write the evidence of one run, under `key`; `run` is the UID of its pod, `after` the report's status
-    once that is done."""
+class Judged(Struct, frozen=True):
+    """A run that was judged and is not in the report yet: what tells the run, the report's version by which
+    it was judged, and the status that follows."""
 
-    report: Report
     run: str
-    key: str
-    evidence: ProbeEvidence
-    after: ReportStatus
+    version: str
+    status: ReportStatus
 
 
 class PatchNode(Struct, frozen=True):
     """Write labels and taints of ours in one patch, with the node's resourceVersion.
 
     `labels`: merge patch; `taints`: the whole new list, foreign taints included, in their order; None leaves
-    the taints alone.
+    the taints alone.  `judged`: the run that it follows, if the report does not hold that yet.
     """
 
     node: NodeView
     labels: dict[str, str | None]
     taints: tuple[Taint, ...] | None = None
+    judged: Judged | None = None
 
 
 class SetCondition(Struct, frozen=True):
@@ -90,10 +88,21 @@ class RefreshReport(Struct, frozen=True):
     name: str
 
 
+class RefreshReading(Struct, frozen=True):
+    """Read the node's NodeReading again: a pod has ended, and its reading may not have arrived."""
+
+    name: str
+
+
+class DeleteReading(Struct, frozen=True):
+    """Remove what the probes of a node wrote that is gone, or that no policy selects."""
+
+    name: str
+
+
 Step = (
     CreateReport
     | DeleteReport
-    | WriteEvidence
     | PatchReport
     | PatchNode
     | SetCondition
@@ -101,4 +110,6 @@ Step = (
     | CreatePod
     | DeletePod
     | RefreshReport
+    | RefreshReading
+    | DeleteReading
 )

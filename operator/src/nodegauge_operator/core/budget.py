@@ -1,7 +1,6 @@
 """Budgets as counts or percentages of nodes: probe pods at a time, and nodes with a taint for a fault.
 
-What counts against the second is in the reports (`desired.taints`), which are written before the nodes: a
-slot is taken before it is used.
+What counts against the second is in the reports (`desired.taints`) and on the nodes.
 """
 
 from __future__ import annotations
@@ -58,15 +57,16 @@ def slots_of(setting: int | str, nodes: int) -> int:
 
 
 def newly_tainted_at(context: Context, status: ReportStatus) -> str:
-    """`taintedAt` of the status: now if the node takes a taint for a fault, and carries none yet.
+    """`taintedAt` of the status: now if the node takes a taint for a fault that its report does not reserve
+    yet.
 
     A reservation that has stood for an hour without its taint is as good as none: somebody removed the taint,
     or wrote the reservation.
     """
-    on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in context.node.taints)
-    if on_node or not reserves(status):
+    if not reserves(status):
         return status.tainted_at
-    counted = context.now < unstamp(status.tainted_at) + HOUR
+    on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in context.node.taints)
+    counted = on_node or context.now < unstamp(status.tainted_at) + HOUR
     return status.tainted_at if counted and is_gated(context.report) else stamp(context.now)
 
 

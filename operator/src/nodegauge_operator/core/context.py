@@ -31,10 +31,10 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
-from nodegauge_operator.core.actions import WriteEvidence
+from nodegauge_operator.core.actions import Judged
 from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
-from nodegauge_operator.core.watch_pod import WatchView
+from nodegauge_operator.core.readings import PartView, ReadingView
 
 NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
 MAX_WAIT = 7 * 86_400.0
@@ -62,17 +62,19 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
-    gated already.  `incidents`: by cause, the incident that holds new taints back there.  `peers`: what nodes
-    like it reach in NCCL runs; `clock_peers`: the SM clocks at which they work; `load_peers`: what their GPUs
-    reach in load runs.  `last_peer_read`: when another node of the policy was last read, epoch seconds, 0.0
-    for never.  `posted`: run and reason of the last event that this process posted; `evidenced`: the last
-    evidence that it wrote, with the report that follows: a run is not judged twice.  `fresh`: the report was
-    read again for this very question.
-    `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
-    that the API server has just refused, with its message; they are tried later and do not block others.
-    `nonce`: a random text for the run after one that ends now.  `cordoned_since`: epoch seconds, 0.0 for a
-    node that is not cordoned.  `chassis`: what the BMC reader last wrote of it.  `watch`: its pod of the
-    policy's watch DaemonSet; `watch_since`: when that was made, epoch seconds, 0.0 for not yet.
+    gated already.  `incidents`: by cause, the incident that holds new taints back there.  `peers`: what
+    nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which they work; `load_peers`: what
+    their GPUs reach in load runs.  `last_peer_read`: when another node of the policy was last read, epoch
+    seconds, 0.0 for never.  `posted`: run and reason of the last event that this process posted; `judged`:
+    the last run that it judged and that the report does not hold yet.  `fresh`: reads that were made for
+    this very question. `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch
+    seconds.  `declined`: writes that the API server has just refused, with its message; they are tried
+    later and do not block others. `nonce`: a random text for the run after one that ends now.
+    `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.  `chassis`: what the BMC reader
+    last wrote of it; `reading`: what its probes did; `distrust`: why no reading counts now, empty if they
+    do; `trusted`: the admission policy by which they do.  `watchers`: pods of the policy's watch DaemonSet
+    here, UID to name, also those that have just gone; `watch_since`: when that was made, epoch seconds, 0.0
+    for not yet.
     """
 
     node: NodeView | None
@@ -88,15 +90,18 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     gate_slot: bool = False
     incidents: Mapping[str, str] = gates.NO_INCIDENTS
     posted: tuple[str, str] = ("", "")
-    evidenced: WriteEvidence | None = None
-    fresh: bool = False
+    judged: Judged | None = None
+    fresh: frozenset[type] = frozenset()
     since: float = 0.0
     declined: dict[type, str] = {}
     unselected: Unselected = Unselected.RELEASE
     nonce: str = ""
     cordoned_since: float = 0.0
     chassis: ChassisView | None = None
-    watch: WatchView | None = None
+    reading: ReadingView | None = None
+    distrust: str = ""
+    trusted: str = ""
+    watchers: Mapping[str, str] = {}
     watch_since: float = 0.0
     defaults: ProbeDefaults
 
@@ -144,6 +149,17 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status."""
         return replace(self, status=status)
+
+    def part(self, probe: str) -> PartView | None:
+        """What this probe left of this very node, unless it was judged, or is one from before what was
+        judged."""
+        part = self.reading.parts.get(probe) if self.reading is not None and not self.distrust else None
+        known = self.status.probe(probe)
+        if part is None or not part.text or part.node_uid != self.node.uid:
+            return None
+        # A clock may go back with a boot, and the numbers of a container that lost its state with it.
+        put_back = part.is_before(known.reading) and part.boot_id == known.boot_id
+        return None if part.identity == known.reading or put_back else part
 
     def run_id(self, probe: str, number: int) -> str:
         """The identity of the probe's run after the last one that the report knows."""
@@ -317,15 +333,15 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def gates(self) -> list[GateStatus]:
         """The gates as they stand now, with or without a slot in the budget of gated nodes.
 
-        A node that carries a taint of ours without a reservation in its report (somebody set it by hand, or
-        it is being removed) counts as gated for that taint alone: the taint goes before a gate gets a slot.
-        A node that was not read lately enters no gate but that of unreadable nodes, and time alone moves no
-        gate of a paused policy.  A reservation that the node does not carry yet needs a run and a slot: who
-        can write reports can write one.
+        A node that carries a taint of ours without a reservation in its report (this operator was killed
+        before it wrote the report, somebody set it by hand, or it is being removed) keeps it only with a
+        slot, like any other. A node that was not read lately enters no gate but that of unreadable nodes,
+        and time alone moves no gate of a paused policy.  A reservation that the node does not carry yet
+        needs a run and a slot: who can write reports can write one.
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = self.gate_slot and not on_node and self.status.probe(Probe.HEALTH.value).last_run is not None
+        slot = self.gate_slot and self.status.probe(Probe.HEALTH.value).last_run is not None
         return gates.current(
             self.status.gates,
             policy=self.policy,

@@ -2,8 +2,7 @@
 
 `next_status` is asked after every run and at every look at a node.  It is a pure function of the context, so
 asking twice changes nothing.  The node is never asked what it carries now, except for who owns the short
-label key.  What it says is in the report before anything is written to the node, and takes its slot in the
-budget of gated nodes there (promises 2 and 3, docs/promises.md).
+label key.
 
 Stale readings (`Context.expires_at`) expire to absent labels and to nothing worse.  Labels of topology and
 bandwidth also go when the node reboots.  Taints do not expire: they follow the gates in the report, which
@@ -25,6 +24,7 @@ from nodegauge_operator.api.report import DesiredNode, DesiredTaint, ReportStatu
 from nodegauge_operator.core import bandwidth, budget, events, gates, transitions, verdict
 from nodegauge_operator.core.actions import (
     DeletePod,
+    DeleteReading,
     DeleteReport,
     PatchNode,
     PostEvent,
@@ -215,6 +215,8 @@ def release(snapshot: Snapshot, node: NodeView) -> Step | None:
         return step
     if own is not None and taint_patch(node, (), leave=_kept_taints(snapshot)) is not None:
         return None  # the API server refuses to let a taint go: its evidence stays
+    if snapshot.reading is not None:
+        return DeleteReading(snapshot.reading.name)
     change = events.of_release(own, now=snapshot.now) if own is not None else None
     if change is None or (change.run, change.reason) == snapshot.posted or PostEvent in snapshot.declined:
         return DeleteReport(report)

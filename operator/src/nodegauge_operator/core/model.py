@@ -127,9 +127,9 @@ class Terminated(Struct, frozen=True, kw_only=True):
 class PodView(Struct, frozen=True, kw_only=True):
     """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it.  `owner_uid`: of
     the NodeReport that controls it, empty for a pod that nodegauge did not make; `on_node`: where it was
-    bound.  `boot_id`,
-    `request` and `image`: the node's boot, the report's request and the image (of a pull) for which it was
-    made.  `scheduled_at`: since when it holds what it asked for, epoch seconds; 0.0: not told."""
+    bound.  `boot_id`, `request`, `image` and `trust`: the node's boot, the report's request, the image (of
+    a pull) and the admission policy for which it was made.  `scheduled_at`: since when it holds what it
+    asked for, epoch seconds; 0.0: not told."""
 
     name: str
     uid: str
@@ -147,6 +147,7 @@ class PodView(Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     request: str = ""
     image: str = ""
+    trust: str = ""
     pending_reason: str = ""
     pending_message: str = ""
     started_at: float = 0.0
@@ -292,6 +293,7 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
         boot_id=annotations.get(names.POD_BOOT, ""),
         request=annotations.get(names.POD_REQUEST, ""),
         image=annotations.get(names.POD_IMAGE, ""),
+        trust=annotations.get(names.POD_TRUST, ""),
         created_at=unstamp(metadata.get("creationTimestamp", "")),
         scheduled=scheduled,
         owner_uid=of_report.get("uid") or "",

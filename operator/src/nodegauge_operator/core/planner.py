@@ -3,14 +3,15 @@ as one pure function.
 
 `next_step` looks at what is and names the one write that comes next.  The caller makes it, takes the new
 state and asks again.  A process that was killed between two writes asks the same question after its restart
-and goes on where it was: there is no other state.  The order:
+and goes on where it was: a reading stays until its report holds it, and is judged again to the same end.  The
+order (ADR 0037):
 
 1. create the pod (its name is made of the report's UID, probe, run number and a random text in the report:
    AlreadyExists means adopt);
-2. write the node's evidence if a run brought something new, then patch the report's status: the run, judged
-   once;
-3. patch the node if it differs;
-4. condition, then event;
+2. patch the node if what a reading, time or the policy says of it differs: schedulers and drains wait for
+   that;
+3. patch the report's status: a run is judged once;
+4. condition, then event, unless a newer reading waits;
 5. delete the pod.
 """
 
@@ -34,19 +35,21 @@ from nodegauge_operator.api.report import (
     stamp,
     unstamp,
 )
-from nodegauge_operator.core import desired_state, events, evidence, gates, pod_outcome
+from nodegauge_operator.core import desired_state, events, gates, pod_outcome
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (
     CreatePod,
     CreateReport,
+    DeleteReading,
     DeleteReport,
+    Judged,
     PatchNode,
     PatchReport,
     PostEvent,
+    RefreshReading,
     RefreshReport,
     SetCondition,
     Step,
-    WriteEvidence,
 )
 from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
 from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
@@ -56,7 +59,7 @@ from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind, Wait
 from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS, READINGS
-from nodegauge_operator.core.report_update import after_run, status_after
+from nodegauge_operator.core.report_update import after_run
 
 MAX_REFUSAL = 500
 EVENT_REPEAT_SECONDS = 600.0
@@ -70,6 +73,8 @@ MAX_IMAGE = 1024
 def next_step(snapshot: Snapshot) -> Step | None:
     """The write that comes next, or None when everything is as it should be."""
     if snapshot.node is None:
+        if snapshot.reading is not None:
+            return DeleteReading(snapshot.reading.name)
         return delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
     context = snapshot.context
     if context is None:
@@ -116,8 +121,8 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     end = RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=message)
     run = Run(number=number, started_at=stamp(context.now))
     ended = EndedRun(run=run, end=end, request=context.report.requested_at)
-    status = status_after(context, kind, ended)
-    return _patch(context, status)
+    status = desired_state.next_status(context.after(after_run(context, kind, ended)))
+    return PatchReport(context.report, status)
 
 
 def _replace_report(context: Context, report: Report | None) -> Step | None:
@@ -141,26 +146,32 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
 
 
 def _judge_ended_run(context: Context) -> Step | None:
-    """Patch the report with the end of the current run of a probe, once."""
+    """Record the end of the current run of a probe, once."""
     pods = [pod for pod in context.pods if pod.owner_uid == context.report.uid and pod.probe in KINDS]
     ahead = any(pod.number > context.status.next_number(pod.probe) and not pod.gone for pod in pods)
-    if ahead and not context.fresh:
+    if ahead and RefreshReport not in context.fresh:
         return RefreshReport(context.report.name)
     for pod in pods:
         last = context.status.probe(pod.probe).last_run
         if not of_next_run(pod, context) or (last and pod.uid == last.pod_uid):
             continue
-        if step := _judged(context, pod.uid):
+        kind, part = KINDS[pod.probe], context.part(pod.probe)
+        left = part is not None and part.pod_uid == pod.uid and pod.trust == context.trusted
+        reading = part.identity if part is not None and left else ""
+        if step := _judged(context, reading or pod.uid):
             return step
-        kind = KINDS[pod.probe]
         end = kind.ending(pod, context)
         if end is None:
             continue
+        waits = not reading and pod.terminated is not None and not context.distrust
+        if waits and RefreshReading not in context.fresh:
+            return RefreshReading(context.node.name)  # its event may be on its way
         if refusal := context.declined.get(PatchReport):
             end = RunEnd(outcome=Outcome.UNKNOWN, reason="ReportRefused", message=refusal)
         started = stamp(pod_outcome.started_at(pod, limits=kind.limits(context.policy)))
         run = Run(number=pod.number, pod_name=pod.name, pod_uid=pod.uid, started_at=started)
-        ended = EndedRun(run=run, end=end, request=pod.request, image=pod.image[:MAX_IMAGE])
+        of_pod = {"request": pod.request, "image": pod.image[:MAX_IMAGE]}
+        ended = EndedRun(run=run, end=end, reading=reading, **of_pod)
         # judged on the node as it was when the run was planned
         node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
         return _record(context, kind, ended, judged_on=node_then)
@@ -168,11 +179,11 @@ def _judge_ended_run(context: Context) -> Step | None:
 
 
 def _judge_watch(context: Context) -> Step | None:
-    """Patch the report with how the node's watch container ended, once."""
-    seen = watch.unjudged(context)
-    if seen is None or PatchReport in context.declined:
+    """Record what the node's watch container wrote last, once."""
+    part = context.part(names.PROBE_HEALTH)
+    if part is None or PatchReport in context.declined:
         return None
-    if step := _judged(context, seen.identity):
+    if step := _judged(context, part.identity):
         return step
     ended = watch.reading(context)
     kind = KINDS[Probe.HEALTH.value]
@@ -180,48 +191,51 @@ def _judge_watch(context: Context) -> Step | None:
 
 
 def _judge_reading(context: Context) -> Step | None:
-    """Patch the report with a reading that no pod brought, once."""
+    """Record a reading that no pod brought, once."""
     statuses = (kind.news(context) for kind in READINGS)
     status = next((status for status in statuses if status is not None), None)
     if status is None or PatchReport in context.declined:
         return None
-    return _patch(context, status)
+    return _write(context, desired_state.next_status(context.after(status)))
 
 
 def _record(context: Context, kind: ProbeKind, ended: EndedRun, *, judged_on: NodeView) -> Step:
-    """The run's evidence while its pod still holds the result, then the report.
-
-    Evidence that cannot be written now does not hold up the report: the next run writes it.
-    """
-    written = context.evidenced
-    after = after_run(replace(context, node=judged_on), kind, ended)
-    status, gathered = after.status, after.evidence
-    if gathered is not None:
-        noted = evidence.noted(status, kind.name, gathered, node=context.node.name, now=context.now)
-        if written is not None and written.run == ended.run.pod_uid:
-            status = noted
-        elif evidence.is_due(context, kind.name, gathered):
-            key = evidence.key(kind.name, gathered)
-            return WriteEvidence(context.report, ended.run.pod_uid, key, gathered, noted)
-    return _patch(context, status)
-
-
-def _patch(context: Context, status: ReportStatus) -> PatchReport:
-    """The report after a run that left this status."""
-    return PatchReport(context.report, desired_state.next_status(context.after(status)))
+    """What follows from a run, on the node and then in the report."""
+    status = desired_state.next_status(
+        context.after(after_run(replace(context, node=judged_on), kind, ended))
+    )
+    return _write(context, status, Judged(ended.identity, context.report.resource_version, status))
 
 
 def _judged(context: Context, run: str) -> Step | None:
-    """The report of a run that was judged when its evidence was written; None if it has to be judged now.
+    """The next write for a run that was judged when the node was patched; None if it has to be judged now."""
+    known = context.judged
+    if known is None or known.run != run or PatchReport in context.declined:
+        return None
+    if known.version != context.report.resource_version:
+        return None
+    return _write(context, known.status, known)
 
-    `run`: the UID of its pod.
-    """
-    written = context.evidenced
-    if written is None or written.run != run or PatchReport in context.declined:
+
+def _write(context: Context, status: ReportStatus, judged: Judged | None = None) -> Step:
+    """The node as this status wants it, then the report."""
+    patch = _node_patch(context, status) if PatchNode not in context.declined else None
+    return replace(patch, judged=judged) if patch is not None else PatchReport(context.report, status)
+
+
+def _node_patch(context: Context, status: ReportStatus) -> PatchNode | None:
+    """The patch of labels and taints by which the node carries what this status wants; None if it does."""
+    if context.policy.spec.mode is Mode.PAUSED:
         return None
-    if written.report.resource_version != context.report.resource_version:
-        return None
-    return _patch(context, written.after)
+    node, desired = context.node, status.desired
+    ours = names.NODE_LABELS.keys() | {context.policy.spec.labels.interconnect_key}
+    labels = desired_state.label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
+    # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
+    healthy = context.override is not None and context.override.healthy
+    open_now = status.passed_at or healthy or context.policy.spec.mode is not Mode.ENFORCE
+    leave = NOTHING if open_now else UNVALIDATED
+    taints = desired_state.taint_patch(node, desired.taints, leave=leave)
+    return PatchNode(node, labels, taints) if labels or taints is not None else None
 
 
 def _update_report(context: Context) -> Step | None:
@@ -233,7 +247,7 @@ def _update_report(context: Context) -> Step | None:
         return None
     overtaken = status.change != context.status.change
     event = _post_event(context, context.status.change) if overtaken else None
-    return event or PatchReport(context.report, status)
+    return event or _write(context, status)
 
 
 def _nothing_to_decide(context: Context) -> bool:
@@ -254,14 +268,7 @@ def _bring_in_line(context: Context) -> Step | None:
         return None
     if context.report.unreadable is not None and _nothing_to_decide(context):
         return None  # the next run replaces a report that cannot be read
-    ours = names.NODE_LABELS.keys() | {context.policy.spec.labels.interconnect_key}
-    labels = desired_state.label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
-    # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
-    healthy = context.override is not None and context.override.healthy
-    open_now = context.status.passed_at or healthy or context.policy.spec.mode is not Mode.ENFORCE
-    leave = NOTHING if open_now else UNVALIDATED
-    taints = desired_state.taint_patch(node, desired.taints, leave=leave)
-    patch = PatchNode(node, labels, taints) if labels or taints is not None else None
+    patch = _node_patch(context, context.status)
     condition = None
     if desired.condition:
         condition = ConditionView(status=desired.condition, reason=desired.reason, message=desired.message)

@@ -1,6 +1,6 @@
-"""How a run ended, by its pod: read, unknown, skipped, or still running.
+"""How a run ended, by the reading that it left or by its pod: read, unknown, skipped, or still running.
 
-Promise 1 is kept here: only a result that decodes and names this very run is `read`.  Any other end is
+Promise 1 is kept here: only a reading that decodes and names this very run is `read`.  Any other end is
 `unknown` with a reason and a message, or `skipped` if the node was too full or busy to run it.
 """
 
@@ -14,15 +14,18 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, seconds
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import PodView
+from nodegauge_operator.core.readings import PartView
 
 NO_ROOM = ("OutOf", "Preempting")
 """Prefixes of the reasons for which a kubelet refuses a pod: its admission found the node full (OutOfcpu,
 OutOfpods, ...), or a critical pod needed the room (kubernetes, pkg/kubelet/lifecycle and
 pkg/kubelet/preemption)."""
 
-OF_THE_PROBE = ("", "Completed", "Error", "OOMKilled")
-"""Reasons of a container that ran and ended: the probe wrote its message.  For any other reason (StartError,
-ContainerCannotRun, ContainerStatusUnknown) the container runtime or the kubelet did."""
+NOT_WRITTEN = "the reading is not written"
+"""How the message of a probe begins that could not reach the API server, or was refused there."""
+
+TERMINATED = "Terminated"
+"""The reason of a run that a SIGTERM ended, by its own document."""
 
 NEVER_RAN = "ContainerStatusUnknown"
 """What a kubelet writes for a container that it ended before it ran (while pulling the image, say)."""
@@ -31,7 +34,7 @@ NEVER_RAN = "ContainerStatusUnknown"
 class RunEnd(Struct, frozen=True, kw_only=True):
     """The end of one run; `result` only with outcome read.  `reason` is PascalCase, `message` for people.
 
-    `finished_at`: when its container ended, epoch seconds; 0.0: when it was looked at.
+    `finished_at`: when it was read, epoch seconds; 0.0: when it was looked at.
     """
 
     outcome: Outcome
@@ -41,18 +44,41 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     finished_at: float = 0.0
 
 
-def ending(pod: PodView, *, node: str, limits: Limits, deadline: float, now: float) -> RunEnd | None:
-    """How the run of this pod ended, or None while it goes on.
+def of_reading(part: PartView, pod: PodView, *, node: str, now: float) -> RunEnd:
+    """The end of a run that left this reading: whatever the node's clock says, after its pod was made."""
+    end = checked(part, run=names.run_of_pod(pod.name), probe=pod.probe, node=node, now=now)
+    end = replace(end, finished_at=min(max(end.finished_at, pod.created_at), now))
+    cut_short = end.reason == TERMINATED or (end.result is not None and end.result.problem is not None)
+    return (_no_room(pod) or end) if cut_short else end
+
+
+def checked(part: PartView, *, run: str, probe: str, node: str, now: float) -> RunEnd:
+    """Whether the document can be read, and is of this run of this probe."""
+    at = part.known_at(now)
+    try:
+        result = decode(part.text)
+    except ContractError as error:
+        reason, message = "ResultUnreadable", str(error)[:400]
+        return RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=message, finished_at=at)
+    if (result.run, result.node, result.probe) != (run, node, probe):
+        received = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
+        message = f"the result is of {received}; expected probe {probe!r} run {run!r} node {node!r}"
+        return RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message=message, finished_at=at)
+    problem = result.problem
+    if problem is not None and problem.kind == ProblemKind.TERMINATED:
+        message = problem.message or "ended by SIGTERM"
+        return RunEnd(outcome=Outcome.UNKNOWN, reason=TERMINATED, message=message, finished_at=at)
+    return RunEnd(outcome=Outcome.READ, reason="Read", result=result, finished_at=at)
+
+
+def ending(pod: PodView, *, limits: Limits, deadline: float, now: float) -> RunEnd | None:
+    """How the run of a pod ended that left no reading, or None while it goes on.
 
     `deadline` and `now` in seconds.  A run ends on our container's terminated state, not on the pod's phase
-    (sidecars).  A pod that is gone or was disrupted ends it too, with its last message if there is one.
+    (sidecars).  A pod that is gone or was disrupted ends it too.
     """
     if pod.terminated is not None:
-        end = _of_message(pod, node=node)
-        if end.outcome is not Outcome.READ:
-            return _no_room(pod) or end
-        ended_at = pod.terminated.finished_at or now
-        return replace(end, finished_at=max(min(ended_at, now), min(pod.created_at, now)))
+        return _no_room(pod) or _of_message(pod)
     no_room = _no_room(pod)
     if no_room is not None:
         return no_room
@@ -123,7 +149,8 @@ def _overdue(pod: PodView, *, limits: Limits, deadline: float, now: float) -> Ru
     )
 
 
-def _of_message(pod: PodView, *, node: str) -> RunEnd:
+def _of_message(pod: PodView) -> RunEnd:
+    """Why the probe, the container runtime or the kubelet says that there is no reading."""
     ended = pod.terminated
     assert ended is not None
     how = f"exit code {ended.exit_code}" + (f", {ended.reason}" if ended.reason else "")
@@ -136,30 +163,8 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
             reason="DeadlineExceeded",
             message="the pod reached its deadline and left no message",
         )
-    if not ended.message:
-        reason = ended.reason if ended.reason not in ("", "Completed", "Error") else "NoResult"
-        return RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=f"the probe left no result ({how})")
-    if ended.reason not in OF_THE_PROBE:
-        return RunEnd(outcome=Outcome.UNKNOWN, reason=ended.reason, message=f"{ended.message[:400]} ({how})")
-    try:
-        result = decode(ended.message)
-    except ContractError as error:
-        return RunEnd(outcome=Outcome.UNKNOWN, reason="ResultUnreadable", message=f"{error} ({how})"[:400])
-    return _checked(result, pod=pod, node=node)
-
-
-def _checked(result: Result, *, pod: PodView, node: str) -> RunEnd:
-    expected = names.run_of_pod(pod.name)
-    if result.run != expected or result.node != node or result.probe != pod.probe:
-        received = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
-        message = f"the result is of {received}; expected probe {pod.probe!r} run {expected!r} node {node!r}"
-        return RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message=message)
-    problem = result.problem
-    if problem is not None:
-        no_room = _no_room(pod)
-        if no_room is not None:
-            return no_room
-        if problem.kind == ProblemKind.TERMINATED:
-            message = problem.message or "ended by SIGTERM"
-            return RunEnd(outcome=Outcome.UNKNOWN, reason="Terminated", message=message)
-    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+    reason = ended.reason if ended.reason not in ("", "Completed", "Error") else "NoReading"
+    if reason == "NoReading" and ended.message.startswith(NOT_WRITTEN):
+        reason = "NotWritten"
+    text = f"{ended.message[:400]} ({how})" if ended.message else f"the probe left no reading ({how})"
+    return RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=text)

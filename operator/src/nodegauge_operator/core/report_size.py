@@ -1,8 +1,9 @@
-"""Keeps a report's status under 8 KiB: cuts what is repeated or least needed first.
+"""Keeps a report's status under 16 KiB: leaves out what is repeated, then what is least needed.
 
-With many gates entered at once on a machine with 16 GPUs something has to go; the node's NodeEvidence has
-all of it.  The limit is chosen by this project: 5,000 reports are then 40 MB of JSON.  Nothing that decides
-is ever cut: verdict, the gates' states and times, what the node should carry, the judge's history.
+Only a machine with 16 GPUs and many faults at once needs it; its NodeReading has everything.  The limit is
+chosen by this project: 5,000 such reports are 80 MB of JSON.  Nothing that decides is ever left out:
+verdict, the gates' states and times, what the node should carry, the judge's history.  A finding stays
+whole or goes: half a sentence misleads.
 """
 
 from __future__ import annotations
@@ -16,13 +17,10 @@ from msgspec.structs import replace
 from nodegauge_judge import Finding, Severity
 from nodegauge_operator.api.report import ReportStatus
 
-LIMIT = 7800
-"""Bytes of the status as JSON: 8 KiB minus what name, owner, installation and UIDs need."""
+LIMIT = 15_900
+"""Bytes of the status as JSON: 16 KiB minus what name, owner, installation and UIDs need."""
 MAX_FINDINGS = 20
 MAX_SUBJECT = 60
-MAX_MESSAGES = 1200
-"""Bytes for the messages of all gates together: a report stays under 8 KiB."""
-MAX_MESSAGE, MIN_MESSAGE = 300, 40
 MAX_TRANSITIONS = 20
 """Of a node's history.  Chosen by this project: a taint's coming and going takes four."""
 LEAST_FIRST = list(Severity)
@@ -32,12 +30,8 @@ MAX_REASON = 128
 
 
 def fitted(status: ReportStatus) -> ReportStatus:
-    """The status, cut no more than necessary; fitting it again changes nothing."""
-    most = max(MIN_MESSAGE, min(MAX_MESSAGE, MAX_MESSAGES // max(1, len(status.gates))))
-    gates = [
-        replace(gate, subject=cut(gate.subject, MAX_SUBJECT), message=cut(gate.message, most))
-        for gate in status.gates
-    ]
+    """The status, with no more left out than necessary; fitting it again changes nothing."""
+    gates = [replace(gate, subject=cut(gate.subject, MAX_SUBJECT)) for gate in status.gates]
     status = replace(status, gates=gates)
     for step in STEPS:
         if size(status) <= LIMIT:
@@ -88,15 +82,18 @@ def _rank(finding: Finding) -> int:
     return LEAST_FIRST.index(finding.severity) if finding.severity in LEAST_FIRST else -1
 
 
-def _evidence(most: int) -> Callable[[ReportStatus], ReportStatus]:
-    """Shorten the gates' messages, which the findings repeat.  Their subjects stay, for the condition."""
+def _without_repeated(status: ReportStatus) -> ReportStatus:
+    """Gates without the message that a finding of the last run has as well.  Their subjects stay."""
+    repeated = {(finding.code, finding.message) for probe in status.probes for finding in probe.findings}
+    gates = [
+        replace(gate, message="") if (gate.code, gate.message) in repeated else gate for gate in status.gates
+    ]
+    return replace(status, gates=gates)
 
-    def step(status: ReportStatus) -> ReportStatus:
-        return replace(
-            status, gates=[replace(gate, message=cut(gate.message, most)) for gate in status.gates]
-        )
 
-    return step
+def _without_messages(status: ReportStatus) -> ReportStatus:
+    """Gates by code and subject alone."""
+    return replace(status, gates=[replace(gate, message="") for gate in status.gates])
 
 
 def _findings(most: int) -> Callable[[ReportStatus], ReportStatus]:
@@ -109,12 +106,11 @@ def _findings(most: int) -> Callable[[ReportStatus], ReportStatus]:
     return step
 
 
-def _history(keep: int, why: int) -> Callable[[ReportStatus], ReportStatus]:
-    """Keep the last transitions, each with so many bytes of its reason, which events and evidence repeat."""
+def _history(keep: int) -> Callable[[ReportStatus], ReportStatus]:
+    """Keep the last transitions."""
 
     def step(status: ReportStatus) -> ReportStatus:
-        kept = status.transitions[max(0, len(status.transitions) - keep) :]
-        return replace(status, transitions=[replace(past, why=cut(past.why, why)) for past in kept])
+        return replace(status, transitions=status.transitions[max(0, len(status.transitions) - keep) :])
 
     return step
 
@@ -144,20 +140,10 @@ def _without_bands(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=items))
 
 
-def _briefly(most: int) -> Callable[[ReportStatus], ReportStatus]:
+def _without_numbers(status: ReportStatus) -> ReportStatus:
     """Findings without their numbers, which their messages name too."""
-
-    def step(status: ReportStatus) -> ReportStatus:
-        probes = [
-            replace(
-                probe,
-                findings=[replace(f, message=cut(f.message, most), evidence={}) for f in probe.findings],
-            )
-            for probe in status.probes
-        ]
-        return replace(status, probes=probes)
-
-    return step
+    probes = [replace(p, findings=[replace(f, evidence={}) for f in p.findings]) for p in status.probes]
+    return replace(status, probes=probes)
 
 
 def _without_gpus(status: ReportStatus) -> ReportStatus:
@@ -165,40 +151,20 @@ def _without_gpus(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=[]))
 
 
-def _event(most: int) -> Callable[[ReportStatus], ReportStatus]:
-    """The text of the last event in brief: gates and findings say the same."""
-
-    def step(status: ReportStatus) -> ReportStatus:
-        change = status.change and replace(status.change, message=cut(status.change.message, most))
-        return replace(status, change=change)
-
-    return step
-
-
 STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
-    _history(MAX_TRANSITIONS, 40),
-    _evidence(120),
-    _history(10, 40),
-    _history(4, 0),
+    _without_repeated,
     _named_once,
     _without_bands,
     _named_by_subject,
-    _evidence(40),
-    _history(0, 0),
+    _history(10),
+    _history(4),
+    _without_numbers,
     _without_uuids,
+    _history(0),
     _findings(2048),
-    _briefly(400),
-    _briefly(250),
-    _findings(1024),
-    _evidence(0),
-    _briefly(160),
-    _event(200),
-    _event(30),
+    _without_messages,
     _without_gpus,
+    _findings(1024),
     _findings(512),
-    _briefly(120),
-    _briefly(60),
-    _briefly(40),
-    _briefly(20),
 )
-"""What is cut, in this order.  Findings come late: they are what a reader opens the report for."""
+"""What is left out, in this order.  Findings come late: they are what a reader opens the report for."""

@@ -16,7 +16,7 @@ from nodegauge_judge import Finding, Probe, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, one_more, stamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, Kind
+from nodegauge_operator.core.probes.kind import EndedRun, Kind
 from nodegauge_operator.core.report_size import MAX_REASON, cut, word, worst
 
 MAX_FINDINGS_BYTES = 4096
@@ -33,17 +33,11 @@ class Reading(Struct, frozen=True, kw_only=True):
     history: str = ""
 
 
-def after_run(context: Context, kind: Kind, ended: EndedRun) -> AfterRun:
-    """What follows from a run of this kind, with the change that deserves an event, if there is one."""
+def after_run(context: Context, kind: Kind, ended: EndedRun) -> ReportStatus:
+    """The status after a run of this kind, with the change that deserves an event, if there is one."""
     after = kind.after_run(context, ended)
-    change = events.of_run(context.status, after.status, kind=kind)
-    change = change or context.status.change
-    return replace(after, status=replace(after.status, policy=context.policy.name, change=change))
-
-
-def status_after(context: Context, kind: Kind, ended: EndedRun) -> ReportStatus:
-    """The status alone."""
-    return after_run(context, kind, ended).status
+    change = events.of_run(context.status, after, kind=kind)
+    return replace(after, policy=context.policy.name, change=change or context.status.change)
 
 
 def unread(
@@ -64,6 +58,7 @@ def unread(
         findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
         request=ended.request[:MAX_REQUEST],
         image=before.image if run.outcome is Outcome.SKIPPED else ended.image or before.image,
+        reading=ended.reading or before.reading,
     )
 
 
@@ -85,8 +80,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         boot_id=run.boot_id,
         request=ended.request[:MAX_REQUEST],
         image=ended.image,
-        evidence_digest=before.evidence_digest,
-        evidence_at=before.evidence_at,
+        reading=ended.reading or before.reading,
     )
 
 
@@ -100,7 +94,6 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
         findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=before.streak if same else 1,
         since=before.since if same else before.read_at,
-        evidence_digest="",  # the next run writes the evidence with this grading
     )
 
 

@@ -16,7 +16,7 @@ from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.report_size import MAX_TRANSITIONS, cut
 
 MAX_WHY = 160
-"""Bytes; the event and the NodeEvidence have the rest."""
+"""Bytes; the event has the rest."""
 VERDICT, OVERRIDE = "verdict", "override"
 LABELS = {
     names.LABEL_HEALTH: "label health",

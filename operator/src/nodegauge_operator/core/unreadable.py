@@ -21,7 +21,7 @@ HARD_REASONS = frozenset(
     {
         "DeadlineExceeded",  # silent until its deadline
         "KubeletSilent",  # beyond it: a process that cannot be killed
-        "NoResult",  # it crashed, or was killed by a signal
+        "NoReading",  # it crashed, was killed by a signal, or could not write
         "ResultUnreadable",
         "StartError",  # the runtime's hook, which asks the driver, failed
         "ContainerCannotRun",

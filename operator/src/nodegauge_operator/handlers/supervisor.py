@@ -32,7 +32,8 @@ from msgspec.structs import asdict
 from nodegauge_operator import names
 from nodegauge_operator.handlers import watches
 from nodegauge_operator.kube.client import CALL_TIMEOUT, LIST_TIMEOUT, Client, access
-from nodegauge_operator.kube.errors import KubeError, NotFound
+from nodegauge_operator.kube.errors import KubeError, NotFound, Refused, Unavailable
+from nodegauge_operator.kube.version import too_old
 from nodegauge_operator.kube.workloads import missing, missing_crds
 from nodegauge_operator.reconcile.resync import SHORTEST, Jitter, backoff
 from nodegauge_operator.reconcile.sweep import Sweep
@@ -54,7 +55,7 @@ END_SECONDS = 5.0
 """How long kopf may take to end its watches by itself."""
 MOST_CANCELLATIONS, CANCEL_SECONDS = 20, 0.1
 """Chosen by this project: two seconds in all."""
-WATCHED = frozenset({"nodes", "pods", names.POLICY_PLURAL, names.REPORT_PLURAL})
+WATCHED = frozenset({"nodes", "pods", names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL})
 
 
 class Supervisor:
@@ -91,9 +92,13 @@ class Supervisor:
         self._kopf_stop.set()
 
     async def run(self) -> None:
-        """Watch until `stop`.  Raises `KubeError` if our CRDs are not there at the start."""
+        """Watch until `stop`.  Raises `KubeError` if our CRDs are not there at the start, or the API server
+        is too old."""
         asyncio.get_running_loop().set_exception_handler(_without_tasks_of_kopf)
         await self._until_served(at_most=START_SECONDS)
+        with contextlib.suppress(Unavailable):  # it has just answered; what follows waits for it
+            if why := await too_old(self._client):
+                raise Refused(why)
         self.down = ""
         while not self._stop.is_set():
             why = await self._watch()

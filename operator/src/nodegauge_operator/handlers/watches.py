@@ -9,6 +9,7 @@ import kopf
 from nodegauge_operator import names
 from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.core.model import chassis_view, node_view, pod_view
+from nodegauge_operator.core.readings import reading_view
 from nodegauge_operator.core.watch_pod import watch_view
 from nodegauge_operator.reconcile.cache import version_of
 from nodegauge_operator.reconcile.sweep import Sweep
@@ -70,6 +71,20 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False
         changed = sweep.cache.drop_report(view.name, view.uid) if deleted else sweep.cache.put_report(view)
         if changed:
             sweep.wake(view.name)
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.READING_PLURAL, registry=registry, id="reading")
+    async def reading(event: kopf.RawEvent, **_: Any) -> None:
+        """A list tells nothing of when its objects were written."""
+        deleted = is_deletion(event)
+        arrived = 0.0 if event["type"] is None else sweep.now()
+        view = reading_view(event["object"], arrived=arrived)
+        if deleted:
+            sweep.cache.drop_reading(view.name, version=version_of(view.resource_version))
+        elif sweep.cache.put_reading(view):
+            if view.name in sweep.cache.nodes:
+                sweep.reading_seen(view.name)
+            else:  # of another installation, or of a node that is still to be seen
+                sweep.cache.forget_documents(view.name, view.parts)
 
     if not bmc:
         return

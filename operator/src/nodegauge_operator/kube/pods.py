@@ -41,14 +41,6 @@ async def each_watch(
             yield view
 
 
-async def get_watch(client: Client, name: str, *, namespace: str) -> WatchView | None:
-    """One pod of a watch DaemonSet, None when there is none of this name."""
-    try:
-        return watch_view(await client.call("GET", _path(namespace, name)))
-    except NotFound:
-        return None
-
-
 async def create(client: Client, manifest: dict[str, Any]) -> PodView:
     """Create the pod, or adopt the existing pod of the same run, whose name identifies it.
 

@@ -26,6 +26,7 @@ from nodegauge_operator.api.policy import (
 )
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView
+from nodegauge_operator.core.readings import ReadingView
 from nodegauge_operator.core.watch_pod import WatchView
 
 log = logging.getLogger("nodegauge.report")
@@ -49,6 +50,8 @@ class Cache:
         self.reports: dict[str, Report] = {}
         self.chassis: dict[str, ChassisView] = {}
         """What the BMC reader wrote, by node."""
+        self.readings: dict[str, ReadingView] = {}
+        """What probes wrote, by node; documents that a report holds are left out."""
         self.policies: dict[str, Policy] = {}
         self.policy_errors: dict[str, PolicyError] = {}
         self.policy_status: dict[str, dict[str, object]] = {}
@@ -60,6 +63,8 @@ class Cache:
         """Counts changes of the policies in force: each of them can affect every node."""
         self.dropped_while_listing: set[str] | None = None
         """UIDs dropped during the full list under way, whose pages still show them; None between lists."""
+        self._readings_gone: dict[str, int] = {}
+        """Readings dropped during the full list under way, whose pages still show them, by version."""
         self._pods: dict[str, dict[str, PodView]] = {}
         self._policy_names: dict[str, str | None] = {}
         """Node to the policy in force there, as far as it was asked for since the last change."""
@@ -147,6 +152,43 @@ class Cache:
         known = self.chassis.get(name)
         if known is not None and version_of(known.resource_version) <= version:
             del self.chassis[name]
+
+    def put_reading(self, reading: ReadingView, *, again: bool = False) -> bool:
+        """Keep what probes wrote unless something newer is known; whether a part is new.  A part that is
+        known stays as it is: it may have been judged.  `again`: with its document, for it has to be judged
+        again."""
+        if self.dropped_while_listing is None:
+            self._readings_gone.clear()
+        if version_of(reading.resource_version) <= self._readings_gone.get(reading.name, -1):
+            return False
+        before = self.readings.get(reading.name)
+        if before is not None and not again and not _newer(reading, before):
+            return False
+        known = before.parts if before is not None and before.uid == reading.uid and not again else {}
+        same = {
+            probe: known[probe]
+            for probe, part in reading.parts.items()
+            if probe in known and known[probe].identity == part.identity
+        }
+        self.readings[reading.name] = replace(reading, parts=reading.parts | same)
+        if reading.left_out:
+            log.warning("reading %s: left out: %s", reading.name, "; ".join(reading.left_out)[:1000])
+        return same.keys() != reading.parts.keys()
+
+    def forget_documents(self, name: str, probes: Iterable[str]) -> None:
+        """The node's report holds what these parts say."""
+        known = self.readings.get(name)
+        if known is not None and any(known.parts[probe].text for probe in probes):
+            left = {probe: replace(known.parts[probe], text="") for probe in probes}
+            self.readings[name] = replace(known, parts=known.parts | left)
+
+    def drop_reading(self, name: str, *, version: int | None = None) -> None:
+        """Forget what probes wrote up to this resourceVersion, or altogether."""
+        if version is not None and self.dropped_while_listing is not None:
+            self._readings_gone[name] = version
+        known = self.readings.get(name)
+        if known is not None and (version is None or version_of(known.resource_version) <= version):
+            del self.readings[name]
 
     def put_pod(self, pod: PodView) -> bool:
         """Keep a pod unless a newer state or a newer pod is known; whether it changed."""
@@ -291,8 +333,8 @@ class Cache:
         self.epoch += 1
 
     def known_names(self) -> set[str]:
-        """Every node name with a node, a report or a pod."""
-        return {*self.nodes, *self.reports, *self._pods}
+        """Every node name with a node, a report, a reading or a pod."""
+        return {*self.nodes, *self.reports, *self.readings, *self._pods}
 
     def drop_unlisted(
         self, *, nodes: Iterable[str], reports: Iterable[str], pods: Iterable[str], since: int
@@ -324,7 +366,7 @@ class Cache:
             self.dropped_while_listing.add(uid)
 
 
-Versioned = NodeView | Report | PodView | ChassisView | WatchView
+Versioned = NodeView | Report | PodView | ChassisView | ReadingView | WatchView
 
 
 def _newer(new: Versioned, old: Versioned) -> bool:

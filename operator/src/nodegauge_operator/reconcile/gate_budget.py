@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import NEVER
-from nodegauge_operator.core.budget import slots_of
+from nodegauge_operator.core.budget import is_gated, slots_of
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.gate_rate import GateRate
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters, is_tainted
@@ -40,11 +40,13 @@ and that no report shows was not made."""
 class Reservation(Struct, frozen=True, kw_only=True):
     """A slot for a write in flight: its policy, and the version of the report that the write replaces.
 
-    `unanswered_at`: since when it is unknown whether the write was made, by the budget's clock.
+    `new`: the node had no taint for a fault before it.  `unanswered_at`: since when it is unknown whether
+    the write was made, or the report does not show it yet, by the budget's clock.
     """
 
     policy: str
     version: int
+    new: bool
     unanswered_at: float | None = None
 
 
@@ -107,7 +109,9 @@ class GateBudget:
         if not policy:
             return False
         gated = self.counters.gated(policy)
-        if is_tainted(self._cache.nodes[name]) or name in self._kept(policy, gated):
+        if name in self._kept(policy, set()) or (
+            self._reserves(name) and is_tainted(self._cache.nodes[name])
+        ):
             return True
         if name in gated:
             least = 0 if self.rate.counts(name) else 1
@@ -121,12 +125,23 @@ class GateBudget:
         others = {*self._waiting()} - {own}
         return not others or name in self._first({*others, own})
 
+    def _reserves(self, name: str) -> bool:
+        """Whether the node's report reserves a taint."""
+        report = self._cache.reports.get(name)
+        return report is not None and is_gated(report)
+
     def reserve(self, name: str) -> bool:
         """Reserve a slot for a write that is about to be made; False if there is none."""
         if not self.has_slot(name):
             return False
-        self._reserved[name] = Reservation(policy=self._policy_of(name), version=self._version(name))
+        known = self._reserved.get(name)
+        new = self._is_new(name) or (known is not None and known.new)
+        self._reserved[name] = Reservation(policy=self._policy_of(name), version=self._version(name), new=new)
         return True
+
+    def is_reserved(self, name: str) -> bool:
+        """Whether the node has a slot that its report does not show yet."""
+        return name in self._reserved
 
     def confirm(self, name: str) -> None:
         """The write was answered: from now on the report shows whether the slot is used."""
@@ -183,9 +198,11 @@ class GateBudget:
         return self.rate.limit(scope) - self.rate.count(scope) - coming
 
     def _is_new(self, name: str) -> bool:
-        """Whether a taint would be a new one there."""
-        node = self._cache.nodes.get(name)
-        return node is not None and not is_tainted(node) and not self.rate.counts(name)
+        """Whether a taint would be a new one there, or is one that its report does not show yet."""
+        node, reserved = self._cache.nodes.get(name), self._reserved.get(name)
+        if node is None or self.rate.counts(name):
+            return False
+        return not is_tainted(node) or (reserved is not None and reserved.new)
 
     def _free(self, scope: str) -> int:
         gated = self.counters.gated(scope)

@@ -32,6 +32,7 @@ from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.resync import Jitter, backoff
 from nodegauge_operator.reconcile.selecting import Selecting
+from nodegauge_operator.reconcile.trust import Trust
 
 log = logging.getLogger("nodegauge.policy")
 
@@ -59,6 +60,7 @@ class PolicyStatus:
         gate_budget: GateBudget,
         concurrency: Concurrency,
         incidents: IncidentStatus,
+        trust: Trust,
         metrics: Metrics,
         installation: str,
         clock: Callable[[], float],
@@ -75,6 +77,7 @@ class PolicyStatus:
         self._budget = gate_budget
         self._concurrency = concurrency
         self._incidents = incidents
+        self._trust = trust
         self._counters = gate_budget.counters
         self._compared_at = 0.0
         self._written: dict[str, float] = {}
@@ -199,7 +202,14 @@ class PolicyStatus:
         """The conditions of one policy, with the time at which each status last changed."""
         before = conditions_by_type(self._cache.policy_status.get(name, {}))
         states: dict[str, State | None] = {
-            READY: _ready(self._cache, self._budget, self._selecting, name, foreign=self._foreign(name))
+            READY: _ready(
+                self._cache,
+                self._budget,
+                self._selecting,
+                name,
+                foreign=self._foreign(name),
+                distrust=self._trust.problem,
+            )
         }
         if name in self._cache.policies:
             states[BREAKER_OPEN] = self._incidents.condition(name)
@@ -279,7 +289,13 @@ def _since(before: Condition, status: str, now: float) -> str:
 
 
 def _ready(
-    cache: Cache, budget: GateBudget, selecting: Selecting, name: str, *, foreign: dict[str, int]
+    cache: Cache,
+    budget: GateBudget,
+    selecting: Selecting,
+    name: str,
+    *,
+    foreign: dict[str, int],
+    distrust: str,
 ) -> State:
     policy, error = cache.policies.get(name), cache.policy_errors.get(name)
     if error is not None:
@@ -297,6 +313,9 @@ def _ready(
         )
         return "False", PolicyReason.INVALID, message
     selected = budget.counters.selected(name)
+    if distrust:
+        message = f"no reading counts, and {n_nodes(selected)} stay as they are: {distrust}"
+        return "False", PolicyReason.READINGS_UNPROTECTED, message
     if foreign:
         other, count = max(foreign.items(), key=lambda item: item[1])
         namespace, _, release = other.partition("/")

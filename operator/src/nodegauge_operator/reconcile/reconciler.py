@@ -18,7 +18,7 @@ from nodegauge_operator.core.context import Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.probes.kind import ProbeKind, Wait
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.kube import nodes
+from nodegauge_operator.kube import nodes, readings
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, WebhookFailed
 from nodegauge_operator.metrics import Metrics
@@ -27,6 +27,7 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.peer_groups import Peers, clock_of, load_of
+from nodegauge_operator.reconcile.trust import Trust
 from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
@@ -36,10 +37,6 @@ log = logging.getLogger("nodegauge.node")
 MAX_STEPS = 24
 LATER_SECONDS = 60.0
 """When writes that the API server refused are tried again."""
-NO_EVIDENCE = (
-    "NodeEvidence cannot be written (%s). Everything else works; full findings, topology matrix and sensors "
-    "are not kept. Apply the CRD (kubectl apply -f crds/nodeevidences.yaml), and upgrade the chart for RBAC."
-)
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -54,8 +51,8 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 
 class Reconciler:
-    """Reconciles nodes; its only state is the last event and evidence that this process wrote for each node,
-    since when a node is outside its policy, and when the last gap ended."""
+    """Reconciles nodes; its only state is the last event that this process wrote for each node, what it
+    judged and has not written yet, since when a node is outside its policy, and when the last gap ended."""
 
     def __init__(
         self,
@@ -86,22 +83,24 @@ class Reconciler:
             per_hour=settings.max_gated_nodes_per_hour,
         )
         """Which nodes are gated, and which may be."""
+        account = settings.probe.service_account_name or "default"
+        probe_user = f"system:serviceaccount:{settings.probe.namespace}:{account}"
+        self.trust = Trust(client=client, probe_user=probe_user, monotonic=self._monotonic)
+        """Whether readings count."""
         self.watch_sets = WatchSets(
             client=client,
             cache=cache,
             defaults=settings.probe,
             clock=clock,
             monotonic=self._monotonic,
+            trust=self.trust,
         )
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)
         self._load_peers = Peers(cache, load_of)
         self._posted: dict[str, tuple[str, str]] = {}
-        self._evidenced: dict[str, actions.WriteEvidence] = {}
-        self._evidence_from = 0.0
-        """When evidence may be written again, monotonic."""
-        self._evidence_missing = False
+        self._judged: dict[str, actions.Judged] = {}
         self._left_at: dict[str, float] = {}
         """When a node was first seen outside of every policy, monotonic: setting a clock ends no grace."""
         self._cordon_seen_at: dict[str, float] = {}
@@ -115,22 +114,29 @@ class Reconciler:
             instance=settings.instance,
         )
 
-    async def reconcile(self, name: str, *, granted: frozenset[str], since: float | None) -> Reconciled:
-        """Write what has to be written for one node.
+    async def reconcile(
+        self,
+        name: str,
+        *,
+        granted: frozenset[str],
+        since: float | None,
+        others_wait: Callable[[], bool] = lambda: False,
+    ) -> Reconciled | None:
+        """Write what has to be written for one node; None if its labels are written and the rest gives way to
+        other nodes with news, so that in a storm no label waits for another node's report.
 
         `granted`: pools that reserve a slot for it.  `since`: when the pod event arrived that ended a run,
-        monotonic; None if none did.  Raises `KubeError` if another try has to solve it.
+        monotonic; None if none did.  `others_wait`: whether others have news.  What holds a slot gives way to
+        nobody: the report has to show it.  Raises `KubeError` if another try has to solve it.
         """
-        judged = False
-        fresh = False
+        fresh: frozenset[type] = frozenset()
         declined: dict[type, str] = {}
-        if self._monotonic() < self._evidence_from:
-            declined[actions.WriteEvidence] = "an earlier try failed"
+        gone = False
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
-                await self._confirm(name)
-            await self.watch_sets.keep_message(name)
-            snapshot = self._snapshot(name, granted=granted, fresh=fresh, declined=declined)
+                gone = not await self._confirm(name)
+            await self._keep_reading(name)
+            snapshot = self._snapshot(name, gone=gone, granted=granted, fresh=fresh, declined=declined)
             step = planner.next_step(snapshot)
             if step is None or (self.stopping and isinstance(step, actions.CreatePod)):
                 return self._reconciled(name, snapshot)
@@ -142,22 +148,26 @@ class Reconciler:
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
                     raise
-                if not self._hold_evidence(step, error):
-                    later = "node %s: %s; will try again later"
-                    log.log(error.log_level, later, name, error, extra={"node": name})
+                later = "node %s: %s; will try again later"
+                log.log(error.log_level, later, name, error, extra={"node": name})
                 self._metrics.failures.labels(type(error).__name__).inc()
                 declined = declined | {type(step): str(error)}
                 continue
             self.gaps.answered()
             if done is not None:
-                judged = self._note(name, done) or judged
-                if judged and since is not None and isinstance(done, actions.PatchNode):
+                self._note(name, done)
+                if since is not None and isinstance(done, actions.PatchNode) and done.judged is not None:
                     self._metrics.result_seconds.observe(time.monotonic() - since)
-            fresh = isinstance(step, actions.RefreshReport)
+                labelled = isinstance(done, actions.PatchNode) and done.judged is not None
+                holds = granted or self.gate_budget.is_reserved(name)
+                if labelled and not holds and not self.stopping and others_wait():
+                    return None
+            is_read = isinstance(step, actions.RefreshReport | actions.RefreshReading)
+            fresh = fresh | {type(step)} if is_read else frozenset()
         raise KubeError(f"still not reconciled after {MAX_STEPS} writes")
 
-    async def _confirm(self, name: str) -> None:
-        """A node that was reported deleted, or that a list lacks: only a 404 makes it gone.
+    async def _confirm(self, name: str) -> bool:
+        """Whether a node is there that was reported deleted, or that a list lacks: only a 404 makes it gone.
 
         One that is there and not in the server-side selection has left it: what we hold there comes off.
         """
@@ -169,13 +179,23 @@ class Reconciler:
             self._cache.put_node(node)
         except NotFound:
             self._cache.drop_node(name)
+            return False
         except KubeError:
             self._cache.suspects.add(name)
             raise
+        return True
 
     def _snapshot(
-        self, name: str, *, granted: frozenset[str], fresh: bool, declined: dict[type, str]
+        self,
+        name: str,
+        *,
+        gone: bool,
+        granted: frozenset[str],
+        fresh: frozenset[type],
+        declined: dict[type, str],
     ) -> Snapshot:
+        """`gone`: the API server has just said that the node is; else one that is not known here may be
+        another installation's, with its reading."""
         node = self._cache.nodes.get(name)
         policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
         watch_set = self.watch_sets.known.get(policy.name) if policy else None
@@ -194,7 +214,7 @@ class Reconciler:
             gate_slot=self.gate_budget.has_slot(name),
             incidents=self.breaker.holding(name),
             posted=self._posted.get(name, ("", "")),
-            evidenced=self._evidenced.get(name),
+            judged=self._judged.get(name),
             fresh=fresh,
             since=self.gaps.over_at(policy, node),
             declined=declined,
@@ -203,7 +223,10 @@ class Reconciler:
             nonce=secrets.token_hex(8),
             cordoned_since=self._cordoned_since(name, node),
             chassis=self._cache.chassis.get(name),
-            watch=self.watch_sets.pods.of(name, watch_set),
+            reading=self._cache.readings.get(name) if node is not None or gone else None,
+            distrust=self.trust.problem,
+            trusted=self.trust.identity,
+            watchers=self.watch_sets.pods.of(name, watch_set, trusted=self.trust.identity),
             watch_since=watch_set.since if watch_set else 0.0,
         )
 
@@ -251,7 +274,8 @@ class Reconciler:
         if snapshot.node is None:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
-            self._evidenced.pop(name, None)
+            self._judged.pop(name, None)
+            self.watch_sets.pods.forget_gone(name)
             self.gaps.forget(name)
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
         waits = planner.waits(snapshot.context) if snapshot.context else {}
@@ -259,54 +283,54 @@ class Reconciler:
 
     def _retry_at(self, name: str, snapshot: Snapshot) -> float:
         """When refused writes are tried again, or a node that left its policy is released."""
-        later = snapshot.declined.keys() - {actions.WriteEvidence}  # the next run writes that
-        at = snapshot.now + LATER_SECONDS if later else NEVER
+        at = snapshot.now + LATER_SECONDS if snapshot.declined else NEVER
         if name in self._left_at and snapshot.report is not None:
             left = self._left_at[name] + self._release_grace - self._monotonic()
             return min(at, snapshot.now + max(left, 1.0))
         return at
 
-    def _hold_evidence(self, step: actions.Step, error: KubeError) -> bool:
-        """After evidence could not be written, try none for a while: no run waits for a call that fails.
-
-        Whether that has been logged: a CRD or right that is missing is worth one line, not one for each node.
+    async def _keep_reading(self, name: str) -> None:
+        """Keep a document until the report holds what it says, for it is most of what the operator would
+        keep; read it again if no report does any more, because somebody deleted it.  Raises `KubeError`.
         """
-        if not isinstance(step, actions.WriteEvidence) or isinstance(error, Refused):
-            return False
-        self._evidence_from = self._monotonic() + LATER_SECONDS
-        if not isinstance(error, NotFound | Forbidden):
-            return False
-        if not self._evidence_missing:
-            log.error(NO_EVIDENCE, error)
-        self._evidence_missing = True
-        return True
+        report, cache = self._cache.reports.get(name), self._cache
+        if name not in cache.nodes:  # gone, or another installation's
+            cache.forget_documents(name, cache.readings[name].parts if name in cache.readings else ())
+            return
+        status = report.status if report is not None else ReportStatus()
+        reading = cache.readings.get(name)
+        parts = reading.parts.items() if reading is not None else ()
+        judged_parts = {probe: part.identity == status.probe(probe).reading for probe, part in parts}
+        if any(not part.text and not judged_parts[probe] for probe, part in parts):
+            fresh = await readings.get(self._client, name)
+            if fresh is not None and cache.readings.get(name) is reading:  # no event has come meanwhile
+                cache.put_reading(fresh, again=True)
+        else:
+            cache.forget_documents(name, {probe for probe, holds in judged_parts.items() if holds})
 
-    def _note(self, name: str, step: actions.Step) -> bool:
-        """Log what was written; whether a run was judged with it."""
+    def _note(self, name: str, step: actions.Step) -> None:
+        """Log what was written, and keep what was judged with it."""
         extra = {"node": name}
         match step:
             case actions.PostEvent(_, change):
                 self._posted[name] = (change.run, change.reason)
-            case actions.WriteEvidence():
-                self._evidenced[name], self._evidence_missing = step, False
             case actions.PatchReport(report, status):
-                self._evidenced.pop(name, None)
-                return self._note_runs(name, report, status)
+                self._judged.pop(name, None)
+                self._note_runs(name, report, status)
             case actions.PatchNode() as patch:
+                if patch.judged is not None:
+                    self._judged[name] = patch.judged
                 log.info("node %s: %s", name, _changes(patch), extra=extra)
             case _:
                 log.debug("node %s: %s", name, type(step).__name__, extra=extra)
-        return False
 
-    def _note_runs(self, name: str, report: Report, status: ReportStatus) -> bool:
-        """Count and log the runs that were judged; whether there was one."""
-        judged = False
+    def _note_runs(self, name: str, report: Report, status: ReportStatus) -> None:
+        """Count and log the runs that were judged."""
         for probe, kind in KINDS.items():
             before, after = report.status.probe(probe).last_run, status.probe(probe)
             run = after.last_run
             if run is None or (before is not None and before.number == run.number):
                 continue
-            judged = True
             self._metrics.runs.labels(probe, run.outcome.value, run.reason).inc()
             self._note_hold(name, run, kind=kind, policy=status.policy)
             extra = {
@@ -318,7 +342,6 @@ class Reconciler:
             }
             message = after.summary if run.outcome is Outcome.READ else f"{run.reason}: {run.message}"
             log.info("node %s: %s run %d: %s", name, probe, run.number, message, extra=extra)
-        return judged
 
     def _note_hold(self, name: str, run: Run, *, kind: ProbeKind, policy: str) -> None:
         """How long the run held its slot, and the node's GPUs if it held them at all."""
@@ -332,11 +355,11 @@ class Reconciler:
 
 
 def _may_wait(step: actions.Step, error: KubeError) -> bool:
-    """Whether other writes may go on after this one failed: an event, evidence, or what a node should carry.
+    """Whether other writes may go on after this one failed: an event, or what a node should carry.
 
-    An event and evidence can wait for any error; a node only if the API server refused the write.
+    An event can wait for any error; a node only if the API server refused the write.
     """
-    if isinstance(step, actions.PostEvent | actions.WriteEvidence):
+    if isinstance(step, actions.PostEvent):
         return True
     if isinstance(step, actions.PatchReport):
         return isinstance(error, Refused)  # the run that it would record ends as unknown

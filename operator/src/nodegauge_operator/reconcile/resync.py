@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from nodegauge_operator.kube import chassis, nodes, pods, policies, reports
+from nodegauge_operator.kube import chassis, nodes, pods, policies, readings, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, NotFound
 from nodegauge_operator.kube.listing import Unknown
@@ -155,6 +155,8 @@ async def list_all(
         beat()
         listed_reports = await _reports(client, cache, beat=beat, wake=wake)
         beat()
+        await _readings(client, cache, since=since, beat=beat, wake=wake)
+        beat()
         if bmc:
             await _chassis(client, cache, since=since, beat=beat, wake=wake)
         of_pods = _Comparison((p for name in cache.known_names() for p in cache.pods_of(name)), beat)
@@ -209,6 +211,19 @@ async def _reports(
             wake(report.name)
         comparison.saw(name=report.name, uid=report.uid)
     return set(comparison.listed)
+
+
+async def _readings(
+    client: Client, cache: Cache, *, since: int, beat: Callable[[], None], wake: Callable[[str], None]
+) -> None:
+    """List what probes wrote, and drop what is not there unless it is newer than the list."""
+    comparison = _Comparison(cache.readings.values(), beat)
+    async for view in readings.each(client, unknown=comparison.unknown):
+        if cache.put_reading(view):
+            wake(view.name)
+        comparison.saw(name=view.name, uid=view.uid)
+    for name in cache.readings.keys() - comparison.listed.keys():
+        cache.drop_reading(name, version=since)
 
 
 async def _chassis(

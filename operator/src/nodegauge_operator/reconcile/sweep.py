@@ -72,6 +72,8 @@ class Sweep:
             client=client, cache=cache, metrics=metrics, settings=settings, clock=clock
         )
         self._budget, self._watch_sets = self._reconciler.gate_budget, self._reconciler.watch_sets
+        self._trust = self._reconciler.trust
+        metrics.readings_protected.set_function(lambda: float(not self._trust.problem))
         self._queue = WorkQueue()
         self._concurrency = Concurrency(
             cache,
@@ -95,6 +97,7 @@ class Sweep:
                 instance=settings.instance,
                 clock=clock,
             ),
+            trust=self._trust,
             metrics=metrics,
             installation=settings.probe.installation,
             clock=clock,
@@ -110,6 +113,7 @@ class Sweep:
         self._list_task = BackgroundTask("full list", on_end=self._wakeup.set)
         self._lease_task = BackgroundTask("lease", on_end=self._wakeup.set)
         self._status_task = BackgroundTask("policy status", on_end=self._wakeup.set)
+        self._trust_task = BackgroundTask("readings policy", on_end=self._wakeup.set)
         self._first_listed_at = 0.0
         self._listed_uids: set[str] = set()
         """UIDs in the watches' own first lists."""
@@ -117,13 +121,16 @@ class Sweep:
 
     @property
     def may_write(self) -> bool:
-        """Everything was listed, and no other installation writes to the cluster."""
-        return self.listed and self.installation.may_write
+        """Everything was listed, it is known whether readings count, and no other installation writes to the
+        cluster."""
+        return self.listed and self._trust.looked and self.installation.may_write
 
     def not_ready(self) -> str:
         """Why nothing is written; empty if something may be."""
         if not self.listed:
             return "the first full list is not complete"
+        if not self._trust.looked:
+            return self._trust.problem
         return "" if self.installation.may_write else self.installation.problem
 
     def wake(self, *nodes: str) -> None:
@@ -141,11 +148,19 @@ class Sweep:
         self._wakeup.set()
 
     def watch_pod_seen(self, pod: WatchView) -> None:
-        """A pod of a watch DaemonSet changed: its node goes first if its container has ended."""
-        if self._watch_sets.pods.put(pod, at=self._clock()):
-            self._run_ended_at.setdefault(pod.node, time.monotonic())
-            self._queue.wake(pod.node, priority=Priority.HIGH)
-            self._wakeup.set()
+        """A pod of a watch DaemonSet changed: a reading of its may wait for that."""
+        if self._watch_sets.pods.put(pod):
+            self.wake(pod.node)
+
+    def reading_seen(self, name: str) -> None:
+        """A probe has written: its node goes first."""
+        self._run_ended_at.setdefault(name, time.monotonic())
+        self._queue.wake(name, priority=Priority.HIGH)
+        self._wakeup.set()
+
+    def now(self) -> float:
+        """Epoch seconds, by the clock of all decisions."""
+        return self._clock()
 
     def policies_seen(self, *, changed: bool) -> None:
         """A policy was created, changed or deleted: count again, and wake every node if `changed`."""
@@ -191,6 +206,7 @@ class Sweep:
             await asyncio.gather(
                 self._list_task.stop(within=0),
                 self._lease_task.stop(within=0),
+                self._trust_task.stop(within=0),
                 self._status_task.stop(within=LAST_WRITES_SECONDS),
                 self._watch_sets.task.stop(within=LAST_WRITES_SECONDS),
                 self._finish_writes(),
@@ -204,9 +220,16 @@ class Sweep:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
+    def _trust_has_changed(self) -> None:
+        self._policy_status.dirty = True
+        self.wake(*self.cache.known_names())
+
     async def _pass(self) -> None:
         await self._list_if_due()
         self._lease_task.check()
+        self._trust_task.check()
+        if not self._trust_task.busy and self._trust.due_in() <= 0:
+            self._trust_task.start(self._trust.look(on_change=self._trust_has_changed))
         if self.listed and not self._lease_task.busy and self.installation.due_in() <= 0:
             self._lease_task.start(self.installation.renew())
         if self.may_write:
@@ -300,6 +323,8 @@ class Sweep:
 
     async def _sleep(self) -> None:
         waits = [self._settings.sweep_interval]
+        if not self._trust_task.busy:
+            waits.append(self._trust.due_in())
         if self.may_write:
             waits += [self._queue.next_timer() - self._clock(), self._watch_sets.due_in()]
         if self.listed and not self._lease_task.busy:
@@ -316,7 +341,12 @@ class Sweep:
         """Reconcile one node; an error is tried again later and affects no other node."""
         granted, run_ended_at = self._concurrency.granted(name), self._run_ended_at.get(name)
         try:
-            reconciled = await self._reconciler.reconcile(name, granted=granted, since=run_ended_at)
+            reconciled = await self._reconciler.reconcile(
+                name,
+                granted=granted,
+                since=run_ended_at,
+                others_wait=lambda: self._queue.has_news(busy=frozenset(self._in_flight)),
+            )
         except KubeError as error:
             if isinstance(error, Unreachable):
                 self.interrupted()  # the API server may have restarted, which watches do not report
@@ -327,10 +357,13 @@ class Sweep:
         else:
             if self._run_ended_at.get(name) == run_ended_at:
                 self._run_ended_at.pop(name, None)
-            if granted or not reconciled.waits:
-                self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff
-            self._concurrency.wait(name, reconciled.waits)
-            self._queue.set_timer(name, reconciled.wake_at)
+            if reconciled is None:
+                self._queue.wake(name, priority=Priority.HIGH)
+            else:
+                if granted or not reconciled.waits:
+                    self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff
+                self._concurrency.wait(name, reconciled.waits)
+                self._queue.set_timer(name, reconciled.wake_at)
         finally:
             self._concurrency.done(name)
             self._in_flight.pop(name, None)

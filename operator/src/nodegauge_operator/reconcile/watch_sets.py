@@ -1,4 +1,4 @@
-"""Mode Watch: the DaemonSet of each policy, and what its pods reported last.
+"""Mode Watch: the DaemonSet of each policy, and its pods.
 
 The DaemonSets are applied when policies change and at an interval, so that nobody else's change of what they
 set lasts; what they leave open, such as another container, stays.  Only a pod that such a DaemonSet controls
@@ -20,10 +20,11 @@ from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
-from nodegauge_operator.kube import daemonsets, pods
+from nodegauge_operator.kube import daemonsets
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.reconcile.cache import Cache, version_of
+from nodegauge_operator.reconcile.trust import Trust
 from nodegauge_operator.reconcile.workqueue import BackgroundTask
 
 log = logging.getLogger("nodegauge.watch")
@@ -47,84 +48,51 @@ class WatchSet(Struct, frozen=True, kw_only=True):
 
 
 class WatchPods:
-    """The last that was seen of each watch pod, by node.
-
-    A message that was judged is not kept: up to 4 KB a node, most of what this would take.
-    """
+    """The pods of watch DaemonSets, by node.  One that is gone is known until another one is: what it wrote
+    last may still have to be judged."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._pods: dict[str, dict[str, WatchView]] = {}
-        self._judged: dict[str, tuple[str, str]] = {}
-        """By UID of the pod: the end of its container whose message was judged, and the UID of the report."""
 
-    def put(self, pod: WatchView, *, at: float = 0.0) -> bool:
-        """Keep a pod unless a newer state is known; whether its container ended since.
-
-        `at`: when an event brought it, epoch seconds; of a pod that was not known it says nothing."""
+    def put(self, pod: WatchView) -> bool:
+        """Keep a pod unless a newer state is known; whether it is new."""
         pods = self._pods.setdefault(pod.node, {})
-        before = pods.pop(pod.uid, None)
-        if pod.gone:
-            self._judged.pop(pod.uid, None)
-            self._cache.note_dropped(pod.uid)
+        before = pods.get(pod.uid)
+        if before is not None and version_of(pod.resource_version) < version_of(before.resource_version):
             return False
-        if before is not None and version_of(pod.resource_version) <= version_of(before.resource_version):
-            pod = before
-        elif before is not None:
-            pod = replace(pod, arrived=before.arrived if before.ended_id == pod.ended_id else at)
-        pods[pod.uid] = self._without_message(pod) if self.judged_in(pod) else pod
-        return before is None or before.ended_id != pod.ended_id
+        if pod.gone:
+            self._cache.note_dropped(pod.uid)
+        pods[pod.uid] = pod
+        if pod.gone and pod.node not in self._cache.nodes:
+            self.forget_gone(pod.node)
+            return before is None
+        gone = sorted((one for one in pods.values() if one.gone), key=lambda one: one.created_at)
+        for one in gone[:-1]:
+            del pods[one.uid]
+        return before is None
 
-    def judged(self, pod: WatchView, *, report: str) -> None:
-        """The report of this UID holds what the last end of this pod's container brought."""
-        self._judged[pod.uid] = pod.ended_id, report
-        self._pods[pod.node][pod.uid] = self._without_message(pod)
+    def forget_gone(self, node: str) -> None:
+        """The node is gone: nothing that its pods wrote will be judged."""
+        left = {pod.uid: pod for pod in self._pods.pop(node, {}).values() if not pod.gone}
+        if left:
+            self._pods[node] = left
 
-    def judged_in(self, pod: WatchView) -> str:
-        """UID of the report that holds what this end brought; empty while its message is kept."""
-        ended_id, report = self._judged.get(pod.uid, ("", ""))
-        return report if ended_id == pod.ended_id else ""
-
-    def read_again(self, pod: WatchView) -> None:
-        """The pod with its message: no report holds what it brought any more.  Events may have told of a
-        later end since it was read, or that it is gone."""
-        self._judged.pop(pod.uid, None)
-        known = self._pods.get(pod.node, {}).get(pod.uid)
-        if known is not None and known.ended_id == pod.ended_id:
-            self._pods[pod.node][pod.uid] = replace(known, ended=pod.ended)
-        elif known is not None:
-            self.put(pod)
-
-    @staticmethod
-    def _without_message(pod: WatchView) -> WatchView:
-        return replace(pod, ended=pod.ended and replace(pod.ended, message=""))
-
-    def of(self, node: str, watch_set: WatchSet | None) -> WatchView | None:
-        """The oldest pod of this DaemonSet on the node that is not being deleted: its controller makes one
-        there, and takes away what somebody else made."""
-        owned = [
-            pod
-            for pod in self._pods.get(node, {}).values()
-            if watch_set and pod.owner_uid == watch_set.uid and not pod.deleting
-        ]
-        return min(owned, key=lambda pod: pod.created_at, default=None)
+    def of(self, node: str, watch_set: WatchSet | None, *, trusted: str) -> dict[str, str]:
+        """UID and name of the pods of this DaemonSet on the node that were made for this admission policy."""
+        known = self._pods.get(node, {}).values() if watch_set is not None else ()
+        owner = watch_set.uid if watch_set is not None else ""
+        return {pod.uid: pod.name for pod in known if (pod.owner_uid, pod.trust) == (owner, trusted)}
 
     def each(self) -> Iterator[WatchView]:
         """Every pod."""
         return (pod for pods in self._pods.values() for pod in pods.values())
 
     def keep_only(self, uids: set[str], *, since: int) -> None:
-        """After a full list: forget the pods that it lacks, but those newer than it (`since`: a version)."""
-        for node, known in list(self._pods.items()):
-            self._pods[node] = {
-                uid: pod
-                for uid, pod in known.items()
-                if uid in uids or version_of(pod.resource_version) > since
-            }
-            if not self._pods[node]:
-                del self._pods[node]
-        known_uids = {pod.uid for pod in self.each()}
-        self._judged = {uid: judged for uid, judged in self._judged.items() if uid in known_uids}
+        """After a full list: those that it lacks are gone, but those newer than it (`since`: a version)."""
+        for pod in list(self.each()):
+            if pod.uid not in uids and not pod.gone and version_of(pod.resource_version) <= since:
+                self.put(replace(pod, gone=True))
 
 
 class WatchSets:
@@ -141,6 +109,7 @@ class WatchSets:
         defaults: ProbeDefaults,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        trust: Trust,
     ) -> None:
         self.known: dict[str, WatchSet] = {}
         """By policy."""
@@ -151,6 +120,9 @@ class WatchSets:
         self._defaults = defaults
         self._clock = clock
         self._monotonic = monotonic
+        self._trust = trust
+        self._applied_for = ""
+        """The admission policy for which the DaemonSets were applied."""
         self._policies: dict[str, Policy] = {}
         self._announced: dict[str, tuple[str, bool]] = {}
         """By policy, what `on_change` was called for: the DaemonSet's UID, and whether nodes wait for it."""
@@ -160,7 +132,8 @@ class WatchSets:
         """Seconds until something is to be done: none after a change of the policies."""
         if self.task.busy:
             return RETRY_SECONDS
-        return self._due_at - self._monotonic() if self._cache.policies == self._policies else 0.0
+        as_applied = (self._cache.policies, self._trust.identity) == (self._policies, self._applied_for)
+        return self._due_at - self._monotonic() if as_applied else 0.0
 
     def start_if_due(self, *, on_change: Callable[[], None]) -> None:
         """Apply the DaemonSets in the background; `on_change` if one is new, or no longer waited for."""
@@ -173,6 +146,7 @@ class WatchSets:
 
         That of a policy that cannot be read stays as it is, like the policy's nodes."""
         self._policies, self._due_at = dict(self._cache.policies), self._monotonic() + APPLY_SECONDS
+        self._applied_for = self._trust.identity
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
         there = None
         try:
@@ -180,7 +154,8 @@ class WatchSets:
         except KubeError as error:
             self._failed("watch DaemonSets that no policy wants may be there", error, again=bool(wanted))
         for name, policy in wanted.items():
-            manifest, known = watch.daemon_set(policy, self._defaults), self.known.get(name)
+            known = self.known.get(name)
+            manifest = watch.daemon_set(policy, self._defaults, trusted=self._trust.identity)
             try:
                 made = await daemonsets.apply(self._client, manifest)
             except KubeError as error:
@@ -210,26 +185,6 @@ class WatchSets:
     def _is_awaited(self, known: WatchSet) -> bool:
         """Whether the DaemonSet is missing for no longer than a pod may take to start."""
         return not known.uid and self._monotonic() - known.missed_at < MISSING_SECONDS
-
-    async def keep_message(self, name: str) -> None:
-        """Keep the message of the node's watch pod until its report holds what it brought.
-
-        Read it again if no report does any more, because somebody deleted it.  Raises `KubeError`.
-        """
-        node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
-        policy = self._cache.policy_of(node) if node else None
-        pod = self.pods.of(name, self.known.get(policy.name)) if policy else None
-        if pod is None or pod.ended is None:
-            return
-        if report is not None and watch.holds(report.status, pod, now=self._clock()):
-            if pod.ended.message:
-                self.pods.judged(pod, report=report.uid)
-        elif self.pods.judged_in(pod) not in ("", report.uid if report is not None else ""):
-            fresh = await pods.get_watch(self._client, pod.name, namespace=self._defaults.namespace)
-            if fresh is not None and fresh.uid == pod.uid:
-                self.pods.read_again(fresh)
-            else:
-                self.pods.put(replace(pod, gone=True))
 
     async def _delete_others(self, wanted: dict[str, Policy]) -> dict[str, dict[str, Any]]:
         """Delete the DaemonSets that nobody wants; the metadata of those that stay, by name."""

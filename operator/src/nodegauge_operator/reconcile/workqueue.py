@@ -84,6 +84,10 @@ class WorkQueue:
             self._low.pop(name, None)
         return chosen
 
+    def has_news(self, *, busy: frozenset[str]) -> bool:
+        """Whether a node of high priority waits that is not `busy`."""
+        return any(name not in busy for name in self._high)
+
     def pending(self, *, busy: frozenset[str]) -> bool:
         """Whether `take` would return a name."""
         return any(name not in busy for name in chain(self._high, self._low))

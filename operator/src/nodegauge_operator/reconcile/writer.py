@@ -9,13 +9,14 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.kube import events, evidence, nodes, pods, reports
+from nodegauge_operator.kube import events, nodes, pods, readings, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable, WebhookFailed
 from nodegauge_operator.metrics import Metrics
@@ -24,7 +25,7 @@ from nodegauge_operator.reconcile.gate_budget import GateBudget
 
 
 class NoSlot(Exception):
-    """A report would gate a node without a free slot in the budget: a bug, and never written."""
+    """A node or its report would be gated without a free slot in the budget: a bug, and never written."""
 
 
 class Writer(Struct, kw_only=True):
@@ -65,13 +66,10 @@ class Writer(Struct, kw_only=True):
             case actions.DeleteReport(report):
                 await reports.delete(self.client, report)
                 self.cache.drop_report(report.name, report.uid)
-            case actions.WriteEvidence(report, _, key, gathered, _):
-                await evidence.write(self.client, report, key, gathered)
             case actions.PatchReport(report, status):
                 await self._patch_report(report, status)
-            case actions.PatchNode(node, labels, taints):
-                patched = await nodes.patch(self.client, node, labels=labels, taints=taints)
-                self.cache.put_node(patched)
+            case actions.PatchNode():
+                await self._patch_node(step)
             case actions.SetCondition(node, condition):
                 self.cache.put_node(await nodes.patch_condition(self.client, node, condition))
             case actions.PostEvent(node, change):
@@ -84,11 +82,38 @@ class Writer(Struct, kw_only=True):
                     self.cache.put_pod(terminating)
             case actions.RefreshReport(name):
                 await self._refresh(name)
+            case actions.RefreshReading(name):
+                if (fresh := await readings.get(self.client, name)) is not None:
+                    self.cache.put_reading(fresh)
+            case actions.DeleteReading(name):
+                await readings.delete(self.client, name)
+                self.cache.drop_reading(name)
+
+    async def _patch_node(self, step: actions.PatchNode) -> None:
+        """Write labels and taints; a new taint for a fault reserves a slot first, until the report holds
+        it."""
+        name, before = step.node.name, {taint.key for taint in step.node.taints}
+        new = {taint.key for taint in step.taints or ()} - before
+        gates = not new.isdisjoint(names.TAINTS_OF_FAULTS)
+        if gates and not self.gate_budget.reserve(name):
+            raise NoSlot(f"node {name} would be gated without a slot in the budget")
+        try:
+            node = await nodes.patch(self.client, step.node, labels=step.labels, taints=step.taints)
+        except BaseException as error:
+            if gates and isinstance(error, Unavailable):
+                self.gate_budget.unanswered(name)
+            elif gates:
+                self.gate_budget.confirm(name)
+            raise
+        self.cache.put_node(node)
+        if gates:
+            self.gate_budget.unanswered(name)  # by the report, which comes next unless the policy goes
 
     async def _patch_report(self, report: Report, status: ReportStatus) -> None:
         """Write the status; one that gates the node reserves a slot first."""
         if not is_gated(replace(report, status=status)):
             self.cache.put_report(await reports.patch_status(self.client, report, status))
+            self.gate_budget.confirm(report.name)
             return
         if not self.gate_budget.reserve(report.name):
             raise NoSlot(f"report {report.name} would gate its node without a slot in the budget")

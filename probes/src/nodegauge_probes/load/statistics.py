@@ -96,7 +96,7 @@ def reasons(readings: Sequence[Reading]) -> list[LoadReason]:
 
 
 def short(value: float) -> int | float:
-    """Four significant digits and at most three decimals: more are noise, and a message holds 4,096 bytes.
+    """Four significant digits and at most three decimals: more are noise.
 
     Whole numbers of five digits and more stay as they are.
     """

@@ -62,6 +62,11 @@ class Processes(StrEnum):
     ONE = "one"
 
 
+ENGINES = {
+    "nccl4py": "nodegauge_probes.nccl.engine_nccl4py",
+    "nccl-tests": "nodegauge_probes.nccl.engine_nccltests",
+}
+"""Name to module: each is a program that speaks `protocol`."""
 ENGINES_PER_GPU = frozenset({"nccl4py"})
 """Engines that can be one rank; nccl-tests would need MPI for that."""
 

@@ -32,11 +32,6 @@ SLOW_INIT_S = 15.0
 RANKS = "nodegauge_probes.nccl.ranks"
 ONE_START_PER_COLLECTIVE = frozenset({"nccl-tests"})
 """Engines that start NCCL anew for each collective."""
-ENGINES = {
-    "nccl4py": "nodegauge_probes.nccl.engine_nccl4py",
-    "nccl-tests": "nodegauge_probes.nccl.engine_nccltests",
-}
-"""Name to module: each is a program that speaks `protocol`."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -60,7 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def program(self) -> tuple[str, ...]:
-        return (self.child,) if self.child else (sys.executable, "-m", ENGINES[self.engine])
+        return (self.child,) if self.child else (sys.executable, "-m", plan.ENGINES[self.engine])
 
     @property
     def per_gpu(self) -> bool:

@@ -15,6 +15,8 @@ import ctypes
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from nodegauge_contract import Fabric, Problem, ProblemKind, Unavailable
 from nodegauge_probes.nvml import results
 from nodegauge_probes.nvml.results import NvmlUnusable, Refused
@@ -47,6 +49,17 @@ class Watch(Protocol):
     def leave(self) -> None: ...
 
 
+class Skip(Struct, frozen=True, kw_only=True):
+    """What must not be asked, because a call hangs there: GPUs by index, or with `problem` the driver at
+    all."""
+
+    gpus: dict[int, Problem] = {}
+    problem: Problem | None = None
+
+
+NOTHING = Skip()
+
+
 class Device:
     """One GPU as NVML enumerates it.
 
@@ -63,9 +76,10 @@ class Device:
 class Nvml:
     """An NVML session.  Methods return a value or `Unavailable`; only `open` and `devices` raise."""
 
-    def __init__(self, *, watch: Watch, pause: Callable[[float], None]) -> None:
+    def __init__(self, *, watch: Watch, pause: Callable[[float], None], skip: Skip = NOTHING) -> None:
         self._watch = watch
         self._pause = pause
+        self._skip = skip
         self._open = False
         self._no_retry = {(EVENT_WAIT, "")}
         """Calls without retries: those that never worked, and the one where TIMEOUT is an answer."""
@@ -78,6 +92,8 @@ class Nvml:
             message = "the Python package nvidia-ml-py is not installed: pip install 'nodegauge[probes]'"
             kind = ProblemKind.LIBRARY_NOT_FOUND
             raise NvmlUnusable(Problem(kind=kind, call="import pynvml", message=message))
+        if self._skip.problem is not None:
+            raise NvmlUnusable(self._skip.problem)
         self._require("nvmlInit")
         self._open = True
 
@@ -102,6 +118,9 @@ class Nvml:
     def renew(self, device: Device) -> None:
         """Get the handle again, and forget what was wrong with it."""
         device.handle = device.fault = device.lost = None
+        if (hung := self._skip.gpus.get(device.index)) is not None:
+            device.fault, device.lost = hung, Unavailable(f"not asked: {hung.call} hangs")
+            return
         try:
             subject = f"GPU {device.index}"
             device.handle = self._invoke("nvmlDeviceGetHandleByIndex", (device.index,), subject=subject)

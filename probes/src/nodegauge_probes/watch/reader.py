@@ -2,7 +2,7 @@
 
 The first look reads everything.  After it, slow signals are spread over the looks, and one that cannot be
 read is asked for at the slowest pace.  A level changes to or from "cannot be read" only after three readings
-in a row, which then come look by look.
+in a row, which then come look by look, with all others of that GPU.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from nodegauge_contract import Unavailable
 from nodegauge_probes.collectors import counters, telemetry, topology
-from nodegauge_probes.nvml.library import Device, Nvml, Watch
+from nodegauge_probes.nvml.library import NOTHING, Device, Nvml, Skip, Watch
 from nodegauge_probes.nvml.results import ULL, NvmlUnusable
 from nodegauge_probes.result_builder import GpuBuilder
 from nodegauge_probes.session import identity
@@ -58,16 +57,16 @@ class Reader:
         *,
         watch: Watch,
         options: Options,
-        sysfs: Path,
-        procfs: Path,
+        host: Host,
         values: dict[str, Value],
         clock: Callable[[], float] = time.monotonic,
+        skip: Skip = NOTHING,
     ) -> None:
         self._clock = clock
         self.values = dict(values)
         self._options = options
-        self._host = Host(sysfs=sysfs, procfs=procfs, every=SELDOM * options.poll)
-        self._nvml = Nvml(watch=watch, pause=time.sleep)
+        self._host = host
+        self._nvml = Nvml(watch=watch, pause=time.sleep, skip=skip)
         self._gpus: list[Watched] = []
         self._looks = 0
         self._opened_at: int | None = None
@@ -76,8 +75,6 @@ class Reader:
 
     def look(self) -> None:
         """Read what is due."""
-        if self._looks == 0:
-            self._host.start()
         try:
             if self._opened_at is None and self._looks % REOPEN == 0:
                 self._open()
@@ -135,27 +132,30 @@ class Reader:
             if renewed:
                 self._nvml.renew(gpu.device)
                 self._register()
+            everything = renewed or self._is_unclear(gpu)
             due = [
                 signal
                 for position, signal in enumerate(SIGNALS)
-                if renewed or self._is_nth(self._pace(signal, gpu), position + number)
+                if everything or self._is_nth(self._pace(signal, gpu), position + number)
             ]
             self._read_fields(gpu, due)
             for signal in due:
                 if signal.read is not None:
                     self.add(signal, gpu, signal.read(gpu))
 
+    def _is_unclear(self, gpu: Watched) -> bool:
+        """Whether a quantity of this GPU begins or ceases to answer.  Then all are asked at every look until
+        that is clear, or the changes of one GPU would come, and be told, one after the other."""
+        for signal in SIGNALS:
+            value, samples = self.values.get(_name(signal, gpu)), self._samples.get(_name(signal, gpu))
+            if value is not None and samples and is_unclear(value.level, _raw(samples[-1])):
+                return True
+        return False
+
     def _pace(self, signal: Signal, gpu: Watched) -> int:
-        """What begins or ceases to answer is asked at every look until that is clear, or the changes of one
-        GPU would come, and be reported, one after the other."""
-        name = _name(signal, gpu)
-        value, samples = self.values.get(name), self._samples.get(name)
-        if value is None or not samples:
-            return signal.every
-        last = samples[-1].raw if samples[-1] else None
-        if is_unclear(value.level, last):
-            return 1
-        return SELDOM if last is None else signal.every
+        """Looks from one reading of it to the next."""
+        samples = self._samples.get(_name(signal, gpu))
+        return SELDOM if samples and samples[-1] is None else signal.every
 
     def _read_fields(self, gpu: Watched, due: list[Signal]) -> None:
         wanted = [(signal, number) for signal in due if (number := signal.fields(gpu)) is not None]
@@ -235,6 +235,10 @@ class Reader:
         """The Xids since the last time."""
         taken, self._xids = self._xids, []
         return taken
+
+
+def _raw(sample: Sample | None) -> int | str | None:
+    return sample.raw if sample is not None else None
 
 
 def _name(signal: Signal, gpu: Watched) -> str:

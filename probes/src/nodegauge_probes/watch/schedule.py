@@ -1,12 +1,11 @@
-"""When the watch probe reports: first, on a change, to confirm it, and when it is due.  Pure.
+"""When the watch probe takes a reading: first, on a change, to confirm it, and when it is due.  Pure.
 
-A report of something new is confirmed a few times at growing distances, because the operator's gates need
+A reading of something new is confirmed a few times at growing distances, because the operator's gates need
 several runs before a taint comes or goes; then it is left until it changes.  This holds for a fault, for its
-end, and for the first report.  An Xid is an event, not a state: it is reported once.
+end, and for the first reading.  An Xid is an event, not a state: it is told once.
 
-A quantity that changes again and again is braked, and so are many that change in turn.  The kubelet keeps a
-container away for up to five minutes if it ends often, and at once starts one that lived for ten: so what is
-braked waits until the container has lived for so long, and the probe sees all else meanwhile.
+A quantity that changes again and again is braked, and so are many that change in turn: they bring a reading a
+minute, and each of them costs the operator a judgement.  What is new beside them is read at once.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from msgspec import Struct
 
 from nodegauge_probes.watch.state import Pair, State
 
-BRAKE_WITHIN_S, BRAKE_CHANGES, BRAKE_TOGETHER, BRAKE_ENDS = 3600.0, 4, 6, 5
+BRAKE_WITHIN_S, BRAKE_CHANGES, BRAKE_TOGETHER = 3600.0, 4, 6
 """Within so many seconds: more changes than this brake a quantity; more of all quantities together brake each
-that changes for the second time; more reports than this brake confirmations.  Chosen by this project: with
-these a container is away for a fifth of the time at most, whatever flaps on its node, in a simulation."""
-LIVED_S = 660.0
-"""Seconds that a container lives before it reports what is braked: after ten minutes a kubelet forgets its
-back-off (kubernetes, client-go/util/flowcontrol/backoff.go: twice the longest)."""
+that changes for the second time.  Chosen by this project."""
+SHORTEST_S, BRAKED_S = 1.0, 60.0
+"""Seconds from one reading to the next on a change, and on one that is braked.  Chosen by this project: a
+node on which everything flaps costs as much as 120 calm ones."""
 MOST_NAMED = 5
 SPREAD = 0.05
 """Part of the interval by which nodes are due later: a fleet that starts at once would report at once."""
@@ -64,10 +62,9 @@ def _lately(times: Iterable[float], *, now: float) -> list[float]:
 
 
 def reported(state: State, decision: Decision, *, values: Mapping[str, Pair], now: float) -> None:
-    """Remember that these values were reported."""
+    """Remember that a reading was taken of these values."""
     state.reports = 1 if decision.fresh else state.reports + 1
     state.confirmed, state.reported = decision.confirmed, now
-    state.ends = [*_lately(state.ends, now=now), now][-BRAKE_ENDS - 1 :]
     state.values = dict(values)
 
 
@@ -77,23 +74,17 @@ def different(values: Mapping[str, Pair], state: State) -> list[str]:
 
 
 def decide(
-    values: Mapping[str, Pair],
-    state: State,
-    *,
-    now: float,
-    started: float,
-    confirm: Sequence[float],
-    interval: float,
+    values: Mapping[str, Pair], state: State, *, now: float, confirm: Sequence[float], interval: float
 ) -> Decision | None:
-    """Whether to report now; `now` and when this container `started` in seconds since boot."""
-    since, rested = now - state.reported, now - started >= LIVED_S
+    """Whether to take a reading now; `now` in seconds since boot."""
+    since = now - state.reported
     if state.reports == 0:
         return Decision(why="first", confirmed=0, fresh=True)
     changed = different(values, state)
     xids = {xid_name(one.gpu, one.code): one for one in state.xids}
     names = [*changed, *xids]
     free = [name for name in names if not is_braked(state, name, now=now)]
-    if free or (names and rested):
+    if (free and since >= SHORTEST_S) or (names and since >= BRAKED_S):
         reasons = [
             f"{n} {state.values[n][1]} -> {values[n][1]}" if n in values else f"{n}, {xids[n].count} times"
             for n in (free or names)
@@ -102,12 +93,11 @@ def decide(
         confirmed = state.confirmed
         if changed:
             # A braked change is confirmed no faster than the brake allows.
-            quick = [distance for distance in confirm if distance < LIVED_S]
+            quick = [distance for distance in confirm if distance < BRAKED_S]
             confirmed = 0 if set(free) & set(changed) else len(quick)
         why = f"changed: {'; '.join(reasons[:MOST_NAMED])}{more}"
         return Decision(why=why, confirmed=confirmed, fresh=bool(changed))
-    few = len(_lately(state.ends, now=now)) <= BRAKE_ENDS
-    if state.confirmed < len(confirm) and since >= confirm[state.confirmed] and (few or rested):
+    if state.confirmed < len(confirm) and since >= confirm[state.confirmed]:
         number = state.confirmed + 1
         return Decision(why=f"confirmed: {number} of {len(confirm)}", confirmed=number, fresh=False)
     if since >= interval:

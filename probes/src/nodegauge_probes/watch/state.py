@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from nodegauge_contract import Text
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 1 << 20
 Pair = tuple[int | str | None, str]
 
@@ -31,25 +31,29 @@ class SeenXid(Struct, kw_only=True):
 
 
 class State(Struct, kw_only=True):
-    """Times are seconds since boot.  `values`: level and reading by name, as reported last.
+    """Times are seconds since boot.  `values`: level and reading by name, as in the last reading.
 
-    `reported`: the last report; `reports`: how often these values were reported; `confirmed`: confirmations
-    so far.  `changes`: when each name changed lately; `ends`: the last reports.  `xids`: not reported yet;
-    `reported_xids`: to be repeated, oldest first; `reported_until`: the second up to which
-    all are.
+    `sequence`: of the last reading; `reported`: when it was taken; `reports`: how often these values were
+    read; `confirmed`: confirmations so far.  `changes`: when each name changed lately.  `xids`: in no reading
+    yet; `reported_xids`: to be repeated, oldest first; `reported_until`: the second up to which all are in a
+    reading; `written_until`: up to which those readings were written.  `lost_xids`: how many were dropped for
+    lack of room before anybody was told; `told_lost`: of these, those that the last reading names.
     """
 
     version: int = VERSION
     boot_id: str
+    sequence: int = 0
     reported: float = -1.0
     reports: int = 0
     confirmed: int = 0
     values: dict[str, Pair] = {}
     changes: dict[str, list[float]] = {}
-    ends: list[float] = []
     xids: list[SeenXid] = []
     reported_xids: list[SeenXid] = []
     reported_until: int = -1
+    written_until: int = -1
+    lost_xids: int = 0
+    told_lost: int = 0
 
 
 def load(path: Path, *, boot_id: Text) -> State | None:

@@ -1,7 +1,8 @@
 """Xids of the watch probe: counted as they come, reported, and repeated in later reports.
 
-A report may never arrive: the kubelet shows the last one alone, and a killed container leaves none.  So the
-Xids of each report are in the following ones as well, for a reader that missed it.  Pure.
+A report may never arrive: a newer one replaces it while the API server is away, or before anybody has read
+it.  So the Xids of each report are in the following ones as well, for a reader that missed it.  What there is
+no room for is counted.  Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ MOST_REPEATED = 48
 """Chosen by this project, as many as the judge keeps: three on each of 16 GPUs."""
 REPEATED_INTERVALS, REPEATED_S = 4, 3600.0
 """For how long Xids are repeated: four intervals between calm reports, and at least an hour.  Chosen by this
-project: an Xid by itself brings one report, and the one after it may be an interval later."""
+project: an Xid by itself brings one report, and the one after it may be an interval later.  Those of reports
+that were not written are repeated until one is."""
 
 
 def add(state: State, new: SeenXid) -> None:
@@ -35,15 +37,23 @@ def add(state: State, new: SeenXid) -> None:
             return
     if len(state.xids) < MOST_NEW:
         state.xids.append(new)
+    else:
+        state.lost_xids += new.count
 
 
-def report(result: ResultBuilder, state: State, *, now: float, interval: float) -> None:
+def report(result: ResultBuilder, state: State, *, now: float, interval: float, written: bool = True) -> None:
     """Write the Xids of this report and of earlier ones into the document, and keep all for the next one.
 
     A document without GPUs (no driver) has none, and does not say that all are reported.  `now`: seconds
-    since boot; `interval`: seconds between calm reports."""
+    since boot; `interval`: seconds between calm reports; `written`: whether the reports before this one
+    were."""
+    if written:
+        state.written_until = state.reported_until
+        state.lost_xids, state.told_lost = state.lost_xids - state.told_lost, 0
     since = now - max(REPEATED_S, REPEATED_INTERVALS * interval)
-    earlier = [one for one in state.reported_xids if one.last >= since]
+    recent = [one for one in state.reported_xids if one.last >= since or one.last > state.written_until]
+    earlier, dropped = _fewer(recent)
+    state.lost_xids += sum(one.count for one in dropped if one.last > state.written_until)
     for one in state.xids:
         if (gpu := _gpu_of(one, result.gpus)) is not None:
             # in place of what the reading's own window counted: this probe listens longer
@@ -53,8 +63,9 @@ def report(result: ResultBuilder, state: State, *, now: float, interval: float) 
     if result.gpus:
         seconds = (int(one.last) for one in (*earlier, *state.xids))
         state.reported_until = max(state.reported_until, int(now), *seconds)
-        result.watch = WatchReport(at=state.reported_until, repeated=repeated)
-    state.reported_xids = _fewer([*earlier, *sorted(state.xids, key=lambda one: one.last)])
+        result.watch = WatchReport(at=state.reported_until, repeated=repeated, lost=state.lost_xids)
+        state.told_lost = state.lost_xids
+    state.reported_xids = [*earlier, *sorted(state.xids, key=lambda one: one.last)]
     state.xids = []
 
 
@@ -76,17 +87,20 @@ def _is_of(one: SeenXid, *, gpu: int, uuid: str) -> bool:
     return one.uuid == uuid if one.uuid and uuid else one.gpu == gpu
 
 
-def _fewer(xids: Sequence[SeenXid]) -> list[SeenXid]:
-    """At most `MOST_REPEATED`, oldest first.  One that comes all the time does not push out others: the two
-    oldest of the most frequent become one; if all are alike rare, the oldest goes."""
-    kept = list(xids)
+def _fewer(xids: Sequence[SeenXid]) -> tuple[list[SeenXid], list[SeenXid]]:
+    """At most `MOST_REPEATED`, oldest first, and those that were dropped.  One that comes all the time does
+    not push out others: the two oldest of the most frequent become one; if all are alike rare, the oldest
+    goes."""
+    kept, dropped = list(xids), []
     while len(kept) > MOST_REPEATED:
         [(often, times)] = Counter(map(_kind, kept)).most_common(1)
         first, second, *_ = [*(n for n, one in enumerate(kept) if _kind(one) == often), 0]
         if times > 1:
             kept[second] = _joined(kept[first], kept[second])
-        del kept[first if times > 1 else 0]
-    return kept
+            del kept[first]
+        else:
+            dropped.append(kept.pop(0))
+    return kept, dropped
 
 
 def _kind(one: SeenXid) -> tuple[str | int, int]:

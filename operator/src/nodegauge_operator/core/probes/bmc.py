@@ -31,7 +31,7 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core import gates, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, Kind
+from nodegauge_operator.core.probes.kind import EndedRun, Kind
 from nodegauge_operator.core.report_update import Reading
 
 RENEWED_SHARE = 0.5
@@ -72,10 +72,10 @@ class BmcKind(Kind):
             return None
         run = Run(number=context.status.next_number(self.name), pod_uid=identity, started_at=stamp(read_at))
         end = RunEnd(outcome=Outcome.READ, reason="Read", finished_at=read_at)
-        after = report_update.after_run(context, self, EndedRun(run=run, end=end)).status
+        after = report_update.after_run(context, self, EndedRun(run=run, end=end))
         return after if self._is_news(context, after) else None
 
-    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, policy = context.status, context.policy
         assert context.chassis is not None, "its reading is the run"
         reading = msgspec.json.decode(context.chassis.reading, type=ChassisReading)
@@ -85,11 +85,11 @@ class BmcKind(Kind):
             unread = report_update.unread(
                 context, self.name, replace(ended, end=end), findings=judgement.findings
             )
-            return AfterRun(status=replace(status, probes=status.with_probe(unread)))
+            return replace(status, probes=status.with_probe(unread))
         probe = report_update.read(context, self.name, ended, _reading(reading, judgement))
         numbers = policy.spec.hysteresis
         after = gates.after_run(status.gates, judgement, policy=numbers, now=context.now, probe=Probe.BMC)
-        return AfterRun(status=replace(status, probes=status.with_probe(probe), gates=after))
+        return replace(status, probes=status.with_probe(probe), gates=after)
 
     def _is_news(self, context: Context, after: ReportStatus) -> bool:
         """Whether somebody would see a difference, or the last reading has to be renewed."""

@@ -23,14 +23,13 @@ from nodegauge_operator.api.report import (
     ProbeStatus,
     ReportStatus,
 )
-from nodegauge_operator.core import evidence, gates, report_update, unreadable
+from nodegauge_operator.core import gates, report_update, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import bmc, watch
 from nodegauge_operator.core.probes.kind import (
     AT_ONCE,
-    AfterRun,
     EndedRun,
     Pool,
     ProbeKind,
@@ -68,10 +67,10 @@ class HealthKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
-        twice that each time, up to the interval.  Soon after one that a gate counts, when time alone ends a
-        finding, and for Xids that wait.  But for the first, none while the node may be drained.  In mode
-        Watch a first or regular reading is left to the container on the node for as long as that may take,
-        also after an outage, in which all become overdue."""
+        twice that each time, up to the interval.  Soon after one that a gate counts, and when time alone
+        ends a finding.  But for the first, none while the node may be drained.  In mode Watch a first or
+        regular reading is left to the container on the node for as long as that may take, also after an
+        outage, in which all become overdue."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER
@@ -84,8 +83,6 @@ class HealthKind(ProbeKind):
         interval = watch.overdue_after(policy) if policy.watches else policy.interval_of(self.name)
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
-        elif watch.left_xids(context):
-            wait = 0.0
         else:
             wait = gates.recheck_after(
                 context.status.gates, policy=policy, read_at=probe.read_at, incidents=context.incidents
@@ -125,12 +122,11 @@ class HealthKind(ProbeKind):
         }
         return {"containers": [body]}
 
-    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, node, result = context.status, context.node, ended.end.result
         if result is None:
-            return AfterRun(status=_after_failure(context, ended))
+            return _after_failure(context, ended)
         ended_at = min(ended.end.finished_at or context.now, context.now)
-        result = watch.with_xids(context, result, run=ended.run, at=ended_at)
         judgement = judge_health(
             result,
             thresholds=context.policy.spec.thresholds,
@@ -149,19 +145,9 @@ class HealthKind(ProbeKind):
             read_at=ended_at,
         )
         if judgement.readable:
-            after = _after_reading(context, ended, judgement)
-        else:
-            end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
-            after = _after_failure(context, replace(ended, end=end), judgement)
-        gathered = evidence.of_run(
-            result,
-            judgement,
-            run=report_update.finished(context, ended),
-            policy=context.policy.name,
-            matrix=judgement.matrix,
-            missing=after.gpus.missing if judgement.readable else (),
-        )
-        return AfterRun(status=after, evidence=gathered)
+            return _after_reading(context, ended, judgement)
+        end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
+        return _after_failure(context, replace(ended, end=end), judgement)
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         if not before.probe(self.name).read_at:

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Policy, seconds
-from nodegauge_operator.api.report import NEVER, Outcome
+from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus
 from nodegauge_operator.core import report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind, nccl, nccl_pod, whole_node
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
+from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
 from nodegauge_operator.core.report_update import Reading
 
 PULL_SECONDS = 1800.0
@@ -66,7 +66,7 @@ class PullKind(ProbeKind):
             return end
         return whole_node.yielding(context.node) or _replaced(pod, image=context.nccl_image) or end
 
-    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, image = context.status, ended.image
         problem = ended.end.result.problem if ended.end.result is not None else None
         if problem is not None:
@@ -75,10 +75,10 @@ class PullKind(ProbeKind):
         if ended.end.outcome is not Outcome.READ:
             failed = report_update.unread(context, self.name, ended)
             failed = replace(failed, image=image or failed.image)
-            return AfterRun(status=replace(status, probes=status.with_probe(failed)))
+            return replace(status, probes=status.with_probe(failed))
         reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
         probe = report_update.read(context, self.name, ended, reading)
-        return AfterRun(status=replace(status, probes=status.with_probe(probe)))
+        return replace(status, probes=status.with_probe(probe))
 
 
 def _replaced(pod: PodView, *, image: str) -> RunEnd | None:

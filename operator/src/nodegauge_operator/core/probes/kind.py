@@ -16,9 +16,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Budget, Limits, Policy
-from nodegauge_operator.api.report import ProbeStatus, ReportStatus, Run, unstamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, unstamp
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
@@ -43,19 +42,18 @@ class Wait(Struct, frozen=True, kw_only=True):
 
 class EndedRun(Struct, frozen=True, kw_only=True):
     """A run that ended: number, pod and start in `run`, how it ended in `end`, the `spec.requestedAt` that it
-    answers, and its image."""
+    answers, its image, and the part of the NodeReading that it left, empty for none."""
 
     run: Run
     end: RunEnd
     request: str = ""
     image: str = ""
+    reading: str = ""
 
-
-class AfterRun(Struct, frozen=True, kw_only=True):
-    """The report's status after a run, and the evidence behind it; None without a result."""
-
-    status: ReportStatus
-    evidence: ProbeEvidence | None = None
+    @property
+    def identity(self) -> str:
+        """What tells it from other runs."""
+        return self.reading or self.run.pod_uid
 
 
 class Kind(ABC):
@@ -69,8 +67,8 @@ class Kind(ABC):
     """A changed verdict is an event; a failed first run is one for every kind."""
 
     @abstractmethod
-    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
-        """What follows from a run that ended; `context.node` is the node as it was when it was planned."""
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+        """The status after a run that ended; `context.node` is the node as it was when it was planned."""
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         """What an event about a readable run adds to the summary."""
@@ -120,15 +118,21 @@ class ProbeKind(Kind):
         """The parts of the pod's spec that differ from those in `pod`; None removes one."""
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
-        """How the pod's run ended; None while it goes on."""
-        policy = context.policy
-        return pod_outcome.ending(
-            pod,
-            node=context.node.name,
-            limits=self.limits(policy),
-            deadline=self.deadline(policy),
-            now=context.now,
-        )
+        """How the pod's run ended; None while it goes on.  A reading is its end, whatever becomes of the
+        pod; but why it was ended early is told by the pod, which may be seen after its last words."""
+        policy, part = context.policy, context.part(self.name)
+        trusted = pod.trust == context.trusted and not context.distrust
+        limits, deadline = self.limits(policy), self.deadline(policy)
+        of_pod = pod_outcome.ending(pod, limits=limits, deadline=deadline, now=context.now)
+        if trusted and part is not None and part.pod_uid == pod.uid:
+            end = pod_outcome.of_reading(part, pod, node=context.node.name, now=context.now)
+            return end if of_pod is not None or end.reason != pod_outcome.TERMINATED else None
+        if not trusted and pod.terminated is not None:
+            message = (
+                context.distrust or "the admission policy of NodeReadings has changed: the run is made again"
+            )
+            return RunEnd(outcome=Outcome.UNKNOWN, reason="ReadingsUnprotected", message=message)
+        return of_pod
 
 
 def shown_change(what: str, before: str, after: str) -> str:

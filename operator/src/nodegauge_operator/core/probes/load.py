@@ -10,16 +10,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Probe, Verdict
+from nodegauge_judge import Probe
 from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ReportStatus, stamp, unstamp
-from nodegauge_operator.core import evidence, gates, gpu_eligibility, report_update
+from nodegauge_operator.core import gates, gpu_eligibility, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import kind, whole_node
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
+from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.report_update import Reading
 
 
@@ -76,10 +76,10 @@ class LoadKind(whole_node.WholeNodeKind):
             ],
         )
 
-    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         result = ended.end.result
         if result is None:
-            return AfterRun(status=self._unread(context, ended))
+            return self._unread(context, ended)
         judgement = judge_load(
             result,
             thresholds=context.policy.spec.thresholds,
@@ -87,13 +87,8 @@ class LoadKind(whole_node.WholeNodeKind):
             known=context.status.gpus.known(),
         )
         if judgement.readable:
-            status = self._read(context, ended, judgement)
-        else:
-            status = self._unread(context, replace(ended, end=whole_node.unreadable(judgement)))
-        if judgement.verdict is Verdict.SKIPPED:
-            return AfterRun(status=status)
-        run, policy = report_update.finished(context, ended), context.policy.name
-        return AfterRun(status=status, evidence=evidence.of_run(result, judgement, run=run, policy=policy))
+            return self._read(context, ended, judgement)
+        return self._unread(context, replace(ended, end=whole_node.unreadable(judgement)))
 
     def _unread(self, context: Context, ended: EndedRun) -> ReportStatus:
         probe = report_update.unread(context, self.name, ended)

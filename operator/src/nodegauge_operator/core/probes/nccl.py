@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import History, NodeFacts, Probe, Thresholds, Verdict
+from nodegauge_judge import History, NodeFacts, Probe, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.interconnect_agreement import INTERCONNECT_CONTRADICTED
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
@@ -27,11 +27,11 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import bandwidth, evidence, gates, gpu_eligibility, report_update
+from nodegauge_operator.core import bandwidth, gates, gpu_eligibility, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes import kind, nccl_pod
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
+from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.whole_node import WholeNodeKind, may_hold, runs_in_vain, unreadable
 from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.core.report_update import Reading
@@ -69,18 +69,8 @@ class NcclKind(WholeNodeKind):
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         return nccl_pod.nccl_spec(context, run, deadline=self.deadline(context.policy))
 
-    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
-        judgement, result = _judge(context, ended), ended.end.result
-        status = self._status_after(context, ended, judgement)
-        if judgement is None or result is None or judgement.verdict is Verdict.SKIPPED:
-            return AfterRun(status=status)
-        run, policy = report_update.finished(context, ended), context.policy.name
-        return AfterRun(status=status, evidence=evidence.of_run(result, judgement, run=run, policy=policy))
-
-    def _status_after(
-        self, context: Context, ended: EndedRun, judgement: NcclJudgement | None
-    ) -> ReportStatus:
-        status = context.status
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+        judgement, status = _judge(context, ended), context.status
         if judgement is not None and not judgement.readable:
             ended = replace(ended, end=unreadable(judgement))
         if judgement is None or not judgement.readable:

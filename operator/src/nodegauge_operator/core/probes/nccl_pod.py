@@ -45,7 +45,7 @@ def pull_spec(context: Context, run: str) -> dict[str, Any]:
         "args": [f"--engine={context.policy.spec.probes.nccl.engine.value}"],
         "env": [*body["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         "resources": {"requests": PULL_REQUESTS, "limits": PULL_LIMITS},
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [*body["volumeMounts"], {"name": "tmp", "mountPath": "/tmp"}],
     }
     return {
         "containers": [body],

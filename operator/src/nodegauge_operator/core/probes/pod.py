@@ -1,9 +1,9 @@
 """The manifest of a probe pod: what every pod of ours has, whatever it measures.
 
-Promise 6: no token, no root, no capabilities, read-only root, seccomp RuntimeDefault, bounded CPU, memory and
-time.  Pods are pinned by affinity on metadata.name, not by nodeName: so priority and preemption stay in
-force, and no autoscaler scales up for them.  Requests are explicit, because limits without requests become
-requests, and the probe would then pend on a full node.
+Promise 6: a token that can only write the node's NodeReading, no root, no capabilities, read-only root,
+seccomp RuntimeDefault, bounded CPU, memory and time.  Pods are pinned by affinity on metadata.name, not by
+nodeName: so priority and preemption stay in force, and no autoscaler scales up for them.  Requests are
+explicit, because limits without requests become requests, and the probe would then pend on a full node.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from nodegauge_operator.core.probes.kind import ProbeKind
 
 GRACE_SECONDS = 5
 USER = 65532
+TOKEN_FOLDER, TOKEN_SECONDS = "/var/run/secrets/nodegauge", 3600
+"""Where the token is, and for how long it is valid: the kubelet renews it after four fifths of that."""
+TOKEN_MOUNT = {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True}
+TOKEN_VARIABLE = {"name": "NODEGAUGE_TOKEN_FOLDER", "value": TOKEN_FOLDER}
 
 
 def probe_pod(context: Context, kind: ProbeKind, *, number: int) -> dict[str, Any]:
     """The manifest of one run, with the same name for every try of the same run."""
     run = context.run_id(kind.name, number)
     spec = skeleton(context.policy, context.defaults) | _once(context, kind) | kind.pod_spec(context, run)
+    spec["volumes"] = [*spec.get("volumes", ()), token_volume()]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -53,7 +58,15 @@ def of_next_run(pod: PodView, context: Context) -> bool:
 def container(context: Context, run: str) -> dict[str, Any]:
     """The one container of a run's pod."""
     env = [{"name": "NODEGAUGE_RUN", "value": run}, {"name": "NODEGAUGE_NODE", "value": context.node.name}]
-    return probe_container(context.policy, context.defaults) | {"env": env}
+    own = {"env": [*env, TOKEN_VARIABLE], "volumeMounts": [TOKEN_MOUNT]}
+    return probe_container(context.policy, context.defaults) | own
+
+
+def token_volume() -> dict[str, Any]:
+    """The pod's own token, bound to it, and the authority behind the API server's certificate."""
+    token = {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}}
+    authority = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
+    return {"name": "token", "projected": {"sources": [token, authority], "defaultMode": 0o444}}
 
 
 def probe_container(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
@@ -140,6 +153,7 @@ def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> di
             names.POD_BOOT: node.boot_id,
             names.POD_POLICY: context.policy.name,
             names.POD_IMAGE: kind.image(context),
+            names.POD_TRUST: context.trusted,
             **request,
         },
     }

@@ -1,8 +1,8 @@
 """Mode Watch: a resident container on every node of a policy, from a DaemonSet that the operator keeps.
 
-The container reads what the health probe reads, and ends when something has changed or a reading is due.  Its
-last message is a health result like any other (ADR 0036).  Where the container brings nothing for too long, a
-health pod reads the node instead, and its run says what is wrong there.
+The container reads what the health probe reads, whenever something has changed or a reading is due, and
+writes it into the node's NodeReading (ADR 0037).  Where it brings nothing for too long, a health pod reads
+the node instead, and its run says what is wrong there.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from nodegauge_contract import ContractError, ProblemKind, Result, decode
-from nodegauge_judge import History
-from nodegauge_judge.history.xids import has_news, is_known, overtaking
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.probe_settings import HealthMode
-from nodegauge_operator.api.report import NEVER, Outcome, ProbeStatus, ReportStatus, Run, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, Run, stamp
 from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.model import ProbeDefaults, Terminated
-from nodegauge_operator.core.pod_outcome import OF_THE_PROBE, RunEnd
-from nodegauge_operator.core.probes.kind import EndedRun, finished_at
-from nodegauge_operator.core.probes.pod import of_next_run, pod_labels, probe_container, skeleton
-from nodegauge_operator.core.watch_pod import WatchView
+from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.probes.pod import (
+    TOKEN_MOUNT,
+    TOKEN_VARIABLE,
+    of_next_run,
+    pod_labels,
+    probe_container,
+    skeleton,
+    token_volume,
+)
 
 STATE_FOLDER, STATE_FILE = "/run/nodegauge", "watch.json"
 STATE_BYTES = "1Mi"
@@ -47,119 +51,39 @@ LIKELY_CHANGES = {
     "throttle-share": "window_warn_share",
 }
 """Option of the container to the threshold of the policy beyond which a change is worth a report."""
+ASKED_EVERY, ALIVE_SECONDS = 30, 60
+"""Seconds between two questions of the kubelet, and for how long the container may not have gone on.
+Chosen by this project: a question starts a Python for 20 ms."""
 MOST_THROTTLED = 60.0
 """Seconds of slowdown that the container looks for: it counts them within a minute."""
 ROLLED_AT_ONCE = "10%"
 """Pods that a roll-out replaces at a time: the others go on watching."""
 
 
-def unjudged(context: Context) -> WatchView | None:
-    """The node's watch pod, if how its container ended last may be news.
-
-    It is none if the report holds it, or it ended on an earlier node of this name or longer ago than an
-    interval, or brought no result: then the kubelet starts it again.  A health pod that runs on the node
-    comes first, and will bring the same.
-    """
-    seen, before = context.watch, context.status.probe(names.PROBE_HEALTH)
-    if seen is None or seen.ended is None or not context.policy.watches or not seen.ended.message:
-        return None
-    if holds(context.status, seen, now=context.now):
-        return None
-    known_at = seen.known_at(context.now)
-    if known_at <= context.node.created_at and seen.created_at < context.node.created_at:
-        return None
-    if seen.ended.reason not in OF_THE_PROBE or context.now - known_at > context.interval_of(before.name):
-        return None
-    pods = (pod for pod in context.pods if pod.probe == before.name and pod.started_at and not pod.gone)
-    if any(of_next_run(pod, context) for pod in pods):
-        return None
-    return seen
-
-
-def holds(status: ReportStatus, seen: WatchView, *, now: float) -> bool:
-    """Whether this end of the container was judged, or another pod read the node after it was known."""
-    before = status.probe(names.PROBE_HEALTH)
-    if before.last_run is None or _follows(seen, before):
-        return False
-    return before.last_run.pod_uid == seen.identity or seen.learned_at(now) < unstamp(before.read_at)
-
-
 def reading(context: Context) -> EndedRun | None:
-    """How the node's watch container ended last, as a run of the health probe, if that is news
-    (`unjudged`): not if it is of an earlier boot, was judged in it, or was only asked to end, nor if it could
-    not read the node before another run could not.  One that is older than the last reading, and of which the
-    kubelet told later, is left to the next run (`left_xids`)."""
-    seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
-    if seen is None or seen.ended is None:
+    """What the node's watch container wrote last, as a run of the health probe; None if that was judged, or
+    is not to be: of another pod, of an earlier boot, or older than an interval."""
+    part, before = context.part(names.PROBE_HEALTH), context.status.probe(names.PROBE_HEALTH)
+    if part is None or not context.policy.watches or part.pod_uid not in context.watchers:
         return None
-    ended_at = seen.ended_at(context.now)
-    end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
-    if end is None:
+    if context.rebooted_since(before) and part.boot_id == before.boot_id != "":
         return None
-    history = History.decode(before.history) or History()
-    if context.rebooted_since(before) and _boot(end) in {"", history.boot} - {context.node.boot_id}:
+    if context.now - part.known_at(context.now) > context.interval_of(before.name):
         return None
-    if not _follows(seen, before):
-        in_order = seen.arrived or seen.ended.finished_at <= context.now  # a list, by a clock that is ahead
-        after = in_order and seen.known_at(context.now) > finished_at(before)
-        if before.last_run and not after and not (end.result and end.result.gpus):
-            return None
-        if _is_older(seen, before, now=context.now) or (end.result and is_known(end.result, history)):
-            return None
-    return EndedRun(
-        run=Run(
-            number=context.status.next_number(before.name),
-            pod_name=seen.name,
-            pod_uid=seen.identity,
-            started_at=stamp(ended_at),
-        ),
-        end=end,
-        request=before.request,
-        image=image(context.policy, context.defaults),
+    end = pod_outcome.checked(
+        part, run=part.pod_uid, probe=names.PROBE_HEALTH, node=context.node.name, now=context.now
     )
-
-
-def left_xids(context: Context) -> bool:
-    """Whether the container reported new Xids before the last reading, and the kubelet told of it after that.
-
-    All else that it says is older than what is known: a health pod reads the node (`with_xids`)."""
-    seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
-    if seen is None or seen.ended is None or not _is_older(seen, before, now=context.now):
-        return False
-    end = _ending(seen, seen.ended, node=context.node.name, at=context.now)
-    history = History.decode(before.history) or History()
-    if end is None or end.result is None or _boot(end) != history.boot:
-        return False
-    return has_news(end.result, history)
-
-
-def with_xids(context: Context, result: Result, *, run: Run, at: float) -> Result:
-    """The result of a health pod that ended `at`, with the Xids of what the container reported before that:
-    that report is left to the pod (`unjudged`), which hears no Xid that came before it began."""
-    seen = context.watch
-    if seen is None or seen.ended is None or run.pod_uid == seen.identity or not context.policy.watches:
-        return result
-    if seen.ended.reason not in OF_THE_PROBE or seen.known_at(context.now) >= at:
-        return result
-    end = _ending(seen, seen.ended, node=context.node.name, at=at) if seen.ended.message else None
-    return overtaking(result, end.result) if end is not None and end.result is not None else result
-
-
-def _follows(seen: WatchView, before: ProbeStatus) -> bool:
-    """Whether the last run was an earlier end of the same pod."""
-    return before.last_run is not None and seen.follows(before.last_run.pod_uid)
-
-
-def _is_older(seen: WatchView, before: ProbeStatus, *, now: float) -> bool:
-    """Whether the container ended before the last reading.  Times are whole seconds: what ended in the second
-    of that reading may be news."""
-    return not _follows(seen, before) and seen.known_at(now) < unstamp(before.read_at)
-
-
-def _boot(end: RunEnd) -> str:
-    """The boot that the result is of, in the words of its kernel."""
-    boot = end.result.host.boot_id if end.result is not None else ""
-    return boot if isinstance(boot, str) else ""
+    run = Run(
+        number=context.status.next_number(before.name),
+        pod_uid=part.pod_uid,
+        pod_name=context.watchers[part.pod_uid],
+        started_at=stamp(part.known_at(context.now)),
+    )
+    # A health pod that was made before brings nothing that this reading does not: it and its request end.
+    pods = (pod for pod in context.pods if pod.probe == before.name and of_next_run(pod, context))
+    answered = next((pod.request for pod in pods if pod.created_at <= part.arrived), "")
+    own = {"request": answered or before.request, "image": image(context.policy, context.defaults)}
+    return EndedRun(run=run, end=end, reading=part.identity, **own)
 
 
 def expected_by(context: Context) -> float:
@@ -196,24 +120,9 @@ def image(policy: Policy, defaults: ProbeDefaults) -> str:
     return policy.spec.pod_template.image or defaults.image
 
 
-def _ending(seen: WatchView, ended: Terminated, *, node: str, at: float) -> RunEnd | None:
-    """None if the container was only asked to end."""
-    try:
-        result = decode(ended.message)
-    except ContractError as error:
-        message = f"{error} (exit code {ended.exit_code})"[:400]
-        return RunEnd(outcome=Outcome.UNKNOWN, reason="ResultUnreadable", message=message, finished_at=at)
-    if (result.run, result.node, result.probe) != (seen.uid, node, names.PROBE_HEALTH):
-        received = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
-        message = f"the result is of {received}; expected a health reading of pod {seen.uid} on {node!r}"
-        return RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message=message, finished_at=at)
-    if result.problem is not None and result.problem.kind == ProblemKind.TERMINATED:
-        return None
-    return RunEnd(outcome=Outcome.READ, reason="Read", result=result, finished_at=at)
-
-
-def daemon_set(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
-    """The DaemonSet that keeps a watch container on each node of the policy.
+def daemon_set(policy: Policy, defaults: ProbeDefaults, *, trusted: str = "") -> dict[str, Any]:
+    """The DaemonSet that keeps a watch container on each node of the policy; `trusted`: the admission policy
+    under which its readings count.
 
     It leaves nodes where the GPU Operator changes the driver or the MIG layout: an open NVML client would be
     in its way.
@@ -233,7 +142,7 @@ def daemon_set(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "blockOwnerDeletion": False,
     }
     labels, annotations = pod_labels(policy, defaults, probe=names.PROBE_WATCH)
-    annotations[names.WATCH_JUDGED_BY] = _judged_by(policy)
+    annotations |= {names.WATCH_JUDGED_BY: _judged_by(policy), names.POD_TRUST: trusted}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -273,19 +182,36 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
             {"name": "NODEGAUGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+            TOKEN_VARIABLE,
         ],
         "resources": {
             kind: own | defaults.resources.get(kind, {}) | template.resources.get(kind, {})
             for kind, own in (("requests", REQUESTS), ("limits", LIMITS))
         },
-        "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
+        "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}, TOKEN_MOUNT],
+        "livenessProbe": _asked("alive", failures=4),
+        "readinessProbe": _asked("ready", failures=1),
     }
     required = {"nodeSelectorTerms": _terms(policy.spec.node_selector, defaults.nodes)}
     return skeleton(policy, defaults) | {
         "restartPolicy": "Always",
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
         "containers": [body],
-        "volumes": [{"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_BYTES}}],
+        "volumes": [
+            {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_BYTES}},
+            token_volume(),
+        ],
+    }
+
+
+def _asked(file: str, *, failures: int) -> dict[str, Any]:
+    """What the kubelet asks of the container: the age of a file that it touches."""
+    command = ["python", "-m", "nodegauge_probes.alive", STATE_FOLDER, f"{ALIVE_SECONDS}", file]
+    return {
+        "exec": {"command": command},
+        "periodSeconds": ASKED_EVERY,
+        "timeoutSeconds": 10,
+        "failureThreshold": failures,
     }
 
 

@@ -111,12 +111,12 @@ def pod_parts(
 ) -> dict[str, Any]:
     """The parts of the pod spec of a kind that holds all GPUs; `shm_gib`: GiB at /dev/shm."""
     node, gpus = context.node, allocatable(context.node)
+    body = container(context, run)
     volumes = [{"name": "tmp", "emptyDir": {"sizeLimit": TMP}}]
-    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    mounts = [*body["volumeMounts"], {"name": "tmp", "mountPath": "/tmp"}]
     if shm_gib:
         volumes.insert(0, {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_gib}Gi"}})
         mounts.insert(0, {"name": "shm", "mountPath": "/dev/shm"})
-    body = container(context, run)
     body |= {
         "image": image,
         "command": ["python", "-m", "nodegauge_probes", probe],

@@ -1,0 +1,83 @@
+"""What the operator keeps of a `NodeReading`: who wrote each part, and the document until it was judged.
+
+The API server orders the writes of one object, so the newest state is the newest reading: nothing here
+compares clocks.  A part is told from those before by its pod and its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from nodegauge_contract.reading import PART_BYTES, Part
+from nodegauge_operator.api.report import unstamp
+
+
+class PartView(Struct, frozen=True, kw_only=True):
+    """One part.  `at`: when the reading ended by the node's clock, epoch seconds; `arrived`: when an event
+    brought it, 0.0 if a list did; `text`: the document, empty once the report holds what it says."""
+
+    sequence: int
+    at: float
+    reason: str
+    pod_uid: str
+    node_uid: str
+    boot_id: str
+    text: str
+    arrived: float = 0.0
+
+    @property
+    def identity(self) -> str:
+        """Each is judged once."""
+        return f"{self.pod_uid}/{self.sequence}"
+
+    def known_at(self, now: float) -> float:
+        """When it was read, epoch seconds: as it arrived, or by the node's clock where that can be true."""
+        return min(self.arrived or self.at, now)
+
+    def is_before(self, identity: str) -> bool:
+        """Whether the same pod wrote the reading with that identity later: this one was put back."""
+        pod, _, number = identity.rpartition("/")
+        return pod == self.pod_uid and number.isdecimal() and self.sequence < int(number)
+
+
+class ReadingView(Struct, frozen=True, kw_only=True):
+    """A NodeReading, trimmed.  `parts`: by probe; `left_out`: what of it could not be read."""
+
+    name: str
+    uid: str
+    resource_version: str
+    parts: dict[str, PartView] = {}
+    left_out: tuple[str, ...] = ()
+
+
+def reading_view(body: Mapping[str, Any], *, arrived: float = 0.0) -> ReadingView:
+    """The view of a NodeReading; a part that is malformed is left out."""
+    metadata = body["metadata"]
+    parts, left_out = {}, []
+    for name in PART_BYTES.keys() & body.keys():
+        try:
+            part = msgspec.convert(body[name], Part)
+        except msgspec.ValidationError as error:
+            left_out.append(f"{name}: {error}")
+            continue
+        parts[name] = PartView(
+            sequence=part.sequence,
+            at=unstamp(part.at),
+            reason=part.reason,
+            pod_uid=part.pod_uid,
+            node_uid=part.node_uid,
+            boot_id=part.boot_id,
+            text=part.reading,
+            arrived=arrived,
+        )
+    return ReadingView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        parts=parts,
+        left_out=tuple(left_out),
+    )

@@ -1,0 +1,37 @@
+"""NodeReadings: probes write them, the operator reads them, and deletes those of nodes that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+from nodegauge_operator import names
+from nodegauge_operator.core.readings import ReadingView, reading_view
+from nodegauge_operator.kube import listing
+from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.errors import NotFound
+from nodegauge_operator.kube.listing import Unknown
+
+PATH = f"/apis/{names.API_VERSION}/{names.READING_PLURAL}"
+
+
+async def each(client: Client, *, unknown: Unknown | None = None) -> AsyncIterator[ReadingView]:
+    """Every NodeReading, or those that `unknown` asks for (`listing.each`)."""
+    async for body in listing.each(client, PATH, unknown=unknown):
+        yield reading_view(body)
+
+
+async def get(client: Client, name: str) -> ReadingView | None:
+    """What is there now; None if nothing is."""
+    try:
+        return reading_view(await client.call("GET", f"{PATH}/{quote(name)}"))
+    except NotFound:
+        return None
+
+
+async def delete(client: Client, name: str) -> None:
+    """Delete what the probes of a node have written, if there is anything."""
+    try:
+        await client.call("DELETE", f"{PATH}/{quote(name)}")
+    except NotFound:
+        return

@@ -1,0 +1,69 @@
+"""Who this pod is, by the claims of its own token.
+
+The token is bound to the pod and names it and its node; the API server checks all of that whenever it is
+used (kubernetes, pkg/serviceaccount/claims.go).  It is decoded here and not verified: a forged claim only
+makes the API server refuse what this pod writes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+MAX_TOKEN = 64 * 1024
+
+
+class BadToken(Exception):
+    """The token cannot be read, or is bound to no pod on a node; the message says what to do."""
+
+
+class _Object(Struct):
+    name: str
+    uid: str
+
+
+class _Kubernetes(Struct):
+    pod: _Object
+    node: _Object
+
+
+class _Claims(Struct):
+    kubernetes: _Kubernetes = field(name="kubernetes.io")
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """The pod and its node, by name and UID."""
+
+    pod: str
+    pod_uid: str
+    node: str
+    node_uid: str
+
+
+def read_token(path: Path) -> str:
+    """The token as it is now: the kubelet replaces the file long before the token expires."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_TOKEN).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadToken(f"token {path}: {error}") from None
+
+
+def identity_of(token: str) -> Identity:
+    """The identity that a token claims.  Raises `BadToken`."""
+    parts = token.split(".")
+    try:
+        payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        claims = msgspec.json.decode(payload, type=_Claims).kubernetes
+    except (IndexError, binascii.Error, ValueError, msgspec.MsgspecError):
+        raise BadToken(
+            "the token names no pod and no node: it must be a projected service account token of "
+            "Kubernetes 1.32 or newer"
+        ) from None
+    return Identity(
+        pod=claims.pod.name, pod_uid=claims.pod.uid, node=claims.node.name, node_uid=claims.node.uid
+    )

@@ -1,0 +1,62 @@
+"""The probes that run once, by name: their settings from those of the command line."""
+
+from __future__ import annotations
+
+import os
+
+from nodegauge_probes import health, pull
+from nodegauge_probes.load import probe as load
+from nodegauge_probes.nccl import probe as nccl
+from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
+from nodegauge_probes.result_builder import ResultBuilder
+from nodegauge_probes.runner import CallWatch
+from nodegauge_probes.settings import Settings
+
+
+def _health(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    health.measure(result, watch=watch, settings=health.settings_of(settings))
+
+
+def _nccl(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    nccl.measure(result, watch=watch, settings=_nccl_settings(settings))
+
+
+def _pull(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    pull.run(result, watch=watch, settings=_nccl_settings(settings))
+
+
+def _nccl_settings(settings: Settings) -> nccl.Settings:
+    startup, measure, teardown = settings.limits
+    return nccl.Settings(
+        engine=settings.engine,
+        child=settings.child,
+        processes=settings.processes,
+        expected=settings.expected,
+        shared=settings.shared,
+        nccl_variables=settings.nccl_variables,
+        environment=os.environ,
+        limits=Limits(startup=startup, load=startup or LOAD_S, measure=measure, teardown=teardown),
+        deadline=settings.deadline,
+        budget=settings.budget,
+        sysfs=settings.sysfs,
+        procfs=settings.procfs,
+    )
+
+
+def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    own = load.Settings(
+        seconds=settings.seconds,
+        hz=settings.hz,
+        stop_below=settings.stop_below,
+        expected=settings.expected,
+        shared=settings.shared,
+        environment=os.environ,
+        deadline=settings.deadline,
+        sysfs=settings.sysfs,
+        procfs=settings.procfs,
+    )
+    load.measure(result, watch=watch, settings=own)
+
+
+MEASURE = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull, load.NAME: _load}
+"""By name."""

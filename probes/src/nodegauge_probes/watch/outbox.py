@@ -1,0 +1,106 @@
+"""Hands readings to the API server, in a thread of its own: the newest one waits, older ones are overwritten.
+
+Whatever is wrong with the API server, the node goes on being watched.  The first write waits up to
+`SPREAD_S`, and the pauses between tries grow; each is drawn anew: 5,000 containers that start at once, or an
+API server that comes back, do not meet at the same moment.  A reading that was refused for good (an admission
+policy that is being repaired, perhaps) waits like any other.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from nodegauge_contract.reading import Part
+from nodegauge_probes.api_client import KEPT_S, Refused
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Chosen by this project: an API server that comes back hears of each node within a minute and a half."""
+SPREAD_S = 5.0
+"""Chosen by this project: short beside the start of a pod; 5,000 first readings come at 1,000 a second, and
+those for which the API server has no place are told to come again."""
+
+
+class Client(Protocol):
+    """What `api_client.ReadingClient` offers to this."""
+
+    def write(self, name: str, part: Part) -> None: ...
+    def close_idle(self) -> None: ...
+
+
+class Outbox:
+    """`put` never waits.  `accepted`: readings that were written; `overwritten`: those that a newer one
+    replaced before they were."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        say: Callable[[str], None],
+        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.accepted = self.overwritten = 0
+        self._client, self._name = client, name
+        self._say, self._jitter, self._clock = say, jitter, clock
+        self._changed = threading.Condition()
+        self._waiting: Part | None = None
+        self._failures = 0
+        self._not_before = clock() + SPREAD_S * jitter()
+
+    def start(self) -> None:
+        """Begin to write."""
+        threading.Thread(target=self._work, daemon=True, name="outbox").start()
+
+    def put(self, part: Part) -> None:
+        """Write this one next."""
+        with self._changed:
+            self.overwritten += self._waiting is not None
+            self._waiting = part
+            self._changed.notify_all()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything was written."""
+        return self._waiting is None
+
+    def _work(self) -> None:
+        while True:
+            self._write(self._next())
+
+    def _next(self) -> Part:
+        """The newest reading, once it may be tried."""
+        with self._changed:
+            while True:
+                pause = self._not_before - self._clock()
+                if self._waiting is not None and pause <= 0:
+                    return self._waiting
+                self._changed.wait(pause if self._waiting is not None else KEPT_S)
+                if self._waiting is None:
+                    self._client.close_idle()
+
+    def _write(self, part: Part) -> None:
+        try:
+            self._client.write(self._name, part)
+        except Refused as refused:
+            self._failed(part, refused)
+            return
+        with self._changed:
+            if self._failures:
+                self._say(f"reading {part.sequence} is written, after {self._failures} failed tries")
+            self.accepted += 1
+            self._failures, self._not_before = 0, 0.0
+            if self._waiting is part:
+                self._waiting = None
+
+    def _failed(self, part: Part, refused: Refused) -> None:
+        with self._changed:
+            self._failures += 1
+            most = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10))
+            pause = max(refused.retry_after, most * (0.5 + self._jitter()))
+            self._not_before = self._clock() + pause
+            self._say(f"reading {part.sequence} is not written: {refused}; next try in {pause:.0f} s")

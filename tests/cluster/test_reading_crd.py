@@ -1,0 +1,212 @@
+"""The NodeReading on a real API server: it stores what probes write, refuses what exceeds the bounds, and
+manages one field a part."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+
+from nodegauge_contract import decode, text
+from nodegauge_contract.reading import API_VERSION, KIND, PART_BYTES, Part
+from support.cluster_under_test import GROUP, ClusterUnderTest, install_crds
+from support.results import h100
+from testbed.controlplane import ControlPlane
+from testbed.errors import ApiError
+from testbed.rest import Rest
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+Object = dict[str, Any]
+
+READINGS = f"{GROUP}/nodereadings"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+APPLY = "application/apply-patch+yaml"
+WORD = "x" * 253
+MOST = Part(
+    sequence=2**53,
+    at=WORD,
+    reason="x" * 512,
+    pod=WORD,
+    pod_uid=WORD,
+    node_uid=WORD,
+    boot_id=WORD,
+    probe_version=WORD,
+    reading="",
+)
+"""Each member but the document at its bound."""
+
+
+class Probe:
+    """A pod on a node, and calls with the token that is bound to it; `own`: the UIDs that it must write."""
+
+    def __init__(self, rig: ClusterUnderTest) -> None:
+        self.api = rig.api
+        self.node = rig.add_node()
+        accounts = f"/api/v1/namespaces/{rig.namespace}/serviceaccounts/default"
+        container = {"name": "probe", "image": "nothing:1"}
+        body = {"metadata": {"name": "probe"}, "spec": {"nodeName": self.node, "containers": [container]}}
+        pod = rig.api.create(f"/api/v1/namespaces/{rig.namespace}/pods", body)["metadata"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+        token = rig.api.create(f"{accounts}/token", {"spec": {"boundObjectRef": bound}})["status"]["token"]
+        self.rest: Rest = rig.api.with_token(token)
+        self.path = f"{READINGS}/{self.node}"
+        self.own = {"podUID": pod["uid"], "nodeUID": rig.node(self.node)["metadata"]["uid"]}
+
+    def part(self, **changed: Any) -> Object:
+        """A whole part, with changes."""
+        small: Object = to_builtins(
+            Part(sequence=1, at="now", pod="p", pod_uid="", node_uid="", reading="{}")
+        )
+        return small | self.own | changed
+
+    def create(self, parts: Object, query: str = "") -> Object:
+        """Create the node's object with these parts; unknown members are errors."""
+        kind = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": self.node}}
+        return self.rest.create(f"{READINGS}?fieldValidation=Strict{query}", kind | parts)
+
+    def refusal(self, parts: Object) -> str:
+        """The API server's error for an object with these parts."""
+        with pytest.raises(ApiError) as caught:
+            self.create(parts, "&dryRun=All")
+        assert caught.value.status in (400, 422)
+        return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def placed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """A probe of which the API server knows that it may write its node's object."""
+    api, namespace = control_plane.rest(), f"test-{uuid.uuid4().hex[:10]}"
+    api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    control_plane.await_objects(namespace=namespace)
+    install_crds(api)
+    folder = tmp_path_factory.mktemp("readings")
+    rig = ClusterUnderTest(api, namespace=namespace, directory=folder, kubeconfig=control_plane.kubeconfig)
+    made = Probe(rig)
+
+    def taken() -> bool:
+        try:
+            made.create({"health": made.part()}, "&dryRun=All")
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return False
+        return True
+
+    wait_for(taken, what="the admission policy of this namespace in force")
+    yield made
+    rig.clean()
+    api.delete(f"/api/v1/namespaces/{namespace}/pods/probe", {"gracePeriodSeconds": 0})
+    api.delete(f"/api/v1/namespaces/{namespace}")
+
+
+@pytest.fixture
+def probe(placed: Probe) -> Iterator[Probe]:
+    """A probe on a node whose object nobody has written yet."""
+    yield placed
+    with contextlib.suppress(ApiError):
+        placed.api.delete(placed.path)
+
+
+def filled(probe: Probe) -> Object:
+    """Every part with each member at its bound."""
+    most = to_builtins(MOST) | probe.own
+    return {name: most | {"reading": "é" * size} for name, size in PART_BYTES.items()}
+
+
+def test_an_object_at_all_its_bounds_is_stored_as_it_was_written(probe: Probe) -> None:
+    """All four documents at their longest, in one object; lines and characters beyond ASCII stay."""
+    parts = filled(probe)
+    probe.create(parts)
+    stored = probe.api.get(probe.path)
+    assert {name: stored[name] for name in parts} == parts
+    document = text(h100())
+    assert document.count("\n") > 10
+    probe.rest.patch(probe.path, {"health": probe.part(reading=document)})
+    stored = probe.api.get(probe.path)
+    assert decode(stored["health"]["reading"]) == h100()
+    assert stored["health"]["reading"] == document
+    assert {name: stored[name] for name in parts if name != "health"} == {
+        name: part for name, part in parts.items() if name != "health"
+    }, "a patch of one part leaves the others"
+
+
+@pytest.mark.parametrize("name", PART_BYTES)
+def test_a_longer_document_is_refused(probe: Probe, name: str) -> None:
+    """By one character, with the name of the part and with its bound; a patch likewise, which changes
+    nothing."""
+    probe.create({name: probe.part()})
+    longer = {name: probe.part(sequence=2, reading="x" * (PART_BYTES[name] + 1))}
+    with pytest.raises(ApiError) as caught:
+        probe.rest.patch(probe.path, longer)
+    assert caught.value.status == 422
+    assert f"{name}.reading" in str(caught.value)
+    assert str(PART_BYTES[name]) in str(caught.value)
+    as_is = probe.rest.patch(f"{probe.path}?dryRun=All", {name: probe.part()})
+    assert as_is[name]["sequence"] == 1
+    assert as_is["metadata"]["generation"] == 1
+
+
+MALFORMED: dict[str, tuple[Callable[[Object], Object], str]] = {
+    "sequence 0": (lambda part: part | {"sequence": 0}, "health.sequence"),
+    "a sequence beyond 2^53": (lambda part: part | {"sequence": 2**53 + 1}, "health.sequence"),
+    "a sequence in words": (lambda part: part | {"sequence": "1"}, "health.sequence"),
+    "a long time": (lambda part: part | {"at": WORD + "x"}, "health.at"),
+    "a long reason": (lambda part: part | {"reason": "x" * 513}, "health.reason"),
+    "a long pod": (lambda part: part | {"pod": WORD + "x"}, "health.pod"),
+    "a long boot": (lambda part: part | {"bootID": WORD + "x"}, "health.bootID"),
+    "a long version": (lambda part: part | {"probeVersion": WORD + "x"}, "health.probeVersion"),
+    "a document that is no text": (lambda part: part | {"reading": {"gpus": []}}, "health.reading"),
+    "a member that nobody knows": (lambda part: part | {"note": "x"}, 'unknown field "health.note"'),
+} | {
+    f"no {member}": (
+        lambda part, member=member: {k: v for k, v in part.items() if k != member},
+        f"health.{member}",
+    )
+    for member in ("sequence", "at", "pod", "podUID", "nodeUID", "reading")
+}
+"""Changes of a part that no probe writes, and what the refusal names."""
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_malformed_part_is_refused(probe: Probe, what: str) -> None:
+    """With the name of the member; the same part without the change is taken."""
+    change, field = MALFORMED[what]
+    assert field in probe.refusal({"health": change(probe.part())})
+    probe.create({"health": probe.part()}, "&dryRun=All")
+
+
+def test_there_are_no_other_parts(probe: Probe) -> None:
+    """What no probe of this version writes takes no space."""
+    assert 'unknown field "bmc"' in probe.refusal({"health": probe.part(), "bmc": probe.part()})
+
+
+def test_the_api_server_manages_one_field_a_part(probe: Probe) -> None:
+    """Whatever a part holds: after many writes there is one entry, of the parts' names; who applies a part
+    owns it as a whole."""
+    probe.create({"health": probe.part()})
+    for number in range(2, 6):
+        probe.rest.patch(probe.path, {"health": probe.part(sequence=number), "pull": probe.part()})
+    answer = probe.rest.patch(probe.path, {"health": probe.part(sequence=6)})
+    [entry] = answer["metadata"]["managedFields"]
+    assert entry["fieldsV1"] == {"f:health": {}, "f:pull": {}}
+    part = probe.part(sequence=7)
+    applied = {"apiVersion": API_VERSION, "kind": KIND, "health": {k: v for k, v in part.items() if v}}
+    how = f"{probe.path}?fieldManager=other&force=true"
+    answer = probe.rest.patch(how, applied, content_type=APPLY)
+    assert answer["health"] == applied["health"], "no member of the part before is left"
+
+
+def test_the_table_shows_when_and_why(probe: Probe) -> None:
+    """`kubectl get nodereadings`: empty cells for parts that nobody has written."""
+    probe.create({"health": probe.part(at="2026-01-31T12:00:00.250Z", reason="changed: xids")})
+    table = probe.api.call("GET", probe.path, headers={"Accept": TABLE})
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    cells = dict(zip(columns, table["rows"][0]["cells"], strict=True))
+    assert cells.pop("Health")[0].isdigit(), "an age"
+    assert cells == {"Name": probe.node, "Why": "changed: xids", "NCCL": None, "Load": None, "Pod": "p"}

@@ -1,0 +1,93 @@
+"""The chart on a control plane without kubelets: its CRDs, rights, admission policies and flow control, and
+the operator's settings, but no pod of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nodegauge_operator import names
+from support.cluster_under_test import GROUP
+from testbed.audit import service_account
+from testbed.controlplane import ControlPlane
+from testbed.errors import ApiError
+from testbed.operatorprocess import CHECKOUT
+from testbed.rest import Rest
+from testbed.wait import wait_for
+
+Object = dict[str, Any]
+
+NAMESPACE = RELEASE = "nodegauge"
+OPERATOR, PROBES = service_account(NAMESPACE, RELEASE), service_account(NAMESPACE, f"{RELEASE}-probe")
+VALUES = ("image.registry=registry.example.com", "policy.create=false")
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+TOKEN_SECONDS = 86_400
+"""For how long tokens are good: for longer than a load test takes."""
+WITHOUT_LIMIT = {"NODEGAUGE_API_RATE": "10000", "NODEGAUGE_API_BURST": "100000"}
+"""Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
+LOCAL = {"NODEGAUGE_HTTP_PORT": "0", "NODEGAUGE_HTTP_HOST": "127.0.0.1"}
+NAMESPACED = f"/api/v1/namespaces/{NAMESPACE}"
+PODS = f"{NAMESPACED}/pods"
+READINGS = f"{GROUP}/{names.READING_PLURAL}"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{RELEASE}"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+
+
+def install(plane: ControlPlane) -> Mapping[str, str]:
+    """Install the release without its hooks, and take its Deployment away; the environment that it had.
+
+    Returns when every admission policy is in force.
+    """
+    api = plane.rest()
+    api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
+    chart = str(CHECKOUT / "charts" / "nodegauge")
+    values = [part for value in VALUES for part in ("--set", value)]
+    plane.helm("install", RELEASE, chart, "--namespace", NAMESPACE, "--no-hooks", *values)
+    plane.await_objects(namespace=NAMESPACE)
+    [container] = api.get(DEPLOYMENT)["spec"]["template"]["spec"]["containers"]
+    api.delete(DEPLOYMENT, {"propagationPolicy": "Foreground"})
+    wait_for(lambda: not api.get(PODS)["items"], what="no pod of the Deployment")
+    operator = plane.rest(token(api, RELEASE))
+    wait_for(lambda: in_force(api, operator), what="the admission policies in force")
+    return {one["name"]: one["value"].replace("$$", "$") for one in container["env"] if "value" in one}
+
+
+def kubeconfig(plane: ControlPlane) -> Path:
+    """The operator's: of its own account, with the rights that the chart gives it."""
+    return plane.user_kubeconfig("operator", token=token(plane.rest(), RELEASE))
+
+
+def token(api: Rest, account: str) -> str:
+    """A token of an account of the release, of no pod."""
+    path = f"{NAMESPACED}/serviceaccounts/{account}/token"
+    answer: str = api.create(path, {"spec": {"expirationSeconds": TOKEN_SECONDS}})["status"]["token"]
+    return answer
+
+
+def in_force(api: Rest, operator: Rest) -> bool:
+    """Whether every policy is: the API server loads new ones some moments after their creation."""
+    if not all(one.get("status", {}).get("observedGeneration") for one in api.get(ADMISSION)["items"]):
+        return False
+    reading = {"apiVersion": names.API_VERSION, "kind": names.READING_KIND, "metadata": {"name": "nobody"}}
+    tries = [(api, READINGS, reading), (operator, PODS, stranger())]
+    return all(refused(account, collection, body) for account, collection, body in tries)
+
+
+def stranger() -> Object:
+    """A pod that may do nothing, and is no probe's: the operator may not make it."""
+    nothing = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+    profile = {"seccompProfile": {"type": "RuntimeDefault"}}
+    container = {"name": "main", "image": "registry.example.com/other", "securityContext": nothing | profile}
+    return {"metadata": {"name": "stranger"}, "spec": {"containers": [container]}}
+
+
+def refused(api: Rest, collection: str, body: Object) -> bool:
+    """Whether an admission policy keeps the account from making this."""
+    try:
+        api.create(f"{collection}?dryRun=All", body)
+    except ApiError as error:
+        if "ValidatingAdmissionPolicy" in str(error):
+            return True
+        raise
+    return False

@@ -1,0 +1,565 @@
+"""The result document: golden files, round trips, layout by column, room in a NodeReading, hostile input."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import inspect
+from msgspec.structs import replace
+
+import support.results as made
+from nodegauge_contract import (
+    ContractError,
+    Gpu,
+    LoadResult,
+    Malformed,
+    NcclResult,
+    NotAResult,
+    Pairs,
+    Problem,
+    ProblemKind,
+    RepeatedXid,
+    Result,
+    TooLarge,
+    Unavailable,
+    UnknownVersion,
+    WatchReport,
+    XidCount,
+    Xids,
+    columns,
+    decode,
+    encode,
+    text,
+)
+from nodegauge_contract.document import MAX_BYTES
+from nodegauge_contract.model import MAJOR, MAX_GPUS, MAX_REPEATED, MINOR
+from nodegauge_contract.reading import PART_BYTES
+from support.busy import busy
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN_RESULTS = sorted(GOLDEN.glob("result-*.json"))
+NOT_READ = {"unavailable": "not read"}
+NO = {"unavailable": "NVML_ERROR_NOT_SUPPORTED"}
+
+
+def golden(name: str) -> Result:
+    """A golden document."""
+    return decode((GOLDEN / f"result-{name}.json").read_text())
+
+
+# -- whole documents
+
+
+def kept(old: Any, new: Any) -> bool:
+    """Whether everything in `old` is in `new`, with the same value."""
+    if isinstance(old, dict):
+        return isinstance(new, dict) and all(name in new and kept(old[name], new[name]) for name in old)
+    if isinstance(old, list):
+        return isinstance(new, list) and len(old) == len(new) and all(map(kept, old, new))
+    return type(old) is type(new) and old == new
+
+
+@pytest.mark.parametrize("path", GOLDEN_RESULTS, ids=lambda path: path.stem)
+def test_golden_documents_are_read_and_written_as_they_were(path: Path) -> None:
+    """In both forms; today's code still writes every member, and exactly these lines in its own version."""
+    written = path.read_text()
+    result = decode(written)
+    for form in (encode(result).decode(), text(result)):
+        assert kept(json.loads(written), json.loads(form))
+        assert decode(form) == result
+    assert result.version != f"{MAJOR}.{MINOR}" or text(result) == written
+
+
+def test_each_kind_of_run_has_a_golden_document() -> None:
+    """Of a simulated machine."""
+    results = [decode(path.read_text()) for path in GOLDEN_RESULTS if "members" not in path.stem]
+    assert {result.probe for result in results} == {"health", "nccl", "load"}
+
+
+def members() -> str:
+    """A document of this version that has every member, as `tests/golden` keeps it."""
+    return text(replace(Values(most=2).result(), probe="health"))
+
+
+def test_every_member_of_this_version_is_in_a_golden_document() -> None:
+    """With its name, type and place; one that is new takes a new version and a new file, see the README."""
+    assert (GOLDEN / f"result-{MAJOR}.{MINOR}-members.json").read_text() == members()
+
+
+class Values:
+    """Values of a type: no two alike, lists of `most`, and with `null` None wherever it may stand; with a
+    `chance` one of `spread`, so that columns agree or not, shorter lists, and any type of a union."""
+
+    def __init__(
+        self, *, spread: int = 10**6, null: bool = False, chance: Random | None = None, most: int = 5
+    ) -> None:
+        self._spread, self._null, self._chance, self._most = spread, null, chance, most
+        self._count = itertools.count()
+
+    def of(self, kind: inspect.Type) -> Any:
+        match kind:
+            case inspect.UnionType(types=types):
+                return self._union(types)
+            case inspect.IntType():
+                return max(kind.ge or 0, 0) + self._next() % 50 + 1
+            case inspect.FloatType():
+                return self._next() + 0.5
+            case inspect.BoolType():
+                return self._next() % 2 == 0
+            case inspect.StrType():
+                return f"text {self._next()}"
+            case inspect.EnumType(cls=cls):
+                return list(cls)[-1]
+            case inspect.ListType(item_type=item):
+                most = min(kind.max_length or self._most, self._most)
+                length = self._chance.randrange(most) if self._chance else most
+                return [self.of(item) for _ in range(length)]
+            case inspect.StructType(cls=cls, fields=fields):
+                return cls(**{one.name: self.of(one.type) for one in fields})
+        raise AssertionError(kind)
+
+    def result(self) -> Result:
+        """A whole document of this version."""
+        result: Result = self.of(inspect.type_info(Result))
+        return replace(result, schema=made.titan().schema, version=f"{MAJOR}.{MINOR}")
+
+    def _next(self) -> int:
+        return self._chance.randrange(self._spread) if self._chance else next(self._count)
+
+    def _union(self, types: tuple[inspect.Type, ...]) -> Any:
+        if any(isinstance(each, inspect.NoneType) for each in types) and self._null:
+            return None
+        if self._chance is None:
+            return self.of(types[0])
+        kind = self._chance.choice(types)
+        if isinstance(kind, inspect.StructType) and kind.cls is Unavailable:
+            return Unavailable(self._chance.choice(("not read", "gone")))
+        return None if isinstance(kind, inspect.NoneType) else self.of(kind)
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_every_member_comes_back(null: bool) -> None:
+    """Every leaf of the contract, with a value of its own and, where it may be null, without one."""
+    whole = Values(null=null).result()
+    assert decode(encode(whole).decode()) == decode(text(whole)) == whole
+
+
+@given(st.integers(0, 2**32), st.sampled_from((1, 2, 3, 10**6)))
+def test_any_document_comes_back(seed: int, spread: int) -> None:
+    """Values that all records share, that some share, that none share; reasons, nulls and lists anywhere."""
+    result = Values(chance=Random(seed), spread=spread).result()
+    assert decode(encode(result).decode()) == decode(text(result)) == result
+
+
+def test_both_forms_are_the_same_json_and_one_has_a_member_a_line() -> None:
+    """A line begins with a member's name, also in tables; nothing in it keeps kubectl from showing it so."""
+    result = golden("1.1-h100-busy")
+    shown = text(result)
+    lines = shown.splitlines()
+    assert json.loads(shown) == json.loads(encode(result))
+    assert (shown[-2:], "\t" in shown, [line for line in lines if line != line.rstrip()]) == (
+        "}\n",
+        False,
+        [],
+    )
+    assert {line.lstrip("{ ")[0] for line in lines} == {'"'}
+    assert any(line.startswith(' "name": "NVIDIA H100') for line in lines)
+    assert b"\n" not in encode(result)
+
+
+def test_what_nobody_read_is_absent_and_reads_as_not_read() -> None:
+    """Never as zero; where other GPUs have a value, it is null."""
+    bare = Result(probe="health", gpus=[Gpu(index=0), Gpu(index=1, serial="7")])
+    assert "not read" not in text(bare)
+    assert '"serial": [null,"7"]' in text(bare)
+    assert "temperature" in msgspec.json.decode(encode(bare))["gpus"]
+    back = decode(text(bare))
+    assert back.system.driver == back.gpus[0].power.usage_mw == back.gpus[0].serial == Unavailable("not read")
+
+
+def test_a_member_that_is_absent_has_the_same_default() -> None:
+    """Absent is "not read" for each member that may be unavailable: no other default may stand there."""
+    seen = 0
+    for struct in structs(inspect.type_info(Result)):
+        for field in struct.fields:
+            ways = field.type.types if isinstance(field.type, inspect.UnionType) else ()
+            if any(isinstance(way, inspect.StructType) and way.cls is Unavailable for way in ways):
+                seen += 1
+                assert field.default == Unavailable("not read"), (struct.cls, field.name)
+    assert seen > 100
+
+
+def structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
+    """All structs in a type, but the reason of a value that is not there."""
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields) if cls is not Unavailable:
+            yield kind
+            for field in fields:
+                yield from structs(field.type)
+        case inspect.UnionType(types=types):
+            for way in types:
+                yield from structs(way)
+        case inspect.ListType(item_type=item):
+            yield from structs(item)
+
+
+# -- columns
+
+
+def test_the_words_of_the_layout_are_no_members() -> None:
+    """A record with a member of that name would be taken for a table."""
+    message = {columns.ROWS, columns.EACH, columns.OF, columns.UNAVAILABLE}
+    names = {field.encode_name for one in structs(inspect.type_info(Result)) for field in one.fields}
+    assert not message & names
+
+
+@pytest.mark.parametrize(
+    ("records", "table"),
+    [
+        ([{"a": 1}, {"a": 2}], {"rows": 2, "a": [1, 2]}),
+        ([{"a": 7}, {"a": 7}], {"rows": 2, "a": 7}),
+        ([{"a": None}, {"a": None}], {"rows": 2, "a": None}),
+        ([{"a": NO}, {"a": NO}], {"rows": 2, "a": NO}),
+        ([{"a": 5}, {"a": NO}], {"rows": 2, "a": [5, NO]}),
+        ([{"a": 5}, {"a": NOT_READ}], {"rows": 2, "a": [5, None]}),
+        ([{"a": NOT_READ, "b": 1}] * 2, {"rows": 2, "b": 1}),
+        ([{"a": [1, 2]}, {"a": [1, 2]}], {"rows": 2, "a": {"each": [1, 2]}}),
+        ([{"a": []}, {"a": []}], {"rows": 2, "a": {"each": []}}),
+        ([{"a": [1]}, {"a": [2, 3]}], {"rows": 2, "a": [[1], [2, 3]]}),
+        ([{"a": [n % 2]} for n in range(4)], {"rows": 4, "a": [[0], [1], [0], [1]]}),
+        (
+            [{"a": [[0, 4, 8], [1, n // 6]]} for n in range(9)],
+            {"rows": 9, "a": {"of": [[[0, 4, 8], [1, 0]], [[0, 4, 8], [1, 1]]], "at": [0] * 6 + [1] * 3}},
+        ),
+        ([{"a": NO}] * 7 + [{"a": NOT_READ}], {"rows": 8, "a": {"of": [NO], "at": [0] * 7 + [None]}}),
+        ([NO] * 7 + [5], {"of": [NO, 5], "at": [0] * 7 + [1]}),
+        ([{"a": 75}] * 7 + [{"a": 9}], {"rows": 8, "a": [75] * 7 + [9]}),
+        (
+            [{"a": {"long member": n}} for n in (7, 8, 7, 8, 7, 8, 7, 8)] + [{"a": None}],
+            {"rows": 9, "a": {"of": {"rows": 2, "long member": [7, 8]}, "at": [0, 1] * 4 + [None]}},
+        ),
+        ([{"a": {"b": 1}}, {"a": {"b": 2}}], {"rows": 2, "a": {"b": [1, 2]}}),
+        ([{"a": {"b": NOT_READ}}] * 2, {"rows": 2, "a": {}}),
+        ([{"a": {"b": 1}}, {"a": None}], {"rows": 2, "a": [{"b": 1}, None]}),
+        ([{"a": [{"b": 1}, {"b": 2}]}] * 2, {"rows": 2, "a": {"each": {"rows": 2, "b": [1, 2]}}}),
+        ([{"a": 1}, {"a": 1.0}, {"a": True}], {"rows": 3, "a": [1, 1.0, True]}),
+        ([{"a": [1]}, {"a": [True]}], {"rows": 2, "a": [[1], [True]]}),
+        ([{"a": 1}], {"rows": 1, "a": 1}),
+        ([NO, NO], [NO, NO]),
+        ([], []),
+        ([1, 2], [1, 2]),
+    ],
+)
+def test_a_list_of_records_is_a_table(records: Any, table: Any) -> None:
+    """What all share is written once, long values that some share once each, what nobody read not at all."""
+    folded = columns.fold(records)
+    assert repr(folded) == repr(table)
+    assert read(columns.unfold(json.loads(json.dumps(folded)))) == read(records)
+
+
+def read(value: Any) -> str:
+    """JSON without members that are null or that nobody read, which is their default, and in which 1, 1.0
+    and true are three values."""
+
+    def stripped(value: Any) -> Any:
+        if isinstance(value, dict):
+            members = {name: stripped(inner) for name, inner in value.items()}
+            return {name: inner for name, inner in members.items() if inner not in (None, NOT_READ)}
+        return [stripped(inner) for inner in value] if isinstance(value, list) else value
+
+    return json.dumps(stripped(value), sort_keys=True)
+
+
+CELLS = st.sampled_from([0, 1, 1.0, True, None, "", "x", "rows", NOT_READ, NO, [], [1], [True], [NO, 3]])
+RECORDS = st.recursive(
+    st.fixed_dictionaries({"a": CELLS, "b": CELLS}),
+    lambda inner: st.fixed_dictionaries({"a": CELLS, "b": inner | st.lists(inner, max_size=3) | st.none()}),
+    max_leaves=4,
+)
+
+
+@given(st.lists(RECORDS, max_size=9) | RECORDS)
+def test_a_table_comes_back_as_it_was(records: Any) -> None:
+    """Whatever records hold, and however many share it."""
+    assert read(columns.unfold(json.loads(json.dumps(columns.fold(records))))) == read(records)
+
+
+def test_a_list_that_is_too_long_for_a_table_stays_a_list() -> None:
+    """What is written can be read."""
+    records = [{"a": n} for n in range(columns.MAX_ROWS + 1)]
+    assert columns.fold(records) == records
+    assert columns.unfold(columns.fold(records[1:])) == records[1:]
+
+
+def test_the_most_gpus_with_everything_can_be_read() -> None:
+    """The bound of values leaves room for 64 GPUs of which no two readings are alike."""
+    gpu = inspect.type_info(Gpu)
+    values = Values()
+    gpus = [replace(values.of(gpu), index=n) for n in range(MAX_GPUS)]
+    whole = replace(Values().result(), gpus=gpus)
+    assert columns.unfold(json.loads(encode(whole))) == msgspec.to_builtins(whole)
+
+
+# -- room in a NodeReading
+
+
+def test_the_parts_have_64_kib_together() -> None:
+    """5,000 nodes then stay far below what etcd holds."""
+    assert sum(PART_BYTES.values()) == 64 * 1024
+
+
+def answered(value: Any, chance: Random) -> Any:
+    """JSON in which every reading that the driver refused is a number of six digits."""
+    if isinstance(value, dict):
+        if "unavailable" in value:
+            return chance.randrange(10**5, 10**6)
+        return {name: answered(inner, chance) for name, inner in value.items()}
+    return [answered(inner, chance) for inner in value] if isinstance(value, list) else value
+
+
+def with_everything(codes: int) -> Result:
+    """A busy DGX-2 whose driver answers every call, with fans, the most earlier Xids that a document holds,
+    and so many kinds of new ones on each GPU; no two numbers alike."""
+    result = busy(golden("1.1-dgx2-busy"))
+    texts = {"fabric", "links", "counters"}
+    gpus = []
+    for gpu in msgspec.to_builtins(result.gpus):
+        chance = Random(gpu["index"])
+        groups = {name for name, value in gpu.items() if isinstance(value, dict)} - texts
+        filled = gpu | {
+            name: answered(gpu[name], chance) for name in groups if "unavailable" not in gpu[name]
+        }
+        counters = {name: chance.randrange(10**12, 10**13) for name in gpu["counters"] if name != "trio"}
+        fans = [{"percent": 40, "target": 40 + gpu["index"], "rpm": chance.randrange(5_000, 9_000)}] * 2
+        more = {"counters": counters | {"trio": "269-271"}, "fans": fans, "xids": xids(gpu["index"], codes)}
+        gpus.append(msgspec.convert(filled | msgspec.to_builtins(more), Gpu))
+    times = [3_000_000 + n * 401 + n * n % 97 for n in range(MAX_REPEATED)]
+    repeated = [
+        RepeatedXid(gpu=n * 5 % 16, code=n * 61 % 163 + 8, count=at % 41 + 1, first=at - at % 601, last=at)
+        for n, at in enumerate(times)
+    ]
+    return replace(result, gpus=gpus, watch=WatchReport(at=3_010_000, repeated=repeated))
+
+
+def with_lost_gpus(result: Result, *lost: int) -> Result:
+    """The machine after these GPUs fell off the bus: of them only index and error are known."""
+    error = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", message="GPU is lost")
+    gpus = [Gpu(index=gpu.index, error=error) if gpu.index in lost else gpu for gpu in result.gpus]
+    return replace(result, gpus=gpus)
+
+
+def xids(gpu: int, codes: int) -> Xids:
+    """So many kinds of Xids within an hour after five weeks, no two numbers alike."""
+    seen = [(gpu * 37 + n * 61) % 163 + 8 for n in range(codes)]
+    first = [3_000_000 + gpu * 401 % 3600 + n * 977 % 3600 for n in range(codes)]
+    counts = [XidCount(count=at % 41 + 1, first=at, last=at + at % 601) for at in first]
+    return Xids(registered=True, seen=seen, counts=counts)
+
+
+def unlike(value: Any, chance: Random, *, length: int) -> Any:
+    """JSON with other numbers, no two alike, and messages of so many characters."""
+    if isinstance(value, dict):
+        changed = {name: unlike(inner, chance, length=length) for name, inner in value.items()}
+        return changed | (
+            {"message": f"{chance.getrandbits(4 * length):0{length}x}"} if "message" in value else {}
+        )
+    if isinstance(value, list):
+        return [unlike(inner, chance, length=length) for inner in value]
+    if isinstance(value, float):
+        digits = len(str(value).partition(".")[2])
+        return round(value * chance.uniform(0.9, 1.1), digits) if abs(value) < 1e6 else value
+    return value + chance.randrange(value // 9) if type(value) is int and value > 99 else value
+
+
+MESSAGE = 240
+"""Characters that probes keep of a message of NCCL or CUDA."""
+
+
+def nccl_run(name: str) -> Result:
+    """A golden benchmark in which no two numbers are alike, with a long message of every arm."""
+    node = golden(f"1.2-{name}-nccl")
+    nccl = unlike(msgspec.to_builtins(node.nccl), Random(4), length=MESSAGE)
+    return replace(node, nccl=msgspec.convert(nccl, NcclResult))
+
+
+def under_load(name: str) -> Result:
+    """A recorded machine under load with six supplies, with a long message of every GPU; the numbers of its
+    GPUs are those of a golden run."""
+    node, run = golden(f"1.2-{name}-nccl"), golden("1.4-h100-load-slow")
+    load = msgspec.to_builtins(run.load)
+    reasons = [{"bit": bit, "samples": 117, "longest": 113, "first_ms": 23_456} for bit in (0x4, 0x20, 0x40)]
+    gpus = [load["gpus"][gpu.index % 8] | {"index": gpu.index, "reasons": reasons} for gpu in node.gpus]
+    one = {"chip": "pmbus", "label": "vout1", "samples": 60}
+    volts = {"idle": 12_345, "loaded": 11_987, "min": 11_876, "max": 12_456}
+    sensors = [one | volts | {"name": f"in{n}"} for n in range(18)]
+    load = unlike(load | {"gpus": gpus, "sensors": sensors}, Random(4), length=MESSAGE)
+    before = [
+        replace(run.gpus[gpu.index % 8], index=gpu.index, uuid=gpu.uuid, pci=gpu.pci) for gpu in node.gpus
+    ]
+    return replace(run, pairs=Pairs(), bus=node.bus, gpus=before, load=msgspec.convert(load, LoadResult))
+
+
+@pytest.mark.parametrize(
+    ("result", "free"),
+    [
+        (golden("1.1-h100-busy"), 0.5),
+        (golden("1.1-dgx2-busy"), 0.4),
+        (with_everything(2), 0.2),
+        (with_lost_gpus(with_everything(2), 5), 0.1),
+        (with_lost_gpus(golden("1.1-dgx2-busy"), 5), 0.2),
+        (with_lost_gpus(golden("1.1-dgx2-busy"), *range(0, 16, 3)), 0.2),
+        (with_lost_gpus(golden("1.1-h100-busy"), 7), 0.4),
+        (nccl_run("h100"), 0.4),
+        (nccl_run("dgx2"), 0.15),
+        (under_load("h100"), 0.1),
+        (under_load("dgx2"), 0.1),
+    ],
+    ids=[
+        "h100",
+        "dgx2",
+        "dgx2-everything",
+        "dgx2-everything-lost",
+        "dgx2-lost",
+        "dgx2-many-lost",
+        "h100-lost",
+        "h100-nccl",
+        "dgx2-nccl",
+        "h100-load",
+        "dgx2-load",
+    ],
+)
+def test_the_largest_machines_have_room(result: Result, free: float) -> None:
+    """Every number different and every message long: this share of the part stays free."""
+    assert len(text(result)) <= (1 - free) * PART_BYTES[result.probe]
+    assert decode(text(result)) == result
+
+
+# -- what is refused
+
+
+def document(**changes: Any) -> str:
+    """A small valid document as text, with members changed."""
+    plain = msgspec.to_builtins(Result(probe="health", run="r1", node="n1", gpus=[Gpu(index=0)]))
+    return json.dumps({**plain, **changes})
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "1", "", "1.x", "99999.0", "-1.0"])
+def test_another_major_version_is_refused(version: str) -> None:
+    """Also what is no version at all; a newer minor version adds members at every level."""
+    with pytest.raises(UnknownVersion):
+        decode(document(version=version))
+    plain = json.loads(document(version=f"{MAJOR}.99", colour="green"))
+    plain["gpus"][0]["smell"] = {"of": ["ozone"]}
+    assert decode(json.dumps(plain)).gpus[0].index == 0
+    table = {"rows": 2, "index": [0, 1], "smell": {"each": ["ozone"]}, "taste": {"salt": [1, 2]}}
+    assert [gpu.index for gpu in decode(json.dumps(plain | {"gpus": table})).gpus] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        *("", "   \n", "panic: runtime error", "{", "null", "[]", "12", "{}", "\ud800"),
+        '{"schema": "other/thing", "version": "1.0"}',
+        *(document()[:-5], document()[5:]),
+        *("[" * 60_000, '{"a":' * 10_000, '{"a":' * 10_000 + "1" + "}" * 10_000),
+    ],
+)
+def test_what_is_no_result_is_refused_in_words(garbage: str) -> None:
+    """Empty, garbage, another schema, cut off, deeply nested: one error with a reason of one short line."""
+    with pytest.raises(NotAResult) as error:
+        decode(garbage)
+    assert 0 < len(str(error.value)) < 300
+    assert "\n" not in str(error.value)
+
+
+def test_a_long_text_is_refused_before_it_is_parsed() -> None:
+    """By its length; at the bound it is read."""
+    at_most = document() + " " * (MAX_BYTES - len(document()))
+    assert decode(at_most).run == "r1"
+    with pytest.raises(TooLarge, match=f"at most {MAX_BYTES}"):
+        decode(at_most + " ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"gpus": [{"index": "zero"}]}, "$.gpus[0].index"),
+        ({"gpus": [{}]}, "$.gpus[0]"),
+        ({"gpus": [{"index": i} for i in range(65)]}, "$.gpus"),
+        ({"gpus": {"rows": 65, "index": 1}}, "$.gpus"),
+        ({"gpus": {"rows": 2, "index": [0, "one"]}}, "$.gpus[1].index"),
+        ({"run": "r" * 129}, "$.run"),
+        ({"gpus": [{"index": 0, "power": {"usage_mw": "much"}}]}, "$.gpus[0].power.usage_mw"),
+        ({"gpus": [{"index": 0, "power": {"usage_mw": 2**63}}]}, "$.gpus[0].power.usage_mw"),
+        ({"gpus": {"rows": 1, "index": 0, "power": {"usage_mw": "much"}}}, "$.gpus[0].power.usage_mw"),
+        ({"gpus": [{"index": 0, "links": [{"links": list(range(73))}]}]}, "$.gpus[0].links[0].links"),
+        ({"pairs": {"read": [[0] * 65]}}, "$.pairs.read[0]"),
+        ({"host": {"rows": 1}}, "$.host"),
+        ({"run": {"rows": 0}}, "$.run"),
+    ],
+)
+def test_wrong_types_and_lengths_are_named_with_their_path(changes: dict[str, Any], path: str) -> None:
+    """The right schema with a wrong member, written as a list or as a table."""
+    with pytest.raises(Malformed) as error:
+        decode(document(**changes))
+    assert path in str(error.value)
+
+
+ONE: dict[str, Any] = {"of": [[]], "at": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("table", "part"),
+    [
+        *(({"rows": rows}, ".gpus: rows") for rows in (10**9, 257, "8", -1, True, None, 1.0, [1, 2])),
+        *(({"rows": 2, "index": column}, ".gpus.index: ") for column in ([], [1], [1, 2, 3])),
+        ({"rows": 2, "pcie": {"width": [1]}}, ".gpus.pcie.width: 1 values for 2 rows"),
+        ({"rows": 2, "links": {"each": {"rows": 3, "state": [1]}}}, ".gpus.links.state: 1 values for 3"),
+        *(
+            ({"rows": 2, "fans": ONE | {"at": at}}, ".gpus.fans: ")
+            for at in ([0], [0, 1], [0, -1], [0, True])
+        ),
+        *(({"rows": 2, "fans": {"of": of, "at": [0, 0]}}, ".gpus.fans: ") for of in ((), 5, None, {"0": 1})),
+        ({"rows": 2, "fans": {"of": [[]]}}, ".gpus.fans: "),
+        ({"rows": 256} | {f"m{n}": 1 for n in range(300)}, "hold more than"),
+        ({"rows": 256, "a": {"b": {f"m{n}": 1 for n in range(300)}}}, "hold more than"),
+        ({"rows": 1, "a": {"each": [{"rows": 256, "b": 1}] * 300}}, "hold more than"),
+    ],
+)
+def test_a_table_that_does_not_unfold_is_refused_with_its_member(table: Any, part: str) -> None:
+    """Rows and values are counted before they exist; a list has one value for each row."""
+    with pytest.raises(Malformed) as error:
+        decode(document(gpus=table))
+    assert part in str(error.value)
+    assert len(str(error.value)) <= 200
+
+
+def test_a_short_text_does_not_unfold_into_a_large_object() -> None:
+    """What many rows share is there once; a list of lists of them is stopped by the lengths of the schema."""
+    inner: Any = [0] * 72
+    for _ in range(6):
+        inner = {"rows": 72, "links": {"each": inner}}
+    with pytest.raises(Malformed):
+        decode(document(gpus={"rows": 64, "index": 0, "links": {"each": inner}}))
+
+
+@pytest.mark.parametrize("depth", [100, 500, 1_000, 5_000])
+@pytest.mark.parametrize(
+    ("opened", "closed"),
+    [("[", "]"), ('{"a":', "}"), ('{"rows":1,"a":[', "]}"), ('{"rows":1,"a":{"each":[', "]}}")],
+)
+def test_deep_nesting_is_refused_or_passed_over(opened: str, closed: str, depth: int) -> None:
+    """Where a member is not known, its value does not matter; however deep, nothing but a ContractError."""
+    nested = opened * depth + "1" + closed * depth
+    with contextlib.suppress(ContractError):
+        assert decode(document()[:-1] + f', "smell": {nested}' + "}").run == "r1"

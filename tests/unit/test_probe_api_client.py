@@ -1,0 +1,248 @@
+"""How a probe writes its node's NodeReading: against a TLS server on loopback that answers as told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from nodegauge_contract.reading import Part
+from nodegauge_probes.api_client import KEPT_S, ReadingClient, Refused, Server, server_of
+from support.readings_api import CLAIMS, Answer, ReadingsApi, serving, token_of
+from testbed.loopback import reserve_port
+
+PATH = "/apis/nodegauge.dev/v1alpha1/nodereadings"
+QUERY = "?fieldManager=nodegauge-probe"
+PART = Part(
+    sequence=7,
+    at="2026-11-27T00:00:00.000Z",
+    reason="first",
+    pod="watch-1",
+    pod_uid="pod-uid",
+    node_uid="node-uid",
+    boot_id="boot-1",
+    reading="{}",
+)
+
+
+class Clock:
+    """Monotonic seconds that a test sets."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def api(tmp_path: Path, authority: trustme.CA) -> Iterator[ReadingsApi]:
+    with serving(tmp_path / "pod", authority) as api:
+        yield api
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def client(api: ReadingsApi, clock: Clock) -> Iterator[ReadingClient]:
+    client = ReadingClient(api.server, clock=clock)
+    yield client
+    client.close()
+
+
+def refused(client: ReadingClient) -> Refused:
+    """Why a write is refused."""
+    with pytest.raises(Refused) as caught:
+        client.write("health", PART)
+    return caught.value
+
+
+def test_a_part_is_patched_and_nothing_is_sent_back(api: ReadingsApi, client: ReadingClient) -> None:
+    """Its own part of the node's object alone, with the token, and metadata for an answer."""
+    client.write("health", PART)
+    [request] = api.requests
+    assert (request.method, request.path) == ("PATCH", f"{PATH}/gpu-1{QUERY}")
+    assert request.body == {
+        "health": {
+            "sequence": 7,
+            "at": "2026-11-27T00:00:00.000Z",
+            "reason": "first",
+            "pod": "watch-1",
+            "podUID": "pod-uid",
+            "nodeUID": "node-uid",
+            "bootID": "boot-1",
+            "probeVersion": "",
+            "reading": "{}",
+        }
+    }
+    assert request.headers["content-type"] == "application/merge-patch+json"
+    assert request.headers["authorization"] == f"Bearer {token_of(CLAIMS)}"
+    assert "as=PartialObjectMetadata" in request.headers["accept"]
+
+
+def test_an_object_that_is_missing_is_created(api: ReadingsApi, client: ReadingClient) -> None:
+    """With the part in it: one more call, once in a node's life."""
+    api.refuses(404)
+    client.write("load", PART)
+    patch, create = api.requests
+    assert (create.method, create.path) == ("POST", f"{PATH}{QUERY}")
+    assert create.body["metadata"] == {"name": "gpu-1"}
+    assert (create.body["kind"], create.body["apiVersion"]) == ("NodeReading", "nodegauge.dev/v1alpha1")
+    assert create.body["load"] == patch.body["load"]
+
+
+def test_an_object_that_another_probe_creates_first_is_patched(
+    api: ReadingsApi, client: ReadingClient
+) -> None:
+    """Two probes begin on a new node at once."""
+    api.refuses(404)
+    api.refuses(409, "already exists")
+    client.write("health", PART)
+    assert [one.method for one in api.requests] == ["PATCH", "POST", "PATCH"]
+
+
+def test_the_connection_is_kept_for_a_minute(api: ReadingsApi, client: ReadingClient, clock: Clock) -> None:
+    """A fault that comes and goes pays for one TLS handshake; a calm node holds no connection."""
+    for later in (0.0, KEPT_S - 1, KEPT_S):
+        clock.now += later
+        client.write("health", PART)
+    assert api.calls == [("PATCH", 1), ("PATCH", 1), ("PATCH", 2)]
+    clock.now += KEPT_S - 1
+    client.close_idle()
+    assert client._connection is not None
+    clock.now += 1
+    client.close_idle()
+    assert client._connection is None
+
+
+@pytest.mark.parametrize("closes", ["says so", "silently"])
+def test_a_connection_that_the_server_closes_costs_no_reading(
+    api: ReadingsApi, client: ReadingClient, closes: str
+) -> None:
+    """An API server that restarts, or a load balancer that has enough of it."""
+    api.answers = [Answer(closes=closes)]
+    for _ in range(2):
+        client.write("health", PART)
+    assert api.calls == [("PATCH", 1), ("PATCH", 2)]
+
+
+def test_a_token_that_the_kubelet_replaces_is_used_at_once(api: ReadingsApi, client: ReadingClient) -> None:
+    """Also by a connection that is kept: a token is valid for an hour."""
+    client.write("health", PART)
+    new = token_of(CLAIMS | {"exp": 1})
+    (api.server.folder / "token").write_text(f"{new}\n")
+    client.write("health", PART)
+    assert api.requests[1].headers["authorization"] == f"Bearer {new}"
+    assert api.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "hint", "final"),
+    [
+        (400, "", True),
+        (401, "the token is of a pod that is gone, or expired", False),
+        (403, "upgrade the chart for RBAC", False),
+        (413, "", True),
+        (422, "", True),
+        (429, "", False),
+        (500, "", False),
+        (503, "", False),
+    ],
+)
+def test_a_refusal_says_what_the_api_server_says_and_what_to_do(
+    api: ReadingsApi, client: ReadingClient, status: int, hint: str, final: bool
+) -> None:
+    """And whether the same reading would be refused again."""
+    api.refuses(status, "because of this")
+    why = refused(client)
+    assert str(why).startswith(f"the API server answered {status}: because of this")
+    assert (hint in str(why), "(" in str(why)) == (True, bool(hint))
+    assert (why.final, why.retry_after) == (final, 0.0)
+
+
+def test_a_cluster_without_the_crd_is_told_as_such(api: ReadingsApi, client: ReadingClient) -> None:
+    """Neither patch nor creation finds the kind; it may still be installed."""
+    for _ in range(2):
+        api.refuses(404, "the server could not find the requested resource")
+    why = refused(client)
+    assert "answered 404" in str(why)
+    assert "kubectl apply -f crds/nodereadings.yaml" in str(why)
+    assert not why.final
+
+
+def test_a_conflict_that_stays_is_no_end(api: ReadingsApi, client: ReadingClient) -> None:
+    """The object changed while it was patched: the next try has nothing to lose."""
+    api.refuses(409, "the object has been modified")
+    why = refused(client)
+    assert ("answered 409" in str(why), why.final) == (True, False)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("17", 17.0), ("", 0.0), ("soon", 0.0), ("-3", 0.0)])
+def test_retry_after_is_told(api: ReadingsApi, client: ReadingClient, text: str, seconds: float) -> None:
+    """In seconds; what is no number is none."""
+    api.refuses(429, "too many requests", Retry_After=text)
+    assert refused(client).retry_after == seconds
+
+
+@pytest.mark.parametrize("body", [b"\xff<html>", b"[]", b'{"message": 3}', b""])
+def test_an_answer_of_something_else_is_quoted(api: ReadingsApi, client: ReadingClient, body: bytes) -> None:
+    """A proxy, say, in the middle."""
+    api.answers = [Answer(status=502, body=body)]
+    assert str(refused(client)).startswith("the API server answered 502: ")
+
+
+def test_a_refusal_is_short(api: ReadingsApi, client: ReadingClient) -> None:
+    """It goes into a termination message and a log."""
+    api.refuses(422, "x" * 10_000)
+    assert len(str(refused(client))) == 500
+
+
+def test_a_huge_answer_is_not_read_to_its_end(api: ReadingsApi, client: ReadingClient) -> None:
+    """The connection is given up, and the next write has one of its own."""
+    api.answers = [Answer(body=b'{"message": "' + b"x" * 300_000 + b'"}')]
+    client.write("health", PART)
+    client.write("health", PART)
+    assert api.calls == [("PATCH", 1), ("PATCH", 2)]
+
+
+def test_an_api_server_that_is_not_there_is_told_with_its_address(api: ReadingsApi) -> None:
+    """A network policy that blocks the way looks like this."""
+    port = reserve_port()
+    nowhere = Server(host="127.0.0.1", port=port, folder=api.server.folder)
+    why = refused(ReadingClient(nowhere))
+    assert str(why).startswith(f"no answer from the API server at 127.0.0.1:{port}: ")
+    assert not why.final
+
+
+def test_a_server_with_another_authority_gets_no_token(api: ReadingsApi, client: ReadingClient) -> None:
+    """Somebody in the middle hears nothing."""
+    trustme.CA().cert_pem.write_to_path(str(api.server.folder / "ca.crt"))
+    assert "CERTIFICATE_VERIFY_FAILED" in str(refused(client))
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("token", [None, "no-token"], ids=["missing", "of nobody"])
+def test_a_token_that_cannot_be_used_is_refused_here(
+    api: ReadingsApi, client: ReadingClient, token: str | None
+) -> None:
+    """As why the reading is not written, and not as a crash."""
+    path = api.server.folder / "token"
+    path.unlink() if token is None else path.write_text(token)
+    assert re.search("token", str(refused(client)))
+    assert api.requests == []
+
+
+def test_outside_of_a_cluster_there_is_nowhere_to_write() -> None:
+    """Nor in a pod without a token; an odd port is the usual one."""
+    where = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    folder = {"NODEGAUGE_TOKEN_FOLDER": "/t"}
+    assert server_of({}) is server_of(where) is server_of(folder) is None
+    assert server_of(where | folder) == Server(host="10.0.0.1", port=6443, folder=Path("/t"))
+    assert server_of(where | folder | {"KUBERNETES_SERVICE_PORT": "tcp://1"}) == Server(
+        host="10.0.0.1", port=443, folder=Path("/t")
+    )
