@@ -79,7 +79,7 @@ def reaction_times(cluster: Cluster) -> None:
     watch.judged(cluster, after={before})
     _tell_xids(cluster, kinds=[(gpu, code) for code in CODES for gpu in GPUS])
     watch.fresh_pod(cluster)
-    late = [_new_beside_changes(cluster, new) for new in NEW]
+    late = [_new_fault_after_changes(cluster, new) for new in NEW]
     _show(cluster, f"a new fault after {CHANGES} changes", "to the NodeReading", late)
     cluster.say(f"FIGURE restarts of that container: {watch.life(cluster)['restarts']}")
     _tell_xids(cluster, kinds=[(4, CODES[0])])
@@ -113,17 +113,17 @@ def _tell_xids(cluster: Cluster, *, kinds: list[tuple[int, int]]) -> None:
                 flap()
         last = time.monotonic()
         with contextlib.suppress(TestbedError):
-            cluster.until(lambda: _told(seen) >= XIDS, what="every Xid", seconds=TOLD_WITHIN, every=1)
+            cluster.until(lambda: _xids_in(seen) >= XIDS, what="every Xid", seconds=TOLD_WITHIN, every=1)
     cluster.say(
         f"FIGURE {XIDS} Xids of {len(kinds)} kinds, {APART} s apart (sent in {last - began:.0f} s):"
-        f" told {_told(seen)}, the last {time.monotonic() - last:.0f} s after it came;"
+        f" told {_xids_in(seen)}, the last {time.monotonic() - last:.0f} s after it came;"
         f" the newest object alone tells {_all_in(_documents(seen)[-1])};"
         f" the report counts {_counted(cluster) - before}; {len(_documents(seen))} readings;"
         f" same container: {watch.life(cluster) == whose}, restarts {watch.life(cluster)['restarts']}"
     )
 
 
-def _new_beside_changes(cluster: Cluster, new: Trouble) -> float:
+def _new_fault_after_changes(cluster: Cluster, new: Trouble) -> float:
     """Seconds until the NodeReading holds a new fault, after so many changes of others within a minute."""
     with watching.watch(cluster.api, READINGS) as seen, _flapping(cluster) as flap:
         for _ in range(CHANGES):
@@ -169,7 +169,7 @@ def _documents(seen: list[Event]) -> list[Result]:
     return [decode(text) for text in parts.values()]
 
 
-def _told(seen: list[Event]) -> int:
+def _xids_in(seen: list[Event]) -> int:
     """Xids that a reader of all these objects knows of, counted as the operator does."""
     known, total = History(), 0
     for document in _documents(seen):
