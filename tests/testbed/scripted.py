@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -76,7 +77,10 @@ class ScriptedKubelet:
         try:
             while not self._stop.wait(LOOK_SECONDS):
                 self._look()
-        except BaseException as error:  # raised in the test when it leaves the block
+        except (
+            BaseException
+        ) as error:  # raised when the test leaves its block, which may wait for long till then
+            traceback.print_exception(error)
             self.failure = error
 
     def _look(self) -> None:
@@ -85,7 +89,8 @@ class ScriptedKubelet:
             for pod in pods:
                 self._serve(pod)
         except ApiError as error:
-            if error.status not in (403, 404, 409, 500, 503):  # 403: a policy that is not in force yet
+            # 401: the token of a pod that is gone; 403: a policy that is not in force yet
+            if error.status not in (401, 403, 404, 409, 500, 503):
                 raise
         except OSError:
             time.sleep(0.1)  # some tests stop the API server
