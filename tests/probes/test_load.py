@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract import LoadEnd, LoadSkip, Result, Unavailable, decode
+from nodegauge_contract import LoadEnd, LoadSkip, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Answer, Severity, Verdict
 from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from support.load_probe import QUICK, burning, load
@@ -242,7 +242,7 @@ def test_the_page_is_for_people(two: NcclRun) -> None:
         page = process.communicate(timeout=60)[0].decode()
     assert "WRONG" in page
     assert "TFLOPS" in page
-    assert decode(two.log.read_text()).load is not None
+    assert not two.log.exists(), "nothing went wrong"
 
 
 def _loads(run: NcclRun) -> list[int]:

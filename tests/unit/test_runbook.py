@@ -21,6 +21,7 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.names import PaceReason
 from nodegauge_operator.reader.metrics import READ
 from nodegauge_operator.reader.metrics import Metrics as ReaderMetrics
+from nodegauge_probes.watch.schedule import BRAKED_S
 from nodegauge_probes.watch_options import CONFIRM, NUMBERS
 from support.chart import CHART
 from support.promtool import panel_queries, selectors
@@ -28,8 +29,6 @@ from support.promtool import panel_queries, selectors
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BACK_OFF = 5
-"""Minutes: the kubelet's longest, before it starts a container again."""
 
 
 def sections() -> dict[str, dict[str, str]]:
@@ -48,7 +47,7 @@ def test_runs_that_cannot_keep_up_are_explained() -> None:
 
 
 def test_the_readme_has_the_times_that_follow_from_the_defaults() -> None:
-    """To the taint: the kubelet's longest back-off, and one more reading.  Back: three good runs."""
+    """To the taint: as long as a reading of what flaps may wait, and one more.  Back: three good runs."""
     hysteresis, probes = Hysteresis(), Probes()
     interval, soon = seconds(probes.health.interval) / 60, seconds(probes.health.recheck) / 60
     enter, leave = hysteresis.enter_runs, hysteresis.leave_runs
@@ -57,8 +56,8 @@ def test_the_readme_has_the_times_that_follow_from_the_defaults() -> None:
     assert f"up to `probes.health.interval` ({interval:g} min)" in README
     first, *later = map(int, CONFIRM.split(","))
     confirmed = f"after {first} s, " + " and ".join(f"{wait / 60:g} min" for wait in later)
-    assert f"reports a change again {confirmed}." in README
-    assert README.count(f", {BACK_OFF + (enter - 1) * soon:g} min | {leave} good runs") == 2
+    assert f"reads a change again {confirmed}." in README
+    assert README.count(f", {BRAKED_S / 60 + (enter - 1) * soon:g} min | {leave} good runs") == 2
     assert f"{leave} good runs: {(leave - 1) * soon:g} min or less" in README
     assert f"{leave} good runs under load: {leave * judged:g} to " in README
     assert f"| {enter} | {recheck + 1:g} min, {day / 2:g} h, {day:g} h |" in README
