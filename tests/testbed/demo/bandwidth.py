@@ -104,7 +104,7 @@ def _about(busbw: str, machine: Machine) -> bool:
 
 def _show_contradiction(session: Session) -> None:
     """The node whose measured bandwidth contradicts its reported interconnect."""
-    result = session.report(BROKEN_LINKS)["interconnect"]
+    result = session.current_report(BROKEN_LINKS)["interconnect"]
     if (result.get("reported"), result.get("reason")) != ("nvlink", "Contradicted"):
         raise TestbedError(f"{BROKEN_LINKS}: NVLink is not contradicted: {result}")
     session.say(f"{BROKEN_LINKS}: {result['reason']}: {result['message']}")
@@ -113,7 +113,7 @@ def _show_contradiction(session: Session) -> None:
 
 def _show_seven(session: Session) -> None:
     """The node whose device plugin offers seven of eight GPUs."""
-    report = session.report(SEVEN_NODE)
+    report = session.current_report(SEVEN_NODE)
     measured = report["bandwidth"]
     codes = {f["code"]: f["message"] for f in probe_of(report, "nccl").get("findings") or ()}
     if (measured["gpus"], measured["of"]) != (7, 8) or "fewer-gpus" not in codes:

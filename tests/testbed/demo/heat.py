@@ -98,5 +98,5 @@ def _gate(session: Session) -> str:
 
 
 def _why(session: Session) -> str:
-    gates = session.report(HOT_NODE).get("gates") or []
+    gates = session.current_report(HOT_NODE).get("gates") or []
     return "; ".join(f"{gate['subject']}: {gate['message']}" for gate in gates if gate["state"] == "gated")

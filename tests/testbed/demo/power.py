@@ -98,7 +98,7 @@ def _until_psu(session: Session, wanted: str) -> None:
 
 
 def _summary(session: Session) -> str:
-    return str(probe_of(session.report(BUSY_NODE), "bmc")["summary"])
+    return str(probe_of(session.current_report(BUSY_NODE), "bmc")["summary"])
 
 
 def _load_run(session: Session) -> Object:

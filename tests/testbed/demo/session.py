@@ -61,6 +61,19 @@ class Session:
             return {}
         return status
 
+    def current_report(self, name: str) -> Object:
+        """The same once it holds what the node carries: the node is written a moment earlier."""
+
+        def agrees() -> bool:
+            node, desired = self.node(name), self.report(name).get("desired") or {}
+            wanted = sorted(map(shown_taint, desired.get("taints") or ()))
+            labels = _but_time(desired.get("labels") or {})
+            ours = {key: value for key, value in node["metadata"].get("labels", {}).items() if _is_ours(key)}
+            return (labels, wanted) == (_but_time(ours), sorted(our_taints(node)))
+
+        self.until(agrees, f"a report of {name} with what the node carries")
+        return self.report(name)
+
     def reading(self, name: str) -> Object:
         """What a node's probes wrote last."""
         reading: Object = self.api.get(f"{READINGS}/{name}")
@@ -119,11 +132,20 @@ class Session:
 
 def our_taints(node: Object) -> list[str]:
     """The taints that nodegauge set on a node, as KEY=VALUE:EFFECT."""
-    return [
-        f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
-        for taint in node["spec"].get("taints") or ()
-        if taint["key"].startswith(PREFIX)
-    ]
+    return [shown_taint(t) for t in node["spec"].get("taints") or () if t["key"].startswith(PREFIX)]
+
+
+def shown_taint(taint: Object) -> str:
+    """KEY=VALUE:EFFECT."""
+    return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+
+
+def _is_ours(label: str) -> bool:
+    return label == "interconnect" or label.startswith(PREFIX)
+
+
+def _but_time(labels: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if key != f"{PREFIX}validated-at"}
 
 
 def answered(report: Object) -> str:

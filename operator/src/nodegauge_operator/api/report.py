@@ -202,7 +202,7 @@ class DesiredTaint(Struct, frozen=True, kw_only=True):
 
 
 class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
-    """What the node should carry, and why: reserved here before it is written there.
+    """What the node should carry, and why: labels and taints are on the node a moment earlier.
 
     `condition`: status of GPUValidated ("True", "False", "Unknown" or "" for none); `conflicts`: label keys
     of other owners, left alone; `refusal`: why the API server refused to let us write what stands here.
