@@ -99,7 +99,7 @@ def of_policy(**spec: Any) -> Object:
         (of_policy(taints={"causes": {"thermal": "None"}}), "Effects of single causes: thermal:None."),
         (of_policy(taints={"unvalidated": "Set"}), "carry nodegauge.dev/unvalidated:NoSchedule"),
         (of_policy(mode="Observe"), "Mode is Observe"),
-        ({}, "RESTARTS of its pod count its reports"),
+        ({}, "writes changes into the\nNodeReading of its node"),
         (of_policy(probes={"health": PERIODIC}), "A pod reads each node every 5m."),
         ({"operator": {"nodeLabelSelector": "gpu=yes"}}, "match operator.nodeLabelSelector: gpu=yes"),
         ({"policy": {"create": False}}, "nothing is measured until you create a GPUValidationPolicy"),
