@@ -70,11 +70,11 @@ STAGES: tuple[Stage, ...] = (
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
     ((watch.watches, watch.survives),),
-    ((reaction_times.reaction_times,),),
+    ((reaction_times.reaction_times, reaction_times.hour_of_faults),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
-ON_REQUEST = frozenset({reaction_times.reaction_times})
+ON_REQUEST = frozenset({reaction_times.reaction_times, reaction_times.hour_of_faults})
 """Steps that only run when they are named."""
 
 

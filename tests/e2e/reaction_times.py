@@ -1,8 +1,8 @@
-"""How fast mode Watch tells on a real kubelet, and whether it tells all: figures, printed and not judged.
+"""How fast mode Watch tells on a real kubelet, whether it tells all, and an hour of faults.
 
-Not among the default steps (some twenty minutes):
+The figures are printed and not judged.  Not among the default steps (some twenty minutes, and an hour):
 
-    make e2e ARGS="gpus_on_the_node helm_install labels_appear reaction_times"
+    make e2e ARGS="gpus_on_the_node helm_install labels_appear reaction_times hour_of_faults"
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ FLAPPING = (
     Trouble("memory temperature GPU-2", "hot-memory", {"gpu": 2}),
 )
 """None of them makes the driver drop events, as a lost GPU does."""
+HOUR = 3600.0
 NEW = (
     *(Trouble(f"uncorrectable ECC GPU-{gpu}", "ecc-uncorrectable", {"gpu": gpu}) for gpu in GPUS),
     *(Trouble(f"temperature GPU-{gpu}", "hot", {"gpu": gpu}) for gpu in (6, 7)),
@@ -88,6 +89,27 @@ def reaction_times(cluster: Cluster) -> None:
     watch.set_mode(cluster, "Periodic")
     cluster.hardware.reset()  # counted errors
     watch.lift(cluster, at_most=2 * LEAVE_RUNS)
+
+
+def hour_of_faults(cluster: Cluster) -> None:
+    """One container sees the faults of an hour, tells each, and never starts again."""
+    watch.set_mode(cluster, "Watch")
+    watch.fresh_pod(cluster)
+    cluster.hardware.load(100)
+    whose, began, end = watch.life(cluster), cluster.reading()["sequence"], time.monotonic() + HOUR
+    times: dict[str, list[float]] = {fault: [] for fault in watch.FAULTS}
+    with _flapping(cluster) as flap:
+        while time.monotonic() < end:
+            for fault, taint in watch.FAULTS.items():
+                flap()
+                times[fault].append(watch.fault_and_repair(cluster, fault, taint))
+    for fault, taint in watch.FAULTS.items():
+        _show(cluster, fault, f"to {taint} by one container", times[fault])
+    cluster.must_be(watch.life(cluster), whose, what="the watch container after an hour of faults")
+    cluster.must_be(whose["restarts"], 0, what="how often it was started again")
+    cluster.say(f"FIGURE an hour of faults: readings {began} to {cluster.reading()['sequence']}, no restart")
+    cluster.hardware.load(0)
+    watch.set_mode(cluster, "Periodic")
 
 
 def _show(cluster: Cluster, what: str, until: str, seconds: Iterable[float]) -> None:

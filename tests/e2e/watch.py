@@ -130,13 +130,18 @@ def life(cluster: Cluster) -> Object:
 
 
 def from_fault_to_taint(cluster: Cluster, fault: str, taint: str) -> float:
-    """Seconds until a fresh pod's reading has tainted the node; then the fault is healed and the taint goes.
-
-    The container that tells it stays the same, and so does the object.
-    """
+    """Seconds until a fresh pod's reading has tainted the node; then the fault is healed and the taint goes."""
     fresh_pod(cluster)
     # The container before may have told of more Xids with its last words.
     cluster.until(lambda: not cluster.taints(), what="no taint before the fault")
+    return fault_and_repair(cluster, fault, taint)
+
+
+def fault_and_repair(cluster: Cluster, fault: str, taint: str) -> float:
+    """Seconds until a reading has tainted the node; then the fault is healed and the taint goes.
+
+    The container that tells it stays the same, and so does the object.
+    """
     run, before, whose = cluster.last_run()["number"], cluster.reading(), life(cluster)
     began = time.monotonic()
     cluster.hardware.fault(fault)
