@@ -101,8 +101,11 @@ def hour_of_faults(cluster: Cluster) -> None:
     with _flapping(cluster) as flap:
         while time.monotonic() < end:
             for fault, taint in watch.FAULTS.items():
-                flap()
                 times[fault].append(watch.fault_and_repair(cluster, fault, taint))
+                for _ in range(2 * len(FLAPPING)):  # each comes and goes
+                    flap()
+                    time.sleep(CHANGE_APART)
+                watch.lift(cluster, at_most=2 * LEAVE_RUNS)
     for fault, taint in watch.FAULTS.items():
         _show(cluster, fault, f"to {taint} by one container", times[fault])
     cluster.must_be(watch.life(cluster), whose, what="the watch container after an hour of faults")

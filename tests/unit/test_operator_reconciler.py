@@ -19,7 +19,7 @@ from nodegauge_operator.kube.errors import (
     error_of,
 )
 from nodegauge_operator.kube.pods import CREATE_SECONDS
-from support.api_server import EVENTS, NODES, PODS, REPORTS, Body
+from support.api_server import EVENTS, NODES, PODS, READINGS, REPORTS, Body
 from support.client import Call, unavailable
 from support.cluster import FakeCluster
 from support.objects import INTERVAL, MINUTE
@@ -354,3 +354,15 @@ def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator)
     operator.reconcile()
     assert operator.cluster.get(REPORTS, "node-1")["metadata"]["uid"] == kept != old.uid
     assert set(operator.cluster.created.values()) == {1}
+
+
+def test_only_the_very_reading_of_a_node_that_is_gone_is_deleted(operator: SteppedOperator) -> None:
+    """A machine of its name has joined meanwhile, and its probe has written."""
+    operator.run()
+    operator.cluster.remove(NODES, "node-1")
+    operator.deliver()
+    body = operator.cluster.get(READINGS, "node-1")
+    operator.cluster.remove(READINGS, "node-1")
+    operator.cluster.create(READINGS, {"metadata": {"name": "node-1"}, "health": body["health"]})
+    operator.reconcile()
+    assert list(operator.cluster.objects[READINGS]) == ["node-1"]

@@ -171,7 +171,7 @@ def test_a_pod_that_left_no_reading_has_it_read_again_once() -> None:
 def test_the_reading_of_a_node_that_is_gone_is_deleted() -> None:
     """Nobody owns it: the probes may not read the node's object, and so not name it as its owner."""
     reading = reading_of([make_pod(NODE).running().with_result(made.titan())])
-    assert next_step(make_snapshot(node=None, reading=reading)) == steps.DeleteReading("node-1")
+    assert next_step(make_snapshot(node=None, reading=reading)) == steps.DeleteReading("node-1", reading.uid)
     assert next_kind(node=None) == "nothing"
 
 

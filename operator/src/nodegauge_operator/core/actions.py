@@ -98,6 +98,7 @@ class DeleteReading(Struct, frozen=True):
     """Remove what the probes of a node wrote that is gone, or that no policy selects."""
 
     name: str
+    uid: str
 
 
 Step = (

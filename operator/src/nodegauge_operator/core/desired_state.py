@@ -216,7 +216,7 @@ def release(snapshot: Snapshot, node: NodeView) -> Step | None:
     if own is not None and taint_patch(node, (), leave=_kept_taints(snapshot)) is not None:
         return None  # the API server refuses to let a taint go: its evidence stays
     if snapshot.reading is not None:
-        return DeleteReading(snapshot.reading.name)
+        return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
     change = events.of_release(own, now=snapshot.now) if own is not None else None
     if change is None or (change.run, change.reason) == snapshot.posted or PostEvent in snapshot.declined:
         return DeleteReport(report)

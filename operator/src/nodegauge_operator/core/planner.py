@@ -74,7 +74,7 @@ def next_step(snapshot: Snapshot) -> Step | None:
     """The write that comes next, or None when everything is as it should be."""
     if snapshot.node is None:
         if snapshot.reading is not None:
-            return DeleteReading(snapshot.reading.name)
+            return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
         return delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
     context = snapshot.context
     if context is None:

@@ -9,6 +9,7 @@ from nodegauge_operator import names
 from nodegauge_operator.core.readings import ReadingView, reading_view
 from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.deletion import delete_this
 from nodegauge_operator.kube.errors import NotFound
 from nodegauge_operator.kube.listing import Unknown
 
@@ -29,9 +30,7 @@ async def get(client: Client, name: str) -> ReadingView | None:
         return None
 
 
-async def delete(client: Client, name: str) -> None:
-    """Delete what the probes of a node have written, if there is anything."""
-    try:
-        await client.call("DELETE", f"{PATH}/{quote(name)}")
-    except NotFound:
-        return
+async def delete(client: Client, name: str, *, uid: str = "") -> None:
+    """Delete what the probes of a node have written, if there is anything; with a `uid`, exactly that object:
+    a node of the same name may have joined meanwhile, and its probes have written."""
+    await delete_this(client, f"{PATH}/{quote(name)}", uid=uid)

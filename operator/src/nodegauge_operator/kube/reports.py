@@ -16,7 +16,8 @@ from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import MERGE, Client, manager
-from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from nodegauge_operator.kube.deletion import delete_this
+from nodegauge_operator.kube.errors import AlreadyExists, NotFound
 from nodegauge_operator.kube.listing import Unknown
 
 PATH = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
@@ -67,15 +68,7 @@ async def patch_status(client: Client, report: Report, status: ReportStatus) -> 
 
 async def delete(client: Client, report: Report) -> None:
     """Delete exactly this report; a newer one of the same name is left alone."""
-    body = {"preconditions": {"uid": report.uid}}
-    try:
-        await client.call("DELETE", f"{PATH}/{quote(report.name)}", body=body)
-    except NotFound:
-        return
-    except Conflict as error:
-        known = await get(client, report.name)
-        if known is not None and known.uid == report.uid:
-            raise Unavailable(str(error), status=error.status, reason=error.reason) from None
+    await delete_this(client, f"{PATH}/{quote(report.name)}", uid=report.uid)
 
 
 def _plain(status: ReportStatus) -> dict[str, Any]:

@@ -85,9 +85,10 @@ class Writer(Struct, kw_only=True):
             case actions.RefreshReading(name):
                 if (fresh := await readings.get(self.client, name)) is not None:
                     self.cache.put_reading(fresh)
-            case actions.DeleteReading(name):
-                await readings.delete(self.client, name)
-                self.cache.drop_reading(name)
+            case actions.DeleteReading(name, uid):
+                await readings.delete(self.client, name, uid=uid)
+                if (known := self.cache.readings.get(name)) is not None and known.uid == uid:
+                    self.cache.drop_reading(name)
 
     async def _patch_node(self, step: actions.PatchNode) -> None:
         """Write labels and taints; a new taint for a fault reserves a slot first, until the report holds
