@@ -130,7 +130,7 @@ def life(cluster: Cluster) -> Object:
 
 
 def from_fault_to_taint(cluster: Cluster, fault: str, taint: str) -> float:
-    """Seconds until a fresh pod's reading has tainted the node; then the fault is healed and the taint goes."""
+    """Seconds until the reading of a fresh pod has tainted the node; then its repair lifts the taint."""
     fresh_pod(cluster)
     # The container before may have told of more Xids with its last words.
     cluster.until(lambda: not cluster.taints(), what="no taint before the fault")
