@@ -49,15 +49,17 @@ from nodegauge_contract.reading import PART_BYTES, Part
 from nodegauge_judge import CATALOGUE, Cause, Rule, Thresholds
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.reference import findings_page
-from nodegauge_operator import metrics, names
+from nodegauge_operator import core, metrics, names
 from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.policy import Hysteresis, PolicySpec
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import ReportStatus
 from nodegauge_operator.core import probes
 from nodegauge_operator.core.gpu_eligibility import Why
+from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.probes.kind import Kind
-from nodegauge_operator.core.probes.registry import KINDS, READINGS
+from nodegauge_operator.core.probes.registry import EVERY, KINDS
+from nodegauge_operator.core.probes.registry import labels as every_label
 from nodegauge_operator.names import BreakerReason, BudgetReason, PaceReason, PolicyReason, Reason
 from nodegauge_operator.reader import metrics as reader_metrics
 from nodegauge_probes import once, settings
@@ -238,27 +240,41 @@ def policy() -> Iterator[str]:
 
 def labels() -> Iterator[str]:
     """Labels and taints on nodes."""
-    known = {**names.NODE_LABELS, **names.NODE_TAINTS}
-    things = [
+    defined = {
+        label.key: Thing(file_of(module), label.key, (label.key.rpartition("/")[2],), label)
+        for module in modules_of(core)
+        for value in vars(module).values()
+        for label in (value if isinstance(value, tuple) else (value,))
+        if isinstance(label, Label)
+    }
+    known = {label.key for label in every_label()}
+    yield from lacking(
+        defined.values(),
+        (lambda t: t.name in known, "no kind has it; add it to `labels` of its kind in {t.file}"),
+        (
+            lambda t: any(row("README.md", f"`{k}`")(t) for k in (t.name, f"-{t.name.rpartition('-')[2]}")),
+            "README lacks it; add a row `{t.name}` to its table of labels in README.md",
+        ),
+        tested("the test of its kind"),
+    )
+    taints = [
         Thing(f"{OPERATOR}/names.py", name, (name,), key)
         for name, key in vars(names).items()
-        if name.startswith(("LABEL_", "TAINT_")) and key.startswith(names.PREFIX)
+        if name.startswith("TAINT_") and key.startswith(names.PREFIX)
     ]
     yield from lacking(
-        things,
+        taints,
         (
-            lambda t: t.more in known,
-            "not explained; add {t.name}: (VALUES, MEANING) to NODE_LABELS or NODE_TAINTS in {t.file}",
+            lambda t: t.more in names.NODE_TAINTS,
+            "not explained; add {t.name}: (VALUES, MEANING) to NODE_TAINTS in {t.file}",
         ),
         (
-            lambda t: any(
-                row("README.md", f"`{key}`")(t) for key in (t.more, f"-{t.more.rpartition('-')[2]}")
-            ),
-            "README lacks it; add a row `{t.more}` to its table of labels or taints in README.md",
+            row("README.md", "`{t.more}`"),
+            "README lacks it; add a row `{t.more}` to its table of taints in README.md",
         ),
         (
             lambda t: f".{t.name}" in tokens(OPERATOR) or t.more in names.TAINTS_OF_FAULTS,
-            f"nothing sets it; set it in {OPERATOR}/core/desired_state.py",
+            f"nothing sets it; set it in {OPERATOR}/core/gates.py",
         ),
         tested("tests/unit/test_desired_state.py"),
     )
@@ -323,7 +339,6 @@ def counted(metric: Thing, *, own: str) -> bool:
 def kinds() -> Iterator[str]:
     """Kinds of probes, and their programs."""
     registry = f"{OPERATOR}/core/probes/registry.py"
-    registered = {**KINDS, **{kind.name: kind for kind in READINGS}}
     defined = {
         value
         for module in modules_of(probes)
@@ -333,18 +348,15 @@ def kinds() -> Iterator[str]:
     yield from lacking(
         (Thing(file_of(kind), kind.__name__, more=kind) for kind in sorted(defined, key=str)),
         (
-            lambda t: t.more in map(type, registered.values()),
-            f"not registered; add {{t.name}}() to KINDS in {registry}",
+            lambda t: t.more in map(type, EVERY.values()),
+            f"not registered; add {{t.name}}() to {registry}",
         ),
     )
     own = {field.name for field in msgspec.structs.fields(Probes)} | WITHOUT_SETTINGS
     yield from lacking(
+        (Thing(file_of(type(k)), n, (f"PROBE_{n.upper()}", type(k).__name__), k) for n, k in EVERY.items()),
         (
-            Thing(file_of(type(k)), n, (f"PROBE_{n.upper()}", type(k).__name__), k)
-            for n, k in registered.items()
-        ),
-        (
-            lambda t: t.name in names.PROBES or t.more in READINGS,
+            lambda t: t.name in names.PROBES or t.name not in KINDS,
             f"not among the probes; add it to PROBES in {OPERATOR}/names.py, in the order of the registry",
         ),
         (

@@ -23,6 +23,7 @@ import yaml
 
 from nodegauge_judge.model import Cause, InterconnectClass
 from nodegauge_operator import names
+from nodegauge_operator.core.probes.registry import labels
 from nodegauge_operator.core.reading_policy import VALIDATIONS, VARIABLES
 
 CRDS = Path("crds")
@@ -76,7 +77,7 @@ def outputs() -> dict[Path, Callable[[], str | None]]:
 def admission() -> str:
     """The lists of keys, causes and kinds of probes that the chart's admission policies compare with."""
     lists = {
-        "labels": list(names.NODE_LABELS),
+        "labels": [label.key for label in labels()],
         "classes": [value.value for value in InterconnectClass],
         "taints": list(names.NODE_TAINTS),
         "unvalidated": names.TAINT_UNVALIDATED,

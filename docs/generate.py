@@ -19,6 +19,7 @@ from nodegauge_judge import CATALOGUE, Cause, Judged
 from nodegauge_judge.reference import expectations_page, findings_page
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
+from nodegauge_operator.core.probes.registry import labels
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reader.metrics import Metrics as ReaderMetrics
 
@@ -128,7 +129,7 @@ def documented(enum: type[StrEnum]) -> list[tuple[str, str]]:
 
 def labels_page() -> str:
     """docs/reference/labels.md."""
-    rows = [(f"`{key}`", values, meaning) for key, (values, meaning) in names.NODE_LABELS.items()]
+    rows = [(f"`{label.key}`", label.values, label.meaning) for label in labels()]
     taints = [(f"`{key}`", values, meaning) for key, (values, meaning) in names.NODE_TAINTS.items()]
     return LABELS.format(
         taints=table(("taint", "values", "meaning"), taints),

@@ -8,7 +8,7 @@ from nodegauge_operator.api.policy import parse as parse_policy
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.pod import probe_pod
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.names import NODE_TAINTS
 from nodegauge_operator.settings import Settings, parse
 from support.chart import (
@@ -137,7 +137,9 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
     probe = parse(environment(objects)).probe
     (body,) = of_kind(objects, "GPUValidationPolicy")
     node = NodeView(name="gpu-1", uid="u", resource_version="1", labels={})
-    context = Snapshot(node=node, policy=parse_policy(body), report=None, now=0.0, defaults=probe).context
+    context = Snapshot(
+        kinds=EVERY, node=node, policy=parse_policy(body), report=None, now=0.0, defaults=probe
+    ).context
     assert context is not None
     pod = probe_pod(context, KINDS["health"], number=1)
     given = CLUSTERS[name].get("probe", {})

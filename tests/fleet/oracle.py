@@ -19,6 +19,7 @@ from fleet.virtual import LivingCluster
 from nodegauge_operator import names
 from nodegauge_operator.api.incident import incidents_of
 from nodegauge_operator.api.policy import Mode
+from nodegauge_operator.core.probes.registry import label_keys
 from support.api_server import NODES, POLICIES, Body
 
 CLUSTER_BUDGET = "20%"
@@ -318,7 +319,7 @@ def _by(waited: float, needed: float) -> str:
 
 def ours_of(body: Body) -> Ours:
     """Labels, taints and condition of ours on a node."""
-    keys = {*names.NODE_LABELS, SHORT_KEY}
+    keys = {*label_keys(), SHORT_KEY}
     ours = {key: value for key, value in body["metadata"]["labels"].items() if key in keys}
     for taint in body["spec"].get("taints") or ():
         if taint["key"].startswith(names.PREFIX):

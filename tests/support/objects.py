@@ -23,7 +23,7 @@ from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, ProbeDefaults, Taint, Terminated
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.readings import PartView, ReadingView
 from nodegauge_operator.core.report_update import after_run
 
@@ -255,7 +255,7 @@ def make_snapshot(**known: Any) -> Snapshot:
         "reading": reading_of(known.get("pods", ())),
         "fresh": frozenset({RefreshReading}),
     }
-    return Snapshot(**start | known)
+    return Snapshot(kinds=EVERY, **start | known)
 
 
 def reading_of(pods: Iterable[PodView]) -> ReadingView | None:

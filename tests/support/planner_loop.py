@@ -20,6 +20,7 @@ from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.planner import next_step, wake_at
+from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.readings import ReadingView
 from support.nccl_nodes import INSTALLED, NODE
 from support.objects import NOW, ANode, APod, APolicy, make_policy, reading_of
@@ -63,6 +64,7 @@ class PlannerLoop:
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
         """What the operator sees, with a slot for every run."""
         return Snapshot(
+            kinds=EVERY,
             node=self.node,
             policy=self.policy,
             report=self.report,

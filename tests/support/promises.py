@@ -15,6 +15,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, parse_report
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.budget import is_gated, slots_of
+from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS, Body
 from support.client import Killed
@@ -326,6 +327,6 @@ def _faults(body: Body) -> list[str]:
 
 
 def _foreign(body: Body) -> tuple[dict[str, str], list[Body]]:
-    ours = names.NODE_LABELS.keys() | {"interconnect"}
+    ours = label_keys() | {"interconnect"}
     labels = {k: v for k, v in body["metadata"]["labels"].items() if k not in ours}
     return labels, [t for t in body["spec"].get("taints") or () if t["key"] not in names.NODE_TAINTS]

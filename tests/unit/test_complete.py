@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 JUDGE, OPERATOR = "operator/src/nodegauge_judge", "operator/src/nodegauge_operator"
 CONTRACT, PROBES = "probes/src/nodegauge_contract", "probes/src/nodegauge_probes"
+BMC = f"{OPERATOR}/core/probes/bmc.py"
 NAMES, POLICY, CHASSIS = f"{OPERATOR}/names.py", f"{OPERATOR}/api/policy.py", f"{CONTRACT}/chassis.py"
 CRD, FULL = "crds/gpuvalidationpolicies.yaml", "crds/examples/full.yaml"
 VALUES, SCHEMA = "charts/nodegauge/values.yaml", "charts/nodegauge/values.schema.json"
@@ -23,6 +24,7 @@ MODULE, ROLE = "ansible/plugins/modules/half_done.py", "ansible/roles/half_done"
 METRIC = '        self.half_done = Gauge("nodegauge_half_done", "Half", registry=self.registry)\n'
 ENTRY = '- {gpu: "*B300*", count: 8, collective: all_reduce, bytes: 1073741824, busbw: 900}\n'
 KIND = "from nodegauge_operator.core.probes.bmc import BmcKind\nclass HalfDoneKind(BmcKind):\n    name = ''\n"
+LABEL = "from msgspec import structs\nHALF = structs.replace(PSU, key='nodegauge.dev/half-done')\n"
 RULE = """
 from msgspec import structs
 from nodegauge_judge.model import Cause, Gate, GateKind
@@ -58,14 +60,16 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
     ),
     "a label": (
         [
-            (NAMES, "", 'LABEL_HALF = PREFIX + "half-done"\n'),
+            (BMC, "", LABEL),
             (NAMES, '    VALIDATED = "Validated"', '    HALF_DONE = "HalfDone"\n'),
         ],
         [
-            (f"{NAMES}: LABEL_HALF: not explained", "NODE_LABELS"),
-            (f"{NAMES}: LABEL_HALF: README lacks it", "`nodegauge.dev/half-done`"),
-            (f"{NAMES}: LABEL_HALF: nothing sets it", "core/desired_state.py"),
-            (f"{NAMES}: LABEL_HALF: no test", "test_desired_state.py"),
+            (f"{BMC}: nodegauge.dev/half-done: no kind has it", "`labels`"),
+            (
+                f"{BMC}: nodegauge.dev/half-done: README lacks it",
+                "`nodegauge.dev/half-done`",
+            ),
+            (f"{BMC}: nodegauge.dev/half-done: no test", "the test of its kind"),
             (f"{NAMES}: Reason.HALF_DONE: nothing gives it", ""),
             ("docs/generate.py: docs/reference/labels.md: cannot be made", "HALF_DONE"),
         ],

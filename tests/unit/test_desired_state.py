@@ -19,6 +19,7 @@ from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
 from nodegauge_operator.core.desired_state import UNVALIDATED, label_patch, taint_patch
 from nodegauge_operator.core.model import Taint
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.names import Reason
 from support.objects import (
     BUSY,
@@ -207,7 +208,7 @@ def test_the_short_key_is_ours(node: ANode, policy: APolicy, value: str | None, 
 SHORT = st.sampled_from(["interconnect", "example.com/link", ""])
 LABEL_KEYS = st.sampled_from(
     [
-        *names.NODE_LABELS,
+        *label_keys(),
         *("interconnect", "example.com/link", "team", "nvidia.com/gpu.count", "nodegauge.dev.evil/x"),
     ]
 )
@@ -240,14 +241,14 @@ def test_a_patch_leaves_nothing_to_patch_and_no_foreign_key_changed(
     report = make_report().after(read(result), node=node)
     wanted = desired(report, node=node, policy=policy).labels
     patch = label_patch(node, wanted)
-    free = node.managed_labels | names.NODE_LABELS.keys()
+    free = node.managed_labels | label_keys()
     key = policy.spec.labels.interconnect_key
     free |= {key} if policy.spec.labels.take_over or key not in node.labels else set()
     assert patch.keys() <= free
     after = node.patched(patch)
     assert wanted.items() <= after.labels.items()
     assert {(k, v) for k, v in node.labels.items() if k not in free} <= after.labels.items()
-    assert {k for k in after.labels if k in names.NODE_LABELS or k in after.managed_labels} <= wanted.keys()
+    assert {k for k in after.labels if k in label_keys() or k in after.managed_labels} <= wanted.keys()
     again = desired(report, node=after, policy=policy).labels
     assert (again, label_patch(after, again)) == (wanted, {})
 

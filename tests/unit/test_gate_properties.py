@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_operator import names
+from nodegauge_operator.core.probes.registry import label_keys
 from support.api_server import NODES, REPORTS
 from support.promises import GARBAGE, InterleavedOperator
 from support.properties import tried
@@ -126,7 +127,7 @@ def test_whatever_happened_a_deleted_policy_leaves_nothing(actions: list[tuple[A
     assert (operator.cluster.objects[REPORTS], list(operator.cluster.pods())) == ({}, [])
     for name, body in operator.cluster.objects[NODES].items():
         assert operator.taints(name) == []
-        assert not body["metadata"]["labels"].keys() & names.NODE_LABELS.keys()
+        assert not body["metadata"]["labels"].keys() & label_keys()
 
 
 @pytest.mark.parametrize("calls", range(8))

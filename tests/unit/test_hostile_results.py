@@ -22,7 +22,7 @@ from nodegauge_contract import ArmName, ContractError, Result, columns, decode
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.registry import KINDS, label_keys
 from nodegauge_operator.kube.reports import without_nulls
 from support import schema
 from support.api_server import copied
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow
 
 LABEL_VALUE = re.compile(r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")
 """apimachinery, validation: label values."""
-NUMBERS = [key for key in names.NODE_LABELS if "busbw" in key or "gbps" in key]
+NUMBERS = [key for key in label_keys() if "busbw" in key or "gbps" in key]
 LONG = "\U0001f600"
 ODD: list[Any] = [
     *(0, 1, -1, 2, 3, 64, 255, 2**31, -(2**63), 2**63 - 1, 1.5, -0.5, 1e-300, 1e308, -1e308, True, None),

@@ -300,7 +300,7 @@ def test_the_operator_compares_a_node_with_its_peers_and_keeps_its_clock() -> No
     node_view = make_node()
 
     def after(result: Result, status: ReportStatus) -> ReportStatus:
-        context = make_context(node=node_view, clock_peers=lambda _: (1980, 1965)).after(status)
+        context = make_context(node=node_view, peers={"health": lambda _: (1980, 1965)}).after(status)
         return HealthKind().after_run(context, EndedRun(run=run, end=read(result)))
 
     slow = after(alike(792), ReportStatus())

@@ -19,10 +19,11 @@ from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core.model import ConditionView, NodeView
 from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending
+from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.readings import reading_view
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers, clock_of
+from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers
 from nodegauge_operator.reconcile.selecting import Selecting
 from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
 from support.client import unavailable
@@ -254,7 +255,7 @@ class PeerGroup:
 
     def __init__(self) -> None:
         self.cache = Cache()
-        self.peers, self.clocks = Peers(self.cache), Peers(self.cache, clock_of)
+        self.peers, self.clocks = (Peers(self.cache, EVERY[kind].peer_value) for kind in ("nccl", "health"))
         self.version = 10
 
     def measured(self, name: str, value: int | None, *, make: str = "h100", mhz: int = 0) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
+from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, PODS, POLICIES, REPORTS
 from support.client import Killed
@@ -150,7 +151,7 @@ STORIES: list[Story] = [two_runs, policy_goes, node_is_replaced, gets_hot_and_co
 
 def ours(labels: dict[str, str]) -> dict[str, str]:
     """Those of the labels that the operator sets."""
-    return {key: text for key, text in labels.items() if key in names.NODE_LABELS or key == "interconnect"}
+    return {key: text for key, text in labels.items() if key in label_keys() or key == "interconnect"}
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)

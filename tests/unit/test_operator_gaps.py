@@ -12,6 +12,7 @@ from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.probes.health import DRAIN_SECONDS
+from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.reconcile.watch_sets import APPLY_SECONDS
@@ -32,7 +33,7 @@ Gap = Callable[[SteppedOperator], object]
 
 def ours(operator: SteppedOperator) -> dict[str, str]:
     """The labels of ours on the node."""
-    return {key: value for key, value in operator.labels.items() if key in names.NODE_LABELS}
+    return {key: value for key, value in operator.labels.items() if key in label_keys()}
 
 
 def failing(result: Result | None = None) -> SteppedOperator:

@@ -22,6 +22,7 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.override import Annotations
+from nodegauge_operator.core.probes.registry import label_keys
 from support.nccl_nodes import DAY, FAST, SLOW, STRICT, WRONG, skipping
 from support.objects import NOW, APod, make_policy
 from support.planner_loop import PlannerLoop
@@ -170,7 +171,7 @@ def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> No
     scene = played(actions)
     carried, desired = (
         (
-            {key: value for key, value in node.labels.items() if key in names.NODE_LABELS},
+            {key: value for key, value in node.labels.items() if key in label_keys()},
             {(taint.key, taint.value) for taint in node.taints if taint.key in names.TAINTS_OF_FAULTS},
         )
         for node in (scene.node, scene.status.desired)

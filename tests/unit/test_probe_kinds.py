@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Budget
-from nodegauge_operator.core.probes.registry import KINDS, POOLS, kinds_of
+from nodegauge_operator.core.probes.registry import KINDS, kinds_of, pools
 
 SOURCE = Path(names.__file__).parent
 BRANCHES = (ast.Compare, ast.match_case)
@@ -17,17 +17,17 @@ def test_every_probe_has_a_kind_and_health_comes_first() -> None:
     """In the order of the probes in a report, and of precedence."""
     assert tuple(KINDS) == names.PROBES
     assert all(kind.name == name for name, kind in KINDS.items())
-    assert [pool.name for pool in POOLS] == [names.PROBE_HEALTH, names.PROBE_NCCL]
+    assert [pool.name for pool in pools()] == [names.PROBE_HEALTH, names.PROBE_NCCL]
 
 
 def test_every_kind_counts_against_one_pool() -> None:
     """Whatever holds GPUs shares slots, as a pull does."""
-    assert [kinds_of(pool) for pool in POOLS] == [
+    assert [kinds_of(pool) for pool in pools()] == [
         (names.PROBE_HEALTH,),
         (names.PROBE_PULL, names.PROBE_NCCL, names.PROBE_LOAD),
     ]
     budget = Budget(concurrent_probes=3, concurrent_nccl_probes=2)
-    assert [pool.setting(budget) for pool in POOLS] == [3, 2]
+    assert [pool.setting(budget) for pool in pools()] == [3, 2]
 
 
 def test_no_module_outside_of_the_kinds_branches_on_a_probe_s_name() -> None:

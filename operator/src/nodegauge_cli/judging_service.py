@@ -30,8 +30,8 @@ from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.health import HealthKind
 from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.report_update import after_run
 
 BAD_REQUEST = 2
@@ -211,6 +211,7 @@ def _labels(result: Result, criteria: Criteria) -> dict[str, str]:
         report=Report(name="node", uid="1", resource_version="1", node_uid="1", status=ReportStatus()),
         now=NOON,
         gate_slot=True,
+        kinds=EVERY,
         defaults=ProbeDefaults(namespace="", image=""),
     ).context
     assert context is not None
@@ -218,5 +219,5 @@ def _labels(result: Result, criteria: Criteria) -> dict[str, str]:
         run=Run(number=1, pod_uid="1", started_at=stamp(NOON)),
         end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
     )
-    status = desired_state.next_status(context.after(after_run(context, HealthKind(), ended)))
+    status = desired_state.next_status(context.after(after_run(context, EVERY[names.PROBE_HEALTH], ended)))
     return {key: value for key, value in status.desired.labels.items() if key != names.LABEL_VALIDATED_AT}

@@ -83,7 +83,7 @@ def findings_page() -> str:
 def _row(rule: Rule[Any]) -> str:
     severities = ", ".join(severity.value for severity in rule.when)
     verdict = "unknown" if rule.effect is Effect.UNJUDGED else "the worst"
-    link = f"[`{rule.code}`](#{rule.code}) | {rule.probe.value}"
+    link = f"[`{rule.code}`](#{rule.code}) | {rule.probe}"
     gate = rule.gate
     if gate is None:
         return f"| {link} | {severities} | {verdict} | none | - |"

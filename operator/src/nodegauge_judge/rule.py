@@ -85,7 +85,7 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
     next_step: str
     way_out: tuple[str, ...]
     check: Callable[[Input], Iterable[Observation]]
-    probe: Probe = Probe.HEALTH
+    probe: str = Probe.HEALTH
     effect: Effect = Effect.SEVERITY
     gate: Gate | None = None
     readable: Callable[[Input], bool] | None = None

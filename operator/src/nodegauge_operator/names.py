@@ -1,7 +1,7 @@
-"""Every label, taint, condition, annotation and resource name that nodegauge writes or reads.
+"""Every taint, condition, annotation and resource name that nodegauge writes or reads.
 
 One module builds every string, so that a name can be found, changed and documented in one place
-(`docs/reference/labels.md` is generated from the tables here).  It decides nothing.
+(`docs/reference/labels.md` is generated from the tables here and the kinds' labels).  It decides nothing.
 
 Reasons of conditions and events are here too; each says what it means.
 """
@@ -38,66 +38,16 @@ LEASE = "nodegauge"
 
 PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
-LABEL_EVIDENCE = PREFIX + "interconnect-evidence"
-LABEL_NVLINK_GBPS = PREFIX + "nvlink-gbps"
 LABEL_HEALTH = PREFIX + "health"
 LABEL_VALIDATED_AT = PREFIX + "validated-at"
+LABEL_EVIDENCE = PREFIX + "interconnect-evidence"
+LABEL_NVLINK_GBPS = PREFIX + "nvlink-gbps"
 LABEL_THROTTLED = PREFIX + "throttled"
 LABEL_PSU = PREFIX + "psu"
 LABEL_BUSBW_ALLREDUCE = PREFIX + "busbw-allreduce"
 LABEL_BUSBW_ALLGATHER = PREFIX + "busbw-allgather"
 LABEL_BUSBW_REDUCESCATTER = PREFIX + "busbw-reducescatter"
-
-NODE_LABELS: dict[str, tuple[str, str]] = {
-    LABEL_INTERCONNECT: (
-        "nvlink | nvlink-pairs | pcie",
-        "nvlink: a ring over all GPUs runs on NVLink only. nvlink-pairs: there is NVLink, but a ring must "
-        "cross PCIe. pcie: no NVLink. Absent: one GPU, or unknown, or the sources disagree.",
-    ),
-    LABEL_EVIDENCE: (
-        "reported | measured",
-        "reported: by NVML (matrix, P2P status and fabric state agree). measured: confirmed by the "
-        "bandwidth of NCCL collectives. If bandwidth contradicts NVML, the interconnect labels are removed, "
-        "and those of bandwidth with them.",
-    ),
-    LABEL_NVLINK_GBPS: (
-        "integer, GB/s one way",
-        "NVLink rate of the weakest GPU, in one direction; only with nvlink. Works with nodeAffinity Gt.",
-    ),
-    LABEL_HEALTH: (
-        "pass | warn | fail",
-        "All probes and gates together. fail: a taint for a fault stands, also while nothing can be read. "
-        "warn: at worst, anything else was found, such as a fault that is not confirmed, has no slot in the "
-        "budget or has the effect None. Absent when unknown or stale.",
-    ),
-    LABEL_THROTTLED: (
-        "none | thermal | power-brake | hw-slowdown",
-        "What slows GPUs down, by the same rule as the taint. It is set even if the taint is not (budget, "
-        "effect None). none: no slowdown under load. Absent: not yet judged under load, on probation, or "
-        "stale.",
-    ),
-    LABEL_PSU: (
-        "ok | redundancy-lost | fault",
-        "State of the power supplies: by sensors of the node, by NVML and by the BMC; the worst counts. "
-        "ok: supplies were read and report no fault. redundancy-lost: by the BMC, one is out and the others "
-        "carry the machine. Absent: nothing could be read.",
-    ),
-    LABEL_BUSBW_ALLREDUCE: (
-        "integer, GB/s",
-        "Bus bandwidth of NCCL's all_reduce at 1 GiB, as nccl-tests defines it, over all GPUs of the node "
-        "that a pod can get (7 if one of 8 is broken; see status.bandwidth of the report). Updated when it "
-        "changes by 5 %. Works with nodeAffinity Gt. Absent with the interconnect label, and while a fault "
-        "between the GPUs is not cleared.",
-    ),
-    LABEL_BUSBW_ALLGATHER: ("integer, GB/s", "The same for all_gather, on which ZeRO-3 spends its time."),
-    LABEL_BUSBW_REDUCESCATTER: ("integer, GB/s", "The same for reduce_scatter."),
-    LABEL_VALIDATED_AT: (
-        "integer, epoch seconds",
-        "Time of the last readable run, so that nodeAffinity Gt can reject stale nodes. Updated when it is "
-        "older than half of the staleness limit.",
-    ),
-}
-"""Labels on nodes: key to (values, meaning)."""
+"""Labels on nodes that decisions read back; each label is an object of its kind (`core.label`)."""
 
 TAINT_THROTTLED = PREFIX + "throttled"
 TAINT_UNHEALTHY = PREFIX + "unhealthy"
@@ -184,8 +134,6 @@ PROBE_BMC = "bmc"
 PROBE_WATCH = "watch"
 """The resident container of mode Watch; its results are readings of the health probe."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL, PROBE_LOAD)
-PROBE_TITLES = {PROBE_NCCL: "NCCL probe", PROBE_LOAD: "Load probe", PROBE_BMC: "BMC"}
-"""What begins a sentence about a reading that counts beside the health probe's."""
 PROBE_CONTAINER = "probe"
 
 BMC_READER = PREFIX + "bmc-reader"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
+from nodegauge_operator.core.probes.registry import label_keys
 from support.guarded import NODE, Guarded, node_patch, refusal, status_patch
 from testbed.errors import ApiError
 from testbed.wait import wait_for
@@ -118,7 +119,7 @@ def test_every_label_taint_and_cause_of_ours_can_be_written(guarded: Guarded, ac
     """And the short keys: the chart's default, and that of its policy's values."""
     rest = getattr(guarded, account)
     short = {"interconnect": "pcie", "example.com/fabric": "nvlink"}
-    node_patch(rest, metadata(labels=dict.fromkeys(names.NODE_LABELS, "1") | short))
+    node_patch(rest, metadata(labels=dict.fromkeys(label_keys(), "1") | short))
     causes = {value for values, _ in names.NODE_TAINTS.values() for value in values.split(" | ")}
     for cause in causes - {"(no value)"}:
         taint(guarded, account, own_taint(cause), {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"})

@@ -35,7 +35,7 @@ from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.report_update import after_run
 from nodegauge_probes import health, runner
 from nodegauge_probes.nvml.library import Watch
@@ -137,6 +137,7 @@ class NodeHarness:
         now = self.clock.seconds()
         report = Report(name=node.name, uid="1", resource_version="1", node_uid=node.uid, status=self.status)
         context = Snapshot(
+            kinds=EVERY,
             node=node,
             policy=policy,
             report=report,

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from nodegauge_judge import Probe, Verdict
-from nodegauge_judge.peers import Peers, no_peers
+from nodegauge_judge import Verdict
+from nodegauge_judge.peers import Peers
 from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
 from nodegauge_operator.api.override import Override
@@ -32,7 +33,6 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import Judged
-from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.readings import PartView, ReadingView
 
@@ -44,6 +44,34 @@ MAX_GRACE = 86_400.0
 """Seconds after which another failed run ends the time to renew a reading: an operator that ends every few
 minutes would give it anew at each start.  Chosen by this project: longer than most outages."""
 BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
+
+
+HEALTH = names.PROBE_HEALTH
+"""The kind of reading that every node has; all others stand beside it."""
+
+
+class ReadingKind(Protocol):
+    """What a context asks of a kind of reading; `probes.kind.Kind` says what each member means."""
+
+    name: str
+    title: str
+    reads: bool
+    needs_node: bool
+
+    def asked_for(self, context: Context) -> bool:
+        """Whether policy and installation ask for it."""
+
+    def interval(self, context: Context) -> float:
+        """Seconds between two readings."""
+
+    def run_interval(self, context: Context) -> float:
+        """Seconds between two runs by pods."""
+
+    def same_machine(self, context: Context) -> bool:
+        """Whether its last reading is of the machine as it is now."""
+
+    def seen_beside(self, context: Context) -> str | None:
+        """What a reading that stands adds on a node that the health probe cannot read."""
 
 
 class Unselected(Enum):
@@ -58,52 +86,59 @@ class Unselected(Enum):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
-    """All that is known of one node name.
-
-    `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
-    probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
-    gated already.  `incidents`: by cause, the incident that holds new taints back there.  `peers`: what
-    nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which they work; `load_peers`: what
-    their GPUs reach in load runs.  `last_peer_read`: when another node of the policy was last read, epoch
-    seconds, 0.0 for never.  `posted`: run and reason of the last event that this process posted; `judged`:
-    the last run that it judged and that the report does not hold yet.  `fresh`: reads that were made for
-    this very question. `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch
-    seconds.  `declined`: writes that the API server has just refused, with its message; they are tried
-    later and do not block others. `nonce`: a random text for the run after one that ends now.
-    `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.  `chassis`: what the BMC reader
-    last wrote of it; `reading`: what its probes did; `distrust`: why no reading counts now, empty if they
-    do; `trusted`: the admission policy by which they do.  `watchers`: pods of the policy's watch DaemonSet
-    here, UID to name, also those that have just gone; `watch_since`: when that was made, epoch seconds, 0.0
-    for not yet.
-    """
+    """All that is known of one node name."""
 
     node: NodeView | None
+    """None: the node is gone for certain."""
     policy: Policy | None
+    """None: no policy selects it."""
     report: Report | None
     pods: tuple[PodView, ...] = ()
+    """Probe pods of the node, also those of an earlier node of its name."""
     now: float
+    """Epoch seconds."""
+    defaults: ProbeDefaults
+    """What the installation sets for probes."""
+    kinds: Mapping[str, ReadingKind]
+    """Every kind of reading by name, health first."""
     granted: frozenset[str] = frozenset()
-    peers: Peers = no_peers
-    clock_peers: Peers = no_peers
-    load_peers: Peers = no_peers
+    """Pools of probe pods that keep a slot for it."""
+    peers: Mapping[str, Peers] = {}
+    """By a kind's name: what nodes like this one reach."""
     last_peer_read: Callable[[], float] = float
+    """When another node of the policy was last read, epoch seconds, 0.0 for never."""
     gate_slot: bool = False
+    """The budget of gated nodes has a slot for it, or it is gated already."""
     incidents: Mapping[str, str] = gates.NO_INCIDENTS
+    """By cause, the incident that holds new taints back there."""
     posted: tuple[str, str] = ("", "")
+    """Run and reason of the last event that this process posted."""
     judged: Judged | None = None
+    """The last run that this process judged and that the report does not hold yet."""
     fresh: frozenset[type] = frozenset()
+    """Reads that were made for this very question."""
     since: float = 0.0
+    """Since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds."""
     declined: dict[type, str] = {}
+    """Writes that the API server has just refused, with its message: they are tried later, and do not block
+    others."""
     unselected: Unselected = Unselected.RELEASE
     nonce: str = ""
+    """A random text for the run after one that ends now."""
     cordoned_since: float = 0.0
+    """Epoch seconds, 0.0 for a node that is not cordoned."""
     chassis: ChassisView | None = None
+    """What the BMC reader last wrote of it."""
     reading: ReadingView | None = None
+    """What its probes wrote."""
     distrust: str = ""
+    """Why no reading counts now; empty if they do."""
     trusted: str = ""
+    """The admission policy by which readings count."""
     watchers: Mapping[str, str] = {}
+    """Pods of the policy's watch DaemonSet here, UID to name, also those that have just gone."""
     watch_since: float = 0.0
-    defaults: ProbeDefaults
+    """When that DaemonSet was made, epoch seconds, 0.0 for not yet."""
 
     @property
     def own_report(self) -> Report | None:
@@ -167,29 +202,16 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return names.run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=nonce)
 
     def interval_of(self, probe: str) -> float:
-        """Seconds between two readings: the policy's, and of BMCs the installation's."""
-        return self.defaults.bmc_interval if probe == names.PROBE_BMC else self.policy.interval_of(probe)
+        """Seconds between two readings."""
+        return self.kinds[probe].interval(self)
 
     def stale_seconds_of(self, probe: str) -> float:
         """Seconds after which a reading no longer counts (three intervals by default)."""
         return self.interval_of(probe) * self.policy.spec.stale_after_intervals
 
-    def run_interval_of(self, probe: str) -> float:
-        """Seconds between two runs by pods, and of BMCs as `interval_of`."""
-        return self.defaults.bmc_interval if probe == names.PROBE_BMC else self.policy.run_interval_of(probe)
-
     def age_limit_of(self, probe: str) -> float:
         """Seconds of failed runs, with the interval before them, after which a reading no longer counts."""
-        return self.run_interval_of(probe) * self.policy.spec.stale_after_intervals
-
-    @cached_property
-    def nccl_image(self) -> str:
-        """The image of NCCL runs: the policy's, or else the installation's; empty for no NCCL runs."""
-        return (
-            self.policy.spec.pod_template.nccl_image or self.defaults.nccl_image
-            if self.policy.spec.probes.nccl.enabled
-            else ""
-        )
+        return self.kinds[probe].run_interval(self) * self.policy.spec.stale_after_intervals
 
     def expires_at(self, probe: ProbeStatus) -> float:
         """When a probe's reading goes stale, epoch seconds; `NEVER` before the first.
@@ -200,18 +222,18 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         health reading that only waits is believed for `MAX_WAIT` at most, and one whose probe was switched
         off for as long as the policy says.  A policy that allows less than that of the last run
         strips nothing before the next one.  After each gap there is an interval to renew it, unless runs go
-        on to fail for `MAX_GRACE`.  A BMC answers whatever becomes of its node: only a gap excuses it.
+        on to fail for `MAX_GRACE`.  What does not need the node, such as a BMC, is excused by a gap alone.
         """
-        of_health = probe.name == Probe.HEALTH.value
+        kind, of_health = self.kinds[probe.name], probe.name == HEALTH
         if of_health and self._stays_stale:
             return 0.0
         if not probe.read_at or self.policy.paused:
             return NEVER
         read_at = unstamp(probe.read_at)
         age = max(self.stale_seconds_of(probe.name), probe.age_limit_seconds)
-        interval = self.run_interval_of(probe.name)
+        interval = kind.run_interval(self)
         renewable_until = self.since + interval
-        if probe.name == Probe.BMC.value:
+        if not kind.needs_node:
             return max(read_at + age, renewable_until)
         waited = max(read_at + max(age, MAX_WAIT), renewable_until) if of_health else NEVER
         if probe.failing_since:
@@ -221,14 +243,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             if tried_at > failed + MAX_GRACE:
                 return failed
             return max(failed, renewable_until if self.may_run else waited)
-        if not self._asked_for(probe.name):
-            return read_at + age
-        return waited
-
-    def _asked_for(self, probe: str) -> bool:
-        """Whether policy and installation ask for runs of this probe."""
-        enabled: bool = getattr(self.policy.spec.probes, probe).enabled
-        return {names.PROBE_NCCL: bool(self.nccl_image)}.get(probe, enabled)
+        return waited if kind.asked_for(self) else read_at + age
 
     @cached_property
     def _stays_stale(self) -> bool:
@@ -238,7 +253,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         A node that should carry a condition and no `validated-at` was read too long ago, whatever the
         condition says: a fault's condition outlives its reading.
         """
-        before, now = (status.probe(Probe.HEALTH.value) for status in (self.report.status, self.status))
+        before, now = (status.probe(HEALTH) for status in (self.report.status, self.status))
         numbers = [probe.last_run.number if probe.last_run else 0 for probe in (before, now)]
         read = numbers[0] != numbers[1] and not now.unread
         desired = self.report.status.desired
@@ -250,84 +265,39 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return bool(probe.boot_id and self.node.boot_id) and probe.boot_id != self.node.boot_id
 
     @cached_property
-    def stale(self) -> frozenset[Probe]:
-        """Probes whose last reading no longer counts."""
-        return frozenset(p for p in Probe if self.now > self.expires_at(self.status.probe(p.value)))
+    def readings(self) -> tuple[ProbeStatus, ...]:
+        """The last reading of every kind that reads, the health reading first."""
+        return tuple(self.status.probe(kind.name) for kind in self.kinds.values() if kind.reads)
 
     @cached_property
-    def unconfirmed(self) -> frozenset[Probe]:
-        """Probes that have not read the node lately, for whatever reason: time alone moves none of their
+    def stale(self) -> frozenset[str]:
+        """Kinds whose last reading no longer counts."""
+        return frozenset(p.name for p in self.readings if self.now > self.expires_at(p))
+
+    @cached_property
+    def unconfirmed(self) -> frozenset[str]:
+        """Kinds that have not read the node lately, for whatever reason: time alone moves none of their
         gates."""
-        return frozenset(p for p in Probe if self.policy.paused or self.now > self._confirmed_until(p.value))
+        late = (
+            p.name for p in self.readings if self.policy.paused or self.now > self._confirmed_until(p.name)
+        )
+        return frozenset(late)
 
     def _confirmed_until(self, probe: str) -> float:
         read_at = self.status.probe(probe).read_at
         return unstamp(read_at) + self.stale_seconds_of(probe) if read_at else NEVER
 
-    @cached_property
-    def nccl_hindrance(self) -> Hindrance | None:
-        """Why no NCCL run can be made here, if NCCL runs are asked for at all."""
-        return hindrance(self.status, self.node) if self.nccl_image else None
-
-    @property
-    def nccl_wanted(self) -> bool:
-        """NCCL runs are asked for, and nothing but a passing hindrance keeps them off this node."""
-        why = self.nccl_hindrance
-        return bool(self.nccl_image) and (why is None or why.reason in PASSING)
-
-    @cached_property
-    def nccl_stands(self) -> bool:
-        """The last NCCL run that could be read measured this machine as it is now: same boot, same GPUs and
-        driver, whole GPUs, not stale."""
-        probe = self.status.probe(names.PROBE_NCCL)
-        return (
-            bool(probe.read_at)
-            and not self.rebooted_since(probe)
-            and divided(self.status, self.node) is None
-            and same_hardware(self.status.bandwidth.hardware, self.status.gpus)
-            and self.now <= self.expires_at(probe)
-        )
-
-    @cached_property
-    def load_hindrance(self) -> Hindrance | None:
-        """Why no load run can be made here, if load runs are asked for at all."""
-        asked_for = self.policy.spec.probes.load.enabled
-        return hindrance(self.status, self.node, probe=names.PROBE_LOAD) if asked_for else None
-
-    @cached_property
-    def load_stands(self) -> bool:
-        """The last load run that could be read worked this machine as it is now: same GPUs and driver, whole
-        GPUs, not stale.  A reboot cools nothing."""
-        probe = self.status.probe(names.PROBE_LOAD)
-        return (
-            bool(probe.read_at)
-            and divided(self.status, self.node, probe=probe.name) is None
-            and same_hardware(self.status.load.hardware, self.status.gpus)
-            and self.now <= self.expires_at(probe)
-        )
-
-    @property
-    def bmc_stands(self) -> bool:
-        """The last reading of the node's BMC is not stale."""
-        return bool(self.status.probe(names.PROBE_BMC).read_at) and Probe.BMC not in self.stale
+    def stands(self, probe: str) -> bool:
+        """Whether the last reading of this kind counts: it is not stale, and of this machine as it is now."""
+        read = bool(self.status.probe(probe).read_at) and probe not in self.stale
+        return read and self.kinds[probe].same_machine(self)
 
     @cached_property
     def standing(self) -> tuple[ProbeStatus, ...]:
         """What was read by other means and counts beside the health probe's reading, the worst first."""
-        stands = {
-            names.PROBE_NCCL: self.nccl_stands,
-            names.PROBE_LOAD: self.load_stands,
-            names.PROBE_BMC: self.bmc_stands,
-        }
-        probes = [self.status.probe(name) for name, counts in stands.items() if counts]
-        judged = [probe for probe in probes if probe.verdict in BEST_FIRST]
+        others = [probe for probe in self.readings if probe.name != HEALTH and self.stands(probe.name)]
+        judged = [probe for probe in others if probe.verdict in BEST_FIRST]
         return tuple(sorted(judged, key=lambda probe: -BEST_FIRST.index(probe.verdict)))
-
-    @property
-    def bandwidth_stands(self) -> bool:
-        """The last NCCL run stands, and no fault of what joins the GPUs is bad now or holds its gate."""
-        doubted = (gate for gate in self.gates if gate.code in gates.GATES_OF_INTERCONNECT)
-        return self.nccl_stands and not any(gate.bad or gate.state.entered for gate in doubted)
 
     @cached_property
     def gates(self) -> list[GateStatus]:
@@ -341,7 +311,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = self.gate_slot and self.status.probe(Probe.HEALTH.value).last_run is not None
+        slot = self.gate_slot and self.status.probe(HEALTH).last_run is not None
         return gates.current(
             self.status.gates,
             policy=self.policy,
@@ -356,9 +326,9 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def raw_verdict(self) -> Verdict:
         """What the last runs say, confirmed or not: unknown once the health reading is stale; else the worst
         of it and of the other probes' runs that stand."""
-        if Probe.HEALTH in self.stale:
+        if HEALTH in self.stale:
             return Verdict.UNKNOWN
-        health = self.status.probe(names.PROBE_HEALTH).verdict
+        health = self.status.probe(HEALTH).verdict
         if health not in BEST_FIRST:
             return health
         verdicts = [health, *(probe.verdict for probe in self.standing)]

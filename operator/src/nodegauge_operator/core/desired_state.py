@@ -17,11 +17,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Probe, Verdict
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Limits, Mode, Until, seconds
-from nodegauge_operator.api.report import DesiredNode, DesiredTaint, ReportStatus, unstamp, whole
-from nodegauge_operator.core import bandwidth, budget, events, gates, transitions, verdict
+from nodegauge_operator.api.policy import Limits, Mode, seconds
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, ReportStatus
+from nodegauge_operator.core import budget, events, gates, transitions, verdict
 from nodegauge_operator.core.actions import (
     DeletePod,
     DeleteReading,
@@ -31,13 +31,11 @@ from nodegauge_operator.core.actions import (
     SetCondition,
     Step,
 )
-from nodegauge_operator.core.context import BEST_FIRST, Context, Snapshot, Unselected
+from nodegauge_operator.core.context import HEALTH, Context, Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, PodView, Taint
-from nodegauge_operator.core.probes import bmc, load, nccl
+from nodegauge_operator.core.probes import registry
 from nodegauge_operator.core.report_size import cut, fitted
 
-REWRITE_SHARE = 0.5
-"""`validated-at` is rewritten once it is older than this share of the staleness limit (ADR 0008)."""
 MAX_MESSAGE = 1000
 NOTHING: frozenset[str] = frozenset()
 UNVALIDATED = frozenset({names.TAINT_UNVALIDATED})
@@ -46,8 +44,8 @@ UNVALIDATED = frozenset({names.TAINT_UNVALIDATED})
 def next_status(context: Context) -> ReportStatus:
     """`context.status` (the report's own, or that after a run) with what the node should carry now, and with
     the change that deserves an event, if there is one."""
-    context = context.after(nccl.regraded(context))
-    context = context.after(load.with_hindrance(bandwidth.with_agreement(context), context))
+    for kind in registry.EVERY.values():
+        context = context.after(kind.at_look(context))
     status = context.status
     after = replace(
         status,
@@ -85,18 +83,18 @@ def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
         return status.desired
     if context.policy.spec.mode is Mode.OBSERVE:
         return DesiredNode(refusal=refusal)
-    labels, conflicts = _topology_labels(context, status)
+    labels = {label.key: label.value(context, status) for label in registry.labels()}
+    short, conflicts = _short_label(context, labels[names.LABEL_INTERCONNECT])
     taints = gates.taints(status, policy=context.policy)
     condition, reason, message = verdict.condition(context, status)
     gates_sentence = events.gates_sentence(status, policy=context.policy)
     sentences = (
         message,
-        bandwidth.missing_label_sentence(status),
+        *(kind.at_condition(status) for kind in registry.EVERY.values()),
         f"Gates: {gates_sentence}." if gates_sentence else "",
     )
-    labels |= _health_labels(context, status)
     return DesiredNode(
-        labels={key: value for key, value in labels.items() if names.is_label_value(value)},
+        labels={k: v for k, v in (labels | short).items() if v and names.is_label_value(v)},
         taints=taints,
         condition=condition,
         reason=reason,
@@ -109,11 +107,11 @@ def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
 def label_patch(node: NodeView, wanted: dict[str, str]) -> dict[str, str | None]:
     """The merge patch of metadata.labels that turns what the node carries of ours into `wanted`.
 
-    Ours are the keys of `names.NODE_LABELS` and those that managedFields give to our field manager (an
+    Ours are the keys of all kinds' labels and those that managedFields give to our field manager (an
     earlier short key).  Others are never touched.  Empty if nothing differs.
     """
     patch: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
-    ours = node.managed_labels | names.NODE_LABELS.keys()
+    ours = node.managed_labels | registry.label_keys()
     patch.update({key: None for key in ours if key in node.labels and key not in wanted})
     return patch
 
@@ -147,61 +145,24 @@ def _kept_or_new(node: NodeView, wanted: DesiredTaint) -> Taint:
     return next(same, new)
 
 
-def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, str], list[str]]:
-    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else.
-
-    A bandwidth is a promise to jobs, like the interconnect: what takes that away takes both.
-    """
-    probe, interconnect = status.probe(names.PROBE_HEALTH), status.interconnect
-    expired = context.now > context.expires_at(probe) or context.rebooted_since(probe)
-    if expired or not interconnect.klass:
-        return {}, []
-    labels = (bandwidth.labels(status) if context.bandwidth_stands else {}) | {
-        names.LABEL_INTERCONNECT: interconnect.klass,
-        names.LABEL_EVIDENCE: interconnect.evidence or "reported",
-    }
-    if interconnect.nvlink_gbps is not None:
-        labels[names.LABEL_NVLINK_GBPS] = str(interconnect.nvlink_gbps)
+def _short_label(context: Context, klass: str) -> tuple[dict[str, str], list[str]]:
+    """The interconnect under the policy's short key; or that key, where it belongs to someone else and says
+    something else."""
     node, settings = context.node, context.policy.spec.labels
     key = settings.interconnect_key
-    if not key:
-        return labels, []
+    if not key or not klass:
+        return {}, []
     value = node.labels.get(key)
     if value is None or key in node.managed_labels or settings.take_over:
-        return labels | {key: interconnect.klass}, []
-    return labels, [] if value == interconnect.klass else [key]
-
-
-def _health_labels(context: Context, status: ReportStatus) -> dict[str, str]:
-    """Labels of what the last runs found.  Only `health=fail` outlives its reading, as its taint does; `psu`
-    has two sources."""
-    probe, now = status.probe(names.PROBE_HEALTH), verdict.overall(context, status)
-    health = {names.LABEL_HEALTH: now.value if now in BEST_FIRST else ""}
-    psu = {names.LABEL_PSU: bmc.psu_label(context, status)}
-    if not probe.read_at or Probe.HEALTH in context.stale:
-        left = psu | (health if now is Verdict.FAIL else {})
-        return {key: value for key, value in left.items() if value}
-    read_at = int(unstamp(probe.read_at))
-    before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
-    rewrite_after = context.stale_seconds_of(probe.name) * REWRITE_SHARE
-    recent = before is not None and 0 <= read_at - before <= rewrite_after
-    labels = (
-        health
-        | psu
-        | {
-            names.LABEL_VALIDATED_AT: str(before if recent else read_at),
-            names.LABEL_THROTTLED: gates.throttled_label(status),
-        }
-    )
-    return {key: value for key, value in labels.items() if value}
+        return {key: klass}, []
+    return {}, [] if value == klass else [key]
 
 
 def _passed_at(context: Context) -> str:
     """When the node first passed what the policy asks for: a health run, or an NCCL run where one can be made
     (a report of an older version may hold a health run that it did not note)."""
-    until_nccl = context.policy.spec.taints.unvalidated_until is Until.NCCL
-    name = names.PROBE_NCCL if until_nccl and context.nccl_wanted else names.PROBE_HEALTH
-    probe = context.status.probe(name)
+    kind = registry.EVERY[context.policy.spec.taints.unvalidated_until.value.lower()]
+    probe = context.status.probe(kind.name if kind.is_wanted(context) else HEALTH)
     return probe.read_at if probe.verdict in (Verdict.PASS, Verdict.WARN) else ""
 
 

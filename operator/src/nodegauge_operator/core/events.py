@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Probe, Severity, Verdict
+from nodegauge_judge import Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
@@ -27,7 +27,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
-from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.report_size import cut, word
@@ -83,7 +83,7 @@ def of_status(context: Context, after: ReportStatus) -> Change | None:
         overrides.event_of(before.override, after.override, now=now),
         _of_gates(before, after, policy=context.policy, now=now),
         context.status.change if context.status.change != before.change else None,
-        _of_grading(before, after, now=now),
+        _of_grading(before, after, context=context),
         _of_labels(before, after, context=context),
         _of_mode(before, after, context=context),
     ]
@@ -197,24 +197,23 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
     return reason, f"{_short(taint)} lifted: {why}"
 
 
-def _of_grading(before: ReportStatus, after: ReportStatus, *, now: float) -> Change | None:
+def _of_grading(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
     """The same measurement has another verdict by other expectations or thresholds."""
-    old, new = before.probe(names.PROBE_NCCL), after.probe(names.PROBE_NCCL)
-    same_run = old.read_at != "" and old.last_run == new.last_run
-    if not same_run or before.bandwidth.grade == after.bandwidth.grade:
-        return None
-    if old.verdict is new.verdict and _codes(old) == _codes(new):
-        return None
-    reason, event_type = _reason_of(new.verdict)
-    return Change(
-        run=names.digest(f"{new.read_at}/{after.bandwidth.grade}"),
-        type=event_type,
-        reason=reason,
-        message=bounded(
-            f"NCCL probe: the same run, graded with other expectations or thresholds: {new.summary}"
-        ),
-        at=stamp(now),
-    )
+    for kind in context.kinds.values():
+        old, new = before.probe(kind.name), after.probe(kind.name)
+        same_run = old.read_at != "" and old.last_run == new.last_run
+        if not same_run or (old.verdict is new.verdict and _codes(old) == _codes(new)):
+            continue
+        reason, event_type = _reason_of(new.verdict)
+        text = f"the same run, graded with other expectations or thresholds: {new.summary}"
+        return Change(
+            run=names.digest(f"{new.read_at}/{new.verdict}/{sorted(_codes(new))}"),
+            type=event_type,
+            reason=reason,
+            message=bounded(f"{kind.title}: {text}"),
+            at=stamp(context.now),
+        )
+    return None
 
 
 def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
@@ -229,8 +228,8 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
             f"{after.interconnect.klass}. To let nodegauge set it, use the policy's spec.labels.takeOver, or "
             "choose another interconnectKey."
         )
-    elif new.condition and Probe.HEALTH in context.stale and names.LABEL_VALIDATED_AT in old.labels:
-        reason, identity = Reason.STALE, after.probe(names.PROBE_HEALTH).read_at
+    elif new.condition and HEALTH in context.stale and names.LABEL_VALIDATED_AT in old.labels:
+        reason, identity = Reason.STALE, after.probe(HEALTH).read_at
         text = f"{new.message} The labels of that reading were removed."
     else:
         return None

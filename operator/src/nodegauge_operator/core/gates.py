@@ -9,7 +9,7 @@ it; it is kept for as long as a relapse would be.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -23,9 +23,9 @@ from nodegauge_judge import (
     Judged,
     Judgement,
     Load,
-    Probe,
     Severity,
 )
+from nodegauge_judge.rule import Rule
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated, seconds
 from nodegauge_operator.api.report import (
@@ -39,18 +39,28 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import ENTERED, GateRule
 
-GATES: dict[str, Gate] = {entry.code: entry.gate for entry in CATALOGUE.values() if entry.gate}
+GATES: dict[str, Gate] = {}
 """Code to gate, for the findings that have one, in the catalogue's order."""
-PROBES: dict[str, Probe] = {entry.code: entry.probe for entry in CATALOGUE.values()}
-"""The probe that answers for each finding; runs of another probe do not count for it."""
-GATES_OF_INTERCONNECT = frozenset(
-    code for code, gate in GATES.items() if gate.cause in (Cause.P2P, Cause.NVLINK, Cause.NCCL)
-)
-"""Gates of faults between GPUs: a bandwidth from before says nothing of them.  Low bandwidth is its own
-number, and none of these."""
+PROBES: dict[str, str] = {}
+"""The kind of reading that answers for each finding; runs of another kind do not count for it."""
+TITLES: dict[str, str] = {}
+"""What each finding says is wrong."""
+
+
+def add(rule: Rule[Any]) -> None:
+    """Make a rule of the judge's catalogue known here."""
+    PROBES[rule.code], TITLES[rule.code] = rule.probe, rule.title
+    if rule.gate is not None:
+        GATES[rule.code] = rule.gate
+
+
+for _rule in CATALOGUE.values():
+    add(_rule)
+
 UNREAD = frozenset(code for code, gate in GATES.items() if gate.judged is Judged.UNREAD)
 """Gates that runs without a result enter, if the policy asks for them.  Any readable run is good."""
-TITLES: dict[str, str] = {entry.code: entry.title for entry in CATALOGUE.values()}
+BETWEEN_GPUS = (Cause.P2P, Cause.NVLINK, Cause.NCCL)
+"""After a fault of these causes a bandwidth from before says nothing.  Low bandwidth is its own number."""
 TAINT_KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
 KIND_OF_TAINT = {key: kind for kind, key in TAINT_KEYS.items()}
 TEMPERATURES = ("hot", "memory-hot")
@@ -81,7 +91,7 @@ def after_run(
     *,
     policy: Hysteresis,
     now: float,
-    probe: Probe = Probe.HEALTH,
+    probe: str = names.PROBE_HEALTH,
 ) -> list[GateStatus]:
     """The gates after one readable run of `probe`; those of other probes stay as they are.
 
@@ -91,7 +101,7 @@ def after_run(
     evidence = {f.code: f for f in judgement.findings if f.severity is Severity.FAIL}
     after: list[GateStatus] = []
     for code, gate in GATES.items():
-        if PROBES[code] is not probe:
+        if PROBES[code] != probe:
             after += [known[code]] if code in known else []
             continue
         answer = Answer.GOOD if code in UNREAD else judgement.answers.get(code, Answer.UNSURE)
@@ -131,7 +141,7 @@ def current(
     now: float,
     slot: bool,
     reserved: bool = False,
-    stale: Collection[Probe] = (),
+    stale: Collection[str] = (),
     incidents: Mapping[str, str] = NO_INCIDENTS,
 ) -> list[GateStatus]:
     """The gates at `now`: aged, and with or without a slot.
@@ -152,7 +162,7 @@ def current(
         if code in UNREAD and not _has_effect(gate, policy):
             continue  # the policy asks for nothing, and missing data leaves no trace
         fresh = PROBES[code] not in stale
-        free = reserved or (slot and (Probe.HEALTH not in stale or code in UNREAD))
+        free = reserved or (slot and (names.PROBE_HEALTH not in stale or code in UNREAD))
         status = status and hysteresis.aged(
             status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh, by_run=False
         )
@@ -194,7 +204,7 @@ def recheck_after(
     waits = []
     for gate in gates:
         known = GATES.get(gate.code)
-        if known is None or PROBES[gate.code] is not Probe.HEALTH:
+        if known is None or PROBES[gate.code] != names.PROBE_HEALTH:
             continue
         rule = GateRule(gate=known, policy=policy.spec.hysteresis)
         floor = policy.spec.thresholds.interval_floor if _of_counters(known) else 0.0
@@ -269,6 +279,12 @@ def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateSta
     )
 
 
+def doubt_bandwidth(gates: Iterable[GateStatus]) -> bool:
+    """Whether a fault between the GPUs is bad now or holds its gate."""
+    between = (gate for gate in gates if gate.code in GATES and GATES[gate.code].cause in BETWEEN_GPUS)
+    return any(gate.bad or gate.state.entered for gate in between)
+
+
 def throttled_label(status: ReportStatus) -> str:
     """Value of the label `throttled`; empty if it should be absent."""
     worst = entered(status.gates, GateKind.THROTTLED)
@@ -296,7 +312,7 @@ def throttle_judged_at(
     answers = judgement.answers
     hot = any(answers.get(code) is Answer.BAD for code in TEMPERATURES)
     throttled = [c for c, gate in GATES.items() if gate.kind is GateKind.THROTTLED]
-    slowing = [c for c in throttled if PROBES[c] is Probe.HEALTH and c not in TEMPERATURES]
+    slowing = [c for c in throttled if PROBES[c] == names.PROBE_HEALTH and c not in TEMPERATURES]
     good = all(answers.get(code) is Answer.GOOD for code in slowing)
     return stamp(now) if good and not hot else before
 

@@ -17,8 +17,6 @@ from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.report import Outcome, ReportStatus, whole
 from nodegauge_operator.core.model import NodeView
 
-FEWEST = {names.PROBE_NCCL: 2, names.PROBE_LOAD: 1}
-"""GPUs that a run needs: a collective two, a load one."""
 SHARING = names.GPU_LABEL + ".sharing-strategy"
 REPLICAS = names.GPU_LABEL + ".replicas"
 PRODUCT = names.GPU_LABEL + ".product"
@@ -53,14 +51,15 @@ class Hindrance(Struct, frozen=True):
 
 
 def hindrance(
-    status: ReportStatus, node: NodeView, *, probe: str = names.PROBE_NCCL, asked: bool = False
+    status: ReportStatus, node: NodeView, *, probe: str, fewest: int, asked: bool = False
 ) -> Hindrance | None:
     """Why no run of this probe can be made on this node; None if one can, or if nothing has been read yet.
 
-    `asked`: somebody asks for a run, so the reason for which the last one was skipped is checked again.
+    `fewest`: GPUs that a run needs.  `asked`: somebody asks for a run, so the reason for which the last one
+    was skipped is checked again.
     The health probe sees every GPU of the node, whoever holds it; `nvidia.com/gpu` says what a pod can get.
     """
-    read, fewest = status.gpus.count, FEWEST[probe]
+    read = status.gpus.count
     if not status.probe(names.PROBE_HEALTH).read_at:
         return None
     division = _divided(node) if asked else divided(status, node, probe=probe)
@@ -82,7 +81,7 @@ def hindrance(
     return None
 
 
-def divided(status: ReportStatus, node: NodeView, *, probe: str = names.PROBE_NCCL) -> Hindrance | None:
+def divided(status: ReportStatus, node: NodeView, *, probe: str) -> Hindrance | None:
     """Why pods get no whole GPUs here, or none to measure: by labels, or by the probe's last run."""
     return _divided(node) or _skipped(status, node, probe)
 

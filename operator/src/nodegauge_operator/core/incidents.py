@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_operator import names
 from nodegauge_operator.api.incident import Incident
 from nodegauge_operator.api.policy import Breaker, Policy, seconds
 from nodegauge_operator.api.report import SKEW_SECONDS, GateState, ReportStatus, stamp, unstamp
 from nodegauge_operator.core.gates import GATES
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.probes.registry import KINDS
 
 LEAST = 3
 """Fewer nodes are never an incident, however small their group: two of a rack of four may well be chance.
@@ -50,7 +50,8 @@ def groups(node: NodeView, status: ReportStatus | None, *, policy: Policy) -> fr
     """The groups that a node is in, each as `key=value`."""
     labels = {key: node.labels.get(key, "") for key in policy.spec.breaker.group_labels}
     if status is not None:
-        image = status.probe(names.PROBE_NCCL).image or status.probe(names.PROBE_LOAD).image
+        images = (status.probe(kind.name).image for kind in KINDS.values() if kind.holds_gpus)
+        image = next(filter(None, images), "")
         labels |= {"driver": status.gpus.driver, "gpu": status.gpus.product, "image": image}
     return frozenset({WHOLE, *(f"{key}={value}" for key, value in labels.items() if value)})
 

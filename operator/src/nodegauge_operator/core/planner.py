@@ -21,8 +21,6 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Probe
-from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Limits, Mode, seconds
 from nodegauge_operator.api.report import (
@@ -51,14 +49,14 @@ from nodegauge_operator.core.actions import (
     SetCondition,
     Step,
 )
-from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
+from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot
 from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind, Wait
 from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
-from nodegauge_operator.core.probes.registry import KINDS, READINGS
+from nodegauge_operator.core.probes.registry import EVERY, KINDS, label_keys
 from nodegauge_operator.core.report_update import after_run
 
 MAX_REFUSAL = 500
@@ -180,19 +178,19 @@ def _judge_ended_run(context: Context) -> Step | None:
 
 def _judge_watch(context: Context) -> Step | None:
     """Record what the node's watch container wrote last, once."""
-    part = context.part(names.PROBE_HEALTH)
+    part = context.part(HEALTH)
     if part is None or PatchReport in context.declined:
         return None
     if step := _judged(context, part.identity):
         return step
     ended = watch.reading(context)
-    kind = KINDS[Probe.HEALTH.value]
+    kind = KINDS[HEALTH]
     return _record(context, kind, ended, judged_on=context.node) if ended is not None else None
 
 
 def _judge_reading(context: Context) -> Step | None:
     """Record a reading that no pod brought, once."""
-    statuses = (kind.news(context) for kind in READINGS)
+    statuses = (kind.news(context) for kind in EVERY.values())
     status = next((status for status in statuses if status is not None), None)
     if status is None or PatchReport in context.declined:
         return None
@@ -228,7 +226,7 @@ def _node_patch(context: Context, status: ReportStatus) -> PatchNode | None:
     if context.policy.spec.mode is Mode.PAUSED:
         return None
     node, desired = context.node, status.desired
-    ours = names.NODE_LABELS.keys() | {context.policy.spec.labels.interconnect_key}
+    ours = label_keys() | {context.policy.spec.labels.interconnect_key}
     labels = desired_state.label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
     # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
     healthy = context.override is not None and context.override.healthy
@@ -254,7 +252,7 @@ def _nothing_to_decide(context: Context) -> bool:
     """Nothing was measured yet, the report asks for nothing and knows what people say of the node, and that
     needs no taint before it is measured."""
     return (
-        context.status.probe(Probe.HEALTH.value).last_run is None
+        context.status.probe(HEALTH).last_run is None
         and context.status.desired == DesiredNode()
         and context.status.override == context.override
         and not gates.closes_new_nodes(context.policy)
@@ -333,8 +331,7 @@ def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:
     for kind in KINDS.values():
         if _may_start(kind, pods):
             yield kind.due_at(context)
-    for probe in Probe:
-        status = context.status.probe(probe.value)
-        yield context.expires_at(status) + 1
+    for reading in context.readings:
+        yield context.expires_at(reading) + 1
     yield gates.due_at(context.status.gates, policy=context.policy, now=context.now)
     yield overrides.changes_at(context.node.override, now=context.now)

@@ -12,7 +12,7 @@ from math import ceil
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import Finding, Probe, Verdict
+from nodegauge_judge import Finding, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, one_more, stamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
@@ -99,7 +99,7 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
 
 def _age_limit(context: Context, name: str) -> int:
     """What `ProbeStatus.age_limit_seconds` becomes; a pull reads nothing that could age."""
-    return ceil(context.age_limit_of(name)) if name in {probe.value for probe in Probe} else 0
+    return ceil(context.age_limit_of(name)) if context.kinds[name].reads else 0
 
 
 def finished(context: Context, ended: EndedRun) -> Run:

@@ -13,16 +13,13 @@ from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.report import GateState, ReportStatus, stamp
 from nodegauge_operator.core import gates, verdict
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.probes import registry
 from nodegauge_operator.core.report_size import MAX_TRANSITIONS, cut
 
 MAX_WHY = 160
 """Bytes; the event has the rest."""
 VERDICT, OVERRIDE = "verdict", "override"
-LABELS = {
-    names.LABEL_HEALTH: "label health",
-    names.LABEL_INTERCONNECT: "interconnect",
-    names.LABEL_PSU: "power supplies",
-}
+LABEL_HEALTH = next(label.history for label in registry.labels() if label.key == names.LABEL_HEALTH)
 TAINTS = {key: f"taint {key.removeprefix(names.PREFIX)}" for key in names.NODE_TAINTS}
 TAINTED, NOT_TAINTED = "Tainted", "NoTaint"
 
@@ -93,7 +90,9 @@ def _facts(status: ReportStatus) -> dict[str, str]:
         what: wanted.get(key) or _untainted(status, gates.KIND_OF_TAINT.get(key))
         for key, what in TAINTS.items()
     }
-    labels = {what: desired.labels.get(key, "") for key, what in LABELS.items()}
+    labels = {
+        label.history: desired.labels.get(label.key, "") for label in registry.labels() if label.history
+    }
     override = status.override
     stands = override is not None and not override.problem
     decision = f"{override.kind} by {override.by}" if override is not None and stands else ""
@@ -117,7 +116,7 @@ def _repeats_verdict(what: str, old: dict[str, str], new: dict[str, str]) -> boo
     """The label for health moves with the verdict, and is told apart from it only where it does not."""
     absent = {Verdict.UNKNOWN.value: ""}
     pairs = [absent.get(facts[VERDICT], facts[VERDICT]) for facts in (old, new)]
-    return what == LABELS[names.LABEL_HEALTH] and pairs == [old[what], new[what]]
+    return what == LABEL_HEALTH and pairs == [old[what], new[what]]
 
 
 def _run(context: Context) -> tuple[str, int]:

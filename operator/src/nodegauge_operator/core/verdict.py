@@ -10,14 +10,12 @@ what an earlier one found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from nodegauge_judge import Probe, Severity, Verdict
-from nodegauge_operator import names
+from nodegauge_judge import Severity, Verdict
 from nodegauge_operator.api.report import GateState, Outcome, ProbeStatus, ReportStatus
 from nodegauge_operator.core import events, gates
-from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.probes.bmc import memory
+from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.names import Reason
 
 
@@ -34,7 +32,7 @@ def overall(context: Context, status: ReportStatus) -> Verdict:
 
 def summary(context: Context, status: ReportStatus) -> str:
     """The node in a few sentences; empty before the first run.  `status` holds its gates as they are now."""
-    probe = status.probe(names.PROBE_HEALTH)
+    probe = status.probe(HEALTH)
     text = _unread(probe) if probe.failing_since else _of_runs(context, _summary_of)
     of_gates = events.gates_sentence(status, policy=context.policy)
     differs = overall(context, status) is not context.raw_verdict
@@ -46,7 +44,7 @@ def condition(context: Context, status: ReportStatus) -> tuple[str, str, str]:
 
     The message changes only when findings or gates do, or every run would cost a write.
     """
-    probe = status.probe(names.PROBE_HEALTH)
+    probe = status.probe(HEALTH)
     if probe.last_run is None:
         return "", "", ""
     message = _of_runs(context, _codes_of)
@@ -57,7 +55,7 @@ def condition(context: Context, status: ReportStatus) -> tuple[str, str, str]:
             return "True", _reason(status), message
         case Verdict.FAIL:
             return "False", Reason.FAULTS_FOUND, message
-    stale = bool(probe.read_at) and Probe.HEALTH in context.stale
+    stale = bool(probe.read_at) and HEALTH in context.stale
     return "Unknown", Reason.STALE if stale else Reason.NOT_YET_VALIDATED, message
 
 
@@ -72,27 +70,27 @@ def _reason(status: ReportStatus) -> Reason:
     return Reason.UNCONFIRMED if any(gate.bad for gate in known) else Reason.WARNINGS
 
 
-def _summary_of(probe: ProbeStatus) -> str:
+def _summary_of(context: Context, probe: ProbeStatus) -> str:
     """A run that stands, for the report's summary."""
-    return f"{names.PROBE_TITLES[probe.name]}: {probe.summary}"
+    return f"{context.kinds[probe.name].title}: {probe.summary}"
 
 
-def _codes_of(probe: ProbeStatus) -> str:
+def _codes_of(context: Context, probe: ProbeStatus) -> str:
     """A run that stands, for the condition; it only changes when its findings do."""
     codes = dict.fromkeys(f.code for f in probe.findings if f.severity is not Severity.INFO)
     listed = f" ({', '.join(codes)})" if codes else ""
-    return f"{names.PROBE_TITLES[probe.name]}: {probe.verdict.value}{listed}."
+    return f"{context.kinds[probe.name].title}: {probe.verdict.value}{listed}."
 
 
-def _of_runs(context: Context, sentence: Callable[[ProbeStatus], str]) -> str:
+def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) -> str:
     """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
     status, raw = context.status, context.raw_verdict
-    health = status.probe(names.PROBE_HEALTH)
-    if not health.read_at or Probe.HEALTH in context.stale:
-        return " ".join(text for text in (_unread(health), _of_board(context)) if text)
+    health = status.probe(HEALTH)
+    if not health.read_at or HEALTH in context.stale:
+        return " ".join(text for text in (_unread(health), *_seen_beside(context)) if text)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):
         return f"Not cleared yet; last verdict {raw.value}."
-    measured = [sentence(probe) for probe in context.standing]
+    measured = [sentence(context, probe) for probe in context.standing]
     if raw is health.verdict:
         text = " ".join([health.summary, *measured])
     else:
@@ -103,13 +101,12 @@ def _of_runs(context: Context, sentence: Callable[[ProbeStatus], str]) -> str:
     return f"Not confirmed: {text}" if unconfirmed else text
 
 
-def _of_board(context: Context) -> str:
-    """What the BMC still sees of a node that the health probe cannot read; empty without a fresh reading."""
-    if not context.bmc_stands:
-        return ""
-    probe = context.status.probe(names.PROBE_BMC)
-    result, board = _codes_of(probe), memory(probe).board
-    return f"{result} Its baseboard shows {board}." if board else result
+def _seen_beside(context: Context) -> Iterator[str]:
+    """What other readings that stand still say of a node that the health probe cannot read."""
+    for probe in context.readings:
+        seen = context.kinds[probe.name].seen_beside(context) if context.stands(probe.name) else None
+        if seen is not None:
+            yield f"{_codes_of(context, probe)} {seen}".rstrip()
 
 
 def _unread(probe: ProbeStatus) -> str:

@@ -18,10 +18,9 @@ from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
-from nodegauge_operator import names
 from nodegauge_operator.core.budget import concurrent_probes, retry_slots
 from nodegauge_operator.core.probes.kind import Pool, Wait
-from nodegauge_operator.core.probes.registry import POOLS, kinds_of
+from nodegauge_operator.core.probes.registry import KINDS, kinds_of, pools
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 
@@ -168,7 +167,7 @@ class Concurrency:
 
     def __init__(self, cache: Cache, counters: NodeCounters, *, limits: Mapping[str, int]) -> None:
         self._cache = cache
-        self._queues = {pool.name: Queue(cache, counters, pool, most=limits[pool.name]) for pool in POOLS}
+        self._queues = {pool.name: Queue(cache, counters, pool, most=limits[pool.name]) for pool in pools()}
 
     def wait(self, name: str, waits: Mapping[str, Wait]) -> None:
         """The pools that the node waits for, and for which run; it waits for no other any more."""
@@ -204,7 +203,7 @@ class Concurrency:
 
     def running(self) -> dict[str, int]:
         """How many nodes have a pod, by probe."""
-        return {probe: len(self._cache.nodes_with_pods(probe)) for probe in names.PROBES}
+        return {probe: len(self._cache.nodes_with_pods(probe)) for probe in KINDS}
 
     def waiting(self) -> dict[str, int]:
         """How many nodes wait, by pool, for a slot that there is."""

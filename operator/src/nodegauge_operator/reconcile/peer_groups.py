@@ -20,26 +20,10 @@ Value = Callable[[ReportStatus], tuple[str, float] | None]
 """A report's fingerprint and the value to compare; None for a node without one."""
 
 
-def bandwidth_of(status: ReportStatus) -> tuple[str, float] | None:
-    """all_reduce bus bandwidth in GB/s."""
-    gbps = status.bandwidth.all_reduce
-    return None if gbps is None else (status.bandwidth.fingerprint, float(gbps))
-
-
-def clock_of(status: ReportStatus) -> tuple[str, float] | None:
-    """The SM clock at work in MHz."""
-    return (status.clock.fingerprint, float(status.clock.sm_mhz)) if status.clock.sm_mhz else None
-
-
-def load_of(status: ReportStatus) -> tuple[str, float] | None:
-    """Computing speed of the median GPU under load in TFLOPS."""
-    return (status.load.fingerprint, status.load.tflops) if status.load.tflops else None
-
-
 class Peers:
     """By fingerprint of the hardware: a value of each of its nodes, sorted."""
 
-    def __init__(self, cache: Cache, value: Value = bandwidth_of) -> None:
+    def __init__(self, cache: Cache, value: Value) -> None:
         self._cache = cache
         self._value = value
         self._changed = cache.subscribe()

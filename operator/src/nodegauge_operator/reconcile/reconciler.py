@@ -17,7 +17,7 @@ from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.probes.kind import ProbeKind, Wait
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.kube import nodes, readings
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, WebhookFailed
@@ -26,7 +26,7 @@ from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
-from nodegauge_operator.reconcile.peer_groups import Peers, clock_of, load_of
+from nodegauge_operator.reconcile.peer_groups import Peers
 from nodegauge_operator.reconcile.trust import Trust
 from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.writer import Writer
@@ -96,9 +96,9 @@ class Reconciler:
             trust=self.trust,
         )
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
-        self._peers = Peers(cache)
-        self._clock_peers = Peers(cache, clock_of)
-        self._load_peers = Peers(cache, load_of)
+        self._peers = {
+            kind.name: Peers(cache, kind.peer_value) for kind in EVERY.values() if kind.peer_value is not None
+        }
         self._posted: dict[str, tuple[str, str]] = {}
         self._judged: dict[str, actions.Judged] = {}
         self._left_at: dict[str, float] = {}
@@ -207,9 +207,8 @@ class Reconciler:
             pods=self._cache.pods_of(name),
             now=self._clock(),
             granted=granted,
-            peers=partial(self._peers.of, but=name),
-            clock_peers=partial(self._clock_peers.of, but=name),
-            load_peers=partial(self._load_peers.of, but=name),
+            kinds=EVERY,
+            peers={kind: partial(peers.of, but=name) for kind, peers in self._peers.items()},
             last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             incidents=self.breaker.holding(name),

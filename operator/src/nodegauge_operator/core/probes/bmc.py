@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract.chassis import HARDWARE, THERMAL, BoardGpu, ChassisReading
-from nodegauge_judge import Probe, Psu, Verdict
+from nodegauge_judge import Psu, Verdict
 from nodegauge_judge.case import number
-from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from nodegauge_judge.chassis.judge import CHASSIS_RULES, ChassisJudgement, judge_chassis
 from nodegauge_judge.witness import slowdown
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (
@@ -30,6 +30,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates, report_update
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun, Kind
 from nodegauge_operator.core.report_update import Reading
@@ -50,11 +51,55 @@ class BmcMemory(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only
     board: str = ""
 
 
+def _psu(context: Context, status: ReportStatus) -> str:
+    """The worst that fresh readings say of the supplies: by hwmon and NVML, and by the BMC; empty if none
+    does."""
+    states = [
+        text
+        for probe, text in (
+            (names.PROBE_HEALTH, status.psu),
+            (names.PROBE_BMC, memory(status.probe(names.PROBE_BMC)).psu),
+        )
+        if probe not in context.stale and status.probe(probe).read_at
+    ]
+    return next((psu.value for psu in WORST_FIRST if psu.value in states), "")
+
+
+def memory(probe: ProbeStatus) -> BmcMemory:
+    """What the report keeps; nothing if somebody broke it."""
+    try:
+        return msgspec.json.decode(probe.history or "{}", type=BmcMemory)
+    except msgspec.DecodeError:
+        return BmcMemory()
+
+
+PSU = Label(
+    key=names.PREFIX + "psu",
+    values="ok | redundancy-lost | fault",
+    meaning=(
+        "State of the power supplies: by sensors of the node, by NVML and by the BMC; the worst "
+        "counts. ok: supplies were read and report no fault. redundancy-lost: by the BMC, one is out "
+        "and the others carry the machine. Absent: nothing could be read."
+    ),
+    value=_psu,
+    history="power supplies",
+)
+
+
 class BmcKind(Kind):
     """Readings of the BMC reader."""
 
     name = names.PROBE_BMC
-    event_prefix = "BMC: "
+    title = "BMC"
+    needs_node = False
+    rules = CHASSIS_RULES
+    labels = (PSU,)
+
+    def interval(self, context: Context) -> float:
+        """The installation's, whatever the policy says."""
+        return context.defaults.bmc_interval
+
+    run_interval = interval
 
     def news(self, context: Context) -> ReportStatus | None:
         """The status after a reading that was not judged yet; None if there is none, or it says nothing new.
@@ -88,8 +133,15 @@ class BmcKind(Kind):
             return replace(status, probes=status.with_probe(unread))
         probe = report_update.read(context, self.name, ended, _reading(reading, judgement))
         numbers = policy.spec.hysteresis
-        after = gates.after_run(status.gates, judgement, policy=numbers, now=context.now, probe=Probe.BMC)
+        after = gates.after_run(
+            status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_BMC
+        )
         return replace(status, probes=status.with_probe(probe), gates=after)
+
+    def seen_beside(self, context: Context) -> str | None:
+        """What the BMC still sees of the GPUs."""
+        gpus = memory(context.status.probe(self.name)).board
+        return f"Its baseboard shows {gpus}." if gpus else ""
 
     def _is_news(self, context: Context, after: ReportStatus) -> bool:
         """Whether somebody would see a difference, or the last reading has to be renewed."""
@@ -109,28 +161,6 @@ def lately(context: Context) -> ChassisReading | None:
     if not -SKEW_SECONDS <= age <= context.stale_seconds_of(names.PROBE_BMC):
         return None
     return msgspec.json.decode(seen.reading, type=ChassisReading)
-
-
-def psu_label(context: Context, status: ReportStatus) -> str:
-    """The worst that fresh readings say of the supplies: by hwmon and NVML, and by the BMC; empty if none
-    does."""
-    states = [
-        text
-        for probe, text in (
-            (Probe.HEALTH, status.psu),
-            (Probe.BMC, memory(status.probe(names.PROBE_BMC)).psu),
-        )
-        if probe not in context.stale and status.probe(probe.value).read_at
-    ]
-    return next((psu.value for psu in WORST_FIRST if psu.value in states), "")
-
-
-def memory(probe: ProbeStatus) -> BmcMemory:
-    """What the report keeps; nothing if somebody broke it."""
-    try:
-        return msgspec.json.decode(probe.history or "{}", type=BmcMemory)
-    except msgspec.DecodeError:
-        return BmcMemory()
 
 
 def _reading(reading: ChassisReading, judgement: ChassisJudgement) -> Reading:

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from nodegauge_judge import GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.history.xids import SAME_BOOT, ends_at
+from nodegauge_judge.peers import no_peers
+from nodegauge_judge.rules import HEALTH_RULES
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.policy import Policy, Until, seconds
@@ -28,6 +30,7 @@ from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import bmc, watch
+from nodegauge_operator.core.probes.health_labels import LABELS
 from nodegauge_operator.core.probes.kind import (
     AT_ONCE,
     EndedRun,
@@ -59,8 +62,15 @@ class HealthKind(ProbeKind):
     """Runs on every selected node, also if it was cordoned some time ago (promise 7, docs/promises.md)."""
 
     name = names.PROBE_HEALTH
+    rules = HEALTH_RULES
+    labels = LABELS
     pool = Pool(name="health", setting=lambda budget: budget.concurrent_probes)
     ignores_background = True
+
+    @staticmethod
+    def peer_value(status: ReportStatus) -> tuple[str, float] | None:
+        """The SM clock at work in MHz."""
+        return (status.clock.fingerprint, float(status.clock.sm_mhz)) if status.clock.sm_mhz else None
 
     def deadline(self, policy: Policy) -> float:
         return seconds(policy.spec.probes.health.deadline)
@@ -139,7 +149,7 @@ class HealthKind(ProbeKind):
                 xids=tuple(one.rule() for one in context.policy.spec.xids),
             ),
             interval=context.policy.interval_of(self.name),
-            peers=context.clock_peers,
+            peers=context.peers.get(self.name, no_peers),
             known=status.gpus.known(),
             chassis=bmc.lately(context),
             read_at=ended_at,

@@ -22,14 +22,21 @@ PULL_SECONDS = 1800.0
 """How long the NCCL image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
 
 
+NCCL = nccl.NcclKind()
+
+
 class PullKind(ProbeKind):
     """The first half of an NCCL run on a node that may lack the image."""
 
     name = names.PROBE_PULL
     pool = whole_node.POOL
     in_background = True
-    event_prefix = "NCCL image: "
+    title = "NCCL image"
+    reads = False
     announces_verdict = False
+
+    def asked_for(self, context: Context) -> bool:
+        return NCCL.asked_for(context)
 
     def deadline(self, policy: Policy) -> float:
         return PULL_SECONDS
@@ -43,11 +50,11 @@ class PullKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """When an NCCL run is due that lacks the image; after a failed pull of the same image, later."""
-        at = nccl.next_measurement_at(context)
+        at = NCCL.next_measurement_at(context)
         if at == NEVER or nccl.image_is_there(context):
             return NEVER
         probe = context.status.probe(self.name)
-        if not probe.unread or probe.image != context.nccl_image or kind.wanted_now(context, probe):
+        if not probe.unread or probe.image != nccl_pod.image(context) or kind.wanted_now(context, probe):
             return at  # a failed pull says nothing about another image
         return max(at, kind.finished_at(probe) + nccl.recheck_delay(probe, context.policy))
 
@@ -58,13 +65,13 @@ class PullKind(ProbeKind):
         return nccl_pod.pull_spec(context, run)
 
     def image(self, context: Context) -> str:
-        return context.nccl_image
+        return nccl_pod.image(context)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         end = super().ending(pod, context)
         if end is not None and end.outcome is not Outcome.UNKNOWN:
             return end
-        return whole_node.yielding(context.node) or _replaced(pod, image=context.nccl_image) or end
+        return whole_node.yielding(context.node) or _replaced(pod, image=nccl_pod.image(context)) or end
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, image = context.status, ended.image

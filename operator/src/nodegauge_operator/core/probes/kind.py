@@ -1,8 +1,7 @@
 """What the operator knows of one kind of probe: everything that differs between kinds is a method here.
 
-A new kind is a module beside this one and an entry in `registry.KINDS`; no module outside of this package
-branches on a probe's name.  A kind without pods derives from `Kind` alone and stands in
-`registry.READINGS`.
+A new kind is a module beside this one and a line in `registry`; no module outside of this package branches on
+a kind's name, but for health, which every node has.  A kind without pods derives from `Kind` alone.
 
 What kinds share of their schedules is here too: a request for now, and the pause after a failed run.
 """
@@ -16,10 +15,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodegauge_judge.rule import Rule
 from nodegauge_operator.api.policy import Budget, Limits, Policy
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, unstamp
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance
+from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 
@@ -61,18 +63,77 @@ class Kind(ABC):
 
     name: str
     """The name in the report; of a probe also the value of its pods' label and the program's command."""
-    event_prefix = ""
-    """Starts each event about a run of this kind."""
+    title = ""
+    """Starts each sentence about a reading of this kind; empty for health."""
+    reads = True
+    """Its runs read the node, so that their verdict counts and ages."""
+    needs_node = True
+    """Its runs have to wait for a node that is away, full or paused."""
     announces_verdict = True
     """A changed verdict is an event; a failed first run is one for every kind."""
+    rules: tuple[Rule[Any], ...] = ()
+    """What its runs can find."""
+    labels: tuple[Label, ...] = ()
+    """What its readings put on the node."""
+    peer_value: Callable[[ReportStatus], tuple[str, float] | None] | None = None
+    """Of a report: the fingerprint of the hardware and the value that the judge compares between nodes with
+    the same; None for a node without one."""
+
+    @property
+    def event_prefix(self) -> str:
+        """Starts each event about a run of this kind."""
+        return f"{self.title}: " if self.title else ""
+
+    def asked_for(self, context: Context) -> bool:
+        """Whether policy and installation ask for it."""
+        settings = getattr(context.policy.spec.probes, self.name, None)
+        return settings is None or bool(settings.enabled)
+
+    def interval(self, context: Context) -> float:
+        """Seconds between two readings."""
+        return context.policy.interval_of(self.name)
+
+    def run_interval(self, context: Context) -> float:
+        """Seconds between two runs by pods; failed readings are counted in these."""
+        return context.policy.run_interval_of(self.name)
+
+    def same_machine(self, context: Context) -> bool:
+        """Whether its last reading is of the machine as it is now."""
+        return True
+
+    def hindrance(self, context: Context) -> Hindrance | None:
+        """Why no run can be made on the node, if runs are asked for at all."""
+        return None
+
+    def is_wanted(self, context: Context) -> bool:
+        """Runs are asked for, and at most a passing hindrance keeps them off this node."""
+        why = self.hindrance(context)
+        return self.asked_for(context) and (why is None or why.reason in PASSING)
 
     @abstractmethod
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         """The status after a run that ended; `context.node` is the node as it was when it was planned."""
 
+    def at_look(self, context: Context) -> ReportStatus:
+        """The status as policy, node and time have it now, without another run."""
+        return context.status
+
+    def news(self, context: Context) -> ReportStatus | None:
+        """The status after a reading that no pod brought and that was not judged yet; None for none."""
+        return None
+
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         """What an event about a readable run adds to the summary."""
         return ""
+
+    def at_condition(self, status: ReportStatus) -> str:
+        """A sentence for the node's condition beside verdict and gates; empty for none."""
+        return ""
+
+    def seen_beside(self, context: Context) -> str | None:
+        """What a reading that stands adds to its findings on a node that the health probe cannot read; None
+        where it says nothing of such a node."""
+        return None
 
 
 class ProbeKind(Kind):

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Probe
-from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
+from nodegauge_judge.load_rules.judge import LOAD_RULES, LoadJudgement, judge_load
+from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.policy import Policy, seconds
@@ -27,7 +27,18 @@ class LoadKind(whole_node.WholeNodeKind):
     """Holds every GPU of the node and works them as hard as they can."""
 
     name = names.PROBE_LOAD
-    event_prefix = f"{names.PROBE_TITLES[names.PROBE_LOAD]}: "
+    title = "Load probe"
+    fewest_gpus = 1
+    rules = LOAD_RULES
+
+    @staticmethod
+    def peer_value(status: ReportStatus) -> tuple[str, float] | None:
+        """Computing speed of the median GPU under load in TFLOPS."""
+        return (status.load.fingerprint, status.load.tflops) if status.load.tflops else None
+
+    def measured_on(self, status: ReportStatus) -> str:
+        """A reboot cools nothing: a run counts beyond it."""
+        return status.load.hardware
 
     def deadline(self, policy: Policy) -> float:
         return seconds(policy.spec.probes.load.deadline)
@@ -38,7 +49,7 @@ class LoadKind(whole_node.WholeNodeKind):
         GPUs taken, is repeated after `recheck`, then twice that each time, up to the interval."""
         policy = context.policy
         settings = policy.spec.probes.load
-        if not settings.enabled or not whole_node.may_hold(context, self.name):
+        if not settings.enabled or not self.may_hold(context):
             return NEVER
         probe = context.status.probe(self.name)
         if kind.requested(context, probe):
@@ -50,7 +61,7 @@ class LoadKind(whole_node.WholeNodeKind):
         if probe.unread:
             return kind.finished_at(probe) + kind.backed_off(probe, first=recheck, most=interval)
         in_vain = whole_node.runs_in_vain(
-            context.status.gates, probe=Probe.LOAD, leave=policy.spec.hysteresis.leave_runs
+            context.status.gates, probe=names.PROBE_LOAD, leave=policy.spec.hysteresis.leave_runs
         )
         waits = [interval, *(recheck * kind.doubled(runs) for runs in in_vain)]
         if not gpu_eligibility.same_hardware(context.status.load.hardware, context.status.gpus):
@@ -83,12 +94,20 @@ class LoadKind(whole_node.WholeNodeKind):
         judgement = judge_load(
             result,
             thresholds=context.policy.spec.thresholds,
-            peers=context.load_peers,
+            peers=context.peers.get(self.name, no_peers),
             known=context.status.gpus.known(),
         )
         if judgement.readable:
             return self._read(context, ended, judgement)
         return self._unread(context, replace(ended, end=whole_node.unreadable(judgement)))
+
+    def at_look(self, context: Context) -> ReportStatus:
+        """The status with the reason why no run can be made now, and since when the first is wanted."""
+        why, status = self.hindrance(context), context.status
+        reason, detail = (why.reason.value, why.detail) if why else ("", "")
+        first = self.asked_for(context) and status.probe(self.name).last_run is None
+        wanted = (status.load.wanted_since or stamp(context.now)) if first else ""
+        return replace(status, load=replace(status.load, reason=reason, detail=detail, wanted_since=wanted))
 
     def _unread(self, context: Context, ended: EndedRun) -> ReportStatus:
         probe = report_update.unread(context, self.name, ended)
@@ -111,14 +130,7 @@ class LoadKind(whole_node.WholeNodeKind):
                 reason=status.load.reason,
                 detail=status.load.detail,
             ),
-            gates=gates.after_run(status.gates, judgement, policy=numbers, now=context.now, probe=Probe.LOAD),
+            gates=gates.after_run(
+                status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_LOAD
+            ),
         )
-
-
-def with_hindrance(status: ReportStatus, context: Context) -> ReportStatus:
-    """The status with the reason why no load run can be made now, and since when the first is wanted."""
-    why, load = context.load_hindrance, status.load
-    reason, detail = (why.reason.value, why.detail) if why else ("", "")
-    enabled, first = context.policy.spec.probes.load.enabled, status.probe(names.PROBE_LOAD).last_run is None
-    wanted = (load.wanted_since or stamp(context.now)) if enabled and first else ""
-    return replace(status, load=replace(load, reason=reason, detail=detail, wanted_since=wanted))

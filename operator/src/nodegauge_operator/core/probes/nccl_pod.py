@@ -18,13 +18,20 @@ PULL_REQUESTS = {"cpu": "10m", "memory": "64Mi"}
 PULL_LIMITS = {"cpu": "1", "memory": "2Gi"}
 
 
+def image(context: Context) -> str:
+    """The image of NCCL runs: the policy's, or else the installation's; empty for no NCCL runs."""
+    policy = context.policy.spec
+    own = policy.pod_template.nccl_image or context.defaults.nccl_image
+    return own if policy.probes.nccl.enabled else ""
+
+
 def nccl_spec(context: Context, run: str, *, deadline: float) -> dict[str, Any]:
     """The parts of the pod spec of the NCCL probe."""
     probe = context.policy.spec.probes.nccl
     return whole_node.pod_parts(
         context,
         run,
-        image=context.nccl_image,
+        image=image(context),
         probe=names.PROBE_NCCL,
         args=[
             f"--engine={probe.engine.value}",
@@ -40,7 +47,7 @@ def pull_spec(context: Context, run: str) -> dict[str, Any]:
     """The parts of the pod spec of a pull; it sees no GPU, whatever its image's environment asks for."""
     body = container(context, run)
     body |= {
-        "image": context.nccl_image,
+        "image": image(context),
         "command": ["python", "-m", "nodegauge_probes", names.PROBE_PULL],
         "args": [f"--engine={context.policy.spec.probes.nccl.engine.value}"],
         "env": [*body["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],

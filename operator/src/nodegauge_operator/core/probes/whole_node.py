@@ -8,17 +8,25 @@ for a node that is cordoned between the plan and the pod.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from nodegauge_judge import Probe, Verdict
+from nodegauge_judge import Verdict
 from nodegauge_judge.load_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, GateStatus, Outcome
+from nodegauge_operator.api.report import GateState, GateStatus, Outcome, ReportStatus
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.gpu_eligibility import Why, allocatable, hindrance
+from nodegauge_operator.core.gpu_eligibility import (
+    Hindrance,
+    Why,
+    allocatable,
+    divided,
+    hindrance,
+    same_hardware,
+)
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind
@@ -44,6 +52,36 @@ class WholeNodeKind(ProbeKind):
 
     pool = POOL
     holds_gpus = True
+    fewest_gpus: int
+    """Below that it can measure nothing."""
+
+    @abstractmethod
+    def measured_on(self, status: ReportStatus) -> str:
+        """GPUs and driver of the last reading, as `gpu_eligibility.hardware` names them."""
+
+    def same_machine(self, context: Context) -> bool:
+        """The same GPUs and driver, and whole GPUs."""
+        status = context.status
+        whole = divided(status, context.node, probe=self.name) is None
+        return whole and same_hardware(self.measured_on(status), status.gpus)
+
+    def hindrance(self, context: Context) -> Hindrance | None:
+        return self._hindrance(context) if self.asked_for(context) else None
+
+    def may_hold(self, context: Context) -> bool:
+        """Whether a run may hold the node's GPUs: a health run has read them in this boot, and nothing
+        hinders it."""
+        if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node):
+            return False
+        health = context.status.probe(names.PROBE_HEALTH)
+        if not health.read_at or health.unread or context.rebooted_since(health):
+            return False
+        asked = kind.requested(context, context.status.probe(self.name))
+        return self._hindrance(context, asked=asked) is None
+
+    def _hindrance(self, context: Context, *, asked: bool = False) -> Hindrance | None:
+        fewest = self.fewest_gpus
+        return hindrance(context.status, context.node, probe=self.name, fewest=fewest, asked=asked)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """A run gives way where the node is wanted for something else, or did so already: whoever drained the
@@ -52,19 +90,6 @@ class WholeNodeKind(ProbeKind):
         if end is not None and end.outcome is not Outcome.UNKNOWN:
             return end
         return yielding(context.node) or end
-
-
-def may_hold(context: Context, probe: str) -> bool:
-    """Whether a run of this probe may hold the node's GPUs: a health run has read them in this boot, and
-    nothing hinders it."""
-    if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node):
-        return False
-    status = context.status
-    health = status.probe(names.PROBE_HEALTH)
-    if not health.read_at or health.unread or context.rebooted_since(health):
-        return False
-    asked = kind.requested(context, status.probe(probe))
-    return hindrance(status, context.node, probe=probe, asked=asked) is None
 
 
 def yielding(node: NodeView) -> RunEnd | None:
@@ -89,13 +114,13 @@ def unreadable(judgement: LoadJudgement | NcclJudgement) -> RunEnd:
     return RunEnd(outcome=outcome, reason=judgement.reason or "NotReadable", message=judgement.summary)
 
 
-def runs_in_vain(status_gates: Iterable[GateStatus], *, probe: Probe, leave: int) -> list[int]:
+def runs_in_vain(status_gates: Iterable[GateStatus], *, probe: str, leave: int) -> list[int]:
     """For each gate of the probe that another run could change, how many runs did not help it to close: bad
     ones, and those that could not tell.  One with enough good runs only waits for time."""
     return [
         gate.bad + max(0, gate.readable_since - gate.good)
         for gate in status_gates
-        if gates.PROBES.get(gate.code) is probe and gate.code in gates.GATES and gate.good < leave
+        if gates.PROBES.get(gate.code) == probe and gate.code in gates.GATES and gate.good < leave
         if gate.bad or gate.state is not GateState.WATCHING
     ]
 
