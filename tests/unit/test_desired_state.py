@@ -16,8 +16,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint, stamp
 from nodegauge_operator.core import desired_state, gates
 from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
-from nodegauge_operator.core.desired_state import UNVALIDATED, label_patch, taint_patch
 from nodegauge_operator.core.model import Taint
+from nodegauge_operator.core.outlets import UNVALIDATED, label_patch, taint_patch
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.names import Reason

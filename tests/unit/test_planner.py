@@ -12,7 +12,7 @@ from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
 from nodegauge_operator.core import actions as steps
-from nodegauge_operator.core import planner
+from nodegauge_operator.core import outlets
 from nodegauge_operator.core.planner import next_step, wake_at
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.registry import KINDS
@@ -218,7 +218,7 @@ def test_an_event_is_posted_again_after_a_restart_while_it_is_young() -> None:
     """Its name makes that harmless; an old one is not told anew."""
     known = up_to_date(make_report().after(READ, node=NODE)) | {"posted": ("", "")}
     assert next_kind(**known) == "PostEvent"
-    assert next_kind(**known | {"now": NOW + planner.EVENT_REPEAT_SECONDS}) == "nothing"
+    assert next_kind(**known | {"now": NOW + outlets.EVENT_REPEAT_SECONDS}) == "nothing"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
@@ -12,5 +11,5 @@ from nodegauge_judge.rule import Rule
 from nodegauge_judge.rules import HEALTH_RULES
 
 _RULES: tuple[Rule[Any], ...] = (*HEALTH_RULES, *NCCL_RULES, *CHASSIS_RULES, *LOAD_RULES)
-CATALOGUE: Mapping[str, Rule[Any]] = {rule.code: rule for rule in _RULES}
+CATALOGUE: dict[str, Rule[Any]] = {rule.code: rule for rule in _RULES}
 """The rule of every code that a finding can have."""

@@ -18,8 +18,8 @@ import click
 from nodegauge_cli.cleanup.retry import Retry
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
-from nodegauge_operator.core.desired_state import label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, PodView
+from nodegauge_operator.core.outlets import label_patch, taint_patch
 from nodegauge_operator.core.probes.pod import GRACE_SECONDS
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube import daemonsets, leases, nodes, pods, readings, reports, workloads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from msgspec import Struct
@@ -43,13 +44,15 @@ class PatchNode(Struct, frozen=True):
     """Write labels and taints of ours in one patch, with the node's resourceVersion.
 
     `labels`: merge patch; `taints`: the whole new list, foreign taints included, in their order; None leaves
-    the taints alone.  `judged`: the run that it follows, if the report does not hold that yet.
+    the taints alone.  `judged`: the run that it follows, if the report does not hold that yet.  `piece`: the
+    key of the one label that it holds, or `taints`, after a refusal of the whole.
     """
 
     node: NodeView
     labels: dict[str, str | None]
     taints: tuple[Taint, ...] | None = None
     judged: Judged | None = None
+    piece: str = ""
 
 
 class SetCondition(Struct, frozen=True):
@@ -114,3 +117,8 @@ Step = (
     | RefreshReading
     | DeleteReading
 )
+
+
+def key_of(step: Step) -> Hashable:
+    """What tells a refused write from others that may still be made."""
+    return (PatchNode, step.piece) if isinstance(step, PatchNode) and step.piece else type(step)

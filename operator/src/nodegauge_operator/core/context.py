@@ -8,7 +8,7 @@ Each of those is computed once, at first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Protocol
@@ -119,7 +119,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """Reads that were made for this very question."""
     since: float = 0.0
     """Since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds."""
-    declined: dict[type, str] = {}
+    declined: Mapping[Hashable, str] = {}
     """Writes that the API server has just refused, with its message: they are tried later, and do not block
     others."""
     unselected: Unselected = Unselected.RELEASE

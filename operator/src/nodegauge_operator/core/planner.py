@@ -21,7 +21,6 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Limits, Mode, seconds
 from nodegauge_operator.api.report import (
     NEVER,
@@ -31,9 +30,8 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     Run,
     stamp,
-    unstamp,
 )
-from nodegauge_operator.core import desired_state, events, gates, pod_outcome
+from nodegauge_operator.core import desired_state, gates, pod_outcome
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (
     CreatePod,
@@ -41,29 +39,23 @@ from nodegauge_operator.core.actions import (
     DeleteReading,
     DeleteReport,
     Judged,
-    PatchNode,
     PatchReport,
-    PostEvent,
     RefreshReading,
     RefreshReport,
-    SetCondition,
     Step,
 )
 from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot
-from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
-from nodegauge_operator.core.model import ConditionView, NodeView, PodView
+from nodegauge_operator.core.model import NodeView, PodView
+from nodegauge_operator.core.outlets import EVENTS, LASTING, MARKS, event
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind, Wait
 from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
-from nodegauge_operator.core.probes.registry import EVERY, KINDS, label_keys
+from nodegauge_operator.core.probes.registry import EVERY, KINDS
+from nodegauge_operator.core.release import delete_next, release, remove_from_node
 from nodegauge_operator.core.report_update import after_run
 
 MAX_REFUSAL = 500
-EVENT_REPEAT_SECONDS = 600.0
-"""After a restart an event younger than this is posted again; its name makes that harmless.  Chosen by this
-project: an operator is back within ten minutes, or its old news is no longer worth an event."""
-
 MAX_IMAGE = 1024
 """Characters of an image reference that a report keeps, as its CRD says."""
 
@@ -85,7 +77,7 @@ def next_step(snapshot: Snapshot) -> Step | None:
         or _judge_reading(context)
         or _update_report(context)
         or _bring_in_line(context)
-        or _post_event(context, context.status.change)
+        or EVENTS.next_write(context, context.status)
         or _delete_old_pods(context)
         or _start_run(context)
     )
@@ -217,23 +209,8 @@ def _judged(context: Context, run: str) -> Step | None:
 
 def _write(context: Context, status: ReportStatus, judged: Judged | None = None) -> Step:
     """The node as this status wants it, then the report."""
-    patch = _node_patch(context, status) if PatchNode not in context.declined else None
+    patch = MARKS.next_write(context, status)
     return replace(patch, judged=judged) if patch is not None else PatchReport(context.report, status)
-
-
-def _node_patch(context: Context, status: ReportStatus) -> PatchNode | None:
-    """The patch of labels and taints by which the node carries what this status wants; None if it does."""
-    if context.policy.spec.mode is Mode.PAUSED:
-        return None
-    node, desired = context.node, status.desired
-    ours = label_keys() | {context.policy.spec.labels.interconnect_key}
-    labels = desired_state.label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
-    # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
-    healthy = context.override is not None and context.override.healthy
-    open_now = status.passed_at or healthy or context.policy.spec.mode is not Mode.ENFORCE
-    leave = NOTHING if open_now else UNVALIDATED
-    taints = desired_state.taint_patch(node, desired.taints, leave=leave)
-    return PatchNode(node, labels, taints) if labels or taints is not None else None
 
 
 def _update_report(context: Context) -> Step | None:
@@ -244,8 +221,8 @@ def _update_report(context: Context) -> Step | None:
     if status == context.report.status:
         return None
     overtaken = status.change != context.status.change
-    event = _post_event(context, context.status.change) if overtaken else None
-    return event or _write(context, status)
+    news = event(context, context.status.change) if overtaken else None
+    return news or _write(context, status)
 
 
 def _nothing_to_decide(context: Context) -> bool:
@@ -261,37 +238,22 @@ def _nothing_to_decide(context: Context) -> bool:
 
 def _bring_in_line(context: Context) -> Step | None:
     """Write to the node what the report says it should carry; a refusal goes to the report."""
-    node, desired = context.node, context.status.desired
-    if context.policy.spec.mode is Mode.PAUSED:
-        return None
     if context.report.unreadable is not None and _nothing_to_decide(context):
         return None  # the next run replaces a report that cannot be read
-    patch = _node_patch(context, context.status)
-    condition = None
-    if desired.condition:
-        condition = ConditionView(status=desired.condition, reason=desired.reason, message=desired.message)
-    differs = patch is not None or condition != node.condition
-    message = context.declined.get(PatchNode) or context.declined.get(SetCondition) or ""
-    refusal = message[:MAX_REFUSAL] or (desired.refusal if differs else "")
-    if refusal != desired.refusal:
-        status = replace(context.status, desired=replace(desired, refusal=refusal))
-        return PatchReport(context.report, status)
-    if patch is not None and PatchNode not in context.declined:
-        return patch
-    if condition != node.condition and SetCondition not in context.declined:
-        return SetCondition(node, condition)
-    return None
+    status = context.status
+    steps = (outlet.next_write(context, status) for outlet in LASTING)
+    return next((step for step in steps if step is not None), None) or _note_refusal(context)
 
 
-def _post_event(context: Context, change: Change | None) -> Step | None:
-    """The event of a change, unless this process posted it or it is too old."""
-    if change is None or PostEvent in context.declined:
+def _note_refusal(context: Context) -> PatchReport | None:
+    """Put into the report what the API server refused and the node still lacks."""
+    status = context.status
+    behind = [outlet for outlet in LASTING if outlet.difference(context, status) is not None]
+    messages = (context.declined[outlet.writes] for outlet in behind if outlet.writes in context.declined)
+    refusal = next(messages, status.desired.refusal)[:MAX_REFUSAL] if behind else ""
+    if refusal == status.desired.refusal or context.policy.spec.mode is Mode.PAUSED:
         return None
-    change = events.postable(change)
-    too_old = context.now - unstamp(change.at) >= EVENT_REPEAT_SECONDS
-    if too_old or (change.run, change.reason) == context.posted:
-        return None
-    return PostEvent(context.node, change)
+    return PatchReport(context.report, replace(status, desired=replace(status.desired, refusal=refusal)))
 
 
 def _delete_old_pods(context: Context) -> Step | None:

@@ -12,8 +12,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nodegauge_contract.reading import PART_BYTES, Part
+from nodegauge_contract.reading import Part
 from nodegauge_operator.api.report import unstamp
+
+
+OF_ANY_OBJECT = {"apiVersion", "kind", "metadata"}
+"""Keys of a NodeReading that are no part."""
 
 
 class PartView(Struct, frozen=True, kw_only=True):
@@ -58,7 +62,7 @@ def reading_view(body: Mapping[str, Any], *, arrived: float = 0.0) -> ReadingVie
     """The view of a NodeReading; a part that is malformed is left out."""
     metadata = body["metadata"]
     parts, left_out = {}, []
-    for name in PART_BYTES.keys() & body.keys():
+    for name in body.keys() - OF_ANY_OBJECT:
         try:
             part = msgspec.convert(body[name], Part)
         except msgspec.ValidationError as error:

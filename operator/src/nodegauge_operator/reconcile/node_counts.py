@@ -11,7 +11,6 @@ from collections.abc import Mapping, Set
 from msgspec import Struct, field
 
 from nodegauge_judge import Verdict
-from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (
     NEVER,
@@ -22,6 +21,7 @@ from nodegauge_operator.api.report import (
     unstamp,
 )
 from nodegauge_operator.core.budget import is_gated, slow_start
+from nodegauge_operator.core.gates import GATES
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.reconcile.cache import Cache
@@ -284,9 +284,7 @@ def is_tainted(node: NodeView) -> bool:
     return any(taint.key in names.TAINTS_OF_FAULTS for taint in node.taints)
 
 
-_CAUSES = {str(code): entry.gate.cause.value for code, entry in CATALOGUE.items() if entry.gate}
-
-
 def _cause(gate: GateStatus) -> str:
     """The taint value that the gate would set; its code if the catalogue does not know it (any more)."""
-    return _CAUSES.get(gate.code, gate.code)
+    known = GATES.get(gate.code)
+    return known.cause.value if known is not None else gate.code

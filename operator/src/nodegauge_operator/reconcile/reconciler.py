@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
 from msgspec import Struct
@@ -126,11 +126,12 @@ class Reconciler:
         other nodes with news, so that in a storm no label waits for another node's report.
 
         `granted`: pools that reserve a slot for it.  `since`: when the pod event arrived that ended a run,
-        monotonic; None if none did.  `others_wait`: whether others have news.  What holds a slot gives way to
-        nobody: the report has to show it.  Raises `KubeError` if another try has to solve it.
+        monotonic; None if none did.  `others_wait`: whether others have news.
+
+        Raises `KubeError` if another try has to solve it.
         """
         fresh: frozenset[type] = frozenset()
-        declined: dict[type, str] = {}
+        declined: dict[Hashable, str] = {}
         gone = False
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
@@ -148,23 +149,30 @@ class Reconciler:
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
                     raise
-                later = "node %s: %s; will try again later"
-                log.log(error.log_level, later, name, error, extra={"node": name})
-                self._metrics.failures.labels(type(error).__name__).inc()
-                declined = declined | {type(step): str(error)}
+                self._note_declined(name, error)
+                declined = declined | {actions.key_of(step): str(error)}
                 continue
             self.gaps.answered()
             if done is not None:
                 self._note(name, done)
-                if since is not None and isinstance(done, actions.PatchNode) and done.judged is not None:
+            if isinstance(done, actions.PatchNode) and done.judged is not None:
+                if since is not None:
                     self._metrics.result_seconds.observe(time.monotonic() - since)
-                labelled = isinstance(done, actions.PatchNode) and done.judged is not None
-                holds = granted or self.gate_budget.is_reserved(name)
-                if labelled and not holds and not self.stopping and others_wait():
+                if self._labels_first(name, granted=granted) and others_wait():
                     return None
             is_read = isinstance(step, actions.RefreshReport | actions.RefreshReading)
             fresh = fresh | {type(step)} if is_read else frozenset()
         raise KubeError(f"still not reconciled after {MAX_STEPS} writes")
+
+    def _labels_first(self, name: str, *, granted: frozenset[str]) -> bool:
+        """Whether the rest may wait until the labels of others are written.  What holds a slot gives way to
+        nobody: the report has to show it."""
+        return not (granted or self.gate_budget.is_reserved(name) or self.stopping)
+
+    def _note_declined(self, name: str, error: KubeError) -> None:
+        later = "node %s: %s; will try again later"
+        log.log(error.log_level, later, name, error, extra={"node": name})
+        self._metrics.failures.labels(type(error).__name__).inc()
 
     async def _confirm(self, name: str) -> bool:
         """Whether a node is there that was reported deleted, or that a list lacks: only a 404 makes it gone.
@@ -192,7 +200,7 @@ class Reconciler:
         gone: bool,
         granted: frozenset[str],
         fresh: frozenset[type],
-        declined: dict[type, str],
+        declined: dict[Hashable, str],
     ) -> Snapshot:
         """`gone`: the API server has just said that the node is; else one that is not known here may be
         another installation's, with its reading."""

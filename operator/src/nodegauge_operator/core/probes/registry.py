@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nodegauge_judge import CATALOGUE
+from nodegauge_operator.core import gates
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.probes.bmc import BmcKind
 from nodegauge_operator.core.probes.health import HealthKind
@@ -22,8 +24,11 @@ KINDS: dict[str, ProbeKind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Add a kind.  Its rules are in the judge's catalogue."""
+    """Add a kind, with its rules."""
     EVERY[kind.name] = kind
+    for rule in kind.rules:
+        CATALOGUE.setdefault(rule.code, rule)
+        gates.add(rule)
     if isinstance(kind, ProbeKind):
         KINDS[kind.name] = kind
 

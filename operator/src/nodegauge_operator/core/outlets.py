@@ -1,0 +1,166 @@
+"""Where the operator says on a node what it knows: labels and taints, the condition, events.
+
+An outlet compares what should stand there with what stands, and names the write that comes next.  The API
+server may refuse a write (an admission policy or webhook, missing rights): `Context.declined` has what it has
+just refused, and one refusal holds back neither another outlet nor another key.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from nodegauge_operator import names
+from nodegauge_operator.api.history import Change
+from nodegauge_operator.api.policy import Mode
+from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
+from nodegauge_operator.core import events
+from nodegauge_operator.core.actions import PatchNode, PostEvent, SetCondition, Step, key_of
+from nodegauge_operator.core.context import Context, Snapshot
+from nodegauge_operator.core.model import ConditionView, NodeView, Taint
+from nodegauge_operator.core.probes import registry
+
+EVENT_REPEAT_SECONDS = 600.0
+"""After a restart an event younger than this is posted again; its name makes that harmless.  Chosen by this
+project: an operator is back within ten minutes, or its old news is no longer worth an event."""
+NOTHING: frozenset[str] = frozenset()
+UNVALIDATED = frozenset({names.TAINT_UNVALIDATED})
+
+
+class Outlet(ABC):
+    """One place on a node.  An instance has no state."""
+
+    writes: type[Step]
+
+    @abstractmethod
+    def difference(self, context: Context, status: ReportStatus) -> Step | None:
+        """The write after which this status stands here; None if it does."""
+
+    def next_write(self, context: Context, status: ReportStatus) -> Step | None:
+        """The same, without what the API server has just refused."""
+        step = self.difference(context, status)
+        return None if step is None or key_of(step) in context.declined else step
+
+
+class Marks(Outlet):
+    """Labels and taints: schedulers and drains wait for them."""
+
+    writes = PatchNode
+
+    def difference(self, context: Context, status: ReportStatus) -> PatchNode | None:
+        if context.policy.spec.mode is Mode.PAUSED:
+            return None
+        node, desired = context.node, status.desired
+        ours = registry.label_keys() | {context.policy.spec.labels.interconnect_key}
+        labels = label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
+        # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
+        healthy = context.override is not None and context.override.healthy
+        open_now = status.passed_at or healthy or context.policy.spec.mode is not Mode.ENFORCE
+        taints = taint_patch(node, desired.taints, leave=NOTHING if open_now else UNVALIDATED)
+        return PatchNode(node, labels, taints) if labels or taints is not None else None
+
+    def next_write(self, context: Context, status: ReportStatus) -> PatchNode | None:
+        patch = self.difference(context, status)
+        return allowed(context, patch) if patch is not None else None
+
+
+class Condition(Outlet):
+    """GPUValidated."""
+
+    writes = SetCondition
+
+    def difference(self, context: Context, status: ReportStatus) -> SetCondition | None:
+        if context.policy.spec.mode is Mode.PAUSED:
+            return None
+        desired, condition = status.desired, None
+        if desired.condition:
+            condition = ConditionView(
+                status=desired.condition, reason=desired.reason, message=desired.message
+            )
+        return SetCondition(context.node, condition) if condition != context.node.condition else None
+
+
+class Events(Outlet):
+    """The event of the report's last change, unless this process posted it or it is too old."""
+
+    writes = PostEvent
+
+    def difference(self, context: Context, status: ReportStatus) -> PostEvent | None:
+        return event(context, status.change)
+
+
+MARKS = Marks()
+LASTING: tuple[Outlet, ...] = (MARKS, Condition())
+"""What stands on a node until it is changed, in the order in which it is written."""
+EVENTS = Events()
+
+
+def event(context: Context, change: Change | None) -> PostEvent | None:
+    """The event of a change, unless this process posted it or it is too old."""
+    if change is None or PostEvent in context.declined:
+        return None
+    change = events.postable(change)
+    too_old = context.now - unstamp(change.at) >= EVENT_REPEAT_SECONDS
+    if too_old or (change.run, change.reason) == context.posted:
+        return None
+    return PostEvent(context.node, change)
+
+
+def allowed(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:
+    """The patch; or, once it was refused as a whole, its next piece that was not."""
+    if PatchNode not in snapshot.declined:
+        return patch
+    return next((piece for piece in _pieces(patch) if key_of(piece) not in snapshot.declined), None)
+
+
+def _pieces(patch: PatchNode) -> Iterator[PatchNode]:
+    """The taints and each label, by themselves; nothing for a patch of one piece."""
+    if len(patch.labels) + (patch.taints is not None) < 2:
+        return
+    if patch.taints is not None:
+        yield replace(patch, labels={}, piece="taints")
+    for key, value in patch.labels.items():
+        yield replace(patch, labels={key: value}, taints=None, piece=key)
+
+
+def label_patch(node: NodeView, wanted: dict[str, str]) -> dict[str, str | None]:
+    """The merge patch of metadata.labels that turns what the node carries of ours into `wanted`.
+
+    Ours are the keys of all kinds' labels and those that managedFields give to our field manager (an
+    earlier short key).  Others are never touched.  Empty if nothing differs.
+    """
+    patch: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
+    ours = node.managed_labels | registry.label_keys()
+    patch.update({key: None for key in ours if key in node.labels and key not in wanted})
+    return patch
+
+
+def taint_patch(
+    node: NodeView, wanted: Iterable[DesiredTaint], *, leave: frozenset[str] = NOTHING
+) -> tuple[Taint, ...] | None:
+    """The whole list of taints that carries exactly `wanted` of ours; None if the node already does.
+
+    A patch of taints replaces the whole list (promise 2): foreign taints keep their order and `timeAdded`,
+    and so do ours if they do not change.  Only keys of `names.NODE_TAINTS` are ours.  `leave`: keys of ours
+    that stay as they are unless wanted.  `unvalidated` keeps the value and effect that a kubelet gave it.
+    """
+    missing = {taint.key: taint for taint in wanted if taint.key in names.NODE_TAINTS}
+    after: list[Taint] = []
+    untouched = (leave - missing.keys()) | (UNVALIDATED & missing.keys())
+    for taint in node.taints:
+        if taint.key not in names.NODE_TAINTS or taint.key in untouched:
+            after.append(taint)
+        elif taint.key in missing and not any(seen.key == taint.key for seen in after):
+            after.append(_kept_or_new(node, missing[taint.key]))
+    present = {taint.key for taint in after}
+    after += [_kept_or_new(node, taint) for key, taint in missing.items() if key not in present]
+    return None if tuple(after) == node.taints else tuple(after)
+
+
+def _kept_or_new(node: NodeView, wanted: DesiredTaint) -> Taint:
+    """The node's own taint if it is as wanted, with its time; else a new one."""
+    new = Taint(key=wanted.key, value=wanted.value, effect=wanted.effect)
+    same = (t for t in node.taints if (t.key, t.value, t.effect) == (new.key, new.value, new.effect))
+    return next(same, new)

@@ -1,0 +1,71 @@
+"""Where the operator says what it knows: one refused write holds back no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from msgspec.structs import replace
+
+import support.results as made
+from nodegauge_operator import names
+from nodegauge_operator.core import actions as steps
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.planner import next_step
+from support.objects import AReport, make_node, make_report, make_snapshot, read, taint
+
+NODE = make_node()
+REPORT = make_report().after(read(made.titan()), node=NODE)
+TAINTED = replace(NODE, taints=(taint("nodegauge.dev/throttled=thermal:NoSchedule"),))
+
+
+def written(refused: Callable[[steps.PatchNode], bool]) -> tuple[NodeView, AReport, list[str]]:
+    """The node and its report once nothing is left to write, and what was written, by name.
+
+    `refused`: what the API server refuses.
+    """
+    known: dict[str, Any] = {"node": TAINTED, "report": REPORT, "granted": frozenset()}
+    declined: dict[Hashable, str] = {}
+    log = []
+    while step := next_step(make_snapshot(**known, declined=declined)):
+        if isinstance(step, steps.PatchNode) and refused(step):
+            declined |= {steps.key_of(step): "denied"}
+            continue
+        log.append(type(step).__name__)
+        match step:
+            case steps.PatchNode(node, labels, taints):
+                known["node"] = node.patched(labels, taints)
+            case steps.SetCondition(_, condition):
+                known["node"] = replace(known["node"], condition=condition)
+            case steps.PatchReport(_, status):
+                known["report"] = replace(known["report"], status=status)
+            case steps.PostEvent(_, change):
+                known["posted"] = (change.run, change.reason)
+    return known["node"], known["report"], log
+
+
+def test_a_refused_label_holds_back_neither_taints_nor_other_labels() -> None:
+    """Nor the condition, nor the event; the report says what was refused."""
+    key = names.PREFIX + "nvlink-gbps"
+    node, report, log = written(lambda patch: key in patch.labels)
+    assert not node.taints
+    assert report.status.desired.labels.keys() - node.labels.keys() == {key}
+    assert node.condition is not None
+    assert report.status.desired.refusal == "denied"
+    assert {"SetCondition", "PostEvent"} <= {*log}
+
+
+def test_refused_taints_hold_back_no_label() -> None:
+    """And stay as they are."""
+    node, report, _ = written(lambda patch: patch.taints is not None)
+    assert node.taints == TAINTED.taints
+    assert report.status.desired.labels.items() <= node.labels.items()
+    assert report.status.desired.refusal == "denied"
+
+
+def test_a_patch_that_is_not_refused_is_one_write() -> None:
+    """Labels and taints together, and no word of a refusal."""
+    node, report, log = written(lambda patch: False)
+    assert log.count("PatchNode") == 1
+    assert not node.taints
+    assert report.status.desired.refusal == ""
