@@ -15,7 +15,6 @@ from msgspec import Struct
 from nodegauge_contract.reading import Part
 from nodegauge_operator.api.report import unstamp
 
-
 OF_ANY_OBJECT = {"apiVersion", "kind", "metadata"}
 """Keys of a NodeReading that are no part."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView
+from nodegauge_operator.core.probes import whole_node
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
@@ -80,7 +81,7 @@ class Sweep:
             self._budget.counters,
             limits={
                 names.PROBE_HEALTH: settings.max_concurrent_probes,
-                names.PROBE_NCCL: settings.max_concurrent_nccl_probes,
+                whole_node.POOL.name: settings.max_concurrent_nccl_probes,
             },
         )
         metrics.count_runs(waiting=self._concurrency.waiting, running=self._concurrency.running)
