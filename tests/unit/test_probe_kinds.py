@@ -46,6 +46,6 @@ def test_no_module_outside_of_the_kinds_knows_one_but_health() -> None:
 
 def _names_a_kind(node: ast.Attribute) -> bool:
     """`names.PROBE_NCCL`, `Probe.NCCL` and the like."""
-    of_enum = isinstance(node.value, ast.Name) and node.value.id == "Probe"
-    value = getattr(Probe, node.attr, "") if of_enum else getattr(names, node.attr, "")
-    return value in OTHERS and (of_enum or node.attr.startswith("PROBE_"))
+    if isinstance(node.value, ast.Name) and node.value.id == "Probe":
+        return getattr(Probe, node.attr, "") in OTHERS
+    return node.attr.startswith("PROBE_") and getattr(names, node.attr, "") in OTHERS
