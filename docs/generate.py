@@ -54,9 +54,9 @@ taint; labels, condition and report still show the fault. Labels and taints are 
 node's `resourceVersion`. Taints of other owners keep their order and times.
 
 A taint is set after this many bad runs in a row (`spec.hysteresis.enterRuns` where the table says 2). It is
-removed after `leaveRuns` good runs in a row, and not before `dwell` has passed. Unreadable runs count neither
-as good nor as bad. For findings that are judged under load, neither do idle runs: the taint keeps the load
-away, so an idle run proves nothing. Such a taint is removed on probation after `probationAfter`. At most
+removed after `leaveRuns` good runs in a row, and not before `dwell` has passed. Unreadable runs do not count.
+For findings that are judged under load, idle runs do not count either: the taint keeps the load away, so an
+idle run proves nothing. Such a taint is removed on probation after `probationAfter`. At most
 `spec.budget.gatedNodes` nodes of a policy, and `operator.maxGatedNodes` nodes of all policies (chart value),
 carry a taint for a fault at a time, and at most `gatedNodesPerHour` and `operator.maxGatedNodesPerHour`
 newly take one within an hour. Further nodes are held back,

@@ -358,7 +358,7 @@ def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm,
 
 
 def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest) -> None:
-    """A field that a person changed and the values set otherwise: as docs/install.md says, and as it ends."""
+    """A field that a person changed and the values set otherwise: see docs/install/upgrade.md."""
     cluster.install({"policy": {"spec": {"budget": {"gatedNodes": 1}}}})
     change = {"mode": "Observe", "budget": {"gatedNodes": 5}}
     rest.patch(f"{POLICIES}/default?fieldManager=kubectl-edit", {"spec": change})

@@ -12,9 +12,9 @@ from testbed.hardware import FAULTS, HardwareError, plug
 from testbed.hardware.machine import Machine
 
 
-def test_the_first_page_counts_the_faults_right() -> None:
+def test_the_page_of_the_demo_counts_the_faults_right() -> None:
     """Whoever reads of so many finds so many."""
-    page = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/demo.md").read_text("utf-8")
     assert f"the {len(FAULTS)} faults" in page
 
 

@@ -234,10 +234,13 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 
 def test_every_decision_has_its_sections_and_is_listed() -> None:
-    """Each page of docs/adr has the four sections and a date, fits a screen, and stands in docs/README.md."""
+    """Each page of docs/adr has the four sections and a date, fits a screen, and stands in docs/README.md.
+
+    Their numbers have no gaps.
+    """
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     pages = sorted((ROOT / "docs/adr").glob("*.md"))
-    assert pages
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1)), "a number is missing"
     for page in pages:
         text = page.read_text(encoding="utf-8")
         for section in ("Context", "Decision", "Alternatives", "Consequences"):

@@ -28,7 +28,7 @@ from support.promtool import panel_queries, selectors
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+TIMES = (ROOT / "docs" / "times.md").read_text(encoding="utf-8")
 
 
 def sections() -> dict[str, dict[str, str]]:
@@ -46,25 +46,25 @@ def test_runs_that_cannot_keep_up_are_explained() -> None:
     assert f"The policy says {PaceReason.TOO_FEW_SLOTS.value}" in sections()
 
 
-def test_the_readme_has_the_times_that_follow_from_the_defaults() -> None:
+def test_the_page_of_times_has_what_follows_from_the_defaults() -> None:
     """To the taint: as long as a reading of what flaps may wait, and one more.  Back: three good runs."""
     hysteresis, probes = Hysteresis(), Probes()
     interval, soon = seconds(probes.health.interval) / 60, seconds(probes.health.recheck) / 60
     enter, leave = hysteresis.enter_runs, hysteresis.leave_runs
     judged = max(soon, Thresholds().interval_floor / 60)
     day, recheck = seconds(probes.nccl.interval) / 3600, seconds(probes.nccl.recheck) / 60
-    assert f"up to `probes.health.interval` ({interval:g} min)" in README
+    assert f"up to `probes.health.interval` ({interval:g} min)" in TIMES
     first, *later = map(int, CONFIRM.split(","))
     confirmed = f"after {first} s, " + " and ".join(f"{wait / 60:g} min" for wait in later)
-    assert f"reads a change again {confirmed}." in README
-    assert README.count(f", {BRAKED_S / 60 + (enter - 1) * soon:g} min | {leave} good runs") == 2
-    assert f"{leave} good runs: {(leave - 1) * soon:g} min or less" in README
-    assert f"{leave} good runs under load: {leave * judged:g} to " in README
-    assert f"| {enter} | {recheck + 1:g} min, {day / 2:g} h, {day:g} h |" in README
+    assert f"reads a change again {confirmed}." in TIMES
+    assert TIMES.count(f", {BRAKED_S / 60 + (enter - 1) * soon:g} min | {leave} good runs") == 2
+    assert f"{leave} good runs: {(leave - 1) * soon:g} min or less" in TIMES
+    assert f"{leave} good runs under load: {leave * judged:g} to " in TIMES
+    assert f"| {enter} | {recheck + 1:g} min, {day / 2:g} h, {day:g} h |" in TIMES
     first, *relapses = hysteresis.probation_after
-    assert f"on trial {first.replace('h', ' h')} after the taint was set" in README
-    assert " and ".join(after.replace("h", " h") for after in relapses) + " for relapses" in README
-    assert f"A taint stays at least {hysteresis.dwell.replace('m', ' min')}" in README
+    assert f"on trial {first.replace('h', ' h')} after the taint was set" in TIMES
+    assert " and ".join(after.replace("h", " h") for after in relapses) + " for relapses" in TIMES
+    assert f"A taint stays at least {hysteresis.dwell.replace('m', ' min')}" in TIMES
 
 
 def text_of(page: str) -> str:
@@ -82,7 +82,7 @@ def test_pages_say_what_the_container_of_mode_watch_requests() -> None:
     """It is on every node by default, so people plan with it."""
     cpu, memory = watch.REQUESTS["cpu"], watch.REQUESTS["memory"]
     stated = memory.replace("Mi", " MiB")
-    assert f"no GPU, {cpu} CPU, {stated} |" in text_of("README.md")
+    assert f"no GPU, {cpu} CPU, {stated} |" in text_of("docs/how-it-works.md")
     assert f"requests {cpu} CPU and {stated}" in text_of("docs/faq.md")
 
 
@@ -100,7 +100,7 @@ def test_values_say_what_both_kinds_of_health_pods_request(page: str) -> None:
 def test_pages_say_how_often_a_calm_node_reports() -> None:
     """The container's own default and the policy's are the same."""
     [usual] = [one[1] for one in NUMBERS if one[0] == "interval"]
-    assert f"`probes.health.watch.interval` ({usual / 3600:g} hours)" in text_of("docs/install.md")
+    assert f"`probes.health.watch.interval` ({usual / 3600:g} hours)" in text_of("docs/watch-mode.md")
 
 
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}

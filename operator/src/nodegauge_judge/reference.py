@@ -33,7 +33,7 @@ The verdict is the worst severity: `fail`, `warn`, or `pass` if there is nothing
 leave a node unjudged make the verdict `unknown`, unless another finding fails; `unknown` neither sets nor
 clears anything on a node. A *gate* counts good and bad runs in a row and decides when a finding's taint comes
 and goes: the column *gate* names that taint, the column *runs* how many bad runs in a row set it. Gates
-marked "under load" count only runs under load; idle runs neither set nor lift the taint. Names in
+marked "under load" count only runs under load. Names in
 `camelCase` are fields of `spec.thresholds` of a GPUValidationPolicy, listed [at the end](#thresholds).
 
 ## Growth, load and evidence

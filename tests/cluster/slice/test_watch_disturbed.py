@@ -65,7 +65,7 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
         ("cordon-required", "pod-restart-required", "upgrade-done", "550.90.07"),
         ("by-hand", "by-hand", None, "550.90.07"),
     ],
-    ids=["upgrade controller", "an administrator, as docs/install.md says"],
+    ids=["upgrade controller", "an administrator, as docs/watch-mode.md says"],
 )
 def test_a_driver_upgrade_meets_no_open_session(
     watched: Any, begins: str, goes_on: str, over: str | None, version: str

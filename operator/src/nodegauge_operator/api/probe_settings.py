@@ -12,8 +12,8 @@ Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 
 
 class HealthMode(StrEnum):
-    """What brings health readings: a resident container on each node that reports by ending when something
-    has changed (ADR 0036), or a pod per run."""
+    """What brings health readings: a resident container on each node that writes a reading when something
+    has changed (ADR 0035), or a pod per run."""
 
     WATCH = "Watch"
     PERIODIC = "Periodic"

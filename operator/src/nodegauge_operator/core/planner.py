@@ -4,7 +4,7 @@ as one pure function.
 `next_step` looks at what is and names the one write that comes next.  The caller makes it, takes the new
 state and asks again.  A process that was killed between two writes asks the same question after its restart
 and goes on where it was: a reading stays until its report holds it, and is judged again to the same end.  The
-order (ADR 0037):
+order (ADR 0035):
 
 1. create the pod (its name is made of the report's UID, probe, run number and a random text in the report:
    AlreadyExists means adopt);

@@ -2,7 +2,7 @@
 
 The chart installs it (charts/nodegauge/templates/admission-readings.yaml takes the lists from here).
 Without it anybody with the right on NodeReadings could speak for any node, so what is written then counts
-for nothing (ADR 0037).
+for nothing (ADR 0035).
 
 Facts on `userInfo.extra`: kubernetes,
 staging/src/k8s.io/apiserver/pkg/authentication/serviceaccount/util.go; all three keys are there from

@@ -1,7 +1,7 @@
 """Mode Watch: a resident container on every node of a policy, from a DaemonSet that the operator keeps.
 
 The container reads what the health probe reads, whenever something has changed or a reading is due, and
-writes it into the node's NodeReading (ADR 0037).  Where it brings nothing for too long, a health pod reads
+writes it into the node's NodeReading (ADR 0035).  Where it brings nothing for too long, a health pod reads
 the node instead, and its run says what is wrong there.
 """
 
