@@ -87,16 +87,16 @@ class ToyKind(ProbeKind):
         status, result = context.status, ended.end.result
         if result is None:
             return replace(status, probes=status.with_probe(report_update.unread(context, TOY, ended)))
-        found = RULE.findings(result)
-        answers = {RULE.code: Answer.BAD if found else Answer.GOOD}
-        verdict = Verdict.FAIL if found else Verdict.PASS
-        reading = Reading(verdict=verdict, summary="a toy", findings=found, history="played with")
+        findings = RULE.findings(result)
+        answers = {RULE.code: Answer.BAD if findings else Answer.GOOD}
+        verdict = Verdict.FAIL if findings else Verdict.PASS
+        reading = Reading(verdict=verdict, summary="a toy", findings=findings, history="played with")
         numbers = context.policy.spec.hysteresis
         return replace(
             status,
             probes=status.with_probe(report_update.read(context, TOY, ended, reading)),
             gates=gates.after_run(
-                status.gates, Judgement(found, answers), policy=numbers, now=context.now, probe=TOY
+                status.gates, Judgement(findings, answers), policy=numbers, now=context.now, probe=TOY
             ),
         )
 

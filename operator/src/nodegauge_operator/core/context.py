@@ -70,7 +70,7 @@ class ReadingKind(Protocol):
     def same_machine(self, context: Context) -> bool:
         """Whether its last reading is of the machine as it is now."""
 
-    def seen_beside(self, context: Context) -> str | None:
+    def of_unread_node(self, context: Context) -> str | None:
         """What a reading that stands adds on a node that the health probe cannot read."""
 
 

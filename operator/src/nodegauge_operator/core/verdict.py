@@ -87,7 +87,7 @@ def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) 
     status, raw = context.status, context.raw_verdict
     health = status.probe(HEALTH)
     if not health.read_at or HEALTH in context.stale:
-        return " ".join(text for text in (_unread(health), *_seen_beside(context)) if text)
+        return " ".join(text for text in (_unread(health), *_of_unread_node(context)) if text)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):
         return f"Not cleared yet; last verdict {raw.value}."
     measured = [sentence(context, probe) for probe in context.standing]
@@ -101,10 +101,10 @@ def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) 
     return f"Not confirmed: {text}" if unconfirmed else text
 
 
-def _seen_beside(context: Context) -> Iterator[str]:
+def _of_unread_node(context: Context) -> Iterator[str]:
     """What other readings that stand still say of a node that the health probe cannot read."""
     for probe in context.readings:
-        seen = context.kinds[probe.name].seen_beside(context) if context.stands(probe.name) else None
+        seen = context.kinds[probe.name].of_unread_node(context) if context.stands(probe.name) else None
         if seen is not None:
             yield f"{_codes_of(context, probe)} {seen}".rstrip()
 

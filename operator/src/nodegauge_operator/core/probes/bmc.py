@@ -138,7 +138,7 @@ class BmcKind(Kind):
         )
         return replace(status, probes=status.with_probe(probe), gates=after)
 
-    def seen_beside(self, context: Context) -> str | None:
+    def of_unread_node(self, context: Context) -> str | None:
         """What the BMC still sees of the GPUs."""
         gpus = memory(context.status.probe(self.name)).board
         return f"Its baseboard shows {gpus}." if gpus else ""

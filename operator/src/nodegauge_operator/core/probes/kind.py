@@ -130,7 +130,7 @@ class Kind(ABC):
         """A sentence for the node's condition beside verdict and gates; empty for none."""
         return ""
 
-    def seen_beside(self, context: Context) -> str | None:
+    def of_unread_node(self, context: Context) -> str | None:
         """What a reading that stands adds to its findings on a node that the health probe cannot read; None
         where it says nothing of such a node."""
         return None
