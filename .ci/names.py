@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 RETIRED_PARTS = {
-    "settled": "desired_state, up_to_date, headline: say which",
+    "settled": "decided, up_to_date, headline: say which",
     "leash": "pdeathsig_exec",
     "aside": "background",
     "beside": "background, or what it is",

@@ -17,7 +17,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
 from nodegauge_operator.api.selector import Selector
-from nodegauge_operator.core import desired_state
+from nodegauge_operator.core import decision
 from nodegauge_operator.core.actions import RefreshReading
 from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, ProbeDefaults, Taint, Terminated
@@ -212,11 +212,11 @@ class AReport(Report, frozen=True, kw_only=True):
         ended = EndedRun(run=run, end=end, request=request, image=known.get("nccl_image", ""))
         context = self.context(at=at, **known)
         status = after_run(context, KINDS[probe], ended)
-        return replace(self, status=desired_state.next_status(context.after(status)))
+        return replace(self, status=decision.decide(context.after(status)))
 
     def seen(self, **known: Any) -> Self:
         """As it is after a look at the node without a run; `known` as for `context`."""
-        return replace(self, status=desired_state.next_status(self.context(**known)))
+        return replace(self, status=decision.decide(self.context(**known)))
 
     def context(
         self,

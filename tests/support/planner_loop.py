@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_judge import Probe
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
-from nodegauge_operator.core import actions, desired_state, gates
+from nodegauge_operator.core import actions, decision, gates
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.model import pod_view
@@ -187,7 +187,7 @@ class PlannerLoop:
         """What the report would hold by now without a run: what time does is not the run's doing."""
         context = self.snapshot().context
         assert context is not None
-        return desired_state.next_status(context.after(report.status))
+        return decision.decide(context.after(report.status))
 
     def _checked(
         self, before: ReportStatus, after: ReportStatus, *, probe: str, run: Run, number: int

@@ -14,7 +14,7 @@ from nodegauge_contract import Result
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint, stamp
-from nodegauge_operator.core import desired_state, gates
+from nodegauge_operator.core import decision, gates
 from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
 from nodegauge_operator.core.model import Taint
 from nodegauge_operator.core.outlets import UNVALIDATED, label_patch, taint_patch
@@ -58,7 +58,7 @@ def titan() -> AReport:
 def desired(report: AReport, **known: Any) -> DesiredNode:
     """What the node should carry by this report."""
     context = make_context(**{"node": NODE, "report": report} | known)
-    return desired_state.desired_node(context, context.status)
+    return decision.desired_node(context, context.status)
 
 
 def test_a_reading_becomes_labels_and_a_condition() -> None:

@@ -11,6 +11,7 @@ judgement or an error for each document; a request or a policy that cannot be re
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -23,22 +24,13 @@ from nodegauge_contract import Result
 from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import ExpectedGpus, Policy, PolicySpec
-from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
+from nodegauge_operator.api.policy import ExpectedGpus, PolicySpec
 from nodegauge_operator.api.selector import Selector
-from nodegauge_operator.core import desired_state
-from nodegauge_operator.core.context import Snapshot
-from nodegauge_operator.core.model import NodeView, ProbeDefaults
-from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.probes.registry import EVERY
-from nodegauge_operator.core.report_update import after_run
+from nodegauge_operator.core import decision
 
 BAD_REQUEST = 2
 REQUEST_LIMIT = 64 * READ_LIMIT
 MAX_SUPPLIES = 64
-NOON = 1e9
-"""A time for labels that do not depend on it; the one that does is left out."""
 
 
 class Facts(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -202,22 +194,11 @@ def _labels(result: Result, criteria: Criteria) -> dict[str, str]:
         power_inventory=facts.power or PolicySpec(node_selector=Selector()).power_inventory,
         xids=criteria.xids,
     )
-    capacity = "" if facts.gpu_capacity is None else str(facts.gpu_capacity)
-    shared = {"nvidia.com/gpu.replicas": "2"} if facts.sharing is Sharing.SHARED else {}
-    node = NodeView(name="node", uid="1", resource_version="1", labels=shared, gpu_capacity=capacity)
-    context = Snapshot(
-        node=node,
-        policy=Policy(name="policy", uid="1", generation=1, spec=spec),
-        report=Report(name="node", uid="1", resource_version="1", node_uid="1", status=ReportStatus()),
-        now=NOON,
-        gate_slot=True,
-        kinds=EVERY,
-        defaults=ProbeDefaults(namespace="", image=""),
-    ).context
-    assert context is not None
-    ended = EndedRun(
-        run=Run(number=1, pod_uid="1", started_at=stamp(NOON)),
-        end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
+    status = decision.of_first_result(
+        result,
+        spec=spec,
+        gpu_capacity=facts.gpu_capacity,
+        shared=facts.sharing is Sharing.SHARED,
+        now=time.time(),
     )
-    status = desired_state.next_status(context.after(after_run(context, EVERY[names.PROBE_HEALTH], ended)))
     return {key: value for key, value in status.desired.labels.items() if key != names.LABEL_VALIDATED_AT}

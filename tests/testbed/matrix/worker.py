@@ -30,7 +30,7 @@ from nodegauge_judge import History, Judgement, NodeFacts, Severity, judge_healt
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicySpec
 from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.core import desired_state
+from nodegauge_operator.core import decision
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -151,7 +151,7 @@ class NodeHarness:
             end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
         )
         status = after_run(context, KINDS[names.PROBE_HEALTH], ended)
-        self.status = desired_state.next_status(context.after(status))
+        self.status = decision.decide(context.after(status))
 
     def row(self) -> Row:
         """What came of it."""

@@ -31,7 +31,7 @@ from nodegauge_operator.api.report import (
     Run,
     stamp,
 )
-from nodegauge_operator.core import desired_state, gates, pod_outcome
+from nodegauge_operator.core import gates, pod_outcome
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (
     CreatePod,
@@ -45,6 +45,7 @@ from nodegauge_operator.core.actions import (
     Step,
 )
 from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot
+from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import EVENTS, LASTING, MARKS, event
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -111,7 +112,7 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     end = RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=message)
     run = Run(number=number, started_at=stamp(context.now))
     ended = EndedRun(run=run, end=end, request=context.report.requested_at)
-    status = desired_state.next_status(context.after(after_run(context, kind, ended)))
+    status = decide(context, kind, ended)
     return PatchReport(context.report, status)
 
 
@@ -186,14 +187,12 @@ def _judge_reading(context: Context) -> Step | None:
     status = next((status for status in statuses if status is not None), None)
     if status is None or PatchReport in context.declined:
         return None
-    return _write(context, desired_state.next_status(context.after(status)))
+    return _write(context, decide(context.after(status)))
 
 
 def _record(context: Context, kind: ProbeKind, ended: EndedRun, *, judged_on: NodeView) -> Step:
     """What follows from a run, on the node and then in the report."""
-    status = desired_state.next_status(
-        context.after(after_run(replace(context, node=judged_on), kind, ended))
-    )
+    status = decide(context.after(after_run(replace(context, node=judged_on), kind, ended)))
     return _write(context, status, Judged(ended.identity, context.report.resource_version, status))
 
 
@@ -217,7 +216,7 @@ def _update_report(context: Context) -> Step | None:
     """Bring the report in line with what readings, policy and time say now."""
     if _nothing_to_decide(context):
         return None
-    status = desired_state.next_status(context)
+    status = decide(context)
     if status == context.report.status:
         return None
     overtaken = status.change != context.status.change

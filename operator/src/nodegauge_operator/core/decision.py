@@ -1,8 +1,8 @@
-"""From readings to what the node should carry: gates, labels, taints, condition, and the change that this is.
+"""The one decision: from policy, readings, node and time to verdict, labels, taints, condition and why.
 
-`next_status` is asked after every run and at every look at a node.  It is a pure function of the context, so
-asking twice changes nothing.  The node is never asked what it carries now, except for who owns the short
-label key.
+`decide` is asked after every run and at every look at a node, by the operator, by the command line and,
+through that, by Ansible.  It is a pure function of the context, so asking twice changes nothing.  The node is
+never asked what it carries now, except for who owns the short label key.
 
 Stale readings (`Context.expires_at`) expire to absent labels and to nothing worse.  Labels of topology and
 bandwidth also go when the node reboots.  Taints do not expire: they follow the gates in the report, which
@@ -13,23 +13,35 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Mode
-from nodegauge_operator.api.report import DesiredNode, ReportStatus
+from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run, stamp
 from nodegauge_operator.core import budget, events, gates, transitions, verdict
-from nodegauge_operator.core.context import HEALTH, Context
+from nodegauge_operator.core.context import HEALTH, Context, Snapshot
+from nodegauge_operator.core.gpu_eligibility import REPLICAS
+from nodegauge_operator.core.model import NodeView, ProbeDefaults
+from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import registry
+from nodegauge_operator.core.probes.kind import EndedRun, Kind
 from nodegauge_operator.core.report_size import cut, fitted
+from nodegauge_operator.core.report_update import after_run
 
 MAX_MESSAGE = 1000
 
 
-def next_status(context: Context) -> ReportStatus:
-    """`context.status` (the report's own, or that after a run) with what the node should carry now, and with
-    the change that deserves an event, if there is one."""
-    for kind in registry.EVERY.values():
-        context = context.after(kind.at_look(context))
+def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = None) -> ReportStatus:
+    """The report's status with what the node should carry now, and with the change that deserves an event, if
+    there is one.
+
+    `context.status` is the report's own, or what it becomes by news; `ended`: a run of this `kind` that has
+    just ended.
+    """
+    if kind is not None and ended is not None:
+        context = context.after(after_run(context, kind, ended))
+    for each in registry.EVERY.values():
+        context = context.after(each.at_look(context))
     status = context.status
     after = replace(
         status,
@@ -57,6 +69,31 @@ def next_status(context: Context) -> ReportStatus:
         return fits
     # the condition only names findings that the report still holds, or it would change at the next look
     return replace(fits, desired=desired_node(context, fits))
+
+
+def of_first_result(
+    result: Result, *, spec: PolicySpec, gpu_capacity: int | None, shared: bool, now: float
+) -> ReportStatus:
+    """What follows from a health result alone, on a node of which nothing is known before.
+
+    `gpu_capacity`: GPUs that the cluster counts there, None outside of one; `shared`: whether it counts
+    shares of GPUs; `now`: epoch seconds.
+    """
+    capacity = "" if gpu_capacity is None else str(gpu_capacity)
+    labels = {REPLICAS: "2"} if shared else {}
+    context = Snapshot(
+        node=NodeView(name="node", uid="1", resource_version="1", labels=labels, gpu_capacity=capacity),
+        policy=Policy(name="policy", uid="1", generation=1, spec=spec),
+        report=Report(name="node", uid="1", resource_version="1", node_uid="1"),
+        now=now,
+        gate_slot=True,
+        kinds=registry.EVERY,
+        defaults=ProbeDefaults(namespace="", image=""),
+    ).context
+    assert context is not None, "node and policy are there"
+    run = Run(number=1, pod_uid="1", started_at=stamp(now))
+    end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+    return decide(context, registry.EVERY[HEALTH], EndedRun(run=run, end=end))
 
 
 def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
