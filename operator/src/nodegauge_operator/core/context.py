@@ -278,10 +278,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def unconfirmed(self) -> frozenset[str]:
         """Kinds that have not read the node lately, for whatever reason: time alone moves none of their
         gates."""
-        late = (
-            p.name for p in self.readings if self.policy.paused or self.now > self._confirmed_until(p.name)
-        )
-        return frozenset(late)
+        paused, now = self.policy.paused, self.now
+        return frozenset(p.name for p in self.readings if paused or now > self._confirmed_until(p.name))
 
     def _confirmed_until(self, probe: str) -> float:
         read_at = self.status.probe(probe).read_at
