@@ -12,7 +12,10 @@ from nodegauge_operator import names
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.planner import next_step
-from support.objects import AReport, make_node, make_report, make_snapshot, read, taint
+from nodegauge_operator.kube.errors import KubeError, Refused
+from support.api_server import NODES
+from support.objects import MINUTE, AReport, make_node, make_report, make_snapshot, read, taint
+from support.operator import one_node
 
 NODE = make_node()
 REPORT = make_report().after(read(made.titan()), node=NODE)
@@ -69,3 +72,26 @@ def test_a_patch_that_is_not_refused_is_one_write() -> None:
     assert log.count("PatchNode") == 1
     assert not node.taints
     assert report.status.desired.refusal == ""
+
+
+def test_a_policy_that_denies_every_piece_costs_a_write_a_minute() -> None:
+    """All pieces are tried again after ten minutes."""
+    operator, writes = one_node(), 0
+
+    def deny(verb: str, path: str) -> KubeError | None:
+        nonlocal writes
+        writes += (verb, path) == ("PATCH", f"{NODES}/node-1")
+        return Refused("denied") if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
+
+    operator.client.refuse = deny
+    operator.run()
+    pieces = writes - 1
+    assert pieces > 1
+    counts = []
+    for _ in range(10):
+        operator.cluster.pass_time(MINUTE)
+        before = writes
+        operator.catch_up(granted=False)
+        counts.append(writes - before)
+    assert counts == [1] * 9 + [1 + pieces]
+    assert operator.status["desired"]["refusal"] == "denied"

@@ -126,7 +126,7 @@ def test_what_only_nvml_can_tell_keeps_loads_away_until_a_reboot(why: str) -> No
 def test_too_few_gpus_are_said_as_they_are(probe: str, gpus: int) -> None:
     """A collective needs two, a load run one."""
     status = healthy().status
-    why = hindrance(replace(status, gpus=replace(status.gpus, count=gpus)), NODE, probe=probe)
+    why = hindrance(replace(status, gpus=replace(status.gpus, count=gpus)), NODE, probe=probe, fewest=2)
     assert why is not None
     wanted = "a collective needs 2 GPUs; this node has 1" if gpus else "this node has no GPU"
     assert why.detail == wanted

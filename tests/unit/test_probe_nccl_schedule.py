@@ -13,8 +13,8 @@ from nodegauge_judge import Finding, Severity
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, Outcome
 from nodegauge_operator.core import actions as steps
-from nodegauge_operator.core.gpu_eligibility import hindrance
 from nodegauge_operator.core.planner import next_step
+from nodegauge_operator.core.probes.registry import KINDS
 from support.nccl_nodes import (
     BUSY,
     DAY,
@@ -150,8 +150,10 @@ def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
     node = make_node()
     report = nccl_node()
     assert due(report, node) == NEVER
-    assert hindrance(report.status, node) is None
-    why_not = hindrance(report.healthy(node, at=NOW + 900).status, node)
+    nccl = KINDS[names.PROBE_NCCL]
+    assert nccl.hindrance(report.context(node=node, nccl_image=IMAGE)) is None
+    later = report.healthy(node, at=NOW + 900)
+    why_not = nccl.hindrance(later.context(node=node, nccl_image=IMAGE))
     assert why_not.reason == "Dra"
 
 

@@ -37,6 +37,9 @@ log = logging.getLogger("nodegauge.node")
 MAX_STEPS = 24
 LATER_SECONDS = 60.0
 """When writes that the API server refused are tried again."""
+PIECES_SECONDS = 600.0
+"""When the pieces of a refused patch are tried again.  Chosen by this project: a policy that denies them all
+then costs a node one write a minute, as if it were one piece."""
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -48,6 +51,31 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
     waits: dict[str, Wait]
     wake_at: float
+
+
+class RefusedPieces:
+    """Pieces of patches that the API server refused lately, by node."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._known: dict[str, tuple[float, dict[Hashable, str]]] = {}
+
+    def of(self, node: str) -> dict[Hashable, str]:
+        """By `actions.key_of`: the API server's message."""
+        until, pieces = self._known.get(node, (0.0, {}))
+        if pieces and until <= self._monotonic():
+            del self._known[node]
+            return {}
+        return dict(pieces)
+
+    def forget(self, node: str) -> None:
+        """It is gone."""
+        self._known.pop(node, None)
+
+    def add(self, node: str, key: Hashable, message: str) -> None:
+        """One was refused; all of the node's are tried again in `PIECES_SECONDS`."""
+        until, pieces = self._known.get(node, (self._monotonic() + PIECES_SECONDS, {}))
+        self._known[node] = until, pieces | {key: message}
 
 
 class Reconciler:
@@ -73,6 +101,7 @@ class Reconciler:
         self._selector = settings.node_label_selector
         self._clock = clock
         self._monotonic = monotonic or time.monotonic
+        self._refused = RefusedPieces(self._monotonic)
         self.gaps = Gaps(clock=clock, monotonic=self._monotonic)
         self._release_grace = settings.release_grace
         self.gate_budget = GateBudget(
@@ -131,7 +160,7 @@ class Reconciler:
         Raises `KubeError` if another try has to solve it.
         """
         fresh: frozenset[type] = frozenset()
-        declined: dict[Hashable, str] = {}
+        declined = self._refused.of(name)
         gone = False
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
@@ -149,8 +178,12 @@ class Reconciler:
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
                     raise
-                self._note_declined(name, error)
-                declined = declined | {actions.key_of(step): str(error)}
+                key = actions.key_of(step)
+                if isinstance(key, tuple):
+                    self._refused.add(name, key, str(error))
+                else:
+                    self._note_declined(name, error)
+                declined = declined | {key: str(error)}
                 continue
             self.gaps.answered()
             if done is not None:
@@ -282,6 +315,7 @@ class Reconciler:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
             self._judged.pop(name, None)
+            self._refused.forget(name)
             self.watch_sets.pods.forget_gone(name)
             self.gaps.forget(name)
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
