@@ -85,7 +85,6 @@ class Recorder(dict[str, str]):
         self.asked: set[str] = set()
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        """The variable; its name is recorded."""
         self.asked.add(name)
         return super().get(name, default)
 
