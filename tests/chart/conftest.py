@@ -16,7 +16,6 @@ from testbed.rest import Rest
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """helm without a cluster."""
     return Helm(program=find_or_build().helm, home=tmp_path_factory.mktemp("helm"))
 
 
@@ -30,7 +29,6 @@ def empty_plane(control_plane: ControlPlane) -> ControlPlane:
 
 @pytest.fixture
 def rest(empty_plane: ControlPlane) -> Rest:
-    """Calls as administrator."""
     return empty_plane.rest()
 
 

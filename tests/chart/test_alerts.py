@@ -27,18 +27,15 @@ Rule = dict[str, Any]
 
 
 def groups(helm: Helm, values: dict[str, Any] | None = None) -> list[Rule]:
-    """The rule groups that the chart renders."""
     return [g for o in of_kind(helm.objects(values or VALUES), "PrometheusRule") for g in o["spec"]["groups"]]
 
 
 def rules(helm: Helm) -> dict[str, Rule]:
-    """The alerts by name."""
     return {rule["alert"]: rule for group in groups(helm) for rule in group["rules"]}
 
 
 @pytest.fixture
 def promtool(helm: Helm, tmp_path: Path) -> Promtool:
-    """promtool on the chart's rules."""
     return Promtool(tmp_path, groups(helm))
 
 

@@ -6,19 +6,14 @@ and applies on the server; kubectl's requests are made under its field managers.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from support.chart import (
-    ALL,
     CHART,
     CRDS,
     NAMESPACE,
@@ -30,7 +25,6 @@ from support.chart import (
     Helm,
     HelmFailed,
     Object,
-    clear,
     installed_crds,
     is_served,
     left_behind,
@@ -38,22 +32,18 @@ from support.chart import (
     policies,
     remove_crds,
 )
-from testbed.controlplane import ControlPlane
-from testbed.proxy import FaultProxy, Refuse, Replace, RequestInfo, ResponseInfo, When
 from testbed.rest import Rest
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-NO_JOB: Object = {"cleanup": {"enabled": False}}
-"""Values for an uninstall whose hooks include no Job."""
 
-
-def test_upgrades_and_rollbacks_keep_the_policy(cluster: Helm, rest: Rest) -> None:
+def test_upgrades_and_rollbacks_keep_the_policy_while_values_name_it(cluster: Helm, rest: Rest) -> None:
     """An upgrade merges changed values into the policy and keeps fields that people have set.
 
     An upgrade with a policy that CEL refuses names the field and changes nothing.  A rollback to the first
-    revision, which does not contain the policy, keeps it and gives it that revision's values.
+    revision, which does not contain the policy, keeps it and gives it that revision's values.  An upgrade
+    deletes a policy that the values no longer name, renamed or left out, and keeps others'.
     """
     cluster.install()
     before = policies(rest)["default"]["metadata"]["uid"]
@@ -72,11 +62,6 @@ def test_upgrades_and_rollbacks_keep_the_policy(cluster: Helm, rest: Rest) -> No
     assert after["metadata"]["uid"] == before
     assert after["spec"]["probes"]["health"]["interval"] == "15m", "the first revision's"
     assert after["spec"]["mode"] == "Observe", "set by a person, and not by that revision"
-
-
-def test_upgrade_deletes_a_policy_without_values(cluster: Helm, rest: Rest) -> None:
-    """An upgrade deletes a policy that the values no longer name, renamed or left out, and keeps others'."""
-    cluster.install()
     cluster.upgrade()
     kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "GPUValidationPolicy"}
     rest.create(POLICIES, kind | {"metadata": {"name": "foreign"}, "spec": {"nodeSelector": {}}})
@@ -86,35 +71,23 @@ def test_upgrade_deletes_a_policy_without_values(cluster: Helm, rest: Rest) -> N
     assert set(policies(rest)) == {"foreign"}
 
 
-def test_upgrade_upgrades_the_crds(cluster: Helm, rest: Rest) -> None:
-    """`helm upgrade` restores a CRD that was changed."""
-    cluster.install()
-    name = "nodereports.nodegauge.dev"
-    rest.patch(f"{CRDS}/{name}", {"spec": {"names": {"categories": []}}})
-    assert not rest.get(f"{CRDS}/{name}")["spec"]["names"].get("categories")
-    cluster.release("upgrade", "--force-conflicts")
-    assert rest.get(f"{CRDS}/{name}")["spec"]["names"]["categories"] == ["nodegauge"]
+def kept_alone(rest: Rest, output: str, *, crds: int) -> None:
+    """What Helm prints as kept is what is left: so many CRDs."""
+    kept = {("CustomResourceDefinition", name) for name in installed_crds(rest)} if crds else set()
+    assert len(kept) == crds
+    wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
+    assert set(re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)) == kept
 
 
 @pytest.mark.parametrize(
-    ("values", "upgrades"),
-    [(NO_JOB | {"crds": {"keep": True}}, 1), (NO_JOB | {"crds": {"keep": False}}, 0), ({}, 0)],
-    ids=["keep", "remove", "clean-up"],
+    ("values", "crds"),
+    [({"cleanup": {"enabled": False}, "crds": {"keep": False}}, 0), ({}, 4)],
+    ids=["remove", "clean-up"],
 )
-def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, values: Object, upgrades: int) -> None:
-    """An uninstall keeps the CRDs with `crds.keep`, and always deletes the chart's policy.
-
-    What Helm prints as kept is what is left, also where the clean-up Job deletes the policy.
-    """
+def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, values: Object, crds: int) -> None:
+    """With `crds.keep`; the chart's policy goes always, also where the clean-up Job deletes it."""
     cluster.install(values)
-    for _ in range(upgrades):
-        cluster.upgrade(values)
-    output = cluster.release("uninstall")
-    keeps = values.get("crds", {"keep": True})["keep"]
-    kept = {("CustomResourceDefinition", name) for name in installed_crds(rest) if keeps}
-    assert len(kept) == (4 if keeps else 0)
-    wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
-    assert set(re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)) == kept
+    kept_alone(rest, cluster.release("uninstall"), crds=crds)
 
 
 def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
@@ -137,70 +110,6 @@ def test_uninstall_without_hooks_keeps_crds_and_policy(cluster: Helm, rest: Rest
     assert policies(rest)["default"]["metadata"]["uid"] == before
 
 
-def test_upgrade_removes_renamed_objects(cluster: Helm, rest: Rest) -> None:
-    """An upgrade from the defaults to nearly every value set removes objects with their old names."""
-    cluster.install()
-    values = {key: value for key, value in ALL.items() if key not in ("fullnameOverride", "metrics", "crds")}
-    cluster.upgrade(values)
-    accounts = {name for kind, name in left_behind(rest) if kind == "ServiceAccount"}
-    assert accounts == {"gauge-operator", "gauge-probe", "ng-gauge-bmc"}
-    assert set(policies(rest)) == {"fleet"}
-
-
-GROUP = "nodegauge.dev"
-WRITES_TOO_EARLY = 2
-"""So many writes of a policy come before the API server serves its CRD."""
-
-
-class Late:
-    """Makes the API server serve a new CRD only after the first writes of a policy, in discovery and in
-    requests."""
-
-    def __init__(self, proxy: FaultProxy) -> None:
-        self._too_early = WRITES_TOO_EARLY
-        self.hidden = proxy.on(path="^/apis$", when=When.AFTER, times=None, do=self._hide)
-        self.refused = proxy.on(path=f"^/apis/{GROUP}(/|$)", times=None, do=self._refuse)
-
-    def _hide(self, _request: RequestInfo, response: ResponseInfo | None) -> Replace | None:
-        if not self._too_early:
-            return None
-        groups = response.json()
-        for key in {"items", "groups"} & groups.keys():  # aggregated discovery, and the old form
-            names = [(one.get("name"), one.get("metadata", {}).get("name")) for one in groups[key]]
-            groups[key] = [one for one, of in zip(groups[key], names, strict=True) if GROUP not in of]
-        return Replace(json.dumps(groups).encode())
-
-    def _refuse(self, request: RequestInfo, _response: ResponseInfo | None) -> Refuse | None:
-        if not self._too_early:
-            return None
-        self._too_early -= request.method == "PATCH"
-        message = "the server could not find the requested resource"
-        return Refuse(status=404, reason="NotFound", message=message)
-
-
-@pytest.fixture
-def proxy(empty_plane: ControlPlane) -> Iterator[FaultProxy]:
-    """A proxy in front of the API server that injects faults."""
-    with FaultProxy(empty_plane) as proxy:
-        yield proxy
-
-
-def test_the_install_waits_for_a_crd_that_is_served_late(
-    helm: Helm, empty_plane: ControlPlane, proxy: FaultProxy, tmp_path: Path
-) -> None:
-    """One `helm install` is enough if the API server serves the CRD only after the first tries to use it."""
-    late = Late(proxy)
-    on_cluster = replace(helm, kubeconfig=proxy.kubeconfig())
-    with ChartPods(empty_plane, directory=tmp_path, server=proxy.server) as running:
-        on_cluster.install()
-        assert late.hidden.fired, "Helm never looked"
-        assert late.refused.fired, "the CRD was served at once"
-        assert "not yet: " in running.output["policy-writer"]
-        assert "written" in running.output["policy-writer"]
-        assert set(policies(empty_plane.rest())) == {"default"}
-        clear(on_cluster, empty_plane.rest())
-
-
 def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
     """A policy that CEL refuses fails the install long before Helm's timeout; the pod names the field, and an
     upgrade repairs it."""
@@ -214,20 +123,6 @@ def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, ch
     assert policies(rest) == {}
     cluster.upgrade()
     assert set(policies(rest)) == {"default"}
-
-
-def test_helm_owns_the_first_policy(cluster: Helm, rest: Rest) -> None:
-    """A field that later values no longer set gets the CRD's default again.  Quotes, dollar signs and
-    variable references reach the first policy unchanged."""
-    annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
-    cluster.install({"policy": {"spec": {"mode": "Observe", "podTemplate": {"annotations": annotations}}}})
-    before = policies(rest)["default"]
-    assert (before["spec"]["mode"], before["spec"]["podTemplate"]["annotations"]) == ("Observe", annotations)
-    for values in ({"policy": {"spec": {"priority": 7}}}, {}):
-        cluster.upgrade(values)
-    after = policies(rest)["default"]
-    assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert (after["spec"]["mode"], after["spec"].get("priority")) == ("Enforce", 0)
 
 
 WITHOUT: Object = {"admissionPolicies": {"enabled": False}, "cleanup": {"enabled": False}}
@@ -247,30 +142,26 @@ def admission(rest: Rest) -> set[str]:
 
 
 def test_they_come_with_an_upgrade_and_go_with_a_rollback_and_an_uninstall(cluster: Helm, rest: Rest) -> None:
-    """A release without them, but for the one of readings, is upgraded, rolled back and removed as any
-    other."""
+    """A release without them, but for the one of readings, is upgraded, rolled back and removed as any other.
+
+    A second release is refused, and changes none of them: Helm names the first one; with the value off too,
+    for both would write the policy of readings.
+    """
     cluster.install(WITHOUT)
     assert admission(rest) == ALWAYS
     cluster.upgrade(WITH)
     there = admission(rest)
     assert (len(there), there >= ALWAYS) == (8, True)
-    cluster.release("rollback", "1")
-    assert admission(rest) == ALWAYS
-    cluster.release("rollback", "2")
-    assert admission(rest) == there
-    cluster.release("uninstall")
-    assert admission(rest) == set()
-
-
-def test_a_second_release_is_refused_and_changes_none_of_them(cluster: Helm, rest: Rest) -> None:
-    """Helm names the first release; with the value off too, for both would write the policy of readings."""
-    cluster.install(WITH)
-    there = admission(rest)
     where = ("two", str(CHART), "--namespace", "second", "--create-namespace", "--no-hooks")
     for values in (SECOND, SECOND | WITHOUT):
         with pytest.raises(HelmFailed, match=rf'readings\.nodegauge\.dev.*must equal "two".*"{RELEASE}"'):
             cluster.run("install", *where, values=values)
     assert admission(rest) == there
+    cluster.release("rollback", "1")
+    assert admission(rest) == ALWAYS
+    cluster.release("rollback", "2")
+    assert admission(rest) == there
+    kept_alone(rest, cluster.release("uninstall"), crds=4)
 
 
 def test_names_follow_the_release(helm: Helm) -> None:
@@ -317,7 +208,6 @@ def advised() -> list[list[str]]:
 
 
 def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
-    """The command, on this release."""
     if command[:6] == UPGRADE:
         cluster.release("upgrade", *command[6:], values={})
     elif command[:4] == SCALE:
@@ -338,7 +228,6 @@ def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
 
 
 def spec(rest: Rest) -> Any:
-    """The policy's spec."""
     return policies(rest)["default"]["spec"]
 
 
@@ -358,8 +247,16 @@ def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm,
 
 
 def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest) -> None:
-    """A field that a person changed and the values set otherwise: see docs/install/upgrade.md."""
-    cluster.install({"policy": {"spec": {"budget": {"gatedNodes": 1}}}})
+    """A field that a person changed and the values set otherwise: docs/install/upgrade.md.
+
+    Helm owns the first policy too: a field that later values no longer set gets the CRD's default again.
+    Quotes, dollar signs and variable references reach it unchanged.
+    """
+    annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
+    first = {"budget": {"gatedNodes": 1}, "priority": 7, "podTemplate": {"annotations": annotations}}
+    cluster.install({"policy": {"spec": first}})
+    before = policies(rest)["default"]["metadata"]["uid"]
+    assert (spec(rest)["priority"], spec(rest)["podTemplate"]["annotations"]) == (7, annotations)
     change = {"mode": "Observe", "budget": {"gatedNodes": 5}}
     rest.patch(f"{POLICIES}/default?fieldManager=kubectl-edit", {"spec": change})
     with pytest.raises(HelmFailed, match=r'conflict with \\"kubectl-edit\\".*\.spec\.budget\.gatedNodes'):
@@ -369,10 +266,11 @@ def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest)
     cluster.release("upgrade", "--force-conflicts", values=values)
     assert (spec(rest)["budget"]["gatedNodes"], spec(rest)["mode"]) == (4, "Observe")
     cluster.upgrade({"policy": {"spec": {"budget": {"gatedNodes": 3}}}})
-    assert spec(rest)["budget"]["gatedNodes"] == 3
+    assert (spec(rest)["budget"]["gatedNodes"], spec(rest)["priority"]) == (3, 0)
+    assert policies(rest)["default"]["metadata"]["uid"] == before
 
 
-def test_deleted_crds_come_back_with_an_upgrade(cluster: Helm, rest: Rest) -> None:
+def test_an_upgrade_puts_crds_right_that_were_changed_or_deleted(cluster: Helm, rest: Rest) -> None:
     """`helm upgrade` creates CRDs and policy again, also if somebody has applied the CRDs by hand."""
     cluster.install()
     for by_hand in (False, True):
@@ -384,3 +282,7 @@ def test_deleted_crds_come_back_with_an_upgrade(cluster: Helm, rest: Rest) -> No
             wait_for(lambda: is_served(rest), what="the CRDs")
         cluster.upgrade()
         assert set(policies(rest)) == {"default"}
+    name = "nodereports.nodegauge.dev"
+    rest.patch(f"{CRDS}/{name}", {"spec": {"names": {"categories": []}}})
+    cluster.release("upgrade", "--force-conflicts")
+    assert rest.get(f"{CRDS}/{name}")["spec"]["names"]["categories"] == ["nodegauge"]

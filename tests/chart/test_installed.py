@@ -7,16 +7,13 @@ from copy import deepcopy
 
 import pytest
 
-from nodegauge_operator.names import NODE_TAINTS
 from support.chart import (
     COLLECTIONS,
     KNOWN,
     NAMESPACE,
-    NODE,
     PODS,
     VARIANTS,
     Helm,
-    component,
     events,
     left_behind,
     pods,
@@ -27,49 +24,6 @@ from testbed.rest import Rest
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
-
-RIGHTS = [
-    ("list", "", "nodes", "", True),
-    ("patch", "", "nodes/status", "", True),
-    ("watch", "nodegauge.dev", "gpuvalidationpolicies", "", True),
-    ("patch", "nodegauge.dev", "nodereports/status", "", True),
-    ("get", "nodegauge.dev", "nodereadings", "", True),
-    ("delete", "nodegauge.dev", "nodereadings", "", True),
-    ("create", "", "pods", NAMESPACE, True),
-    ("create", "", "events", "default", True),
-    ("create", "nodegauge.dev", "nodereadings", "", False),
-    ("patch", "nodegauge.dev", "nodereadings", "", False),
-    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", False),
-    ("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", False),
-    ("watch", "apiextensions.k8s.io", "customresourcedefinitions", "", False),
-    ("list", "", "namespaces", "", False),
-    ("list", "", "pods", "default", False),
-    ("create", "", "pods", "kube-system", False),
-    ("create", "", "pods/exec", NAMESPACE, False),
-    ("get", "", "secrets", NAMESPACE, False),
-    ("delete", "", "nodes", "", False),
-    ("create", "", "serviceaccounts/token", NAMESPACE, False),
-]
-"""Verb, group, resource, namespace, and whether the operator may do it; test_rights.py has every write."""
-
-
-OTHER = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "a", "image": "localhost/a:1"}]}
-"""A pod that tolerates nothing."""
-
-
-def allowed(rest: Rest, account: str, question: tuple[str, str, str, str]) -> bool:
-    """Whether the API server lets a service account of the release do that."""
-    verb, group, resource, namespace = question
-    kind, _, below = resource.partition("/")
-    asked = {"verb": verb, "group": group, "resource": kind, "subresource": below, "namespace": namespace}
-    spec = {
-        "user": f"system:serviceaccount:{NAMESPACE}:{account}",
-        "groups": ["system:serviceaccounts", "system:authenticated"],
-        "resourceAttributes": asked,
-    }
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    answer = rest.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
-    return bool(answer["status"]["allowed"])
 
 
 def test_one_install_creates_every_object(helm: Helm, installed: str, rest: Rest) -> None:
@@ -128,6 +82,19 @@ PEOPLE = [
 """Role of the cluster, verb, resource, and whether who is bound to that role may do it."""
 
 
+def allowed(rest: Rest, account: str, verb: str, resource: str) -> bool:
+    """Whether the API server lets a service account do that."""
+    kind, _, below = resource.partition("/")
+    group = "" if resource == "nodes" else "nodegauge.dev"
+    spec = {
+        "user": f"system:serviceaccount:{NAMESPACE}:{account}",
+        "resourceAttributes": {"verb": verb, "group": group, "resource": kind, "subresource": below},
+    }
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = rest.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+    return bool(answer["status"]["allowed"])
+
+
 @pytest.mark.usefixtures("installed")
 def test_the_roles_of_the_cluster_take_in_ours(rest: Rest) -> None:
     """view reads and writes nothing; edit changes policies; nobody writes a status."""
@@ -139,66 +106,10 @@ def test_the_roles_of_the_cluster_take_in_ours(rest: Rest) -> None:
         rest.create(bindings, body)
     try:
         for role, verb, resource, wanted in PEOPLE:
-            group = "" if resource == "nodes" else "nodegauge.dev"
-            question = (verb, group, resource, "")
             wait_for(
-                lambda r=role, q=question, w=wanted: allowed(rest, f"a-{r}", q) is w,  # type: ignore[misc]
+                lambda r=role, v=verb, of=resource, w=wanted: allowed(rest, f"a-{r}", v, of) is w,  # type: ignore[misc]
                 what=f"{role}: {verb} {resource} allowed: {wanted}",
             )
     finally:
         for role in ("view", "edit", "admin"):
             rest.delete(f"{bindings}/a-{role}")
-
-
-@pytest.mark.usefixtures("installed")
-def test_the_operator_has_the_rights_that_it_needs_and_no_others(rest: Rest) -> None:
-    """The operator's account may do its work, and nothing that an attacker would want."""
-    for *question, wanted in RIGHTS:
-        wait_for(
-            lambda q=question, w=wanted: allowed(rest, "ng-nodegauge", tuple(q)) is w,  # type: ignore[misc]
-            what=f"{question} allowed: {wanted}",
-        )
-
-
-PROBE_RIGHTS = [
-    ("create", "nodegauge.dev", "nodereadings", "", True),
-    ("patch", "nodegauge.dev", "nodereadings", "", True),
-    ("get", "nodegauge.dev", "nodereadings", "", False),
-    ("list", "nodegauge.dev", "nodereadings", "", False),
-    ("delete", "nodegauge.dev", "nodereadings", "", False),
-    ("patch", "nodegauge.dev", "nodereports", "", False),
-    ("get", "", "nodes", "", False),
-    ("patch", "", "nodes", "", False),
-    ("create", "", "pods", NAMESPACE, False),
-    ("create", "", "serviceaccounts/token", NAMESPACE, False),
-]
-"""The same of the probes."""
-
-
-@pytest.mark.usefixtures("installed")
-def test_probes_write_readings_and_read_nothing(rest: Rest) -> None:
-    """The account of the pods that run on each node may do nothing else."""
-    for *question, wanted in PROBE_RIGHTS:
-        wait_for(
-            lambda q=question, w=wanted: allowed(rest, "ng-nodegauge-probe", tuple(q)) is w,  # type: ignore[misc]
-            what=f"{question} allowed: {wanted}",
-        )
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("taint", NODE_TAINTS)
-def test_no_taint_of_ours_evicts_the_operator(rest: Rest, taint: str) -> None:
-    """NoExecute of our own evicts another pod from the operator's node, and the operator stays."""
-    other = {"metadata": {"name": "other"}, "spec": {"nodeName": NODE} | OTHER}
-    rest.create("/api/v1/namespaces/default/pods", other)
-    (operator,) = [p["metadata"]["uid"] for p in rest.get(PODS)["items"] if component(p) == "operator"]
-    rest.patch(f"/api/v1/nodes/{NODE}", {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}})
-    try:
-        wait_for(
-            lambda: not rest.get("/api/v1/namespaces/default/pods")["items"],
-            what="the eviction of the other pod",
-        )
-        left = [p["metadata"] for p in rest.get(PODS)["items"] if p["metadata"]["uid"] == operator]
-        assert [p.get("deletionTimestamp") for p in left] == [None]
-    finally:
-        rest.patch(f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}})

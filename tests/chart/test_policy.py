@@ -69,7 +69,6 @@ PERIODIC = {"mode": "Periodic", "interval": "5m"}
 
 
 def notes(helm: Helm, values: Object | None = None) -> str:
-    """The notes of a first install."""
     arguments = ["install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=client"]
     return helm.run(*arguments, values=values).partition("NOTES:\n")[2]
 
@@ -83,7 +82,6 @@ def test_notes_are_complete(helm: Helm, values: Object) -> None:
 
 
 def of_policy(**spec: Any) -> Object:
-    """Values of the policy's spec."""
     return {"policy": {"spec": spec}}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +10,6 @@ import yaml
 from nodegauge_operator.kube.workloads import OPERATOR
 from support.chart import (
     ALL,
-    CHART,
     COLLECTIONS,
     KNOWN,
     NAMESPACE,
@@ -33,12 +31,6 @@ CLUSTER_WIDE = {kind for kind, path in COLLECTIONS.items() if "{}" not in path}
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
 RECOMMENDED = ("name", "instance", "version", "managed-by", "part-of", "component")
-
-
-@variants
-def test_lint_passes(helm: Helm, values: Object) -> None:
-    """`helm lint --strict` passes."""
-    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), values=values)
 
 
 @variants
@@ -210,47 +202,6 @@ def test_older_clusters_are_refused(helm: Helm, version: str, accepted: bool) ->
         return
     with pytest.raises(HelmFailed, match=r"requires kubeVersion: >=1\.32"):
         helm.template({}, "--kube-version", version)
-
-
-SWITCHES = {
-    "bmc.yaml": "bmc.enabled",
-    "admission-nodes.yaml": "admissionPolicies.enabled",
-    "admission-pods.yaml": "admissionPolicies.enabled",
-    "admission-reports.yaml": "admissionPolicies.enabled",
-    "networkpolicy.yaml": "networkPolicy.enabled",
-    "crds.yaml": "crds.enabled",
-    "rbac-people.yaml": "peopleRoles.create",
-    "policy.yaml": "policy.create",
-    "policy-first.yaml": "policy.create",
-    "cleanup.yaml": "cleanup.enabled",
-    "test.yaml": "test.enabled",
-    "dashboard.yaml": "metrics.dashboard.enabled",
-    "prometheusrule.yaml": "metrics.prometheusRule.enabled",
-    "metrics.yaml": "metrics.service.enabled",
-    "priorityclass.yaml": "nccl.priorityClass.create",
-    "flowcontrol.yaml": "probe.flowControl.create",
-    "serviceaccounts.yaml": "operator.serviceAccount.create",
-}
-"""By template: the value that switches it on."""
-DEFAULTS: Object = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-
-
-def value_at(values: Object, path: str) -> Any:
-    """The value at a path; the chart's default where these values have none."""
-    matches: list[Any] = [values, DEFAULTS]
-    for key in path.split("."):
-        matches = [one[key] for one in matches if isinstance(one, dict) and key in one]
-    return matches[0]
-
-
-@variants
-def test_every_template_renders_something(helm: Helm, values: Object) -> None:
-    """Every template renders an object, on new and existing clusters, unless the values switch it off."""
-    text = helm.template(values) + helm.template(values, *KNOWN)
-    sources = set(re.findall(r"# Source: nodegauge/templates/(\S+)", text))
-    templates = {path.name for path in (CHART / "templates").glob("*.yaml")}
-    off = {name for name, path in SWITCHES.items() if not value_at(values, path)}
-    assert templates - sources == off
 
 
 def test_helm_test_needs_no_extra_rights(helm: Helm) -> None:

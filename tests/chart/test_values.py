@@ -112,7 +112,6 @@ COMBINATIONS = [
 
 
 def at(path: str, value: Any) -> Object:
-    """Values with one value at a path."""
     for key in reversed(path.split("/")[1:]):
         value = {key: value}
     return dict(value)
@@ -212,7 +211,6 @@ def images(objects: list[Object]) -> dict[str, str]:
 
 
 def refusal(helm: Helm, values: Object) -> str:
-    """What helm says about values that it refuses."""
     with pytest.raises(HelmFailed) as caught:
         helm.template(values)
     return str(caught.value)

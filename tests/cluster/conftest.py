@@ -15,13 +15,11 @@ from support.playbook import Ansible, stage
 from testbed.audit import AuditTrail
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
-from testbed.proxy import FaultProxy
 from testbed.rest import Rest
 
 
 @pytest.fixture
 def api(control_plane: ControlPlane) -> Rest:
-    """Plain calls as the administrator."""
     return control_plane.rest()
 
 
@@ -41,7 +39,6 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 @pytest.fixture
 def crds(api: Rest) -> None:
-    """nodegauge's CRDs are served."""
     install_crds(api)
 
 
@@ -57,19 +54,10 @@ def rig(
 
 @pytest.fixture
 def ansible(tmp_path: Path) -> Ansible:
-    """ansible-core with the collection staged."""
     stage(tmp_path)
     return Ansible(tmp_path)
 
 
 @pytest.fixture
-def fault_proxy(control_plane: ControlPlane) -> Iterator[FaultProxy]:
-    """A proxy before the API server; a rule whose callable raised fails the test."""
-    with FaultProxy(control_plane) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def audit(control_plane: ControlPlane) -> AuditTrail:
-    """The audit log since the beginning of the test."""
     return AuditTrail(control_plane.audit_log, control_plane.rest())

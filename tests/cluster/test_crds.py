@@ -30,7 +30,6 @@ EXAMPLES = sorted((CRDS / "examples").glob("*.yaml"))
 
 
 def refusal(api: Rest, spec: object) -> str:
-    """The API server's error for a policy with this spec."""
     with pytest.raises(ApiError) as caught:
         dry_run(api, POLICIES, manifest(POLICIES, spec))
     assert caught.value.status in (400, 422)
@@ -164,7 +163,6 @@ MALFORMED: list[tuple[Any, ...]] = [
 
 
 def below(path: str, value: Any) -> dict[str, Any]:
-    """A map with the value at a dotted path."""
     for key in reversed(path.split(".") if path else []):
         value = {key: value}
     return dict(value)
@@ -243,7 +241,6 @@ def report(api: Rest) -> Iterator[str]:
 
 
 def full_status() -> ReportStatus:
-    """A status in which every field has a value."""
     return msgspec.convert(yaml.safe_load(FULL.read_text("utf-8")), ReportStatus)
 
 

@@ -32,7 +32,6 @@ class Repairs:
         self.repair("ansible.builtin.debug: {msg: repaired}")
 
     def repair(self, task: str) -> None:
-        """What repairs a host."""
         self.tasks.write_text(f"- name: Exchange the board\n  {task}\n", encoding="utf-8")
 
     def node(self, **modules: Any) -> str:
@@ -43,7 +42,6 @@ class Repairs:
         return name
 
     def play(self, *options: str, **variables: Any) -> Played:
-        """The playbook on these nodes."""
         given = {
             "repair_hosts": "all",
             "repair_tasks": str(self.tasks),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,7 +18,6 @@ from testbed import hostarchive
 
 @pytest.fixture
 def ansible(tmp_path: Path) -> Ansible:
-    """ansible-core with the collection staged."""
     stage(tmp_path)
     return Ansible(tmp_path)
 
@@ -24,6 +27,19 @@ def roles(tmp_path: Path) -> Ansible:
     """The same, whose modules are simulated."""
     simulate(stage(tmp_path))
     return Ansible(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a plugin, `filter.join_gate`, of a staged collection."""
+    folder = tmp_path_factory.mktemp("plugins")
+    stage(folder)
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield lambda name: importlib.import_module(f"ansible_collections.nodegauge.gpu.plugins.{name}")
+    for name in {name for name in sys.modules if name.startswith("ansible_collections")} - before:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,6 @@ LONG = ("probe", "health", "--window", "40", "--hz", "10")
 
 @pytest.fixture
 def host(tmp_path: Path, host_archive: Path) -> Host:
-    """A healthy machine with eight GPUs."""
     (tmp_path / "unpacked").mkdir()
     return Host(host_archive, plug("h100-sxm-8", tmp_path / "machine", seed="nodegauge"), tmp_path)
 

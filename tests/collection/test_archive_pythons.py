@@ -24,17 +24,8 @@ from testbed.hardware.loads import following
 OTHERS = [version for version in archive.PYTHONS if version != f"3.{sys.version_info[1]}"]
 VARYING = ("_ms", "energy_mj", "seconds", "samples", "longest", "events.read")
 """How members end that differ between two runs of one program: times, and how many samples fit into one."""
-MACHINES = {
-    "h100-sxm-8": "row-remap",
-    "titan-rtx-nv2": "",
-    "a100-mig-4": "",
-    "gb200-4": "",
-    "rtx4090-10": "",
-    "vm-hidden-pci-8": "",
-    "rtx3090-nv4-2": "fan-stopped",
-    "dgx1-v100-8": "page-pending",
-}
-"""Machines and what is broken there: NVLink, MIG, NICs, sensors, unreadable values, a large document."""
+MACHINES = {"h100-sxm-8": "row-remap", "a100-mig-4": "", "vm-hidden-pci-8": ""}
+"""Machines and what is broken there: NVLink and sensors, MIG, unreadable values."""
 CHILD = """
 import json, os, sys
 order = json.loads(sys.argv[sys.argv.index("--order") + 1])

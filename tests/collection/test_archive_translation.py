@@ -41,7 +41,6 @@ def old_python(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def older() -> ModuleType:
-    """The stand-ins."""
     return archive.module_of("nodegauge_older", BUILDER / "host" / "older.py")
 
 

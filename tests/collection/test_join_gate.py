@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +20,10 @@ GATE = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
 Filters = dict[str, Callable[..., Any]]
 
 
-@pytest.fixture(scope="module")
-def filters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filters]:
-    """The role's filters, from a staged collection."""
-    folder = tmp_path_factory.mktemp("filters")
-    stage(folder)
-    before = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        module = importlib.import_module("ansible_collections.nodegauge.gpu.plugins.filter.join_gate")
-        yield module.FilterModule().filters()
-    for name in {name for name in sys.modules if name.startswith("ansible_collections")} - before:
-        del sys.modules[name]
+@pytest.fixture
+def filters(plugin: Any) -> Filters:
+    filters: Filters = plugin("filter.join_gate").FilterModule().filters()
+    return filters
 
 
 CONFIGURATIONS = {

@@ -63,7 +63,6 @@ class Loaded:
 
 
 def images(folder: Path) -> dict[str, int]:
-    """How many images each node has."""
     return {name: len((folder / name / "store").read_text().splitlines()) for name in NODES}
 
 
@@ -100,7 +99,6 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 
 def failed(played: Played) -> dict[str, str]:
-    """The hosts that failed, and why."""
     return {task.host: str(task.result) for task in played.tasks if task.status == "failed"}
 
 

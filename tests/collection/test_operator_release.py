@@ -85,7 +85,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def played(folder: Path) -> Played:
-    """One play with a host for each release."""
     stage(folder)
     hosts = {}
     for name, (status, rendered, options) in RELEASES.items():
@@ -103,7 +102,6 @@ def asked(folder: Path, name: str) -> list[str]:
 
 
 def message(played: Played, name: str) -> str:
-    """Why the task failed."""
     task = played.task("release", name)
     assert task.status == "failed", task
     return str(task.result["msg"])

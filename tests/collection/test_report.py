@@ -17,7 +17,7 @@ OTHER_MATRIX = MATRIX.replace("NV1", "NV2")
 BREAKS = {"ansible.builtin.command": "false", "when": "inventory_hostname == 'gpu-0'", "changed_when": False}
 HOSTS = {
     "gpu-10": health(),
-    "gpu-2": health("fail", finding()),
+    "gpu-2": health("fail", finding(), document={"schema": "nodegauge.dev/probe-result"}),
     "gpu-3": UNREACHABLE,
     "gpu-1": health("warn", finding("hot", "warn"), finding("pcie-narrow", "info"), matrix=OTHER_MATRIX),
     "gpu-0": {},
@@ -48,8 +48,6 @@ def written(ansible: Ansible) -> dict[str, Any]:
 
 
 class Page(HTMLParser):
-    """The tags, attributes and text of a page."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.tags: list[str] = []
@@ -77,6 +75,7 @@ def test_every_host_is_a_row_the_worst_first_and_a_second_run_changes_nothing(ro
     folder(roles).mkdir(parents=True)
     (folder(roles) / "report.json").write_text("[]{", encoding="utf-8")
     played = report(roles, HOSTS)
+    assert "nodegauge.dev/probe-result" not in played.output, "documents stay out of the output"
     rows = {row["host"]: row for row in written(roles)["hosts"]}
     assert list(rows) == ["gpu-2", "gpu-0", "gpu-3", "gpu-1", "gpu-10"], played.output
     assert [row["cause"] for row in rows.values()] == ["link-down", "no-answer", "unreachable", "hot", ""]

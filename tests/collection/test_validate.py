@@ -100,7 +100,6 @@ DIFFERENCES = {
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """One play of the role on every host."""
     folder = tmp_path_factory.mktemp("validated")
     simulate(stage(folder))
     return validate(Ansible(folder), {name: host(role, **of) for name, (of, role, _) in DECIDING.items()})

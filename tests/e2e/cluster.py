@@ -78,7 +78,6 @@ class PodPlane(ControlPlane):
         return f"https://{SERVICE_ADDRESS}:{PORT}"
 
     def node_kubeconfig(self) -> Path:
-        """The kubeconfig of the node's kubelet."""
         return self.user_kubeconfig(self._node_user, token=self._tokens()[self._node_user])
 
     def _write_files(self) -> None:
@@ -103,12 +102,10 @@ class Cluster:
         self.began, self.asked = time.monotonic(), datetime.now(UTC)
 
     def say(self, message: str) -> None:
-        """One line of progress."""
         print(f"[{time.monotonic() - self.began:6.1f} s] {message}", flush=True)
 
     @property
     def api(self) -> Rest:
-        """Plain calls as administrator."""
         return self.plane.rest()
 
     until = staticmethod(wait_for)
@@ -128,7 +125,6 @@ class Cluster:
             return None
 
     def node_object(self) -> Object:
-        """The node as the API has it."""
         return self.api.get(f"/api/v1/nodes/{self.node.name}")
 
     def node_is_ready(self) -> str:
@@ -137,32 +133,26 @@ class Cluster:
         return str(next(one["status"] for one in conditions if one["type"] == "Ready"))
 
     def make_namespace(self, name: str, *, labels: dict[str, str] | None = None) -> None:
-        """A namespace in which pods can be made."""
         metadata = {"name": name, "labels": labels or {}}
         self.api.create("/api/v1/namespaces", {"metadata": metadata})
         self.plane.await_objects(namespace=name)
 
     def pod(self, name: str, *, namespace: str = WORKLOADS) -> Object | None:
-        """A pod, or None."""
         return self.find(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     def make_pod(self, name: str, spec: Object, *, namespace: str = WORKLOADS, **labels: str) -> None:
-        """A pod that somebody makes."""
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
         self.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
 
     def delete_pod(self, name: str, *, namespace: str = WORKLOADS, **options: int) -> None:
-        """Delete a pod, with these options of the request."""
         self.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options or None)
 
     def pods(self, selector: str) -> list[Object]:
-        """nodegauge's pods with these labels."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}"
         result: list[Object] = self.api.get(path)["items"]
         return result
 
     def policy(self, **spec: Any) -> None:
-        """Merge this into the policy's spec."""
         self.api.patch(POLICY, {"spec": spec})
 
     def report(self) -> Object:
@@ -171,7 +161,6 @@ class Cluster:
         return {} if result is None else result.get("status") or {}
 
     def labels(self) -> dict[str, str]:
-        """Our labels on the node."""
         result = self.node_object()["metadata"].get("labels", {})
         return {k: v for k, v in result.items() if k.startswith(PREFIX) or k == "interconnect"}
 
@@ -180,7 +169,6 @@ class Cluster:
         return {k: v for k, v in self.labels().items() if not k.endswith("/validated-at")}
 
     def taints(self) -> list[str]:
-        """Our taints on the node."""
         return taints_of(self.node_object())
 
     def ask(self) -> str:
@@ -217,7 +205,6 @@ class Cluster:
 
 
 def taints_of(node: Object) -> list[str]:
-    """Our taints on this node."""
     return [
         f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
         for taint in node["spec"].get("taints") or ()
@@ -232,7 +219,6 @@ def first_status(pod: Object | None) -> Object:
 
 
 def runs(pod: Object | None) -> bool:
-    """Whether the pod's first container runs."""
     return "running" in first_status(pod).get("state", {})
 
 
@@ -276,7 +262,6 @@ def speaks(pod: Object) -> bool:
 
 
 def alive(number: int) -> bool:
-    """Whether the process has not ended."""
     return Path(f"/proc/{number}").exists()
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import mounts, nccl, pod_failures, reaction_times, scenario, steps, watch
+from e2e import mounts, nccl, pod_failures, scenario, steps, watch
 from e2e.cluster import Cluster, PodPlane
+from e2e.hour_of_faults import hour_of_faults
 from e2e.node import Node
 from e2e.node_parts import Runtime
 from testbed import hardware
@@ -70,11 +71,11 @@ STAGES: tuple[Stage, ...] = (
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
     ((watch.watches, watch.survives),),
-    ((reaction_times.reaction_times, reaction_times.hour_of_faults),),
+    ((hour_of_faults,),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
-ON_REQUEST = frozenset({reaction_times.reaction_times, reaction_times.hour_of_faults})
+ON_REQUEST = frozenset({hour_of_faults})
 """Steps that only run when they are named."""
 
 
@@ -144,7 +145,6 @@ def _silent(_: str) -> None:
 
 
 def main() -> int:
-    """0, or 1 with the reason."""
     try:
         run(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Order))
     except (TestbedError, OSError) as error:

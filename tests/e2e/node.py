@@ -164,7 +164,6 @@ class Node:
         return output.stdout.split()[2]
 
     def last_words(self) -> str:
-        """The ends of its programs' logs."""
         return "".join(
             f"\n{p.name}:\n{p.last_words()}" for p in (self._containerd, self._kubelet) if p is not None
         )
@@ -217,7 +216,6 @@ def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, Any]:
 
 
 def _extra_flags() -> list[str]:
-    """The words of KUBELET_EXTRA_ARGS."""
     lines = FLAGS.read_text().splitlines()
     values = [line.partition("=")[2] for line in lines if line.startswith("KUBELET_EXTRA_ARGS=")]
     return [word for value in values[-1:] for whole in shlex.split(value) for word in whole.split()]

@@ -96,7 +96,6 @@ def labels_appear(cluster: Cluster) -> None:
 
 
 def helm_test(cluster: Cluster) -> None:
-    """`helm test` passes."""
     cluster.plane.helm("test", RELEASE, "--namespace", NAMESPACE, "--timeout", "60s")
 
 

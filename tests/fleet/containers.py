@@ -46,7 +46,6 @@ class WatchContainer(WatchPod):
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Something on the machine has changed."""
         self._changed.set()
 
     def xid(self, gpu: int, code: int) -> None:

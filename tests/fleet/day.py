@@ -54,7 +54,6 @@ class Day:
     seconds: float = 0.0
 
     def writes_a_second(self, scale: float) -> float:
-        """Everybody's."""
         return self.counted.all_writes(scale) / (self.hours * HOUR)
 
     def later_writes_a_second(self, scale: float) -> str:
@@ -86,7 +85,6 @@ def plans(nodes: int, hours: float, faults: int, *, seed: int) -> list[Plan]:
 
 
 def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int) -> Day:
-    """The day in this mode."""
     day, kinds, fleet = Day(hours=hours), list(KINDS), Fleet()
     machines = [Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(nodes)]
     began = time.monotonic()
@@ -145,7 +143,6 @@ def _moments(wanted: list[Plan]) -> list[tuple[float, int, str]]:
 
 
 def table(days: dict[str, Day], *, nodes: int) -> str:
-    """Both days, as Markdown."""
     scale, of_all = FLEET / nodes, list(days.values())
     rows: list[tuple[str, list[str]]] = [
         ("hours lived", [f"{day.hours:g}" for day in of_all]),
@@ -175,7 +172,6 @@ def _times(times: list[float]) -> str:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
     parser.add_argument("--nodes", type=int, default=100, metavar="N", help="default: 100")
     parser.add_argument("--hours", type=float, default=24.0, metavar="N", help="default: 24")
     parser.add_argument(

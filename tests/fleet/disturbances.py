@@ -38,7 +38,6 @@ class _Disturbing:
 
     @property
     def now(self) -> float:
-        """Virtual seconds."""
         return self._cluster.loop.time()
 
 

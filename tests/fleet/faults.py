@@ -26,7 +26,7 @@ FEW = 5
 """Kills of the operator in each state of the short form."""
 FLEETS = 2
 UNWATCHED = {"API server killed", "CRDs deleted"}
-"""Faults that end a watch of the API server itself: there the budget is looked at in the end alone."""
+"""There the budget is looked at in the end alone: one ends the watch of nodes, the other all reports."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class Outcome:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="repeats a run; default: 1")
     parser.add_argument("--only", nargs="+", choices=list(INJECTIONS), metavar="FAULT")
     parser.add_argument(
@@ -81,7 +80,6 @@ def run_scenario(chosen: argparse.Namespace) -> int:
 def _lived(
     injections: Mapping[str, Injection], folder: Path, *, seed: int, progress: Progress
 ) -> list[Outcome]:
-    """These faults on one fleet."""
     outcomes = []
     folder.mkdir(parents=True, exist_ok=True)
     with living(folder, seed=seed) as fleet:

@@ -138,7 +138,6 @@ def reads_expired(fleet: RealFleet) -> Iterator[None]:
 
 
 def slow_answers(fleet: RealFleet) -> contextlib.AbstractContextManager[None]:
-    """Every call takes up to three seconds more."""
     return _acting(fleet, lambda *_: time.sleep(fleet.random.uniform(0.0, 3.0)))
 
 
@@ -175,7 +174,6 @@ def killed(times: int) -> Injection:
 
 @contextlib.contextmanager
 def two_operators(fleet: RealFleet) -> Iterator[None]:
-    """A second process of the same installation works beside the first."""
     with fleet.rig.operator(name="second") as second:
         second.wait_ready()
         yield
@@ -196,7 +194,6 @@ def node_made_again(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def node_cordoned(fleet: RealFleet) -> Iterator[None]:
-    """Two nodes are cordoned while every node is read."""
     names = fleet.random.sample(fleet.rig.nodes, 2)
     _cordon(fleet, names, on=True)
     yield
@@ -226,7 +223,6 @@ def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def crds_deleted(fleet: RealFleet) -> Iterator[None]:
-    """The CRDs go with all policies and reports, and are applied again."""
     yield
     fleet.after_calls(MOMENT)
     delete_crds(fleet.rig.api)

@@ -125,7 +125,6 @@ class Story:
 
     @property
     def seconds(self) -> float:
-        """For so long it has lasted by the wall's clock."""
         return time.monotonic() - self._began
 
     async def live(self) -> None:
@@ -143,7 +142,6 @@ class Story:
         await self.process.stop()
 
     def _create(self) -> None:
-        """Policies and nodes, before the operator is there."""
         for pool, interval in INTERVALS.items():
             self.record.inactive[pool], self.record.absent[pool] = Spans(), Spans()
             self.disturbances.specs[pool] = {
@@ -229,7 +227,6 @@ class Story:
 
 
 def table(story: Story) -> str:
-    """As Markdown."""
     size, record, oracle = story.size, story.record, story.oracle
     lines = [
         f"{size.nodes} nodes, {size.days:g} days, seed {size.seed}: {story.cluster.pods_made:,} runs, "
@@ -247,7 +244,6 @@ def table(story: Story) -> str:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
     parser.add_argument("--nodes", type=int, default=500, metavar="N", help="default: 500")
     parser.add_argument("--days", type=float, default=60.0, metavar="N", help="default: 60")
     parser.add_argument("--seed", type=int, help="repeats a life; default: a new one")

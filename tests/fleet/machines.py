@@ -52,7 +52,6 @@ class Fault:
 
     @property
     def cause(self) -> str:
-        """The taint's value."""
         return self.taint.partition("=")[2]
 
 
@@ -145,18 +144,15 @@ class Machine:
 
     @property
     def loaded(self) -> bool:
-        """Work is running on its GPUs."""
         return not self.idle and not self.drained
 
     @property
     def visible_fault(self) -> str:
-        """The fault that a run can see now."""
         fault = FAULTS.get(self.fault)
         return NO_FAULT if fault is not None and fault.absent_when_idle and not self.loaded else self.fault
 
     @property
     def boot_id(self) -> str:
-        """As the kubelet reports it."""
         return f"{self.name}-boot-{self.boot}"
 
     def document(self, now: float) -> Result:

@@ -318,7 +318,6 @@ def _by(waited: float, needed: float) -> str:
 
 
 def ours_of(body: Body) -> Ours:
-    """Labels, taints and condition of ours on a node."""
     keys = {*label_keys(), SHORT_KEY}
     ours = {key: value for key, value in body["metadata"]["labels"].items() if key in keys}
     for taint in body["spec"].get("taints") or ():

@@ -28,7 +28,6 @@ class Progress:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        """One line, at once."""
         print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
 
 

@@ -89,7 +89,6 @@ class Promises:
         return count * self._record.longest_interval(node.machine.pool, since, now) + PROMISED_SLACK
 
     def _calm(self, name: str, since: float) -> float:
-        """Seconds without any disturbance."""
         now = self._cluster.loop.time()
         return now - since - self._record.disturbed(name, since, now, pad=PAD)
 
@@ -104,7 +103,6 @@ class Promises:
         return any(c.value == cause and e.value == "None" for c, e in spec.taints.causes.items())
 
     def _broken(self, name: str, what: str) -> None:
-        """Say it once for each fault."""
         node = self._record.nodes[name]
         key = (name, node.faulty_since or node.healthy_since)
         if key not in self._late:

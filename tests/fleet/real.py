@@ -83,7 +83,6 @@ class RealFleet:
         self.ask()
 
     def ask(self) -> None:
-        """Read every node anew."""
         for name in self.rig.nodes:
             with contextlib.suppress(ApiError, OSError):
                 self.rig.ask_for_run(name)
@@ -91,12 +90,10 @@ class RealFleet:
     # -- what is so ------------------------------------------------------------------------------------------
 
     def nodes(self) -> dict[str, Object]:
-        """Its nodes, by name."""
         items = self.rig.api.get(f"/api/v1/nodes?labelSelector=test={self.rig.mark}")["items"]
         return {item["metadata"]["name"]: item for item in items}
 
     def reports(self) -> dict[str, Object]:
-        """Reports, by node."""
         return {item["metadata"]["name"]: item for item in self.rig.api.get(f"{GROUP}/nodereports")["items"]}
 
     def runs(self) -> dict[str, tuple[str, int]]:
@@ -157,11 +154,9 @@ class RealFleet:
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def add_node(self) -> None:
-        """A machine with strangers' marks."""
         self.mark(self.rig.add_node(**FOREIGN_LABEL))
 
     def mark(self, name: str) -> None:
-        """Strangers put their taint and annotation on it."""
         self.rig.api.patch(
             f"/api/v1/nodes/{name}",
             {"spec": {"taints": [FOREIGN_TAINT]}, "metadata": {"annotations": FOREIGN_ANNOTATION}},
@@ -272,6 +267,6 @@ def watched(fleet: RealFleet) -> Iterator[None]:
     prefix = f"node-{fleet.rig.mark}"
     with TaintHistory(fleet.plane.rest(), prefix=prefix) as history:
         yield
-    worst = max((len(nodes) for nodes, _ in history.moments()), default=0)
+    worst = max(map(len, history.moments()), default=0)
     if worst > BUDGET:
         raise Wrong(f"{worst} nodes were tainted at a time, the budget allows {BUDGET}")

@@ -35,19 +35,15 @@ class Span:
 
 
 class Spans:
-    """Spans in the order in which they began."""
-
     def __init__(self) -> None:
         self.all: list[Span] = []
 
     def begin(self, now: float, what: str) -> Span:
-        """Something begins; end it by setting its `end`."""
         span = Span(start=now, what=what)
         self.all.append(span)
         return span
 
     def near(self, start: float, end: float) -> list[Span]:
-        """Spans that touch this time."""
         return [span for span in self.all if span.end >= start and span.start <= end]
 
 
@@ -63,7 +59,6 @@ def covered(spans: Iterable[Span], start: float, end: float, *, pad: float = 0.0
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans that overlap, as one."""
     result: list[Span] = []
     for span in sorted(spans, key=lambda span: span.start):
         if result and span.start <= result[-1].end:
@@ -141,7 +136,6 @@ class NodeRecord:
         self.written = None  # its pod was of that report
 
     def note(self, now: float, text: str) -> None:
-        """One more line."""
         self.lines = [*self.lines[-39:], f"{stamp_of(now)} {text}"]
 
     def judged(self, now: float, left: Left) -> None:
@@ -197,7 +191,6 @@ class Record:
         self.lines: list[str] = []
 
     def note(self, now: float, text: str) -> None:
-        """Something happened to the cluster."""
         self.lines.append(f"{stamp_of(now)} {text}")
 
     def report_written(self, now: float, name: str, run: Body, left: Left | None) -> str:
@@ -236,7 +229,6 @@ class Record:
         return [*before[-1:], *later]
 
     def spec(self, pool: str) -> PolicySpec | None:
-        """The spec in force."""
         return self.policies[pool][-1][1]
 
     def longest_interval(self, pool: str, since: float, until: float) -> float:
@@ -300,12 +292,10 @@ def stamp_of(now: float) -> str:
 
 
 def is_paused(spec: PolicySpec) -> bool:
-    """No run starts."""
     return spec.budget.concurrent_probes in (0, "0%")
 
 
 def spec_text(spec: Any) -> str:
-    """A policy's spec in a few words."""
     if spec is None:
         return "absent"
     paused = " paused" if is_paused(spec) else ""

@@ -17,7 +17,7 @@ from typing import Any
 from fleet.progress import Progress, Wrong, until
 from support.cluster_under_test import OURS, ROOT
 from support.slice import GPU_NODES, NAMESPACE, RELEASE, VALUES, Slice
-from support.taint_history import NODES, TaintHistory
+from support.taint_history import TaintHistory
 from testbed.cluster import Testbed
 from testbed.kubelet.images import OTHER_IMAGES
 from testbed.wait import wait_for
@@ -68,7 +68,7 @@ class Story:
         slice_ = self._slice
         before = slice_.operator_pod()["metadata"]["uid"]
         tainted = {node for node in slice_.nodes if slice_.taints(node)}
-        with TaintHistory(slice_.api, prefix="gpu-", kinds=(NODES,)) as history:
+        with TaintHistory(slice_.api, prefix="gpu-") as history:
             act()
             pod = slice_.operator_pod()
             image = pod["spec"]["containers"][0]["image"]
@@ -88,7 +88,7 @@ class Story:
                 key = differing[0]
                 raise Wrong(f"{what}: {node}: {key}: {kept[node][key]} became {now[node][key]}")
         self.say(f"{what}: labels, taints, conditions and reports of {len(kept)} nodes are as before")
-        changes = {nodes for nodes, _ in list(history.moments())[len(slice_.nodes) :]}
+        changes = set(list(history.moments())[len(slice_.nodes) :])
         self._check(changes <= {frozenset(tainted)}, f"{what}: no taint came or went meanwhile")
 
     def _kept(self) -> Object:
@@ -172,7 +172,6 @@ def earlier_values(chart: Path) -> Object:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
     parser.add_argument("--from", dest="commit", required=True, metavar="COMMIT", help="a commit or a tag")
 
 

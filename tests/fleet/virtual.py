@@ -60,18 +60,15 @@ class Fleet(FakeCluster):
             self.tainted.append((self.seconds(), name, taints))
 
     def result(self, pod: Body) -> str:
-        """What a health probe reads there now."""
         view = pod_view(pod)
         assert view is not None
         return addressed(self.machines[view.node].document(self.seconds()), view)
 
     def plug(self, machine: Machine, **labels: str) -> Body:
-        """The machine becomes a node."""
         self.machines[machine.name] = machine
         return self.add_node(machine.name, boot=machine.boot_id, **labels)
 
     def fault(self, name: str, fault: str) -> None:
-        """A machine breaks, or is repaired."""
         self.machines[name].fault = fault
         if name in self.containers:
             self.containers[name].changed()
@@ -129,7 +126,6 @@ class LivingCluster(Fleet):
         )
 
     def set_label(self, name: str, value: str | None) -> None:
-        """Somebody writes the label that the policies select by."""
         self.change(NODES, name, {"metadata": {"labels": {POOL: value}}})
 
     def set_ready(self, machine: Machine, ready: bool) -> None:
@@ -210,7 +206,6 @@ class LivingCluster(Fleet):
             self.loop.call_later(RUN_SECONDS, self._end, name, uid, machine.boot)
 
     def _end(self, name: str, uid: str, boot: int) -> None:
-        """The container ends, in one way or another."""
         pod = self._pod(name, uid)
         if pod is None:
             return

@@ -47,7 +47,6 @@ def refusals(status: Any) -> list[str]:
 
 
 def stored(status: Any) -> bool:
-    """Whether the API server could hold it."""
     return not refusals(status)
 
 
@@ -80,7 +79,6 @@ def step(write: actions.Step, *, stored: bool = True) -> None:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text in a structure of dictionaries and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

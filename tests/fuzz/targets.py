@@ -281,7 +281,6 @@ FULL: dict[str, Any] = {
 
 
 def _lived() -> dict[str, Any]:
-    """A report that the operator's own code wrote."""
     watched = Watched(
         report=make_report(NODE), pods=(make_pod(NODE).running().with_result(made.h100()),), now=NOW
     )

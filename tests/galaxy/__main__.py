@@ -97,13 +97,11 @@ class Run:
                 self.check(f"{label}: ansible-test sanity", end)
 
     def tarball(self, core: Core) -> str:
-        """Build it into dist/."""
         archive = build.archive(self.folder)
         built = build.tarball(core, staging=self.folder / "staged", archive=archive, into=DIST)
         return f"{built.relative_to(ROOT)}, {built.stat().st_size / 1e6:.1f} MB"
 
     def installed(self, core: Core) -> str:
-        """Install the tarball."""
         [built] = DIST.glob("*.tar.gz")
         return build.install(core, built).name
 
@@ -143,7 +141,6 @@ DIST = ROOT / "dist" / "collection"
 
 
 def version_of(tools: Path) -> str:
-    """Of the ansible-core whose programs are in `tools`."""
     [match] = tools.parent.glob("lib/python3*/site-packages/ansible_core-*.dist-info")
     return match.name.removeprefix("ansible_core-").removesuffix(".dist-info")
 

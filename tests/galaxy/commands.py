@@ -43,7 +43,6 @@ class Done:
 
 
 def quoted(text: str) -> str:
-    """The last lines, indented."""
     lines = text.rstrip().splitlines()
     left_out = [f"  | ... {len(lines) - QUOTED_LINES} lines before"] if len(lines) > QUOTED_LINES else []
     return "\n".join([*left_out, *(f"  | {line}" for line in lines[-QUOTED_LINES:])])

@@ -13,7 +13,6 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of this folder is of the marker `gpu`."""
     for item in items:
         if "/gpu/" in item.path.as_posix():
             item.add_marker(pytest.mark.gpu)

@@ -97,14 +97,11 @@ def test_copies_are_plausible(loaded: Run) -> None:
         assert isinstance(gpu.tflops, int | float)
 
 
-def test_the_result_fits_its_part_of_a_reading(loaded: Run) -> None:
-    """With everything that a real driver answers."""
+def test_the_result_fits_its_part_of_a_reading_and_nothing_computes_afterwards(
+    loaded: Run, uuids: list[str]
+) -> None:
+    """With everything that a real driver answers; the GPU is free again within seconds."""
     result = loaded("30")
     assert len(text(result)) <= PART_BYTES["load"]
     assert not isinstance(measured(result).gpus[0].steady_mw, Unavailable)
-
-
-def test_nothing_computes_afterwards(loaded: Run, uuids: list[str]) -> None:
-    """The GPU is free again within seconds."""
-    measured(loaded("30"))
     wait_until_free(*uuids)

@@ -24,5 +24,4 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Built
 
 @pytest.fixture(params=["operator", "probe"])
 def image(request: pytest.FixtureRequest, images: dict[str, Built]) -> Built:
-    """Each image in turn."""
     return images[str(request.param)]

@@ -25,7 +25,6 @@ def instructions(name: str) -> list[tuple[str, str]]:
 
 
 def final(name: str) -> dict[str, str]:
-    """The instructions of the last stage."""
     lines = instructions(name)
     return dict(lines[max(i for i, (word, _) in enumerate(lines) if word == "FROM") :])
 

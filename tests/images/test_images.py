@@ -138,6 +138,12 @@ def test_names_user_and_labels(image: Built) -> None:
     assert (done.returncode, wanted[1] in done.stdout + done.stderr) == (wanted[0], True), done.stderr
 
 
+def test_the_operators_image_has_the_command(images: dict[str, Built]) -> None:
+    """As `nodegauge`, beside `python`."""
+    done = run(images["operator"], str(images["operator"].root / "opt/nodegauge/bin/nodegauge"), "--version")
+    assert (done.returncode, done.stdout[:20]) == (0, "nodegauge, version 0"), done.stderr
+
+
 def test_both_images_share_the_base(images: dict[str, Built]) -> None:
     """Both images have the same first layer, so a node pulls it only once."""
     first = {image.manifest["layers"][0]["digest"] for image in images.values()}

@@ -32,6 +32,7 @@ ELSEWHERE = {
         ("supply-failed", "supply-input-lost", "supply-removed", "chassis-fan-stopped", "inlet-hot", "leak"),
         "a BMC sees it: tests/unit/test_simulated_bmc.py",
     ),
+    "hung-call": "its watchdog waits: tests/probes/test_health.py",
     "airflow-blocked": "heat takes its time: tests/unit/test_driver_time.py",
     "memory-unrepairable": "no recorded machine has a driver that reports it: tests/unit/test_driver_time.py",
 }

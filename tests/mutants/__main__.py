@@ -63,7 +63,6 @@ class Mutant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The file with the mutant."""
         return (ROOT / self.file).read_text("utf-8").replace(self.old, self.new)
 
 
@@ -257,7 +256,6 @@ def line_of(mutant: Mutant, outcome: Outcome) -> str:
 
 
 def table(areas: dict[str, list[Mutant]], outcomes: dict[str, Outcome]) -> str:
-    """Numbers by area."""
     lines = [f"{'area':20} mutants  killed  survived"]
     for area, mutants in areas.items():
         ran = [mutant for mutant in mutants if mutant.id in outcomes]

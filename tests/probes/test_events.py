@@ -14,7 +14,7 @@ from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 from support.library import Library
 
-TIMEOUT, NOT_SUPPORTED, LOST = 10, 3, 15
+TIMEOUT, LOST = 10, 15
 XID, CLOCK = 0x8, 0x10
 MISSING = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
 
@@ -54,7 +54,6 @@ def with_events(library: Library, *events: Event, supported: int = XID | CLOCK) 
 
 
 def heard(nvml: Nvml, gpus: Gpus) -> list[Xids]:
-    """What each GPU is told of, after one registration."""
     counters.register_xids(nvml, gpus)
     counters.collect_xids(nvml, gpus)
     return [gpu.xids.value for _, gpu in gpus]
@@ -89,7 +88,6 @@ def test_endless_events_end(nvml: Nvml, library: Library, gpus: Gpus) -> None:
 def test_the_event_set_is_freed_before_the_driver_is_let_go_of(
     nvml: Nvml, library: Library, gpus: Gpus
 ) -> None:
-    """Once, and not at all where none was made."""
     with_events(library)
     nvml.close()
     assert library.calls == ["nvmlShutdown"]
@@ -124,7 +122,6 @@ def test_a_driver_without_events_is_a_reason(nvml: Nvml, library: Library, gpus:
 
 
 def test_an_event_without_a_gpu_is_ignored(nvml: Nvml, library: Library, gpus: Gpus) -> None:
-    """A handle that was not registered adds to no GPU."""
     with_events(library, (Device(9, handle(99_999_744)), XID, 79))
     assert [xids.seen for xids in heard(nvml, gpus)] == [[]] * 3
 

@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
-from nodegauge_contract import Result, decode, text
+from nodegauge_contract import decode, text
 from nodegauge_contract.reading import PART_BYTES
 from support.busy import busy
 from support.probing import Healthy, On, last_message
-from testbed import profiles
-
-
-def fits(result: Result, *, free_share: float) -> None:
-    """With every reading different this share of the health probe's part stays free."""
-    changed = busy(result)
-    document = text(changed)
-    assert decode(document) == changed
-    assert len(document) <= PART_BYTES["health"] * (1 - free_share)
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx2-v100-16"])
 def test_the_largest_profiles_fit_their_part_when_busy(healthy: Healthy, profile: str) -> None:
-    """Ports and four supplies included, and room to spare."""
-    fits(healthy(profile), free_share=0.25)
-
-
-def test_a_machine_with_a_lost_gpu_fits_as_well(probe: On) -> None:
-    """Where one GPU has no readings, columns of the others are not written out for it."""
-    on = probe("dgx2-v100-16")
-    on.hardware.fault("gpu-lost", gpu=5)
-    result = on.result()
-    assert result.gpus[5].error is not None
-    fits(result, free_share=0.15)
-
-
-def test_the_largest_profile_fits_under_the_newest_driver(probe: On) -> None:
-    """Sixteen GPUs with all throttle counters of their own."""
-    dgx2 = profiles.load("dgx2-v100-16")
-    result = probe(replace(dgx2, driver=replace(dgx2.driver, version="580.82.07"))).result()
-    assert result.gpus[0].counters.trio == "269-271"
-    fits(result, free_share=0.25)
+    """With every reading different, ports and four supplies included, a quarter stays free."""
+    changed = busy(healthy(profile))
+    document = text(changed)
+    assert decode(document) == changed
+    assert len(document) <= PART_BYTES["health"] * 0.75
 
 
 @pytest.mark.parametrize("options", [("--window", "x"), ("--hz", "0", "--deadline", "0"), ("--nothing",)])
 def test_wrong_arguments_are_exit_code_two(probe: On, options: tuple[str, ...]) -> None:
-    """Nothing is measured and nothing is written."""
     on = probe("pcie-phb-2")
     run = on.run(*options)
     assert run.returncode == 2

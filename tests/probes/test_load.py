@@ -29,7 +29,6 @@ TWO = "pcie-phb-2"
 
 @pytest.fixture
 def two(nccl_on: NcclOn) -> NcclRun:
-    """Two GPUs below one host bridge."""
     return nccl_on(TWO)
 
 
@@ -169,7 +168,6 @@ def test_without_libcuda_nothing_is_loaded(two: NcclRun, tmp_path: Path) -> None
 def test_what_is_not_free_whole_and_cool_is_not_loaded(
     nccl_on: NcclOn, profile: str, values: dict[str, Any], skip: LoadSkip
 ) -> None:
-    """No process starts, and nothing is announced on any GPU."""
     run = nccl_on(profile)
     if values:
         run.hardware.fault("state", **values)
@@ -220,7 +218,6 @@ def test_a_process_that_dies_is_no_verdict_about_gpus(two: NcclRun) -> None:
 
 
 def test_the_deadline_ends_it(two: NcclRun) -> None:
-    """With what was measured until then, and no process left."""
     assert any(is_cut(two) for _ in range(3))
 
 
@@ -249,20 +246,7 @@ def _loads(run: NcclRun) -> list[int]:
     return run.hardware.condition().machine().load
 
 
-def test_seven_of_eight_are_loaded_and_the_missing_one_is_named(nccl_on: NcclOn) -> None:
-    """A lost GPU is the health probe's business; the others still share air and supplies."""
-    run = nccl_on("h100-sxm-8")
-    run.hardware.fault("gpu-lost", gpu=3)
-    with following(run.hardware):
-        result = run.result("--seconds", "1", probe="load")
-    assert result.load.ended == LoadEnd.DONE
-    assert [gpu.index for gpu in result.load.gpus] == [0, 1, 2, 4, 5, 6, 7]
-    assert "7 of 8 GPUs: GPU 3" in result.load.message
-    assert {gpu.ended for gpu in result.load.gpus} == {"done"}
-
-
 def test_a_gpu_that_is_lost_under_load_does_not_end_the_others(two: NcclRun) -> None:
-    """Its samples until then are kept, its error is NVML's."""
     with burning(two, "--seconds", "6") as finish:
         two.hardware.fault("gpu-lost", gpu=1)
         result = finish()
@@ -270,15 +254,6 @@ def test_a_gpu_that_is_lost_under_load_does_not_end_the_others(two: NcclRun) -> 
     assert (good.ended, lost.ended) == ("done", "failed")
     assert good.samples > lost.samples
     assert result.gpus[1].error.kind == "gpu-lost"
-
-
-def test_a_call_that_hangs_ends_the_run_and_the_load(two: NcclRun) -> None:
-    """The driver no longer answers: named, with what was read, and nothing computes any more."""
-    with burning(two, "--seconds", "60", "--deadline", "24") as finish:
-        two.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage")
-        result = finish()
-    assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
-    assert {gpu.ended for gpu in result.load.gpus} == {"cut"}
 
 
 def test_a_slowdown_under_load_has_its_reason_and_its_moment(nccl_on: NcclOn) -> None:
@@ -295,23 +270,13 @@ def test_a_slowdown_under_load_has_its_reason_and_its_moment(nccl_on: NcclOn) ->
     assert slow.checksum == usual.checksum, "slow is not wrong"
 
 
-def test_half_of_the_lanes_show_in_link_and_copies(two: NcclRun) -> None:
-    """NcclOn that GPU alone."""
-    two.hardware.fault("pcie-width-halved", gpu=1)
-    good, narrow = load(two).gpus
-    assert (good.width, narrow.width) == (16, 8)
-    assert narrow.h2d_gbps < 0.6 * good.h2d_gbps
-
-
 def judged(run: NcclRun, *options: str) -> tuple[Result, LoadJudgement]:
-    """One run and its judgement."""
     with following(run.hardware):
         result = run.result(*(options or ("--seconds", "3")), probe="load")
     return result, judge_load(result)
 
 
 def worse_than_info(judgement: LoadJudgement) -> list[tuple[str, str]]:
-    """Codes and locations of what is worth a look."""
     return [(f.code, f.subject) for f in judgement.findings if f.severity is not Severity.INFO]
 
 
@@ -330,7 +295,6 @@ FAULTY: list[Case] = [
     ("rtx3090-nv4-2", "weak-supply", {}, {"load-rail-droop"}, ""),
     ("l40s-4", "airflow-blocked", {"gpu": 1, "seconds": "2"}, HOT, "throttled=thermal"),
     ("titan-rtx-nv2", "slow-gpu", {"gpu": 1}, {"load-slow-gpu"}, "unhealthy=slow-gpu"),
-    ("titan-rtx-nv2", "shared-uplink", {}, set(), ""),
     ("titan-rtx-nv2", "bit-flips", {"gpu": 1}, {"load-corruption"}, "unhealthy=corruption"),
 ]
 """Machine, fault, its parameters, codes of the findings, and the taint that enough such runs set."""
@@ -340,7 +304,6 @@ FAULTY: list[Case] = [
 def test_a_fault_has_its_own_finding_and_its_own_taint_or_none(
     nccl_on: NcclOn, profile: str, fault: str, parameters: dict[str, str | int], codes: set[str], taint: str
 ) -> None:
-    """Only GPU 1 is accused, by its UUID; no other gate is bad."""
     run = nccl_on(profile)
     run.hardware.fault(fault, **parameters)
     result, judgement = judged(run, "--seconds", "5")

@@ -16,7 +16,6 @@ HEAD = "node-01:7:7 [0] NCCL INFO "
 
 
 def parse(lines: Iterable[str]) -> Choices:
-    """The choices in these lines."""
     choices = Choices()
     for line in lines:
         choices.feed(line)
@@ -56,14 +55,6 @@ def test_transports_by_their_kind(via: str, transport: str) -> None:
     assert choices_of(via, via).transport == transport
 
 
-def test_several_transports_are_joined() -> None:
-    """GPU pairs of one machine may differ."""
-    one, other = "Channel 00 : 0[0] -> 1[1] via ", "Channel 00/0 : 1[1] -> 2[2] via "
-    assert (
-        choices_of(one + "SHM/direct/direct", other + "P2P/CUMEM").transport == "P2P/CUMEM+SHM/direct/direct"
-    )
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -89,7 +80,6 @@ def test_gathered_bytes_are_those_of_one_rank() -> None:
 
 
 def test_a_size_that_nobody_saw_has_no_choice() -> None:
-    """The nearest one is not good enough."""
     choices = choices_of("AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}")
     assert choices.chosen("all_reduce", 8, ranks=8) == ("TREE", "LL")
     assert choices.chosen("all_reduce", 4096, ranks=8) == (NOT_READ, NOT_READ)
@@ -129,20 +119,17 @@ def test_nvls_is_on_where_channels_of_it_were_made(line: str, expected: tuple[ob
     ids=["without SYS_NICE, charged to the pod", "cuMem", "NCCL, and the CUDA that it was built with"],
 )
 def test_host_memory_and_versions(line: str, expected: dict[str, str]) -> None:
-    """Where NCCL keeps its buffers, and what it is."""
     choices = choices_of(line)
     assert {name: getattr(choices, name) for name in expected} == expected
 
 
 def test_the_telling_warning_stays() -> None:
-    """Of several, the one that names the hardware."""
     warn = "node-01:7:7 [2] graph/paths.cc:421 NCCL WARN "
     lines = ["Could not find plugin", "P2P is disabled between NVLINK connected GPUs 2 and 3.", "aborting"]
     assert parse(warn + line for line in lines).warning == lines[1]
 
 
 def test_nothing_said_is_nothing_read() -> None:
-    """An empty log, a missing folder, and lines of somebody else."""
     for choices in (parse([]), parse(["hello", "", "via", "\0" * 50])):
         assert (choices.transport, choices.nvls, choices.channels) == (NOT_READ, NOT_READ, NOT_READ)
         assert (choices.host_buffers, choices.version, choices.warning) == (NOT_READ, NOT_READ, "")

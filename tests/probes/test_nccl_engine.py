@@ -28,7 +28,6 @@ SMALL = tuple(
 
 
 def ordered(**changes: object) -> Order:
-    """A small order for two GPUs."""
     members = {"arm": "default", "uuids": UUIDS, "cells": SMALL, "warm_up_ms": 1.0, "pairs_bytes": 4096}
     return Order(**(members | changes))  # type: ignore[arg-type]
 
@@ -36,7 +35,6 @@ def ordered(**changes: object) -> Order:
 def run(
     order: Order | str, *, visible: tuple[str, ...] = UUIDS, libraries: Path | None = FAKES, **fake: str
 ) -> engines.Outcome:
-    """The engine with the fake libraries; `fake`: their settings."""
     environment = {
         "CUDA_VISIBLE_DEVICES": ",".join(visible),
         **{f"NODEGAUGE_FAKE_{name.upper()}": value for name, value in fake.items()},
@@ -46,7 +44,6 @@ def run(
 
 
 def phases(lines: list[Line]) -> list[str]:
-    """Phases, without repetitions."""
     names = [line.phase for line in lines if line.phase]
     return [phase for index, phase in enumerate(names) if index == 0 or names[index - 1] != phase]
 
@@ -105,7 +102,6 @@ def test_a_pair_matrix_is_copied() -> None:
 
 
 def test_a_pair_that_cannot_be_copied_says_why() -> None:
-    """Everything else stays."""
     code, lines, _ = run(
         ordered(cells=[CellOrder(collective="all_reduce", bytes=8, calls=2)]), trouble="no-copies"
     )
@@ -116,7 +112,6 @@ def test_a_pair_that_cannot_be_copied_says_why() -> None:
 
 
 def test_so_many_calls_are_one_batch() -> None:
-    """An order with a number of calls asks for no more."""
     cell = CellOrder(collective="all_reduce", bytes=65536, calls=5)
     _, lines, _ = run(ordered(cells=[cell], pairs_bytes=0))
     [measured] = cells(lines)
@@ -133,7 +128,6 @@ def test_wrong_data_is_counted() -> None:
 
 
 def test_an_order_without_gpus_loads_libraries_and_touches_none() -> None:
-    """Not even the driver has to be there."""
     code, lines, printed = run(ordered(uuids=(), cells=()), visible=(), trouble="no-driver")
     assert code == 0, printed
     assert [bool(lines[0].engine), lines[-1].done, len(lines)] == [True, True, 2]
@@ -191,7 +185,6 @@ def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, text:
 def test_an_order_that_cannot_be_done_is_refused(
     order: Order, visible: tuple[str, ...], what: str, text: str
 ) -> None:
-    """With what is wrong with it."""
     code, lines, printed = run(order, visible=visible)
     failed = lines[-1].failed
     assert (code, failed.kind, text in failed.message) == (1, what, True), printed

@@ -172,7 +172,6 @@ SPENT = st.builds(Spent, startup=SECONDS, measure=SECONDS, teardown=SECONDS)
 def test_every_arm_may_measure_and_none_past_its_limit(
     budget: float, spent: list[Spent], later: list[ArmName]
 ) -> None:
-    """Whatever the arms before it took."""
     seconds = allowance(budget, spent=spent, later=later)
     assert plan.LEAST_S <= seconds <= plan.MOST_S < Limits().measure
 
@@ -217,23 +216,14 @@ def child(arm: ArmName, policy: dict[str, str] | None = None) -> dict[str, str]:
     return child_environment(OWN, arm=arm, uuids=["GPU-b", "GPU-a"], policy=policy or {}, scratch=SCRATCH)
 
 
-def test_nobody_s_tuning_is_inherited() -> None:
-    """Of the probe's own env what a program needs to start; nothing of NCCL's or a loader's."""
+def test_nobody_s_tuning_is_inherited_and_no_network_looked_for() -> None:
+    """Of the probe's own env what a program needs to start; nothing of NCCL's or a loader's.  GPUs by UUID,
+    for CUDA and NVML give numbers differently; loopback alone; a log in a file of the arm's own."""
     env = child(ArmName.DEFAULT)
     assert env.items() >= NEEDED.items()
     assert not env.keys() & TUNING.keys()
     assert env["HOME"] == "/tmp"
-
-
-def test_gpus_by_uuid_in_rank_order() -> None:
-    """Never by a number, which CUDA and NVML give differently."""
-    env = child(ArmName.DEFAULT)
     assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("GPU-b,GPU-a", "PCI_BUS_ID")
-
-
-def test_no_network_is_looked_for() -> None:
-    """Loopback, no InfiniBand, no plugin; and NCCL says what it does in a file of the arm's own."""
-    env = child(ArmName.DEFAULT)
     assert (env["NCCL_SOCKET_IFNAME"], env["NCCL_IB_DISABLE"], env["NCCL_NET_PLUGIN"]) == ("lo", "1", "none")
     assert env["NCCL_DEBUG_FILE"] == "/tmp/nodegauge-x/nccl.%h.%p.log"
     assert {"INIT", "TUNING", "NVLS", "P2P", "SHM"} <= set(env["NCCL_DEBUG_SUBSYS"].split(","))

@@ -9,24 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, Int, Problem, ProblemKind, Unavailable
-from nodegauge_probes.nccl.precondition import (
-    GpuUse,
-    Node,
-    Skipped,
-    holds_page_cache,
-    least_free,
-    machine,
-    missing,
-    read_confidential,
-    read_use,
-    skip_reason,
-    usable,
-)
+from nodegauge_probes.nccl import precondition
 from nodegauge_probes.nvml.library import Device, Nvml
 from support.library import Library
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
-IDLE = GpuUse(processes=0, used_mib=4, free_mib=80_000, virtualization=0)
+IDLE = precondition.GpuUse(processes=0, used_mib=4, free_mib=80_000, virtualization=0)
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetUUID", code=15)
 
 
@@ -35,19 +23,23 @@ def gpus(count: int = 8) -> list[Gpu]:
 
 
 def skipped(
-    read: list[Gpu], *uses: GpuUse, expected: int = 8, shared: str = "", confidential: Int = NO
-) -> Skipped | None:
-    each = list(uses) or [IDLE] * len(usable(read))
-    node = Node(gpus=read, uses=each, confidential=confidential)
-    return skip_reason(node, expected=expected, shared=shared)
+    read: list[Gpu], *uses: precondition.GpuUse, expected: int = 8, shared: str = "", confidential: Int = NO
+) -> precondition.Skipped | None:
+    each = list(uses) or [IDLE] * len(precondition.usable(read))
+    node = precondition.Node(gpus=read, uses=each, confidential=confidential)
+    return precondition.skip_reason(node, expected=expected, shared=shared)
 
 
-def why(result: Skipped | None) -> str:
+def one_with(**use: Any) -> list[precondition.GpuUse]:
+    return [IDLE, replace(IDLE, **use)]
+
+
+def why(result: precondition.Skipped | None) -> str:
     return "" if result is None else result.reason
 
 
 EIGHT, TWO = gpus(), gpus(2)
-UNTOLD = GpuUse(processes=NO, used_mib=NO, free_mib=NO, virtualization=NO)
+UNTOLD = precondition.GpuUse(processes=NO, used_mib=NO, free_mib=NO, virtualization=NO)
 MEASURED = {
     "idle": (EIGHT, [], NO),
     "an old driver, which knows little": ([replace(gpu, mig=NO) for gpu in TWO], [UNTOLD] * 2, NO),
@@ -59,43 +51,26 @@ MEASURED = {
 
 @pytest.mark.parametrize("case", MEASURED)
 def test_a_free_node_is_measured(case: str) -> None:
-    """Idle GPUs, whatever the driver does not tell."""
     read, uses, confidential = MEASURED[case]
     assert skipped(read, *uses, confidential=confidential) is None
 
 
 ONE_OF_EIGHT = [EIGHT[0], *(replace(gpu, error=LOST) for gpu in EIGHT[1:])]
 SKIPPED = {
-    **{
-        f"vGPU {mode}": (TWO, [IDLE, replace(IDLE, virtualization=mode)], {}, "vgpu", "")
-        for mode in (2, 3, 4)
-    },
+    **{f"vGPU {mode}": (TWO, one_with(virtualization=mode), {}, "vgpu", "") for mode in (2, 3, 4)},
     "MIG on one": ([*gpus(7), Gpu(index=7, uuid="GPU-7", mig=1)], [], {}, "mig", ""),
     "copies are encrypted": (EIGHT, [], {"confidential": 1}, "confidential-computing", ""),
     "shared": (EIGHT, [], {"shared": "time-slicing x4"}, "shared", "the GPUs are shared: time-slicing x4"),
     "nobody to talk to": (ONE_OF_EIGHT, [], {}, "single-gpu", "1 of 8 GPUs"),
     "no GPU": ([], [], {}, "single-gpu", ""),
-    "a process": (
-        TWO,
-        [IDLE, replace(IDLE, processes=1)],
-        {},
-        "busy",
-        "GPU 1 is in use by 1 compute process",
-    ),
-    "processes": (
-        TWO,
-        [IDLE, replace(IDLE, processes=2)],
-        {},
-        "busy",
-        "GPU 1 is in use by 2 compute processes",
-    ),
-    "somebody whom NVML does not list": (TWO, [IDLE, replace(IDLE, used_mib=30_000)], {}, "busy", ""),
+    "a process": (TWO, one_with(processes=1), {}, "busy", "GPU 1 is in use by 1 compute process"),
+    "processes": (TWO, one_with(processes=2), {}, "busy", "GPU 1 is in use by 2 compute processes"),
+    "somebody whom NVML does not list": (TWO, one_with(used_mib=30_000), {}, "busy", ""),
 }
 
 
 @pytest.mark.parametrize("case", SKIPPED)
 def test_a_node_that_is_not_free_and_whole_is_skipped(case: str) -> None:
-    """With the reason and a text that names the GPU."""
     read, uses, how, reason, message = SKIPPED[case]
     result = skipped(read, *uses, **how)
     assert (result.reason, message in result.message) == (reason, True), result.message
@@ -121,13 +96,16 @@ COHERENT = [
 
 
 @pytest.mark.parametrize(("gpu", "use"), COHERENT)
-def test_page_cache_in_a_gpu_s_memory_is_nobody_s_job(gpu: Gpu, use: GpuUse) -> None:
+def test_page_cache_in_a_gpu_s_memory_is_nobody_s_job(gpu: Gpu, use: precondition.GpuUse) -> None:
     """Where the GPU's memory is a NUMA node, the kernel keeps files in it (developer.nvidia.com/blog,
     "Understanding Memory Management on Hardware-Coherent Platforms").  Processes count, and utilisation
     where they are hidden.  Cache makes way, so it does not make sizes smaller."""
     pair = [gpu, replace(gpu, index=1, uuid="GPU-1")]
     assert skipped(pair, use, use) is None
-    assert machine(Node(gpus=pair, uses=[use, use], confidential=NO)).free_bytes is None
+    assert (
+        precondition.machine(precondition.Node(gpus=pair, uses=[use, use], confidential=NO)).free_bytes
+        is None
+    )
     assert why(skipped(pair, use, replace(use, processes=1))) == "busy"
 
 
@@ -143,24 +121,22 @@ def test_a_job_that_is_hidden_in_another_container_shows_in_the_utilisation() ->
 def test_seven_of_eight_are_measured_and_named() -> None:
     """Whether the driver says what is wrong with the eighth or does not show it."""
     ill = [replace(gpu, error=LOST if gpu.index == 3 else None) for gpu in gpus()]
-    assert [gpu.index for gpu in usable(ill)] == [0, 1, 2, 4, 5, 6, 7]
+    assert [gpu.index for gpu in precondition.usable(ill)] == [0, 1, 2, 4, 5, 6, 7]
     assert skipped(ill) is None
-    assert missing(ill, expected=8) == "measured on 7 of 8 GPUs: GPU 3 gpu-lost"
-    assert missing(gpus(7), expected=8) == "measured on 7 of 8 GPUs: 1 not visible"
-    assert missing(gpus(), expected=8) == missing(gpus(), expected=0) == ""
+    assert precondition.missing(ill, expected=8) == "measured on 7 of 8 GPUs: GPU 3 gpu-lost"
+    assert precondition.missing(gpus(7), expected=8) == "measured on 7 of 8 GPUs: 1 not visible"
+    assert precondition.missing(gpus(), expected=8) == precondition.missing(gpus(), expected=0) == ""
 
 
 def test_a_gpu_without_a_name_cannot_be_asked_for() -> None:
-    """Children get their GPUs by UUID."""
     nameless = [*gpus(2), Gpu(index=2, uuid=NO)]
-    assert [gpu.index for gpu in usable(nameless)] == [0, 1]
+    assert [gpu.index for gpu in precondition.usable(nameless)] == [0, 1]
 
 
 def test_the_fullest_gpu_decides_on_sizes() -> None:
-    """In bytes, and unknown where one does not say."""
-    assert least_free([IDLE, replace(IDLE, free_mib=3)]) == 3 << 20
-    assert least_free([IDLE, replace(IDLE, free_mib=NO)]) is None
-    assert least_free([]) is None
+    assert precondition.least_free([IDLE, replace(IDLE, free_mib=3)]) == 3 << 20
+    assert precondition.least_free([IDLE, replace(IDLE, free_mib=NO)]) is None
+    assert precondition.least_free([]) is None
 
 
 def counting(number: int) -> Any:
@@ -194,27 +170,26 @@ def test_processes_are_counted_by_every_driver(
     library.has("nvmlDeviceGetMemoryInfo_v2", memory)
     library.answers("nvmlDeviceGetVirtualizationMode", 0, number=2)
     library.has("nvmlDeviceGetUtilizationRates", utilisation)
-    use = read_use(nvml, device)
-    expected = GpuUse(processes=3, used_mib=5, free_mib=79 << 10, virtualization=2, utilization=41)
+    use = precondition.read_use(nvml, device)
+    expected = precondition.GpuUse(
+        processes=3, used_mib=5, free_mib=79 << 10, virtualization=2, utilization=41
+    )
     assert replace(use, c2c_links=expected.c2c_links) == expected
-    assert not holds_page_cache(gpus(1)[0], use)
+    assert not precondition.holds_page_cache(gpus(1)[0], use)
 
 
 def test_a_driver_that_lists_no_processes_says_so(nvml: Nvml, library: Library, device: Device) -> None:
-    """A reason, never "nobody"."""
-    assert isinstance(read_use(nvml, device).processes, Unavailable)
+    assert isinstance(precondition.read_use(nvml, device).processes, Unavailable)
     library.has("nvmlDeviceGetComputeRunningProcesses_v3", counting(0))
-    assert read_use(nvml, device).processes == 0
+    assert precondition.read_use(nvml, device).processes == 0
 
 
 def test_confidential_computing_as_nvml_tells_it(nvml: Nvml, library: Library) -> None:
-    """The feature's state, from a structure."""
-
     def answer(state: Any) -> int:
         ctypes.memset(ctypes.byref(state._obj), 0, ctypes.sizeof(state._obj))
         state._obj.ccFeature = 1
         return 0
 
-    assert isinstance(read_confidential(nvml), Unavailable)
+    assert isinstance(precondition.read_confidential(nvml), Unavailable)
     library.has("nvmlSystemGetConfComputeState", answer)
-    assert read_confidential(nvml) == 1
+    assert precondition.read_confidential(nvml) == 1

@@ -68,7 +68,6 @@ def test_one_rank_that_ends_badly_ends_the_configuration(nccl_on: NcclOn, name: 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "titan-rtx-nv2"])
 def test_ranks_measure_like_one_process(nccl_on: NcclOn, profile: str) -> None:
-    """Every cell and the pair matrix, once."""
     run = nccl_on(profile).child("all_well()", arm="all")
     apart, together = (run.nccl("--processes", processes) for processes in ("perGPU", "one"))
     assert [arm.cells for arm in apart.arms] == [arm.cells for arm in together.arms]
@@ -77,7 +76,6 @@ def test_ranks_measure_like_one_process(nccl_on: NcclOn, profile: str) -> None:
 
 
 def test_ranks_die_with_a_probe_that_is_killed(nccl_on: NcclOn) -> None:
-    """The kernel ends them with the process that started them."""
     two = nccl_on("titan-rtx-nv2")
     body = f"open({str(two.folder)!r} + '/rank-%d' % order['rank'], 'w'); time.sleep(600)"
     run = two.child(body).start("--processes", "perGPU")
@@ -88,12 +86,10 @@ def test_ranks_die_with_a_probe_that_is_killed(nccl_on: NcclOn) -> None:
 
 
 def cell(us: float, **more: int | float) -> Line:
-    """A line with a cell of 8 bytes."""
     return Line(cell=Cell(collective="all_reduce", bytes=8, us=us, **more))  # type: ignore[arg-type]
 
 
 def test_the_slowest_rank_gives_the_time_and_all_give_wrong_elements() -> None:
-    """And the slowest launch counts."""
     line = combined([cell(20.0, wrong=1, launch_us=5.0), cell(30.0, wrong=2, launch_us=4.0)])
     assert (line.cell.us, line.cell.wrong, line.cell.launch_us) == (30.0, 3, 5.0)
 

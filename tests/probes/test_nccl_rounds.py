@@ -31,14 +31,12 @@ class Time:
             yield ms[-1]
 
     def batch(self, calls: int) -> float:
-        """So many calls, in milliseconds."""
         taken = calls * next(self._ms)
         self.calls.append(calls)
         self.now += taken / 1000
         return taken
 
     def measure(self, order: CellOrder = ORDER, *, seconds_left: float = 60.0) -> Cell:
-        """The cell, by this clock."""
         clock: Callable[[], float] = lambda: self.now  # noqa: E731
         return measure_cell(order, self.batch, wrong=NOT_READ, seconds_left=seconds_left, clock=clock)
 
@@ -60,7 +58,6 @@ def test_a_slow_first_call_does_not_make_batches_short() -> None:
 
 
 def test_tiny_calls_have_an_end() -> None:
-    """A call that takes next to nothing is not repeated without end."""
     time = Time(1e-7)
     assert time.measure().us == pytest.approx(1e-4)
     assert max(time.calls) == MAX_CALLS
@@ -86,7 +83,6 @@ def test_noise_is_measured_until_its_time_is_up() -> None:
 
 @pytest.mark.parametrize(("spread", "batches"), [(0.02, 5), (0.0, 148)])
 def test_a_spread_of_nothing_never_stops_early(spread: float, batches: int) -> None:
-    """Then all of the time is used, however steady it is."""
     order = CellOrder(collective="all_reduce", bytes=8, spread=spread, max_ms=3000)
     assert Time(20.0).measure(order).batches == pytest.approx(batches, abs=1)
 
@@ -103,7 +99,6 @@ NAMES = st.sampled_from(list(Collective))
 
 @given(ranks=RANKS)
 def test_sums_are_exact_in_float32(ranks: int) -> None:
-    """The largest sum is a whole number that float32 has."""
     largest = ranks * (ranks + 1) // 2 * pattern.PERIOD
     assert largest < 2**24
 
@@ -147,7 +142,6 @@ def model(name: Collective, *, ranks: int, rank: int, count: int) -> list[float]
 def test_what_is_expected_is_what_arithmetic_says(
     name: Collective, ranks: int, count: int, data: st.DataObject
 ) -> None:
-    """For every part of every result."""
     rank = data.draw(st.integers(0, ranks - 1))
     wanted = model(name, ranks=ranks, rank=rank, count=count)
     start = data.draw(st.integers(0, len(wanted) - 1))

@@ -31,14 +31,11 @@ with open({path!r} + "/" + arm, "w") as file:
 
 
 def well(run: NcclRun) -> NcclRun:
-    """Every arm does well, and keeps what it was child_input."""
     return run.child(SAVE_INPUT.format(path=str(run.folder)) + "all_well()", arm="all")
 
 
 @pytest.fixture
 def child_input(tmp_path: Path) -> Input:
-    """What the child of an arm was child_input."""
-
     def read(arm: str) -> dict[str, dict[str, str]]:
         content: dict[str, dict[str, str]] = json.loads((tmp_path / arm).read_text())
         return content
@@ -118,23 +115,10 @@ def test_nvml_is_closed_before_a_child_starts(nccl_on: NcclOn) -> None:
     assert [arm.outcome for arm in nccl.arms] == ["done", "done"]
 
 
-def test_seven_of_eight_are_measured(nccl_on: NcclOn) -> None:
-    """A lost GPU takes no part and is named; the rest do not wait for it."""
-    run = well(nccl_on("h100-sxm-8"))
-    run.environment["NODEGAUGE_GPUS"] = "8"
-    run.hardware.fault("gpu-lost", gpu=3)
-    result = run.result()
-    assert (result.problem, result.nccl is not None) == (None, True)
-    assert (result.nccl.ranks, result.nccl.expected, len(result.nccl.arms)) == (7, 8, 3)
-    assert result.gpus[3].uuid not in result.nccl.uuids
-    assert result.nccl.message == "measured on 7 of 8 GPUs: GPU 3 gpu-lost"
-
-
 @pytest.mark.parametrize(
     ("profile", "skip"), [("t4-1", "single-gpu"), ("a100-mig-4", "mig"), ("h100-sxm-8", "shared")]
 )
 def test_no_child_starts_on_a_node_that_is_skipped(nccl_on: NcclOn, profile: str, skip: str) -> None:
-    """And the reason stands in the result, which has no problem."""
     run = well(nccl_on(profile))
     if skip == "shared":
         run.environment["NODEGAUGE_SHARED"] = "mps"
@@ -142,15 +126,6 @@ def test_no_child_starts_on_a_node_that_is_skipped(nccl_on: NcclOn, profile: str
     assert (nccl.skipped, nccl.arms, nccl.ranks) == (skip, [], 0)
     assert nccl.message
     assert not (run.folder / "default").exists()
-
-
-def test_a_driver_that_cannot_be_asked_is_a_problem(nccl_on: NcclOn) -> None:
-    """As for the health probe, and no child starts."""
-    run = well(nccl_on("h100-sxm-8"))
-    run.hardware.fault("driver-mismatch")
-    result = run.result()
-    assert result.problem.kind == "driver-mismatch"
-    assert (result.nccl.arms, result.nccl.skipped) == ([], "")
 
 
 THROTTLED = """
@@ -162,7 +137,6 @@ all_well()
 
 
 def test_throttling_while_measuring_is_counted(nccl_on: NcclOn) -> None:
-    """Over all arms, from the pod's own control group."""
     run = nccl_on("titan-rtx-nv2")
     stat = run.folder / "machine/sys/fs/cgroup/cpu.stat"
     stat.parent.mkdir(parents=True)
@@ -240,21 +214,11 @@ all_well()
 def test_an_arm_with_a_cold_start_is_started_again(
     nccl_on: NcclOn, profile: str, slow: list[str], phases: list[str], ends: dict[str, int]
 ) -> None:
-    """After the others, and then it is measured in full."""
     run = nccl_on(profile)
     body = COLD.format(slow=slow, mark=f"{run.folder}/", phases=phases)
     arms = run.child(body, arm="all").arms("--limits", "4,9,9")
     assert {name: arm.starts for name, arm in arms.items()} == ends
     assert {arm.outcome for arm in arms.values()} == {"done"}
-
-
-def test_the_budget_cuts_sizes_of_every_arm(nccl_on: NcclOn) -> None:
-    """One second for all: one cell each, and the names of the others."""
-    nccl = well(nccl_on("titan-rtx-nv2")).nccl("--budget", "1")
-    assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
-    assert all(1 <= len(arm.cells) < 4 for arm in nccl.arms)
-    assert "all_gather/1073741824" in nccl.cut
-    assert "p2p-off:all_gather/268435456" in nccl.cut
 
 
 def test_what_one_arm_takes_the_next_ones_do_not_have(nccl_on: NcclOn, child_input: Input) -> None:
@@ -287,7 +251,6 @@ def test_pull_asks_who_would_measure_and_touches_no_gpu(nccl_on: NcclOn) -> None
     ],
 )
 def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: NcclOn, body: str, message: str) -> None:
-    """A problem with its message, before any GPU is held for it."""
     run = nccl_on("t4-1").child(body)
     script = run.folder / "child.py"
     script.write_text(script.read_text().replace("if not ranks or", "if"))
@@ -298,7 +261,6 @@ def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: NcclOn, body: str, 
 
 @pytest.fixture
 def two(nccl_on: NcclOn) -> NcclRun:
-    """Two GPUs with NVLink: arms default and p2p-off."""
     return nccl_on("titan-rtx-nv2")
 
 
@@ -320,17 +282,6 @@ open({str(touch)!r}, "w"); time.sleep(600)
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
     assert (later.name, later.outcome, later.phase) == ("p2p-off", "cut", "")
     assert result.gpus[0].uuid == result.nccl.uuids[0]
-
-
-def test_children_die_with_a_probe_that_is_killed(two: NcclRun) -> None:
-    """SIGKILL leaves it no last word; the kernel ends its children."""
-    touch = two.folder / "measuring"
-    run = two.child(f"open({str(touch)!r}, 'w'); time.sleep(600)").start()
-    wait_for(touch.exists, what="a child that measures")
-    assert {*two.left_behind()} - {run.pid}
-    run.kill()
-    run.communicate()
-    two.wait_until_alone()
 
 
 def test_the_run_s_own_time_ends_arms_and_not_the_result(two: NcclRun) -> None:

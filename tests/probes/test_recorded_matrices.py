@@ -66,13 +66,6 @@ def test_rows_and_columns_are_the_published_ones(healthy: Healthy, name: str) ->
     assert {row: printed[row] for row in expected} == {row: cells(text) for row, text in expected.items()}
 
 
-def test_links_that_name_themselves_come_out_as_pairs(healthy: Healthy) -> None:
-    """NVML names each GPU as its own neighbour; only P2P over NVLink tells who is at the other end."""
-    gpus = healthy("ncv4-a100-pcie").gpus
-    given = [{group.remote for group in gpu.links if group.state == 1} for gpu in gpus]
-    assert given == [{gpu.pci} for gpu in gpus]
-
-
 def test_links_into_the_rack_lead_to_switches_that_nobody_names(healthy: Healthy) -> None:
     """GB200: the switches stand in other trays, and 18 links of each GPU lead there."""
     for gpu in healthy("gb200-4").gpus:

@@ -44,7 +44,6 @@ class Driver:
 
 
 def sampled(**values: Int) -> sampling.Sample:
-    """A sample of which these values could be read."""
     return sampling.Sample(**{**dict.fromkeys(sampling.Sample.__struct_fields__, NO), **values})
 
 
@@ -86,7 +85,6 @@ def test_a_slow_driver_gives_fewer_samples_and_no_longer_window() -> None:
 
 
 def test_bits_are_counted_with_their_longest_row() -> None:
-    """A sample that could not be read ends a row and does not count."""
     seen = sampling.reasons_seen([0x1, 0x5, 0x4, NO, 0x4, 0x4, 0x4, 0x0])
     assert seen == [ReasonSeen(bit=1, samples=2, longest=2), ReasonSeen(bit=4, samples=5, longest=3)]
 
@@ -135,7 +133,6 @@ def test_the_busiest_sample_gives_the_pcie_link(
 
 
 def test_something_may_be_done_between_samples() -> None:
-    """After every round, the last one included."""
     clock, done = Clock(per_sample=0.001), []
     nvml = cast(Nvml, Driver(clock))
     gpus = [(Device(n, None), GpuBuilder(n)) for n in range(2)]

@@ -38,7 +38,6 @@ def test_the_default_termination_log_is_used(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_options_win_over_the_environment() -> None:
-    """A root given as an option is the one that is read."""
     parsed = parse(
         "--sysfs", "/a", NODEGAUGE_SYSFS="/b", NODEGAUGE_PROCFS="/c", NODEGAUGE_RUN="r", NODEGAUGE_NODE="n"
     )
@@ -46,7 +45,6 @@ def test_options_win_over_the_environment() -> None:
 
 
 def test_one_error_lists_every_bad_value() -> None:
-    """Nobody has to fix one value to hear about the next."""
     with pytest.raises(BadSettings) as error:
         parse("--window", "long", "--hz", "0", "--deadline", "-1", NODEGAUGE_NODE="n" * 254)
     lines = str(error.value).splitlines()
@@ -55,7 +53,6 @@ def test_one_error_lists_every_bad_value() -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "1e9", ""])
 def test_odd_numbers_are_refused(value: str) -> None:
-    """Not a number and without end are no lengths of time."""
     with pytest.raises(BadSettings, match="--window"):
         parse("--window", value)
 
@@ -67,7 +64,6 @@ def test_a_deadline_must_outlast_the_window() -> None:
 
 
 def test_an_unknown_probe_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse names the probes that exist and leaves with 2."""
     with pytest.raises(SystemExit) as error:
         parse_probe("nvlink")
     assert error.value.code == 2

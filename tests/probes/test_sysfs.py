@@ -19,7 +19,7 @@ from nodegauge_contract.model import MAX_PORTS, MAX_SENSORS
 from nodegauge_probes.host import kernel, rdma
 from nodegauge_probes.host.hwmon import NO_ALARM, NO_LIMIT, sensors
 from nodegauge_probes.host.kernel import Cgroup, growth, shm_bytes
-from nodegauge_probes.host.pci import Location, NumaNodes, bus, distance, locate_gpu, numa_node, numa_nodes
+from nodegauge_probes.host.pci import NumaNodes, bus, distance, locate_gpu, numa_node, numa_nodes
 from nodegauge_probes.host.rdma import ports
 
 NO_FILE = Unavailable("no such file in sysfs")
@@ -40,14 +40,12 @@ def write(tmp_path: Path) -> Write:
 
 
 def found_sensors(root: Path) -> list[Sensor]:
-    readings: list[Sensor] = []
-    sensors(root, readings.append)
+    sensors(root, (readings := []).append)
     return readings
 
 
 def found_ports(root: Path, *names: str) -> list[Port]:
-    readings: list[Port] = []
-    ports(root, list(names), readings.append)
+    ports(root, list(names), (readings := []).append)
     return readings
 
 
@@ -75,19 +73,13 @@ def test_ports_stand_in_order_and_are_bounded(tmp_path: Path, write: Write) -> N
     assert len(found_ports(tmp_path, "a", "b")) == MAX_PORTS
 
 
-@pytest.mark.parametrize("rate", ["nan Gb/sec", "inf Gb/sec", "1e308 Gb/sec", "-1 Gb/sec"])
-def test_a_rate_that_cannot_be_is_none(tmp_path: Path, write: Write, rate: str) -> None:
+@pytest.mark.parametrize("rate", ["", "nan Gb/sec", "inf Gb/sec", "1e308 Gb/sec", "-1 Gb/sec"])
+def test_a_port_that_says_nothing_is_all_reasons(tmp_path: Path, write: Write, rate: str) -> None:
     """JSON has no words for some of Python's floats: the whole document would be refused for one of them."""
-    write(port("a"), rate=rate)
-    assert found_ports(tmp_path, "a")[0].rate_gbps == Unavailable(f"not a rate: {rate}")
-
-
-def test_a_port_that_says_nothing_is_all_reasons(tmp_path: Path, write: Write) -> None:
-    """Missing files, an empty rate, a counter that is no number."""
-    write(port("a"), rate="", phys_state="odd")
+    write(port("a"), rate=rate, phys_state="odd")
     write(port("a") + "/counters", link_downed="many")
     [one] = found_ports(tmp_path, "a")
-    assert (one.state, one.physical, one.rate_gbps) == (NO_FILE, "odd", Unavailable("not a rate: "))
+    assert (one.state, one.physical, one.rate_gbps) == (NO_FILE, "odd", Unavailable(f"not a rate: {rate}"))
     assert (one.link_downed, one.symbol_errors) == (Unavailable("not a number"), NO_FILE)
 
 
@@ -135,12 +127,6 @@ def test_sensors_are_bounded_and_volts_come_first(tmp_path: Path, write: Write) 
     assert {sensor.name.rstrip("0123456789") for sensor in sensors} == {"in"}
 
 
-def test_a_node_without_hwmon_has_no_sensors(tmp_path: Path) -> None:
-    """As most virtual machines."""
-    assert found_sensors(tmp_path) == []
-    assert found_ports(tmp_path, "mlx5_0") == []
-
-
 def device(write: Write, address: str, *, vendor: str = "0x10de", kind: str = "0x030200") -> None:
     write(f"bus/pci/devices/{address}", vendor=vendor, **{"class": kind})
 
@@ -168,7 +154,6 @@ def test_a_gpu_that_fell_off_the_bus_is_silent(tmp_path: Path, write: Write) -> 
 
 
 def test_a_machine_that_hides_its_pci_tree_says_so(tmp_path: Path) -> None:
-    """No GPUs on the bus, and no bus, are two answers."""
     assert bus(tmp_path, procfs=tmp_path).gpus == Unavailable("no PCI tree in sysfs")
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     assert bus(tmp_path, procfs=tmp_path).gpus == []
@@ -221,6 +206,14 @@ def test_throttling_of_both_versions(roots: Roots, own: str, path: str) -> None:
     assert roots.cgroup().throttled_periods() == 5
 
 
+def test_own_group_comes_first(roots: Roots) -> None:
+    """On a machine the root counts everybody's."""
+    roots.is_in("0::/mine\n")
+    roots.has("cpu.stat", STAT.format(99))
+    roots.has("mine/cpu.stat", STAT.format(1))
+    assert roots.cgroup().throttled_periods() == 1
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [
@@ -229,17 +222,8 @@ def test_throttling_of_both_versions(roots: Roots, own: str, path: str) -> None:
     ],
 )
 def test_kills_of_both_versions(roots: Roots, path: str, text: str) -> None:
-    """The kernel's own count."""
     roots.has(path, text)
     assert roots.cgroup().oom_kills() == 2
-
-
-def test_own_group_comes_first(roots: Roots) -> None:
-    """On a machine the root counts everybody's."""
-    roots.is_in("0::/mine\n")
-    roots.has("cpu.stat", STAT.format(99))
-    roots.has("mine/cpu.stat", STAT.format(1))
-    assert roots.cgroup().throttled_periods() == 1
 
 
 def test_what_is_not_there_is_a_reason(roots: Roots) -> None:
@@ -251,7 +235,6 @@ def test_what_is_not_there_is_a_reason(roots: Roots) -> None:
 
 
 def test_growth_is_a_number_or_a_reason() -> None:
-    """A counter that went back counts something else now."""
     no = Unavailable("no")
     assert growth(3, 5) == 2
     assert growth(no, 5) == growth(5, no) == no
@@ -259,7 +242,6 @@ def test_growth_is_a_number_or_a_reason() -> None:
 
 
 def test_the_size_of_dev_shm(tmp_path: Path) -> None:
-    """Of the file system, in bytes."""
     size = shm_bytes(tmp_path)
     assert isinstance(size, int)
     assert size > 1 << 20
@@ -297,12 +279,6 @@ def plug(tmp_path: Path) -> Plug:
     return put
 
 
-def location(root: Path, pci: str) -> Location:
-    result = locate_gpu(root, pci)
-    assert isinstance(result, Location)
-    return result
-
-
 @pytest.mark.parametrize(
     ("one", "other", "numa", "letters"),
     [
@@ -323,15 +299,15 @@ def test_distance_has_the_letters_of_nvidia_smi(
 ) -> None:
     """Host bridge, shared bridges and NUMA nodes decide the letters, in either direction."""
     first, second = plug(one, numa=numa[0]), plug(other, numa=numa[1])
-    locations = location(tmp_path, first), location(tmp_path, second)
+    locations = locate_gpu(tmp_path, first), locate_gpu(tmp_path, second)
     assert distance(*locations, nodes=NumaNodes.SEVERAL) == letters
     assert distance(*reversed(locations), nodes=NumaNodes.SEVERAL) == letters
 
 
 def test_unknown_numa_nodes_are_not_guessed_on_a_machine_with_several(plug: Plug, tmp_path: Path) -> None:
     """-1 on both sides is one node on a one-node machine, and not known on a larger one."""
-    one = location(tmp_path, plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=-1))
-    other = location(tmp_path, plug("pci0000:80/0000:80:01.0/0000:81:00.0", numa=-1))
+    one = locate_gpu(tmp_path, plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=-1))
+    other = locate_gpu(tmp_path, plug("pci0000:80/0000:80:01.0/0000:81:00.0", numa=-1))
     assert isinstance(one.numa, Unavailable)
     assert distance(one, other, nodes=NumaNodes.ONE) == "NODE"
     assert isinstance(distance(one, other, nodes=NumaNodes.SEVERAL), Unavailable)
@@ -361,7 +337,7 @@ def test_rdma_devices_come_in_registration_order(plug: Plug, tmp_path: Path) -> 
 def test_nics_have_distances_to_gpus_and_to_each_other(plug: Plug, tmp_path: Path) -> None:
     """Rows are NICs; the diagonal among NICs is X; a GPU without a place gives its reason."""
     switch = "pci0000:00/0000:00:02.0/0000:04:00.0"
-    gpu = location(tmp_path, plug(f"{switch}/0000:05:08.0/0000:07:00.0"))
+    gpu = locate_gpu(tmp_path, plug(f"{switch}/0000:05:08.0/0000:07:00.0"))
     plug(f"{switch}/0000:05:10.0/0000:09:00.0", rdma="mlx5_0")
     plug("pci0000:80/0000:80:01.0/0000:81:00.0", rdma="mlx5_1", numa=1)
     lost = Unavailable("NVML_ERROR_GPU_IS_LOST")
@@ -383,11 +359,12 @@ def test_an_rdma_device_without_a_pci_function_is_listed_with_the_reason(tmp_pat
 
 
 def test_a_root_without_anything_gives_reasons_and_no_error(tmp_path: Path) -> None:
-    """A container without /sys has no NICs and no places, and says which."""
+    """A container without /sys has no NICs, sensors and places, and says which."""
     result = locate_gpu(tmp_path / "none", "0000:07:00.0")
     assert result == Unavailable("no 0000:07:00.0 in sysfs")
     assert numa_node(result) == result
     assert rdma.nics(tmp_path / "none", [result]).names == []
+    assert found_sensors(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize("content", [None, "", "zero"])

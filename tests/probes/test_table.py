@@ -8,52 +8,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import (
-    Arm,
-    Bus,
-    Cell,
-    Counters,
-    Ecc,
-    Fabric,
-    Fan,
-    Gpu,
-    LinkErrors,
-    NcclResult,
-    Nics,
-    Pcie,
-    Port,
-    Problem,
-    ProblemKind,
-    Repair,
-    Result,
-    Sensor,
-    Temperature,
-    Unavailable,
-    XidCount,
-    Xids,
-    decode,
-    render_matrix,
-)
+import nodegauge_contract as contract
 from nodegauge_probes.page import page as table
 from support.busy import busy
 from support.probing import Healthy, On, table_cells
 
-ONCE, THRICE = (XidCount(count=count, first=5, last=9) for count in (1, 3))
+ONCE, THRICE = (contract.XidCount(count=count, first=5, last=9) for count in (1, 3))
 
 
 def test_a_table_is_for_people(probe: On) -> None:
-    """Matrix, legend, condition and reasons on standard output."""
     on = probe("dgx1-v100-8")
     run = on.run("--format", "table")
     assert run.returncode == 0
-    assert render_matrix(on.result()) in run.stdout
+    assert contract.render_matrix(on.result()) in run.stdout
     for text in ("Tesla V100", "6 of 6 up", "4/7 TNS", "topology not supported", "idle", "counters trio"):
         assert text in run.stdout
     assert run.stdout.isascii()
 
 
 def test_a_table_without_a_driver_says_what_to_do(probe: On, tmp_path: Path) -> None:
-    """A sentence and the way out, no traceback and no empty table."""
     on = probe("titan-rtx-nv2")
     on.environment["LD_LIBRARY_PATH"] = str(tmp_path)
     run = on.run("--format", "table")
@@ -64,7 +37,6 @@ def test_a_table_without_a_driver_says_what_to_do(probe: On, tmp_path: Path) -> 
 
 
 def test_a_table_without_a_gpu_says_what_to_check(probe: On) -> None:
-    """The driver answers, and shows this container nothing."""
     on = probe("titan-rtx-nv2")
     on.hardware.fault("gpus-hidden", visible=0)
     assert "NVIDIA_VISIBLE_DEVICES=all" in on.run("--format", "table").stdout
@@ -73,11 +45,11 @@ def test_a_table_without_a_gpu_says_what_to_check(probe: On) -> None:
 def test_a_terminal_gets_no_line_that_it_would_break(healthy: Healthy) -> None:
     """Sixteen network cards beside eight GPUs: on 120 columns the matrix comes in parts, in a pipe whole."""
     result = healthy("h100-sxm-8")
-    narrow = render_matrix(result, width=120)
+    narrow = contract.render_matrix(result, width=120)
     assert max(map(len, narrow.splitlines())) <= 120
     parts = narrow.split("\n\nLegend")[0].split("\n\n")
     assert len(parts) > 1
-    assert cells(*parts) == cells(render_matrix(result).split("\n\nLegend")[0])
+    assert cells(*parts) == cells(contract.render_matrix(result).split("\n\nLegend")[0])
 
 
 def cells(*tables: str) -> dict[tuple[str, str], str]:
@@ -113,7 +85,7 @@ def test_gpus_that_say_the_same_share_a_row(healthy: Healthy) -> None:
     assert "node reboot" in table.render(changed)
 
 
-def rows_of(result: Result, title: str) -> list[str]:
+def rows_of(result: contract.Result, title: str) -> list[str]:
     """The first cells below the header of the block with this title."""
     block = next(block for block in table.render(result).split("\n\n") if block.startswith(title))
     return [line.split()[0] for line in block.splitlines()[2:]]
@@ -123,7 +95,7 @@ def test_the_page_stays_narrow(healthy: Healthy) -> None:
     """Beside the matrix a healthy machine's page has 120 columns, with every number different 135."""
     result = healthy("dgx2-v100-16")
     for shown, widest in ((result, 120), (busy(result), 135)):
-        rest = table.render(shown).replace(render_matrix(shown), "")
+        rest = table.render(shown).replace(contract.render_matrix(shown), "")
         assert max(map(len, rest.splitlines())) <= widest
         assert rest.isascii()
 
@@ -131,66 +103,67 @@ def test_the_page_stays_narrow(healthy: Healthy) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"counters": Counters(sw_thermal_ns=7_200_000_000_000)}, "2.0 h"),
-        ({"counters": Counters(power_brake_ns=1_500_000_000)}, "1.5 s"),
-        ({"repair": Repair(rows_corrected=1, rows_uncorrected=2, rows_pending=1)}, "3 rows, pending"),
+        ({"counters": contract.Counters(sw_thermal_ns=7_200_000_000_000)}, "2.0 h"),
+        ({"counters": contract.Counters(power_brake_ns=1_500_000_000)}, "1.5 s"),
         (
-            {"repair": Repair(rows_uncorrected=9, rows_failed=1, unrepairable=1)},
+            {"repair": contract.Repair(rows_corrected=1, rows_uncorrected=2, rows_pending=1)},
+            "3 rows, pending",
+        ),
+        (
+            {"repair": contract.Repair(rows_uncorrected=9, rows_failed=1, unrepairable=1)},
             "9 rows, FAILED, unrepairable",
         ),
-        ({"repair": Repair(pages_single_bit=4, pages_pending=1)}, "4 pages, pending"),
-        ({"repair": Repair(action=9)}, "action 9"),
-        ({"ecc": Ecc(mode=1, sram_threshold=1)}, "on, SRAM above its limit"),
-        ({"ecc": Ecc(mode=0)}, "off"),
-        ({"xids": Xids(registered=True, seen=[79, 31])}, "79, 31"),
-        ({"xids": Xids(registered=True, seen=[79, 31], counts=[ONCE, THRICE])}, "79, 31 (3x)"),
-        ({"link_errors": LinkErrors(recovery_failed=2, replay=0)}, "2 recovery failed"),
-        ({"pcie": Pcie(replays=3, correctable=5)}, "3 replay, 5 correctable"),
-        ({"fans": [Fan(rpm=0, target=70), Fan(percent=30)]}, "0 rpm at 70 %, 30 %"),
+        ({"repair": contract.Repair(pages_single_bit=4, pages_pending=1)}, "4 pages, pending"),
+        ({"repair": contract.Repair(action=9)}, "action 9"),
+        ({"ecc": contract.Ecc(mode=1, sram_threshold=1)}, "on, SRAM above its limit"),
+        ({"ecc": contract.Ecc(mode=0)}, "off"),
+        ({"xids": contract.Xids(registered=True, seen=[79, 31])}, "79, 31"),
+        ({"xids": contract.Xids(registered=True, seen=[79, 31], counts=[ONCE, THRICE])}, "79, 31 (3x)"),
+        ({"link_errors": contract.LinkErrors(recovery_failed=2, replay=0)}, "2 recovery failed"),
+        ({"pcie": contract.Pcie(replays=3, correctable=5)}, "3 replay, 5 correctable"),
+        ({"fans": [contract.Fan(rpm=0, target=70), contract.Fan(percent=30)]}, "0 rpm at 70 %, 30 %"),
     ],
 )
 def test_what_is_wrong_with_a_gpu_is_shown(change: dict[str, Any], text: str) -> None:
-    """Each in the text of the field."""
-    assert text in table.render(Result(probe="health", gpus=[Gpu(index=0, **change)]))
+    assert text in table.render(contract.Result(probe="health", gpus=[contract.Gpu(index=0, **change)]))
 
 
 def test_ports_that_are_alike_share_a_row() -> None:
-    """One that is down stands out, with its name and its errors."""
-    up = [Port(nic=n, port=1, state="ACTIVE", physical="LinkUp", rate_gbps=400) for n in range(3)]
-    down = Port(nic=3, port=2, state="DOWN", physical="Polling", rate_gbps=400, link_downed=4)
-    nics = Nics(names=["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"], ports=[*up, down])
-    page = table.render(Result(probe="health", nics=nics))
+    up = [contract.Port(nic=n, port=1, state="ACTIVE", physical="LinkUp", rate_gbps=400) for n in range(3)]
+    down = contract.Port(nic=3, port=2, state="DOWN", physical="Polling", rate_gbps=400, link_downed=4)
+    nics = contract.Nics(names=["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"], ports=[*up, down])
+    page = table.render(contract.Result(probe="health", nics=nics))
     assert "3  ACTIVE  LinkUp   400 Gb/s" in page
     assert "mlx5_0 to mlx5_2" in page
     assert "1  DOWN    Polling  400 Gb/s" in page
     assert "4 link down" in page
     assert "mlx5_3/2" in page
     apart = [up[0], up[1], replace(up[2], nic=3)]
-    page = table.render(Result(probe="health", nics=replace(nics, ports=apart)))
+    page = table.render(contract.Result(probe="health", nics=replace(nics, ports=apart)))
     assert "mlx5_0, mlx5_1, mlx5_3" in page
 
 
 def test_sensors_have_their_units_and_alarms() -> None:
     """Supplies of one kind beside each other, and an alarm in capitals."""
     sensors = [
-        Sensor(chip="psu", name="in1", label="vout1", value=12_110, alarm=0),
-        Sensor(chip="psu", name="in1", label="vout1", value=10_900, alarm=1),
-        Sensor(chip="psu", name="power1", value=250_000_000),
-        Sensor(chip="board", name="fan2", value=Unavailable("x")),
+        contract.Sensor(chip="psu", name="in1", label="vout1", value=12_110, alarm=0),
+        contract.Sensor(chip="psu", name="in1", label="vout1", value=10_900, alarm=1),
+        contract.Sensor(chip="psu", name="power1", value=250_000_000),
+        contract.Sensor(chip="board", name="fan2", value=contract.Unavailable("x")),
     ]
-    page = table.render(Result(probe="health", sensors=sensors))
+    page = table.render(contract.Result(probe="health", sensors=sensors))
     assert "psu: vout1 12.11 V, 10.90 V ALARM; power1 250 W" in page
     assert "board: fan2 - rpm" in page
 
 
 def test_the_bus_is_mentioned_only_where_it_tells_something_else() -> None:
     """A GPU that answers nothing, and one that the driver does not show."""
-    gpu = Gpu(index=0, pci="0000:0f:00.0")
-    same = Result(probe="health", gpus=[gpu], bus=Bus(gpus=["0000:0f:00.0"]))
+    gpu = contract.Gpu(index=0, pci="0000:0f:00.0")
+    same = contract.Result(probe="health", gpus=[gpu], bus=contract.Bus(gpus=["0000:0f:00.0"]))
     assert "PCI bus" not in table.render(same)
-    silent = Bus(gpus=["0000:0f:00.0", "0000:2d:00.0"], silent=["0000:2d:00.0"])
+    silent = contract.Bus(gpus=["0000:0f:00.0", "0000:2d:00.0"], silent=["0000:2d:00.0"])
     assert "0000:2d:00.0 is on the PCI bus but does not respond" in table.render(replace(same, bus=silent))
-    hidden = Bus(gpus=["0000:0f:00.0", "0000:44:00.0"])
+    hidden = contract.Bus(gpus=["0000:0f:00.0", "0000:44:00.0"])
     assert "unknown to the driver: 0000:44:00.0" in table.render(replace(same, bus=hidden))
     passed = table.render(replace(same, bus=replace(hidden, drivers=["nvidia", "vfio-pci"])))
     assert "0000:44:00.0 is not for this driver: vfio-pci" in passed
@@ -199,13 +172,13 @@ def test_the_bus_is_mentioned_only_where_it_tells_something_else() -> None:
 
 def test_notes_are_short_where_nobody_misses_anything() -> None:
     """Of two families one is enough, and a part that is missing as a whole is named once."""
-    no = Unavailable("NVML_ERROR_NOT_SUPPORTED")
-    gpu = Gpu(
+    no = contract.Unavailable("NVML_ERROR_NOT_SUPPORTED")
+    gpu = contract.Gpu(
         index=0,
-        fabric=Fabric(**dict.fromkeys(Fabric.__struct_fields__, no)),
-        temperature=Temperature(gpu_max=85, shutdown=no, tlimit_gpu_max=no, margin=no, memory=no),
+        fabric=contract.Fabric(**dict.fromkeys(contract.Fabric.__struct_fields__, no)),
+        temperature=contract.Temperature(gpu_max=85, shutdown=no, tlimit_gpu_max=no, margin=no, memory=no),
     )
-    page = table.render(Result(probe="health", gpus=[gpu]))
+    page = table.render(contract.Result(probe="health", gpus=[gpu]))
     [note] = [line for line in page.splitlines() if line.startswith("  not supported by this GPU")]
     assert note == "  not supported by this GPU: fabric; temperature memory, shutdown"
 
@@ -213,8 +186,8 @@ def test_notes_are_short_where_nobody_misses_anything() -> None:
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-def nccl_page(nccl: NcclResult, *, problem: Problem | None = None) -> str:
-    return table.render(Result(probe="nccl", nccl=nccl, problem=problem))
+def nccl_page(nccl: contract.NcclResult, *, problem: contract.Problem | None = None) -> str:
+    return table.render(contract.Result(probe="nccl", nccl=nccl, problem=problem))
 
 
 def split_rows(text: str) -> list[list[str]]:
@@ -223,7 +196,7 @@ def split_rows(text: str) -> list[list[str]]:
 
 def test_a_page_of_eight_h100() -> None:
     """Who measured, the arms, collectives side by side, all pairs, and the matrix that it belongs to."""
-    shown = table.render(decode((GOLDEN / "result-1.2-h100-nccl.json").read_text()))
+    shown = table.render(contract.decode((GOLDEN / "result-1.2-h100-nccl.json").read_text()))
     rows = split_rows(shown)
     assert ["Collective", "Size", "default", "p2p-off", "nvls-off"] in rows
     assert ["all_reduce", "1", "GiB", "462.3", "GB/s", "NVLS", "-", "352.4", "GB/s", "RING"] in rows
@@ -234,16 +207,16 @@ def test_a_page_of_eight_h100() -> None:
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     """2 GiB in 1 s on 4 GPUs: times 1.5 for all_reduce, 0.75 for the others; small messages are a time."""
-    arm = Arm(
+    arm = contract.Arm(
         name="default",
         cells=[
-            Cell(collective="all_reduce", bytes=1 << 31, us=1e6),
-            Cell(collective="all_gather", bytes=1 << 31, us=1e6, algorithm="RING", wrong=3),
-            Cell(collective="reduce_scatter", bytes=4096, us=17.25, launch_us=9.0),
-            Cell(collective="reduce_scatter", bytes=8, us=17.25, launch_us=16.0),
+            contract.Cell(collective="all_reduce", bytes=1 << 31, us=1e6),
+            contract.Cell(collective="all_gather", bytes=1 << 31, us=1e6, algorithm="RING", wrong=3),
+            contract.Cell(collective="reduce_scatter", bytes=4096, us=17.25, launch_us=9.0),
+            contract.Cell(collective="reduce_scatter", bytes=8, us=17.25, launch_us=16.0),
         ],
     )
-    rows = split_rows(nccl_page(NcclResult(engine="script", ranks=4, arms=[arm])))
+    rows = split_rows(nccl_page(contract.NcclResult(engine="script", ranks=4, arms=[arm])))
     assert ["all_reduce", "2", "GiB", "3.221", "GB/s"] in rows
     assert ["all_gather", "2", "GiB", "1.611", "GB/s", "RING", "3", "WRONG"] in rows
     assert ["reduce_scatter", "4", "KiB", "17.25", "us"] in rows
@@ -251,24 +224,18 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
 
 
 def test_how_an_arm_ended_and_what_was_left_out() -> None:
-    """With its phase and its cells."""
-    arm = Arm(name="default", outcome="hung", phase="init", message="init exceeded its time limit", init_ms=9)
-    shown = nccl_page(NcclResult(ranks=2, arms=[arm], cut=["all_reduce/8", "pairs/268435456"]))
+    arm = contract.Arm(
+        name="default", outcome="hung", phase="init", message="init exceeded its time limit", init_ms=9
+    )
+    problem = contract.Problem(kind=contract.ProblemKind.TERMINATED, call="", message="SIGTERM after 3.0 s")
+    nccl = contract.NcclResult(ranks=2, arms=[arm], cut=["all_reduce/8", "pairs/268435456"])
+    shown = nccl_page(nccl, problem=problem)
+    assert "INCOMPLETE: terminated. SIGTERM after 3.0 s." in shown
     assert "hung in init" in shown
     assert "init exceeded its time limit" in shown
     assert "Left out for lack of time or memory: all_reduce/8, pairs/268435456" in shown
 
 
 def test_a_node_that_was_skipped() -> None:
-    """In cells, and nothing beside them."""
-    shown = nccl_page(NcclResult(skipped="busy", message="GPU 2 is in use by 1 compute process"))
+    shown = nccl_page(contract.NcclResult(skipped="busy", message="GPU 2 is in use by 1 compute process"))
     assert shown.strip() == "NOT MEASURED: busy. GPU 2 is in use by 1 compute process"
-
-
-def test_a_run_that_was_ended() -> None:
-    """The problem first, and what there is."""
-    problem = Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM after 3.0 s")
-    nccl = replace(NcclResult(ranks=2), arms=[Arm(name="default", outcome="cut", phase="measure")])
-    shown = nccl_page(nccl, problem=problem)
-    assert "INCOMPLETE: terminated. SIGTERM after 3.0 s." in shown
-    assert "cut in measure" in shown

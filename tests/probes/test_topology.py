@@ -118,7 +118,6 @@ def test_the_pci_tree_tells_the_type_of_a_remote_end(tmp_path: Path, kind: str, 
 
 
 def test_a_link_that_is_down_is_not_asked_where_it_leads() -> None:
-    """Its far end, rate and version have the same reason."""
     group = links(Driver(calls={STATE: up_to(1, 0), CAPABILITY: up_to(1, 1)}))[0]
     assert group.remote == group.remote_type == group.mbps == group.version == topology.NOT_UP
 
@@ -131,7 +130,6 @@ def test_a_link_that_sleeps_still_leads_somewhere(state: int) -> None:
 
 
 def test_a_driver_without_the_calls_is_asked_once() -> None:
-    """Thirty-six refusals would say no more than one."""
     missing = Driver(calls={STATE: lambda link: NO_SUCH_CALL, CAPABILITY: lambda link: NO_SUCH_CALL})
     assert [group.links for group in links(missing)] == [[0]]
 

@@ -64,12 +64,10 @@ def copied(body: Any) -> Any:
 
 
 def not_found(name: str) -> ApiError:
-    """404."""
     return ApiError(404, "NotFound", f"{name} not found")
 
 
 def conflict(message: str) -> ApiError:
-    """409 with reason Conflict."""
     return ApiError(409, "Conflict", message)
 
 
@@ -88,13 +86,11 @@ class FakeApiServer:
         self._uids = 0
 
     def get(self, path: str, name: str) -> Body:
-        """One object."""
         if name not in self.objects[path]:
             raise not_found(name)
         return copied(self.objects[path][name])
 
     def list(self, path: str, query: Mapping[str, Any]) -> Body:
-        """A page of a list."""
         selector, only = query.get("labelSelector", ""), query.get("fieldSelector", "")
         limit, start = query.get("limit", 0), query.get("continue", "")
         unwanted = [term.partition("!=") for term in selector.split(",") if "!=" in term]

@@ -262,10 +262,9 @@ class ChartPods(ScriptedKubelet):
     Only hooks run; the operator's pod gets an address.  `output`: what each component's last pod printed.
     """
 
-    def __init__(self, plane: ControlPlane, *, directory: Path, server: str | None = None) -> None:
-        """`server`: another address of the API server, for the pods."""
+    def __init__(self, plane: ControlPlane, *, directory: Path) -> None:
         super().__init__(plane.rest(), namespace=NAMESPACE, answer=self._look_at)
-        self._plane, self._rest, self._directory, self._server = plane, plane.rest(), directory, server
+        self._plane, self._rest, self._directory = plane, plane.rest(), directory
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self.output: dict[str, str] = {}
 
@@ -310,7 +309,6 @@ class ChartPods(ScriptedKubelet):
         kubeconfig = self._plane.user_kubeconfig(
             f"pod-{pod['metadata']['uid']}",
             token=self._plane.service_account_token(NAMESPACE, pod["spec"]["serviceAccountName"]),
-            server=self._server,
         )
         paths = os.pathsep.join([str(ROOT / "operator/src"), str(ROOT / "probes/src")])
         return subprocess.Popen(

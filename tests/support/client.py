@@ -38,7 +38,6 @@ class LocalClient(Client, ABC):
         """The object for a call; or raises a `KubeError`."""
 
     def now(self) -> float:
-        """This machine's clock."""
         return time.time()
 
     async def close(self) -> None:
@@ -55,7 +54,6 @@ class LocalClient(Client, ABC):
         accept: str = "application/json",
         within: float = CALL_TIMEOUT,
     ) -> Object:
-        """One call, answered here."""
         how = {"content_type": content_type, "accept": accept}
         return await self.take(Call(method=method, path=path, query=query or {}, body=body, **how))
 
@@ -68,7 +66,6 @@ class AnsweringClient(LocalClient):
         self._answer = answer
 
     async def take(self, call: Call) -> Object:
-        """Kept and answered."""
         self.calls.append(call)
         return self._answer(call)
 
@@ -94,11 +91,9 @@ class FakeClient(LocalClient):
         self._turn = turn
 
     def now(self) -> float:
-        """The cluster's clock."""
         return self.cluster.clock()
 
     async def take(self, call: Call) -> Body:
-        """One call, answered by the cluster."""
         if self._turn is not None:
             await self._turn()
         self.calls += 1

@@ -34,10 +34,10 @@ from support.api_server import (
 from support.objects import NOW, addressed, by_pods
 
 
-def reading_protection(namespace: str, *, account: str = "default") -> tuple[Body, Body]:
+def reading_protection(namespace: str) -> tuple[Body, Body]:
     """The spec of the admission policy of NodeReadings and that of its binding, as the chart installs
     them."""
-    user = f"system:serviceaccount:{namespace}:{account}"
+    user = f"system:serviceaccount:{namespace}:default"
     policy = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [reading_policy.RULE | {"scope": "Cluster"}]},
@@ -93,7 +93,6 @@ class FakeCluster(FakeApiServer):
         return self.create(POLICIES, body)
 
     def change(self, path: str, name: str, patch: Body, *, sub: str = "") -> Body:
-        """Somebody else writes."""
         return self.patch(path, name, patch, sub=sub, manager="stranger")
 
     def remove(self, path: str, name: str) -> None:
@@ -106,7 +105,6 @@ class FakeCluster(FakeApiServer):
                 self._remove(REPORTS, name)
 
     def pods(self) -> Iterator[Body]:
-        """Every pod."""
         return iter([copied(body) for body in self.objects[PODS].values()])
 
     def pod_status(self, name: str, status: Body, *, node: str = "") -> None:
@@ -118,11 +116,9 @@ class FakeCluster(FakeApiServer):
         self._store(PODS, body, "MODIFIED")
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += seconds
 
     def result(self, pod: Body) -> str:
-        """The document of this pod's probe."""
         view = pod_view(pod)
         assert view is not None
         results = {
@@ -156,12 +152,12 @@ class FakeCluster(FakeApiServer):
         else:
             self.create(READINGS, {"metadata": {"name": node}, probe: part})
 
-    def end(self, pod: Body, document: str, *, code: int = 0, message: str = "") -> None:
+    def end(self, pod: Body, document: str, *, code: int = 0) -> None:
         """The container of a pod leaves this document, if any, and ends."""
         if document:
             node = pod["metadata"]["annotations"][names.POD_NODE]
             self.write_reading(node, pod["metadata"]["labels"][names.POD_PROBE], document, pod=pod)
-        ended = {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}
+        ended = {"exitCode": code, "message": "", "reason": "Error" if code else "Completed"}
         ended |= {"finishedAt": stamp(self.clock())}
         self._container(pod, "Failed" if code else "Succeeded", {"terminated": ended})
 
@@ -195,7 +191,6 @@ class FakeCluster(FakeApiServer):
         return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
 
     def tainted_nodes(self) -> set[str]:
-        """Nodes that carry a taint for a fault."""
         return {name for name in self.objects[NODES] if self.faults(name)}
 
     def state(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from support.api_server import NO_BREAKER
 from support.cluster import reading_protection
 from support.objects import by_pods
 from support.results import every_gpu, h100
-from testbed.binaries import build_kubectl
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
@@ -39,33 +37,6 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PER_NODE = ("nodereports", "nodereadings", "chassisreadings")
 OURS = "nodegauge.dev/"
-VOLATILE = {
-    "policy",
-    "podUID",
-    "podName",
-    "reading",
-    "nonce",
-    "startedAt",
-    "finishedAt",
-    "readAt",
-    "lastTransitionTime",
-    "since",
-    "run",
-    "at",
-} | {
-    "enteredAt",
-    "leftAt",
-    "badAt",
-    "goodAt",
-    "throttleJudgedAt",
-    "passedAt",
-    "taintedAt",
-    "faultAt",
-    "pod",
-    "bootID",
-}
-
-
 AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 """Hysteresis of a policy: one run sets a taint, and one lifts it."""
 
@@ -169,13 +140,6 @@ class ClusterUnderTest:
         """Ends probe pods; by default with a healthy 8x H100."""
         return ScriptedKubelet(self.api, namespace=self.namespace, answer=answer or answering(h100()))
 
-    def kubectl(self, *arguments: str) -> str:
-        """What kubectl prints, warnings included; it must succeed."""
-        command = [str(build_kubectl()), f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
     def ask_for_run(self, node: str) -> None:
         """`spec.requestedAt` on the node's report: a later moment than any before."""
         self._asked += 1
@@ -239,26 +203,14 @@ class ClusterUnderTest:
         by_us = [e for e in items if e.get("reportingController") == "nodegauge.dev/operator"]
         return [e for e in by_us if e["regarding"].get("uid") == uid]
 
-    def state(self, name: str) -> Object:
-        """Everything that must be equal with and without crashes."""
-        status = self.report(name).get("status", {})
-        return {
-            "labels": self.ours(name),
-            "taints": self.taints(name),
-            "condition": self.condition(name),
-            "report": _plain(status),
-            "events": sorted((e["reason"], e["note"]) for e in self.events(name)),
-            "pods": len(self.pods()),
-        }
-
     def wait_run(self, name: str, number: int) -> Object:
         """Wait until that run is in the report and its pod is gone; the run."""
         wait_for(lambda: self.last_run(name).get("number", 0) >= number, what=f"run {number} of {name}")
         wait_for(lambda: not self.pods(), what="pods gone")
         return self.last_run(name)
 
-    def wait_up_to_date(self, name: str, number: int = 1) -> Object:
-        """Wait for a run, and until node and report agree; the state."""
+    def wait_up_to_date(self, name: str, number: int = 1) -> None:
+        """Wait for a run, and until node and report agree."""
         self.wait_run(name, number)
 
         def agree() -> bool:
@@ -272,7 +224,6 @@ class ClusterUnderTest:
             )
 
         wait_for(agree, what=f"node {name} as its report says")
-        return self.state(name)
 
     def clean(self) -> None:
         """Delete what the test created."""
@@ -309,16 +260,6 @@ def last_run_of(report: Object) -> Object:
     """The last run of the health probe; empty before the first."""
     probes = report.get("status", {}).get("probes") or [{}]
     return probes[0].get("lastRun") or {}
-
-
-def _plain(value: Any) -> Any:
-    """A status without what differs from run to run: times, UIDs, names."""
-    if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if k not in VOLATILE and k != OURS + "validated-at"}
-        return {k: _plain(v) for k, v in kept.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value
 
 
 def protect_readings(api: Rest, namespace: str) -> None:

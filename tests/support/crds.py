@@ -36,7 +36,6 @@ def part(plural: str, name: str) -> Schema:
 
 
 def version(plural: str) -> Schema:
-    """The only version."""
     (only_version,) = crd(plural)["spec"]["versions"]
     assert isinstance(only_version, dict)
     return only_version

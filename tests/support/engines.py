@@ -55,5 +55,4 @@ def forget_libraries() -> None:
 
 
 def cells(lines: list[Line]) -> list[Cell]:
-    """The measured cells."""
     return [line.cell for line in lines if line.cell is not None]

@@ -6,12 +6,14 @@ account and the administrator may do everything that no policy forbids.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nodegauge_contract import text
 from nodegauge_operator import names
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.pod import probe_pod
@@ -19,10 +21,11 @@ from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.settings import parse
 from support.cluster_under_test import GROUP, ROOT
 from support.objects import make_context, make_policy, make_report
+from support.results import h100
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
-from testbed.scripted import create_node
+from testbed.scripted import create_node, stamp
 from testbed.wait import wait_for
 
 Object = dict[str, Any]
@@ -31,6 +34,8 @@ NAMESPACE, RELEASE, NODE = "guarded", "ng", "gpu-1"
 ACCOUNT = "ng-nodegauge"
 BINDINGS, MIGHTY = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "cleanup-may-all"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PROBES = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}-probe"
+READINGS = f"{GROUP}/nodereadings"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 VALUES = {
     "image": {"registry": "registry.example.com"},
@@ -71,6 +76,70 @@ class Guarded:
         return _without_owner(watch.daemon_set(make_policy(), defaults))
 
 
+class Writer:
+    """A probe pod on a node, and calls with the token that is bound to it; `path`: of its node's object.
+    `fixed`: what each of its parts holds."""
+
+    def __init__(self, guarded: Guarded, node: str, **fixed: Any) -> None:
+        self.api, self.path, self._fixed = guarded.admin, f"{READINGS}/{node}", fixed
+        self.node = self.api.get(f"/api/v1/nodes/{node}")["metadata"]
+        body = guarded.pod()
+        body["metadata"]["name"] = f"writer-{node}"
+        body["spec"].pop("affinity", None)
+        body["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        self.pod_path = f"{PODS}/writer-{node}"
+        guarded.operator.create(PODS, body)
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        with contextlib.suppress(ApiError):  # the scheduler was faster
+            self.api.create(
+                f"{self.pod_path}/binding", {"metadata": {"name": f"writer-{node}"}, "target": target}
+            )
+        pod = self.api.get(self.pod_path)
+        assert pod["spec"]["nodeName"] == node
+        self.pod = pod["metadata"]
+        self.rest = guarded.plane.rest(token(self.api, self.pod))
+
+    def part(self, **changed: Any) -> Object:
+        """What its probe may write, with changes."""
+        own = {
+            "sequence": 1,
+            "at": stamp(),
+            "reason": "first",
+            "pod": self.pod["name"],
+            "podUID": self.pod["uid"],
+            "nodeUID": self.node["uid"],
+            "bootID": "boot-1",
+            "reading": text(h100()),
+        }
+        return own | self._fixed | changed
+
+    def health(self, **changed: Any) -> Object:
+        """The same as the part of the health probe."""
+        return {"health": self.part(**changed)}
+
+    def create(self, parts: Object, query: str = "") -> Object:
+        """Create the node's object with these parts; unknown members are errors."""
+        kind = {"apiVersion": names.API_VERSION, "kind": names.READING_KIND}
+        body = kind | {"metadata": {"name": self.node["name"]}} | parts
+        return self.rest.create(f"{READINGS}?fieldValidation=Strict{query}", body)
+
+    def end(self) -> None:
+        """Remove the object and the pod, where they are there."""
+        for path in (self.path, self.pod_path):
+            with contextlib.suppress(ApiError):
+                self.api.delete(path, {"gracePeriodSeconds": 0})
+
+
+def token(api: Rest, pod: Object | None = None) -> str:
+    """A token of the probes' account, bound to the pod of these metadata if there is one."""
+    spec: Object = {"expirationSeconds": 3600}
+    if pod is not None:
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+        spec["boundObjectRef"] = bound
+    made: str = api.create(f"{PROBES}/token", {"spec": spec})["status"]["token"]
+    return made
+
+
 @contextmanager
 def release(plane: ControlPlane, directory: Path) -> Iterator[Guarded]:
     """An installed release without its hooks, in a namespace that takes only restricted pods."""
@@ -109,7 +178,7 @@ def in_force(guarded: Guarded) -> bool:
         lambda: guarded.operator.create(f"{PODS}?dryRun=All", without_label(guarded.pod())),
         lambda: guarded.admin.create(f"{PODS}?dryRun=All", guarded.pod()),
         lambda: guarded.admin.create(f"{DAEMONSETS}?dryRun=All", guarded.daemon_set()),
-        lambda: guarded.admin.create(f"{GROUP}/nodereadings?dryRun=All", of_kind(names.READING_KIND)),
+        lambda: guarded.admin.create(f"{READINGS}?dryRun=All", of_kind(names.READING_KIND)),
         lambda: guarded.admin.create(f"{GROUP}/chassisreadings?dryRun=All", of_kind(names.CHASSIS_KIND)),
     ]
     return seen and all(refusal(one) for one in tries)

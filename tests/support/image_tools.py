@@ -1,4 +1,4 @@
-"""Builds the images' archives, unpacks them, and runs their programs without a container engine."""
+"""Builds the images' archives, unpacks them, and runs their Python without a container engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -99,34 +98,4 @@ def run(
     command, own = [str(image.python), *arguments], {**own, **(env or {})}
     return subprocess.run(
         command, cwd=image.root.parent, env=own, capture_output=True, text=True, timeout=600
-    )
-
-
-# A new mount namespace, the root bound to itself and read-only, then chroot as the image's user.
-CONTAINED = """\
-set -eu
-mount --make-rprivate /
-mount --bind "$1" "$1"
-mount -o remount,bind,ro "$1"
-root=$1 user=$2 chroot=$3; shift 3
-exec "$chroot" $user "$root" "$@"
-"""
-
-
-def contained(image: Built, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run `command` in the unpacked image with a read-only root; as uid 65532 if this process is root.
-
-    Skips if the kernel allows no new mount namespace.
-    """
-    user = image.config["config"]["User"]
-    chroot = shutil.which("chroot") or "/usr/sbin/chroot"
-    script = ["sh", "-c", CONTAINED, "sh", str(image.root)]
-    if os.geteuid() == 0:
-        unshare = ["unshare", "--mount", *script, f"--userspec={user}", chroot]
-    else:
-        unshare = ["unshare", "--map-root-user", "--mount", *script, "", chroot]
-    if subprocess.run([*unshare[: unshare.index("sh")], "true"], capture_output=True).returncode != 0:
-        pytest.skip("the kernel allows this user no mount namespace (unshare --mount)")
-    return subprocess.run(
-        [*unshare, *command], cwd="/", env=image.environment, capture_output=True, text=True, timeout=600
     )

@@ -163,7 +163,6 @@ def codes(judgement: Judgement) -> list[str]:
 
 
 def only(judgement: Judgement) -> Finding:
-    """The only finding."""
     assert len(judgement.findings) == 1, codes(judgement)
     return judgement.findings[0]
 

@@ -72,12 +72,10 @@ def loaded(*gpus: LoadGpu, **more: Any) -> Result:
 
 
 def spoilt(index: int = 3, *, of: int = 8, **values: Any) -> Result:
-    """One of the GPUs has these values."""
     return loaded(*(gpu(n, **values) if n == index else gpu(n) for n in range(of)))
 
 
 def everywhere(*, of: int = 8, **values: Any) -> Result:
-    """All of the GPUs have these values."""
     return loaded(*(gpu(n, **values) for n in range(of)))
 
 

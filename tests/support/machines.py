@@ -16,21 +16,20 @@ WARMED_UP = 600 * SECOND
 """By then every temperature is where it will stay."""
 
 
-def with_driver(version: str, directory: Path, *, profile: str = "h100-sxm-8") -> Hardware:
-    """A machine of some profile under another driver."""
-    chosen = profiles.load(profile)
+def with_driver(version: str, directory: Path) -> Hardware:
+    """Eight H100 under another driver."""
+    chosen = profiles.load("h100-sxm-8")
     driver = msgspec.structs.replace(chosen.driver, version=version)
     return plug(msgspec.structs.replace(chosen, driver=driver), directory)
 
 
-def busy(profile: str, directory: Path, *, load: int = 100) -> Hardware:
-    """A machine that has been under this load for so long that nothing changes any more."""
+def busy(profile: str, directory: Path) -> Hardware:
+    """A machine that has been under full load for so long that nothing changes any more."""
     start = boottime_ns()
     hardware = plug(profile, directory, clock=lambda: start - 2 * WARMED_UP)
-    Hardware(directory, clock=lambda: start - WARMED_UP).load(load)
+    Hardware(directory, clock=lambda: start - WARMED_UP).load(100)
     return Hardware(hardware.directory)
 
 
 def sysfs(hardware: Hardware) -> Path:
-    """Its /sys."""
     return Path(hardware.env()["NODEGAUGE_SYSFS"])

@@ -23,6 +23,7 @@ from nodegauge_probes.result_builder import ArmBuilder
 from support.probing import PROGRAM, last_message, probe_environment, problem_of
 from testbed import forkserver
 from testbed.hardware import Hardware
+from testbed.processes import with_variable
 from testbed.profiles import Profile
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
@@ -203,16 +204,4 @@ def subreaper_off() -> None:
 
 def marked(mark: str) -> list[int]:
     """Living processes with this mark."""
-    return [pid for pid in pids() if f"{MARK}={mark}".encode() in environment_of(pid)]
-
-
-def pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-
-
-def environment_of(pid: int) -> list[bytes]:
-    """Empty for a process that is gone, a zombie's too."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    return [*with_variable(f"{MARK}={mark}")]

@@ -36,7 +36,6 @@ def cell(collective: str, size: int, gbps: float, *, ranks: int, **more: Any) ->
 
 
 def arm(name: str, cells: list[Cell], **more: Any) -> Arm:
-    """An arm that ended well."""
     times: dict[str, Any] = {"spawn_ms": 900, "init_ms": 2400, "load_ms": 400, "measure_ms": 9000}
     return Arm(name=name, cells=cells, **(times | more))
 
@@ -111,26 +110,22 @@ def phb(gbps: float = 11.0, *, host: float = 11.0, transport: str = SHM) -> Resu
 
 
 def arm_of(result: Result, name: ArmName) -> Arm:
-    """The arm of that name."""
     assert result.nccl is not None
     return next(arm for arm in result.nccl.arms if arm.name == name)
 
 
 def changed(result: Result, **changes: Any) -> Result:
-    """The NCCL run with some members changed."""
     assert result.nccl is not None
     return replace(result, nccl=replace(result.nccl, **changes))
 
 
 def swapped(result: Result, name: ArmName, **changes: Any) -> Result:
-    """The NCCL run with some members of one arm changed."""
     assert result.nccl is not None
     arms = [replace(arm, **changes) if arm.name == name else arm for arm in result.nccl.arms]
     return changed(result, arms=arms)
 
 
 def with_cells(result: Result, name: ArmName, *cells: Cell) -> Result:
-    """The NCCL run with other cells in one arm."""
     return swapped(result, name, cells=list(cells))
 
 
@@ -150,7 +145,6 @@ def codes(judgement: NcclJudgement) -> set[str]:
 
 
 def finding(judgement: NcclJudgement, code: str) -> Finding:
-    """The finding of that code."""
     return next(one for one in judgement.findings if one.code == code)
 
 

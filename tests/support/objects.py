@@ -77,7 +77,6 @@ class ANode(NodeView, frozen=True, kw_only=True):
         return replace(self, taints=self.taints + tuple(taint(key) for key in keys))
 
     def not_ready(self) -> Self:
-        """Whose kubelet is not Ready."""
         return replace(self, ready=False)
 
     def offering(self, gpus: int, *, of: int = 0) -> Self:
@@ -85,11 +84,9 @@ class ANode(NodeView, frozen=True, kw_only=True):
         return replace(self, gpu_allocatable=str(gpus), gpu_capacity=str(of or gpus))
 
     def cordoned(self) -> Self:
-        """Where nothing new is to be scheduled."""
         return replace(self, unschedulable=True).tainted("node.kubernetes.io/unschedulable")
 
     def booted(self, boot_id: str) -> Self:
-        """After a boot."""
         return replace(self, boot_id=boot_id)
 
     def patched(self, labels: dict[str, str | None], taints: tuple[Taint, ...] | None = None) -> Self:
@@ -106,7 +103,6 @@ class ANode(NodeView, frozen=True, kw_only=True):
         return self.patched(dict(desired.labels)).saying(condition if desired.condition else None)
 
     def saying(self, condition: ConditionView | None) -> Self:
-        """With our condition."""
         return replace(self, condition=condition)
 
 
@@ -124,7 +120,7 @@ class APod(PodView, frozen=True, kw_only=True):
         """Not started, and why."""
         return replace(self, scheduled=placed, pending_reason=reason, pending_message=message)
 
-    def finished_with(self, message: str, *, code: int = 0, reason: str = "", phase: str = "") -> Self:
+    def finished_with(self, message: str, *, code: int = 0, reason: str = "") -> Self:
         """Its container ended with this termination message."""
         ended = Terminated(
             exit_code=code,
@@ -132,9 +128,7 @@ class APod(PodView, frozen=True, kw_only=True):
             message=message,
             finished_at=NOW,
         )
-        return replace(
-            self, scheduled=True, terminated=ended, phase=phase or ("Failed" if code else "Succeeded")
-        )
+        return replace(self, scheduled=True, terminated=ended, phase="Failed" if code else "Succeeded")
 
     def with_result(self, result: Result) -> Self:
         """Its container ended well, and left this document, addressed to this run."""
@@ -149,11 +143,9 @@ class APod(PodView, frozen=True, kw_only=True):
         return replace(self, phase="Failed", reason=reason, message=message)
 
     def preempted(self) -> Self:
-        """The scheduler gave its place to another pod."""
         return replace(self, disrupted="PreemptionByScheduler")
 
     def deleting(self, since: float = NOW) -> Self:
-        """Being deleted."""
         return replace(self, deleting_since=since)
 
     def vanished(self) -> Self:
@@ -173,19 +165,15 @@ class APolicy(Policy, frozen=True, kw_only=True):
         return replace(self, spec=msgspec.convert({"nodeSelector": {}} | by_pods(spec), PolicySpec))
 
     def observing(self) -> Self:
-        """In mode Observe."""
         return self.spec_with(mode=Mode.OBSERVE)
 
     def keyed(self, key: str, *, take_over: bool = False) -> Self:
-        """With this short label key."""
         return self.spec_with(labels=Labels(interconnect_key=key, take_over=take_over))
 
     def selecting(self, **labels: str) -> Self:
-        """Selecting nodes with these labels."""
         return self.spec_with(node_selector=Selector(match_labels=labels))
 
     def ranked(self, priority: int) -> Self:
-        """With this priority."""
         return self.spec_with(priority=priority)
 
 
@@ -193,7 +181,6 @@ class AReport(Report, frozen=True, kw_only=True):
     """A report; `after` lets the operator's own code judge a run, so that no state is made up."""
 
     def asked(self, at: str) -> Self:
-        """With `spec.requestedAt`."""
         return replace(self, requested_at=at)
 
     def after(
@@ -331,7 +318,6 @@ def make_report(node: NodeView | None = None, *, version: int = 10) -> AReport:
 
 
 def document(result: Result, pod: PodView) -> Result:
-    """The document as of this very run."""
     return replace(result, run=names.run_of_pod(pod.name), node=pod.node, probe=pod.probe)
 
 
@@ -341,6 +327,5 @@ def addressed(result: Result, pod: PodView) -> str:
 
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside a document."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [below for key, inner in items for below in [(*path, key), *paths_of(inner, (*path, key))]]

@@ -7,7 +7,7 @@ Nothing happens until a test says so: watch events arrive at `deliver`, and a no
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -90,19 +90,17 @@ class SteppedOperator:
         self,
         cluster: FakeCluster,
         *,
-        turn: Callable[[], Awaitable[None]] | None = None,
         selector: str = "",
         release: str = SETTINGS.probe.instance,
     ) -> None:
         self.cluster = cluster
         probe = replace(SETTINGS.probe, instance=release, bmc_interval=300.0)
         self._settings = replace(SETTINGS, probe=probe, node_label_selector=selector)
-        self._turn = turn
         self._selector = selector
         self._start()
 
     def _start(self) -> None:
-        self.client = FakeClient(self.cluster, turn=self._turn)
+        self.client = FakeClient(self.cluster)
         self.cache = Cache()
         self.woken: list[str] = []
         self.policies_changed: list[bool] = []
@@ -154,7 +152,6 @@ class SteppedOperator:
         self.list()
 
     def list(self) -> None:
-        """A full list."""
         drive(self.reconciler.trust.look(on_change=lambda: None))
         bmc = bool(self.cluster.objects[CHASSIS])
         listing = resync.list_all(
@@ -192,12 +189,10 @@ class SteppedOperator:
         self.cluster.end(pod, self.cluster.result(pod) if message is None else message)
         self.catch_up()
 
-    def measure(
-        self, answers: str = "", *, name: str = "node-1", load: bool = True, after: float = INTERVAL
-    ) -> None:
+    def measure(self, answers: str = "", *, name: str = "node-1", after: float = INTERVAL) -> None:
         """One whole run of a node, so long after the one before, to which the judge answers this."""
         self.cluster.pass_time(after)
-        self.cluster.results[name] = saying(answers, load=load)
+        self.cluster.results[name] = saying(answers)
         self.catch_up(name)
         self.cluster.kubelets()
         self.catch_up(name, granted=False)
@@ -234,22 +229,18 @@ class SteppedOperator:
         self.client.refuse = lambda verb, asked: error if (verb, asked) == (method, path) else None
 
     def heal(self) -> None:
-        """The API server answers every call again."""
         self.client.refuse = lambda verb, path: None
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of node-1."""
         return self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
 
     @property
     def status(self) -> dict[str, Any]:
-        """Status of node-1's report."""
         return self.cluster.objects[REPORTS]["node-1"]["status"]
 
     @property
     def probe(self) -> dict[str, Any]:
-        """The health probe in that report."""
         return self.status["probes"][0]
 
     @property

@@ -207,19 +207,16 @@ def ncv4() -> Result:
 
 
 def with_gpu(result: Result, gpu_index: int, **changes: Any) -> Result:
-    """The document with one GPU changed."""
     gpus = [replace(g, **changes) if i == gpu_index else g for i, g in enumerate(result.gpus)]
     return replace(result, gpus=gpus)
 
 
 def with_links(result: Result, gpu_index: int, **changes: Any) -> Result:
-    """The document with every link group of one GPU changed."""
     groups = [replace(group, **changes) for group in result.gpus[gpu_index].links]
     return with_gpu(result, gpu_index, links=groups)
 
 
 def every_link(result: Result, **changes: Any) -> Result:
-    """The document with every link of every GPU changed alike."""
     for gpu_index in range(len(result.gpus)):
         result = with_links(result, gpu_index, **changes)
     return result
@@ -258,27 +255,23 @@ def shuffled(result: Result, order: Sequence[int]) -> Result:
 
 
 def every_gpu(result: Result, **changes: Any) -> Result:
-    """The document with every GPU changed alike."""
     return replace(result, gpus=[replace(gpu, **changes) for gpu in result.gpus])
 
 
 def later(result: Result, *, seconds: int = 900) -> Result:
-    """The same node, that much later in the same boot."""
     now = result.host.boottime_ms
     assert isinstance(now, int)
     return replace(result, host=replace(result.host, boottime_ms=now + seconds * 1000))
 
 
 def rebooted(result: Result) -> Result:
-    """The same node in another boot."""
     return replace(result, host=replace(result.host, boot_id="b0070000-0000-4000-8000-000000000000"))
 
 
-def with_bus(result: Result, *, silent: Sequence[int] = (), more: Sequence[str] = ()) -> Result:
-    """The document with a PCI bus that shows its GPUs, and `more`; those in the places `silent` read as all
-    ones."""
+def with_bus(result: Result, *, more: Sequence[str] = ()) -> Result:
+    """The document with a PCI bus that shows its GPUs, and `more`."""
     addresses = [gpu.pci for gpu in result.gpus if isinstance(gpu.pci, str)]
-    return replace(result, bus=Bus(gpus=[*addresses, *more], silent=[addresses[i] for i in silent]))
+    return replace(result, bus=Bus(gpus=[*addresses, *more], silent=[]))
 
 
 def with_ports(result: Result, *states: str, **port: Any) -> Result:
@@ -295,7 +288,6 @@ def with_ports(result: Result, *states: str, **port: Any) -> Result:
 
 
 def with_port(result: Result, gpu_index: int, **changes: Any) -> Result:
-    """The document with one network port changed."""
     ports = [replace(p, **changes) if i == gpu_index else p for i, p in enumerate(result.nics.ports)]
     return replace(result, nics=replace(result.nics, ports=ports))
 

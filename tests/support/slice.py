@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.cluster_under_test import OURS, ROOT, ClusterUnderTest
-from testbed.audit import AuditTrail, Entry, service_account
+from testbed.audit import AuditTrail
 from testbed.cluster import PodProcess, Testbed
 from testbed.wait import wait_for
 
@@ -39,13 +39,9 @@ SPEC = {
 }
 REGISTRY = {"registry": "registry.example.com"}
 VALUES = {"image": REGISTRY, "operator": OPERATOR, "nccl": {"enabled": False}, "policy": {"spec": SPEC}}
-"""Runs start when a test asks for one, and one good run lifts a taint; `watching` tries mode Watch, and
-test_nccl.py turns the NCCL probe on.  A request would ask for a load run too.  The deadline lets a run live
-through a machine that stands still; a call that hangs ends it after ten seconds.  All else is the default."""
-
-
-WATCH = ("policy.spec.probes.health.mode=Watch", "policy.spec.probes.health.recheck=10m")
-"""No health pod confirms anything here: the containers do."""
+"""Runs start when a test asks for one, and one good run lifts a taint.  A request would ask for a load run
+too.  The deadline lets a run live through a machine that stands still; a call that hangs ends it after ten
+seconds.  All else is the default."""
 
 
 class Slice(ClusterUnderTest):
@@ -59,7 +55,6 @@ class Slice(ClusterUnderTest):
         self.testbed = testbed
         self.nodes = list(GPU_NODES)
         self.audit = AuditTrail(plane.audit_log, plane.rest())
-        self.calm: dict[str, Object] = {}
         self.values = directory / "values.yaml"
         self.values.write_text(json.dumps(VALUES))
 
@@ -111,43 +106,14 @@ class Slice(ClusterUnderTest):
         pods = self.api.get(marked)["items"]
         return {p["spec"]["nodeName"]: p for p in pods if p["status"].get("phase") == "Running"}
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Mode Watch meanwhile, from the moment at which each node was read by its container."""
-        numbers = {node: self.last_run(node)["number"] for node in self.nodes}
-        self.upgrade(*WATCH)
-        wait_for(lambda: len(self.watch_pods()) == len(self.nodes), what="a watch pod on every node")
-        for node in self.nodes:
-            wait_for(lambda n=node: self.last_run(n)["number"] > numbers[n], what=f"a reading of {node}")
-        yield
-        self.upgrade()
-        wait_for(lambda: not self.watch_pods(), what="no watch pod in mode Periodic")
-
-    def is_well(self, node: str) -> bool:
-        """Whether the node is as on a calm day."""
-        return self.seen(node) == self.calm[node]
-
     def operator_pod(self) -> Object:
         """The operator's only pod."""
         [pod] = [pod for pod in super().pods() if _component(pod) == "operator"]
         return pod
 
-    def operator_process(self) -> PodProcess:
-        """The process that runs in it."""
-        [process] = self.testbed.processes(NAMESPACE, self.operator_pod()["metadata"]["name"])
-        return process
-
     def probing(self) -> list[PodProcess]:
         """The probes that run just now."""
         return self.testbed.processes(NAMESPACE, "nodegauge-health")
-
-    def account_writes(self, **match: Any) -> list[Entry]:
-        """What the operator's service account wrote since the beginning."""
-        return self.audit.writes(user=service_account(NAMESPACE, RELEASE), **match)
-
-    def created(self) -> int:
-        """Pods that the operator has made so far."""
-        return len([w for w in self.account_writes(resource="pods", verb="create") if w.code == 201])
 
     # -- runs ------------------------------------------------------------------------------------------------
 
@@ -163,25 +129,11 @@ class Slice(ClusterUnderTest):
         self.testbed.hardware(node).fault(fault, **parameters)
         return self.measure(node)
 
-    def healed(self, node: str) -> Object:
-        """Repair the node's hardware and measure it; the state of the node once its taints are gone."""
+    def healed(self, node: str) -> None:
+        """Repair the node's hardware and measure it, until its taints are gone."""
         self.testbed.hardware(node).heal()
-        number = self.measure(node)["number"]
-        wait_for(lambda: not self.desired(node).get("taints"), what="the report without taints")
-        self.wait_up_to_date(node, number)
-        return self.seen(node)
-
-    def desired(self, node: str) -> Object:
-        """What the node should carry, as its report says."""
-        result: Object = self.report(node)["status"]["desired"]
-        return result
-
-    def seen(self, node: str) -> Object:
-        """What people and schedulers see: labels, taints, condition, and what the report says of the node."""
-        status = self.report(node).get("status", {})
-        result = {key: status.get(key) for key in ("verdict", "interconnect")}
-        on_node = {"labels": self.ours(node), "taints": self.taints(node), "condition": self.condition(node)}
-        return on_node | {"report": result}
+        self.measure(node)
+        wait_for(lambda: not self.taints(node), what="no taint")
 
     def findings(self, node: str) -> dict[str, Object]:
         """The findings of the last readable run, by their code."""
@@ -192,22 +144,13 @@ class Slice(ClusterUnderTest):
         """The reasons of the events regarding the node."""
         return [event["reason"] for event in self.events(node)]
 
-    def make_healthy(self) -> None:
-        """Undo what tests before did, by the means of a user: install, heal, measure."""
+    def ready(self) -> None:
+        """Install it where it is not, and wait until every node is as its first run says."""
         if not self.installed():
             self.install()
         for node in self.nodes:
-            if self.testbed.hardware(node).faults():
-                self.testbed.hardware(node).heal()
-        wait_for(lambda: all(self.last_run(node) for node in self.nodes), what="a first run on every node")
-        for node in self.nodes:
-            if node not in self.calm:
-                self.wait_up_to_date(node)
-                self.calm[node] = self.seen(node)
-            elif self.seen(node) != self.calm[node]:
-                self.measure(node)
-            now, calm = self.seen(node), self.calm[node]
-            assert now == calm, f"{node} did not become as it was at first, {calm}, but {now}"
+            wait_for(lambda n=node: self.last_run(n), what=f"a first run on {node}")
+            self.wait_up_to_date(node)
 
 
 def _component(pod: Object) -> str:

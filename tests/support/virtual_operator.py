@@ -71,11 +71,9 @@ class VirtualProcess:
         self.watches, self._missed = Watches(self.sweep), None
 
     def start(self) -> None:
-        """Begin to sweep."""
         self.task = self.loop.create_task(self.sweep.run())
 
     async def stop(self) -> None:
-        """The process ends."""
         self.watches = self._missed = None
         if self.task is not None:
             self.task.cancel()
@@ -172,7 +170,6 @@ class VirtualTimeOperator(VirtualProcess):
             self.cluster.change(NODES, f"node-{n}", {"status": {"capacity": offered, "allocatable": offered}})
 
     async def stop(self) -> None:
-        """The process ends, and others end its pods."""
         self.cluster.subscribers.remove(self._count)
         await super().stop()
 
@@ -196,7 +193,6 @@ class VirtualTimeOperator(VirtualProcess):
         return names_seen
 
     def list_now(self) -> None:
-        """The regular list is due."""
         self.sweep._list_schedule._regular_at = 0.0
         self.sweep.wake("node-0")
 
@@ -229,7 +225,6 @@ class VirtualTimeOperator(VirtualProcess):
         self.check()
 
     async def sigterm(self) -> None:
-        """The loop is told to end, and has ended."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)

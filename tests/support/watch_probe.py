@@ -115,7 +115,6 @@ class Life:
         return (self._folder / "looks").stat().st_size
 
     def next_reading(self) -> Taken:
-        """Its next reading."""
         wanted = self._heard + 1
         wait_for(
             lambda: self._has_ended or len(self.readings) >= wanted, what=f"reading {wanted} of the probe"
@@ -154,7 +153,6 @@ class Life:
 
     @property
     def _may_read(self) -> bool:
-        """Whether its last reading is so long ago that a change would bring another."""
         stored = json.loads((self._folder / "watch.json").read_text())
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return bool(now - stored["reported"] > SHORTEST_S) and len(self.readings) == len(self.reasons)
@@ -173,7 +171,6 @@ class Life:
         (self._folder / f"held-{call}").unlink()
 
     def end(self) -> int:
-        """SIGTERM, and its exit code."""
         self.process.terminate()
         return self.process.wait(timeout=DEADLINE_SECONDS)
 
@@ -231,10 +228,4 @@ class Watch:
                     return life.reasons
 
     def stored(self) -> Any:
-        """Its state file."""
         return json.loads(self.state.read_text())
-
-    def pass_time(self, seconds: float) -> None:
-        """Its last reading was so much earlier."""
-        stored = self.stored()
-        self.state.write_text(json.dumps(stored | {"reported": stored["reported"] - seconds}))

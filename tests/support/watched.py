@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from msgspec.structs import replace
-
-import support.results as made
-from nodegauge_contract import Result, XidCount, Xids
+from nodegauge_contract import Result, XidCount
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support.api_server import PODS, REPORTS, Body
@@ -82,14 +79,6 @@ class Watched(SteppedOperator):
         self.cluster.pass_time(ahead)
         (pod or self.pod).reports(result, later=later, **of)
         self.cluster.pass_time(-ahead)
-
-    def heard(self, *counts: XidCount, later: float = 20.0) -> list[str]:
-        """The container reports so many Xids 94 of GPU 1; the taints that follow."""
-        up = int(self.cluster.now + later) - BOOTED
-        xids = Xids(registered=True, seen=[94] * len(counts), counts=list(counts))
-        listened = made.every_gpu(made.h100(), xids=Xids(registered=True))
-        result = made.with_gpu(listened, 1, xids=xids)
-        return self.reports(replace(result, host=replace(result.host, boottime_ms=up * 1000)), later=later)
 
     def request(self) -> None:
         """Somebody asks for a run now."""

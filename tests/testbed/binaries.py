@@ -63,7 +63,6 @@ class Tool:
     tags: str = ""
 
     def path(self, cache: Path) -> Path:
-        """Where it is kept."""
         return cache / f"{self.folder}-{self.version}" / self.name
 
     def command(self, go: Path, output: Path) -> list[str | Path]:
@@ -131,7 +130,6 @@ class Binaries:
 
 
 def say(message: str) -> None:
-    """A line of progress, at once."""
     print(message, flush=True)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from testbed import daemon
 from testbed.binaries import build_kubectl, find_or_build
-from testbed.cluster import CONTROL_PLANE, read_logs
+from testbed.cluster import CONTROL_PLANE
 from testbed.controlplane_config import Layout
 from testbed.errors import TestbedError
 from testbed.hardware import FAULTS
@@ -168,7 +168,7 @@ def unplug(options: Options) -> None:
 def logs(options: Options) -> None:
     """Print the logs of a pod, also of one that is gone."""
     _running(options)
-    print(read_logs(Nodes(options.dir).pods, namespace=options.namespace, pod=options.pod), end="")
+    print(Nodes(options.dir).logs(options.namespace, options.pod), end="")
 
 
 def env(options: Options) -> None:
@@ -189,7 +189,6 @@ def env(options: Options) -> None:
 
 
 def _running(options: Options) -> int:
-    """The pid of the testbed that runs."""
     known = daemon.holder(options.dir)
     if known is None or not known.ready:
         raise TestbedError(f"no testbed runs in {options.dir}: start one with `{_command(options.dir)} up`")
@@ -197,7 +196,6 @@ def _running(options: Options) -> int:
 
 
 def _kubeconfig(options: Options) -> Path:
-    """The administrator's."""
     return Layout(options.dir / CONTROL_PLANE).admin_kubeconfig
 
 
@@ -206,7 +204,6 @@ def _say(message: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     root = argparse.ArgumentParser(
         prog="python -m testbed", description="A simulated GPU cluster on this machine."
     )

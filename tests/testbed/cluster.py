@@ -92,11 +92,9 @@ class Testbed(Running):
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.control_plane.kubeconfig
 
     def hardware(self, node: str) -> Hardware:
-        """The hardware plugged into a node, to be heated, cut and healed."""
         return self.nodes.hardware(node)
 
     def helm(self, *arguments: str) -> str:
@@ -114,11 +112,4 @@ class Testbed(Running):
         return result
 
     def logs(self, namespace: str, pod: str) -> str:
-        """The output of all containers and restarts of pods whose name starts with `pod`, oldest first."""
-        return read_logs(self.nodes.pods, namespace=namespace, pod=pod)
-
-
-def read_logs(pods: Path, *, namespace: str, pod: str) -> str:
-    """Every log of matching pods, oldest first."""
-    files = sorted(pods.glob(f"*/pods/{namespace}_{pod}*/*/*.log"), key=lambda file: file.stat().st_ctime)
-    return "".join(file.read_text(errors="replace") for file in files)
+        return self.nodes.logs(namespace, pod)

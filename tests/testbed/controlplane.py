@@ -72,14 +72,12 @@ class ControlPlane(Running):
 
     @property
     def server(self) -> str:
-        """The API server's URL."""
         if not self._port:
             raise ControlPlaneError(f"the control plane in {self.directory} was never started")
         return f"https://{config.LOOPBACK}:{self._port}"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.layout.admin_kubeconfig
 
     @property
@@ -98,7 +96,6 @@ class ControlPlane(Running):
         return self.layout.audit_log
 
     def pid(self, name: str) -> int:
-        """Of one of the programs, such as `etcd`, while it runs."""
         return self._processes[name].pid
 
     def runs(self, name: str) -> bool:
@@ -168,7 +165,6 @@ class ControlPlane(Running):
 
     @property
     def admin_token(self) -> str:
-        """The administrator's bearer token."""
         return self._tokens()[config.ADMIN]
 
     def service_account_token(self, namespace: str, name: str) -> str:
@@ -216,7 +212,6 @@ class ControlPlane(Running):
         write_private(self.layout.scheduler_config, config.scheduler_config(self.layout))
 
     def _tokens(self) -> Mapping[str, str]:
-        """Bearer tokens by user."""
         with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
             return {row[1]: row[0] for row in csv.reader(lines)}
 

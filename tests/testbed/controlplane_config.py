@@ -68,11 +68,9 @@ class Layout:
         self.admin_kubeconfig = directory / "kubeconfig"
 
     def kubeconfig(self, name: str) -> Path:
-        """Of another user than the administrator."""
         return self._directory / "kubeconfigs" / name
 
     def log(self, program: str) -> Path:
-        """What a program prints."""
         return self._directory / "logs" / f"{program}.log"
 
 

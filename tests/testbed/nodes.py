@@ -15,7 +15,6 @@ from testbed.errors import TestbedError
 from testbed.hardware import Hardware, attach, plug
 from testbed.kubelet import context
 from testbed.kubelet.desired import DesiredFile, NodeSpec
-from testbed.profiles import names as profile_names
 from testbed.wait import wait_for
 
 LOOK_SECONDS = 0.02
@@ -29,17 +28,6 @@ DEFAULT_NODES: Mapping[str, str | None] = {
 """What `python -m testbed up` plugs: node to profile; None is a node without GPUs."""
 
 
-def told_to_kubelet(plugged: Hardware) -> context.Hardware:
-    """What a kubelet, in another process, needs to know of plugged hardware."""
-    return context.Hardware(
-        gpu_count=plugged.gpu_count,
-        gpu_product=plugged.gpu_product,
-        gpu_capacity=plugged.gpu_capacity,
-        environment=plugged.env(),
-        node_labels=dict(plugged.node_labels),
-    )
-
-
 class Nodes:
     """The nodes of the testbed in `directory`."""
 
@@ -50,7 +38,6 @@ class Nodes:
 
     @property
     def log(self) -> Path:
-        """The log of the host of the kubelets."""
         return self._kubelets / "kubelet.log"
 
     @property
@@ -59,7 +46,6 @@ class Nodes:
         return self._kubelets / "nodes"
 
     def specs(self) -> Mapping[str, NodeSpec]:
-        """Every node by its name."""
         return self._file.read().nodes
 
     def spec(self, name: str) -> NodeSpec:
@@ -69,18 +55,22 @@ class Nodes:
             raise TestbedError(f"no node {name}: there are {', '.join(sorted(known)) or 'none'}")
         return known[name]
 
+    def logs(self, namespace: str, pod: str) -> str:
+        """The output of all containers and restarts of pods whose name starts with `pod`, oldest first."""
+        files = self.pods.glob(f"*/pods/{namespace}_{pod}*/*/*.log")
+        oldest_first = sorted(files, key=lambda file: file.stat().st_ctime)
+        return "".join(file.read_text(errors="replace") for file in oldest_first)
+
     def add(self, profiles: Mapping[str, str | None]) -> None:
         """Add nodes with the hardware of their profiles (None: no GPUs) and wait until they are there."""
         if taken := profiles.keys() & self.specs().keys():
             raise TestbedError(f"node {', '.join(sorted(taken))} is there already: unplug it first")
-        specs = {
-            name: NodeSpec(
-                profile=profile,
-                hardware=told_to_kubelet(self._plug(name, profile)) if profile else None,
-            )
-            for name, profile in profiles.items()
-        }
-        self._change(specs)
+        self._change(
+            {
+                name: NodeSpec(profile=profile, hardware=self._plug(name, profile) if profile else None)
+                for name, profile in profiles.items()
+            }
+        )
 
     def remove(self, name: str) -> None:
         """Power a node off, take it out of the cluster and throw its hardware away."""
@@ -102,10 +92,16 @@ class Nodes:
             raise TestbedError(f"node {name} has no GPUs: choose one of {', '.join(others)}")
         return attach(self._hardware / name)
 
-    def _plug(self, name: str, profile: str) -> Hardware:
-        if profile not in profile_names():
-            raise TestbedError(f"no profile {profile}: there are {', '.join(profile_names())}")
-        return plug(profile, self._hardware / name)
+    def _plug(self, name: str, profile: str) -> context.Hardware:
+        """What a kubelet, in another process, needs to know of the hardware."""
+        plugged = plug(profile, self._hardware / name)
+        return context.Hardware(
+            gpu_count=plugged.gpu_count,
+            gpu_product=plugged.gpu_product,
+            gpu_capacity=plugged.gpu_capacity,
+            environment=plugged.env(),
+            node_labels=dict(plugged.node_labels),
+        )
 
     def _change(self, changes: Mapping[str, NodeSpec | None]) -> None:
         """Write the change and wait for the host."""

@@ -61,7 +61,6 @@ class OperatorProcess(Running):
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
         return self._started.pid
 
     @property
@@ -79,7 +78,6 @@ class OperatorProcess(Running):
         self._process.start()
 
     def running(self) -> bool:
-        """Whether the process lives."""
         return self._process is not None and self._process.running
 
     def wait(self, seconds: float = DEADLINE_SECONDS) -> int:

@@ -47,7 +47,6 @@ class PodRunner:
         return str(pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"])
 
     def files(self, name: str) -> Path:
-        """The pod's folder."""
         [result] = self.testbed.nodes.pods.glob(f"{self.node}/pods/default_{name}_*")
         return result
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -83,7 +83,6 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the program itself."""
         return self._child.pid
 
     @property
@@ -129,7 +128,6 @@ class Process:
         self.wait(KILL_SECONDS)
 
     def last_words(self) -> str:
-        """The last lines of its log, to be quoted."""
         return log_tail(self.log)
 
     @property
@@ -138,15 +136,23 @@ class Process:
         return self._started
 
 
+def with_variable(variable: str) -> Iterator[int]:
+    """Living processes that were started with this `NAME=VALUE` in their environment."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is not ours
+            if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name)
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def log_tail(path: Path, *, lines: int = 20) -> str:
+def log_tail(path: Path) -> str:
     """The last lines of a log, indented to be quoted in an error; says so when there is nothing."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         text = ""
-    kept = [f"  | {line[:LINE_LIMIT]}" for line in text.splitlines()[-lines:]]
+    kept = [f"  | {line[:LINE_LIMIT]}" for line in text.splitlines()[-20:]]
     return "\n".join(kept) or f"  | ({path} is empty)"

@@ -1,7 +1,7 @@
 """A reverse proxy before the API server that injects faults at the moment a test chooses.
 
     with FaultProxy(control_plane) as proxy:
-        proxy.on(method="PATCH", path=r"/api/v1/nodes/n1$", when="before", do=lambda *_: operator.kill())
+        proxy.on(path=r"/api/v1/nodes/n1$", when="before", do=lambda *_: operator.kill())
         ... run a program with KUBECONFIG=proxy.kubeconfig() ...
 
 It passes on everything else unchanged: tokens, watches event by event, compressed bodies.  It serves TLS with
@@ -44,8 +44,6 @@ CUT_SECONDS = 0.1
 """After how long a watch is cut, if all are; and how often a silent one looks whether it may go on."""
 HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding"})
 """Headers that belong to one connection (RFC 9110, 7.6.1); lengths are set anew."""
-OF_THE_BODY = frozenset({"Content-Encoding", "Etag"})
-"""Headers of an answer that do not hold for another body, as the API server spells them."""
 NOT_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Headers that aiohttp adds to a request without them."""
 
@@ -98,14 +96,7 @@ class Refuse:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Replace:
-    """Send this body in place of the API server's; after only, and not for streams."""
-
-    body: bytes
-
-
-Action = Refuse | Replace | None
+Action = Refuse | None
 Do = Callable[[RequestInfo, ResponseInfo | None], Action] | Action
 """An action, or what decides on one; a callable that returns None lets things go on."""
 
@@ -114,7 +105,6 @@ Do = Callable[[RequestInfo, ResponseInfo | None], Action] | Action
 class Rule:
     """One rule and what became of it. `times`: how often it may fire, None for ever."""
 
-    method: str | None
     path: re.Pattern[str] | None
     when: When
     times: int | None
@@ -125,7 +115,6 @@ class Rule:
         """Whether it fires for this request now; counts it."""
         fires = (
             when is self.when
-            and (self.method is None or request.method == self.method)
             and (self.path is None or self.path.search(request.path) is not None)
             and (self.times is None or len(self.fired) < self.times)
         )
@@ -179,7 +168,6 @@ class FaultProxy(Running):
 
     @property
     def server(self) -> str:
-        """The proxy's URL."""
         return f"https://{LOOPBACK}:{self._port}"
 
     def kubeconfig(self) -> Path:
@@ -190,7 +178,6 @@ class FaultProxy(Running):
     def on(
         self,
         *,
-        method: str | None = None,
         path: str | re.Pattern[str] | None = None,
         when: When | str = When.BEFORE,
         times: int | None = 1,
@@ -203,7 +190,7 @@ class FaultProxy(Running):
         killed), its request is not passed on.
         """
         pattern = re.compile(path) if isinstance(path, str) else path
-        rule = Rule(method=method, path=pattern, when=When(when), times=times, do=do)
+        rule = Rule(path=pattern, when=When(when), times=times, do=do)
         self._rules.append(rule)
         return rule
 
@@ -301,13 +288,8 @@ class FaultProxy(Running):
             except Exception as error:
                 self._failures.append(error)
                 raise
-            match action:
-                case Refuse():
-                    return _refusal(action)
-                case Replace(body):
-                    assert answer is not None, "Replace acts after the API server has answered"
-                    kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k not in OF_THE_BODY)
-                    return web.Response(status=answer.status, headers=kept, body=body)
+            if action is not None:
+                return _refusal(action)
         # A client killed meanwhile must not have its request passed on; the event loop may not know yet.
         return _dropped(request) if acted and _hung_up(request) else None
 
@@ -347,7 +329,6 @@ def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 def _refusal(refuse: Refuse) -> web.Response:
-    """An error as the API server words it."""
     known = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     status = known | {"message": refuse.message, "reason": refuse.reason, "code": refuse.status}
     return web.json_response(status, status=refuse.status, headers=dict(refuse.headers))

@@ -33,17 +33,14 @@ class Rest:
         self._token = token
 
     def with_token(self, token: str) -> Rest:
-        """Calls to the same server by somebody else."""
         other = Rest.__new__(Rest)
         other._server, other._pool, other._token = self._server, self._pool, token
         return other
 
     def get(self, path: str) -> Object:
-        """GET an object or a list."""
         return self.call("GET", path)
 
     def create(self, path: str, body: Object) -> Object:
-        """POST to a collection or a subresource."""
         return self.call("POST", path, body=body)
 
     def patch(self, path: str, body: Object | list[Object], *, content_type: str = MERGE) -> Object:

@@ -25,7 +25,6 @@ LOOK_SECONDS = 0.05
 
 
 def stamp() -> str:
-    """Now, as Kubernetes writes times."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

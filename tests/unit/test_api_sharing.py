@@ -15,10 +15,7 @@ from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.api.sharing import DEEPEST, LONGEST, shared
 from nodegauge_operator.core import actions, pod_outcome
 from nodegauge_operator.core.planner import next_step
-from support.cluster import FakeCluster
 from support.objects import make_node, make_pod, make_report, make_snapshot
-from support.operator import SteppedOperator
-from support.watch_pods import WatchPod
 
 
 def report(name: str) -> dict[str, Any]:
@@ -55,7 +52,6 @@ NODE = make_node()
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The documents that were decoded."""
     documents: list[str] = []
 
     def decode(text: str) -> Result:
@@ -76,20 +72,3 @@ def test_a_pods_result(decoded: list[str]) -> None:
     report = next_step(replace(snapshot, node=node, judged=patch.judged))
     assert isinstance(report, actions.PatchReport)
     assert len(decoded) == 1
-
-
-def test_a_watch_containers_result(decoded: list[str]) -> None:
-    """The same of a watch container, whose second result changes nothing on the node."""
-    operator = SteppedOperator(FakeCluster())
-    operator.cluster.add_node(gpus="yes")
-    operator.cluster.add_policy(probes={"health": {"mode": "Watch"}, "load": {"enabled": False}})
-    operator.list()
-    operator.keep_watch_sets()
-    pod = WatchPod(operator.cluster)
-    for number, machine in enumerate((made.h100(), made.every_gpu(made.h100(), serial="7")), 1):
-        decoded.clear()
-        pod.reports(machine, later=20.0)
-        operator.catch_up()
-        operator.catch_up()
-        assert operator.probe["lastRun"]["number"] == number
-        assert len(decoded) == 1

@@ -46,7 +46,6 @@ async def test_a_session_ends_with_the_reading(bmcs: Bmcs) -> None:
 )
 @in_virtual_time
 async def test_a_bmc_that_is_old_or_boots_a_part_of_itself_is_read(behaviour: Any, bmcs: Bmcs) -> None:
-    """Without sessions by basic authentication; after 503 once more."""
     async with bmcs(**behaviour) as bmc:
         assert len((await bmcs.read(bmc)).supplies) == 2
         assert bmc.behaviour.busy == 0
@@ -110,14 +109,12 @@ async def test_a_pinned_certificate_is_that_one_alone(bmcs: Bmcs) -> None:
     ],
 )
 def test_an_access_that_cannot_be_right_is_refused(changed: dict[str, Any], part: str) -> None:
-    """Before anything is sent."""
     with pytest.raises(BmcError, match=part):
         checked(Access(**changed))
 
 
 @in_virtual_time
 async def test_one_hanging_resource_costs_its_timeout_and_nothing_else(bmcs: Bmcs) -> None:
-    """It is unread; the rest is there."""
     async with bmcs(hang={"/redfish/v1/Chassis/1/Thermal"}) as bmc:
         reading = await bmcs.read(bmc, timeout=0.5)
     assert (len(reading.supplies), reading.fans) == (2, [])
@@ -137,7 +134,6 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_an_answer_that_is_no_resource_is_unread(lie: str, bmcs: Bmcs) -> None:
-    """And accuses nobody."""
     reading = await bmcs.reading("supermicro", body={POWER: LIES[lie]})
     assert reading.supplies == []
     assert [one.path for one in reading.unread if "Power" in one.path] == [POWER]
@@ -175,7 +171,6 @@ class Recorded:
         self._resources = resources
 
     async def get(self, path: str) -> dict[str, Any]:
-        """The resource, as `Connection.get` gives it."""
         resource = self._resources.get(path.partition("?")[0].rstrip("/"))
         if not isinstance(resource, dict):
             raise Unreadable("HTTP status 404")
@@ -207,12 +202,10 @@ async def test_no_tree_breaks_the_reader(data: st.DataObject) -> None:
 
 
 def run(*arguments: str, stdin: str = "") -> Result:
-    """The command `nodegauge bmc`."""
     return CliRunner().invoke(main, ["bmc", *arguments], input=stdin)
 
 
 async def test_the_command_prints_the_judgement(bmcs: Bmcs) -> None:
-    """As text for a person, as JSON for a script."""
     async with bmcs("supermicro") as bmc:
         login = (bmc.url, "--user", USER, "--password-file", "-", "--ca", bmcs.ca)
         text = await asyncio.to_thread(run, *login, stdin=f"{PASSWORD}\n")
@@ -234,7 +227,6 @@ async def test_the_command_prints_the_judgement(bmcs: Bmcs) -> None:
     ],
 )
 def test_bad_input_is_exit_code_2(arguments: tuple[str, ...], stdin: str, part: str) -> None:
-    """With the way out."""
     outcome = run(*arguments, stdin=stdin)
     assert (outcome.exit_code, part in outcome.output) == (2, True), outcome.output
 
@@ -257,7 +249,6 @@ async def third_gpu(resources: dict[str, Any], bmcs: Bmcs) -> BoardGpu:
 
 
 def memory(*celsius: Any) -> dict[str, Any]:
-    """The memory's own resources, one per stack."""
     resources: dict[str, Any] = {}
     for number, value in enumerate(celsius):
         path = f"{MEMORY}{number or ''}"
@@ -268,7 +259,6 @@ def memory(*celsius: Any) -> dict[str, Any]:
 
 
 async def test_memory_is_as_hot_as_its_hottest_part(bmcs: Bmcs) -> None:
-    """By its own resource, where the board has one."""
     resources = tree("dgx-h100") | memory(81, 94.5)
     links = resources[f"{BOARD}/Processors/GPU_SXM_3"]["Links"]
     links["Memory"] = [{"@odata.id": MEMORY}, {"@odata.id": f"{MEMORY}1"}]
@@ -336,7 +326,6 @@ def test_a_duration_is_seconds(text: str, seconds: float) -> None:
     "text", ["", "P", "PT", "12", "-PT1S", "PT1,5S", "P1Y", "PT1S ", "PT٣S", "P999999D", 12, True, ["PT1S"]]
 )
 def test_no_other_text_is_a_duration(text: Any) -> None:
-    """Nor is one longer than twenty years."""
     assert isinstance(values.duration(text), Unavailable)
 
 
@@ -375,7 +364,6 @@ def test_only_growth_is_new(
 
 
 async def test_a_failed_try_between_two_readings_counts_as_time() -> None:
-    """The sums of the last reading that worked are kept."""
     answers: list[Any] = [reading({"thermal": 1}), OSError(), reading({"thermal": 1.5})]
 
     async def next_answer(_access: Access, _deadline: float) -> ChassisReading:

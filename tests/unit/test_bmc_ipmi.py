@@ -20,30 +20,14 @@ from nodegauge_contract.values import Unavailable
 from nodegauge_judge import Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 from support.virtual_time import in_virtual_time
+from testbed.hardware import ipmimachine as ipmi
 from testbed.hardware import ipmisim
 from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, answering
-from testbed.hardware.ipmimachine import (
-    CONFIGURATION,
-    FAILED,
-    NO_INPUT,
-    PREDICTED,
-    PRESENCE,
-    RESTING,
-    RPM,
-    SUPPLY,
-    THERE,
-    WATT,
-    Machine,
-    Sensor,
-    crowded,
-    inventory,
-    server,
-)
 
 
 @asynccontextmanager
 async def served(
-    machine: Machine, by: str, folder: Path, *, name: str = "", states: int = 0
+    machine: ipmi.Machine, by: str, folder: Path, *, name: str = "", states: int = 0
 ) -> AsyncIterator[str]:
     """The address of a BMC that shows this machine, after the sensor `name` went to `states`."""
     if by == "ipmi_sim":
@@ -61,18 +45,15 @@ async def served(
 
 
 async def reading_of(url: str) -> ChassisReading:
-    """One reading."""
     return await read(Access(url=url, user=USER, password=PASSWORD))
 
 
-async def reading(machine: Machine, behaviour: Behaviour | None = None) -> ChassisReading:
-    """One reading of the testbed's own BMC."""
+async def reading(machine: ipmi.Machine, behaviour: Behaviour | None = None) -> ChassisReading:
     async with answering(machine, behaviour) as bmc:
         return await reading_of(bmc.url)
 
 
 def codes(judgement: ChassisJudgement) -> set[str]:
-    """Codes of fail and warn."""
     return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
 
 
@@ -81,8 +62,8 @@ BOTH = pytest.mark.parametrize("by", ["ipmi_sim", "python"])
 
 @BOTH
 async def test_a_healthy_machine(by: str, tmp_path: Path) -> None:
-    """Everything that IPMI knows is read, and nothing is wrong."""
-    async with served(server(), by, tmp_path) as url:
+    """Its supplies are sound, and it is told by vendor, product and serial."""
+    async with served(ipmi.server(), by, tmp_path) as url:
         got = await reading_of(url)
     judgement = judge_chassis(got)
     assert (judgement.verdict, codes(judgement), judgement.psu) == (Verdict.PASS, set(), Psu.OK)
@@ -105,11 +86,11 @@ async def test_a_healthy_machine(by: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "states", "expected", "psu"),
     [
-        ("PS2 Status", {THERE, FAILED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {THERE, NO_INPUT}, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {THERE, PREDICTED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {THERE, CONFIGURATION}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {THERE, RESTING}, set(), Psu.OK),
+        ("PS2 Status", {ipmi.THERE, ipmi.FAILED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {ipmi.THERE, ipmi.NO_INPUT}, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {ipmi.THERE, ipmi.PREDICTED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {ipmi.THERE, ipmi.CONFIGURATION}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {ipmi.THERE, ipmi.RESTING}, set(), Psu.OK),
         ("PS Redundancy", {1}, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
         ("PS Redundancy", {5}, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
     ],
@@ -120,7 +101,7 @@ async def test_states_of_supplies(
 ) -> None:
     """Each state of a supply's sensor, and of the group's; a spare at rest is none."""
     bits = sum(1 << state for state in states)
-    async with served(server(), by, tmp_path, name=name, states=bits) as url:
+    async with served(ipmi.server(), by, tmp_path, name=name, states=bits) as url:
         judgement = judge_chassis(await reading_of(url))
     assert (codes(judgement), judgement.psu) == (expected, psu), judgement.findings
     assert judgement.installed == 4
@@ -129,7 +110,7 @@ async def test_states_of_supplies(
 @BOTH
 async def test_an_empty_bay(by: str, tmp_path: Path) -> None:
     """Its sensor is there and shows no presence; its numbers are zero."""
-    machine = server()
+    machine = ipmi.server()
     machine.sensor("PS2 Status").states = 0
     for name in ("PS2 Input Power", "PS2 Output Power", "PS2 Input Volts"):
         machine.sensor(name).raw = 0
@@ -157,7 +138,7 @@ async def test_numbers_beyond_their_bounds(
     name: str, raw: int, expected: set[str], by: str, tmp_path: Path
 ) -> None:
     """By the BMC's own critical bounds; cold air and a hot part are no findings."""
-    machine = server()
+    machine = ipmi.server()
     machine.sensor(name).raw = raw
     async with served(machine, by, tmp_path) as url:
         judgement = judge_chassis(await reading_of(url))
@@ -166,9 +147,8 @@ async def test_numbers_beyond_their_bounds(
 
 @BOTH
 async def test_a_machine_with_one_supply(by: str, tmp_path: Path) -> None:
-    """It is not redundant, and has lost nothing."""
-    machine = server(supplies=1)
-    machine.sensors.append(Sensor("Redundancy", 0xA1, 0x09, event=0x0B, entity=19, states=1 << 3))
+    machine = ipmi.server(supplies=1)
+    machine.sensors.append(ipmi.Sensor("Redundancy", 0xA1, 0x09, event=0x0B, entity=19, states=1 << 3))
     async with served(machine, by, tmp_path) as url:
         judgement = judge_chassis(await reading_of(url))
     assert (judgement.verdict, judgement.psu, judgement.installed) == (Verdict.PASS, Psu.OK, 1)
@@ -176,8 +156,7 @@ async def test_a_machine_with_one_supply(by: str, tmp_path: Path) -> None:
 
 @BOTH
 async def test_a_machine_without_sensors_of_supplies(by: str, tmp_path: Path) -> None:
-    """Fans and air are judged; there is no word about supplies."""
-    async with served(server(supplies=0), by, tmp_path) as url:
+    async with served(ipmi.server(supplies=0), by, tmp_path) as url:
         judgement = judge_chassis(await reading_of(url))
     assert (judgement.verdict, judgement.psu, judgement.installed) == (Verdict.PASS, None, 0)
     assert "no sensor of a power supply" in judgement.summary
@@ -186,8 +165,7 @@ async def test_a_machine_without_sensors_of_supplies(by: str, tmp_path: Path) ->
 
 @BOTH
 async def test_a_machine_with_hundreds_of_sensors(by: str, tmp_path: Path) -> None:
-    """Those that no reading needs are not asked."""
-    machine = crowded()
+    machine = ipmi.crowded()
     async with served(machine, by, tmp_path) as url:
         got = await reading_of(url)
     assert judge_chassis(got).verdict is Verdict.PASS
@@ -196,8 +174,7 @@ async def test_a_machine_with_hundreds_of_sensors(by: str, tmp_path: Path) -> No
 
 
 async def test_the_power_meter_and_the_clock() -> None:
-    """DCMI's watts; a clock two days behind is said."""
-    machine = server()
+    machine = ipmi.server()
     machine.seconds_off = -2 * 86_400
     got = await reading(machine)
     judgement = judge_chassis(got)
@@ -215,8 +192,7 @@ async def test_the_power_meter_and_the_clock() -> None:
     ],
 )
 async def test_a_power_meter_without_a_reading(changed: dict[str, int], reason: str) -> None:
-    """Is no value: the supplies' outputs are the load."""
-    machine = server()
+    machine = ipmi.server()
     for name, value in changed.items():
         setattr(machine, name, value)
     got = await reading(machine)
@@ -228,7 +204,7 @@ async def test_a_power_meter_without_a_reading(changed: dict[str, int], reason: 
 @pytest.mark.parametrize("clock", [0, 0xFFFFFFFF, 86_400])
 async def test_a_clock_that_was_never_set_is_no_clock(clock: int) -> None:
     """Seconds since the BMC's start are no date in 1970."""
-    machine = server()
+    machine = ipmi.server()
     machine.clock = clock
     got = await reading(machine)
     assert isinstance(got.clocks[0].skew_seconds, Unavailable)
@@ -238,9 +214,9 @@ async def test_a_clock_that_was_never_set_is_no_clock(clock: int) -> None:
 SILENT = [("available", False), ("scanned", False)]
 
 
-def quiet(attribute: str, value: bool, **numbers: bool) -> Machine:
+def quiet(attribute: str, value: bool, **numbers: bool) -> ipmi.Machine:
     """A machine whose fourth supply's state is this, and its numbers that."""
-    machine = server()
+    machine = ipmi.server()
     setattr(machine.sensor("PS4 Status"), attribute, value)
     for name in ("PS4 Input Power", "PS4 Output Power", "PS4 Input Volts"):
         vars(machine.sensor(name)).update(numbers)
@@ -271,11 +247,11 @@ async def test_a_bay_whose_inventory_is_silent_too_is_empty(attribute: str, valu
 
 async def test_supplies_that_share_an_entity_are_told_apart_by_their_names() -> None:
     """Some vendors give all of them instance 1; a failed one must not hide, nor take others with it."""
-    machine = server()
+    machine = ipmi.server()
     for one in machine.sensors:
         if one.entity == 10:
             one.instance = 1
-    machine.sensor("PS3 Status").states = 1 << THERE | 1 << FAILED
+    machine.sensor("PS3 Status").states = 1 << ipmi.THERE | 1 << ipmi.FAILED
     got = await reading(machine)
     assert [one.health for one in got.supplies] == ["OK", "OK", "Critical", "OK"]
     assert judge_chassis(got).installed == 4
@@ -283,12 +259,12 @@ async def test_supplies_that_share_an_entity_are_told_apart_by_their_names() -> 
 
 async def test_sentinels_of_supplies_are_no_values() -> None:
     """0 W of a supply that is there, output above input, 0 V at an input that the status calls good."""
-    machine = server()
+    machine = ipmi.server()
     machine.sensor("PS1 Output Power").raw = 0
     machine.sensor("PS2 Output Power").raw = 200
     machine.sensor("PS3 Input Volts").raw = 0
     machine.sensor("PS4 Input Power").form, machine.sensor("PS4 Input Power").raw = 2, 0x90
-    machine.inventories[1] = inventory("Supplier", "To be filled by O.E.M.", "0000000", watts=0)
+    machine.inventories[1] = ipmi.inventory("Supplier", "To be filled by O.E.M.", "0000000", watts=0)
     got = await reading(machine)
     first, second, third, fourth = got.supplies
     lies = [first.output_watts, second.output_watts, second.input_watts, third.input_volts]
@@ -299,10 +275,11 @@ async def test_sentinels_of_supplies_are_no_values() -> None:
 
 
 async def test_a_presence_sensor_says_no_more_than_that() -> None:
-    """A supply that is only there is not called healthy."""
-    machine = server(supplies=0)
+    machine = ipmi.server(supplies=0)
     machine.sensors += [
-        Sensor(f"PSU{number}", number, SUPPLY, event=PRESENCE, entity=10, instance=number, states=0b10)
+        ipmi.Sensor(
+            f"PSU{number}", number, ipmi.SUPPLY, event=ipmi.PRESENCE, entity=10, instance=number, states=0b10
+        )
         for number in (0x61, 0x62)
     ]
     got = await reading(machine)
@@ -312,9 +289,9 @@ async def test_a_presence_sensor_says_no_more_than_that() -> None:
 
 async def test_watts_of_a_supply_that_name_no_direction_are_neither() -> None:
     """`PS1 Power` may be what it takes or what it gives."""
-    machine = server(supplies=1)
+    machine = ipmi.server(supplies=1)
     machine.sensors = [one for one in machine.sensors if "put P" not in one.name]
-    machine.sensors.append(Sensor("PS1 Power", 0x71, 0x0B, entity=10, unit=WATT, m=16, raw=33))
+    machine.sensors.append(ipmi.Sensor("PS1 Power", 0x71, 0x0B, entity=10, unit=ipmi.WATT, m=16, raw=33))
     [supply] = (await reading(machine)).supplies
     assert isinstance(supply.input_watts, Unavailable)
     assert isinstance(supply.output_watts, Unavailable)
@@ -322,12 +299,14 @@ async def test_watts_of_a_supply_that_name_no_direction_are_neither() -> None:
 
 async def test_fans_in_per_cent_and_fans_that_are_not_there() -> None:
     """Per cent are no revolutions; an empty place of a fan does not fail."""
-    machine = server()
+    machine = ipmi.server()
     machine.sensor("FAN1").percent, machine.sensor("FAN1").m, machine.sensor("FAN1").raw = True, 1, 60
     machine.sensor("FAN2").raw = 0
-    machine.sensors.append(Sensor("F2 Prsnt", 0x42, 4, event=PRESENCE, entity=29, instance=2, states=0b01))
+    machine.sensors.append(
+        ipmi.Sensor("F2 Prsnt", 0x42, 4, event=ipmi.PRESENCE, entity=29, instance=2, states=0b01)
+    )
     machine.sensor("FAN3").absent = True
-    machine.sensor("FAN4").unit, machine.sensor("FAN4").available = RPM, False
+    machine.sensor("FAN4").unit, machine.sensor("FAN4").available = ipmi.RPM, False
     got = await reading(machine)
     assert (got.fans[0].percent, isinstance(got.fans[0].rpm, Unavailable)) == (60, True)
     assert [one.present for one in got.fans[1:3]] == [False, False]
@@ -336,8 +315,7 @@ async def test_fans_in_per_cent_and_fans_that_are_not_there() -> None:
 
 
 async def test_bounds_that_cannot_be_are_none() -> None:
-    """Low above high, and all zero."""
-    machine = server()
+    machine = ipmi.server()
     machine.sensor("12V").bounds = (None, 220, None, None, 180, None)
     machine.sensor("FAN1").bounds = (0, 0, 0, None, None, None)
     got = await reading(machine)
@@ -347,7 +325,7 @@ async def test_bounds_that_cannot_be_are_none() -> None:
 
 async def test_a_sensor_behind_another_controller_is_named() -> None:
     """Reading it would need a bridge."""
-    machine = server()
+    machine = ipmi.server()
     machine.sensor("PS Redundancy").owner = 0x2C
     got = await reading(machine)
     assert (got.redundancy, [one.path for one in got.unread]) == ([], ["sensor PS Redundancy"])
@@ -364,6 +342,6 @@ async def test_a_sensor_behind_another_controller_is_named() -> None:
 @in_virtual_time
 async def test_bmcs_with_quirks_are_read_whole(quirk: dict[str, Any]) -> None:
     """Lost packets, small buffers, cancelled reservations, lists without an end, records of sensors alone."""
-    got = await reading(server(fans=2), Behaviour(**quirk))
+    got = await reading(ipmi.server(fans=2), Behaviour(**quirk))
     assert (len(got.supplies), len(got.fans), judge_chassis(got).psu) == (4, 2, Psu.OK)
     assert got.supplies[0].capacity_watts == 3000

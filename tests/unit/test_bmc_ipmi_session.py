@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import trustme
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
@@ -21,7 +20,6 @@ from nodegauge_bmc.ipmi import read, read_session
 from nodegauge_bmc.lan import PORT, Refused, Session, address
 from nodegauge_bmc.repository import of_bytes
 from nodegauge_bmc.rmcp import SUITES, Malformed
-from nodegauge_cli.__main__ import main
 from nodegauge_contract.chassis import IPMI, REDFISH
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge.chassis.judge import judge_chassis
@@ -39,7 +37,6 @@ def access(url: str, **changed: Any) -> Access:
 
 
 async def error_of(behaviour: Behaviour | None = None, *, deadline: float = 30.0, **changed: Any) -> str:
-    """The message of the reading's failure."""
     async with answering(server(), behaviour) as bmc:
         with pytest.raises(BmcError) as caught:
             await read(access(bmc.url, **changed), deadline=deadline)
@@ -58,7 +55,6 @@ async def test_wrong_credentials_are_named(changed: dict[str, str], suite: int) 
 
 @pytest.mark.parametrize("changed", [{"user": "nobody"}, {"password": "wrong"}])
 async def test_ipmi_sim_refuses_wrong_credentials_too(changed: dict[str, str], tmp_path: Path) -> None:
-    """A server by others."""
     if await asyncio.to_thread(program) is None:
         pytest.skip(WAY_OUT)
     async with simulating(server(1, 1), tmp_path) as simulator:
@@ -118,17 +114,11 @@ async def test_a_bmc_that_stops_answering_ends_the_reading() -> None:
     message = await error_of(Behaviour(silent_after=40), timeout=0.6)
     assert "no answer any more after 41 commands" in message
     assert loop.time() - start < 10
-
-
-@in_virtual_time
-async def test_a_bmc_that_is_too_slow_ends_by_the_deadline() -> None:
-    """However often it answers."""
     assert "--deadline" in await error_of(Behaviour(silent_after=40), deadline=0.5)
 
 
 @in_virtual_time
 async def test_nobody_at_the_port() -> None:
-    """A closed port says so at once; a silent one after the timeout."""
     with socket.socket(type=socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         url = f"ipmi://127.0.0.1:{silent.getsockname()[1]}"
@@ -154,19 +144,6 @@ async def test_packets_of_others_are_dropped() -> None:
     assert len(reading.supplies) == 1
 
 
-@in_virtual_time
-async def test_a_silent_bmc_does_not_hold_up_another() -> None:
-    """Both are read in one loop, which turns meanwhile."""
-    async with answering(server(1, 1), Behaviour(silent_after=3)) as silent, answering(server()) as bmc:
-        hanging = asyncio.create_task(read(access(silent.url, timeout=60.0)))
-        for _ in range(3):
-            await read(access(bmc.url))
-        assert not hanging.done()
-        hanging.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await hanging
-
-
 @pytest.mark.parametrize(
     ("changed", "part"),
     [
@@ -183,7 +160,6 @@ async def test_a_silent_bmc_does_not_hold_up_another() -> None:
     ],
 )
 def test_an_access_that_cannot_be_right_is_refused(changed: dict[str, Any], part: str) -> None:
-    """Before anything is sent."""
     with pytest.raises(BmcError, match=part):
         address(access(**{"url": "ipmi://bmc"} | changed))
 
@@ -241,7 +217,6 @@ async def test_auto_never_falls_back_for_another_reason(
 
 
 async def test_a_machine_without_redfish_learns_of_ipmi(authority: trustme.CA, ca: str) -> None:
-    """The error of `https://` names the other way."""
     async with redfish_bmc.serving(
         {}, authority=authority, behaviour=redfish_bmc.Behaviour(sessions=False)
     ) as web:
@@ -253,7 +228,6 @@ SENSOR = Sensor("P12V", 1, VOLTAGE, unit=4)
 
 
 def only(sensor: Sensor) -> sdr.Sensor:
-    """The one sensor of its record."""
     [sensor_of_it] = sdr.sensors(sensor.record(1))
     return sensor_of_it
 
@@ -338,7 +312,6 @@ def test_a_packet_with_any_byte_changed_is_dropped(suite: rmcp.Suite, payload: b
 
 @given(data=st.binary(max_size=200))
 def test_no_packet_breaks_the_reader_of_packets(data: bytes) -> None:
-    """It is taken or dropped."""
     keys = rmcp.keys(SUITES[0], b"k" * 20)
     for take in (
         lambda: rmcp.opened(rmcp.RMCP + data, keys=keys, session=1),
@@ -354,7 +327,6 @@ def test_no_packet_breaks_the_reader_of_packets(data: bytes) -> None:
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 299), byte=st.integers(0, 255))
 def test_no_inventory_breaks_its_reader(data: bytes, at: int, byte: int) -> None:
-    """Any bytes, and a right inventory with one changed or cut."""
     right = bytearray(inventory("Maker", "Product", "Serial", watts=2700))
     assert of_bytes(bytes(right)).capacity_watts == 2700
     right[at % len(right)] = byte
@@ -371,7 +343,6 @@ class Lying:
         self.requests = 0
 
     async def command(self, netfn: int, command: int, data: bytes = b"", *, lun: int = 0) -> bytes:
-        """As `Session.command`."""
         self.requests += 1
         code, answer = self._bmc._command(netfn, command, data)
         if self.requests < 300 and self._data.draw(st.integers(0, 15)) == 0:
@@ -388,7 +359,6 @@ class Lying:
 @settings(max_examples=200)
 @given(data=st.data())
 async def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
-    """The reading ends, and a judgement follows."""
     lying: Any = Lying(data)
     try:
         async with asyncio.timeout(60):
@@ -402,18 +372,3 @@ def test_keys_are_in_no_representation() -> None:
     """A traceback shows arguments."""
     keys = rmcp.keys(SUITES[0], b"secret")
     assert repr(changed(keys)) == "Keys(suite=17)"
-
-
-async def test_the_command_reads_ipmi() -> None:
-    """As for Redfish; a wrong password is exit code 2."""
-
-    def run(url: str, stdin: str) -> Any:
-        return CliRunner().invoke(main, ["bmc", url, "--user", USER, "--password-file", "-"], input=stdin)
-
-    async with answering(server()) as bmc:
-        text = await asyncio.to_thread(run, bmc.url, f"{PASSWORD}\n")
-        wrong = await asyncio.to_thread(run, bmc.url, "wrong\n")
-    assert (text.exit_code, wrong.exit_code) == (0, 2), text.output
-    assert "PS1      OK Enabled  3000 W  528 W  496 W  P-0001" in text.output
-    assert "refuses the user or the password" in wrong.output
-    assert PASSWORD not in text.output + wrong.output

@@ -33,7 +33,6 @@ SUPERMICRO_POWER = "/redfish/v1/Chassis/1/Power"
 
 
 def codes(judgement: ChassisJudgement) -> set[str]:
-    """Codes of fail and warn."""
     return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
 
 
@@ -76,8 +75,6 @@ async def test_a_module_without_a_supply_in_it_is_none(bmcs: Bmcs) -> None:
 
 
 def change(path: str, **members: Any) -> Callable[[Tree], None]:
-    """A fault that changes members of one resource."""
-
     def apply(resources: Tree) -> None:
         resources[path] = resources[path] | members
 
@@ -90,8 +87,6 @@ def lenovo_supply(number: int, **members: Any) -> Callable[[Tree], None]:
 
 
 def each(*faults: Callable[[Tree], None]) -> Callable[[Tree], None]:
-    """Several faults at once."""
-
     def apply(resources: Tree) -> None:
         for fault in faults:
             fault(resources)
@@ -100,8 +95,6 @@ def each(*faults: Callable[[Tree], None]) -> Callable[[Tree], None]:
 
 
 def nested(path: str, *keys: str | int, value: Any) -> Callable[[Tree], None]:
-    """A fault that changes one value deep in a resource."""
-
     def apply(resources: Tree) -> None:
         resource = resources[path]
         for key in keys[:-1]:

@@ -26,7 +26,6 @@ def test_a_reading_comes_back_as_it_was_written() -> None:
 
 
 def test_a_wrong_part_is_left_out_and_named() -> None:
-    """One bad supply, and a bad count, cost themselves alone."""
     parsed = parse_chassis(
         body(number=-1, problem="x", reading={"supplies": [{"name": 7}, {"name": "PSU2"}]})
     )

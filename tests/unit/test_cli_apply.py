@@ -10,15 +10,7 @@ from click.testing import CliRunner
 
 from nodegauge_cli import apply as command
 from nodegauge_cli.__main__ import main
-from nodegauge_operator.kube.errors import (
-    Conflict,
-    Forbidden,
-    KubeError,
-    NotFound,
-    Refused,
-    Unavailable,
-    Unreachable,
-)
+from nodegauge_operator.kube import errors
 from support.client import AnsweringClient, Call
 from support.virtual_time import in_virtual_time
 
@@ -28,18 +20,17 @@ POLICY = {
     "metadata": {"name": "default"},
     "spec": {"nodeSelector": {}},
 }
-NOT_SERVED = NotFound("the server could not find the requested resource", status=404)
+NOT_SERVED = errors.NotFound("the server could not find the requested resource", status=404)
 
 
 class Api(AnsweringClient):
     """An API server with a list of failures, after which it accepts everything."""
 
-    def __init__(self, *failures: KubeError) -> None:
+    def __init__(self, *failures: errors.KubeError) -> None:
         super().__init__(self._take)
         self.failures = list(failures)
 
     def _take(self, call: Call) -> dict[str, Any]:
-        """The next failure, or the object as it was sent."""
         if self.failures:
             raise self.failures.pop(0)
         return dict(call.body)
@@ -63,16 +54,17 @@ async def test_the_policy_is_applied_once_without_force() -> None:
     "failure",
     [
         NOT_SERVED,
-        Forbidden("may not, yet", status=403),
-        Unavailable("too many requests", status=429),
-        Unreachable("connection refused"),
-        Refused("create not allowed while custom resource definition is terminating", status=405),
+        errors.Forbidden("may not, yet", status=403),
+        errors.Unavailable("too many requests", status=429),
+        errors.Unreachable("connection refused"),
+        errors.Refused("create not allowed while custom resource definition is terminating", status=405),
     ],
     ids=["not served", "right not seen", "busy", "away", "the old CRD goes"],
 )
 @in_virtual_time
-async def test_temporary_errors_are_retried(failure: KubeError, capsys: pytest.CaptureFixture[str]) -> None:
-    """Until the policy is written; each reason is printed once."""
+async def test_temporary_errors_are_retried(
+    failure: errors.KubeError, capsys: pytest.CaptureFixture[str]
+) -> None:
     api = Api(failure, failure, failure)
     await command.write(api, POLICY, owner="helm", within=10.0)
     assert len(api.calls) == 4
@@ -84,28 +76,21 @@ async def test_temporary_errors_are_retried(failure: KubeError, capsys: pytest.C
 
 @pytest.mark.parametrize(
     "failure",
-    [Refused("spec.mode: Unsupported value", status=422), Conflict("conflict with kubectl", status=409)],
+    [
+        errors.Refused("spec.mode: Unsupported value", status=422),
+        errors.Conflict("conflict with kubectl", status=409),
+    ],
     ids=["invalid", "another's field"],
 )
-async def test_permanent_errors_are_not_retried(failure: KubeError) -> None:
-    """An invalid policy, or a field of another manager."""
+async def test_permanent_errors_are_not_retried(failure: errors.KubeError) -> None:
     api = Api(failure)
     with pytest.raises(type(failure)):
         await command.write(api, POLICY, owner="helm", within=10.0)
     assert len(api.calls) == 1
 
 
-@in_virtual_time
-async def test_retries_end_after_the_timeout() -> None:
-    """It raises the last error."""
-    api = Api(*[NOT_SERVED] * 1_000)
-    with pytest.raises(NotFound):
-        await command.write(api, POLICY, owner="helm", within=60.0)
-    assert len(api.calls) > 1
-
-
-GONE, BUSY = [NOT_SERVED] * 1000, [Unavailable("busy", status=503)] * 1000
-WRONG = [Refused("spec.mode: Unsupported value", status=422)]
+GONE, BUSY = [NOT_SERVED] * 1000, [errors.Unavailable("busy", status=503)] * 1000
+WRONG = [errors.Refused("spec.mode: Unsupported value", status=422)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +112,7 @@ WRONG = [Refused("spec.mode: Unsupported value", status=422)]
     ],
 )
 def test_exit_codes(
-    failures: list[KubeError], policy: object, code: int, part: str, monkeypatch: pytest.MonkeyPatch
+    failures: list[errors.KubeError], policy: object, code: int, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0 written, 1 if a later try may help, 2 if none will (the Job gives up on 2); options are named."""
 

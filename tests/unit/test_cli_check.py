@@ -24,7 +24,6 @@ PODS = "/api/v1/namespaces/gauge/pods"
 
 
 def make_pod(name: str = "operator-1", *, ip: str = "127.0.0.1", **metadata: Any) -> dict[str, Any]:
-    """A running pod of the operator."""
     own = {"name": name, "namespace": "gauge", "uid": f"uid-{name}"} | metadata
     return {"metadata": own, "status": {"phase": "Running", "podIP": ip}}
 
@@ -60,11 +59,9 @@ class Operator:
         self.port = 0
 
     def why(self) -> str:
-        """Why it is not ready."""
         return "" if self.ready else "the first full list is not complete"
 
     async def check(self, api: Api, *, within: float = 0.0) -> None:
-        """The check, against this operator."""
         server = HttpServer(
             host="127.0.0.1", port=0, metrics=Metrics(), live=lambda: self.live, unready=self.why
         )
@@ -76,7 +73,6 @@ class Operator:
 
 
 async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each check, and only reads."""
     api = Api()
     await Operator().check(api)
     lines = capsys.readouterr().out.splitlines()
@@ -134,7 +130,6 @@ async def test_it_waits_until_the_operator_is_ready(monkeypatch: pytest.MonkeyPa
 
 
 async def test_missing_rights_fail_at_once() -> None:
-    """Waiting does not help."""
     api = Api()
     api.failures = [Forbidden("pods is forbidden", status=403)]
     with pytest.raises(command.NotReady, match="may list pods"):
@@ -142,7 +137,6 @@ async def test_missing_rights_fail_at_once() -> None:
 
 
 def test_without_a_cluster_the_error_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    """Exit code 1 and what to do; a bad duration names its option."""
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none")
     for arguments, code, part in ([], 1, "Set KUBECONFIG"), (["--timeout", "soon"], 2, "--timeout"):
         done = CliRunner().invoke(main, ["check", *arguments])

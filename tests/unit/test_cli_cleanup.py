@@ -52,7 +52,6 @@ def test_after_a_conflict_only_the_uid_says_whether_the_pod_is_gone(
 
 
 def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
-    """Helm leaves it behind."""
     add_test_pods(dirty)
     dirty.clean(dry_run=True)
     assert sorted(dirty.cluster.objects[PODS]) == ["a-test", "another"]
@@ -80,7 +79,6 @@ def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
     "where", ["GET /api/v1/nodes", "PATCH", "DELETE", f"GET {REPORTS}", f"GET {PODS}", "deployments"]
 )
 def test_a_temporary_api_error_is_retried(dirty: DirtyCluster, where: str) -> None:
-    """Five calls of any kind without an answer cost a few seconds."""
     dirty.deployments = ["nodegauge"]
     dirty.add_probe("probe", phase="Succeeded")
     dirty.refuse = failing(5, where)
@@ -126,8 +124,6 @@ def test_a_node_with_a_taint_alone_is_cleaned(dirty: DirtyCluster) -> None:
 
 @pytest.mark.parametrize("conflict_first", [False, True], ids=["at the patch", "after a conflict"])
 def test_a_node_deleted_meanwhile_is_no_error(dirty: DirtyCluster, conflict_first: bool) -> None:
-    """The other nodes are cleaned."""
-
     def kubelet() -> None:
         if conflict_first:
             dirty.cluster.change(NODES, "node-1", {"metadata": {"labels": {"other": "1"}}})
@@ -153,7 +149,6 @@ def test_a_failed_object_does_not_stop_the_others(dirty: DirtyCluster) -> None:
 
 
 def test_a_missing_right_is_named_and_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
-    """Without the right to list nodes, reports and pods are removed."""
     dirty.refuse = failing(99, f"GET {NODES}", lambda: Forbidden("may not list nodes", status=403))
     with pytest.raises(KubeError, match="nodes: may not list nodes"):
         dirty.clean()
@@ -162,8 +157,6 @@ def test_a_missing_right_is_named_and_the_rest_is_cleaned(dirty: DirtyCluster) -
 
 
 def test_a_node_that_keeps_changing_is_named(dirty: DirtyCluster) -> None:
-    """After some conflicts it gives up on that node only."""
-
     def restless() -> None:
         dirty.cluster.objects[NODES]["node-2"]["metadata"]["resourceVersion"] += "0"
 
@@ -206,7 +199,6 @@ def test_probe_pods_of_a_dead_kubelet_are_forced(dirty: DirtyCluster) -> None:
 
 
 def test_a_probe_pod_that_ends_in_time_is_not_forced(dirty: DirtyCluster) -> None:
-    """Its kubelet confirms within the grace period."""
     dirty.add_probe("slow")
     looks: list[str] = []
 
@@ -223,7 +215,6 @@ def test_a_probe_pod_that_ends_in_time_is_not_forced(dirty: DirtyCluster) -> Non
 
 
 def test_another_pod_of_the_same_name_is_not_forced(dirty: DirtyCluster) -> None:
-    """The UID precondition protects it."""
     dirty.add_probe("stuck")
 
     def replaced() -> None:
@@ -249,7 +240,6 @@ def test_a_pod_that_stays_is_named_and_the_rest_is_removed(dirty: DirtyCluster) 
 
 
 def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
-    """Reports and policies were deleted with their CRDs."""
     dirty.refuse = failing(99, f"/apis/{names.GROUP}/", lambda: NotFound("no such resource", status=404))
     dirty.clean(policy="default")
     assert dirty.marks() == {}
@@ -270,7 +260,6 @@ def test_watch_daemonsets_of_the_release_are_removed(
 
 
 def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every kind of object is in its output, the operator too."""
     dirty.deployments = ["nodegauge"]
     dirty.add_operator()
     dirty.add_probe("probe")
@@ -293,13 +282,11 @@ def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureF
 
 
 def first_write(dirty: DirtyCluster) -> str:
-    """The first write call."""
     return next((line for line in dirty.order if not line.startswith("GET")), "")
 
 
 @pytest.mark.parametrize("deployment", ["", "my-gauge"], ids=["found by its labels", "named"])
 def test_the_operator_is_stopped_first(dirty: DirtyCluster, deployment: str) -> None:
-    """Before any other write."""
     dirty.deployments = ["my-gauge"]
     dirty.add_operator()
     dirty.clean(deployment=deployment)
@@ -320,7 +307,6 @@ def test_an_operator_on_a_dead_kubelet_is_forced(dirty: DirtyCluster) -> None:
 
 @pytest.mark.parametrize("deployment", ["", "nodegauge"])
 def test_an_operator_that_keeps_running_ends_the_clean_up(dirty: DirtyCluster, deployment: str) -> None:
-    """Nothing was removed, and the pod is named."""
     dirty.deployments = ["nodegauge"]
     dirty.add_operator()
     dirty._stop = lambda: None  # type: ignore[method-assign]
@@ -331,7 +317,6 @@ def test_an_operator_that_keeps_running_ends_the_clean_up(dirty: DirtyCluster, d
 
 
 def test_an_operator_in_another_namespace_is_refused(dirty: DirtyCluster) -> None:
-    """Before any write, naming the namespace to use."""
     dirty.add_operator(namespace="elsewhere")
     with pytest.raises(KubeError, match="--namespace elsewhere"):
         dirty.clean()
@@ -339,7 +324,6 @@ def test_an_operator_in_another_namespace_is_refused(dirty: DirtyCluster) -> Non
 
 
 def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: DirtyCluster) -> None:
-    """With --deployment that check is skipped."""
     dirty.deployments = ["nodegauge"]
     dirty.refuse = failing(99, "GET /api/v1/pods", lambda: Forbidden("may not list pods", status=403))
     with pytest.raises(KubeError, match="--deployment"):
@@ -353,8 +337,6 @@ def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: Dir
 
 
 def invoke(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
-    """The command on this cluster."""
-
     async def connect(**_: Any) -> DirtyCluster:
         return dirty
 
@@ -363,18 +345,9 @@ def invoke(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch, *arguments: str
 
 
 def test_the_command_lists_what_remains(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1, the object and its reason."""
     dirty.refuse = failing(1, f"DELETE {REPORTS}/node-1", lambda: Refused("held", status=403))
     outcome = invoke(dirty, monkeypatch)
     assert outcome.exit_code == 1
     assert "some objects remain" in outcome.output
     assert "report node-1: held" in outcome.output
     assert "Traceback" not in outcome.output
-
-
-def test_a_wrong_timeout_is_refused_by_name(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 2, before any call."""
-    outcome = invoke(dirty, monkeypatch, "--timeout", "soon")
-    assert outcome.exit_code == 2
-    assert "--timeout" in outcome.output
-    assert dirty.order == []

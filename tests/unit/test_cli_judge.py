@@ -13,22 +13,9 @@ import yaml
 from click.testing import CliRunner
 from msgspec import to_builtins
 
+import nodegauge_contract as contract
 import support.results as made
 from nodegauge_cli.__main__ import SUBCOMMANDS, main
-from nodegauge_contract import (
-    Arm,
-    ArmName,
-    Cell,
-    Ecc,
-    Gpu,
-    NcclResult,
-    Problem,
-    Repair,
-    Temperature,
-    Xids,
-    encode,
-    text,
-)
 from nodegauge_contract import Result as Document
 from nodegauge_contract.model import MAJOR, MINOR
 from nodegauge_judge import CATALOGUE, Judgement, judge_health
@@ -37,10 +24,10 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus
 from support.judge_command import FIXTURES, flat, judge, written
 
-HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
+HOT = made.with_gpu(made.titan(), 0, temperature=contract.Temperature(gpu=78, gpu_max=85), window=None)
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
 VERSION = f'"version":"{MAJOR}.{MINOR}"'.encode()
-UNREAD = Document(probe="health", problem=Problem(kind="library-not-found", message="no such file"))
+UNREAD = Document(probe="health", problem=contract.Problem(kind="library-not-found", message="no such file"))
 POLICY = """
 apiVersion: nodegauge.dev/v1alpha1
 kind: GPUValidationPolicy
@@ -57,11 +44,18 @@ TWO_NODES = FIXTURES / "nccl-tests_allreduce_h100x16_oci.log"
 
 
 def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
-    """An NCCL run on eight A100 with one cell."""
-    cell = Cell(collective="all_reduce", bytes=2**30, us=us, wrong=wrong)
+    cell = contract.Cell(collective="all_reduce", bytes=2**30, us=us, wrong=wrong)
     uuids = [f"GPU-{number}" for number in range(8)]
-    gpus = [Gpu(index=number, uuid=uuid, name="NVIDIA A100-SXM4-80GB") for number, uuid in enumerate(uuids)]
-    nccl = NcclResult(engine="nccl4py", ranks=8, uuids=uuids, arms=[Arm(name=ArmName.DEFAULT, cells=[cell])])
+    gpus = [
+        contract.Gpu(index=number, uuid=uuid, name="NVIDIA A100-SXM4-80GB")
+        for number, uuid in enumerate(uuids)
+    ]
+    nccl = contract.NcclResult(
+        engine="nccl4py",
+        ranks=8,
+        uuids=uuids,
+        arms=[contract.Arm(name=contract.ArmName.DEFAULT, cells=[cell])],
+    )
     return Document(probe="nccl", node="n1", gpus=gpus, nccl=nccl)
 
 
@@ -80,7 +74,7 @@ def report(record: str) -> str:
     ("document", "code", "verdict"),
     [
         (made.titan(), 0, "PASS"),
-        (made.with_gpu(HOT, 0, temperature=Temperature(gpu=85, gpu_max=85)), 0, "WARN"),
+        (made.with_gpu(HOT, 0, temperature=contract.Temperature(gpu=85, gpu_max=85)), 0, "WARN"),
         (REFUSED, 1, "FAIL"),
         (UNREAD, 3, "UNKNOWN"),
         (nccl_result(), 0, "PASS"),
@@ -97,13 +91,13 @@ def test_the_exit_code_is_the_verdict(document: Document, code: int, verdict: st
 @pytest.mark.parametrize(
     "form",
     [
-        encode(made.dgx1()).decode(),
-        msgspec.json.format(encode(made.dgx1()), indent=2).decode(),
+        contract.encode(made.dgx1()).decode(),
+        msgspec.json.format(contract.encode(made.dgx1()), indent=2).decode(),
         msgspec.json.encode(made.dgx1()).decode(),
-        text(made.dgx1()),
-        "a line of a log\n" + encode(made.dgx1()).decode() + "\nanother line\n",
-        "a line of a log\n{not json\n" + encode(made.dgx1()).decode() + "\n{}\n",
-        "a line of a log\n" * 20_000 + encode(made.dgx1()).decode(),
+        contract.text(made.dgx1()),
+        "a line of a log\n" + contract.encode(made.dgx1()).decode() + "\nanother line\n",
+        "a line of a log\n{not json\n" + contract.encode(made.dgx1()).decode() + "\n{}\n",
+        "a line of a log\n" * 20_000 + contract.encode(made.dgx1()).decode(),
     ],
     ids=["json", "indented", "records", "reading", "log", "log-json", "long-log"],
 )
@@ -137,9 +131,9 @@ def test_logs_of_nccl_tests_are_judged(path: Path, code: int, part: str) -> None
         (b"hello\n", "a NodeReport (kind: NodeReport), a log of nccl-tests or pasted output"),
         (b"\xff\xfe", "not UTF-8 text (byte 0)"),
         (b"x" * 2_000_000, "more than 1048576 bytes"),
-        (encode(made.titan())[:-9], "not a result document: Input data was truncated"),
-        (encode(made.titan()).replace(VERSION, b'"version":"2.0"'), "major version 2"),
-        (encode(Document(probe="pull")), "results of probe 'pull' cannot be judged"),
+        (contract.encode(made.titan())[:-9], "not a result document: Input data was truncated"),
+        (contract.encode(made.titan()).replace(VERSION, b'"version":"2.0"'), "major version 2"),
+        (contract.encode(Document(probe="pull")), "results of probe 'pull' cannot be judged"),
         (ALL_REDUCE.read_text().replace("float", "quad"), "line 17: unknown type quad"),
         (report(""), "the NodeReport of n1 contains no NCCL run"),
         (report("x").replace("name: n1", "nom: n1"), "a NodeReport without metadata.name"),
@@ -149,7 +143,6 @@ def test_logs_of_nccl_tests_are_judged(path: Path, code: int, part: str) -> None
     ids=range(13),
 )
 def test_bad_input_is_named_with_exit_code_2(data: bytes | str, part: str) -> None:
-    """The message says what was expected, without a traceback."""
     outcome = judge("-", stdin=data)
     assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
     assert outcome.output.startswith("Error: ")
@@ -184,7 +177,7 @@ def test_the_text_says_what_is_wrong_and_what_to_do() -> None:
 
 def test_the_output_names_the_board_and_the_steps_its_index() -> None:
     """Index, address, serial number and UUID, in text and in JSON; the node's name in the steps."""
-    sick = made.with_gpu(REFUSED, 3, repair=Repair(action=1), serial="1654922001234")
+    sick = made.with_gpu(REFUSED, 3, repair=contract.Repair(action=1), serial="1654922001234")
     output = flat(judge("-", stdin=sick))
     assert f"GPU 3, {made.pci(3)}, serial 1654922001234, {made.uuid(3)}" in output
     assert "`nvidia-smi --gpu-reset -i 3`" in output
@@ -197,8 +190,7 @@ def test_the_output_names_the_board_and_the_steps_its_index() -> None:
 
 
 def test_the_head_shows_heat_supply_and_the_taints_that_follow() -> None:
-    """Each taint with the runs that it takes."""
-    sick = flat(judge("-", stdin=made.every_gpu(REFUSED, repair=Repair(action=2))))
+    sick = flat(judge("-", stdin=made.every_gpu(REFUSED, repair=contract.Repair(action=2))))
     assert "taint unhealthy=p2p after 2 such runs in a row (p2p-refused)" in sick
     assert "taint unhealthy=recovery-action after this run (recovery-action)" in sick
     assert "heat GPU 0 is the hottest at 32 °C (excellent)" in sick
@@ -209,14 +201,15 @@ def test_the_head_shows_heat_supply_and_the_taints_that_follow() -> None:
 
 
 def test_an_unreadable_result_has_no_load_and_no_taints() -> None:
-    """The output says why, and nothing else."""
     output = judge("-", stdin=UNREAD).output
     assert not {"load", "heat", "psu", "taint"} & {line.split(" ")[0] for line in output.splitlines()}
 
 
 def test_the_steps_of_a_code_are_printed_once() -> None:
     """One Xid that fails and one that warns share them."""
-    output = judge("-", stdin=made.with_gpu(made.phb(), 0, xids=Xids(registered=True, seen=[79, 63]))).output
+    output = judge(
+        "-", stdin=made.with_gpu(made.phb(), 0, xids=contract.Xids(registered=True, seen=[79, 63]))
+    ).output
     assert output.count("NVIDIA advises") == 1
     assert output.count("What to do: see above.") == 1
 
@@ -260,8 +253,8 @@ def test_json_is_the_whole_judgement() -> None:
 def test_an_earlier_result_gives_counters_their_growth(tmp_path: Path) -> None:
     """Three memory errors warn alone, and fail if there were two 15 minutes before."""
     ecc = {"mode": 1, "volatile_corrected": 0}
-    before = made.with_gpu(made.phb(), 0, ecc=Ecc(volatile_uncorrected=2, **ecc))
-    now = made.later(made.with_gpu(made.phb(), 0, ecc=Ecc(volatile_uncorrected=3, **ecc)))
+    before = made.with_gpu(made.phb(), 0, ecc=contract.Ecc(volatile_uncorrected=2, **ecc))
+    now = made.later(made.with_gpu(made.phb(), 0, ecc=contract.Ecc(volatile_uncorrected=3, **ecc)))
     assert judge("-", stdin=now).output.startswith("WARN")
     outcome = judge("-", "--before", written(tmp_path / "before.json", before), stdin=now)
     assert (outcome.exit_code, outcome.output[:4]) == (1, "FAIL")
@@ -291,15 +284,12 @@ def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:
     ("policy", "part"),
     [
         (POLICY.replace("hotMargin: 10", "hotMargin: 900"), "spec.thresholds.hotMargin"),
-        (POLICY.replace("hotMargin", "hotMargarine"), "no such threshold: hotMargarine"),
-        (POLICY.replace("hotMargin: 10", "hotWarn: 95"), "hotFail must be above hotWarn"),
         (POLICY.replace("count: 8", "count: 1"), "spec.expectations: Expected `int` >= 2 - at `$[0].count`"),
         ("kind: Pod\n", "0 documents of kind GPUValidationPolicy"),
         ("a: [", "not readable as YAML"),
     ],
 )
 def test_a_bad_policy_is_named_with_its_field(tmp_path: Path, policy: str, part: str) -> None:
-    """Exit code 2, file and field in the message."""
     outcome = judge("-", "--policy", written(tmp_path / "policy.yaml", policy), stdin=HOT)
     assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
     assert "policy.yaml" in outcome.output
@@ -342,7 +332,7 @@ def test_every_subcommand_can_be_imported() -> None:
 
 def test_an_nccl_result_shows_its_cells_and_whether_a_third_run_is_needed(tmp_path: Path) -> None:
     """Two runs that differ by more than a tenth need one."""
-    once = flat(judge("-", stdin=text(nccl_result())))
+    once = flat(judge("-", stdin=contract.text(nccl_result())))
     assert "default all_reduce 1 GiB 8160 us 230.3 GB/s" in once
     assert "engine nccl4py" in once
     assert "rerun needed" not in once

@@ -16,7 +16,7 @@ from support.judge_command import FIXTURES, flat, judge, written
 from support.load_results import everywhere, loaded, spoilt
 from support.nccltests import FOOT, HEAD, PROCESS, SIZES, devices, row, table
 
-H100, A100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA B200"
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 TIMEOUT = "box: Test timeout (600s) common.cu:412"
 TWO_NODES = devices(*range(8)) + devices(*range(8, 16), host="other")
 NVLS = "".join(
@@ -26,7 +26,6 @@ NVLS = "".join(
 
 
 def judged(text: str, *arguments: str) -> tuple[int, str]:
-    """The exit code, and the output on one line."""
     outcome = judge("-", *arguments, stdin=text)
     return outcome.exit_code, flat(outcome)
 
@@ -37,17 +36,12 @@ def judged(text: str, *arguments: str) -> tuple[int, str]:
         (H100, 8, "all_reduce", 4.2, 1, "FAIL"),
         (H100, 8, "all_reduce", 200, 0, "WARN"),
         (H100, 8, "all_reduce", 380, 0, "PASS"),
-        (H100, 4, "all_reduce", 20, 1, "FAIL"),
-        (H100, 8, "reduce_scatter", 20, 1, "FAIL"),
         ("NVIDIA H200", 8, "all_gather", 340, 0, "PASS"),
-        (A100, 8, "all_reduce", 60, 1, "FAIL"),
         (A100, 2, "all_reduce", 25, 1, "FAIL"),
         (A100, 2, "all_reduce", 70, 0, "PASS"),
-        (B200, 8, "all_reduce", 250, 1, "FAIL"),
         ("Tesla V100-SXM2-32GB", 8, "all_reduce", 40, 1, "FAIL"),
         ("Tesla V100-SXM2-32GB", 4, "all_reduce", 40, 3, "UNKNOWN"),
         ("NVIDIA H100 PCIe", 2, "all_reduce", 20, 3, "UNKNOWN"),
-        ("NVIDIA H200 NVL", 2, "all_reduce", 20, 3, "UNKNOWN"),
         ("NVIDIA GeForce RTX 4090", 8, "all_reduce", 4.2, 3, "UNKNOWN"),
     ],
 )
@@ -115,7 +109,6 @@ def test_every_row_with_wrong_or_unchecked_data_is_marked() -> None:
 
 
 def test_wrong_data_that_only_the_summary_counts_is_refused_with_its_line() -> None:
-    """The rows that had it were left out of the log."""
     text = PROCESS + devices(*range(8)) + table(8).replace("0 OK", "12 FAILED")
     code, output = judged(text)
     assert (code, "line 23: 12 values are out of bounds, but no row has any" in output) == (2, True), output
@@ -152,7 +145,6 @@ def test_scripts_can_rely_on_word_and_exit_code(document: Document, word: str, c
 
 
 def test_a_policy_decides_what_is_slow_and_an_earlier_run_does_not(tmp_path: Path) -> None:
-    """Thresholds count; load runs have no history."""
     text = "kind: GPUValidationPolicy\nspec: {nodeSelector: {}, thresholds: {loadSlowWarn: 0.99}}\n"
     policy, slow = written(tmp_path / "policy.yaml", text), spoilt(tflops=600.0)
     assert judge("-", stdin=slow).output.startswith("PASS")
@@ -179,7 +171,6 @@ def test_a_file_or_the_policy_gives_the_cables(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_documentation_is_an_inventory() -> None:
-    """The page's file can be copied."""
     page = (Path(__file__).parents[2] / "docs" / "single-server.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(# cables.yaml\n.*?)```", page, re.DOTALL)
     assert [entry.slot_watts for entry in PowerInventory.of_file(yaml.safe_load(example)).gpus] == [75] * 3

@@ -164,7 +164,6 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
 
 
 def said_of(checkout: Path) -> list[str]:
-    """What the check says there."""
     paths = [str(checkout / folder) for folder in ("operator/src", "probes/src", "tests")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, ".ci/complete.py"]
@@ -195,6 +194,5 @@ def test_what_an_incomplete_change_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_change_has_its_incomplete_one() -> None:
-    """As CONTRIBUTING.md lists them."""
     section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition(" kinds of change\n")[2]
     assert re.findall(r"^\| (an? [^|]+?) \|", section, re.MULTILINE) == [*DONE]

@@ -60,18 +60,6 @@ def test_the_style_follows_the_driver(driver: str, look: Style) -> None:
     assert style(driver) is look
 
 
-def test_the_oldest_style_has_cpu_affinity_alone() -> None:
-    """No NUMA columns, and the legend speaks of switches."""
-    text = render_matrix(pair("418.87", links=2))
-    assert cells(text) == [
-        ["GPU0", "GPU1", "CPU Affinity"],
-        ["GPU0", "X", "NV2", "0-23"],
-        ["GPU1", "NV2", "X", "0-23"],
-    ]
-    assert "PIX  = Connection traversing a single PCIe switch" in text
-    assert "N/A" not in text
-
-
 def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
     """NIC rows have no affinity, and the legend gives each number its device."""
     nics = Nics(

@@ -21,7 +21,7 @@ from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import PolicySpec, parse, seconds
 from nodegauge_operator.api.probe_settings import DURATION
-from nodegauge_operator.api.report import Report, stamp
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core import decision, gates, report_size
 from nodegauge_operator.core.probes.registry import label_keys
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, unbounded, version
@@ -50,20 +50,22 @@ PARTS = [
         ("hysteresis.probationAfter", {"default": ["1h"]}, "spec.hysteresis.probationAfter: default"),
         ("labels", {"properties": {"new": {}}}, "spec.labels.new: not in the type"),
         ("hysteresis.dwell", {"nullable": True}, "spec.hysteresis.dwell: nullable"),
+        ("sequence", {"minimum": 0}, "health.sequence: ge"),
+        ("podUID", {"maxLength": 36}, "health.podUID: max_length"),
     ],
 )
 def test_the_comparison_finds_differences(path: str, change: Schema, difference: str) -> None:
-    """The comparison finds a single change in the schema, and names the field."""
-    schema = spec = deepcopy(part(POLICY, "spec"))
+    of = difference.partition(".")[0]
+    plural, type_of_part = (POLICY, PolicySpec) if of == "spec" else (READING, Part)
+    schema = whole = deepcopy(part(plural, of))
     for name in path.split("."):
         schema = schema["properties"][name]
     schema.update(change)
-    result = differences(spec, inspect.type_info(PolicySpec), "spec")
+    result = differences(whole, inspect.type_info(type_of_part), of)
     assert any(line.startswith(difference) for line in result), result
 
 
 def test_a_reading_is_what_probes_write() -> None:
-    """The same parts, of the same members, with the same bounds; the API server takes each as one value."""
     properties = version(READING)["schema"]["openAPIV3Schema"]["properties"]
     assert properties.keys() - {"apiVersion", "kind", "metadata"} == PART_BYTES.keys()
     for name, most in PART_BYTES.items():
@@ -74,31 +76,11 @@ def test_a_reading_is_what_probes_write() -> None:
     assert (names.API_VERSION, names.READING_KIND, READING) == (API_VERSION, KIND, PLURAL)
 
 
-@pytest.mark.parametrize(
-    ("member", "change", "difference"),
-    [
-        ("sequence", {"maximum": 2**63 - 1}, "health.sequence: le"),
-        ("sequence", {"minimum": 0}, "health.sequence: ge"),
-        ("podUID", {"maxLength": 36}, "health.podUID: max_length"),
-        ("reason", {"type": "integer"}, "health.reason: type"),
-        ("reading", {"type": "object"}, "health.reading: type"),
-    ],
-)
-def test_a_change_of_a_reading_s_schema_is_found(member: str, change: Schema, difference: str) -> None:
-    """Of one member, which is named."""
-    schema = deepcopy(part(READING, "health"))
-    schema["properties"][member].update(change)
-    assert any(line.startswith(difference) for line in differences(schema, inspect.type_info(Part), "health"))
-
-
 def test_a_report_s_spec_is_what_the_operator_reads() -> None:
-    """Its one member."""
-    assert set(part(REPORT, "spec")["properties"]) == {"requestedAt"}
-    assert "requested_at" in Report.__struct_fields__
+    assert part(REPORT, "spec")["properties"].keys() == {"requestedAt"}
 
 
 def test_only_a_finding_s_evidence_and_a_bmc_s_reading_have_free_fields() -> None:
-    """The values of a finding's evidence are scalars; all else has a fixed type."""
     free = [
         path
         for plural, name in PARTS
@@ -110,7 +92,6 @@ def test_only_a_finding_s_evidence_and_a_bmc_s_reading_have_free_fields() -> Non
 
 @pytest.mark.parametrize("plural", [POLICY, REPORT])
 def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
-    """The message of each CEL rule names the field and says what to write."""
     for path, schema in nodes_of(version(plural)["schema"]["openAPIV3Schema"]):
         for rule in schema.get("x-kubernetes-validations", []):
             own = path.rstrip("[]").rpartition(".")[2]
@@ -129,7 +110,6 @@ def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
     ],
 )
 def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> None:
-    """Group, version, kind, plural and scope are those that the operator uses."""
     definition = crd(plural)
     assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.CHASSIS_CRD)
     assert definition["spec"]["group"] == names.GROUP
@@ -142,7 +122,6 @@ def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> 
 
 @pytest.mark.parametrize("plural", [POLICY, REPORT, READING, CHASSIS])
 def test_columns_show_fields_that_exist(plural: str) -> None:
-    """Each printer column shows an existing field of the column's type."""
     properties = version(plural)["schema"]["openAPIV3Schema"]
     for column in version(plural)["additionalPrinterColumns"]:
         if column["jsonPath"].startswith(".metadata."):
@@ -156,7 +135,6 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
 
 
 def test_the_operator_s_limits_fit_the_crd() -> None:
-    """The operator's limits on texts and lists do not exceed those of the CRD."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     assert status["status.probes[].history"]["maxLength"] >= LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= report_size.MAX_FINDINGS
@@ -169,7 +147,6 @@ def test_the_operator_s_limits_fit_the_crd() -> None:
 
 
 def test_values_of_the_code_match_the_patterns() -> None:
-    """Timestamps and finding codes of the code match the CRD's patterns."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     time = status["status.probes[].readAt"]["pattern"]
     assert re.search(time, stamp(1_800_000_000))
@@ -180,7 +157,6 @@ def test_values_of_the_code_match_the_patterns() -> None:
 
 
 def test_the_duration_pattern_is_that_of_the_parser() -> None:
-    """The operator can parse durations that match the CRD's pattern."""
     assert part(POLICY, "spec")["properties"]["limits"]["properties"]["notGone"]["pattern"] == DURATION
     for text in ("15m", "1h30m", "500ms", "90s"):
         assert re.search(DURATION, text)
@@ -189,7 +165,6 @@ def test_the_duration_pattern_is_that_of_the_parser() -> None:
 
 @pytest.mark.parametrize("path", sorted((CRDS / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_examples_are_valid_policies(path: Path) -> None:
-    """The operator can parse each example, and a comment says what the example is for."""
     text = path.read_text(encoding="utf-8")
     body = yaml.safe_load(text)
     assert text.startswith("# ")

@@ -62,14 +62,12 @@ def desired(report: AReport, **known: Any) -> DesiredNode:
 
 
 def test_a_reading_becomes_labels_and_a_condition() -> None:
-    """Class, evidence, rate, short key, health, time, and GPUValidated=True."""
     node_state = desired(titan())
     assert node_state.labels == TOPOLOGY | HEALTH
     assert (node_state.condition, node_state.reason) == ("True", Reason.VALIDATED)
 
 
 def test_a_node_that_was_never_read_carries_a_reason_and_no_label() -> None:
-    """Unknown, with what went wrong."""
     node_state = desired(make_report().after(LOST, node=NODE))
     assert node_state.labels == {}
     assert (node_state.condition, node_state.reason) == ("Unknown", Reason.NOT_YET_VALIDATED)
@@ -147,7 +145,6 @@ def test_a_paused_policy_changes_nothing(report: AReport, slots: int | str) -> N
 
 
 def test_a_probe_that_is_switched_off_takes_a_reading_along_that_only_waited() -> None:
-    """It waited for a day, for a slot or for room, and was believed: nobody waits any more."""
     policy, later = make_policy().of({"probes": {"health": {"enabled": False}}}), NOW + 86_400
     assert desired(titan(), now=later).labels == TOPOLOGY | HEALTH
     assert desired(titan(), policy=policy, now=later).labels == {}
@@ -236,8 +233,7 @@ def policies(draw: st.DrawFn) -> APolicy:
 def test_a_patch_leaves_nothing_to_patch_and_no_foreign_key_changed(
     node: ANode, policy: APolicy, result: Result
 ) -> None:
-    """A key in the patch is one of our prefix, one that we wrote before, one nobody has, or taken over.
-    After it the node carries exactly what it should of ours, and nothing is left to do."""
+    """A key in it has our prefix, or we wrote it before, or nobody has it, or it is taken over."""
     report = make_report().after(read(result), node=node)
     wanted = desired(report, node=node, policy=policy).labels
     patch = label_patch(node, wanted)
@@ -251,17 +247,6 @@ def test_a_patch_leaves_nothing_to_patch_and_no_foreign_key_changed(
     assert {k for k in after.labels if k in label_keys() or k in after.managed_labels} <= wanted.keys()
     again = desired(report, node=after, policy=policy).labels
     assert (again, label_patch(after, again)) == (wanted, {})
-
-
-def test_a_changed_key_removes_the_old_one() -> None:
-    """What managedFields give to us under an earlier short key goes with it."""
-    node = make_node().labelled(team="a")
-    first = desired(make_report().after(read(made.titan()), node=node), node=node)
-    node = node.patched(label_patch(node, first.labels))
-    moved = make_policy().keyed("example.com/link")
-    report = make_report().after(read(made.titan()), node=node, policy=moved)
-    patch = label_patch(node, desired(report, node=node, policy=moved).labels)
-    assert patch == {"interconnect": None, "example.com/link": "nvlink"}
 
 
 THROTTLED, UNHEALTHY = names.TAINT_THROTTLED, names.TAINT_UNHEALTHY
@@ -295,7 +280,7 @@ WANTED = st.lists(
 def test_whatever_a_node_carries_foreign_taints_are_as_they_were(
     taints: tuple[Taint, ...], wanted: list[DesiredTaint], leave: frozenset[str]
 ) -> None:
-    """Order, values, effects and times of others; exactly what is wanted of ours; and nothing left to do."""
+    """And exactly what is wanted of ours; and nothing left to do."""
     node = replace(NODE, taints=taints)
     patch = taint_patch(node, wanted, leave=leave)
     now = taints if patch is None else patch
@@ -327,7 +312,6 @@ def test_ours_is_replaced_where_it_stands_and_keeps_its_time_where_it_is_the_sam
 
 
 def test_staleness_gates_and_verdict_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often they are asked for; and anew for another status."""
     calls: list[Any] = []
     current = gates.current
     monkeypatch.setattr(gates, "current", lambda *args, **how: calls.append(args) or current(*args, **how))
@@ -367,9 +351,3 @@ def test_an_outage_of_any_length_leaves_an_interval_to_renew_a_reading() -> None
     back = NOW + 30 * MAX_GRACE
     for seconds, stale in ((INTERVAL, set()), (INTERVAL + 1, {Probe.HEALTH})):
         assert make_context(node=NODE, report=report, now=back + seconds, since=back).stale == stale
-
-
-def test_a_policy_that_observes_puts_nothing_on_a_node() -> None:
-    """Reports are written; nodes are left alone."""
-    policy = make_policy().observing()
-    assert desired(titan(), policy=policy) == DesiredNode()

@@ -80,12 +80,6 @@ def test_golden_documents_are_read_and_written_as_they_were(path: Path) -> None:
     assert result.version != f"{MAJOR}.{MINOR}" or text(result) == written
 
 
-def test_each_kind_of_run_has_a_golden_document() -> None:
-    """Of a simulated machine."""
-    results = [decode(path.read_text()) for path in GOLDEN_RESULTS if "members" not in path.stem]
-    assert {result.probe for result in results} == {"health", "nccl", "load"}
-
-
 def members() -> str:
     """A document of this version that has every member, as `tests/golden` keeps it."""
     return text(replace(Values(most=2).result(), probe="health"))
@@ -97,13 +91,11 @@ def test_every_member_of_this_version_is_in_a_golden_document() -> None:
 
 
 class Values:
-    """Values of a type: no two alike, lists of `most`, and with `null` None wherever it may stand; with a
-    `chance` one of `spread`, so that columns agree or not, shorter lists, and any type of a union."""
+    """Values of a type: no two alike, and lists of `most`; with a `chance` one of `spread`, so that columns
+    agree or not, shorter lists, and any type of a union."""
 
-    def __init__(
-        self, *, spread: int = 10**6, null: bool = False, chance: Random | None = None, most: int = 5
-    ) -> None:
-        self._spread, self._null, self._chance, self._most = spread, null, chance, most
+    def __init__(self, *, spread: int = 10**6, chance: Random | None = None, most: int = 5) -> None:
+        self._spread, self._chance, self._most = spread, chance, most
         self._count = itertools.count()
 
     def of(self, kind: inspect.Type) -> Any:
@@ -137,21 +129,12 @@ class Values:
         return self._chance.randrange(self._spread) if self._chance else next(self._count)
 
     def _union(self, types: tuple[inspect.Type, ...]) -> Any:
-        if any(isinstance(each, inspect.NoneType) for each in types) and self._null:
-            return None
         if self._chance is None:
             return self.of(types[0])
         kind = self._chance.choice(types)
         if isinstance(kind, inspect.StructType) and kind.cls is Unavailable:
             return Unavailable(self._chance.choice(("not read", "gone")))
         return None if isinstance(kind, inspect.NoneType) else self.of(kind)
-
-
-@pytest.mark.parametrize("null", [False, True])
-def test_every_member_comes_back(null: bool) -> None:
-    """Every leaf of the contract, with a value of its own and, where it may be null, without one."""
-    whole = Values(null=null).result()
-    assert decode(encode(whole).decode()) == decode(text(whole)) == whole
 
 
 @given(st.integers(0, 2**32), st.sampled_from((1, 2, 3, 10**6)))
@@ -412,30 +395,16 @@ def under_load(name: str) -> Result:
 @pytest.mark.parametrize(
     ("result", "free"),
     [
-        (golden("1.1-h100-busy"), 0.5),
-        (golden("1.1-dgx2-busy"), 0.4),
-        (with_everything(2), 0.2),
-        (with_lost_gpus(with_everything(2), 5), 0.1),
-        (with_lost_gpus(golden("1.1-dgx2-busy"), 5), 0.2),
-        (with_lost_gpus(golden("1.1-dgx2-busy"), *range(0, 16, 3)), 0.2),
-        (with_lost_gpus(golden("1.1-h100-busy"), 7), 0.4),
-        (nccl_run("h100"), 0.4),
-        (nccl_run("dgx2"), 0.15),
-        (under_load("h100"), 0.1),
-        (under_load("dgx2"), 0.1),
-    ],
-    ids=[
-        "h100",
-        "dgx2",
-        "dgx2-everything",
-        "dgx2-everything-lost",
-        "dgx2-lost",
-        "dgx2-many-lost",
-        "h100-lost",
-        "h100-nccl",
-        "dgx2-nccl",
-        "h100-load",
-        "dgx2-load",
+        pytest.param(golden("1.1-h100-busy"), 0.5, id="h100"),
+        pytest.param(golden("1.1-dgx2-busy"), 0.4, id="dgx2"),
+        pytest.param(with_everything(2), 0.2, id="everything"),
+        pytest.param(with_lost_gpus(with_everything(2), 5), 0.1, id="everything-lost"),
+        pytest.param(with_lost_gpus(golden("1.1-dgx2-busy"), *range(0, 16, 3)), 0.2, id="many-lost"),
+        pytest.param(with_lost_gpus(golden("1.1-h100-busy"), 7), 0.4, id="h100-lost"),
+        pytest.param(nccl_run("h100"), 0.4, id="h100-nccl"),
+        pytest.param(nccl_run("dgx2"), 0.15, id="dgx2-nccl"),
+        pytest.param(under_load("h100"), 0.1, id="h100-load"),
+        pytest.param(under_load("dgx2"), 0.1, id="dgx2-load"),
     ],
 )
 def test_the_largest_machines_have_room(result: Result, free: float) -> None:

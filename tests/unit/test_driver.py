@@ -12,10 +12,10 @@ import pytest
 from support.machines import with_driver
 from testbed import profiles
 from testbed.driver import build
-from testbed.driver.build import DriverBuildError, library_folder
+from testbed.driver.build import library_folder
 from testbed.driver.client import GPU, NvmlClient, Struct
 from testbed.driver.releases import abilities, table
-from testbed.hardware import Hardware, plug
+from testbed.hardware import plug
 
 INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 2, 3, 13, 25
 UINT, ULL = 1, 3
@@ -40,12 +40,6 @@ def test_the_library_compiles_without_a_warning(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
-    """Debian and Fedora users each find their command in it."""
-    with pytest.raises(DriverBuildError, match=r"apt-get install gcc.*dnf install gcc"):
-        library_folder("550.54.15", {"PATH": str(tmp_path), "HOME": str(tmp_path)})
-
-
 @pytest.mark.parametrize("since", sorted(table().functions))
 def test_a_release_exports_its_functions_and_no_other(since: str) -> None:
     """What a driver is too old for is missing from its library; its inside is not visible."""
@@ -55,19 +49,6 @@ def test_a_release_exports_its_functions_and_no_other(since: str) -> None:
 
     assert {name for name in every if hasattr(library, name)} == able
     assert not hasattr(library, "state_refresh")
-
-
-# Handles and arguments
-
-
-def test_structures_of_another_version_are_refused(nvml: NvmlClient) -> None:
-    """A version word that the driver does not know gives ARGUMENT_VERSION_MISMATCH."""
-    fabric = "c_nvmlGpuFabricInfo_v2_t"
-
-    assert nvml.ask("nvmlDeviceGetMemoryInfo", GPU(0), 0x02000028)["reserved"] == 328 << 20
-    assert nvml.refusal("nvmlDeviceGetMemoryInfo", GPU(0), 0x03000028) == VERSION_MISMATCH
-    assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric)) == 0
-    assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric, 0x09000024)) == VERSION_MISMATCH
 
 
 # Driver releases
@@ -122,50 +103,6 @@ def test_throttle_counters_have_the_numbers_of_their_release(
 
 
 # What a driver counts and tells
-
-
-def ecc(nvml: NvmlClient, kind: int, since: int, *, gpu: int = 0) -> int:
-    count: int = nvml.ask("nvmlDeviceGetTotalEccErrors", GPU(gpu), kind, since)
-    return count
-
-
-def test_errors_are_counted_by_calls_and_fields_alike(h100: Hardware, nvml: NvmlClient) -> None:
-    """Three uncorrectable ones: volatile and aggregate, in DRAM and not in SRAM, in fields 4 and 6."""
-    h100.fault("ecc-uncorrectable", gpu=1, count=3)
-
-    assert [ecc(nvml, UNCORRECTED, since, gpu=1) for since in (VOLATILE, AGGREGATE)] == [3, 3]
-    assert [ecc(nvml, CORRECTED, VOLATILE, gpu=1), ecc(nvml, UNCORRECTED, VOLATILE)] == [0, 0]
-    by_place = [
-        nvml.ask("nvmlDeviceGetMemoryErrorCounter", GPU(1), UNCORRECTED, VOLATILE, location)
-        for location in (DRAM, SRAM)
-    ]
-    assert by_place == [3, 0]
-    assert [nvml.field(1, number)["value"]["ullVal"] for number in (3, 4, 5, 6)] == [0, 3, 0, 3]
-
-
-def test_link_errors_have_a_call_and_fields_up_to_the_fourth_generation(tmp_path: Path) -> None:
-    """CRC errors of link 7: the call, the link's own field, the sum, Hopper's field; none of NVLink 5's."""
-    hardware = with_driver("590.44.01", tmp_path)
-    hardware.fault("nvlink-errors", link=7, kind="crc", per_second=0)
-    with NvmlClient(hardware.env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 7, 2) == 1
-        assert nvml.ask("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 6, 2) == 0
-        values = [nvml.field(0, number)["value"]["ullVal"] for number in (96, 97, 38, 52)]
-        assert values == [0, 1, 1, 0]
-        assert nvml.field(0, 163, 7)["value"]["ullVal"] == 1
-        assert nvml.field(0, 221, 7)["nvmlReturn"] == NOT_SUPPORTED
-
-
-def test_link_errors_of_the_fifth_generation_are_fields(tmp_path: Path) -> None:
-    """On NVLink 5 a failed recovery is field 214, CRC is effective and symbol errors; no old counter."""
-    hardware = plug("gb200-4", tmp_path)
-    hardware.fault("nvlink-errors", link=2, kind="recovery-failed", per_second=0)
-    hardware.fault("nvlink-errors", link=2, kind="crc", per_second=0)
-
-    with NvmlClient(hardware.env()) as nvml:
-        assert [nvml.field(0, n, 2)["value"]["ullVal"] for n in (214, 219, 221)] == [1, 1, 1]
-        assert [nvml.field(0, n, 3)["value"]["ullVal"] for n in (214, 219, 221)] == [0, 0, 0]
-        assert nvml.refusal("nvmlDeviceGetNvLinkErrorCounter", GPU(0), 2, 0) == NOT_SUPPORTED
 
 
 def test_a_superchip_tells_its_links_to_the_cpu(nvml: NvmlClient, tmp_path: Path) -> None:

@@ -8,39 +8,12 @@ from pathlib import Path
 import pytest
 
 from support.machines import SECOND, busy, with_driver
-from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.hardware.plugged import boottime_ns
 
-SM_CLOCK = 1
-
-
-def test_energy_is_power_over_time(tmp_path: Path) -> None:
-    """100 s idle and then 50 s at full load make the millijoules that the model's watts say."""
-    start = boottime_ns()
-    power = profiles.load("h100-sxm-8").model.power
-    hardware = plug("h100-sxm-8", tmp_path, clock=lambda: start - 150 * SECOND)
-    Hardware(tmp_path, clock=lambda: start - 50 * SECOND).load(100, gpu=1)
-
-    with NvmlClient(hardware.env()) as nvml:
-        idle, busy = energy(nvml)
-        asked_for = (boottime_ns() - start) / SECOND
-
-        assert 150 * power.idle <= idle <= (150 + asked_for) * power.idle
-        expected = 100 * power.idle + 50 * power.full
-        assert expected <= busy <= expected + asked_for * power.full
-        assert nvml.ask("nvmlDeviceGetPowerUsage", GPU(1)) == power.full
-        assert nvml.field(1, 186)["value"]["uiVal"] == power.full
-        assert nvml.ask("nvmlDeviceGetUtilizationRates", GPU(1))["gpu"] == 100
-        assert nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0) == pytest.approx(64, abs=2)
-        assert nvml.ask("nvmlDeviceGetTemperature", GPU(0), 0) == 33
-        assert nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(1)) == 0
-        assert nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(0)) == 1
-
 
 def energy(nvml: NvmlClient) -> list[int]:
-    """Of two GPUs, in mJ."""
     return [nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(gpu)) for gpu in (0, 1)]
 
 
@@ -90,20 +63,6 @@ def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:
     [(since, per_mille)] = hot_past.reasons["sw_thermal"]
     assert (since > start - 6 * SECOND, per_mille) == (True, 1000)
     assert "sw_thermal" not in calm_past.reasons
-
-
-def test_a_slowed_gpu_stays_at_its_threshold_and_recovers(tmp_path: Path) -> None:
-    """After 200 s its clock is low and its temperature is the limit; freed, it cools down by the same law."""
-    start = boottime_ns()
-    hardware = plug("h100-sxm-8", tmp_path, clock=lambda: start - 300 * SECOND)
-    Hardware(tmp_path, clock=lambda: start - 200 * SECOND).fault("airflow-blocked", gpu=1)
-    Hardware(tmp_path, clock=lambda: start - 200 * SECOND).load(100)
-    with NvmlClient(hardware.env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0) == pytest.approx(87, abs=1)
-        assert nvml.ask("nvmlDeviceGetPowerUsage", GPU(1)) < 690_000
-        Hardware(tmp_path, clock=lambda: start - 40 * SECOND).heal()
-        assert 66 <= nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0) < 72
-        assert nvml.ask("nvmlDeviceGetClockInfo", GPU(1), SM_CLOCK) == 1980
 
 
 def test_unrepairable_memory_is_told_by_drivers_that_know_of_it(tmp_path: Path) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from e2e import hoststate, inside
-from testbed.errors import TestbedError
+from e2e import hoststate
 
 
 def test_only_the_runs_own_cgroups_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,12 +19,3 @@ def test_only_the_runs_own_cgroups_go(tmp_path: Path, monkeypatch: pytest.Monkey
     hoststate.remove_cgroups(run, there_before={cgroups / "cpu/k8s.io"})
     left = {path.relative_to(cgroups).as_posix() for path in cgroups.rglob("*")}
     assert left == {"memory", "memory/k8s.io", "memory/k8s.io/other", "pids", "cpu", "cpu/k8s.io"}
-
-
-def test_a_step_that_is_not_there_is_refused_with_those_that_are() -> None:
-    """Else a run of nothing would end well."""
-
-    def one(_: Any) -> None: ...
-
-    with pytest.raises(TestbedError, match="no such step: other; there are one"):
-        inside.chosen((((one,),),), ["other"])

@@ -38,7 +38,6 @@ class Drawn:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_breaks_a_promise(name: str) -> None:
-    """The same inputs each time; `make fuzz` tries a million others."""
     for seed in range(INPUTS[name]):
         TARGETS[name](Drawn(seed))
 
@@ -61,7 +60,6 @@ def test_control_characters_in_a_condition_or_event_are_found(monkeypatch: pytes
 
 
 def test_make_fuzz_tries_its_inputs_and_says_what_they_reached() -> None:
-    """The guided run itself, on the quickest target."""
     pytest.importorskip("atheris", reason="atheris has no package for this machine")
     command = [sys.executable, "-m", "fuzz", "--inputs", "100", "--targets", "document"]
     run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=300, check=False)

@@ -10,7 +10,7 @@ import pytest
 from galaxy import checks, environments
 from galaxy.__main__ import Run, exit_code, table
 from galaxy.commands import CheckFailed, Core, NotRun
-from support.playbook import COLLECTION, TOOLS, stage
+from support.playbook import COLLECTION, TOOLS
 
 pytestmark = pytest.mark.slow
 MODULE = """\
@@ -65,7 +65,6 @@ def add_file(core: Core, name: str, text: str) -> None:
 
 
 def test_a_documented_module_passes(core: Core) -> None:
-    """And is counted."""
     assert checks.check_docs(core, core.collection) == "1 of type module"
 
 
@@ -78,25 +77,6 @@ def test_what_lacks_a_page_or_a_part_of_it_fails_the_check(core: Core, case: str
         checks.check_docs(core, core.collection)
 
 
-def test_what_comes_from_elsewhere_is_staged(tmp_path: Path) -> None:
-    """The licence and the archive are in the repository once, or not at all."""
-    archive = tmp_path / "built.pyz"
-    archive.write_bytes(b"archive")
-    folder = stage(tmp_path, archive=archive)
-    assert (folder / "LICENSE").exists()
-    assert (folder / "files" / "nodegauge-host.pyz").read_bytes() == b"archive"
-    assert not (folder / "archive").exists()
-
-
-def test_where_no_python_fits_the_check_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not run, which is no success either."""
-    monkeypatch.setattr(environments, "interpreter", lambda version: None)
-    with pytest.raises(NotRun, match=r"2\.16\.\d+ needs python3.11 or .*NODEGAUGE_PYTHONS"):
-        environments.environment(environments.OLDEST, tmp_path)
-
-
 def test_the_supported_versions_are_those_that_are_tested() -> None:
     """meta/runtime.yml begins at the oldest that `make collection` runs."""
     oldest = ".".join(environments.OLDEST.version.split(".")[:2])
@@ -107,7 +87,6 @@ def test_the_supported_versions_are_those_that_are_tested() -> None:
 
 
 def test_a_failure_stops_no_other_check_and_sets_the_exit_code(tmp_path: Path) -> None:
-    """Each has its line in the table."""
     current = Run(tmp_path, tmp_path)
 
     def fail() -> str:
@@ -143,7 +122,6 @@ def parts_of_the_collection() -> set[str]:
 
 
 def test_the_readme_names_every_part_and_no_other() -> None:
-    """A reader finds there what there is."""
     readme = (COLLECTION / "README.md").read_text("utf-8")
     section = readme.partition("## What is in it")[2].partition("\n\n`")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]

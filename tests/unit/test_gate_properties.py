@@ -49,11 +49,7 @@ KINDS: list[tuple[Any, ...]] = [
     (8, Operator.go, NODE_NAMES),
     (6, Operator.finish, NODE_NAMES),
     (2, Operator.deliver),
-    (
-        2,
-        lambda operator, seconds: operator.cluster.pass_time(seconds),
-        st.sampled_from([60, 1200, 7200, 90_000]),
-    ),
+    (2, lambda operator, seconds: operator.cluster.pass_time(seconds), SECONDS),
     (4, Operator.write_policy, SPECS),
     (2, Operator.stranger, NODE_NAMES, TAINTS),
     (2, Operator.race, NODE_NAMES, TAINTS),
@@ -72,7 +68,6 @@ ACTIONS = st.sampled_from([kind for kind in KINDS for _ in range(kind[0])]).flat
 
 
 def played(actions: list[tuple[Any, ...]], **spec: Any) -> InterleavedOperator:
-    """An operator after all that, at rest."""
     operator = InterleavedOperator(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
     for act, *how in actions:
         act(operator, *how)

@@ -60,7 +60,6 @@ def states(report: AReport) -> dict[str, GateState]:
 
 
 def test_one_taint_per_key_and_the_worst_cause_is_its_value() -> None:
-    """Of several causes of one kind the first in the judge's order; the other kind has its own taint."""
     report = after("p2p-refused=b nvlink-degraded=b gpu-lost=b hot=b", "p2p-refused=b gpu-lost=b hot=b")
     assert taints(report) == [THERMAL, GPU_LOST]
     assert taints(after("p2p-refused=b nvlink-degraded=b", "p2p-refused=b nvlink-degraded=b")) == [
@@ -69,7 +68,6 @@ def test_one_taint_per_key_and_the_worst_cause_is_its_value() -> None:
 
 
 def test_effects_are_the_policy_s_cause_by_cause() -> None:
-    """None means no taint: then the next worst that has an effect gives the value."""
     answers = "p2p-refused=b gpu-lost=b"
     for setting, expected in (
         ({"effect": "NoExecute"}, ["unhealthy=gpu-lost:NoExecute"]),
@@ -84,7 +82,6 @@ def test_effects_are_the_policy_s_cause_by_cause() -> None:
 
 @pytest.mark.parametrize("slot", [True, False])
 def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> None:
-    """The label throttled tells; nothing is tainted and nothing counted."""
     policy = make_policy().of({"taints": {"causes": {"thermal": "None"}}})
     report = after(*HOT_TWICE, policy=policy, slot=slot)
     assert (taints(report), states(report)["hot"]) == ([], GateState.GATED)
@@ -92,7 +89,6 @@ def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> Non
 
 
 def test_observe_holds_nothing_while_the_states_go_on() -> None:
-    """When it ends, what stands asks for a place like any other."""
     observing = make_policy().observing()
     report = after(*HOT_TWICE, policy=observing, slot=False)
     assert (taints(report), states(report)["hot"]) == ([], GateState.GATED)
@@ -102,8 +98,6 @@ def test_observe_holds_nothing_while_the_states_go_on() -> None:
 
 
 def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() -> None:
-    """Without a slot it is held back, and the label tells of it; it enters as soon as there is one, between
-    runs too; not if it was good when last judged."""
     report = after(*HOT_TWICE, slot=False)
     assert (taints(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
@@ -121,7 +115,6 @@ def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() ->
 
 
 def test_a_gated_node_takes_further_causes_without_another_place() -> None:
-    """Nodes are counted, not taints."""
     report = after("gpu-lost=b")
     report = run(report, "gpu-lost=b hot=b", at=NOW + INTERVAL, slot=False)
     report = run(report, "gpu-lost=b hot=b", at=NOW + 2 * INTERVAL, slot=False)
@@ -129,7 +122,6 @@ def test_a_gated_node_takes_further_causes_without_another_place() -> None:
 
 
 def test_stale_evidence_takes_no_place() -> None:
-    """What is held back waits for a readable run if nothing could be read for too long."""
     report = after(*HOT_TWICE, slot=False)
     late = NOW + INTERVAL + STALE + 1
     assert taints(looked_at(report, at=late)) == []
@@ -137,7 +129,6 @@ def test_stale_evidence_takes_no_place() -> None:
 
 
 def test_the_label_says_none_only_where_load_was_judged() -> None:
-    """Absent before, also after idle runs; none needs every row that tells of slowing down to be good."""
     for report in (
         *(after(text, load=False) for text in ("hot=n", "")),
         *(after(text) for text in ("power-brake=u", "memory-hot=b")),
@@ -200,7 +191,6 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
     ],
 )
 def test_changes_of_a_taint_are_events(slot: bool, answers: list[str], reason: Reason, text: str) -> None:
-    """It comes, is held back, goes: named after that, with the evidence."""
     report = after(*answers, slot=slot)
     change = report.status.change
     assert (change.reason, text in change.message) == (reason, True)
@@ -210,7 +200,6 @@ def test_changes_of_a_taint_are_events(slot: bool, answers: list[str], reason: R
 
 
 def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
-    """Nobody knows: neither thermal nor none, until load has been judged."""
     report = run(after("", "hot=b", "hot=b"), "hot=n", at=NOW + 3 * INTERVAL, load=False)
     report = looked_at(report, at=NOW + 2 * INTERVAL + 3600)
     assert states(report) == {"hot": GateState.PROBATION}
@@ -223,8 +212,6 @@ def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
 
 
 def test_no_data_lifts_nothing_on_trial() -> None:
-    """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run;
-    without the label once its reading is stale."""
     report = run(after(*HOT_TWICE), "hot=n", at=NOW + 2 * INTERVAL, load=False)
     unread = looked_at(report, at=NOW + 2 * INTERVAL + STALE + 3600)
     assert taints(unread) == [THERMAL]
@@ -236,7 +223,6 @@ def test_no_data_lifts_nothing_on_trial() -> None:
 
 
 def test_a_trial_is_an_event_and_so_is_each_return() -> None:
-    """With identities of their own: the second return is told as well."""
     seen = set()
     report, at = after(*HOT_TWICE), NOW + INTERVAL
     for hours in (1, 4):
@@ -255,7 +241,6 @@ def test_a_trial_is_an_event_and_so_is_each_return() -> None:
 
 
 def test_an_event_of_a_taint_that_healing_did_not_lift_says_why() -> None:
-    """The effect is None now; or its trial began before it ever stood."""
     off = make_policy().of({"taints": {"effect": "None"}})
     change = looked_at(after("gpu-lost=b"), at=NOW + 1, policy=off).status.change
     assert change.reason == Reason.TAINT_LIFTED
@@ -273,7 +258,6 @@ SET = make_policy().of({"taints": {"unvalidated": "Set"}})
 
 
 def test_unvalidated_stands_until_the_first_pass_or_warn() -> None:
-    """A failing node keeps it; one that passed once never gets it again."""
     assert taints(after("gpu-lost=b", policy=SET)) == [GPU_LOST, "unvalidated:NoSchedule"]
     passed = after("", policy=SET)
     assert (taints(passed), passed.status.passed_at != "") == ([], True)

@@ -185,7 +185,6 @@ def test_a_row_enters_and_leaves_its_gate(row: Row) -> None:
 
 
 def test_the_dwell_is_kept_and_then_time_alone_lets_it_leave() -> None:
-    """Ten minutes at least, whatever quick runs say; no further run is needed after that."""
     life = always().runs("bb").runs("ggg", every=60)
     assert life.state is GATED
     assert life.due_at == ENTRY + 10 * MINUTE
@@ -243,7 +242,6 @@ def test_asking_again_changes_nothing_but_what_is_due(row: GateStatus, gate: Gat
 @given(answers=st.text("bgnu", max_size=60), gate=st.sampled_from([LOADED, ALWAYS, AT_ONCE]))
 @tried(200)
 def test_a_taint_has_its_bad_runs_and_no_good_row_behind_it(answers: str, gate: Gate) -> None:
-    """At any time: gated means enough bad runs, one on trial, and less than three good ones since."""
     life = Life(gate)
     need = 2 if gate.runs > 1 else 1
     judged: list[str] = []

@@ -24,12 +24,7 @@ LAYERS = [
     for module in re.split("[|:]", layer)
 ]
 """Every module that a list of layers names must be there."""
-MODULES = [
-    *LAYERS,
-    "nodegauge_contract.codec",
-    "nodegauge_judge.verdict",
-    "nodegauge_cli.cleanup",
-]
+MODULES = [*LAYERS, "nodegauge_contract.codec", "nodegauge_judge.verdict", "nodegauge_cli.cleanup"]
 ALLOWED = [
     ("nodegauge_operator.handlers", "kopf"),
     ("nodegauge_operator.kube", "kubernetes"),

@@ -8,7 +8,7 @@ import pytest
 
 import support.results as made
 from nodegauge_contract import Clocks, ClocksEvents, Power, Result
-from nodegauge_judge import Answer, History, Judgement, Thresholds, Verdict
+from nodegauge_judge import Answer, Judgement, Thresholds, Verdict
 from nodegauge_operator.api.report import ReportStatus, Run, stamp
 from nodegauge_operator.core.probes.health import HealthKind
 from nodegauge_operator.core.probes.kind import EndedRun
@@ -101,6 +101,7 @@ LIGHT = (1980, 310, 99, 0)
 SLOWER = (1200, 280, 99, 0)
 LENIENT = Thresholds(slow_clock_warn=0.6, slow_clock_fail=0.5)
 CAPPED = powered(enforced_limit_mw=250_000, default_limit_mw=400_000)
+IDLE = every(later(alike(1980), 900, low_utilization=900, watts=70), **resting())
 LOWER = alike(1200, clocks=Clocks(max_sm_mhz=1980, app_sm_mhz=1200))
 EXPLAINED = ("", {"slow-clock": UNSURE})
 SLOW = (FAIL, {"slow-clock": BAD})
@@ -111,7 +112,6 @@ TABLE: Table = {
         (capped(1275), ""),
         (capped(1274, bits=7), LOW),
         (capped(1274, bits=6), ""),
-        (capped(1274, bits=0), ""),
     ],
     "a model without a row and a GPU without load have no opinion": [
         (capped(1274, name=H100), ""),
@@ -122,7 +122,6 @@ TABLE: Table = {
         (paced(1000, 1000, 1000, 929), WARN, {"slow-clock": GOOD}),
         (paced(1000, 1000, 1000, 800), WARN, {"slow-clock": GOOD}),
         (paced(1000, 1000, 1000, 799), *SLOW),
-        (paced(1000, 799), *SLOW),
         (paced(1000), ""),
     ],
     "not one whose clocks are set, or that draws less than its cap": [
@@ -142,9 +141,7 @@ TABLE: Table = {
     ],
     "the power limit explains": [
         (tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED),
-        (tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 520, 99, 12)] * 7), *EXPLAINED),
         (tenants(A10, 150, *[(1005, 149, 100, 12)] * 2, *[(1695, 148, 100, 12)] * 2), *EXPLAINED),
-        (tenants(L40S, 350, (1620, 351, 100, 7), *[(2520, 180, 97, 0)] * 3), *EXPLAINED),
     ],
     "other work explains": [
         (tenants(H200, 700, (1395, 610, 100, 0), *[(1980, 290, 100, 0)] * 7), *EXPLAINED),
@@ -160,8 +157,6 @@ TABLE: Table = {
     ],
     "at the same settings, with the power that its clock makes of the same work, it fails": [
         (tenants(H100, 700, SLOWER, *[LIGHT] * 7), *SLOW),
-        (tenants(H100, 700, (1100, 430, 99, 12), *[(1700, 600, 99, 12)] * 7), *SLOW),
-        (tenants(A10, 150, (900, 70, 100, 0), (1695, 120, 100, 0)), *SLOW),
         (tenants(L40S, 350, (1500, 200, 100, 0), (1530, 349, 100, 12), *[(2520, 260, 100, 0)] * 2), *SLOW),
         (set_to(), *SLOW),
     ],
@@ -178,7 +173,6 @@ TABLE: Table = {
     "a cap below nine tenths of the default warns": [
         (powered(enforced_limit_mw=359_999, default_limit_mw=400_000), LOW),
         (powered(enforced_limit_mw=360_000, default_limit_mw=400_000), ""),
-        (powered(enforced_limit_mw=500_000, default_limit_mw=400_000), ""),
         (
             CAPPED,
             LOW,
@@ -206,13 +200,10 @@ TABLE: Table = {
     ],
     "a node whose GPUs are slow alike is compared with its peers": [
         (among(alike(792), *[1980] * 4), *SLOW),
-        (among(alike(1005, name=A10, gpus=4), 1695, 1695, 1680), *SLOW),
         (among(alike(345, name="NVIDIA L4", gpus=1), 2040, 2025), *SLOW),
-        (among(alike(1300, name=H200, gpus=2), 1980, 1965, 1300, 1980), *SLOW),
         (alike(792), ""),
     ],
     "a node that is not slower than its peers passes": [
-        (among(alike(1980), *[1980] * 4), *FINE),
         (among(alike(1600), *[1980] * 4), *FINE),
         (among(alike(792), 792, 800, 1980), *FINE),
     ],
@@ -232,11 +223,9 @@ TABLE: Table = {
     ],
     "without peers the past tells; a setting would look the same, so it warns and enters no gate": [
         ((alike(1980), alike(792)), WARN, {"slow-clock": UNSURE}),
-        ((alike(1980), alike(792), alike(792), alike(792)), WARN, {"slow-clock": UNSURE}),
+        ((alike(1980), IDLE, alike(792)), WARN, {"slow-clock": UNSURE}),
         ((alike(792), alike(1980), alike(1300)), WARN, {"slow-clock": UNSURE}),
-        ((alike(1980), alike(1600)), *FINE),
         ((alike(792), alike(1980)), *FINE),
-        (alike(792), *FINE),
     ],
     "peers outweigh the past, for a fleet may be set to a lower clock": [
         (among(alike(1200), 1200, 1215, history=judge(alike(1980)).history), ""),
@@ -254,22 +243,6 @@ TABLE: Table = {
 def test_clocks_and_caps_are_judged(row: Row) -> None:
     """Beside siblings, peers and the past, unless power, work or a setting explains them."""
     assert (check(*row).answers.get("slow-clock") is BAD) == (FAIL in row[1])
-
-
-def test_idle_runs_keep_the_clock_of_the_past() -> None:
-    """Also through the report's text."""
-    first = alike(1980)
-    idle = every(later(first, 900, low_utilization=900, watts=70), **resting())
-    history = History.decode(judge(first, idle).history.encode())
-    assert history is not None
-    assert history.clock is not None
-    assert history.clock.mhz == 1980
-
-
-def test_two_models_are_named_together() -> None:
-    """As the product of the node."""
-    mixed = judge(made.with_gpu(made.phb(), 0, name=A10))
-    assert mixed.product == "NVIDIA A10 + NVIDIA GeForce RTX 4090"
 
 
 def test_peers_have_the_same_model_and_settings() -> None:

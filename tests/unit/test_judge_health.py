@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,7 @@ from nodegauge_judge.case import identity
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.rule import PLACEHOLDERS, filled
 from support.disturbing import disturbed
-from support.judge_results import LOST, codes, every, judge, node, only, working
+from support.judge_results import LOST, every, judge, node, only, working
 
 HOT = Temperature(gpu=84, gpu_max=85)
 
@@ -38,20 +39,14 @@ def test_nothing_readable_is_unknown() -> None:
     assert "nothing was readable" in judgement.summary
 
 
-def test_findings_are_listed_worst_first_and_the_worst_is_the_verdict() -> None:
-    """fail, warn, info."""
-    result = made.with_pair(made.titan(), 0, 1, nvlink=5)
-    result = made.with_gpu(result, 0, temperature=Temperature(gpu=84, gpu_max=85), window=None, vbios="1")
-    judgement = judge_health(result)
-    assert codes(judgement) == ["p2p-refused/fail", "hot/warn", "mixed-gpus/info"]
-    assert judgement.verdict is Verdict.FAIL
-
-
 @pytest.mark.parametrize(
     ("result", "text"),
     [
         (made.h100(), "8x NVIDIA H100 80GB HBM3: healthy; NVLink joins all GPUs, 450 GB/s per GPU one way."),
-        (made.phb(), "2x NVIDIA GeForce RTX 4090: healthy; no NVLink, GPUs talk over PCIe."),
+        (
+            made.with_gpu(made.phb(), 0, name="NVIDIA A10"),
+            "2x NVIDIA A10 + NVIDIA GeForce RTX 4090: healthy; no NVLink, GPUs talk over PCIe.",
+        ),
         (
             made.mesh([[0]], name="Tesla T4", mbps=0),
             "1x Tesla T4: healthy; one GPU: there is nothing to join.",
@@ -87,21 +82,11 @@ def test_the_summary_counts_other_findings_without_info() -> None:
     assert judge_health(three).summary.endswith("[p2p-refused]; 2 more findings.")
 
 
-def test_the_judgement_has_the_whole_matrix() -> None:
-    """With its legend; empty without a GPU."""
-    for gpus in (8, 64):
-        matrix = judge_health(made.h100(gpus)).matrix
-        assert "Legend:" in matrix
-        assert f"\nGPU{gpus - 1} " in matrix
-    assert judge_health(Result(probe="health")).matrix == ""
-
-
 def test_foreign_text_is_clipped_and_kept_on_one_line() -> None:
     """A driver's words of any length and shape cannot flood a message."""
-    problem = Problem(kind="crashed", message="line\n" * 100)
-    finding = only(judge_health(Result(probe="health", problem=problem)))
-    assert "\n" not in finding.message
-    assert len(finding.message) < 400
+    result = Result(probe="health", problem=Problem(kind="crashed", message="line\n" * 100))
+    message = only(judge_health(result)).message
+    assert ("\n" in message, len(message) < 400) == (False, True)
 
 
 def test_invalid_thresholds_are_refused_by_name() -> None:
@@ -153,38 +138,36 @@ def of(gpu_index: int) -> GpuIdentity:
     )
 
 
-def one(result: Result, code: str) -> Finding:
-    """The finding of that code."""
-    return next(finding for finding in judge_health(result).findings if finding.code == code)
-
-
-CAPPED = with_serials(
-    made.with_gpu(made.h100(), 3, power=Power(enforced_limit_mw=200_000, default_limit_mw=400_000))
-)
-RESET = with_serials(made.with_gpu(made.h100(), 3, error=replace(LOST, kind="reset-required", code=16)))
-FAN = with_serials(made.with_gpu(made.h100(), 3, fans=[Fan(rpm=0, target=60)]))
-ASKS = with_serials(made.with_gpu(made.h100(), 3, repair=Repair(action=1)))
-PENDING = with_serials(made.with_gpu(made.h100(), 3, repair=Repair(rows_pending=1)))
+def fourth(**changes: Any) -> Result:
+    """HGX H100 whose fourth GPU has these."""
+    return with_serials(made.with_gpu(made.h100(), 3, **changes))
 
 
 @pytest.mark.parametrize(
-    ("result", "code"),
-    [(CAPPED, "power-cap-low"), (RESET, "reset-required"), (FAN, "fan-stopped"), (ASKS, "recovery-action"),
-     (PENDING, "row-remap")],
-)  # fmt: skip
-def test_a_finding_about_a_gpu_has_its_identity(result: Result, code: str) -> None:
-    """Whichever rule found it, also about a part of the GPU."""
-    finding = one(result, code)
+    ("result", "code", "command"),
+    [
+        (fourth(power=Power(enforced_limit_mw=200_000, default_limit_mw=400_000)), "power-cap-low", "-i 3`"),
+        (
+            fourth(error=replace(LOST, kind="reset-required")),
+            "reset-required",
+            "`nvidia-smi --gpu-reset -i 3`",
+        ),
+        (fourth(fans=[Fan(rpm=0, target=60)]), "fan-stopped", ""),
+        (fourth(repair=Repair(action=1)), "recovery-action", ""),
+        (fourth(repair=Repair(rows_pending=1)), "row-remap", "`nvidia-smi --gpu-reset -i 3`"),
+        (
+            with_serials(made.without_links(made.h100(), 3, count=6)),
+            "nvlink-degraded",
+            "`nvidia-smi nvlink -s -i 3`",
+        ),
+    ],
+)
+def test_a_finding_about_a_gpu_has_its_identity(result: Result, code: str, command: str) -> None:
+    """Whichever rule found it, also about a part of the GPU; a reader at 3 a.m. copies its command."""
+    finding = next(finding for finding in judge_health(result).findings if finding.code == code)
     assert finding.gpus == [of(3)]
     assert finding.subject.startswith("GPU 3 (")
-
-
-def test_a_finding_about_a_pair_names_both() -> None:
-    """Peer access between GPU 2 and GPU 5."""
-    refused = made.with_pair(with_serials(made.h100()), 2, 5, read=1)
-    finding = one(refused, "p2p-refused")
-    assert finding.gpus == [of(2), of(5)]
-    assert finding.subject.startswith("GPU 2 (")
+    assert command in finding.message
 
 
 def test_every_other_location_has_its_own_measurement_and_identity() -> None:
@@ -213,12 +196,6 @@ def test_a_lost_gpu_is_named_by_what_was_known_of_it() -> None:
     assert unknown.gpus == [GpuIdentity(uuid=made.uuid(7)[:12])]
 
 
-def test_a_summary_gives_the_serial_number() -> None:
-    """It is what a replacement needs; a board without a readable one changes nothing."""
-    assert f"GPU 3 ({made.pci(3)}), serial {serial(3)} [" in judge_health(ASKS).summary
-    assert "serial" not in judge_health(made.with_gpu(made.h100(), 3, repair=Repair(action=1))).summary
-
-
 def test_a_slow_pair_that_nccl_measured_names_both_boards() -> None:
     """Also when only the record is left, with what the report knows of the GPUs."""
     machine = with_serials(made.h100())
@@ -231,19 +208,6 @@ def test_a_slow_pair_that_nccl_measured_names_both_boards() -> None:
     assert "`nvidia-smi nvlink -e -i 5`" in finding.message
     again = nccl.finding(regrade(judgement.record, known=[of(n) for n in range(8)]), "pair-slow")
     assert again.gpus == [of(2), of(5)]
-
-
-@pytest.mark.parametrize(
-    ("result", "command"),
-    [
-        (RESET, "`nvidia-smi --gpu-reset -i 3`"),
-        (PENDING, "`nvidia-smi --gpu-reset -i 3`"),
-        (with_serials(made.without_links(made.h100(), 3, count=6)), "`nvidia-smi nvlink -s -i 3`"),
-    ],
-)
-def test_a_command_has_the_real_index(result: Result, command: str) -> None:
-    """A reader at 3 a.m. copies it as it stands."""
-    assert any(command in finding.message for finding in judge_health(result).findings)
 
 
 def test_steps_have_the_real_device_address_and_node() -> None:

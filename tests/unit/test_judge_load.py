@@ -28,7 +28,6 @@ from nodegauge_judge import (
     Judged,
     Load,
     NodeFacts,
-    Psu,
     Thresholds,
     judge_health,
     load,
@@ -221,17 +220,6 @@ def test_an_invalid_interval_names_its_reason() -> None:
     assert frequent.valid
 
 
-def test_counters_survive_a_lost_gpu_and_an_unreadable_run() -> None:
-    """A run beside a lost GPU still gives growth of the others; an unreadable run changes nothing."""
-    first = node()
-    lost = made.with_gpu(later(first, 900), 1, error=Problem(kind="gpu-lost"), links=[])
-    grown = case(first, lost, later(lost, 900, gpu=0, sw_thermal=500)).growth
-    assert (grown.interval.seconds, grown.gpus[0].sw_thermal, grown.gpus[1].sw_thermal) == (900, 500, None)
-    before = judge(first).history
-    unreadable = judge_health(Result(probe="health", problem=Problem(kind="call-hung")), history=before)
-    assert (unreadable.answers, unreadable.history) == ({}, before)
-
-
 FLOOR = Thresholds().interval_floor
 RUN_SECONDS = (3.0, 4.5, 3.2, 9.0, 3.1, 5.0, 3.0, 21.0)
 """What a run and the wait for its slot add to the interval."""
@@ -350,17 +338,3 @@ def test_a_partly_visible_node_answers_nothing_good(partial: Result) -> None:
     answers = judge(node(), partial).answers
     assert answers["gpu-lost"] is BAD
     assert GOOD not in answers.values()
-
-
-@pytest.mark.parametrize(
-    ("result", "psu"),
-    [
-        (every(node(), **working(bits={0x80: 12})), Psu.FAULT),
-        (every(node(), **working(bits={0x80: 3})), None),
-        (made.with_gpu(node(), 0, error=Problem(kind="insufficient-power")), Psu.FAULT),
-        (made.with_gpu(node(), 0, power=replace(node().gpus[0].power, source=2)), Psu.FAULT),
-    ],
-)
-def test_a_supply_has_a_fault_without_any_sensor(result: Result, psu: Psu | None) -> None:
-    """A missing cable, an undersized source, or a brake that is held (alarms: `test_judge_sensors`)."""
-    assert judge(result).psu is psu

@@ -204,7 +204,6 @@ LIVES: Table = {
         (over((900, 5)), GONE),
         (over((DAY, 2), (2 * DAY, 4), (3 * DAY, 5)), GONE),
         (over((29 * DAY, 5)), GONE),
-        (over((900, 5), (1800, 5), (2700, 5)), GONE),
         (over((900, 5), reboot=True), GONE),
         (over((10, 6)), GONE),
     ],

@@ -80,6 +80,7 @@ TABLE: Table = {
         {"verdict": PASS, "again": False, "agreement": Agreement.CONFIRMED},
         {"busbw": {"all_reduce": 462, "all_gather": 355, "reduce_scatter": 355}},
     ),
+    "a job that asks for more than 462 must not get 462.9": [(nccl.h100(462.9), "", {"all_reduce": 462})],
     "256 MiB replaces 1 GiB, uses its own expectation, and the finding names the size": [
         (
             cut(nccl.h100(), below=GIB),
@@ -255,11 +256,6 @@ def test_the_nccl_probe_answers_its_own_gated_findings_only() -> None:
     gated = {rule.code for rule in NCCL_RULES if rule.gate is not None}
     assert gated == set(judge_nccl(nccl.h100()).answers)
     assert not gated & set(judge_health(made.titan()).answers)
-
-
-def test_labels_are_rounded_down() -> None:
-    """A job that asks for more than 462 must not get 462.9."""
-    assert judge_nccl(nccl.h100(462.9)).busbw["all_reduce"] == 462
 
 
 def test_the_fingerprint_has_all_that_makes_nodes_comparable() -> None:

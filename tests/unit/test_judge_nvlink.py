@@ -161,7 +161,7 @@ def down(count: int, name: str, links: int, **more: Any) -> Result:
     return made.machine(gpus, [[False] * count for _ in range(count)])
 
 
-H100, A100, V100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB"
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 VIRTUAL = {"virtualization": PASSTHROUGH}
 
 
@@ -196,11 +196,9 @@ UNREADABLE = [LinkGroup(links=[0, 1], state=Unavailable("Unknown"), p2p=1)]
 AT_FIRST_SIGHT: Table = {
     "SXM modules and superchips always have NVLinks": [
         (down(8, H100, 18), *SXM),
-        (down(8, H100, 18, switch_links=18), *SXM),
         (down(8, "NVIDIA B200", 18, compute_capability="10.0"), *SXM),
         (down(4, "NVIDIA GB200", 18), *SXM),
         (down(16, "Tesla V100-SXM3-32GB", 6), *SXM),
-        (down(4, "Tesla P100-SXM2-16GB", 4), *SXM),
     ],
     "NVLink is disabled in the driver, or it knows no link calls": [
         (down(8, "NVIDIA H20", 0), *SXM),
@@ -214,15 +212,11 @@ AT_FIRST_SIGHT: Table = {
         (down(2, "NVIDIA A40", 4), *CARD),
         (down(2, "NVIDIA H100 PCIe", 18), *CARD),
         (down(4, "NVIDIA H100 NVL", 18), *CARD),
-        (down(8, "NVIDIA H200 NVL", 18, compute_capability="9.0"), *CARD),
         (down(2, "NVIDIA A100 80GB PCIe", 12), *CARD),  # NVSentinel issue 1481
-        (down(2, "NVIDIA A100-PCIE-40GB", 12, compute_capability="8.0"), *CARD),
         (down(2, "NVIDIA A800 40GB Active", 12), *CARD),
-        (down(4, "NVIDIA A30", 4, compute_capability="8.0"), *CARD),
         (down(2, "NVIDIA TITAN RTX", 2), *CARD),
         (down(2, "Quadro GV100", 4), *CARD),
         (down(2, "NVIDIA RTX A6000", 4, **VIRTUAL), *CARD),
-        (down(8, "NVIDIA L40S", 0), *CARD),
         (absent(4, "NVIDIA L40S"), *CARD),
     ],
     "a chip that only cards have": [(down(2, "Graphics Device", 4, compute_capability="8.6"), *CARD)],
@@ -232,7 +226,6 @@ AT_FIRST_SIGHT: Table = {
     ],
     "modules in a virtual machine may have no NVLink by design": [
         (down(2, H100, 18, **VIRTUAL), *PERHAPS),
-        (down(2, V100, 6, **VIRTUAL), *PERHAPS),
         (down(4, A100, 0, **VIRTUAL), *PERHAPS),
     ],
     "one GPU has no peer to miss": [(down(1, H100, 18), "", None, "SingleGpu")],

@@ -49,7 +49,6 @@ LINKS: Table = {
         (node(link(width=8), link()), "pcie-narrow/warn", {"pcie-narrow": UNSURE})
     ],
     "less than half of the others' lanes fail": [
-        (node(link(1, 1), link()), "pcie-narrow/fail"),
         (
             node(link(width=4), link()),
             "pcie-narrow/fail",
@@ -60,22 +59,17 @@ LINKS: Table = {
         ),
     ],
     "a lower generation warns at half of the utilisation": [
-        (node(link(3), link()), "pcie-narrow/warn"),
         (node(link(3, utilization=50), link()), "pcie-narrow/warn"),
         (node(link(1, utilization=49), link()), ""),
     ],
     "what was not read has no opinion": [
         (node(Pcie(generation=1, width=16, **FULL), link()), ""),
-        (node(Pcie(utilization=99, **FULL), link()), ""),
         (node(Pcie(generation=4, width=4, utilization=99), link()), ""),
         (node(Pcie(utilization=99), link()), "", {"pcie-narrow": UNSURE}),
         (node(link(0, 0), link()), ""),
     ],
     "an idle link keeps its lanes (janhq/jan issue 183)": [
         (node(link(width=8, **IDLE), link(**IDLE)), "pcie-narrow/warn"),
-        (node(link(width=8, **IDLE), link()), "pcie-narrow/warn"),
-        (node(link(width=1, **IDLE), link(**IDLE)), "pcie-narrow/warn"),
-        (node(link(width=4, **IDLE), link(width=8, **IDLE)), "pcie-narrow/warn"),
         (node(Pcie(generation=1, width=8, **FULL), link(**IDLE)), "pcie-narrow/warn"),
         (node(link(width=4, **IDLE)), "pcie-narrow/warn"),
         (node(link(width=0, **IDLE), link(**IDLE)), ""),
@@ -83,12 +77,10 @@ LINKS: Table = {
     ],
     "half of the lanes everywhere is how the board was built": [
         (node(link(width=8, **IDLE)), "pcie-narrow/info"),
-        (node(link(width=8)), "pcie-narrow/info"),
         (node(link(3, width=8)), "pcie-narrow/warn"),
     ],
     "a card or slot with few lanes is complete": [
         (node(link(width=8, max_width=8, **IDLE)), ""),
-        (node(link(width=8, max_width=8, **IDLE), link(**IDLE)), ""),
         (node(link(width=4, max_width=4), link()), ""),
     ],
     "an older slot is only mentioned": (
@@ -267,11 +259,9 @@ PORTS: Table = {
         )
     ],
     "a lower rate does not become the usual one until it is forgotten": [
-        ((rdma(UP), SLOW), *FORGOTTEN),
         ((rdma(UP), SLOW, SLOW, SLOW), *FORGOTTEN),
         ((SLOW, rdma(UP), SLOW), *FORGOTTEN),
         ((SLOW, rdma(UP), rdma(UP)), ""),
-        ((SLOW, SLOW), ""),
     ],
     "ports that were still being read are not forgotten": [
         ((rdma(UP), late, rdma(DOWN)), "nic-down/warn") for late in LATE

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Fan, Power, Result, Sensor, Unavailable
+from nodegauge_contract import Fan, Power, Problem, Result, Sensor, Unavailable
 from nodegauge_judge import Answer, Psu, Thresholds
 from support.judge_results import Row, Table, check, judge, rows
 
@@ -173,6 +173,8 @@ ON_MAINS = made.every_gpu(made.phb(), power=Power(source=0))
         (node(alarm("nct6775", "in4", value=16)), None, Answer.UNSURE),
         (node(alarm("acbel_fsg032", "in1", label="vin"), volts(12_100)), Psu.FAULT, Answer.BAD),
         (ON_MAINS, None, Answer.GOOD),
+        (made.every_gpu(made.phb(), power=Power(source=2)), Psu.FAULT, Answer.BAD),
+        (made.with_gpu(made.phb(), 0, error=Problem(kind="insufficient-power")), Psu.FAULT, Answer.UNSURE),
         (replace(ON_MAINS, omitted=["sensors"]), None, Answer.UNSURE),
         (replace(node(volts(12_050)), omitted=["sensors"]), None, Answer.UNSURE),
     ],

@@ -41,8 +41,9 @@ def heated(celsius: int, /, *, heat: bool = False, memory: int = 70, **temperatu
 
 GOOD, BAD, UNSURE = Answer.GOOD, Answer.BAD, Answer.UNSURE
 H100 = {"margin": 16, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
-H200, GB200 = H100 | {"gpu": 28, "margin": 59}, H100 | {"gpu": 31, "margin": 55}
-"""`nvidia-smi -q` of the three, as published: "Memory Max Operating T.Limit Temp: 0 C", no limit in °C.  The
+DISTANT = H100 | {"margin": 2, "tlimit_memory_max": 3}
+GB200 = H100 | {"gpu": 31, "margin": 55}
+"""`nvidia-smi -q` of both, as published: "Memory Max Operating T.Limit Temp: 0 C", no limit in °C.  The
 margin is 86 or 87 less the core's temperature, whatever the memory has."""
 
 
@@ -59,8 +60,6 @@ def memory(celsius: int, limits: dict[str, int] | None = None, *, heat: bool = F
         ("hot", heated(81), "", GOOD),
         ("hot", heated(82), "hot/warn", GOOD),
         ("hot", heated(83), "hot/warn", UNSURE),
-        ("hot", heated(87), "hot/warn", UNSURE),
-        ("hot", heated(95), "hot/warn", UNSURE),
         ("hot", heated(86, heat=True), "hot/warn", UNSURE),
         ("hot", heated(87, heat=True), "hot/fail", BAD),
         ("hot", heated(70, margin=6), "", GOOD),
@@ -68,7 +67,6 @@ def memory(celsius: int, limits: dict[str, int] | None = None, *, heat: bool = F
         ("hot", heated(70, margin=4), "hot/warn", UNSURE),
         ("hot", heated(85, margin=0), "hot/warn", UNSURE),
         ("hot", heated(85, margin=0, heat=True), "hot/fail", BAD),
-        ("hot", heated(70, margin=-2, heat=True), "hot/fail", BAD),
         ("hot", heated(70, margin=-2), "", GOOD),
         ("hot", heated(85, margin=0, tlimit_gpu_max=-2, heat=True), "hot/warn", UNSURE),
         ("hot", heated(79, shutdown=98), "", GOOD),
@@ -79,29 +77,18 @@ def memory(celsius: int, limits: dict[str, int] | None = None, *, heat: bool = F
         ("memory-hot", memory(89), "", GOOD),
         ("memory-hot", memory(90), "memory-hot/warn", GOOD),
         ("memory-hot", memory(91), "memory-hot/warn", UNSURE),
-        ("memory-hot", memory(96), "memory-hot/warn", UNSURE),
         ("memory-hot", memory(95, heat=True), "memory-hot/fail", BAD),
         ("memory-hot", memory(94, heat=True), "memory-hot/warn", UNSURE),
         ("memory-hot", memory(0, heat=True), "", UNSURE),
-        ("memory-hot", memory(78, H100), "", GOOD),
         ("memory-hot", memory(94, H100), "", GOOD),
         ("memory-hot", memory(95, H100), "memory-hot/warn", GOOD),
-        ("memory-hot", memory(101, H100, heat=True), "memory-hot/warn", UNSURE),
         ("memory-hot", memory(115, H100), "memory-hot/fail", BAD),
-        ("memory-hot", memory(115, H200), "memory-hot/fail", BAD),
         ("memory-hot", memory(105, GB200, heat=True), "memory-hot/fail", BAD),
         ("memory-hot", memory(104, GB200, heat=True), "memory-hot/warn", UNSURE),
-        ("memory-hot", memory(39, GB200), "", GOOD),
         ("memory-hot", memory(92, H100, margin=5), "hot/warn memory-hot/warn", GOOD),
         ("memory-hot", memory(92, H100, margin=-1, heat=True), "hot/fail memory-hot/fail", BAD),
         ("memory-hot", memory(92, H100, margin=-1), "", GOOD),
-        ("memory-hot", memory(97, H100, margin=-1), "memory-hot/warn", UNSURE),
-        (
-            "memory-hot",
-            memory(92, H100, margin=2, tlimit_memory_max=3, heat=True),
-            "memory-hot/fail hot/warn",
-            BAD,
-        ),
+        ("memory-hot", memory(92, DISTANT, heat=True), "memory-hot/fail hot/warn", BAD),
         ("memory-hot", memory(60, H100, margin=3), "hot/warn", GOOD),
         ("memory-hot", memory(115, {"tlimit_memory_max": 0}), "memory-hot/fail", BAD),
         ("memory-hot", memory(96, {"margin": 16, "tlimit_memory_max": 95}), "memory-hot/warn", GOOD),
@@ -149,7 +136,6 @@ TABLE: Table = {
         (under(heated(83), hot_leave_margin=4), "hot/warn", {"hot": GOOD}),
         (under(heated(78, shutdown=98), hot_warn=70, hot_fail=78), "hot/fail"),
         (under(cool(gpu=78, gpu_max=85), hot_margin=7), "hot/warn"),
-        (under(cool(gpu=78), hot_warn=78), "hot/warn"),
         (under(cool(gpu=30, gpu_max=85, memory=80, memory_max=95), memory_hot_margin=15), "memory-hot/warn"),
         (under(AT_REST, memory_hot_warn=116, memory_hot_fail=120), ""),
     ],
@@ -181,27 +167,18 @@ TABLE: Table = {
         for limit, margin, expected in ((87, 47, ""), (0, 47, ""), (0, 4, "hot/warn"))
     ],
     "within 5 °C of the vendor's limit warns": [
-        (cool(gpu=79, gpu_max=85), ""),
-        (cool(gpu=80, gpu_max=85), "hot/warn"),
-        (cool(gpu=95, gpu_max=85), "hot/warn"),
-        (cool(gpu=87, gpu_max=93), ""),
         (cool(gpu=60, margin=4, tlimit_gpu_max=-2), ""),
         (cool(gpu=60, margin=3, tlimit_gpu_max=-2), "hot/warn"),
         (cool(gpu=82, margin=-3), "hot/warn"),
         (cool(margin=3), "hot/warn"),
         (cool(gpu=89, margin=30), ""),
-        (cool(gpu=30, gpu_max=85, memory=94), ""),
-        (cool(gpu=30, gpu_max=85, memory=99), "memory-hot/warn"),
     ],
     "a sensor that reads 0 and a cool GPU without margin are fine": [
         (cool(gpu=40, margin=0), ""),
-        (cool(gpu=40, margin=-3), ""),
         (cool(gpu=0, gpu_max=85), ""),
     ],
     "without a vendor's limit the policy's number counts, and is named": [
-        (cool(gpu=89), "hot/warn"),
         (cool(gpu=89, gpu_max=0), "hot/warn"),
-        (cool(gpu=90), "hot/warn"),
         (cool(gpu=85), "hot/warn", ": 85 °C; the driver gives no limit, the policy's hotWarn is 80 °C."),
         (
             cool(gpu=95),
@@ -234,14 +211,12 @@ def test_a_job_that_ended_before_the_window_is_no_load() -> None:
 @pytest.mark.parametrize(
     ("celsius", "band"),
     [
-        (30, "excellent"),
         (75, "excellent"),
         (76, "good"),
         (79, "good"),
         (80, "warm"),
         (83, "warm"),
         (84, "throttling-likely"),
-        (99, "throttling-likely"),
     ],
 )
 def test_each_temperature_has_a_band(celsius: int, band: str) -> None:

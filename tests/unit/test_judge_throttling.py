@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Counters, Result, Span, Unavailable
-from nodegauge_judge import Answer, Judgement, Psu, Thresholds
+from nodegauge_contract import Counters, Result, Unavailable
+from nodegauge_judge import Answer, Psu, Thresholds
 from support.judge_results import (
     NO_COUNTERS,
     SAMPLES,
@@ -42,10 +42,10 @@ QUICK = Thresholds(
 SW, HW, BRAKE = "sw-thermal-slowdown", "hw-thermal-slowdown", "power-brake"
 
 
-def throttled(seconds: float = 900, *, thresholds: Thresholds | None = None, **grown: float) -> Judgement:
+def throttled(seconds: float = 900, **grown: float) -> tuple[Result, Result]:
     """A machine whose first GPU's counters grew so over one interval."""
     first = node()
-    return judge(first, later(first, seconds, gpu=0, **grown), thresholds=thresholds)
+    return first, later(first, seconds, gpu=0, **grown)
 
 
 def grown(**by: float) -> tuple[Result, Result]:
@@ -119,10 +119,10 @@ TABLE: Table = {
     ],
     "a policy with intervals of seconds judges seconds": [
         (throttled(6, sw_thermal=1.2), ""),
-        (throttled(6, sw_thermal=1.2, thresholds=QUICK), f"{SW}/fail"),
-        (throttled(6, hw_thermal=0.2, thresholds=QUICK), f"{HW}/fail"),
-        (throttled(6, power_brake=0.5, thresholds=QUICK), f"{BRAKE}/fail"),
-        (throttled(6, sw_thermal=0.5, thresholds=QUICK), f"{SW}/warn"),
+        (judge(*throttled(6, sw_thermal=1.2), thresholds=QUICK), f"{SW}/fail"),
+        (judge(*throttled(6, hw_thermal=0.2), thresholds=QUICK), f"{HW}/fail"),
+        (judge(*throttled(6, power_brake=0.5), thresholds=QUICK), f"{BRAKE}/fail"),
+        (judge(*throttled(6, sw_thermal=0.5), thresholds=QUICK), f"{SW}/warn"),
     ],
     "the finding names duration, share and source": (
         (node(), later(node(), 900, gpu=1, sw_thermal=150, low_utilization=600)),
@@ -152,7 +152,7 @@ TABLE: Table = {
     "more than 1.05 seconds a second is a counter of something else": [
         (throttled(power_brake=945), f"{BRAKE}/fail"),
         (throttled(power_brake=946), "", {BRAKE: Answer.GOOD}),
-        (throttled(power_brake=946, thresholds=Thresholds(plausible_growth=2)), f"{BRAKE}/fail"),
+        (judge(*throttled(power_brake=946), thresholds=Thresholds(plausible_growth=2)), f"{BRAKE}/fail"),
     ],
     "older drivers have thermal violations alone": (
         (every(node(), counters=VIOLATIONS), later(ONE_COUNTER, 900, thermal_violation=200)),
@@ -258,45 +258,44 @@ def test_a_bit_without_a_counter_fails_in_every_sample_and_warns_in_two(
     assert {finding.evidence["evidence"] for finding in judgement.findings} <= {"samples"}
 
 
-@pytest.mark.parametrize("pstate", [span(0, 2), None])
-def test_the_umbrella_bit_does_not_count_while_clocks_change(pstate: Span | None) -> None:
-    """The P-state moved, or nobody knows whether it did: no finding, and no good answer either."""
-    judgement = judge(sampled(0x8, 12, pstate=pstate))
-    assert (codes(judgement), judgement.answers["hw-slowdown"]) == ([], Answer.UNSURE)
+HW_UNSURE = {"hw-slowdown": Answer.UNSURE}
+RESTED = every(node(), **resting())
+BRAKED_AT_REST = every(later(RESTED, 900, low_utilization=900, watts=70), **resting(bits={0x80: 12}))
+NORMAL = dict.fromkeys((0x1, 0x2, 0x4, 0x10, 0x100, 0x200, 0x400), SAMPLES)
+NOTHING = every(node(counters=NO_COUNTERS), **working() | {"events": events({}, supported=0x7)})
+BITS: Table = {
+    "the umbrella bit comes with a change of clocks, and a P-state that was not read may be one": [
+        (sampled(0x8, 12, pstate=pstate), "", HW_UNSURE) for pstate in (span(0, 2), None)
+    ],
+    "bits of heat and brake count all the same: a brake that is held must not hide": [
+        (sampled(bit, 12, pstate=pstate), f"{code}/fail", {code: Answer.BAD})
+        for bit, code in ROWS[1:]
+        for pstate in (span(0, 8), None)
+    ],
+    "a bit that the driver does not support is unsure": [
+        (NOTHING, "", {code: Answer.UNSURE}) for _, code in ROWS
+    ],
+    "heat and brake raise the umbrella bit as well, and have rows of their own": [
+        row
+        for bit, code in ROWS[2:]
+        for row in (
+            (every(NOTHING, events=events({bit: 12, 0x8: 12})), f"{code}/fail", HW_UNSURE),
+            (every(NOTHING, events=events({bit: 1, 0x8: 12})), "hw-slowdown/fail"),
+        )
+    ],
+    "a held brake fails whatever its counter says, and without load": [
+        ((RESTED, BRAKED_AT_REST), f"{BRAKE}/fail")
+    ],
+    "idle, application clocks, power cap, sync boost, display clocks, and two of old drivers": [
+        (every(NOTHING, **working(bits=NORMAL)), "")
+    ],
+}
 
 
-@pytest.mark.parametrize("pstate", [span(0, 8), None])
-@pytest.mark.parametrize(("bit", "code"), ROWS[1:])
-def test_bits_of_heat_and_brake_count_while_clocks_change(bit: int, code: str, pstate: Span | None) -> None:
-    """Only the umbrella bit comes with a change of clocks; a brake that is held must not hide behind one."""
-    judgement = judge(sampled(bit, 12, pstate=pstate))
-    assert (codes(judgement), judgement.answers[code]) == ([f"{code}/fail"], Answer.BAD)
-
-
-def test_a_bit_that_the_driver_does_not_support_is_unsure() -> None:
-    """A mask of supported reasons without it: absent means nothing."""
-    fields = working() | {"events": events({}, supported=0x7)}
-    answers = judge(every(node(counters=NO_COUNTERS), **fields)).answers
-    assert {answers[code] for _, code in ROWS} == {Answer.UNSURE}
-
-
-@pytest.mark.parametrize(("bit", "code"), [(0x40, "hw-thermal-slowdown"), (0x80, "power-brake")])
-def test_the_umbrella_bit_is_not_counted_twice(bit: int, code: str) -> None:
-    """Heat and brake raise it as well; they have rows of their own."""
-    both = every(sampled(bit, 12), events=events({bit: 12, 0x8: 12}))
-    judgement = judge(both)
-    assert codes(judgement) == [f"{code}/fail"]
-    assert judgement.answers["hw-slowdown"] is Answer.UNSURE
-    assert codes(judge(every(both, events=events({bit: 1, 0x8: 12})))) == ["hw-slowdown/fail"]
-
-
-def test_a_held_brake_fails_whatever_its_counter_says() -> None:
-    """Whatever the counter says, and without load; the power supply is at fault."""
-    first = every(node(), **resting())
-    braked = every(later(first, 900, low_utilization=900, watts=70), **resting(bits={0x80: 12, 0x8: 12}))
-    judgement = judge(first, braked)
-    assert codes(judgement) == ["power-brake/fail"]
-    assert (judgement.psu, judgement.load) == (Psu.FAULT, "idle")
+@pytest.mark.parametrize("row", rows(BITS))
+def test_a_bit_is_judged(row: Row) -> None:
+    """By what else explains it."""
+    check(*row)
 
 
 def a10(gpus: int = 1, *, counted: bool = False, **fields: Any) -> Result:
@@ -371,9 +370,3 @@ def test_runs_with_a_brake_are_counted_in_a_row() -> None:
     hurried = [later(on, seconds) for seconds in (900, 905, 910, 915)]
     assert codes(judge(*hurried)) == ["power-brake/info"]
     assert codes(judge(on, thresholds=Thresholds(power_brake_idle_runs=1))) == ["power-brake/fail"]
-
-
-def test_normal_bits_raise_nothing() -> None:
-    """Idle, application clocks, power cap, sync boost, display clocks, and the two of old drivers."""
-    normal = dict.fromkeys((0x1, 0x2, 0x4, 0x10, 0x100, 0x200, 0x400), SAMPLES)
-    assert codes(judge(every(node(counters=NO_COUNTERS), **working(bits=normal)))) == []

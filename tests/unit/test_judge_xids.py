@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ BOOT = 1_800_000_000
 THRICE = XidRule(codes=(63, 94), severity=Severity.FAIL, count=3)
 Came = Mapping[tuple[int, int], XidCount]
 """By GPU and code."""
+Step = tuple[Any, ...]
 
 
 def at(*times: int) -> XidCount:
@@ -82,60 +84,97 @@ def test_the_sentence_names_code_gpu_count_and_window() -> None:
     assert judgement.answers["xid"] is Answer.BAD
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        (XidRule(codes=(94,), severity=Severity.FAIL, count=3), []),
-        (XidRule(codes=(94,), severity=Severity.WARN, count=2), ["xid/warn"]),
-        (XidRule(codes=(94,), severity=None), []),
-        (XidRule(codes=(13,), severity=None), ["xid/fail"]),
-    ],
-    ids=["too few", "a warning", "ignored", "another code"],
-)
-def test_a_rule_takes_the_place_of_the_catalogue(rule: XidRule, expected: list[str]) -> None:
-    """For its codes, and for no other."""
-    judgement = Node(rule).came({(0, 94): at(50, 60)}, up=100)
-    assert codes(judgement) == expected
-    assert (judgement.answers["xid"] is Answer.BAD) is ("xid/fail" in expected)
+def rule(count: int = 1, *, of: int = 94, severity: Severity | None = Severity.FAIL, **more: Any) -> XidRule:
+    """A rule about one code."""
+    return XidRule(codes=(of,), severity=severity, count=count, **more)
 
 
-def test_codes_of_a_rule_are_counted_together_and_gpus_are_not() -> None:
-    """Two and one on one GPU are three; on two GPUs they are not."""
-    together = {(1, 94): at(50, 60), (1, 63): at(70)}
-    assert "Xid 63 and 94 came 3 times together within" in only(Node(THRICE).came(together, up=100)).message
-    apart = {(1, 94): at(50, 60), (2, 63): at(70)}
-    assert codes(Node(THRICE).came(apart, up=100)) == []
+def once_an_hour(*hours: int) -> list[Step]:
+    """A document with one more Xid in each of these hours, the third of which makes three."""
+    return [({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in hours]
 
 
-def test_two_rules_about_a_code_both_count() -> None:
-    """A warning for the first, a failure from the third on; the catalogue's Xid of the same GPU stays."""
-    node = Node(THRICE, XidRule(codes=(94,), severity=Severity.WARN, window=HOUR))
-    assert codes(node.came({(0, 94): at(50)}, up=100)) == ["xid/warn"]
-    judgement = node.came({(0, 94): at(150, 160), (0, 79): at(170)}, up=200)
-    assert codes(judgement) == ["xid/fail", "xid/warn"]
-    assert "came 3 times within 24 h" in judgement.findings[0].message
-    assert "Xid 79 (GPU has fallen off the bus)" in judgement.findings[0].message
-    assert "came 3 times within 1 h" in judgement.findings[1].message
+TWICE: Came = {(0, 94): at(50, 60)}
+STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
+    # what: the rules; of each document its Xids, when it was made, the findings, the boot (the second begins
+    # two hours after a day)
+    "too few": ([rule(3)], [(TWICE, 100, "")]),
+    "a warning": ([rule(2, severity=Severity.WARN)], [(TWICE, 100, "xid/warn")]),
+    "ignored": ([rule(severity=None)], [(TWICE, 100, "")]),
+    "another code has the catalogue's severity": ([rule(of=13, severity=None)], [(TWICE, 100, "xid/fail")]),
+    "codes of a rule are counted together": (
+        [THRICE],
+        [({(1, 94): at(50, 60), (1, 63): at(70)}, 100, "xid/fail")],
+    ),
+    "GPUs are not": ([THRICE], [({(1, 94): at(50, 60), (2, 63): at(70)}, 100, "")]),
+    "two rules about a code both count, beside the catalogue": (
+        [THRICE, rule(severity=Severity.WARN, window=HOUR)],
+        [
+            ({(0, 94): at(50)}, 100, "xid/warn"),
+            ({(0, 94): at(150, 160), (0, 79): at(170)}, 200, "xid/fail xid/warn"),
+        ],
+    ),
+    "a count lasts over documents until its window is over": (
+        [THRICE],
+        [*once_an_hour(1, 2, 3), ({}, HOUR + DAY - 10, "xid/fail"), ({}, HOUR + DAY, "")],
+    ),
+    "a reboot does not forget": (
+        [THRICE],
+        [
+            ({(0, 94): at(DAY - 100, DAY - 50)}, DAY, ""),
+            ({(0, 94): at(20)}, 30, "xid/fail", "boot-2"),
+            ({}, 21 * HOUR, "xid/fail", "boot-2"),
+            ({}, 22 * HOUR, "", "boot-2"),
+        ],
+    ),
+    "a document that came late is judged by its own time": (
+        [rule(2, window=60)],
+        [
+            ({(0, 94): at(1000, 1050)}, 1300, "xid/fail"),
+            ({}, 1360, ""),
+            ({(0, 94): at(2000, 2070)}, 2080, ""),
+        ],
+    ),
+}
 
 
-def test_a_count_lasts_over_documents_until_its_window_is_over() -> None:
-    """One each; the finding stands while three are within 24 hours, though nothing new comes."""
+@pytest.mark.parametrize("name", STORIES)
+def test_xids_are_counted_by_the_rules(name: str) -> None:
+    """In the place of the catalogue for their codes, and for no other; a finding that fails is a bad run."""
+    rules, steps = STORIES[name]
+    node = Node(*rules)
+    for came, up, expected, *boot in steps:
+        node.booted = BOOT + (DAY + 2 * HOUR) * bool(boot)
+        judgement = node.came(came, up=up, boot=(*boot, "boot-1")[0])
+        assert " ".join(codes(judgement)) == expected
+        assert (judgement.answers["xid"] is Answer.BAD) is ("xid/fail" in expected)
+
+
+def test_a_node_that_cannot_be_judged_is_counted() -> None:
+    """Its findings decide nothing; the Xids of its document are in the next count."""
     node = Node(THRICE)
-    verdicts = [codes(node.came({(0, 94): at(up - 5)}, up=up)) for up in (HOUR, 2 * HOUR, 3 * HOUR)]
-    assert verdicts == [[], [], ["xid/fail"]]
-    assert codes(node.came({}, up=HOUR + DAY - 10)) == ["xid/fail"]
-    assert codes(node.came({}, up=HOUR + DAY)) == []
+    node.came({}, up=50)
+    assert node.judged(document({(0, 94): at(90, 95)}, up=100, gpus=4)).verdict is Verdict.UNKNOWN
+    assert codes(node.came({(0, 94): at(150)}, up=200)) == ["xid/fail"]
+
+
+def test_nothing_is_kept_without_need() -> None:
+    """Nor once a policy has no rules any more, nor for codes that raise nothing, nor after the window."""
+    node = Node(THRICE, rule(of=31, severity=None))
+    assert node.came({(0, 31): at(20)}, up=30).history.xids == {}
+    assert node.came({(0, 94): at(50)}, up=100).history.xids
     assert node.came({}, up=3 * DAY).history.xids == {}
+    node.rules = ()
+    assert node.came({(0, 94): at(3 * DAY)}, up=3 * DAY + 9).history.xids == {}
 
 
-def test_a_reboot_does_not_forget() -> None:
-    """Times are those of the clock: what came before counts for as long as it would have."""
-    node = Node(THRICE)
-    node.came({(0, 94): at(DAY - 100, DAY - 50)}, up=DAY)
-    node.booted += DAY + 2 * HOUR
-    assert codes(node.came({(0, 94): at(20)}, up=30, boot="boot-2")) == ["xid/fail"]
-    assert codes(node.came({}, up=21 * HOUR, boot="boot-2")) == ["xid/fail"]
-    assert codes(node.came({}, up=22 * HOUR, boot="boot-2")) == []
+def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:
+    """`nodegauge judge --before` knows none: documents of one boot add up, another boot begins anew."""
+    facts = NodeFacts(xids=(THRICE,))
+    history = judge_health(document(TWICE, up=100), node=facts).history
+    for boot, expected in (("boot-1", ["xid/fail"]), ("boot-2", [])):
+        later = document({(0, 94): at(150)}, up=200, boot=boot)
+        assert codes(judge_health(later, node=facts, history=history)) == expected
 
 
 @pytest.mark.parametrize("late", [0.0, 1.4, -1.4, 40.0])
@@ -177,7 +216,7 @@ def test_impossible_counts_and_times_are_one_xid_now(odd: XidCount) -> None:
 @pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
 def test_a_lost_gpu_is_counted_as_the_one_that_is_missing(boot: str) -> None:
     """It tells no UUID any more, in the same boot or from its start; after a reboot its Xids are its own."""
-    node = Node(XidRule(codes=(79,), severity=Severity.FAIL, count=2))
+    node = Node(rule(2, of=79))
     node.came({}, up=50)
     node.booted += HOUR * (boot == "boot-2")
     document_lost = document({(5, 79): at(90)}, up=100, boot=boot)
@@ -188,26 +227,9 @@ def test_a_lost_gpu_is_counted_as_the_one_that_is_missing(boot: str) -> None:
     assert "Xid 79 came 2 times within 24 h on GPU 5" in only(judgement).message
 
 
-def test_a_node_that_cannot_be_judged_is_counted() -> None:
-    """Its findings decide nothing; the Xids of its document are in the next count."""
-    node = Node(THRICE)
-    node.came({}, up=50)
-    hidden = document({(0, 94): at(90, 95)}, up=100, gpus=4)
-    assert node.judged(hidden).verdict is Verdict.UNKNOWN
-    assert codes(node.came({(0, 94): at(150)}, up=200)) == ["xid/fail"]
-
-
-def test_a_report_that_came_late_is_judged_by_its_own_time() -> None:
-    """The window ends with the last of its Xids, and is none of a later document."""
-    node = Node(XidRule(codes=(94,), severity=Severity.FAIL, count=2, window=60))
-    assert codes(node.came({(0, 94): at(1000, 1050)}, up=1300)) == ["xid/fail"]
-    assert codes(node.came({}, up=1360)) == []
-    assert codes(node.came({(0, 94): at(2000, 2070)}, up=2080)) == []
-
-
 def test_a_long_row_is_counted_rather_low_than_high() -> None:
     """One every ten minutes for three days: about 144 are within a day, and few times are kept."""
-    node = Node(XidRule(codes=(13,), severity=Severity.WARN, count=1))
+    node = Node(rule(of=13, severity=Severity.WARN))
     for up in range(600, 3 * DAY, 600):
         judgement = node.judged(document({(0, 13): at(up - 1)}, up=up, gpus=1))
         count = judgement.findings[0].evidence["count"]
@@ -218,7 +240,7 @@ def test_a_long_row_is_counted_rather_low_than_high() -> None:
 
 def test_the_newest_keeps_its_time_in_a_long_row() -> None:
     """Even if it is near the one before it: its document may come twice."""
-    node = Node(XidRule(codes=(13,), severity=Severity.WARN, count=1))
+    node = Node(rule(of=13, severity=Severity.WARN))
     ups = [*range(1000, 1000 * MOST_TIMES + 1, 1000), 1000 * MOST_TIMES + 5]
     for up in (*ups, ups[-1]):
         judgement = node.came({(0, 13): at(up)}, up=up)
@@ -243,25 +265,6 @@ def test_the_newest_are_kept_and_the_history_stays_small() -> None:
     assert some.trimmed().ports
 
 
-def test_without_rules_nothing_is_kept() -> None:
-    """Nor once a policy has none any more, nor for codes that raise nothing: they would push out others."""
-    node = Node(THRICE, XidRule(codes=(31,), severity=None))
-    assert node.came({(0, 31): at(20)}, up=30).history.xids == {}
-    assert node.came({(0, 94): at(50)}, up=100).history.xids
-    node.rules = ()
-    assert node.came({(0, 94): at(150)}, up=200).history.xids == {}
-
-
-def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:
-    """`nodegauge judge --before` knows none: documents of one boot add up, another boot begins anew."""
-    facts = NodeFacts(xids=(THRICE,))
-    history = judge_health(document({(0, 94): at(50, 60)}, up=100), node=facts).history
-    later = document({(0, 94): at(150)}, up=200)
-    assert codes(judge_health(later, node=facts, history=history)) == ["xid/fail"]
-    other = document({(0, 94): at(150)}, up=200, boot="boot-2")
-    assert codes(judge_health(other, node=facts, history=history)) == []
-
-
 def reports(*came: Came, ups: tuple[int, ...]) -> list[Result]:
     """Documents of a watch container: each repeats the Xids of those before it."""
     result: list[Result] = []
@@ -281,6 +284,7 @@ def test_xids_of_reports_that_never_arrived_are_judged_with_the_next() -> None:
     """A fatal one is a finding and a bad run; those that a rule counts are all there."""
     node = Node(THRICE)
     node.judged(reports({}, ups=(50,))[0])
+    assert codes(node.came({}, up=60)) == []  # a run of a pod says nothing of the container's reports
     judgement = node.judged(reports(*THREE, ups=(100, 510, 3600))[-1])
     assert judgement.answers["xid"] is Answer.BAD
     (finding,) = judgement.findings
@@ -302,16 +306,6 @@ def test_what_was_judged_is_none_of_a_later_report_that_repeats_it() -> None:
     assert (codes(again), again.answers["xid"]) == ([], Answer.GOOD)
 
 
-def test_a_run_of_a_pod_says_nothing_of_the_containers_reports() -> None:
-    """It came after a report that was lost: the next one of the container makes up for it."""
-    node = Node()
-    node.judged(reports({}, ups=(50,))[0])
-    assert codes(node.came({}, up=200)) == []
-    lost, late = reports({(3, 79): at(90)}, {}, ups=(100, 300))
-    assert codes(node.judged(late)) == ["xid/fail"]
-    assert lost.gpus[3].xids.seen == [79]
-
-
 def test_another_boot_and_a_report_that_was_deleted_begin_anew() -> None:
     """The clock begins anew, and what was known is not: then all that the container repeats is new."""
     node = Node()
@@ -327,7 +321,7 @@ def test_another_boot_and_a_report_that_was_deleted_begin_anew() -> None:
 
 def test_a_burst_in_a_lost_report_is_judged_by_its_own_time() -> None:
     """Three within a minute, an hour before the report that repeats them, which has one of its own."""
-    node = Node(XidRule(codes=(94,), severity=Severity.FAIL, count=3, window=60))
+    node = Node(rule(3, window=60))
     node.judged(reports({}, ups=(50,))[0])
     _, late = reports({(0, 94): at(90, 100, 110)}, {(0, 94): at(3600)}, ups=(120, 3610))
     assert "came 3 times within 1 min on GPU 0" in only(node.judged(late)).message

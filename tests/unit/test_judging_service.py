@@ -137,7 +137,6 @@ def test_earlier_results_give_a_history() -> None:
     ],
 )
 def test_a_bad_request_is_one_error_that_names_the_field(request_part: dict[str, Any], message: str) -> None:
-    """Nothing is judged by a policy that was not understood."""
     with pytest.raises(Unusable) as error:
         judgements(json.dumps({"documents": [text(HOT)], **request_part}).encode())
     assert message in str(error.value)
@@ -145,7 +144,6 @@ def test_a_bad_request_is_one_error_that_names_the_field(request_part: dict[str,
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{", b"null"])
 def test_what_is_no_request_is_an_error(data: bytes) -> None:
-    """Cut off, empty, or something else."""
     with pytest.raises(Unusable, match="request: "):
         judgements(data)
 
@@ -162,7 +160,6 @@ def test_what_is_no_request_is_an_error(data: bytes) -> None:
     ],
 )
 def test_a_bad_document_is_its_own_error(document: str, before: str | None, message: str) -> None:
-    """The others are judged."""
     [answer, other] = ask(document, text(HOT), before=[before, None])
     assert message in answer["error"]
     assert other["probe"] == "health"

@@ -25,7 +25,6 @@ MEASURED = nccl_node().measured(FAST)
 
 
 def labels(report: NcclNode) -> dict[str, str]:
-    """The labels of interconnect and bandwidth that the node should carry."""
     keys = (names.LABEL_INTERCONNECT, EVIDENCE, *BUSBW)
     return {key: report.status.desired.labels.get(key, "") for key in keys}
 
@@ -46,7 +45,6 @@ REPORTED = NOTHING | {names.LABEL_INTERCONNECT: "nvlink", EVIDENCE: "reported"}
 def test_what_takes_the_evidence_away_takes_the_bandwidth_with_it(
     report: NcclNode, expected: dict[str, str]
 ) -> None:
-    """At the first run that says so; the report keeps the number."""
     assert labels(report) == expected
     assert report.status.bandwidth.all_reduce is not None
 
@@ -110,6 +108,5 @@ def test_an_unreadable_node_is_not_called_healthy(report: NcclNode, parts: Any) 
 
 
 def test_a_full_node_keeps_its_summary() -> None:
-    """A skipped run says nothing about the node."""
     after = MEASURED.after(BUSY, node=NODE, at=NOW + INTERVAL, nccl_image=IMAGE)
     assert after.status.summary == MEASURED.status.summary

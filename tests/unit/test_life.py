@@ -39,13 +39,12 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", ["3", "4"])
-def test_every_change_in_a_disturbed_week_has_a_cause(seed: str) -> None:
+def test_every_change_in_a_disturbed_week_has_a_cause() -> None:
     """Outages, restarts, clock steps, edits, reboots, odd pods and faults; at the end all nodes are right.
 
     In a process of its own: only there a seed fixes the order of sets too.
     """
-    command = [sys.executable, "-m", "fleet", "life", "--nodes", "20", "--days", "6", "--seed", seed]
+    command = [sys.executable, "-m", "fleet", "life", "--nodes", "20", "--days", "6", "--seed", "3"]
     result = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 violations" in result.stdout

@@ -38,7 +38,6 @@ def make(folder: Path, *arguments: str, path: str | None = None) -> subprocess.C
 
 
 def script(path: Path, text: str) -> Path:
-    """An executable file."""
     path.write_text(text, encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path

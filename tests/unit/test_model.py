@@ -289,7 +289,17 @@ def test_a_status_that_cannot_be_read_counts_as_empty(status: Body) -> None:
 
 
 DEPLOY = "nvidia.com/gpu.deploy."
-GPU_DRIVER_UPGRADE, MIG_CONFIG = "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/mig.config.state"
+PAUSED = "paused-for-driver-upgrade"
+RUNS_BY_LABEL = {
+    # label: the values with which a run may be planned, and those with which none may
+    "nvidia.com/gpu-driver-upgrade-state": (
+        ("upgrade-done", "upgrade-required"),
+        ("by-hand", "cordon-required", "drain-required", "pod-restart-required"),
+    ),
+    DEPLOY + "client": (("true",), (PAUSED,)),
+    DEPLOY + "device-plugin": (("false",), (PAUSED, "paused-for-mig-change")),
+    "nvidia.com/mig.config.state": (("success", "failed"), ("pending", "rebooting")),
+}
 
 
 @pytest.mark.parametrize(
@@ -302,29 +312,10 @@ GPU_DRIVER_UPGRADE, MIG_CONFIG = "nvidia.com/gpu-driver-upgrade-state", "nvidia.
         (make_node().tainted("nvidia.com/gpu", "whatever"), True),
         *[(make_node().tainted("x", taint), False) for taint in names.TAINTS_OF_NODES_BEING_REMOVED],
         *[
-            (make_node().bearing({GPU_DRIVER_UPGRADE: state}), may)
-            for state, may in [
-                ("upgrade-done", True),
-                ("upgrade-required", True),
-                ("by-hand", False),
-                ("cordon-required", False),
-                ("drain-required", False),
-                ("pod-restart-required", False),
-            ]
-        ],
-        *[
-            (make_node().bearing({DEPLOY + what: state}), may)
-            for what, state, may in [
-                ("client", "true", True),
-                ("client", "paused-for-driver-upgrade", False),
-                ("device-plugin", "paused-for-driver-upgrade", False),
-                ("device-plugin", "paused-for-mig-change", False),
-                ("device-plugin", "false", True),
-            ]
-        ],
-        *[
-            (make_node().bearing({MIG_CONFIG: state}), may)
-            for state, may in [("success", True), ("failed", True), ("pending", False), ("rebooting", False)]
+            (make_node().bearing({label: value}), may)
+            for label, both in RUNS_BY_LABEL.items()
+            for may, values in zip((True, False), both, strict=True)
+            for value in values
         ],
     ],
 )

@@ -16,7 +16,6 @@ MUTANT = "  - {{id: {id}, file: {file}, old: {old!r}, new: {new!r}, breaks: it}}
 
 
 def mutant(name: str, old: str, new: str) -> str:
-    """An entry of the list."""
     return MUTANT.format(id=name, file=BUDGET, old=old, new=new)
 
 
@@ -31,17 +30,6 @@ def test_slow_start():
 
 def test_retry_slots():
     assert retry_slots(10, unread=0, nodes=10) == 2
-"""
-ODD_RUNS = """
-from pathlib import Path
-
-def test_of_odd_runs():
-    runs = Path(__file__).with_suffix(".runs")
-    runs.write_text(f"{runs.read_text() if runs.exists() else ''}x")
-    assert len(runs.read_text()) % 2, "an even run"
-
-def test_of_every_run():
-    pass
 """
 
 
@@ -84,16 +72,3 @@ def test_a_test_that_fails_anyway_kills_no_mutant(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "This proves nothing" in done.stdout
     assert "::test_broken fails too" in done.stdout
-
-
-def test_flaky_counts_the_runs_in_which_a_test_failed(tmp_path: Path) -> None:
-    """By test, with its last error; no busy loop outlives the run."""
-    (tmp_path / "test_odd.py").write_text(ODD_RUNS, "utf-8")
-    own = [str(tmp_path / "test_odd.py"), "-c", "/dev/null", "--rootdir", str(tmp_path)]
-    command = [sys.executable, "-P", ".ci/flaky.py", *own, "--times", "2", "--load", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    failed = done.stdout.partition("FAILED")[2].split()
-    assert failed[:4] == ["1", "of", "2", "test_odd.py::test_of_odd_runs"], done.stdout
-    assert "an even run" in done.stdout
-    assert "test_of_every_run" not in done.stdout

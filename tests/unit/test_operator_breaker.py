@@ -116,7 +116,6 @@ def test_one_cause_on_more_nodes_than_chance_explains_is_an_incident(
 @given(st.permutations(range(40)), st.floats(min_value=901, max_value=6 * HOUR))
 @tried(12)
 def test_a_slow_trickle_of_faults_never_opens_it(order: list[int], pause: float) -> None:
-    """Not if every node fails in the end, nor if all their trials end together."""
     racks = Racks(share="10%", window="30m")
     for n in order:
         racks.fails(n)
@@ -151,7 +150,6 @@ def test_it_closes_by_itself_and_two_that_are_left_are_tainted_alone() -> None:
 
 
 def test_an_annotation_closes_one_incident_and_no_later_one() -> None:
-    """By its id: it stays on the policy, and the nodes that have the cause stay bad."""
     racks = hot_rack()
     (incident,) = racks.breaker.open("default")
     for closed in ("another", incident.id):
@@ -169,8 +167,6 @@ def test_an_annotation_closes_one_incident_and_no_later_one() -> None:
 
 
 def test_a_restart_knows_what_is_open() -> None:
-    """From the policy's status, long after the window; a status that was never written is found again in the
-    reports, under the same id."""
     racks = hot_rack()
     (before,) = racks.breaker.open("default")
     racks.restart(status=False)
@@ -199,7 +195,6 @@ def test_a_policy_made_anew_has_no_incident() -> None:
 
 @pytest.mark.parametrize("text", [None, "odd", [1], [{"id": 1, "cause": "x"}], [{"cause": "thermal"}]])
 def test_a_status_that_somebody_broke_keeps_nothing(text: Any) -> None:
-    """What can be read of it counts."""
     good = {"id": "thermal-1", "cause": "thermal", "odd": True}
     assert incidents_of({"incidents": text}) == []
     mixed = [*text, good] if isinstance(text, list) else [good]
@@ -226,7 +221,6 @@ BLOCKED = GateStatus(
 
 
 def test_what_an_incident_held_back_needs_a_bad_run_after_it() -> None:
-    """Neither a look nor a run that could not tell is one; nor is one while another incident is open."""
     blocked = gate_after(("", "a"), before=BLOCKED)
     assert (blocked.state, blocked.incident) == (GateState.HELD_BACK, "a")
     assert gate_after(("", ""), (Answer.UNSURE, ""), before=blocked).state is GateState.HELD_BACK

@@ -109,7 +109,6 @@ def status(code: int, reason: str = "", message: str = "because") -> web.Respons
 
 
 async def test_a_call_carries_what_it_should(server: Server, client: Client) -> None:
-    """Method, query, body, content type, token, user agent."""
     server.answers = [web.json_response({"kind": "Node"})]
     answer = await client.call(
         "PATCH", f"{PATH}/n", query={"fieldManager": "nodegauge"}, body={"a": None}, content_type=MERGE
@@ -139,7 +138,6 @@ async def test_a_call_carries_what_it_should(server: Server, client: Client) -> 
 async def test_statuses_become_errors_of_our_own(
     server: Server, client: Client, code: int, reason: str, kind: type[KubeError]
 ) -> None:
-    """With the API server's words."""
     server.answers = [status(code, reason)]
     with pytest.raises(kind) as caught:
         await client.call("GET", PATH)
@@ -181,7 +179,6 @@ async def test_silence_and_a_closed_door_are_no_answer(
 
 
 async def test_an_answer_that_breaks_off_is_no_answer(server: Server, client: Client) -> None:
-    """The connection dies in the middle of a list."""
     half = 'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"items":['
 
     def cut() -> None:
@@ -196,7 +193,6 @@ async def test_an_answer_that_breaks_off_is_no_answer(server: Server, client: Cl
 
 
 async def test_every_call_is_observed(server: Server, tmp_path: Path, token: Path) -> None:
-    """Verb, resource without names, and status; 0 where there was no answer."""
     seen: list[tuple[str, str, int]] = []
 
     def observe(*, verb: str, resource: str, status: int, seconds: float) -> None:
@@ -216,7 +212,6 @@ async def test_every_call_is_observed(server: Server, tmp_path: Path, token: Pat
 
 
 async def test_pages_are_followed_with_the_same_selector(server: Server, client: Client) -> None:
-    """Up to the one without a token; a token that expired ends in an error, not in half a list."""
     first = {"metadata": {"continue": "next&page"}, "items": [{"metadata": {"name": "a"}}]}
     second = {"metadata": {}, "items": [{"metadata": {"name": "b"}}]}
     server.answers = [web.json_response(first), web.json_response(second)]
@@ -233,7 +228,6 @@ async def test_pages_are_followed_with_the_same_selector(server: Server, client:
 async def test_a_rotated_token_is_used_within_a_minute(
     server: Server, client: Client, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read again once a minute, not at every call."""
     now = 1000.0
     monkeypatch.setattr(client_module.time, "monotonic", lambda: now)
     for passed, content, expected in (
@@ -250,7 +244,6 @@ async def test_a_rotated_token_is_used_within_a_minute(
 
 @pytest.mark.parametrize("content", [None, "", "clusters: 7", "\x00"])
 async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | None) -> None:
-    """Our own error, with what to do."""
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
@@ -259,7 +252,6 @@ async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | 
 
 
 async def test_crds_that_are_not_served_are_named(server: Server, client: Client) -> None:
-    """None, one, or the whole group; every account may read that."""
     every = [{"name": name.partition(".")[0]} for name in names.CRD_NAMES]
     served = [web.json_response({"resources": resources}) for resources in (every, every[:1])]
     server.answers = [*served, status(404, "NotFound")]
@@ -271,8 +263,7 @@ async def test_crds_that_are_not_served_are_named(server: Server, client: Client
 async def test_how_long_nobody_answered_is_known(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From when the first call was made that got none, by the time of the answer; a refusal is an answer;
-    401, 429 and 5xx are none.  A slow answer sets no clock."""
+    """Since the first call that got none; a refusal is an answer, and a slow one sets no clock."""
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
     monkeypatch.setattr(client_module, "time", clock)
     client.outage = Outage(lambda: clock.now)
@@ -332,7 +323,6 @@ def test_calls_keep_to_the_rate(
 
 
 async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None:
-    """A name is data."""
     server.answers = [web.json_response({"metadata": {"name": "x"}})]
     await nodes.get(client, "a b?c")
     assert server.asked[0].raw_path == "/api/v1/nodes/a%20b%3Fc"

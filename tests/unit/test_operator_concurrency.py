@@ -77,7 +77,6 @@ def test_nobody_waits_for_slots_that_a_policy_does_not_have() -> None:
 
 @pytest.mark.parametrize(("setting", "most"), [(2, 2), ("20%", 2), ("1%", 1), (0, 0), ("0%", 0), (70, 12)])
 def test_no_more_nccl_runs_than_the_budget_has_places(setting: int | str, most: int) -> None:
-    """A count, or per cent of the nodes; 0 pauses NCCL runs and nothing else."""
     scene = Scene(12, concurrentNcclProbes=setting, concurrentProbes=12)
     scene.wait(dict.fromkeys(range(12), 0.0))
     assert len(scene.granted()) == most
@@ -89,21 +88,9 @@ def test_no_more_nccl_runs_than_the_budget_has_places(setting: int | str, most: 
 @pytest.mark.parametrize("pool", [HEALTH, NCCL])
 @pytest.mark.parametrize(("probes", "mode"), [(0, "Enforce"), ("0%", "Enforce"), (2, "Paused")])
 def test_a_paused_policy_makes_no_runs_at_all(probes: int | str, mode: str, pool: str) -> None:
-    """Whoever pauses the policy, or sets its concurrent probes to 0, wants no pods of ours."""
     scene = Scene(4, mode=mode, concurrentNcclProbes=2, concurrentProbes=probes)
     scene.wait({0: 0.0}, pool=pool)
     assert scene.granted() == []
-
-
-def test_never_measured_goes_first_then_measured_longest_ago() -> None:
-    """Nodes take turns."""
-    scene = Scene(4, concurrentNcclProbes=1)
-    scene.wait({0: 300.0, 1: 100.0, 2: 0.0, 3: 200.0})
-    order = []
-    while chosen := scene.granted():
-        order += chosen
-        scene.concurrency.done(f"node-{chosen[0]}")
-    assert order == [2, 1, 3, 0]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +105,6 @@ def test_never_measured_goes_first_then_measured_longest_ago() -> None:
     ],
 )
 def test_a_pod_takes_a_place_of_its_own_pool(probe: str, waiting: str, granted: list[int]) -> None:
-    """Pulling and measuring an NCCL run's, a health run its own: neither waits for a place of the other."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(0, probe)
     scene.wait({1: 0.0}, pool=waiting)
@@ -127,7 +113,6 @@ def test_a_pod_takes_a_place_of_its_own_pool(probe: str, waiting: str, granted: 
 
 
 def test_where_a_health_run_is_due_no_nccl_run_takes_a_place() -> None:
-    """It waits, and its place goes to the next node, not to waste."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(3, names.PROBE_HEALTH)
     scene.concurrency.wait("node-0", {HEALTH: Wait(since=0.0), NCCL: Wait(since=0.0)})
@@ -141,7 +126,6 @@ def test_where_a_health_run_is_due_no_nccl_run_takes_a_place() -> None:
 
 @pytest.mark.parametrize("probe", names.PROBES)
 def test_a_node_has_one_pod_of_ours_at_a_time(probe: str) -> None:
-    """An NCCL run's place is not given to a node that has any, also where the store learnt of it late."""
     scene = Scene(4, concurrentNcclProbes=4)
     scene.wait({0: 0.0})
     scene.pod(0, probe)
@@ -161,8 +145,6 @@ def test_a_node_has_one_pod_of_ours_at_a_time(probe: str) -> None:
 def test_nodes_that_fail_have_a_lane(
     nodes: int, failing: int, running: list[int], waiting: list[int], granted: list[int], pool: str
 ) -> None:
-    """However long they waited; the others do not queue behind them.  A registry that was away: the fleet is
-    read again at full width."""
     scene = Scene(nodes, concurrentProbes=10, concurrentNcclProbes=10)
     scene.fail(*range(failing), probe=pool)
     for node in running:
@@ -172,7 +154,6 @@ def test_nodes_that_fail_have_a_lane(
 
 
 def test_all_policies_together_have_the_installation_s_slots() -> None:
-    """Twenty policies of a few nodes each are no way past it; the longest wait goes first."""
     scene = Scene(12, most=5, concurrentProbes=3)
     for n in range(4):
         scene.cache.put_node(replace(make_node(f"node-{n}", version=11), labels={"tier": str(n)}))
@@ -191,7 +172,6 @@ NOBODY: frozenset[str] = frozenset()
 
 
 def test_who_has_news_goes_before_those_who_only_want_a_look() -> None:
-    """Also who was woken without news before; the others in their order, and each is taken once."""
     queue = WorkQueue()
     for name in "abca":
         queue.wake(name)
@@ -220,8 +200,7 @@ TIMES = st.sampled_from([1.0, 2.0, 3.0, 4.0, float("inf")])
 @given(sets=st.lists(st.tuples(st.sampled_from("abc"), TIMES), max_size=20))
 @tried(200)
 def test_timers_fire_as_a_plain_dictionary_would(sets: list[tuple[str, float]]) -> None:
-    """The last time set for a name counts, and infinity takes it away.  The heap is only a faster way to ask:
-    at each moment the same names, each once."""
+    """The heap is only a faster way to ask: at each moment the same names, each once."""
     queue, plain = WorkQueue(), dict[str, float]()
     for name, at in sets:
         queue.set_timer(name, at)
@@ -275,13 +254,10 @@ FAILS, DONE = ("begin", "failed 200"), ("begin", "done 130")
     ],
 )
 def test_a_gap_is_listed_once_and_until_that_succeeds(steps: list[str], due_at: float) -> None:
-    """One list per interruption, not one per event; a list may have passed by what went while it was
-    taken."""
     assert plan(*steps).due_at() == due_at
 
 
 def test_after_calm_the_next_gap_is_the_first_one_again() -> None:
-    """Trouble of this morning delays nothing this afternoon."""
     relist = plan()
     now = 0.0
     for _ in range(8):
@@ -299,6 +275,5 @@ def test_after_calm_the_next_gap_is_the_first_one_again() -> None:
 
 
 def test_waits_grow_to_a_limit_and_are_spread() -> None:
-    """From 5 s to 5 min, and a quarter more at most."""
     assert [backoff(n, lambda: 0.0) for n in (0, 1, 2, 6, 60, 6000)] == [5, 10, 20, 300, 300, 300]
     assert backoff(0, lambda: 1.0) == 6.25

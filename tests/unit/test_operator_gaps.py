@@ -1,27 +1,37 @@
-"""Waiting is not staleness: after a gap of any kind a reading can be renewed before it counts as stale."""
+"""Waiting is not staleness: after a gap of any kind a reading can be renewed before it counts as stale.
+
+And no clock that jumps, no odd time and no odd word of a pod leaves a run stuck.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from email.utils import formatdate
+from operator import attrgetter
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import support.results as made
 from nodegauge_contract import Result
 from nodegauge_operator import names
+from nodegauge_operator.api.clamped_times import without_future_times
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.probes.health import DRAIN_SECONDS
 from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.kube.errors import KubeError
+from nodegauge_operator.kube.errors import KubeError, Refused
 from nodegauge_operator.reconcile.watch_sets import APPLY_SECONDS
-from support.api_server import DAEMONSETS, NODES, POLICIES, REPORTS, Body
+from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
+from support.cleaning import failing
 from support.client import unavailable
 from support.judging import saying
-from support.objects import INTERVAL, NOW
+from support.objects import INTERVAL, NOW, make_node, make_report, read
 from support.operator import SteppedOperator, one_node
-from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
+from support.properties import tried
+from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time, refusing
 
 pytestmark = pytest.mark.usefixtures("stated_answers")
 
@@ -36,7 +46,7 @@ def ours(operator: SteppedOperator) -> dict[str, str]:
     return {key: value for key, value in operator.labels.items() if key in label_keys()}
 
 
-def failing(result: Result | None = None) -> SteppedOperator:
+def read_then_failed(result: Result | None = None) -> SteppedOperator:
     """A node that was read, and whose last run failed."""
     operator = one_node()
     if result is not None:
@@ -127,8 +137,7 @@ GAPS: dict[str, Gap] = {
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS)
 def test_a_gap_makes_no_reading_stale(gap: Gap) -> None:
-    """One failed run and a long wait: there is an interval to try again, and only then the labels go."""
-    operator = failing()
+    operator = read_then_failed()
     labels = ours(operator)
     gap(operator)
     operator.catch_up(granted=False)
@@ -141,8 +150,7 @@ def test_a_gap_makes_no_reading_stale(gap: Gap) -> None:
 @pytest.mark.parametrize("result", [made.titan(), LOST], ids=["well", "tainted"])
 @pytest.mark.parametrize("gap", [*GAPS.values(), full_node], ids=[*GAPS, "full node"])
 def test_a_stale_reading_stays_stale(gap: Gap, result: Result) -> None:
-    """No restart, pause or clock brings labels back, nor a run that read nothing: only a reading does."""
-    operator = failing(result)
+    operator = read_then_failed(result)
     operator.cluster.pass_time(LONG)
     operator.catch_up(granted=False)
     bare = ours(operator)
@@ -159,7 +167,6 @@ def test_a_stale_reading_stays_stale(gap: Gap, result: Result) -> None:
 
 @on_virtual_time
 async def test_a_clock_that_is_set_back_blinds_nobody(operator: VirtualTimeOperator) -> None:
-    """Timers that lie a month ahead are made anew, without a restart; the policy's status is written too."""
     await operator.begin(3, after=60)
     operator.cluster.clock_error = 30 * DAY
     await operator.after(60)
@@ -173,7 +180,6 @@ async def test_a_clock_that_is_set_back_blinds_nobody(operator: VirtualTimeOpera
 
 @pytest.mark.parametrize("error", [DAY, -3600.0])
 def test_a_clock_neither_shortens_nor_lengthens_a_grace(error: float) -> None:
-    """Ten minutes for a node that left its policy, by whatever clock."""
     operator = one_node()
     operator.run()
     labels = ours(operator)
@@ -200,8 +206,7 @@ DATES = [
 def test_the_api_server_s_clock_counts(
     monkeypatch: pytest.MonkeyPatch, took: float, date: str, ahead: float, error: float
 ) -> None:
-    """The error of the operator's own clock decides nothing, before an answer and after it.  The API server
-    wrote its time at some moment of a slow one; a second or two of difference are none."""
+    """It wrote its time at some moment of a slow answer; a second or two of difference are none."""
     for name, now in (("time", NOW + error), ("monotonic", 1000.0 + took)):
         monkeypatch.setattr(f"nodegauge_operator.kube.client.time.{name}", lambda now=now: now)
     client = Client.__new__(Client)
@@ -212,8 +217,7 @@ def test_the_api_server_s_clock_counts(
 
 
 def test_a_write_that_took_long_to_fail_was_unanswered_all_the_while() -> None:
-    """Forty seconds in a call, and twenty-five after it: runs were missed, and a reading can be renewed."""
-    operator = failing()
+    operator = read_then_failed()
 
     def slowly(verb: str, path: str) -> KubeError:
         operator.cluster.pass_time(40)
@@ -243,7 +247,6 @@ def test_a_clock_that_is_set_back_delays_no_run_on_a_cordoned_node() -> None:
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_clock_that_is_set_back_delays_no_daemon_set(refused: bool) -> None:
-    """It is applied at its interval; one that cannot be made is not waited for until next month."""
     operator = one_node()
     write(operator, POLICIES, {"spec": {"probes": {"health": {"mode": "Watch"}}}})
     ahead(operator)
@@ -291,7 +294,6 @@ def test_a_node_that_was_cordoned_just_now_gets_no_health_run(taint_at: float | 
 
 
 def test_a_cordon_of_long_ago_stops_no_run_after_a_restart() -> None:
-    """The taint says since when; this process need not have seen it."""
     operator = cordoned(taint_at=NOW + INTERVAL - DRAIN_SECONDS)
     operator.restart()
     assert runs(operator)
@@ -329,3 +331,119 @@ def test_a_report_that_exists_controls_every_pod() -> None:
     assert (owner["kind"], owner["name"], owner["uid"]) == ("NodeReport", "node-1", uid)
     assert owner["controller"] is True
     assert owner["blockOwnerDeletion"] is False, "true would need a right on the report's finalizers"
+
+
+@pytest.fixture
+def operator() -> SteppedOperator:
+    """Everything there, nothing run."""
+    return one_node()
+
+
+@pytest.mark.parametrize(
+    "field", ["since", "read_at", "failing_since", "last_run.started_at", "last_run.finished_at"]
+)
+def test_no_stored_time_lies_in_the_future(field: str) -> None:
+    report = make_report().after(read(made.titan()), node=make_node(), at=NOW + DAY)
+    status = without_future_times(report.status, now=NOW)
+    assert attrgetter(field)(status.probes[0]) in ("", stamp(NOW))
+    assert status.change is not None
+    assert status.change.at <= stamp(NOW)
+
+
+@pytest.mark.parametrize("waited", [INTERVAL - 60, INTERVAL + 60])
+def test_a_result_is_as_old_as_its_container_s_end(operator: SteppedOperator, waited: float) -> None:
+    """The operator was away: a result older than an interval is not judged, and the run is made again."""
+    operator.catch_up()
+    operator.cluster.kubelets()
+    ended = operator.cluster.clock()
+    operator.cluster.pass_time(waited)
+    operator.restart()
+    operator.catch_up()
+    run = operator.probe["lastRun"]
+    if waited < INTERVAL:
+        assert (run["outcome"], run["finishedAt"]) == ("read", stamp(ended))
+    else:
+        assert (run["outcome"], run["reason"]) == ("unknown", "ResultTooOld")
+        operator.cluster.pass_time(31)
+        operator.run()
+        assert operator.probe["lastRun"]["outcome"] == "read"
+
+
+def test_a_report_that_the_api_server_calls_invalid_ends_the_run(operator: SteppedOperator) -> None:
+    operator.client.refuse = failing(1, f"PATCH {REPORTS}", lambda: Refused("too long", status=422))
+    operator.run()
+    run = operator.probe["lastRun"]
+    assert (run["outcome"], run["reason"]) == ("unknown", "ReportRefused")
+    assert "too long" in run["message"]
+    assert not list(operator.cluster.pods())
+
+
+ODD = ["", "X" * 70_000, "\x1b[2J\r\n\x00\x9b", "\u2028\u202e\ufffe\U0010ffff", "é" * 600, "%s %n {0}"]
+TEXT = st.one_of(st.text(max_size=40), st.sampled_from(ODD))
+YEARS = ("0001-01-01", "0002-01-01", "1969-12-31", "2027-01-15", "9999-12-31")
+CLOCKS = ("T00:00:00Z", "T08:00:00.999999999Z", "T23:59:59Z", "T23:59:59-23:59")
+TIME = st.sampled_from(["soon", "", *(year + clock for year in YEARS for clock in CLOCKS)])
+ENDED = st.fixed_dictionaries(
+    {"exitCode": st.sampled_from([0, 1, 137, 255, -1, 2**31 - 1, -(2**31)])},
+    optional={"signal": st.integers(0, 64)}
+    | dict.fromkeys(("reason", "message"), TEXT)
+    | dict.fromkeys(("startedAt", "finishedAt"), TIME),
+)
+STATE = st.one_of(
+    st.fixed_dictionaries({"terminated": ENDED}),
+    st.fixed_dictionaries({"running": st.fixed_dictionaries({"startedAt": TIME})}),
+    st.fixed_dictionaries({"waiting": st.fixed_dictionaries({"reason": TEXT, "message": TEXT})}),
+)
+CONDITION = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Ready"]),
+        "status": st.sampled_from(["True", "False"]),
+    },
+    optional={"reason": TEXT, "message": TEXT, "lastTransitionTime": TIME},
+)
+POD_STATUS = st.fixed_dictionaries(
+    {
+        "phase": st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown", "Odd"]),
+        "containerStatuses": STATE.map(lambda state: [{"name": names.PROBE_CONTAINER, "state": state}]),
+        "conditions": st.lists(CONDITION, max_size=2),
+    },
+    optional={"reason": TEXT, "message": TEXT},
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([names.POD_REQUEST, names.POD_BOOT, names.POD_IMAGE]), TEXT, max_size=3
+)
+
+
+@tried(150)
+@given(status=POD_STATUS, annotations=ANNOTATIONS, on_node=st.booleans())
+def test_an_odd_pod_ends_its_run_and_frees_its_slot(
+    status: dict[str, Any], annotations: dict[str, str], on_node: bool
+) -> None:
+    """What is written of it is valid, so that nothing is tried for ever."""
+    operator = one_node()
+    operator.catch_up()
+    [pod] = operator.cluster.pods()
+    operator.cluster.objects[PODS][pod["metadata"]["name"]]["metadata"]["annotations"] |= annotations
+    operator.cluster.pod_status(pod["metadata"]["name"], status, node="node-1" if on_node else "")
+    operator.catch_up(granted=False)
+    operator.cluster.pass_time(3600)
+    operator.catch_up(granted=False)
+    run = operator.probe["lastRun"]
+    assert run["number"] == 1
+    assert run["reason"] != "ReportRefused"
+    assert all(char.isprintable() for char in run["reason"] + run["message"])
+    assert not [p for p in operator.cluster.pods() if not p["metadata"].get("deletionTimestamp")]
+
+
+@on_virtual_time
+async def test_only_the_time_from_a_result_to_its_node_is_measured(operator: VirtualTimeOperator) -> None:
+    """From the arrival of the event that ended the run; a label put back by hand is no result."""
+    await operator.begin(2, after=RUN_SECONDS + 10, budget={"concurrentProbes": 2})
+    parts = ("nodegauge_result_to_node_seconds_count", "nodegauge_result_to_node_seconds_sum")
+    count, total = measured = [operator.sample(part) for part in parts]
+    assert count == 2
+    assert 0 < total < 2 * 0.2, "not from the first wake, a whole run ago"
+    operator.cluster.change(NODES, "node-0", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+    await operator.after(30)
+    assert len(operator.read()) == 2
+    assert [operator.sample(part) for part in parts] == measured

@@ -28,8 +28,6 @@ def of_one_policy(nodes: int = 5, **limits: Any) -> Fleet:
 
 
 def test_a_slot_is_used_once() -> None:
-    """Who asks second, before anything was written, gets none; nor after it was written.  A write that
-    failed, by a conflict or a refusal, gives it back."""
     fleet = of_one_policy()
     assert fleet.budget.reserve("node-1")
     fleet.budget.confirm("node-1")
@@ -65,7 +63,6 @@ def test_a_write_without_an_answer_keeps_its_slot_until_it_is_known(known: str) 
 
 @pytest.mark.parametrize("key", [*names.NODE_TAINTS, "example.com/throttled"])
 def test_a_taint_that_still_stands_uses_a_slot(key: str) -> None:
-    """Its report lets go first: until the node's patch, the node is one more that is gated."""
     counts = key in (names.TAINT_THROTTLED, names.TAINT_UNHEALTHY)
     fleet = of_one_policy()
     fleet.report("node-0")
@@ -77,7 +74,6 @@ def test_a_taint_that_still_stands_uses_a_slot(key: str) -> None:
 
 
 def test_a_node_that_leaves_frees_its_slot() -> None:
-    """Deleted, out of the selection, or under another policy; the report of an earlier node uses none."""
     fleet = of_one_policy()
     report = fleet.report("node-0", THERMAL)
     assert not fleet.budget.has_slot("node-1")
@@ -99,7 +95,6 @@ def test_a_node_that_leaves_frees_its_slot() -> None:
 
 @pytest.mark.parametrize(("setting", "slots"), [("20%", 2), ("5%", 1), ("0%", 0), (0, 0), (3, 3)])
 def test_slots_follow_the_setting(setting: int | str, slots: int) -> None:
-    """Per cent of ten nodes, rounded down and at least one; a count as it is; nothing for 0."""
     for limit in ("slots", "cluster", "rate", "per_hour"):
         assert of_one_policy(10, **({"slots": "100%"} | {limit: setting})).gate_all() == slots
     fleet = of_one_policy(10, slots=setting)
@@ -107,7 +102,6 @@ def test_slots_follow_the_setting(setting: int | str, slots: int) -> None:
 
 
 def test_a_budget_that_shrinks_lifts_nothing_and_adds_nothing() -> None:
-    """It is told of instead; those that are gated may stay so."""
     fleet = of_one_policy(slots=3)
     fleet.gate_all()
     assert list(fleet.budget.exceeded()) == []
@@ -134,8 +128,7 @@ def test_who_waited_longest_is_called_first() -> None:
 
 
 def test_who_does_not_take_the_slot_is_passed_over() -> None:
-    """A node whose report cannot be written must not keep all others waiting; a newer report asks again.
-    Nobody is called whom a worker looks at already."""
+    """A node whose report cannot be written must not keep all others waiting."""
     fleet = of_one_policy()
     fleet.waits("node-0", since=NOW)
     fleet.waits("node-1", since=NOW + 60)
@@ -151,7 +144,6 @@ def test_who_does_not_take_the_slot_is_passed_over() -> None:
 
 
 def test_a_node_that_was_looked_at_without_an_offer_declined_none() -> None:
-    """It was reconciled while every slot was in use: the next free one is offered to it."""
     fleet = of_one_policy()
     fleet.report("node-0", THERMAL)
     fleet.waits("node-1")
@@ -161,7 +153,6 @@ def test_a_node_that_was_looked_at_without_an_offer_declined_none() -> None:
 
 
 def test_the_longest_wait_of_all_policies_goes_first() -> None:
-    """And nobody waits behind a node whose own policy has no slot."""
     fleet = Fleet(*["a"] * 10, *["b"] * 10, slots="20%", cluster=2)
     fleet.policy("a", slots=0)
     for n, since in ((0, NOW), (11, NOW + 30), (12, NOW + 20), (13, NOW + 10)):
@@ -172,8 +163,6 @@ def test_the_longest_wait_of_all_policies_goes_first() -> None:
 
 
 def test_what_waits_is_counted_by_cause() -> None:
-    """By the taint that would be set, a node with two causes once under each; an unknown gate by its code; a
-    gated node waits for nothing."""
     fleet = of_one_policy()
     counters = fleet.budget.counters
     for n, codes in enumerate((("hot", "memory-hot"), ("xid", "hot"), ("of-tomorrow",))):
@@ -188,8 +177,7 @@ def test_what_waits_is_counted_by_cause() -> None:
 
 
 def test_policies_of_one_node_each_share_the_slots_of_the_cluster() -> None:
-    """Each policy has at least one slot: without the cluster's budget, 20 of 20 nodes were tainted.  A new
-    process counts what it finds."""
+    """Each policy has at least one slot: without the cluster's budget, 20 of 20 nodes were tainted."""
     fleet = Fleet(*(f"pool-{n}" for n in range(20)), cluster="20%")
     assert fleet.gate_all() == 4
     fleet.restart()
@@ -217,7 +205,6 @@ def test_nodes_that_change_their_policy_take_their_slots_along(how: str) -> None
 
 
 def test_a_cluster_that_shrinks_adds_none_and_lifts_none() -> None:
-    """Nodes are deleted: the percentage is of fewer."""
     fleet = Fleet(*(f"pool-{n % 10}" for n in range(20)), cluster="20%")
     assert fleet.gate_all() == 4
     for n in range(10, 20):
@@ -230,7 +217,6 @@ def test_a_cluster_that_shrinks_adds_none_and_lifts_none() -> None:
 
 
 def test_a_taint_of_ours_on_a_node_without_a_policy_uses_a_slot_of_the_cluster() -> None:
-    """Its capacity is missing all the same."""
     fleet = of_one_policy(20, slots="20%", cluster="20%")
     fleet.cache.put_node(make_node("other", version=999).tainted(names.TAINT_UNHEALTHY))
     assert fleet.budget.used(CLUSTER) == 1
@@ -238,7 +224,6 @@ def test_a_taint_of_ours_on_a_node_without_a_policy_uses_a_slot_of_the_cluster()
 
 
 def test_a_write_in_flight_keeps_the_slot_while_its_node_moves() -> None:
-    """It is not lost between the two policies."""
     fleet = of_one_policy(20, cluster=1)
     fleet.policy("b", slots=5)
     assert fleet.budget.reserve("node-0")
@@ -257,7 +242,6 @@ def rated(**limits: Any) -> Fleet:
 
 
 def test_new_taints_come_hour_by_hour() -> None:
-    """Two of each policy an hour; those before keep theirs."""
     fleet = rated()
     assert fleet.gate_all() == 4
     fleet.time += HOUR - 1
@@ -289,7 +273,6 @@ def test_a_deleted_node_counts_for_its_hour() -> None:
 
 @pytest.mark.parametrize("ahead", [5 * HOUR, -5 * HOUR])
 def test_a_clock_that_is_set_frees_no_room(ahead: float) -> None:
-    """The hour of a taint is counted by a clock that nobody sets."""
     fleet = rated(rate=1)
     assert fleet.gate("node-0")
     fleet.ahead = ahead
@@ -300,7 +283,6 @@ def test_a_clock_that_is_set_frees_no_room(ahead: float) -> None:
 
 
 def test_a_report_that_somebody_wrote_taints_no_node_beyond_the_rate() -> None:
-    """A reservation without a time, or one whose time is taken away, takes room like any other."""
     fleet = rated(rate=1)
     fleet.report("node-0", THERMAL)
     fleet.report("node-2", THERMAL)
@@ -313,7 +295,6 @@ def test_a_report_that_somebody_wrote_taints_no_node_beyond_the_rate() -> None:
 
 
 def test_waiting_nodes_are_woken_as_the_rate_allows() -> None:
-    """One for each that may be tainted now; the longest wait first."""
     fleet = rated(rate=1)
     assert fleet.gate("node-0")
     for n in (4, 2):

@@ -77,7 +77,6 @@ SPOILS: dict[str, Callable[[Body], Any]] = {
 
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_a_pod_that_the_operator_did_not_make_says_nothing(spoil: str) -> None:
-    """Each mark of ours but one, and a result of the very run that is due: neither taint nor judgement."""
     operator = two_nodes()
     before = operator.cluster.state()["nodes"]["node-1"]
     forged = template(operator, "node-1")
@@ -120,7 +119,6 @@ def test_a_kubelet_cannot_give_its_pod_to_another_node(victim: str, number: str)
 
 @pytest.mark.parametrize("mark", [{}, {names.POD_PROBE: "health"}], ids=["without marks", "with our label"])
 def test_a_pod_that_took_the_next_name_is_passed_over(mark: dict[str, str]) -> None:
-    """It is left alone, an event says why, and the next try has another name."""
     operator = two_nodes()
     name = template(operator, "node-1")["metadata"]["name"]
     operator.cluster.create(PODS, {"metadata": {"name": name, "labels": mark}, "spec": {}})
@@ -139,7 +137,6 @@ def test_a_pod_that_took_the_next_name_is_passed_over(mark: dict[str, str]) -> N
 
 @pytest.mark.parametrize("restart", [True, False])
 def test_a_pod_that_takes_the_place_of_ours_is_another(restart: bool) -> None:
-    """Ours is deleted while it runs, and one of its name, owner and marks follows: no result."""
     operator = two_nodes()
     operator.reconcile("node-1")
     operator.deliver()
@@ -197,7 +194,6 @@ def forge(operator: SteppedOperator, status: dict[str, Any]) -> None:
 def test_what_a_report_asks_for_is_computed_again_before_it_is_written(
     desired: dict[str, Any], nulled: bool
 ) -> None:
-    """Labels, taints and condition come from readings, whatever stands under `desired`."""
     operator = nodes(1)
     before = operator.cluster.state()["nodes"]["node-1"]
     past = {"probes": None, "interconnect": None, "gates": None} if nulled else {}
@@ -212,7 +208,6 @@ def test_what_a_report_asks_for_is_computed_again_before_it_is_written(
 @pytest.mark.parametrize("nulled", [True, False], ids=["no run is known", "runs are known"])
 @pytest.mark.parametrize("state", list(GateState))
 def test_gates_that_somebody_wrote_take_no_more_slots_than_there_are(state: GateState, nulled: bool) -> None:
-    """Nine forged reports, one slot: at no moment do more nodes carry a taint for a fault."""
     operator = nodes(9, budget={"gatedNodes": 1})
     most: list[int] = []
     operator.cluster.subscribers.append(lambda *_: most.append(len(operator.cluster.tainted_nodes())))
@@ -226,7 +221,6 @@ def test_gates_that_somebody_wrote_take_no_more_slots_than_there_are(state: Gate
 
 
 def test_forged_gates_leave_by_good_runs() -> None:
-    """The slot that a forged gate took is free again after the runs that every gate needs."""
     operator = nodes(2, budget={"gatedNodes": 1}, hysteresis={"leaveRuns": 1, "dwell": "1m"})
     forge(operator, {"gates": [GATED | {"code": "gpu-lost"}], "desired": {"taints": []}})
     for _ in range(3):
@@ -236,7 +230,6 @@ def test_forged_gates_leave_by_good_runs() -> None:
 
 @pytest.mark.parametrize("restart", [True, False])
 def test_a_node_that_carries_its_taint_keeps_it_beside_forged_reports(restart: bool) -> None:
-    """Who was gated by runs stays so: a forger neither takes its slot nor lifts its taint."""
     operator = nodes(5, budget={"gatedNodes": 1})
     forged = {"gates": [GATED], "desired": {"taints": [THROTTLED]}}
     operator.cluster.change(REPORTS, "node-3", {"status": forged}, sub="status")
@@ -251,7 +244,6 @@ def test_a_node_that_carries_its_taint_keeps_it_beside_forged_reports(restart: b
 
 @pytest.mark.parametrize("number", [2**63 - 1, 10**9, 10**9 + 7, 0])
 def test_any_run_number_in_a_report_is_followed_by_a_run(number: int) -> None:
-    """Numbers begin anew after those that a pod's annotation and a report can count."""
     operator = nodes(1)
     [probe] = operator.cluster.objects[REPORTS]["node-1"]["status"]["probes"]
     edited = probe | {"lastRun": probe["lastRun"] | {"number": number}, "streak": 2**63 - 1}

@@ -54,7 +54,6 @@ async def test_the_second_installation_waits_until_the_first_is_gone(first: Virt
 
 @on_virtual_time
 async def test_a_restart_of_the_same_installation_waits_for_nothing(first: VirtualTimeOperator) -> None:
-    """Neither for the Lease to end, nor for another look."""
     await first.begin(1, after=60)
     await first.stop()
     again = second_on(first, settings=SETTINGS)
@@ -69,7 +68,6 @@ async def test_a_restart_of_the_same_installation_waits_for_nothing(first: Virtu
 async def test_an_installation_that_cannot_renew_stops_writing_until_it_can(
     operator: VirtualTimeOperator, error: KubeError
 ) -> None:
-    """Another could have begun meanwhile; a missing right is named."""
     await operator.begin(2, after=120)
     operator.client.refuse = lambda _, path: error if path.startswith(PATH) else None
     await operator.after(LIVE_SECONDS + RENEW_SECONDS)
@@ -86,7 +84,6 @@ async def test_an_installation_that_cannot_renew_stops_writing_until_it_can(
 
 @on_virtual_time
 async def test_an_installation_that_lost_the_lease_gives_way(first: VirtualTimeOperator) -> None:
-    """It was cut off for long, and another took over: it writes nothing when it is back."""
     await first.begin(1, after=60)
     first.client.refuse = lambda _verb, _path: unavailable()
     second = second_on(first)
@@ -141,7 +138,7 @@ def test_what_names_no_installation_makes_a_node_nobodys(forged: str, dirty: Dir
     assert "POST pods" in written(operator)
     assert operator.status["installation"] == "nodegauge/nodegauge"
     dirty.cluster.patch(REPORTS, "node-1", {"status": {"installation": forged}}, sub="status")
-    dirty.clean(release="ours", deployment="nodegauge")
+    dirty.clean(**RELEASE)
     assert dirty.left()[:2] == ({}, [])
 
 
@@ -199,41 +196,41 @@ def lease_of(dirty: DirtyCluster, holder: str) -> None:
     dirty.cluster.create(PATH, {"metadata": {"name": names.LEASE}, "spec": {"holderIdentity": holder}})
 
 
+RELEASE = {"release": "ours", "deployment": "nodegauge"}
+
+
 @pytest.mark.parametrize(
-    ("holder", "kept"), [("nodegauge/ours", ["node-1"]), ("", ["node-1"]), (OTHER, ["node-1", "node-2"])]
+    ("holder", "how", "kept"),
+    [
+        ("nodegauge/ours", RELEASE, ["node-1"]),
+        ("", RELEASE, ["node-1"]),
+        (OTHER, RELEASE, ["node-1", "node-2"]),
+        (OTHER, {}, []),
+    ],
+    ids=["ours", "nobody", "another", "a person without a release cleans everything"],
 )
 def test_uninstalling_a_release_takes_nothing_from_another(
-    dirty: DirtyCluster, holder: str, kept: list[str]
+    dirty: DirtyCluster, holder: str, how: dict[str, str], kept: list[str]
 ) -> None:
     """Where another one holds the Lease, what names nobody is that one's."""
     if holder:
         lease_of(dirty, holder)
-    dirty.clean(release="ours", deployment="nodegauge")
+    dirty.clean(**how)
     marks, reports, _ = dirty.left()
     assert (sorted(marks), reports) == (kept, kept)
-    assert (LEASE.rpartition("/")[2] in dirty.cluster.objects[PATH]) is (holder == OTHER)
-
-
-def test_a_person_without_a_release_cleans_everything(dirty: DirtyCluster) -> None:
-    """As documented: every label, taint, condition and report, and the Lease."""
-    lease_of(dirty, OTHER)
-    dirty.clean()
-    assert dirty.left()[:2] == ({}, [])
-    assert dirty.cluster.objects[PATH] == {}
+    assert (LEASE.rpartition("/")[2] in dirty.cluster.objects[PATH]) is (len(kept) == 2)
 
 
 def test_the_clean_up_stops_where_it_cannot_see_whose_the_nodes_are(dirty: DirtyCluster) -> None:
-    """Rather than remove another's."""
     dirty.refuse = lambda verb, path: Forbidden("leases", status=403) if path == LEASE else None
     with pytest.raises(KubeError):
-        dirty.clean(release="ours", deployment="nodegauge")
+        dirty.clean(**RELEASE)
     assert len(dirty.left()[1]) == 3
 
 
 def test_the_dry_run_of_a_release_changes_nothing(dirty: DirtyCluster, capsys: Any) -> None:
-    """And says how many nodes it would leave."""
     lease_of(dirty, "nodegauge/ours")
-    dirty.clean(release="ours", deployment="nodegauge", dry_run=True)
+    dirty.clean(**RELEASE, dry_run=True)
     assert len(dirty.left()[1]) == 3
     assert dirty.cluster.objects[PATH]
     assert "1 nodes do not belong to nodegauge/ours" in capsys.readouterr().out

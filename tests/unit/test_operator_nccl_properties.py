@@ -182,7 +182,6 @@ def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> No
 @given(actions=st.lists(ACTIONS, min_size=10, max_size=60))
 @tried(80)
 def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
-    """Whatever happened: good runs end in a measured label and no taint, without anybody's help."""
     scene = played(actions)
     scene.policy, scene.slot = make_policy(), True
     scene.node = NODES["whole"](NODES["eight"](NODES["uncordon"](scene.node))).booted("boot-9")
@@ -225,10 +224,7 @@ def test_the_stories_reach_what_they_are_about() -> None:
 
 
 def test_a_steady_day_costs_three_writes_a_run() -> None:
-    """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and NCCL runs.
-
-    The day begins when all probes have run.
-    """
+    """The day begins when all probes have run."""
     scene = PlannerLoop()
     good_until_the_next(names.PROBE_LOAD, scene)
     good_until_the_next(names.PROBE_NCCL, scene)

@@ -42,7 +42,6 @@ async def until_held(operator: VirtualTimeOperator) -> Body:
 async def test_nccl_runs_keep_to_their_budget(
     operator: VirtualTimeOperator, setting: int | str, most: int
 ) -> None:
-    """Each node is pulled for and measured once, so many at a time; health runs keep theirs."""
     budget = {"concurrentProbes": 5, "concurrentNcclProbes": setting}
     await operator.begin(10, gpus=2, after=10 + 3 * RUN_SECONDS * 10 / max(most, 1), budget=budget)
     assert len(operator.read()) == 10
@@ -56,7 +55,6 @@ async def test_nccl_runs_keep_to_their_budget(
 
 @with_nccl
 async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOperator) -> None:
-    """One pod at a time, in this order, and labels that say what was measured."""
     await operator.begin(1, gpus=2, after=4 * RUN_SECONDS)
     assert [name for name, _ in operator.begun] == ["health", "pull", "nccl"]
     assert operator.most_pods == 1
@@ -160,7 +158,6 @@ WANTED = {"load": {"interval": "1h"}}
 async def test_a_load_run_follows_within_the_interval_and_then_one_each(
     operator: VirtualTimeOperator,
 ) -> None:
-    """Without an NCCL image, and one pod at a time."""
     await operator.begin(1, gpus=2, after=3 * RUN_SECONDS, probes=WANTED)
     assert [name for name, _ in operator.begun] == ["health"]
     await operator.after(HOUR)
@@ -173,7 +170,6 @@ async def test_a_load_run_follows_within_the_interval_and_then_one_each(
 
 @on_virtual_time
 async def test_a_cordoned_node_is_free_at_once(operator: VirtualTimeOperator) -> None:
-    """The pod of a running load is deleted within seconds, and leaves no verdict."""
     await operator.begin(1, gpus=2, probes=WANTED)
     while (pod := holder(operator, LOAD)) is None:
         await operator.after(1)

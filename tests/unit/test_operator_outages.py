@@ -291,7 +291,6 @@ OUTAGES: dict[str, Answer] = {
 async def test_the_watches_come_back_after_every_kind_of_outage(
     operator: Operator, how: str, from_the_start: bool
 ) -> None:
-    """The process is not ready meanwhile, and everything is listed again after it."""
     operator.sweep.listed = True
     if not from_the_start:
         await operator.sees_nodes()
@@ -304,7 +303,6 @@ async def test_the_watches_come_back_after_every_kind_of_outage(
 
 
 async def test_connections_that_are_refused_are_waited_out(operator: Operator) -> None:
-    """No API server at all, as while its machine is replaced."""
     await operator.sees_nodes()
     await operator.server.stop()
     await operator.until(operator.unready, "unready")
@@ -315,7 +313,6 @@ async def test_connections_that_are_refused_are_waited_out(operator: Operator) -
 async def test_what_hangs_is_listed_again_afterwards(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connections that are accepted and not answered; the watches stay open and silent."""
     await operator.sees_nodes()
     operator.server.answering.clear()
     monkeypatch.setitem(Client.call.__kwdefaults__, "within", 0.3)
@@ -331,7 +328,6 @@ async def test_what_hangs_is_listed_again_afterwards(
 async def test_a_crd_that_is_deleted_and_made_again_is_watched_again(
     operator: Operator, gone: list[str], for_long: bool
 ) -> None:
-    """Either or both, for a moment or for long; not ready without it."""
     operator.sweep.listed = True
     for _ in range(3):
         await operator.sees_nodes()
@@ -357,7 +353,6 @@ async def test_a_resource_that_discovery_shows_late_is_watched(operator: Operato
 
 
 async def test_crds_that_are_missing_at_the_start_end_the_process(operator: Operator) -> None:
-    """Nobody installed them: the error names them."""
     operator.server.crds = OURS[:1]
     await operator.until(lambda: "CRDs missing" in operator.unready(), "named the missing CRD")
     operator.clock.now += supervisor_module.START_SECONDS
@@ -378,7 +373,6 @@ async def test_tasks_of_ours_outlive_kopf(operator: Operator) -> None:
 
 
 async def test_an_outage_leaves_no_tasks_behind(operator: Operator) -> None:
-    """However often kopf is started anew; its workers of single events end by themselves."""
     await operator.sees_nodes()
     first = len(asyncio.all_tasks())
     for _ in range(3):
@@ -403,7 +397,6 @@ async def test_a_watch_that_swallows_its_cancellation_ends_with_the_others(opera
 
 
 def test_one_line_a_minute_says_what_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """Thousands of calls fail; the line has their number, how long it lasts, and the last error."""
     now = [0.0]
     noted = outage.Outage(clock=lambda: now[0])
     with caplog.at_level(logging.INFO):

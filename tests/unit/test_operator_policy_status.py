@@ -19,6 +19,7 @@ from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from support.api_server import ADMISSION, BINDINGS, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
+from support.judging import saying
 from support.objects import INTERVAL, NOW
 from support.operator import SETTINGS, SteppedOperator
 from support.virtual_time import drive
@@ -93,7 +94,6 @@ def operator() -> PolicyOperator:
 
 
 def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
-    """Selected, validated, failing, unknown; and the same in metrics."""
     operator.cluster.add_policy()
     operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
     operator.measure_all()
@@ -119,7 +119,6 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
 
 
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:
-    """Nor after a restart, from what stands there."""
     operator.cluster.add_policy()
     operator.list()
     assert len(operator.write()) == 1
@@ -148,7 +147,6 @@ def test_counts_that_drift_are_written_every_few_seconds(operator: PolicyOperato
 
 
 def test_the_transition_time_moves_with_the_status_only(operator: PolicyOperator) -> None:
-    """Another count is no transition; another verdict on the policy is."""
     operator.cluster.add_policy()
     operator.list()
     operator.write()
@@ -173,7 +171,6 @@ def bad(operator: PolicyOperator) -> Body:
 
 
 def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator) -> None:
-    """And whether an earlier version of it is still in force."""
     operator.cluster.add_policy()
     operator.list()
     operator.cache.put_policy(bad(operator))
@@ -191,7 +188,6 @@ def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator)
 
 
 def test_a_policy_without_nodes_says_why(operator: PolicyOperator) -> None:
-    """Selecting none is something else than being overruled on all."""
     for name, tier, priority in (("gold", "gold", 5), ("under", "gold", 0), ("typo", "golld", 0)):
         operator.cluster.add_policy(name, nodeSelector={"matchLabels": {"tier": tier}}, priority=priority)
     operator.list()
@@ -250,7 +246,6 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
 def test_no_reading_counts_while_its_protection_lets_others_write(
     operator: PolicyOperator, path: str, spec: dict[str, Any]
 ) -> None:
-    """Whatever somebody changed in the admission policy or its binding."""
     trust = operator.reconciler.trust
     drive(trust.look(on_change=lambda: None))
     assert trust.problem == ""
@@ -276,7 +271,6 @@ def test_an_api_server_that_does_not_answer_changes_no_trust(operator: PolicyOpe
 
 
 def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:
-    """Somebody else wrote there."""
     operator.cluster.add_policy()
     operator.measure_all()
     operator.write_over(REPORTS, "node-1", status={"gates": 7})
@@ -285,7 +279,6 @@ def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> No
 
 
 def test_a_status_that_cannot_be_written_is_tried_again(operator: PolicyOperator) -> None:
-    """Ever later, and it stops nothing else."""
     operator.cluster.add_policy("a")
     operator.cluster.add_policy("b")
     operator.list()
@@ -314,7 +307,6 @@ def gate(operator: PolicyOperator, name: str, *codes: str, held_back: bool = Fal
 
 
 def test_a_policy_says_whether_all_that_should_be_gated_is(operator: PolicyOperator) -> None:
-    """Slots used; then who is held back, how many, and for what; then more than the budget has slots."""
     operator.cluster.add_policy(budget={"concurrentProbes": "100%", "gatedNodes": "40%"})
     operator.measure_all()
 
@@ -339,6 +331,33 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(operator: PolicyOpera
     assert what == ["False", "BudgetExceeded"]
     assert message.startswith("2 of 1 slots used")
     assert (operator.written()["nodes"]["gated"], operator.ready()) == (2, ("True", "Active"))
+
+
+@pytest.mark.usefixtures("stated_answers")
+@pytest.mark.parametrize(
+    ("budget", "cluster", "rate", "reason", "message"),
+    [
+        ({}, 1, 9, "ClusterBudgetExhausted", "1 of 1 slots of all policies together (1); see operator.max"),
+        ({}, 9, 1, "RateExhausted", "; see operator.maxGatedNodesPerHour."),
+        ({"gatedNodesPerHour": 1}, 9, 9, "RateExhausted", "; see spec.budget.gatedNodesPerHour."),
+    ],
+)
+def test_a_policy_names_the_limit_that_holds_nodes_back(
+    operator: PolicyOperator, budget: Body, cluster: int, rate: int, reason: str, message: str
+) -> None:
+    """Its own slots would suffice for all."""
+    spec = {"concurrentProbes": "100%", "gatedNodes": "100%", "gatedNodesPerHour": "100%"}
+    operator.cluster.add_policy(budget=spec | budget)
+    operator.cluster.results = {f"node-{n}": saying("gpu-lost=b") for n in range(3)}
+    limits = operator.reconciler.gate_budget
+    limits.cluster, limits.rate.cluster = cluster, rate
+    operator.measure_all()
+    operator.write()
+    condition = operator.condition("GatesWithinBudget")
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+    assert "2 nodes held back: gpu-lost 2." in condition["message"]
+    assert message in condition["message"]
+    assert 'nodegauge_newly_gated_nodes{policy="default"} 1.0' in operator.metrics.render().decode()
 
 
 UNREADABLE: list[Body] = [
@@ -398,8 +417,7 @@ class Fleet(SteppedOperator):
     "spec", [*UNREADABLE, {"priority": "high"}, *({"nodeSelector": selector} for selector in NEW_SELECTORS)]
 )
 def test_its_nodes_keep_what_they_carry(spec: Body) -> None:
-    """They got the observing policy instead, which took every label off them; others go on.  Of an unreadable
-    selector the reports say whose the nodes are; without a readable priority it counts as the highest."""
+    """They got the observing policy instead, which took every label off them; others go on."""
     fleet = Fleet()
     assert "interconnect" in fleet.labels
     before = fleet.rolled_back(**spec)
@@ -420,7 +438,6 @@ def test_of_lower_priority_it_holds_nobody_up() -> None:
 
 
 def test_a_new_node_that_it_selects_is_left_alone() -> None:
-    """No lower policy may be the first to write there."""
     fleet = Fleet()
     fleet.rolled_back(mode="Quarantine")
     fleet.cluster.add_node("node-3", tier="gold")
@@ -430,7 +447,6 @@ def test_a_new_node_that_it_selects_is_left_alone() -> None:
 
 @pytest.mark.parametrize("mended", [True, False])
 def test_once_it_can_be_read_or_is_gone_its_nodes_go_on(mended: bool) -> None:
-    """And each is woken for it, by the watch alone."""
     fleet = Fleet()
     before = fleet.rolled_back(mode="Quarantine")
     epoch = fleet.cache.epoch

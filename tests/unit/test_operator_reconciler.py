@@ -19,7 +19,7 @@ from nodegauge_operator.kube.errors import (
     error_of,
 )
 from nodegauge_operator.kube.pods import CREATE_SECONDS
-from support.api_server import EVENTS, NODES, PODS, READINGS, REPORTS, Body
+from support.api_server import NODES, PODS, READINGS, REPORTS, Body
 from support.client import Call, unavailable
 from support.cluster import FakeCluster
 from support.objects import INTERVAL, MINUTE
@@ -63,17 +63,6 @@ def test_a_refused_pod_while_the_report_changes_is_tried_again_once(operator: St
     assert operator.probe["request"] == "2027-01-15T08:00:00Z"
 
 
-def test_an_event_that_finds_no_answer_is_tried_again(operator: SteppedOperator) -> None:
-    """An outage is no refusal: the change is still told."""
-    operator.refuse("POST", EVENTS, unavailable())
-    operator.run()
-    assert not operator.cluster.objects[EVENTS]
-    assert not operator.cluster.objects[PODS], "an event that waits holds no pod up"
-    operator.heal()
-    operator.reconcile()
-    assert [reason for reason, _ in operator.events] == ["Validated"]
-
-
 def test_a_pod_of_this_run_that_is_there_already_is_adopted(operator: SteppedOperator) -> None:
     """Another process made it a moment ago: no error, no second pod, and its result is judged."""
     other = SteppedOperator(operator.cluster)
@@ -104,7 +93,6 @@ def test_only_the_very_pod_that_was_judged_is_deleted(operator: SteppedOperator)
 
 
 def test_a_foreign_write_between_decision_and_patch_survives(operator: SteppedOperator) -> None:
-    """409, read again, decide anew: the stranger's label is there, and so are ours."""
     strangers = iter([{"foreign": "1"}, {"foreign": "2", "team": None}])
 
     def race(verb: str, path: str) -> KubeError | None:
@@ -121,7 +109,6 @@ def test_a_foreign_write_between_decision_and_patch_survives(operator: SteppedOp
 
 
 def test_what_cannot_be_read_of_a_status_is_replaced(operator: SteppedOperator) -> None:
-    """Wherever it stands: the next run heals it, and none is judged again and again."""
     operator.run()
     operator.status["interconnect"]["evidence"] = 7
     operator.restart()
@@ -153,8 +140,7 @@ def test_the_condition_s_transition_time_moves_with_its_status_only(operator: St
 
 
 def test_a_suspect_is_gone_only_when_the_api_says_so(operator: SteppedOperator) -> None:
-    """A deletion seen on a watch may be a lost label or a new machine: neither it nor an outage decides, 404
-    does."""
+    """A deletion seen on a watch may be a lost label or a new machine."""
     operator.run()
     operator.cache.suspects.add("node-1")
     operator.refuse("GET", NODE, unavailable())
@@ -227,7 +213,6 @@ def failed(cause: str = CAUSES[0]) -> KubeError:
 def test_a_refused_pod_is_in_report_and_event_and_backs_off(
     operator: SteppedOperator, error: KubeError, text: str
 ) -> None:
-    """The run is one without a result, with the text of API server, quota or webhook, and it counts."""
     operator.refuse("POST", PODS, error)
     result = operator.reconcile()
     last = operator.probe["lastRun"]
@@ -244,7 +229,6 @@ def test_a_refused_pod_is_in_report_and_event_and_backs_off(
 
 
 def test_a_webhook_that_stops_the_report_loses_no_result(operator: SteppedOperator) -> None:
-    """The same write may succeed in a moment: the reading waits, and is not turned into a failed run."""
     ended(operator)
     operator.refuse("PATCH", REPORT, failed())
     with pytest.raises(WebhookFailed):
@@ -322,20 +306,6 @@ def test_a_refused_node_patch_is_in_the_report(operator: SteppedOperator, error:
     operator.catch_up()
     assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
     assert not operator.status["desired"].get("refusal")
-
-
-def test_a_reboot_is_measured_at_once_also_after_failures(operator: SteppedOperator) -> None:
-    """The driver was broken and the reboot cured it: nobody waits for the backoff."""
-    operator.run()
-    for _ in range(6):
-        operator.cluster.pass_time(INTERVAL)
-        operator.run("garbage")
-    operator.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-9"}}})
-    operator.catch_up()
-    assert len(list(operator.cluster.pods())) == 1
-    operator.run("garbage")
-    operator.catch_up()
-    assert not list(operator.cluster.pods()), "a failure of the same boot backs off again"
 
 
 def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator) -> None:

@@ -93,7 +93,6 @@ class Fleet:
 
 
 def test_nothing_that_is_known_is_fetched_again() -> None:
-    """The metadata of nodes, reports, readings and watch pods is compared."""
     fleet = Fleet()
     assert fleet.list_again() == []
     compared = [call.path for call in fleet.calls if call.accept == METADATA_ONLY]
@@ -118,7 +117,6 @@ HAPPENS: dict[str, Callable[[Fleet], object]] = {
 
 @pytest.mark.parametrize("collection", HAPPENS)
 def test_a_change_that_no_watch_reported_is_found(collection: str) -> None:
-    """Only that object is fetched, and its node is woken; of a watch pod only who it is counts."""
     fleet = Fleet()
     versions = [pod.resource_version for pod in fleet.watch_pods]
     HAPPENS[collection](fleet)
@@ -137,8 +135,6 @@ def test_a_change_that_no_watch_reported_is_found(collection: str) -> None:
 
 
 def test_what_is_gone_without_a_watch_event_is_dropped() -> None:
-    """A watch pod that is not on the list is gone, and so is a reading; a node that is not there is asked
-    for, as ever."""
     fleet = Fleet()
     fleet.cluster.remove(PODS, fleet.pods["node-1"].name)
     fleet.cluster.remove(READINGS, "node-2")
@@ -258,12 +254,10 @@ def documents(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
 @given(old=documents(LEAVES), new=documents(LEAVES))
 @tried(200)
 def test_a_difference_leads_from_one_to_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Whatever is added, changed, emptied or removed, at any depth."""
     assert merged(old, difference(old, new)) == new
 
 
 def test_only_what_differs_is_in_it() -> None:
-    """Removed keys are null, lists come whole, equal parts stay out."""
     old = {"a": {"b": 1, "c": 2}, "l": [1, 2], "same": {"x": 1}}
     assert difference(old, {"a": {"b": 1, "c": 3}, "l": [1], "same": {"x": 1}}) == {"a": {"c": 3}, "l": [1]}
     assert difference(old, {"a": {}, "l": [1, 2]}) == {"a": {"b": None, "c": None}, "same": None}

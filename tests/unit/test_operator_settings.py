@@ -29,7 +29,7 @@ NEEDED = {"POD_NAMESPACE": "nodegauge", "NODEGAUGE_PROBE_IMAGE": "localhost/node
 
 
 def test_two_variables_suffice() -> None:
-    """The rest has defaults."""
+    """The namespace and the image."""
     settings = parse(NEEDED)
     assert settings.probe.nccl_image == "", "no benchmark where nobody names an image"
     assert (settings.workers, settings.api_rate, settings.api_burst) == (8, 100.0, 200)
@@ -77,7 +77,6 @@ READ: dict[str, tuple[str, str, Any]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_every_variable_is_read(name: str) -> None:
-    """Under its own name."""
     text, field, value = READ[name]
     assert attrgetter(field)(parse(NEEDED | {name: text})) == value
 
@@ -127,7 +126,6 @@ OUT_OF_RANGE = {
 
 @pytest.mark.parametrize(("name", "value"), [(n, value) for n, bad in OUT_OF_RANGE.items() for value in bad])
 def test_values_out_of_range_are_refused(name: str, value: str) -> None:
-    """With the name, the value, and the range."""
     with pytest.raises(SettingsError, match=name):
         parse(NEEDED | {name: value})
 
@@ -144,7 +142,6 @@ def test_bad_settings_exit_with_2(
 def test_no_cluster_ends_the_process_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: object
 ) -> None:
-    """And says what was tried and what to do."""
     kubeconfig = f"{tmp_path}/no such file"
     monkeypatch.setattr("os.environ", NEEDED | {"KUBECONFIG": kubeconfig, "NODEGAUGE_LOG_LEVEL": "error"})
     monkeypatch.setattr("nodegauge_operator.logs.configure", lambda **_: None)
@@ -167,8 +164,6 @@ def log() -> Iterator[logging.Logger]:
 
 
 def test_a_line_is_one_json_object(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
-    """Time, level, logger, message, and the node it is about; line breaks stay inside, and what is no JSON is
-    its text."""
     logs.configure(level="info", form="json")
     extra = {"node": "n", "probe": "health", "run": 3, "verdict": object()}
     log.info("node %s:\nsecond line", "n", extra=extra | {"other": "x"})
@@ -201,7 +196,6 @@ HOSTILE = "\x1b[2J\x1b]0;title\x07 first\r\n2026-01-01 00:00:00,000 ERROR forged
 def test_nothing_that_somebody_else_wrote_breaks_a_line(
     log: logging.Logger, capsys: pytest.CaptureFixture[str], logger: str, form: str, how: str
 ) -> None:
-    """Neither escape sequences nor line breaks come through, whoever logs them and wherever they stand."""
     logs.configure(level="info", form=form)
     to = logging.getLogger(logger)
     try:
@@ -254,7 +248,6 @@ async def served() -> AsyncIterator[Served]:
 
 
 async def test_live_and_ready_are_asked_at_each_request(served: Served) -> None:
-    """200 while it is so, 503 with the reason once it is not."""
     states = (("/healthz", "live", False, True), ("/readyz", "unready", "the reason why", ""))
     for path, name, bad, good in states:
         assert await served.get(path) == (200, "ok\n")
@@ -266,7 +259,6 @@ async def test_live_and_ready_are_asked_at_each_request(served: Served) -> None:
 
 
 async def test_metrics_are_in_prometheus_words(served: Served) -> None:
-    """Counters end in _total, units stand in names, calls are counted by verb, resource and status."""
     served.metrics.observe_call(verb="PATCH", resource="nodes", status=409, seconds=0.003)
     status, text = await served.get("/metrics")
     assert status == 200
@@ -356,7 +348,6 @@ async def test_a_connection_has_an_end(served: Served, sent: str, monkeypatch: p
 
 
 async def test_other_methods_are_refused(served: Served) -> None:
-    """They would change nothing."""
     url = f"http://127.0.0.1:{served.port}/healthz"
     async with aiohttp.ClientSession() as session:
         async with session.head(url) as answer:

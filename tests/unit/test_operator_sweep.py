@@ -37,8 +37,7 @@ from support.virtual_operator import (
 async def test_nothing_is_decided_before_the_first_full_list(
     operator: VirtualTimeOperator, error: KubeError, path: str
 ) -> None:
-    """Watch events alone are half the truth: no write, and not ready, until all has been listed.  CRDs that
-    are missing are waited for alike."""
+    """Watch events alone are half the truth; CRDs that are missing are waited for alike."""
     operator.client.refuse = refusing(error, "GET", path)
     operator.start()
     operator.nodes(2)
@@ -55,7 +54,6 @@ async def test_nothing_is_decided_before_the_first_full_list(
 
 @on_virtual_time
 async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperator) -> None:
-    """As of the moment at which they are read."""
     await operator.begin(3, budget={"concurrentProbes": 1})
     for after, counts in ((RUN_SECONDS / 2, [1, 2]), (6 * RUN_SECONDS, [0, 0])):
         await operator.after(after)
@@ -65,7 +63,6 @@ async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperato
 
 @on_virtual_time
 async def test_who_waited_longest_goes_first(operator: VirtualTimeOperator) -> None:
-    """Never measured before measured, and of those the oldest reading."""
     await operator.begin(3, after=3 * RUN_SECONDS + 5, budget={"concurrentProbes": 1})
     first = list(operator.order)
     assert sorted(first) == ["node-0", "node-1", "node-2"]
@@ -80,7 +77,6 @@ async def test_who_waited_longest_goes_first(operator: VirtualTimeOperator) -> N
 
 @on_virtual_time
 async def test_no_label_waits_for_another_nodes_report(operator: VirtualTimeOperator) -> None:
-    """Four nodes are read while the first call goes on, and there is one worker: their labels come first."""
     operator.sweep._settings = replace(operator.sweep._settings, workers=1)
     written: list[str] = []
     operator.client.answered = lambda verb, path: written.append(path) if verb == "PATCH" else None
@@ -95,7 +91,6 @@ async def test_no_label_waits_for_another_nodes_report(operator: VirtualTimeOper
 
 @on_virtual_time
 async def test_shutdown_finishes_writes_and_creates_no_pod(operator: VirtualTimeOperator) -> None:
-    """SIGTERM while results come in: what was judged is written, due nodes get no new pod."""
     await operator.begin(12, budget={"concurrentProbes": 6})
     while not (operator.sweep._in_flight and operator.cluster.judged):
         await operator.after(LATENCY / 3)
@@ -110,7 +105,6 @@ async def test_shutdown_finishes_writes_and_creates_no_pod(operator: VirtualTime
 
 @on_virtual_time
 async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: VirtualTimeOperator) -> None:
-    """An API server that never answers holds up the end for seconds at most."""
     await operator.begin(3, after=RUN_SECONDS + 2, budget={"concurrentProbes": 3})
     operator.latency = 1000.0
     operator.sweep.wake("node-0", "node-1", "node-2")
@@ -125,7 +119,6 @@ async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: Vi
 
 @on_virtual_time
 async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator: VirtualTimeOperator) -> None:
-    """The API server answers 500 to lists for ten minutes: every label stays."""
     await operator.begin(2, after=30)
     before = operator.cluster.state()["nodes"]
     for path in (POLICIES, REPORTS, PODS, NODES):
@@ -144,8 +137,7 @@ async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator:
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 @on_virtual_time
 async def test_refused_creates_become_rare(operator: VirtualTimeOperator, status: int) -> None:
-    """A webhook that is down, an API server that is full: a few calls per node and hour, and no full list,
-    the last thing that an API server needs which does not keep up."""
+    """No full list either, the last thing that an API server needs which does not keep up."""
     operator.client.refuse = refusing(unavailable(status), "POST", PODS)
     await operator.begin(4, after=60, budget={"concurrentProbes": 4})
     calls, lists = operator.calls(), operator.lists()
@@ -159,7 +151,6 @@ async def test_refused_creates_become_rare(operator: VirtualTimeOperator, status
 
 @on_virtual_time
 async def test_one_node_s_trouble_stops_nobody_else(operator: VirtualTimeOperator) -> None:
-    """Refused writes and plain bugs on one node: the others are measured, and it is tried again."""
     operator.nodes(3)
     operator.cluster.add_policy(budget={"concurrentProbes": 3})
     reconcile = operator.sweep._reconciler.reconcile
@@ -199,7 +190,6 @@ async def test_the_loop_ends_when_it_is_woken_and_stopped_at_once(
 
 @on_virtual_time
 async def test_liveness_fails_for_a_stuck_loop_only(operator: VirtualTimeOperator) -> None:
-    """Liveness fails for a loop that is stuck, not for a list that takes its minute."""
     operator.nodes(1)
     operator.start()
     await operator.after(30)
@@ -268,7 +258,6 @@ async def test_a_list_wakes_only_nodes_that_changed(operator: VirtualTimeOperato
 
 @on_virtual_time
 async def test_a_list_with_a_changed_policy_wakes_every_node(operator: VirtualTimeOperator) -> None:
-    """The set of policies in force is news to all of them."""
     await measured(operator)
     with operator.unheard():
         operator.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
@@ -382,8 +371,7 @@ def pace(operator: VirtualTimeOperator) -> dict[str, Any]:
 async def test_runs_that_cannot_keep_up_say_what_to_raise(
     operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fifty at a time for five thousand nodes, at a fiftieth: the policy has the arithmetic, and a metric the
-    age of the oldest reading; a paused policy has no pace."""
+    """And a metric has the age of the oldest reading; a paused policy has no pace."""
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)  # as on real nodes
     await operator.begin(100, after=600)
     seen = pace(operator)

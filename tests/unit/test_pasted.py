@@ -26,14 +26,12 @@ READINGS = {name: (verdict, set(codes)) for name, (verdict, codes) in CAREFUL["r
 
 
 def judged(text: str) -> dict:  # type: ignore[type-arg]
-    """The judgement as JSON."""
     outcome = judge("-", "--format", "json", stdin=text)
     assert outcome.exit_code in (0, 1, 3), outcome.output
     return json.loads(outcome.output)  # type: ignore[type-arg]
 
 
 def read(name: str) -> str:
-    """A fixture's text."""
     return (FIXTURES / name).read_text()
 
 
@@ -132,7 +130,6 @@ def test_damage_gives_the_same_class_or_none(name: str) -> None:
 
 
 def table(*rows: str, gpus: int = 2, command: str = "topo -m") -> str:
-    """The rows of a small table below its command and its header."""
     header = " ".join(f"GPU{index}" for index in range(gpus))
     return "\n".join(
         [f"$ nvidia-smi {command}", header, *(f"GPU{i} {row}" for i, row in enumerate(rows)), ""]
@@ -155,11 +152,7 @@ BROKEN_XML = read("nvidia-smi-qx_rtx3060.xml").replace("</fan_speed>", "", 1)
         (NV4 + P2P["r"] + P2P["w"] + P2P["n"], NVLINK, "from a pasted table: fabric not known"),
         (P2P["a"] + NV4 + P2P["p"], NVLINK, "P2P and fabric not known"),
         (NV4 + P2P["n"].replace("OK", "NS"), None, "GPU 0 and GPU 1: NVLINK (NS: not supported)"),
-        (
-            NV4 + P2P["w"].replace("OK", "CNS"),
-            None,
-            "refused between GPU 0 and GPU 1: WRITE (CNS: chipset",
-        ),
+        (NV4 + P2P["w"].replace("OK", "CNS"), None, "refused between GPU 0 and GPU 1: WRITE (CNS: chipset"),
         (NV4 + P2P["r"].replace("OK", "U"), None, "GPU 0 and GPU 1: READ (U: unknown to the driver)"),
         (NV4 + P2P["r"].replace("OK", "TNS").replace(" r\n", "\n"), None, "P2P between GPU 0 and GPU 1"),
         (SYS + P2P["r"].replace("OK", "GNS"), PCIE, "no GPU of 2 has an active NVLink"),
@@ -171,18 +164,10 @@ BROKEN_XML = read("nvidia-smi-qx_rtx3060.xml").replace("</fan_speed>", "", 1)
         (NO_LINKS + NV4, NVLINK, "both GPUs are joined"),
         (table("X NV12", "NV1\n2 X"), None, "line 4: the table is cut: row GPU1 has 1 of 2 cells, then 2"),
         (table("X NV12 NV8", "NV12 X NV9", "NV8 NV9 X", gpus=3), None, "neither NVSwitches nor direct links"),
-        (
-            table("X NV18 ...", "NV18 X ...").replace("GPU1\n", "GPU1 ... GPU7\n", 1),
-            None,
-            "columns were",
-        ),
+        (table("X NV18 ...", "NV18 X ...").replace("GPU1\n", "GPU1 ... GPU7\n", 1), None, "columns were"),
         (table("X NV1 SYS", "NV1 X", "SYS").replace("GPU1\n", "GP\n", 1), None, "which the header lacks"),
         (table("X SYS", "PHB X"), None, "line 4: GPU1 to GPU0 is PHB, but GPU0 to GPU1 is SYS"),
-        (
-            table("X SYS SYS", "SYS X SYS"),
-            None,
-            "line 3: row GPU0 has more cells than the header has",
-        ),
+        (table("X SYS SYS", "SYS X SYS"), None, "line 3: row GPU0 has more cells than the header has"),
         (table("SYS X", "X SYS"), None, "line 3: expected X, and only there, where row and column are GPU0"),
     ],
     ids=range(21),
@@ -221,7 +206,6 @@ def test_readings_give_a_table_its_rate() -> None:
     ids=range(7),
 )
 def test_what_cannot_be_read_is_named_with_exit_code_2(text: str, part: str) -> None:
-    """The message names the line and the way out."""
     outcome = judge("-", stdin=text)
     assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
 
@@ -248,7 +232,6 @@ def test_output_of_q_that_is_cut_is_unknown(name: str) -> None:
 )
 @pytest.mark.parametrize("name", READINGS)
 def test_what_a_paste_adds_does_not_change_readings(name: str, mangle) -> None:  # type: ignore[no-untyped-def]
-    """Indentation, quotes and time stamps carry no value."""
     judgement = judged(mangle(read(name)))
     codes = {finding["code"] for finding in judgement["findings"] if finding["severity"] != "info"}
     assert (judgement["verdict"], codes) == READINGS[name]
@@ -267,7 +250,6 @@ MACHINES = {
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_the_matrix_that_nodegauge_prints_can_be_pasted(machine: Document) -> None:
-    """It gives the class of the document that it shows."""
     assert class_of(render_matrix(machine)) == judge_health(machine).interconnect.klass
 
 
@@ -290,7 +272,6 @@ LIST = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nGPU 1: NVIDIA H100 80GB HBM3
 
 
 def codes(document: Document) -> set[str]:
-    """Codes of fail and warn."""
     return {finding.code for finding in judge_health(document).findings if finding.severity != "info"}
 
 
@@ -305,7 +286,6 @@ def test_the_table_alone_never_says_that_a_gpu_is_healthy(text: str) -> None:
 
 @pytest.mark.parametrize("text", [DEAD, HEADER + DEAD, "> " + DEAD.replace("\n", "\n> "), DEAD + LIST])
 def test_a_gpu_whose_temperature_is_err_could_not_be_read(text: str) -> None:
-    """Its sibling stays readable, and `-L` does not hide the error."""
     document = result(text)
     assert [gpu.error is not None for gpu in document.gpus] == [False, True]
     assert "gpu-unreadable" in codes(document)
@@ -320,7 +300,6 @@ def test_power_that_shows_err_is_unknown_and_nothing_worse() -> None:
 
 
 def test_a_matrix_beside_the_table_gets_class_and_rate() -> None:
-    """The table names the model, the driver and CUDA."""
     document = result(HEADER + H100 + TOPOLOGY)
     interconnect = judge_health(document).interconnect
     assert (interconnect.klass, interconnect.nvlink_gbps) == ("nvlink", 450)

@@ -38,7 +38,7 @@ NONE: frozenset[str] = frozenset()
 NONE_READ: frozenset[type] = frozenset()
 
 NODE = make_node()
-READ = read(made.titan())
+READ, REFUSED = read(made.titan()), read(made.with_pair(made.titan(), 0, 1, read=1))
 
 
 def health_due_at(report: AReport | None, **known: Any) -> float:
@@ -78,7 +78,6 @@ def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:
-    """Deleted, then made anew; its pods go first; nothing of it is believed."""
     earlier = make_node(uid="before")
     old = make_report(earlier).after(READ, node=earlier)
     assert next_step(make_snapshot(report=old)) == steps.DeleteReport(old)
@@ -88,7 +87,6 @@ def test_a_report_of_the_machine_before_counts_as_absent() -> None:
 
 @pytest.mark.parametrize("machine", [NODE, make_node(uid="before")])
 def test_a_pod_that_is_not_gone_in_time_is_forced(machine: Any) -> None:
-    """At the moment for which the wake was set; also one of the machine before, whose kubelet is gone."""
     known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(machine, number=1).running().deleting(NOW)
     assert next_kind(**known, pods=(pod,)) == "nothing"
@@ -98,7 +96,6 @@ def test_a_pod_that_is_not_gone_in_time_is_forced(machine: Any) -> None:
 
 
 def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
-    """Whatever it belonged to, and whether a policy or the node is there at all."""
     report = make_report().after(READ, node=NODE)
     gone = make_pod(NODE, number=1).running().deleting(NOW - 999).vanished()
     assert next_kind(**up_to_date(report), pods=(gone,)) == "nothing"
@@ -108,7 +105,6 @@ def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
 
 
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
-    """Another process judged meanwhile, or the report was deleted: look before deciding."""
     known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=7)
     assert next_step(make_snapshot(**known, pods=(pod,))) == steps.RefreshReport("node-1")
@@ -147,8 +143,7 @@ def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
 def test_a_reading_counts_once_and_not_when_it_is_put_back(
     known: str, part: dict[str, Any], counts: bool
 ) -> None:
-    """By pod and number; a boot may put back the clock by which numbers begin.  It counts for its own node,
-    while readings are protected."""
+    """A boot may put back the clock by which numbers begin."""
     pod = make_pod(NODE).running().with_result(made.titan())
     reading = reading_of([pod])
     assert reading is not None
@@ -188,7 +183,6 @@ def test_a_taint_that_somebody_reserved_needs_a_run() -> None:
 
 
 def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
-    """Labels, condition, pods, an event, the report; then nothing."""
     known = up_to_date(make_report().after(READ, node=NODE)) | {"policy": None}
     node, pod = known["node"].labelled(team="a"), make_pod(NODE, number=2)
     step = next_step(make_snapshot(**known | {"node": node}, pods=(pod,)))
@@ -233,10 +227,11 @@ def test_an_event_is_posted_again_after_a_restart_while_it_is_young() -> None:
         ([READ, *[LOST] * 6], INTERVAL),
         ([READ, *[LOST] * 5000], INTERVAL),
         ([LOST, READ], INTERVAL),
+        ([REFUSED], MINUTE),
+        ([REFUSED, LOST, LOST, LOST], 120),
     ],
 )
 def test_the_next_run_is_due(ends: list[RunEnd], wait: float) -> None:
-    """After the interval; what brought nothing again after 30 s, then twice that, up to the interval."""
     report = make_report()
     for end in ends[:12]:
         report = report.after(end, node=NODE)
@@ -251,8 +246,13 @@ def test_the_next_run_is_due(ends: list[RunEnd], wait: float) -> None:
 
 
 def test_a_boot_or_a_request_is_answered_by_one_run_at_once() -> None:
-    """Whatever is due; and the same value of a request never asks twice."""
-    assert health_due_at(make_report().after(READ, node=NODE), node=NODE.booted("boot-2")) == 0.0
+    """Whatever is due, also after failures; and the same value of a request never asks twice."""
+    failing, booted = make_report().after(READ, node=NODE), NODE.booted("boot-2")
+    assert health_due_at(failing, node=booted) == 0.0
+    for _ in range(6):
+        failing = failing.after(LOST, node=NODE)
+    assert health_due_at(failing, node=booted) == 0.0
+    assert health_due_at(failing.after(LOST, node=booted), node=booted) == NOW + INTERVAL
     report = make_report().after(READ, node=NODE).asked("2027-01-15T08:00:01Z")
     assert health_due_at(report) == 0.0
     answered = report.after(LOST, node=NODE, request="2027-01-15T08:00:01Z")
@@ -293,7 +293,6 @@ OFF = make_policy().of({"probes": {"health": {"enabled": False}}})
     ids=["not Ready", "being deleted", "being scaled down", "probe switched off"],
 )
 def test_no_run_is_planned_where_it_could_not_end_or_is_not_wanted(node: Any, policy: Any) -> None:
-    """And none is waited for."""
     assert health_due_at(None, node=node, policy=policy) == NEVER
     assert next_kind(node=node, policy=policy, report=make_report()) == "nothing"
 
@@ -306,7 +305,6 @@ def test_a_node_whose_pod_is_gone_is_woken_for_its_next_run() -> None:
 
 
 def test_the_moment_of_expiry_is_woken_for() -> None:
-    """Labels expire on time although nothing else happens."""
     known = up_to_date(make_report().after(READ, node=NODE).after(LOST, node=NODE, at=NOW + INTERVAL))
     at = wake_at(make_snapshot(**known | {"now": NOW + STALE - 10}))
     assert NOW + STALE < at <= NOW + STALE + 1

@@ -36,7 +36,6 @@ def ended(pod: APod, **known: Any) -> RunEnd:
 
 
 def test_a_result_of_this_run_is_read() -> None:
-    """A document that decodes and echoes run, node and probe is the only thing that is read."""
     end = ended(make_pod().running().with_result(made.h100()))
     assert (end.outcome, end.reason) == (Outcome.READ, "Read")
     assert len(end.result.gpus) == 8
@@ -54,7 +53,6 @@ def test_a_whole_result_counts_whatever_became_of_the_pod(reason: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(hostile(make_pod(number=2))) - {"no GPUs"}))
 def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
-    """Garbage, bombs, other runs' and other nodes' documents are unknown, in bounded words."""
     pod = make_pod(number=2).running()
     end = ended(pod.leaving(hostile(pod)[name]))
     assert end.outcome is Outcome.UNKNOWN
@@ -78,7 +76,6 @@ def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_end_without_a_word_is_unknown(pod: APod, reason: str) -> None:
-    """Crash, out of memory, deadline, deletion: unknown, under the name that people search for."""
     end = ended(pod)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, reason)
     assert end.message
@@ -140,7 +137,6 @@ def test_words_of_the_container_runtime_are_passed_on(reason: str) -> None:
     ],
 )
 def test_a_run_that_lost_its_place_is_skipped(pod: APod) -> None:
-    """Preempted, or refused by a full node: the node was busy, and that ages nothing."""
     assert ended(pod).outcome is Outcome.SKIPPED
 
 
@@ -155,44 +151,40 @@ def test_a_preempted_probe_that_says_so_is_skipped_and_one_that_had_finished_is_
 
 
 def test_last_words_wait_for_the_end_of_their_pod() -> None:
-    """The reading may be seen first, and only the pod says whether it was preempted; a pod that is stuck ends
-    too."""
+    """The reading may be seen first, and only the pod says whether it was preempted."""
     cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
     pod = replace(make_pod().running().with_result(cut), terminated=None, phase="Running")
     assert end_of(pod) is None
     assert ended(pod, at=NOW + 2 * (DEADLINE + OVERTIME)).reason == "Terminated"
 
 
-def test_a_pod_that_finds_no_place_is_skipped_with_the_scheduler_s_words() -> None:
-    """Not scheduled within its limit: the node is full, and the scheduler says how."""
-    pod = make_pod().pending("Unschedulable", "0/3 nodes are available: 1 Too many pods.")
-    assert end_of(pod, at=NOW + 59.9) is None
-    end = ended(pod, at=NOW + 60)
-    assert (end.outcome, end.reason) == (Outcome.SKIPPED, "NotScheduled")
-    assert "Too many pods" in end.message
+UNPLACED = make_pod().pending("Unschedulable", "0/3 nodes are available: 1 Too many pods.")
+UNPULLED = make_pod().pending("ImagePullBackOff", "pull access denied for probe", placed=True)
 
 
-def test_a_pod_that_does_not_start_is_unknown_with_the_kubelet_s_words() -> None:
-    """Not started within its limit: unknown, as the kubelet put it."""
-    pod = make_pod().pending("ImagePullBackOff", "pull access denied for probe", placed=True)
-    assert end_of(pod, at=NOW + 299.9) is None
-    end = ended(pod, at=NOW + 300)
-    assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ImagePullBackOff")
-    assert "pull access denied" in end.message
-
-
-def test_a_silent_kubelet_is_given_up_after_deadline_and_overtime() -> None:
-    """A running pod whose kubelet is alive ends by itself; one that does not is unknown."""
-    pod = make_pod().running(NOW + 10)
-    over = NOW + 10 + DEADLINE + OVERTIME
-    assert end_of(pod, at=over - 0.1) is None
-    assert ended(pod, at=over).reason == "KubeletSilent"
+@pytest.mark.parametrize(
+    ("pod", "seconds", "outcome", "reason", "message"),
+    [
+        (UNPLACED, 60, Outcome.SKIPPED, "NotScheduled", "Too many pods"),
+        (UNPULLED, 300, Outcome.UNKNOWN, "ImagePullBackOff", "pull access denied"),
+        (make_pod().running(NOW + 10), 10 + DEADLINE + OVERTIME, Outcome.UNKNOWN, "KubeletSilent", ""),
+    ],
+)
+def test_a_pod_that_goes_no_further_is_given_up_in_time(
+    pod: APod, seconds: float, outcome: Outcome, reason: str, message: str
+) -> None:
+    """Asked again at that very moment; a full node is skipped with the scheduler's words."""
+    assert wake_at(pod, limits=Limits(), deadline=DEADLINE) == NOW + seconds
+    assert end_of(pod, at=NOW + seconds - 0.1) is None
+    end = ended(pod, at=NOW + seconds)
+    assert (end.outcome, end.reason) == (outcome, reason)
+    assert message in end.message
 
 
 def test_overtime_is_the_policy_s() -> None:
-    """`limits.overtime` is what a run gets beyond its deadline."""
     pod = make_pod().running(NOW + 10)
     assert wake_at(pod, limits=Limits(overtime="5s"), deadline=DEADLINE) == NOW + 10 + DEADLINE + 5
+    assert wake_at(UNPLACED, limits=Limits(not_scheduled="2s"), deadline=DEADLINE) == NOW + 2
 
 
 @pytest.mark.parametrize("skew", [-DAY, -3600.0, 3600.0, 10 * 365 * DAY])
@@ -206,17 +198,8 @@ def test_a_node_s_wrong_clock_neither_ends_a_run_at_once_nor_keeps_it_for_ever(s
 
 @pytest.mark.parametrize("skew", [-DAY, 10 * 365 * DAY])
 def test_a_node_s_wrong_clock_dates_no_reading(skew: float) -> None:
-    """Neither before its pod nor after now."""
     pod = replace(make_pod().running().with_result(made.titan()), wrote_at=NOW + skew)
     assert NOW <= ended(pod, at=NOW + 30).finished_at <= NOW + 30
-
-
-@pytest.mark.parametrize("pod", [make_pod(), make_pod().pending(placed=True), make_pod().running()])
-def test_the_question_is_asked_again_when_the_answer_changes(pod: APod) -> None:
-    """Up to `wake_at` a run goes on, and at that very moment it has ended."""
-    at = wake_at(pod, limits=Limits(), deadline=DEADLINE)
-    assert end_of(pod, at=at - 0.5) is None
-    assert end_of(pod, at=at) is not None
 
 
 def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:

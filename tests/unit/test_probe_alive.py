@@ -23,7 +23,6 @@ def asked(folder: Path, seconds: float, *file: str) -> int:
 
 
 def age(path: Path, seconds: float) -> None:
-    """The file was touched so long ago."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 
@@ -43,13 +42,11 @@ def test_a_file_is_young_for_so_many_seconds(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_cannot_be_touched_ends_nothing(tmp_path: Path) -> None:
-    """A full or missing folder: whoever asks gets the right answer."""
     alive.touch(str(tmp_path / "missing"), alive.ALIVE)
     assert not alive.is_young(tmp_path / "missing" / alive.ALIVE, HOUR)
 
 
 def test_the_kubelets_question_is_answered_by_the_exit_code(tmp_path: Path) -> None:
-    """About `alive`, or about the file that it names."""
     assert asked(tmp_path, HOUR) == 1
     alive.touch(str(tmp_path), alive.ALIVE)
     assert (asked(tmp_path, HOUR), asked(tmp_path, HOUR, alive.READY)) == (0, 1)

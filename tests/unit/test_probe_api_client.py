@@ -56,7 +56,6 @@ def client(api: ReadingsApi, clock: Clock) -> Iterator[ReadingClient]:
 
 
 def refused(client: ReadingClient) -> Refused:
-    """Why a write is refused."""
     with pytest.raises(Refused) as caught:
         client.write("health", PART)
     return caught.value
@@ -86,7 +85,6 @@ def test_a_part_is_patched_and_nothing_is_sent_back(api: ReadingsApi, client: Re
 
 
 def test_an_object_that_is_missing_is_created(api: ReadingsApi, client: ReadingClient) -> None:
-    """With the part in it: one more call, once in a node's life."""
     api.refuses(404)
     client.write("load", PART)
     patch, create = api.requests
@@ -147,6 +145,7 @@ def test_a_token_that_the_kubelet_replaces_is_used_at_once(api: ReadingsApi, cli
         (400, "", True),
         (401, "the token is of a pod that is gone, or expired", False),
         (403, "upgrade the chart for RBAC", False),
+        (409, "", False),
         (413, "", True),
         (422, "", True),
         (429, "", False),
@@ -157,7 +156,6 @@ def test_a_token_that_the_kubelet_replaces_is_used_at_once(api: ReadingsApi, cli
 def test_a_refusal_says_what_the_api_server_says_and_what_to_do(
     api: ReadingsApi, client: ReadingClient, status: int, hint: str, final: bool
 ) -> None:
-    """And whether the same reading would be refused again."""
     api.refuses(status, "because of this")
     why = refused(client)
     assert str(why).startswith(f"the API server answered {status}: because of this")
@@ -175,13 +173,6 @@ def test_a_cluster_without_the_crd_is_told_as_such(api: ReadingsApi, client: Rea
     assert not why.final
 
 
-def test_a_conflict_that_stays_is_no_end(api: ReadingsApi, client: ReadingClient) -> None:
-    """The object changed while it was patched: the next try has nothing to lose."""
-    api.refuses(409, "the object has been modified")
-    why = refused(client)
-    assert ("answered 409" in str(why), why.final) == (True, False)
-
-
 @pytest.mark.parametrize(("text", "seconds"), [("17", 17.0), ("", 0.0), ("soon", 0.0), ("-3", 0.0)])
 def test_retry_after_is_told(api: ReadingsApi, client: ReadingClient, text: str, seconds: float) -> None:
     """In seconds; what is no number is none."""
@@ -191,7 +182,6 @@ def test_retry_after_is_told(api: ReadingsApi, client: ReadingClient, text: str,
 
 @pytest.mark.parametrize("body", [b"\xff<html>", b"[]", b'{"message": 3}', b""])
 def test_an_answer_of_something_else_is_quoted(api: ReadingsApi, client: ReadingClient, body: bytes) -> None:
-    """A proxy, say, in the middle."""
     api.answers = [Answer(status=502, body=body)]
     assert str(refused(client)).startswith("the API server answered 502: ")
 
@@ -220,7 +210,6 @@ def test_an_api_server_that_is_not_there_is_told_with_its_address(api: ReadingsA
 
 
 def test_a_server_with_another_authority_gets_no_token(api: ReadingsApi, client: ReadingClient) -> None:
-    """Somebody in the middle hears nothing."""
     trustme.CA().cert_pem.write_to_path(str(api.server.folder / "ca.crt"))
     assert "CERTIFICATE_VERIFY_FAILED" in str(refused(client))
     assert api.requests == []
@@ -230,7 +219,6 @@ def test_a_server_with_another_authority_gets_no_token(api: ReadingsApi, client:
 def test_a_token_that_cannot_be_used_is_refused_here(
     api: ReadingsApi, client: ReadingClient, token: str | None
 ) -> None:
-    """As why the reading is not written, and not as a crash."""
     path = api.server.folder / "token"
     path.unlink() if token is None else path.write_text(token)
     assert re.search("token", str(refused(client)))
@@ -238,7 +226,6 @@ def test_a_token_that_cannot_be_used_is_refused_here(
 
 
 def test_outside_of_a_cluster_there_is_nowhere_to_write() -> None:
-    """Nor in a pod without a token; an odd port is the usual one."""
     where = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
     folder = {"NODEGAUGE_TOKEN_FOLDER": "/t"}
     assert server_of({}) is server_of(where) is server_of(folder) is None

@@ -45,14 +45,12 @@ class Bmc:
         self.number = 0
 
     def says(self, what: Any, *, later: float = 300.0, **status: Any) -> None:
-        """One more reading, `later` seconds after the last."""
         self.operator.cluster.pass_time(later)
         self.number += 1
         at, body = stamp(self.operator.cluster.clock()), msgspec.to_builtins(what)
         self.writes({"source": "redfish", "number": self.number, "readAt": at, "reading": body} | status)
 
     def writes(self, status: Any) -> None:
-        """The object as the reader, or somebody else, writes it."""
         cluster = self.operator.cluster
         if "node-1" in cluster.objects[CHASSIS]:
             cluster.change(CHASSIS, "node-1", {"status": {"reading": None}})
@@ -63,17 +61,14 @@ class Bmc:
 
     @property
     def psu(self) -> str | None:
-        """The label."""
         return self.operator.labels.get(names.LABEL_PSU)
 
     @property
     def taints(self) -> list[str]:
-        """Values of our taints for faults."""
         return self.operator.cluster.faults()
 
     @property
     def runs(self) -> int:
-        """How many readings the report has taken."""
         probes = self.operator.status["probes"]
         return next((p["lastRun"]["number"] for p in probes if p["name"] == names.PROBE_BMC), 0)
 
@@ -99,7 +94,6 @@ def test_healthy_supplies_give_the_label_and_cost_few_writes(bmc: Bmc) -> None:
 
 
 def test_too_few_supplies_taint_after_two_readings_and_three_good_ones_lift_it(bmc: Bmc) -> None:
-    """As for any other fault."""
     bmc.says(SHORT)
     assert (bmc.psu, bmc.taints) == ("fault", [])
     bmc.says(SHORT)
@@ -113,7 +107,6 @@ def test_too_few_supplies_taint_after_two_readings_and_three_good_ones_lift_it(b
 
 
 def test_runs_of_other_probes_move_no_gate_of_the_bmc(bmc: Bmc) -> None:
-    """A health run that finds nothing says nothing about supplies."""
     for _ in range(2):
         bmc.says(SHORT)
     for _ in range(5):
@@ -122,7 +115,6 @@ def test_runs_of_other_probes_move_no_gate_of_the_bmc(bmc: Bmc) -> None:
 
 
 def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
-    """Sensors of the node, or its BMC."""
     for sensors, reported, psu in (
         ("fault", WELL, "fault"),
         ("ok", WELL, "ok"),
@@ -136,7 +128,6 @@ def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
 
 
 def test_a_bmc_that_falls_silent_leaves_no_label_and_lifts_no_taint(bmc: Bmc) -> None:
-    """Missing data changes no verdict."""
     for _ in range(2):
         bmc.says(SHORT)
     bmc.operator.cluster.pass_time(STALE + 2)
@@ -155,7 +146,6 @@ def test_a_reading_that_gives_nothing_is_no_reading(bmc: Bmc) -> None:
 
 
 def test_one_reading_is_judged_once(bmc: Bmc) -> None:
-    """Also after a restart, and if somebody touches the object."""
     bmc.says(SHORT)
     bmc.operator.cluster.change(CHASSIS, "node-1", {"metadata": {"annotations": {"a": "b"}}})
     bmc.operator.catch_up(granted=False)
@@ -213,7 +203,6 @@ def test_a_time_in_the_future_is_now(bmc: Bmc) -> None:
 
 
 def test_a_policy_may_leave_bmcs_out(bmc: Bmc) -> None:
-    """And a paused one judges nothing."""
     for enabled, slots, psu in ((False, "10%", None), (True, 0, None), (True, "10%", "ok")):
         spec = {"probes": {"bmc": {"enabled": enabled}}, "budget": {"concurrentProbes": slots}}
         bmc.operator.cluster.change(POLICIES, "default", {"spec": spec})
@@ -222,7 +211,6 @@ def test_a_policy_may_leave_bmcs_out(bmc: Bmc) -> None:
 
 
 def test_a_node_whose_driver_is_down_shows_what_its_baseboard_sees(bmc: Bmc) -> None:
-    """Instead of silence."""
     gpus = [BoardGpu(name=f"GPU{i}", health="OK", ports=18, ports_up=18 - i) for i in range(2)]
     operator = bmc.operator
     for _ in range(6):

@@ -25,12 +25,14 @@ def test_a_part_says_who_read_what_and_when() -> None:
     assert (part.boot_id, part.probe_version) == (RESULT.host.boot_id, version())
     assert part.reading == text(RESULT)
     assert decode(part.reading) == RESULT
+    assert stamp(0.0) == "1970-01-01T00:00:00.000Z"
 
 
-def test_a_boot_that_cannot_be_read_is_empty() -> None:
-    """The document says why."""
+def test_a_boot_that_cannot_be_read_is_empty_and_a_long_reason_is_cut() -> None:
+    """Many things may change at once."""
     result = replace(RESULT, host=replace(RESULT.host, boot_id=Unavailable("no procfs")))
-    assert part_of(result, identity=WHO, sequence=1, reason="run", at=AT).boot_id == ""
+    part = part_of(result, identity=WHO, sequence=1, reason="x" * 9999, at=AT)
+    assert (part.boot_id, part.reason) == ("", "x" * 500)
 
 
 @pytest.mark.parametrize("probe", sorted(PART_BYTES))
@@ -57,24 +59,9 @@ def test_a_document_that_does_not_fit_is_replaced_by_one_that_says_so(
 
 
 def test_a_document_of_the_most_characters_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit itself is no overflow."""
     monkeypatch.setitem(PART_BYTES, "health", len(text(RESULT)))
     part = part_of(RESULT, identity=WHO, sequence=1, reason="run", at=AT)
     assert decode(part.reading) == RESULT
-
-
-def test_a_long_reason_is_cut() -> None:
-    """Many things may change at once."""
-    assert len(part_of(RESULT, identity=WHO, sequence=1, reason="x" * 9999, at=AT).reason) == 500
-
-
-@pytest.mark.parametrize(
-    ("at", "text"),
-    [(0.0, "1970-01-01T00:00:00.000Z"), (AT, "2027-01-15T08:00:00.123Z")],
-)
-def test_times_have_milliseconds(at: float, text: str) -> None:
-    """RFC 3339, in UTC."""
-    assert stamp(at) == text
 
 
 class Tries:
@@ -87,25 +74,21 @@ class Tries:
         self.tried = 0
 
     def write(self) -> None:
-        """One try."""
         self.tried += 1
         if self.failures:
             raise self.failures.pop(0)
 
     def pause(self, seconds: float) -> None:
-        """Time passes."""
         self.pauses.append(seconds)
         self.now += seconds
 
     def run(self, seconds: float) -> bool:
-        """Whether it was written within so many seconds."""
         return write_until(
             self.write, seconds=seconds, failed=self.messages.append, clock=lambda: self.now, pause=self.pause
         )
 
 
 def test_what_is_written_at_once_is_said_by_nobody() -> None:
-    """No pause either."""
     tries = Tries()
     assert tries.run(120) is True
     assert (tries.tried, tries.pauses, tries.messages) == (1, [], [])
@@ -120,7 +103,6 @@ def test_a_pod_that_runs_once_tries_again() -> None:
 
 
 def test_it_gives_up_in_time() -> None:
-    """It begins no pause beyond its time."""
     tries = Tries(*[Refused("no answer")] * 100)
     assert tries.run(10) is False
     assert (tries.now, tries.tried) == (8.0, 5)

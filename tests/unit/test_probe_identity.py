@@ -12,7 +12,6 @@ from support.readings_api import CLAIMS, token_of
 
 
 def test_a_bound_token_names_pod_and_node() -> None:
-    """By name and UID, whatever else it says."""
     expected = Identity(pod="watch-1", pod_uid="pod-uid", node="gpu-1", node_uid="node-uid")
     assert identity_of(token_of(CLAIMS | {"exp": 1, "aud": ["a"]})) == expected
 
@@ -24,7 +23,6 @@ def test_a_token_of_any_length_is_decoded(length: int) -> None:
 
 
 def without(*path: str) -> object:
-    """The claims without this one."""
     claims = copy.deepcopy(CLAIMS)
     inner = claims
     for key in path[:-1]:
@@ -38,11 +36,9 @@ def without(*path: str) -> object:
     [
         "",
         "no-token",
-        "a.b.c",
         "a.!!!.c",
         "a.\u00e9.c",
         token_of([]),
-        token_of({}),
         token_of({"kubernetes.io": None}),
         token_of(without("kubernetes.io", "node")),
         token_of(without("kubernetes.io", "pod")),
@@ -50,13 +46,11 @@ def without(*path: str) -> object:
     ],
 )
 def test_a_token_of_no_pod_on_a_node_is_refused_with_what_to_do(token: str) -> None:
-    """One of a Secret, say, or of an older Kubernetes."""
     with pytest.raises(BadToken, match=r"Kubernetes 1\.32 or newer"):
         identity_of(token)
 
 
 def test_the_token_is_read_as_it_is_now(tmp_path: Path) -> None:
-    """The kubelet replaces the file; a line's end is no part of it."""
     path = tmp_path / "token"
     for token in ("first", "second\n"):
         path.write_text(token)
@@ -64,7 +58,6 @@ def test_the_token_is_read_as_it_is_now(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_token_is_not_read_to_its_end(tmp_path: Path) -> None:
-    """Nor is one that cannot be read a crash."""
     path = tmp_path / "token"
     path.write_bytes(b"x" * (MAX_TOKEN + 1))
     assert len(read_token(path)) == MAX_TOKEN

@@ -15,14 +15,12 @@ OTHERS = EVERY.keys() - {names.PROBE_HEALTH}
 
 
 def test_every_probe_has_a_kind_and_health_comes_first() -> None:
-    """In the order of the probes in a report, and of precedence."""
     assert tuple(KINDS) == names.PROBES
     assert all(kind.name == name for name, kind in KINDS.items())
     assert [pool.name for pool in pools()] == [names.PROBE_HEALTH, names.PROBE_NCCL]
 
 
 def test_every_kind_counts_against_one_pool() -> None:
-    """Whatever holds GPUs shares slots, as a pull does."""
     assert [kinds_of(pool) for pool in pools()] == [
         (names.PROBE_HEALTH,),
         (names.PROBE_PULL, names.PROBE_NCCL, names.PROBE_LOAD),

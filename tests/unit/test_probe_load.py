@@ -47,23 +47,19 @@ SLOW = spoilt(tflops=400.0)
 
 
 def healthy(node: ANode = NODE, *, result: Result | None = None) -> AReport:
-    """After a health run."""
     return make_report(node).after(read(result or made.h100()), node=node)
 
 
 def ran(report: AReport, end: Result | RunEnd, *, at: float = NOW, request: str = "") -> AReport:
-    """After a load run that brought this, or ended so."""
     end = end if isinstance(end, RunEnd) else read(end)
     return report.after(end, node=NODE, at=at, probe=LOAD, request=request)
 
 
 def due(report: AReport, node: ANode = NODE, policy: APolicy = DEFAULT) -> float:
-    """When the next load run may start."""
     return KINDS[LOAD].due_at(make_context(node=node, report=report, policy=policy))
 
 
 def pod(node: ANode = NODE, policy: APolicy = DEFAULT, **defaults: Any) -> dict[str, Any]:
-    """The manifest of a load run."""
     context = make_context(node=node, policy=policy, defaults=replace(INSTALLED, **defaults))
     return probe_pod(context, KINDS[LOAD], number=1)
 
@@ -124,7 +120,6 @@ def test_what_only_nvml_can_tell_keeps_loads_away_until_a_reboot(why: str) -> No
 
 @pytest.mark.parametrize(("probe", "gpus"), [(LOAD, 0), (names.PROBE_NCCL, 0), (names.PROBE_NCCL, 1)])
 def test_too_few_gpus_are_said_as_they_are(probe: str, gpus: int) -> None:
-    """A collective needs two, a load run one."""
     status = healthy().status
     why = hindrance(replace(status, gpus=replace(status.gpus, count=gpus)), NODE, probe=probe, fewest=2)
     assert why is not None
@@ -154,7 +149,6 @@ def test_other_gpus_are_loaded_soon() -> None:
 
 
 def test_a_reboot_keeps_what_was_measured() -> None:
-    """It cools nothing, so it asks for no new run."""
     booted = NODE.booted("boot-2")
     report = ran(healthy(), SLOW).after(read(made.h100()), node=booted, at=NOW + 60)
     assert due(report, booted) == NOW + RECHECK
@@ -278,7 +272,6 @@ def test_a_load_run_leaves_health_and_nccl_alone() -> None:
 
 
 def test_a_good_load_run_shows_what_was_reached() -> None:
-    """For people and for the comparison with other nodes."""
     status = ran(healthy(), loaded()).status
     load = status.load
     assert (load.tflops, load.power_percent, load.hottest, load.gpus) == (610.0, 99, 63, 8)
@@ -312,6 +305,5 @@ def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
 
 
 def since(report: NcclNode) -> dict[str, float]:
-    """By pool of which the node wants a slot."""
     context = make_context(node=NODE, report=report, defaults=INSTALLED, now=NOW + 60)
     return {pool: wait.since for pool, wait in waits(context).items()}

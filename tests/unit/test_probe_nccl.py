@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,12 +51,10 @@ BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_B
 
 
 def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
-    """The report once the node was looked at."""
     return report.seen(node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
 
 
 def labels(report: NcclNode, *keys: str) -> dict[str, str]:
-    """What the node should carry of these."""
     return {key: value for key, value in report.status.desired.labels.items() if key in keys}
 
 
@@ -74,8 +73,9 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
 
 
 def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
-    """After one run: both keys, its rate, its evidence, and its bandwidth; the report keeps the number."""
-    report = nccl_node().measured(SLOW)
+    """After one run: both keys, its rate, its evidence, and its bandwidth; the report keeps the number.  An
+    event tells of it once."""
+    report = nccl_node().measured(FAST).measured(SLOW, at=NOW + 60)
     assert labels(report, *INTERCONNECT, *BUSBW) == {}
     assert report.status.bandwidth.all_reduce == 21
     interconnect = report.status.interconnect
@@ -85,17 +85,10 @@ def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
     assert "NVML reports nvlink, bandwidth contradicts it" in report.status.desired.message
     codes = [finding.code for finding in report.status.probe(NCCL).findings]
     assert "interconnect-contradicted" in codes
-
-
-def test_an_event_says_which_number_took_the_label_off() -> None:
-    """The change names label, number and what NVML reports; the next health run tells nothing again."""
-    report = nccl_node().measured(FAST).measured(SLOW, at=NOW + 60)
-    change = report.status.change
-    assert "nvlink (measured) -> none: all_reduce at 1 GiB" in change.message
+    assert "nvlink (measured) -> none: all_reduce at 1 GiB" in report.status.change.message
     again = report.healthy(at=NOW + 900)
-    assert again.status.change == change
-    assert again.status.interconnect.klass == ""
-    assert labels(again, *INTERCONNECT) == {}
+    assert again.status.change == report.status.change
+    assert (again.status.interconnect.klass, labels(again, *INTERCONNECT)) == ("", {})
 
 
 def test_only_a_number_that_agrees_brings_the_label_back() -> None:
@@ -124,7 +117,6 @@ def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() ->
 
 
 def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
-    """Whatever the speed, and whatever the health probe says."""
     report = nccl_node().measured(WRONG)
     assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_UNHEALTHY, "nccl")]
     assert report.status.verdict is Verdict.FAIL
@@ -141,16 +133,14 @@ def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
         assert report.status.bandwidth.all_reduce in (int(gbps), round(gbps) - 1)
 
 
-H200 = made.every_gpu(made.h100(), name="NVIDIA H200")
+H200, NAMELESS = (made.every_gpu(made.h100(), name=name) for name in ("NVIDIA H200", GAP))
 
 
 def driver(version: Any) -> Result:
-    """The machine with another driver."""
     return replace(made.h100(), system=replace(made.h100().system, driver=version))
 
 
 def divided(**labels: str) -> NcclNode:
-    """The node once its GPUs are shared or cut into parts, as these labels say."""
     return seen(MEASURED, NODE.bearing({f"nvidia.com/{k}": v for k, v in labels.items()}), at=NOW + 60)
 
 
@@ -162,40 +152,29 @@ def weeks_of(end: RunEnd) -> NcclNode:
     return report
 
 
-@pytest.mark.parametrize(
-    ("report", "evidence"),
-    [
-        pytest.param(MEASURED.healthy(BOOTED, at=LATER), "reported", id="another boot"),
-        pytest.param(MEASURED.healthy(result=H200, at=LATER), "reported", id="other GPUs"),
-        pytest.param(MEASURED.healthy(result=driver("560.1"), at=LATER), "reported", id="another driver"),
-        pytest.param(MEASURED.healthy(result=driver(GAP), at=LATER), "measured", id="a driver not read"),
-        pytest.param(
-            MEASURED.healthy(result=made.every_gpu(made.h100(), name=GAP), at=LATER),
-            "measured",
-            id="names not read",
-        ),
-        pytest.param(divided(**{"gpu.replicas": "4"}), "reported", id="shared GPUs"),
-        pytest.param(divided(**{"mig-1g.10gb.count": "7"}), "reported", id="GPUs in parts"),
-        pytest.param(
-            seen(divided(**{"gpu.replicas": "4"}), NODE, at=NOW + 120), "measured", id="whole again"
-        ),
-        pytest.param(weeks_of(skipping(Skip.MIG)), "reported", id="parts that only the probe can see"),
-        pytest.param(weeks_of(skipping(Skip.BUSY)), "measured", id="busy, says the probe"),
-        pytest.param(weeks_of(BUSY), "measured", id="weeks without a free GPU"),
-        pytest.param(weeks_of(LOST), "reported", id="failures past the staleness limit"),
-    ],
-)
-def test_what_was_measured_counts_for_the_machine_that_was_measured(report: NcclNode, evidence: str) -> None:
+MACHINES: dict[str, tuple[Callable[[], NcclNode], str]] = {
+    "another boot": (lambda: MEASURED.healthy(BOOTED, at=LATER), "reported"),
+    "other GPUs": (lambda: MEASURED.healthy(result=H200, at=LATER), "reported"),
+    "another driver": (lambda: MEASURED.healthy(result=driver("560.1"), at=LATER), "reported"),
+    "a driver not read": (lambda: MEASURED.healthy(result=driver(GAP), at=LATER), "measured"),
+    "names not read": (lambda: MEASURED.healthy(result=NAMELESS, at=LATER), "measured"),
+    "shared GPUs": (lambda: divided(**{"gpu.replicas": "4"}), "reported"),
+    "GPUs in parts": (lambda: divided(**{"mig-1g.10gb.count": "7"}), "reported"),
+    "whole again": (lambda: seen(divided(**{"gpu.replicas": "4"}), NODE, at=NOW + 120), "measured"),
+    "parts that only the probe can see": (lambda: weeks_of(skipping(Skip.MIG)), "reported"),
+    "busy, says the probe": (lambda: weeks_of(skipping(Skip.BUSY)), "measured"),
+    "weeks without a free GPU": (lambda: weeks_of(BUSY), "measured"),
+    "failures past the staleness limit": (lambda: weeks_of(LOST), "reported"),
+}
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_what_was_measured_counts_for_the_machine_that_was_measured(case: str) -> None:
     """Of others the labels say what NVML reports; missing once, a reading makes no other machine."""
+    made_so, evidence = MACHINES[case]
+    report = made_so()
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == evidence
     assert bool(labels(report, *BUSBW)) is (evidence == "measured")
-
-
-def test_a_contradiction_outlasts_a_boot() -> None:
-    """It waits for the next NCCL run."""
-    contradicted = nccl_node().measured(SLOW).healthy(BOOTED, at=LATER)
-    assert labels(contradicted, *INTERCONNECT) == {}
-    assert contradicted.status.interconnect.reason == "Contradicted"
 
 
 def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
@@ -279,7 +258,6 @@ def test_a_contradiction_asks_for_another_run_soon_and_then_ever_less() -> None:
     "labels", [{"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu.product": "NVIDIA-H100-MIG-1g.10gb"}]
 )
 def test_a_contradiction_ends_with_a_boot_where_no_nccl_run_can_run_any_more(labels: dict[str, str]) -> None:
-    """Within the boot nobody looked; after it nobody ever could."""
     divided = NODE.bearing(labels)
     report = seen(nccl_node().measured(SLOW), divided, at=NOW + 60)
     assert report.status.interconnect.reason == "Contradicted"

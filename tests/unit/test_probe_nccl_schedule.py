@@ -36,7 +36,6 @@ HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 
 
 def unpulled() -> NcclNode:
-    """Healthy, and the image never asked for."""
     report = nccl_node()
     return replace(report, status=replace(report.status, probes=[report.status.probe(HEALTH)]))
 
@@ -91,12 +90,10 @@ MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
     ],
 )
 def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
-    """At once, soon, after the interval, or not at all."""
     assert due(report, node) == at
 
 
 def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
-    """Neither pods nor a word in the report."""
     report = nccl_node()
     assert due(report, defaults=DEFAULTS) == NEVER
     assert due(report, policy=make_policy().of({"probes": {"nccl": {"enabled": False}}})) == NEVER
@@ -134,7 +131,6 @@ def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
     ],
 )
 def test_a_node_that_cannot_be_measured_says_why(node: ANode, reason: str) -> None:
-    """In the report, once, and without a pod."""
     report = nccl_node()
     assert due(report, node) == NEVER
     after = report.seen(node=node, nccl_image=IMAGE)
@@ -179,7 +175,6 @@ def test_what_found_no_gpus_comes_back_with_growing_delay(end: Any) -> None:
 
 
 def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
-    """And holds the NCCL run back meanwhile."""
     report = unpulled()
     for n in range(3):
         report = report.pulled(end=LOST)
@@ -237,7 +232,6 @@ def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
 
 
 def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
-    """Cordoned nodes are health-checked like any other."""
     pod = make_pod(NODE, number=2).running()
     report = nccl_node()
     cordoned = report.seen(node=NODE.cordoned(), nccl_image=IMAGE)

@@ -16,7 +16,6 @@ Waits = list[float]
 
 
 def part(sequence: int) -> Part:
-    """A reading."""
     who = {"pod": "p", "pod_uid": "u", "node_uid": "n"}
     return Part(sequence=sequence, at="2026-11-27T00:00:00.000Z", reading="{}", **who)
 
@@ -34,7 +33,6 @@ class Api:
         self.gate.set()
 
     def write(self, name: str, part: Part) -> None:
-        """One try."""
         assert name == "health"
         self.tried.append(part.sequence)
         assert self.gate.wait(DEADLINE_SECONDS)
@@ -43,7 +41,6 @@ class Api:
         self.written.append(part.sequence)
 
     def close_idle(self) -> None:
-        """Nothing to do."""
         self.idle += 1
 
 
@@ -59,7 +56,6 @@ class Stepped(Outbox):
         self.api = api
 
     def tries(self, wanted: int) -> Waits:
-        """Try so often, and the seconds between the tries."""
         waits, last = [], self.now
         for _ in range(wanted):
             self.now = max(self.now, self._not_before)
@@ -93,14 +89,6 @@ def started(api: Api) -> Iterator[Callable[[], Outbox]]:
     api.gate.set()
 
 
-def test_a_reading_is_written(api: Api, started: Callable[[], Outbox]) -> None:
-    """By the outbox' own thread, and then there is nothing left to do."""
-    outbox = started()
-    outbox.put(part(1))
-    wait_for(lambda: outbox.is_empty, what="the write")
-    assert (api.written, outbox.accepted, outbox.overwritten) == ([1], 1, 0)
-
-
 def test_the_newest_reading_overwrites_those_that_wait(api: Api, started: Callable[[], Outbox]) -> None:
     """`put` waits for no write under way, which ends; of those after it the newest alone is written."""
     outbox = started()
@@ -116,7 +104,6 @@ def test_the_newest_reading_overwrites_those_that_wait(api: Api, started: Callab
 
 
 def test_after_a_refusal_the_newest_reading_is_tried(outbox: Stepped) -> None:
-    """Not the one that was refused: it says less."""
     outbox.api.answers = [Refused("no answer")]
     outbox.put(part(1))
     outbox.tries(1)
@@ -146,14 +133,12 @@ def test_pauses_grow_and_are_drawn_anew(api: Api, jitter: float, share: float) -
 
 
 def test_a_thousand_failures_are_no_overflow(outbox: Stepped) -> None:
-    """An API server may be away for a day."""
     outbox.api.answers = [Refused("no answer")] * 1500
     outbox.put(part(1))
     assert outbox.tries(1500)[-1] == LONGEST_PAUSE_S
 
 
 def test_retry_after_is_kept_to(outbox: Stepped) -> None:
-    """Where it is longer than the own pause, also than the longest."""
     outbox.api.answers = [Refused("busy", retry_after=after) for after in (0.1, 300.0, 7.0)]
     outbox.put(part(1))
     assert outbox.tries(4) == [FIRST_PAUSE_S, 300.0, 7.0]
@@ -161,7 +146,6 @@ def test_retry_after_is_kept_to(outbox: Stepped) -> None:
 
 
 def test_after_a_write_pauses_begin_anew(outbox: Stepped) -> None:
-    """And the next reading waits for nothing."""
     outbox.api.answers = [Refused("no answer")] * 5
     outbox.put(part(1))
     outbox.tries(6)
@@ -194,7 +178,6 @@ def test_the_first_write_waits_for_a_moment_of_its_own(api: Api, jitter: float) 
 
 
 def test_what_went_wrong_is_said_and_that_it_is_over(outbox: Stepped) -> None:
-    """With the pause, and after how many tries."""
     outbox.api.answers = [Refused("no answer"), Refused("busy", retry_after=20.0)]
     outbox.put(part(7))
     outbox.tries(3)

@@ -90,7 +90,6 @@ TEMPLATES = st.fixed_dictionaries(
 @given(template=TEMPLATES)
 @tried(100)
 def test_no_template_weakens_a_probe_pod(template: dict[str, Any]) -> None:
-    """No token but its own, no root, no capability, read-only, seccomp, bounded; our marks are ours."""
     manifest = templated(**template)
     spec, box = manifest["spec"], container(manifest)
     assert spec["automountServiceAccountToken"] is False
@@ -135,7 +134,6 @@ MESHED = {"labels": {names.NO_SIDECAR_ISTIO: "true"}}
     ],
 )
 def test_a_health_pod_is(template: dict[str, Any], path: str, value: Any) -> None:
-    """By default, or as the policy's template says."""
     assert at(templated(**template), path) == value
 
 
@@ -227,13 +225,11 @@ SECRETS = [{"name": "a"}, {"name": "b"}]
     ],
 )
 def test_the_policy_wins_over_the_installation(path: str, by_site: Any, by_policy: Any) -> None:
-    """Field by field; labels, annotations and resources key by key, and what is ours stays ours."""
     assert at(pod(defaults=SITE), path) == by_site
     assert at(pod(make_policy().of({"podTemplate": TEMPLATE}), defaults=SITE), path) == by_policy
 
 
 def test_tolerations_of_the_policy_replace_those_of_the_installation() -> None:
-    """As a whole; ours stay."""
     mine = pod(make_policy().of({"podTemplate": TEMPLATE}), defaults=SITE)
     for made, key in ((pod(defaults=SITE), "site"), (mine, "policy")):
         assert [t["key"] for t in made["spec"]["tolerations"]] == [key, *names.NODE_TAINTS]
@@ -247,7 +243,6 @@ def test_tolerations_of_the_policy_replace_those_of_the_installation() -> None:
     ],
 )
 def test_what_nobody_says_is_left_out(path: str) -> None:
-    """Kubernetes' own defaults hold."""
     assert at(pod(), path) == MISSING
 
 
@@ -271,7 +266,6 @@ def tolerated(manifest: dict[str, Any]) -> set[str | None]:
 
 
 def test_an_nccl_run_holds_all_gpus_that_are_offered() -> None:
-    """Held by others or not, and a core for each: seven of eight where the plugin offers seven."""
     for offered in (2, 7, 8, 16):
         made = nccl_pod(node=GPU_NODE.offering(offered, of=max(8, offered)))
         requests, limits = (container(made)["resources"][part] for part in ("requests", "limits"))
@@ -291,7 +285,6 @@ def test_resources_of_an_nccl_run_are_the_users_but_for_the_gpus() -> None:
 
 
 def test_a_pull_holds_no_gpu_and_sees_none() -> None:
-    """Whatever the image's own environment asks for."""
     made = nccl_pod(names.PROBE_PULL)
     for part in container(made)["resources"].values():
         assert names.GPU_RESOURCE not in part
@@ -312,7 +305,6 @@ def test_shared_memory_is_large_and_counted() -> None:
 
 
 def test_an_nccl_run_can_be_preempted_by_everybody() -> None:
-    """The class of the installation, never that of health probes."""
     installed = replace(INSTALLED, priority_class_name="nodegauge-probe")
     policy = make_policy().of({"podTemplate": {"priorityClassName": "mine"}})
     assert nccl_pod(defaults=installed, policy=policy)["spec"]["priorityClassName"] == "nodegauge-nccl"
@@ -322,7 +314,6 @@ def test_an_nccl_run_can_be_preempted_by_everybody() -> None:
 
 @NCCL_PROFILES
 def test_neither_has_more_rights_than_a_health_probe(probe: str) -> None:
-    """No other token, no root, no capabilities, read-only root, seccomp, bounded in CPU, memory and time."""
     health, made = nccl_pod(names.PROBE_HEALTH), nccl_pod(probe)
     assert container(made)["securityContext"] == container(health)["securityContext"]
     for key in ("securityContext", "automountServiceAccountToken", "restartPolicy", "affinity"):
@@ -339,7 +330,6 @@ def test_neither_has_more_rights_than_a_health_probe(probe: str) -> None:
 
 @NCCL_PROFILES
 def test_no_cordon_is_tolerated(probe: str) -> None:
-    """Nor a node that is not ready or on its way out; what the node carries besides is."""
     node = GPU_NODE.cordoned().tainted(
         "nvidia.com/gpu=present", "team=a:NoExecute", "ToBeDeletedByClusterAutoscaler"
     )
@@ -351,13 +341,11 @@ def test_no_cordon_is_tolerated(probe: str) -> None:
 
 @NCCL_PROFILES
 def test_tolerations_of_the_policy_are_all_there_are(probe: str) -> None:
-    """And ours: a node that is gated has to be measured."""
     policy = make_policy().of({"podTemplate": {"tolerations": [{"key": "team", "operator": "Exists"}]}})
     assert tolerated(nccl_pod(probe, GPU_NODE.tainted("other"), policy)) == {"team", *names.NODE_TAINTS}
 
 
 def test_the_policy_says_how_to_measure() -> None:
-    """Engine, environment and time; the probe ends by itself before the kubelet ends it."""
     how = {
         "engine": "nccl-tests",
         "processes": "one",
@@ -378,7 +366,6 @@ def test_the_policy_says_how_to_measure() -> None:
 
 
 def test_arguments_are_what_the_probe_takes() -> None:
-    """The probe's own parser reads every one of them."""
     for probe in (names.PROBE_PULL, names.PROBE_NCCL):
         made = container(nccl_pod(probe))
         module, name = made["command"][2:]

@@ -33,11 +33,6 @@ NOT_SUPPORTED, FUNCTION_NOT_FOUND = 3, 13
 SW_POWER_CAP = 74
 BRANDS = {5: "GeForce", 13: "NVIDIA RTX", 14: "NVIDIA"}
 MEMORY_V2 = 0x02000028
-THROTTLE_580_65, THROTTLE_NEWER = (251, 252, 253), (269, 270, 271)
-ULL = 3
-"""NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: a counter; the constants beside them have 32 bits."""
-
-
 SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)
 SM, MEMORY, VIDEO = 1, 2, 3
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL = 0x1, 0x4, 0x8, 0x20
@@ -104,6 +99,10 @@ def reason(bit: int) -> Ask:
     return reported(name, show=lambda mask: "Active" if mask & bit else "Not Active")
 
 
+def repair(location: int) -> Ask:
+    return reported("nvmlDeviceGetRepairStatus", show=lambda pending: "Yes" if pending[location] else "No")
+
+
 PRINTED: dict[str, Ask] = {
     "product_name": reported("nvmlDeviceGetName"),
     "product_brand": reported("nvmlDeviceGetBrand", show=lambda brand: BRANDS[brand]),
@@ -135,6 +134,9 @@ PRINTED: dict[str, Ask] = {
     "fb_memory_usage/used": memory("used"),
     "gpu_recovery_action": field(230, lambda action: "None" if action == 0 else action),
     "remapped_row_pending": field(144, lambda pending: "Yes" if pending else "No"),
+    "channel_repair_pending": repair(0),
+    "tpc_repair_pending": repair(1),
+    "unrepairable_memory": reported("nvmlDeviceGetUnrepairableMemoryFlag_v1"),
     "row_remapper_histogram_max": reported(
         "nvmlDeviceGetRowRemapperHistogram", show=lambda values: f"{values['max']} bank(s)"
     ),
@@ -231,16 +233,6 @@ def test_nvml_answers_what_was_printed(card: Card) -> None:
     assert len(recorded) > 30
 
 
-def test_throttle_counters_are_where_nvidia_smi_prints_any(card: Card) -> None:
-    """Only the card whose recording has counters answers the three fields, each with 64 bits."""
-    _, nvml, log = card
-    recorded = log.find("gpu/clocks_event_reasons_counters") is not None
-    answers = [nvml.field(0, number) for number in (*THROTTLE_580_65, *THROTTLE_NEWER)]
-
-    counters = [answer for answer in answers if not answer["nvmlReturn"] and answer["valueType"] == ULL]
-    assert len(counters) == (3 if recorded else 0)
-
-
 def test_healthy_cards_have_capped_their_power_for_long(tmp_path: Path) -> None:
     """The recorded 4,252 s of SW power cap are there from the start; only growth may be judged."""
     recorded = ElementTree.parse(FIXTURES / RECORDED["rtx4000ada-1"]).findtext(
@@ -251,14 +243,3 @@ def test_healthy_cards_have_capped_their_power_for_long(tmp_path: Path) -> None:
 
     assert recorded is not None
     assert nanoseconds / 1e9 == pytest.approx(int(recorded.split()[0]) / 1e6, abs=1)
-
-
-def test_ada_tells_of_pending_repairs_and_not_of_unrepairable_memory(tmp_path: Path) -> None:
-    """As recorded: No, No and N/A."""
-    card = ElementTree.parse(FIXTURES / RECORDED["rtx4000ada-1"]).find("gpu/ecc_errors")
-    assert card is not None
-    names = ("channel_repair_pending", "tpc_repair_pending", "unrepairable_memory")
-    assert [card.findtext(name) for name in names] == ["No", "No", "N/A"]
-    with NvmlClient(plug("rtx4000ada-1", tmp_path).env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetRepairStatus", GPU(0)) == [0, 0]
-        assert nvml.refusal("nvmlDeviceGetUnrepairableMemoryFlag_v1", GPU(0)) == NOT_SUPPORTED

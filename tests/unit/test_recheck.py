@@ -16,10 +16,8 @@ from nodegauge_operator.core.gates import due_at, recheck_after
 from nodegauge_operator.core.override import DAY, MAX_AHEAD_DAYS
 from support.api_server import NODES, POLICIES
 from support.calm_fleet import CalmFleet
-from support.cluster import FakeCluster
-from support.judging import saying
 from support.objects import INTERVAL, MINUTE, NOW, make_policy
-from support.operator import SteppedOperator
+from support.operator import SteppedOperator, some_nodes
 from support.results import every_gpu, titan, with_gpu
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
@@ -33,93 +31,74 @@ FLOOR = 2 * MINUTE
 """What the judge needs to read counters: `intervalFloor`."""
 
 
-class Clocked(SteppedOperator):
-    """One node; each run is made when the operator asks for it."""
-
-    def __init__(self, **spec: object) -> None:
-        super().__init__(FakeCluster())
-        self.cluster.add_node()
-        self.cluster.add_policy(**spec)
-        self.list()
-
-    def run(self, message: str | None = "", *, load: bool = True) -> None:
-        """One whole run with these answers, now."""
-        self.cluster.results["node-1"] = saying(message or "", load=load)
-        self.catch_up()
-        self.cluster.kubelets()
-        self.catch_up(granted=False)
-
-    def wait(self) -> float:
-        """Let time pass until the next run is due; the seconds."""
-        began = self.cluster.now
-        while True:
-            reconciled = self.reconcile(granted=False)
-            if reconciled.waits:
-                return self.cluster.now - began
-            self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
+def wait(operator: SteppedOperator) -> float:
+    """Let time pass until the next run is due; the seconds."""
+    began = operator.cluster.now
+    while not (reconciled := operator.reconcile(granted=False)).waits:
+        operator.cluster.pass_time(max(1.0, reconciled.wake_at - operator.cluster.now))
+    return operator.cluster.now - began
 
 
-def waits(operator: Clocked, *answers: str, load: bool = True) -> list[float]:
+def waits(operator: SteppedOperator, *answers: str) -> list[float]:
     """Seconds from each run to the next."""
     result = []
     for answer in answers:
-        operator.run(answer, load=load)
-        result.append(operator.wait())
+        operator.measure(answer, after=0.0)
+        result.append(wait(operator))
     return result
 
 
-@pytest.mark.parametrize("code", ["p2p-refused", "nvlink-degraded", "row-remap", "psu-fault"])
-def test_a_bad_run_is_confirmed_soon_and_a_good_one_too(code: str) -> None:
-    """Two bad, then three good; before, between and after them the interval."""
-    bad = f"{code}=b"
-    seen = waits(Clocked(), "", bad, bad, bad, "", "", "", "")
-    assert seen == [INTERVAL, RECHECK, INTERVAL, INTERVAL, RECHECK, RECHECK, INTERVAL, INTERVAL]
+SAME = INTERVAL
+SLOWLY = ["hot=b", "hot={}", "hot={}", "hot=b", "hot={}", "", "hot={}"]
+RUNS = {
+    **{
+        f"{code}: two bad, then three good": (
+            ["", *[f"{code}=b"] * 3, *[""] * 4],
+            [SAME, RECHECK, SAME, SAME, RECHECK, RECHECK, SAME, SAME],
+        )
+        for code in ("p2p-refused", "psu-fault")
+    },
+    **{
+        f"{code}: counters or load decide": (
+            [f"{code}=b", f"{code}=b", "", "", ""],
+            [FLOOR, SAME, FLOOR, FLOOR, SAME],
+        )
+        for code in ("hot", "sw-thermal-slowdown", "pcie-narrow")
+    },
+    "one bad run suffices": ([LOST, LOST, "", "", ""], [SAME, SAME, RECHECK, RECHECK, SAME]),
+    "no load": ([text.format("n") for text in SLOWLY], [FLOOR, *[SAME] * 4, FLOOR, SAME]),
+    "not readable": ([text.format("u") for text in SLOWLY], [FLOOR, *[SAME] * 4, FLOOR, SAME]),
+}
+"""Answers, and the seconds from each run to the next; a run that cannot tell asks for no further one."""
 
 
-@pytest.mark.parametrize("code", ["hot", "sw-thermal-slowdown", "power-brake", "pcie-narrow"])
-def test_what_counters_or_load_decide_waits_for_an_interval_that_can_be_judged(code: str) -> None:
+@pytest.mark.parametrize(("answers", "seen"), RUNS.values(), ids=RUNS)
+def test_a_run_that_could_change_a_taint_is_followed_soon(answers: list[str], seen: list[float]) -> None:
     """A minute of counters says nothing by `intervalFloor`; two do."""
-    seen = waits(Clocked(), f"{code}=b", f"{code}=b", "", "", "")
-    assert seen == [FLOOR, INTERVAL, FLOOR, FLOOR, INTERVAL]
+    assert waits(some_nodes("node-1"), *answers) == seen
 
 
-def test_one_bad_run_that_suffices_needs_no_other() -> None:
-    """A lost GPU is tainted at once; its return is confirmed soon."""
-    seen = waits(Clocked(), LOST, LOST, "", "", "")
-    assert seen == [INTERVAL, INTERVAL, RECHECK, RECHECK, INTERVAL]
+LEAVING = GateStatus(code="sw-thermal-slowdown", state=GateState.GATED, good=1, good_at=stamp(NOW))
+HELD_BACK = GateStatus(code="hot", state=GateState.HELD_BACK, incident="a", bad_at=stamp(NOW))
 
 
-@pytest.mark.parametrize("answer", ["u", "n"])
-def test_a_run_that_cannot_tell_asks_for_no_further_one(answer: str) -> None:
-    """A gate that waits for load, or for a GPU that can be read, would ask every minute for weeks."""
-    seen = waits(
-        Clocked(), "hot=b", f"hot={answer}", f"hot={answer}", "hot=b", f"hot={answer}", "", f"hot={answer}"
-    )
-    assert seen == [FLOOR, INTERVAL, INTERVAL, INTERVAL, INTERVAL, FLOOR, INTERVAL]
-
-
-def test_a_run_without_a_result_backs_off_as_ever() -> None:
-    """Also between two bad runs: a node that hangs is not asked every minute."""
-    operator = Clocked()
-    operator.run("p2p-refused=b")
-    assert operator.wait() == RECHECK
-    seen = []
-    for _ in range(6):
-        operator.reconcile()
-        for pod in operator.cluster.pods():
-            operator.cluster.end(pod, "garbage")
-        operator.catch_up(granted=False)
-        operator.catch_up(granted=False)
-        seen.append(operator.wait())
-    assert seen == [30, 60, 120, 240, 480, INTERVAL]
-
-
-@pytest.mark.parametrize(("floor", "wait"), [(FLOOR, FLOOR), (30.0, NEVER)])
-def test_a_reading_that_comes_too_early_to_tell_keeps_the_recheck(floor: float, wait: float) -> None:
+@pytest.mark.parametrize(
+    ("gate", "floor", "read_after", "incidents", "wait"),
+    [
+        pytest.param(LEAVING, FLOOR, 70, {}, FLOOR, id="too early to tell"),
+        pytest.param(LEAVING, 30.0, 70, {}, NEVER, id="it could not tell"),
+        pytest.param(HELD_BACK, FLOOR, 0, {}, FLOOR, id="its incident has ended"),
+        pytest.param(HELD_BACK, FLOOR, 0, {"thermal": "a"}, NEVER, id="its incident is open"),
+        pytest.param(HELD_BACK, FLOOR, FLOOR, {}, NEVER, id="a run since then could not tell"),
+    ],
+)
+def test_the_next_run_comes_soon_where_it_could_decide(
+    gate: GateStatus, floor: float, read_after: float, incidents: dict[str, str], wait: float
+) -> None:
     """A container may confirm soon after a run that counted; within `intervalFloor` no counter is judged."""
     policy = make_policy().of({"thresholds": {"intervalFloor": floor}})
-    gate = GateStatus(code="sw-thermal-slowdown", state=GateState.GATED, good=1, good_at=stamp(NOW))
-    assert recheck_after([gate], policy=policy, read_at=stamp(NOW + 70)) == wait
+    read_at = stamp(NOW + read_after)
+    assert recheck_after([gate], policy=policy, read_at=read_at, incidents=incidents) == wait
 
 
 @pytest.mark.parametrize(
@@ -129,23 +108,12 @@ def test_the_recheck_is_the_policy_s_and_never_later_than_the_interval(
     interval: str, recheck: str, wait: int
 ) -> None:
     """A policy that wants no recheck makes it as long as the interval."""
-    operator = Clocked(probes={"health": {"interval": interval, "recheck": recheck, "deadline": "10s"}})
+    health = {"interval": interval, "recheck": recheck, "deadline": "10s"}
+    operator = some_nodes("node-1", probes={"health": health})
     assert waits(operator, "p2p-refused=b") == [wait]
 
 
-@on_virtual_time
-async def test_a_cause_that_all_nodes_share_costs_no_more_slots(operator: VirtualTimeOperator) -> None:
-    """Every node is confirmed once, in the slots that there are; then all return to the interval."""
-    for n in range(16):
-        operator.cluster.results[f"node-{n}"] = saying("p2p-refused=b")
-    await operator.begin(16, after=INTERVAL, budget={"concurrentProbes": 4})
-    assert operator.most_pods == 4
-    assert len(operator.begun) == 2 * 16
-    await operator.after(INTERVAL)
-    assert len(operator.begun) == 3 * 16
-
-
-def gates_without_runs(operator: Clocked, *, days: float) -> list[str]:
+def gates_without_runs(operator: SteppedOperator, *, days: float) -> list[str]:
     """Codes of the gates after so many days without a run, looked at when the operator wants to."""
     down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     operator.cluster.change(NODES, "node-1", down)
@@ -166,16 +134,14 @@ def gates_without_runs(operator: Clocked, *, days: float) -> list[str]:
     ],
 )
 def test_what_ends_by_itself(answers: list[str], ends: bool) -> None:
-    """Not only at the next run: the node may be away for good."""
-    operator = Clocked(hysteresis={"relapseWindow": "24h"})
+    operator = some_nodes("node-1", hysteresis={"relapseWindow": "24h"})
     waits(operator, *answers)
     assert gates_without_runs(operator, days=0.9) == ["p2p-refused"]
     assert gates_without_runs(operator, days=0.2 if ends else 30) == ([] if ends else ["p2p-refused"])
 
 
 def test_what_healed_does_not_read_as_a_fault() -> None:
-    """Its entry stays for a relapse, without the evidence; a relapse brings its own."""
-    operator = Clocked()
+    operator = some_nodes("node-1")
     waits(operator, "p2p-refused=b", "p2p-refused=b", "")
     for answer, shown in (("", True), ("", False), ("p2p-refused=b", True)):
         waits(operator, answer)
@@ -192,22 +158,7 @@ def test_a_gate_that_waits_for_a_reading_hides_the_timer_of_no_other() -> None:
 
 
 @on_virtual_time
-async def test_a_slot_that_becomes_free_is_used_at_once(operator: VirtualTimeOperator) -> None:
-    """By a node that was looked at, without a slot, since it began to wait."""
-    fleet = CalmFleet(operator)
-    await fleet.begin(3, budget={"gatedNodes": 1})
-    await fleet.becomes("node-0", LOST)
-    await fleet.becomes("node-1", LOST)
-    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {"rack": "r1"}}})
-    await operator.after(1000)
-    assert not fleet.tainted("node-1")
-    operator.cluster.remove(NODES, "node-0")
-    assert await fleet.until(lambda: fleet.tainted("node-1")) <= SOON
-
-
-@on_virtual_time
 async def test_a_node_that_waits_for_the_hour_is_tainted_as_it_passes(operator: VirtualTimeOperator) -> None:
-    """`gatedNodesPerHour`: not with its next reading, but when the first taint is an hour old."""
     fleet = CalmFleet(operator)
     await fleet.begin(3, budget={"gatedNodes": 3, "gatedNodesPerHour": 1})
     began = operator.loop.time()
@@ -217,47 +168,25 @@ async def test_a_node_that_waits_for_the_hour_is_tainted_as_it_passes(operator: 
     assert 3600 <= operator.loop.time() - began <= 3600 + SOON
 
 
-async def incident_of(fleet: CalmFleet, operator: VirtualTimeOperator, answer: str) -> str:
-    """Six nodes bad alike: the id of their incident, ten minutes later."""
-    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
-    for n in range(6):
-        await fleet.becomes(f"node-{n}", answer)
-    await operator.after(600)
-    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
-    return str(incident["id"])
-
-
 @on_virtual_time
 async def test_nodes_that_an_incident_held_back_follow_when_it_is_closed(
     operator: VirtualTimeOperator,
 ) -> None:
-    """After another bad run, which a health pod makes; one that is no longer bad needs no taint."""
+    """After another bad run, which a health pod makes."""
     fleet = CalmFleet(operator)
-    incident = await incident_of(fleet, operator, LOST)
-    assert not fleet.tainted("node-4")
-    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident}}})
-    assert await fleet.until(lambda: fleet.tainted("node-4", "node-5")) <= RECHECK
-
-
-@on_virtual_time
-async def test_what_an_incident_held_back_and_waits_for_load_costs_one_run(
-    operator: VirtualTimeOperator,
-) -> None:
-    """A run that cannot tell is no reason for another one every minute."""
-    fleet = CalmFleet(operator)
-    incident = await incident_of(fleet, operator, "hot=b")
+    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
     for n in range(6):
-        operator.cluster.results[f"node-{n}"] = saying("hot=n")
-    operator.begun.clear()
-    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident}}})
-    await operator.after(1200)
-    assert sorted(node for _, node in operator.begun) == ["node-4", "node-5"]
+        await fleet.becomes(f"node-{n}", LOST)
+    await operator.after(600)
+    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
+    assert not fleet.tainted("node-4")
+    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
+    assert await fleet.until(lambda: fleet.tainted("node-4", "node-5")) <= RECHECK
 
 
 @pytest.mark.parametrize("ahead", [0.5, MAX_AHEAD_DAYS * DAY])
 @on_virtual_time
 async def test_an_override_begins_and_ends_by_the_clock(operator: VirtualTimeOperator, ahead: float) -> None:
-    """Also one whose end is a part of a second, or became near enough only now."""
     fleet = CalmFleet(operator)
     await fleet.begin(1)
     at = int(operator.cluster.clock()) + 600
@@ -288,8 +217,7 @@ async def test_a_policy_that_is_corrected_is_followed_soon(operator: VirtualTime
 async def test_xids_of_a_rule_clear_once_fewer_are_left_in_its_window(
     operator: VirtualTimeOperator, severity: str, more: float
 ) -> None:
-    """The container of a calm node has nothing to say then: a health pod looks, and its run is the first good
-    one."""
+    """The container has nothing to say then: a health pod looks, and its run is the first good one."""
     fleet = CalmFleet(operator)
     rule = {"codes": [94], "count": 2, "window": "30m", "severity": severity}
     await fleet.begin(1, xids=[rule])

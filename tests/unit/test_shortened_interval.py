@@ -23,17 +23,14 @@ SHORTER: dict[str, dict[str, Any]] = {
 
 
 def daily(**spec: Any) -> APolicy:
-    """The policy before the edit."""
     return make_policy().of({"probes": {"health": {"interval": "12h"}}} | spec)
 
 
 def labels(report: AReport) -> set[str]:
-    """Keys of the labels that the node should carry."""
     return set(report.status.desired.labels)
 
 
 def titan(policy: APolicy) -> AReport:
-    """A node of two bridged TITANs, read at NOW."""
     return make_report().after(read(made.titan()), node=NODE, policy=policy)
 
 
@@ -65,15 +62,7 @@ def test_a_reading_that_waits_outlives_the_edit() -> None:
     assert labels(edited) == labels(titan(monthly))
 
 
-def test_a_node_that_moves_to_a_quicker_policy_keeps_its_labels() -> None:
-    """Another policy is an edit as well."""
-    report = titan(daily()).after(LOST, node=NODE, policy=daily(), at=NOW + 12 * HOUR)
-    other = make_policy("quick").of(SHORTER["interval"])
-    assert labels(report.seen(node=NODE, policy=other, at=NOW + 13 * HOUR)) == labels(titan(daily()))
-
-
 def test_a_bandwidth_outlives_the_edit() -> None:
-    """The same holds for the NCCL probe's interval."""
     report = nccl.nccl_node().measured(nccl.FAST)
     before = labels(report)
     for day in (1, 2):
@@ -100,7 +89,6 @@ def test_a_lowered_number_of_bad_runs_taints_with_the_next_of_them_only() -> Non
 
 
 def test_a_longer_interval_counts_at_once() -> None:
-    """A longer one needs no run: it takes nothing away."""
     quick = make_policy().of(SHORTER["interval"])
     report = titan(quick).after(LOST, node=NODE, policy=quick, at=NOW + 5 * MINUTE)
     assert labels(report.seen(node=NODE, policy=quick, at=NOW + HOUR)) == set()

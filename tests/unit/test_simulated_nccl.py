@@ -15,7 +15,6 @@ import pytest
 
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, CellOrder, Line, Order, decode_line, encode_order
 from testbed import simulated_nccl
-from testbed.simulated_nccl import pace
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE, Gpu, Machine, Way, encode
 
 FOLDER = Path(simulated_nccl.__file__).parent
@@ -92,7 +91,6 @@ def one_gib(lines: list[Line]) -> float:
         ({"NCCL_ALGO": "Ring"}, 40, "P2P/direct pointer"),
         ({"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}, 4, "SHM/direct/direct"),
         ({"NCCL_P2P_DISABLE": "1"}, 80, "SHM/direct/direct"),
-        ({"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_SHM_DISABLE": "1"}, 1.2, "NET/Socket/0"),
     ],
 )
 def test_the_environment_makes_the_arm_and_not_the_order(
@@ -106,24 +104,6 @@ def test_the_environment_makes_the_arm_and_not_the_order(
     assert one_gib(lines) == pytest.approx(gbps, rel=0.02)
     [log] = tmp_path.glob("nccl.*.log")
     assert f"0[0] -> 1[1] via {transport}\n" in log.read_text()
-
-
-@pytest.mark.parametrize(("size", "gbps"), [(GIB, 40.0), (GIB // 4, 40 * 0.85), (1 << 34, 40 * 1.03)])
-def test_bandwidth_depends_on_size_as_the_curve_says(size: int, gbps: float) -> None:
-    """At its points exactly, and between them in between; below the first a call takes its latency."""
-    way = Way(
-        transport="x",
-        latency_us=30,
-        busbw={"all_reduce": {8: 40}},
-        shape=((16, 0.46), (256, 0.85), (1024, 1), (16384, 1.03)),
-    )
-    us = pace.call_us(way, "all_reduce", size, ranks=8)
-    assert size / us / 1000 * 1.75 == pytest.approx(gbps)
-    between = pace.share(way.shape, 64 << 20)
-    assert 0.46 < between < 0.85
-    assert pace.call_us(way, "all_reduce", 8, ranks=8) == pytest.approx(30, rel=0.001)
-    with pytest.raises(pace.NotMeasured):
-        pace.call_us(way, "reduce_scatter", size, ranks=8)
 
 
 def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> None:

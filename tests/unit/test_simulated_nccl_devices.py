@@ -43,21 +43,6 @@ def test_a_gpu_is_given_to_one_pod_until_that_is_over(titan: Hardware) -> None:
     assert given(devices, "c", 1) == [first]
 
 
-def test_an_unhealthy_gpu_is_counted_and_given_to_nobody(titan: Hardware) -> None:
-    """Capacity keeps it, allocatable does not, and it comes back when it is healed."""
-    devices = Devices(titan)
-    before = devices.stamp()
-    titan.fault("device-unhealthy", gpu=0)
-
-    assert (devices.capacity(), devices.allocatable()) == (2, 1)
-    assert devices.stamp() != before
-    assert given(devices, "a", 1) == [titan.uuids[1]]
-    with pytest.raises(StartFailed):
-        devices.allocate("b", container(1))
-    titan.heal()
-    assert (devices.allocatable(), devices.stamp()) == (2, before)
-
-
 def test_shared_gpus_are_given_as_often_as_they_are_shared(tmp_path: Path) -> None:
     """Eight GPUs four times each: a pod with ten has all eight, and 22 are left for the next."""
     devices = Devices(plug("h100-timesliced-8", tmp_path))

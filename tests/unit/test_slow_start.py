@@ -32,7 +32,6 @@ class Fleet:
         self.concurrency = self.restarted()
 
     def restarted(self) -> Concurrency:
-        """The queues of a new process."""
         limits = dict.fromkeys((names.PROBE_HEALTH, NCCL), 30)
         self.concurrency = Concurrency(self.cache, NodeCounters(self.cache), limits=limits)
         return self.concurrency
@@ -44,11 +43,9 @@ class Fleet:
             self.concurrency.wait(name, {"nccl": wait})
 
     def begin(self) -> list[str]:
-        """The nodes that get a slot now."""
         return self.concurrency.grant()
 
     def end(self, nodes: list[str], *, probe: str = NCCL, image: str = NEW, how: str = "well") -> None:
-        """The runs of these nodes ended."""
         verdict = Verdict.FAIL if how == "fail" else Verdict.PASS
         failing = stamp(NOW) if how == "unread" else ""
         last = ProbeStatus(
@@ -85,7 +82,6 @@ def test_first_runs_double_while_they_end_well() -> None:
 
 @pytest.mark.parametrize("how", ["fail", "unread"])
 def test_runs_that_end_badly_hold_the_others_at_one_at_a_time(how: str) -> None:
-    """Growth begins again with those that end well."""
     fleet = Fleet()
     fleet.wait()
     for _ in range(3):
@@ -124,7 +120,6 @@ def test_pulls_and_the_other_probe_of_the_pool_are_not_held_up() -> None:
 
 
 def test_a_skipped_run_neither_grows_nor_stops_the_start() -> None:
-    """GPUs that were busy say nothing of the image."""
     fleet = Fleet()
     fleet.end(fleet.nodes[:3])
     fleet.end(fleet.nodes[3:9], image=OLD, how="skipped")

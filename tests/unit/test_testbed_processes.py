@@ -13,45 +13,9 @@ from typing import Any
 import pytest
 
 from nodegauge_contract import Result, decode
-from testbed import forkserver, processes
-from testbed.errors import TestbedError
+from testbed import forkserver
 from testbed.hardware import Hardware, plug
 from testbed.wait import DEADLINE_SECONDS, wait_for
-
-SLEEP = ["/bin/sleep", "60"]
-
-
-def test_a_process_whose_start_is_interrupted_has_ended_with_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C comes after the fork and before the start returns.  What still ran would write into a folder
-    that is being removed."""
-    written = tmp_path / "pid"
-    order = forkserver.Server.order
-
-    def press(*arguments: Any, **options: Any) -> None:
-        order(*arguments, **options)
-        wait_for(lambda: written.exists() and written.read_text(), what="the process has begun")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(forkserver.Server, "order", press)
-    command = ["/bin/sh", "-c", f"echo $$ > '{written}'; exec sleep 60"]
-    process = processes.Process("sh", command, log=tmp_path / "log")
-    with pytest.raises(KeyboardInterrupt):
-        process.start()
-    assert not Path(f"/proc/{written.read_text().strip()}").exists()
-    process.stop(grace=10)
-
-
-def test_a_process_that_cannot_be_started_says_why(tmp_path: Path) -> None:
-    """In its log; one that nobody has started needs no stop."""
-    impossible = processes.Process("sleep", SLEEP, log=tmp_path / "log", cwd=tmp_path / "nowhere")
-    impossible.stop(grace=10)
-    impossible.start()
-    assert impossible.wait(DEADLINE_SECONDS)
-    assert impossible.exit_code == forkserver.CANNOT_EXECUTE
-    assert impossible.last_words() == "  | cannot execute /bin/sleep: No such file or directory"
-
 
 PROBE = [sys.executable, "-m", "nodegauge_probes"]
 LONG = ("health", "--window", "600", "--deadline", "900")
@@ -120,23 +84,6 @@ def test_a_forked_probe_has_what_it_was_started_with(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_wait_that_fails_says_what_its_condition_saw_last() -> None:
-    """What each function returned that the condition called, or else the condition's own result."""
-    looks: list[str] = []
-
-    def labels(node: str) -> list[str]:
-        looks.append(node)
-        return [f"look-{len(looks)}"]
-
-    with pytest.raises(
-        TestbedError, match=r"not within 0 s: a label; seen last: labels\(\) was \['look-2'\]"
-    ):
-        wait_for(lambda: any("wanted" in labels(node) for node in ("gpu-1",)), what="a label", seconds=0)
-    with pytest.raises(TestbedError, match=r"seen last: \{\}"):
-        wait_for(dict, what="something", seconds=0)
-
-
 def test_a_condition_that_holds_at_the_last_look_is_met() -> None:
-    """The deadline may pass while nobody looks."""
     answers = iter([0, 7])
     assert wait_for(lambda: next(answers), what="a number", seconds=0) == 7

@@ -151,7 +151,6 @@ def test_numbers_of_readings_begin_beyond_all_that_a_lost_state_may_have_had(nod
 def test_the_end_waits_for_what_nobody_was_told_of(
     node: Node, xids: bool, pending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Xids that are in no reading yet, and a reading on its way; not for ever."""
     if xids:
         node.resident.state.xids = [SeenXid(gpu=0, code=79, count=1, first=1.0, last=1.0)]
     node.pending = pending

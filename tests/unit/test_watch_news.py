@@ -48,8 +48,7 @@ def heard(node: Watched, *new: int, repeated: tuple[RepeatedXid, ...] = ()) -> R
 def test_a_container_that_could_not_read_the_node_is_not_judged_again_after_a_pod_that_could_not(
     node: Watched, unread: Result, restarts: bool
 ) -> None:
-    """Each failed run counts once: for the time to the next, for the labels, and for the gate of unreadable
-    nodes."""
+    """Each failed run counts once."""
     node.reports(replace(unread, watch=WatchReport(at=5000) if unread.gpus else None), granted=False)
     for runs in (3, 4, 5):
         node.end_health_pod(node.begin_health_pod(), unread)
@@ -149,8 +148,7 @@ def test_a_reading_counts_that_comes_at_the_moment_of_a_health_pods_end(node: Wa
 
 @pytest.mark.parametrize("answer", ["", "gpu-lost=b"], ids=["passed", "had lost a GPU"])
 def test_what_an_earlier_node_of_this_name_reported_says_nothing(node: Watched, answer: str) -> None:
-    """Its pod is still there: what that shows opens no node that joins closed, and closes none.  What the
-    container reports from now on counts."""
+    """Its pod is still there: what that shows opens no node that joins closed, and closes none."""
     node.after(answer)
     node.cluster.remove(NODES, "node-1")
     node.catch_up()
@@ -190,8 +188,7 @@ def test_what_happens_while_the_reading_is_read_again_counts(node: Watched, goes
 def test_a_fatal_xid_that_the_container_hears_while_a_health_pod_runs_counts_once(
     node: Watched, heard_by_pod: list[int]
 ) -> None:
-    """Not with the pod's reading, and not with the container's next ones, which repeat it, perhaps hours
-    after its taint is gone."""
+    """Nor with the container's next readings, which repeat it, perhaps hours after its taint is gone."""
     health = node.begin_health_pod()
     reported = heard(node, FATAL)
     node.pod.reports(reported)

@@ -137,8 +137,7 @@ def marks(node: Body) -> dict[str, str]:
 
 
 def test_an_hour_without_the_api_server_ends_like_a_calm_one() -> None:
-    """What stands is tainted, what was repaired is not, no label is lost; only nodes on which something is
-    to be confirmed are read by pods, although every regular reading is overdue by then."""
+    """Although every regular reading is overdue by then, pods read only what is to be confirmed."""
     calm, disturbed = lived(outage=False), lived(outage=True)
     tainted = [name for name, node in calm.nodes.items() if any(key.startswith("taint ") for key in node)]
     standing = [f"node-{n}" for n, story in enumerate(STORIES.values()) if story and story[-1][1]]
@@ -151,9 +150,7 @@ def test_an_hour_without_the_api_server_ends_like_a_calm_one() -> None:
 
 @pytest.mark.parametrize("outage", [False, True], ids=["calm", "an hour without the API server"])
 def test_no_xid_is_lost_and_none_counts_twice(outage: bool) -> None:
-    """A fatal one taints, at once or as soon as its report arrives, though others followed; counted ones are
-    as many as came; one that was judged before is none of the later reports that repeat it, which are good
-    ones for its taint."""
+    """One that was judged before is none of the later reports that repeat it."""
     result = lived(outage=outage)
     tainted = {name: len(times) for name, times in result.tainted.items()}
     assert tainted == {"fatal": 1, "counted": 1, "too-few": 0, "known": 1}

@@ -63,35 +63,30 @@ class Watching:
 
 
 def test_a_calm_hour() -> None:
-    """First, three confirmations at growing distances, then when it is due."""
+    """Only the regular readings come."""
     node = Watching()
     node.run(start=0, end=4000)
     confirmed = [(at, "confirmed") for at in (10.0, 70.0, 370.0)]
     assert node.readings == [(0.0, "first"), *confirmed, (3970.0, "due")]
 
 
-def test_a_fault_and_its_end_are_confirmed_alike() -> None:
-    """The end matters as much: a taint leaves after several good runs."""
-    node = Watching()
-    node.run(start=0, end=4000)
-    node.set(1, now=4000)
-    node.run(start=4000, end=8000)
-    node.set(0, now=8000)
-    node.run(start=8000, end=9000)
-    times = [at for at, why in node.readings[4:] if why != "due"]
-    assert times == [4000, 4010, 4070, 4370, 8000, 8010, 8070, 8370]
-
-
-def test_a_change_in_the_middle_of_confirmations_begins_them_anew() -> None:
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [
+        ((4000, 8000), [4000, 4010, 4070, 4370, 8000, 8010, 8070, 8370]),
+        ((1000, 1015), [1000, 1010, 1015, 1025, 1085, 1385]),
+    ],
+    ids=["a fault, and its end", "in the middle of confirmations"],
+)
+def test_every_change_is_confirmed_alike(changes: tuple[int, int], times: list[int]) -> None:
     """It is read at once, and what it changed from is not confirmed any more."""
-    node = Watching()
-    node.run(start=0, end=1000)
-    node.set(1, now=1000)
-    node.run(start=1000, end=1015)
-    node.set(0, now=1015)
-    node.run(start=1015, end=2000)
-    times = [at for at, _ in node.readings[4:]]
-    assert times == [1000, 1010, 1015, 1025, 1085, 1385]
+    node, start = Watching(), 0
+    for level, at in zip((1, 0), changes, strict=True):
+        node.run(start=start, end=at)
+        node.set(level, now=at)
+        start = at
+    node.run(start=start, end=start + 1000)
+    assert [at for at, why in node.readings[4:] if why != "due"] == times
 
 
 def test_changes_that_come_within_a_second_are_one_reading() -> None:
@@ -154,8 +149,7 @@ def test_a_braked_change_is_not_confirmed_faster_than_the_brake_allows() -> None
 @pytest.mark.parametrize("quantities", [1, 8])
 @pytest.mark.parametrize("second", [1, 7, 300, 1800])
 def test_what_flaps_brings_no_more_than_a_reading_a_minute(second: int, quantities: int, xids: bool) -> None:
-    """One quantity after the other changes, or one GPU after the other has an Xid, again and again: each
-    reading costs the operator a judgement."""
+    """Each reading costs the operator a judgement."""
     uneven = [second * share for share in (0.3, 1.9, 0.6, 1.2, 0.2, 1.8)]
     node, times, names = Watching(), accumulate(cycle(uneven)), cycle(range(quantities))
     node.values = {f"temperature GPU-{n}": (0, "") for n in range(quantities)}
@@ -182,7 +176,6 @@ def test_what_flaps_brings_no_more_than_a_reading_a_minute(second: int, quantiti
 
 
 def test_a_fatal_xid_beside_those_of_a_job_that_fails_again_and_again_is_told_at_once() -> None:
-    """The brake holds up what makes noise, and nothing else."""
     node = Watching()
     node.run(start=0, end=1000)
     for now in range(1000, 1200):

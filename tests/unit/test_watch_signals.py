@@ -51,7 +51,6 @@ def test_a_temperature_has_classes_with_hysteresis() -> None:
 
 
 def test_a_vendors_limit_decides() -> None:
-    """Five degrees below it is warm, whatever the policy's numbers are."""
     assert levels("temperature", 74, 75, 80, gpu_max=80) == [COOL, WARM, HOT]
     assert levels("memory temperature", 84, 90, 95, memory_max=95) == [COOL, WARM, HOT]
     assert levels("margin", 20, 5, 0, tlimit_gpu_max=0) == [COOL, WARM, HOT]
@@ -79,7 +78,6 @@ def test_a_bit_that_was_reported_stays_over_a_restart() -> None:
 
 
 def test_a_counter_of_slowdown_has_two_levels() -> None:
-    """A second of power brake within a minute is one; it is over after a minute with less than 1 %."""
     growing = [0, 400_000_000, 800_000_000, 1_100_000_000]
     assert levels("power brake", *growing) == [0, 0, 0, 1]
     seen = levels("power brake", *growing, *[growing[-1]] * 70)
@@ -88,7 +86,6 @@ def test_a_counter_of_slowdown_has_two_levels() -> None:
 
 
 def test_what_cannot_be_read_changes_after_three_readings() -> None:
-    """In both directions, and from the first reading on."""
     assert levels("recovery action", 0, REFUSED, REFUSED, 0, REFUSED) == [0, 0, 0, 0, 0]
     assert levels("recovery action", 0, REFUSED, REFUSED, REFUSED) == [0, 0, 0, None]
     assert levels("recovery action", REFUSED, 1, 1, 1) == [None, None, None, 1]

@@ -208,16 +208,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
     return reports
 
 
-@pytest.fixture
-def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No API server answers."""
-
-    def no_answer(_: str | None) -> list[Report]:
-        raise command.NoCluster("no access to a cluster")
-
-    monkeypatch.setattr(command, "_reports", no_answer)
-
-
 def test_nodes_of_one_class_are_one_block(cluster: list[Report]) -> None:
     """Same GPUs, count and interconnect: the block shows medians, the spread and the nodes."""
     cluster += [report("b", gather=340), report("a", gather=360), report("c", gather=350)]
@@ -268,19 +258,21 @@ def test_a_report_with_a_record_has_a_curve(cluster: list[Report]) -> None:
     assert machine["costs"][3]["seconds"] > 10 * 36.75e9 / 348e9
 
 
-def test_without_a_cluster_published_bandwidths_are_used(no_cluster: None) -> None:
-    """The output says so, with their sources and the reason."""
+def test_without_a_cluster_published_bandwidths_are_used(
+    cluster: list[Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output says so, with their sources and the reason; so does that of a cluster without reports."""
+    assert "The cluster has no NodeReport with GPUs yet. These are published" in flat(zero(*SEVEN))
+
+    def no_answer(_: str | None) -> list[Report]:
+        raise command.NoCluster("no access to a cluster")
+
+    monkeypatch.setattr(command, "_reports", no_answer)
     output = flat(zero(*SEVEN))
     assert "No cluster was read: no access to a cluster" in output
     assert "These are published bandwidths of other machines. Nothing was measured here." in output
     assert "8x H200 [published] busbw: all_reduce 482 (NVLS), all_gather 361, reduce_scatter 363" in output
     assert "stas00/ml-engineering" in output
-
-
-def test_a_cluster_without_reports_uses_published_bandwidths(cluster: list[Report]) -> None:
-    """The output says so."""
-    output = flat(zero(*SEVEN))
-    assert "The cluster has no NodeReport with GPUs yet. These are published" in output
 
 
 def test_a_log_of_nccl_tests_is_enough() -> None:

@@ -18,22 +18,18 @@ Object = dict[str, Any]
 
 
 def own_taint(value: str) -> Object:
-    """A taint of ours."""
     return {"key": names.TAINT_UNHEALTHY, "value": value, "effect": "NoSchedule"}
 
 
 def metadata(**fields: Any) -> Object:
-    """A patch of these."""
     return {"metadata": fields}
 
 
 def spec(**fields: Any) -> Object:
-    """The same of the spec."""
     return {"spec": fields}
 
 
 def status(**fields: Any) -> Object:
-    """The same of the status."""
     return {"status": fields}
 
 

@@ -22,28 +22,23 @@ Change = Callable[[Object], Any]
 
 
 def first(pod: Object) -> Object:
-    """The pod's container."""
     container: Object = pod["spec"]["containers"][0]
     return container
 
 
 def spec(**fields: Any) -> Change:
-    """Changes the pod's spec."""
     return lambda pod: pod["spec"].update(fields)
 
 
 def container(**fields: Any) -> Change:
-    """The same of its container."""
     return lambda pod: first(pod).update(fields)
 
 
 def volume(source: Object) -> Change:
-    """Adds a volume to the pod's."""
     return lambda pod: pod["spec"]["volumes"].append({"name": "more"} | source)
 
 
 def context(**fields: Any) -> Change:
-    """The same of its security context."""
     return lambda pod: pod["spec"]["securityContext"].update(fields)
 
 

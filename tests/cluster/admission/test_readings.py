@@ -2,75 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from nodegauge_contract import text
 from nodegauge_operator import names
-from support.cluster_under_test import GROUP
-from support.guarded import ACCOUNT, NAMESPACE, NODE, PODS, Guarded, of_kind, refusal, without_label
-from support.results import h100
+from support.guarded import (
+    ACCOUNT,
+    NODE,
+    PODS,
+    READINGS,
+    Guarded,
+    Writer,
+    of_kind,
+    refusal,
+    token,
+    without_label,
+)
 from testbed.errors import ApiError
-from testbed.scripted import create_node, stamp
+from testbed.scripted import create_node
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
 Object = dict[str, Any]
 
-READINGS = f"{GROUP}/nodereadings"
 OTHER = "gpu-2"
-PROBES = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}-probe"
 NOT_OWN, NOT_ITSELF = "only by a probe pod on its own node", "names the pod that writes it and its node"
 BARE = "no finalizers and no owners"
-
-
-class Writer:
-    """A probe pod on a node, and calls with the token that is bound to it."""
-
-    def __init__(self, guarded: Guarded, node: str) -> None:
-        self.node = guarded.admin.get(f"/api/v1/nodes/{node}")
-        body = guarded.pod()
-        body["metadata"]["name"] = f"writer-{node}"
-        body["spec"].pop("affinity", None)
-        body["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
-        self.path = f"{PODS}/writer-{node}"
-        guarded.operator.create(PODS, body)
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        with contextlib.suppress(ApiError):  # the scheduler was faster
-            guarded.admin.create(
-                f"{self.path}/binding", {"metadata": {"name": f"writer-{node}"}, "target": target}
-            )
-        self.pod = guarded.admin.get(self.path)
-        assert self.pod["spec"]["nodeName"] == node
-        self.rest = guarded.plane.rest(token(guarded, self.pod))
-
-    def part(self, **changed: Any) -> Object:
-        """What its probe may write, with changes."""
-        own = {
-            "sequence": 1,
-            "at": stamp(),
-            "reason": "first",
-            "pod": self.pod["metadata"]["name"],
-            "podUID": self.pod["metadata"]["uid"],
-            "nodeUID": self.node["metadata"]["uid"],
-            "bootID": "boot-1",
-            "reading": text(h100()),
-        }
-        return {"health": own | changed}
-
-
-def token(guarded: Guarded, pod: Object | None = None) -> str:
-    """A token of the probes' account, bound to the pod if there is one."""
-    spec: Object = {"expirationSeconds": 3600}
-    if pod is not None:
-        bound = {key: pod["metadata"][key] for key in ("name", "uid")}
-        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod"} | bound
-    made: str = guarded.admin.create(f"{PROBES}/token", {"spec": spec})["status"]["token"]
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -78,51 +38,45 @@ def writers(guarded: Guarded) -> Iterator[tuple[Writer, Writer]]:
     """A probe pod on each of two nodes; both have written their node's object."""
     create_node(guarded.admin, OTHER)
     pair = Writer(guarded, NODE), Writer(guarded, OTHER)
-    for writer, node in zip(pair, (NODE, OTHER), strict=True):
-        writer.rest.create(
-            READINGS, of_kind(names.READING_KIND) | {"metadata": {"name": node}} | writer.part()
-        )
+    for writer in pair:
+        writer.create(writer.health())
     yield pair
-    for writer, node in zip(pair, (NODE, OTHER), strict=True):
-        guarded.admin.delete(f"{READINGS}/{node}")
-        with contextlib.suppress(ApiError):
-            guarded.admin.delete(writer.path, {"gracePeriodSeconds": 0})
+    for writer in pair:
+        writer.end()
     guarded.admin.delete(f"/api/v1/nodes/{OTHER}")
 
 
 @pytest.fixture
 def own(writers: tuple[Writer, Writer]) -> Writer:
-    """The probe pod on the first node."""
     return writers[0]
 
 
 @pytest.fixture
 def other(writers: tuple[Writer, Writer]) -> Writer:
-    """That on the other one."""
     return writers[1]
 
 
 OWNERS = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]
 FORGERIES: dict[str, tuple[Callable[[Writer, Writer], Object], str]] = {
     "another pod's UID": (
-        lambda own, other: own.part(podUID=other.pod["metadata"]["uid"]),
+        lambda own, other: own.health(podUID=other.pod["uid"]),
         NOT_ITSELF,
     ),
     "another node's UID": (
-        lambda own, other: own.part(nodeUID=other.node["metadata"]["uid"]),
+        lambda own, other: own.health(nodeUID=other.node["uid"]),
         NOT_ITSELF,
     ),
     "a removed part": (lambda own, other: {"health": None}, NOT_ITSELF),
-    "a finalizer": (lambda own, other: {"metadata": {"finalizers": ["example.com/x"]}} | own.part(), BARE),
-    "an owner": (lambda own, other: {"metadata": {"ownerReferences": OWNERS}} | own.part(), BARE),
+    "a finalizer": (lambda own, other: {"metadata": {"finalizers": ["example.com/x"]}} | own.health(), BARE),
+    "an owner": (lambda own, other: {"metadata": {"ownerReferences": OWNERS}} | own.health(), BARE),
 }
 """Changes of its own node's object that a probe may not make, with their refusal."""
 
 
 def test_a_probe_writes_its_own_nodes_object(own: Writer) -> None:
     """The fixture has created it; patches go through, and are what is there."""
-    own.rest.patch(f"{READINGS}/{NODE}", own.part(sequence=2))
-    answer = own.rest.patch(f"{READINGS}/{NODE}", own.part(sequence=3))
+    own.rest.patch(f"{READINGS}/{NODE}", own.health(sequence=2))
+    answer = own.rest.patch(f"{READINGS}/{NODE}", own.health(sequence=3))
     assert answer["health"]["sequence"] == 3
 
 
@@ -136,7 +90,7 @@ def test_a_probe_writes_only_what_it_is(own: Writer, other: Writer, what: str) -
 def test_a_probe_writes_no_other_nodes_object(guarded: Guarded, own: Writer, other: Writer) -> None:
     """Neither one that is there nor a new one, not even in that node's name; what was there stays."""
     before = guarded.admin.get(f"{READINGS}/{OTHER}")
-    for part in (own.part(sequence=7), other.part(sequence=7)):
+    for part in (own.health(sequence=7), other.health(sequence=7)):
         assert NOT_OWN in refusal(own.rest.patch, f"{READINGS}/{OTHER}", part)
         new = of_kind(names.READING_KIND) | {"metadata": {"name": "gpu-3"}} | part
         assert NOT_OWN in refusal(own.rest.create, READINGS, new)
@@ -147,12 +101,12 @@ def test_nobody_else_writes_what_was_read(guarded: Guarded, own: Writer) -> None
     """No token of the probes' account that is bound to no pod, no certificate, no administrator, and neither
     of the release's mighty accounts."""
     certificate = guarded.admin
-    for rest in (guarded.plane.rest(token(guarded)), certificate, guarded.cleanup):
-        assert NOT_OWN in refusal(rest.patch, f"{READINGS}/{NODE}", own.part(sequence=8))
-        new = of_kind(names.READING_KIND) | {"metadata": {"name": "gpu-3"}} | own.part()
+    for rest in (guarded.plane.rest(token(guarded.admin)), certificate, guarded.cleanup):
+        assert NOT_OWN in refusal(rest.patch, f"{READINGS}/{NODE}", own.health(sequence=8))
+        new = of_kind(names.READING_KIND) | {"metadata": {"name": "gpu-3"}} | own.health()
         assert NOT_OWN in refusal(rest.create, READINGS, new)
-    assert forbidden(lambda: guarded.operator.patch(f"{READINGS}/{NODE}", own.part(sequence=8)))
-    assert forbidden(lambda: guarded.operator.create(READINGS, of_kind(names.READING_KIND) | own.part()))
+    assert forbidden(lambda: guarded.operator.patch(f"{READINGS}/{NODE}", own.health(sequence=8)))
+    assert forbidden(lambda: guarded.operator.create(READINGS, of_kind(names.READING_KIND) | own.health()))
 
 
 def test_people_label_an_object_and_migrations_write_it_as_it_is(guarded: Guarded) -> None:
@@ -176,8 +130,8 @@ def test_a_probe_reads_and_deletes_nothing(guarded: Guarded, own: Writer) -> Non
         lambda: own.rest.delete(path),
         lambda: own.rest.delete(READINGS),
         lambda: own.rest.call("PUT", path, body=guarded.admin.get(path)),
-        lambda: own.rest.get(own.path),
-        lambda: own.rest.delete(own.path),
+        lambda: own.rest.get(own.pod_path),
+        lambda: own.rest.delete(own.pod_path),
         lambda: own.rest.get(node),
         lambda: own.rest.patch(node, {"metadata": {"labels": {"a": "b"}}}),
     ):
@@ -199,12 +153,12 @@ def test_a_strangers_pod_has_not_the_probes_account(guarded: Guarded) -> None:
 def test_a_token_ends_with_its_pod(guarded: Guarded, other: Writer) -> None:
     """Who has kept it writes nothing any more."""
     path = f"{READINGS}/{OTHER}"
-    other.rest.patch(path, other.part(sequence=2))
-    guarded.operator.delete(other.path, {"gracePeriodSeconds": 0})
+    other.rest.patch(path, other.health(sequence=2))
+    guarded.operator.delete(other.pod_path, {"gracePeriodSeconds": 0})
 
     def refused() -> bool:
         try:
-            other.rest.patch(path, other.part(sequence=3))
+            other.rest.patch(path, other.health(sequence=3))
         except ApiError as error:
             return error.status == 401
         return False

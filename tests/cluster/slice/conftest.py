@@ -3,7 +3,6 @@ faults, and nodes that carry what it demands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from support.slice import GPU_NODES, Slice
 from support.tenancy import PLANE
 from testbed.cluster import Testbed
 from testbed.controlplane import ControlPlane
-from testbed.wait import wait_for
 
 
 @pytest.fixture(scope="session")
@@ -26,23 +24,5 @@ def shared_slice(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def cluster(shared_slice: Slice) -> Slice:
-    """The slice, installed and healthy."""
-    shared_slice.make_healthy()
+    shared_slice.ready()
     return shared_slice
-
-
-@pytest.fixture(scope="module")
-def watched_slice(shared_slice: Slice) -> Iterator[Slice]:
-    """The slice in mode Watch, for all tests of a module: two upgrades for each would cost more than they."""
-    shared_slice.make_healthy()
-    with shared_slice.watching():
-        yield shared_slice
-
-
-@pytest.fixture
-def watched(watched_slice: Slice) -> Iterator[Slice]:
-    """The slice in mode Watch, healthy before and after."""
-    yield watched_slice
-    for node in watched_slice.nodes:
-        watched_slice.testbed.hardware(node).heal()
-    wait_for(lambda: all(map(watched_slice.is_well, watched_slice.nodes)), what="all nodes healthy")

@@ -1,4 +1,6 @@
-"""Least rights: what the chart's roles allow is what their accounts did, says the API server's audit log."""
+"""Least rights: what the chart's roles allow is what their accounts did, says the API server's audit log; and
+after an uninstall nothing of them is left.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cluster_under_test import delete_crds
-from testbed.audit import service_account
+from support.cluster_under_test import GROUP, OURS, delete_crds
+from testbed.audit import Entry, service_account
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -16,6 +18,9 @@ pytestmark = pytest.mark.cluster
 Right = tuple[str, str, str, str]
 """Account, group, resource and verb."""
 
+POLICIES = f"{GROUP}/gpuvalidationpolicies"
+PROGRAMS = ("nodegauge-operator", "kopf")
+"""User agents of what these accounts are for."""
 OPERATOR, CLEANUP, WRITER = "nodegauge", "nodegauge-cleanup", "nodegauge-policy"
 PROBE = "nodegauge-probe"
 SELDOM: dict[Right, str] = {
@@ -53,26 +58,37 @@ def granted(cluster: Any) -> set[Right]:
     }
 
 
-def used(cluster: Any) -> set[Right]:
-    """What these accounts asked for since the tests of the slice began."""
-    every = (OPERATOR, CLEANUP, WRITER, PROBE)
-    accounts = {service_account("nodegauge", name): name for name in every}
-    return {
-        (accounts[entry.user], entry.group, entry.resource, entry.verb)
-        for entry in cluster.audit.entries()
-        if entry.user in accounts
-    }
+def entries(cluster: Any) -> list[tuple[str, Entry]]:
+    """Calls of these accounts since the tests of the slice began, each with its account's name."""
+    accounts = {service_account("nodegauge", name): name for name in (OPERATOR, CLEANUP, WRITER, PROBE)}
+    return [(accounts[entry.user], entry) for entry in cluster.audit.entries() if entry.user in accounts]
+
+
+def leftovers(cluster: Any) -> list[str]:
+    """What the chart made that is still there; not the CRDs, which it keeps on purpose."""
+    rbac, core = "/apis/rbac.authorization.k8s.io/v1", "/api/v1/namespaces/nodegauge"
+    locations = [
+        *(f"{rbac}/{kind}" for kind in ("clusterroles", "clusterrolebindings", "roles", "rolebindings")),
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        *(f"/apis/apps/v1/namespaces/nodegauge/{kind}" for kind in ("deployments", "daemonsets")),
+        "/apis/batch/v1/namespaces/nodegauge/jobs",
+        *(f"{core}/{kind}" for kind in ("serviceaccounts", "services", "secrets")),
+    ]
+    items = [item for location in locations for item in cluster.api.get(location)["items"]]
+    ours = [item for item in items if "nodegauge" in item["metadata"]["name"]]
+    return [item["metadata"]["name"] for item in ours + cluster.api.get(POLICIES)["items"]]
 
 
 def install_anew(cluster: Any) -> None:
     """As on a cluster that never had the CRDs: only there a hook makes the policy, with its own account."""
     cluster.uninstall()
     delete_crds(cluster.api)
-    cluster.make_healthy()
+    cluster.ready()
 
 
 def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
-    """Install, a fault and its end, an upgrade, a node that leaves, and an uninstall use every right."""
+    """Install, a fault and its end, an upgrade, a node that leaves, and an uninstall use every right; no call
+    is refused.  The uninstall leaves nothing, although a probe hangs."""
     install_anew(cluster)
     cluster.faulty("gpu-titan", "p2p-refused")
     cluster.healed("gpu-titan")
@@ -87,8 +103,25 @@ def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
     wait_for(lambda: cluster.report("gpu-phb") == {}, what="the release of a node that left")
     cluster.api.patch(path, {"metadata": {"labels": {label: "true"}}})
     wait_for(lambda: cluster.last_run("gpu-phb"), what="its first run after it came back")
+    cluster.testbed.hardware("gpu-titan").fault("hung-call")
+    cluster.ask_for_run("gpu-titan")
+    wait_for(lambda: "gpu-titan" in {probe.node for probe in cluster.probing()}, what="the probe that hangs")
     rights = granted(cluster)
+    before = [(account, entry) for account, entry in entries(cluster) if account == OPERATOR]
     cluster.uninstall()
+    calls = entries(cluster)
+    cleaning = [(account, entry) for account, entry in calls if account == CLEANUP]
+    assert [entry for _, entry in before + cleaning if entry.code in (401, 403)] == []
     assert {account for account, *_ in rights} == {OPERATOR, CLEANUP, WRITER, PROBE}
-    assert rights - used(cluster) - SELDOM.keys() == set()
+    used = {(account, entry.group, entry.resource, entry.verb) for account, entry in calls}
+    assert rights - used - SELDOM.keys() == set()
     assert SELDOM.keys() - rights == set(), "a reason for a right that nobody has"
+    programs = [e.user for e in cluster.audit.entries() if e.user_agent.startswith(PROGRAMS)]
+    assert {user.rpartition(":")[2] for user in programs} <= {OPERATOR, CLEANUP, WRITER, PROBE}
+    for node in cluster.nodes:
+        assert (cluster.ours(node), cluster.condition(node), cluster.report(node)) == ({}, {}, {})
+        assert OURS + "validated-at" not in cluster.labels(node)
+    wait_for(lambda: not cluster.testbed.processes("nodegauge"), what="every process of ours ended")
+    pods = "/api/v1/namespaces/nodegauge/pods"
+    wait_for(lambda: cluster.api.get(pods)["items"] == [], what="every pod of ours gone")
+    assert leftovers(cluster) == []

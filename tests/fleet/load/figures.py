@@ -32,12 +32,10 @@ class Cost:
 
     @property
     def milliseconds(self) -> float:
-        """CPU time of one result, in ms."""
         return self.cpu * 1000 / self.results
 
     @property
     def server_milliseconds(self) -> float:
-        """CPU time of API server and etcd for one result, in ms."""
         return self.server * 1000 / self.results
 
 
@@ -52,7 +50,6 @@ def latency(milliseconds: Sequence[float], *, of: str) -> Rows:
 
 
 def summary(sizes: Mapping[int, Rows]) -> str:
-    """One column per size."""
     head = ["", *(f"{nodes:,} nodes" for nodes in sizes), "target"]
     labels = next(iter(sizes.values()))
     rows = [[label, *(rows[label] for rows in sizes.values()), TARGETS.get(label, "")] for label in labels]

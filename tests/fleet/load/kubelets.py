@@ -74,8 +74,6 @@ class ManyClients(Client):
 
 
 class _WatchPod:
-    """One pod, and the probe in it."""
-
     def __init__(self, body: Object, *, node_uid: str) -> None:
         metadata = body["metadata"]
         self.name, self.uid = str(metadata["name"]), str(metadata["uid"])
@@ -97,8 +95,6 @@ class Kubelets:
         self._calls = asyncio.Semaphore(AT_A_TIME)
 
     async def register(self, wanted: Iterable[str]) -> None:
-        """Create the nodes."""
-
         async def one(name: str) -> None:
             body = await self._call("POST", "/api/v1/nodes", objects.node_body(name))
             self._uids[name] = body["metadata"]["uid"]

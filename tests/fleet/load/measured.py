@@ -103,7 +103,6 @@ class Measured(OperatorProcess):
             raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
 
     def cpu(self) -> float:
-        """CPU seconds so far."""
         return cpu_of(self.pid)
 
     async def calm(self) -> None:
@@ -117,7 +116,6 @@ class Measured(OperatorProcess):
             idle = idle + 1 if share < CALM_SHARE else 0
 
     def memory(self) -> tuple[float, float]:
-        """Resident MiB, now and at its highest."""
         return memory_of(self.pid)
 
     def _at_work(self) -> float:
@@ -147,7 +145,6 @@ async def relist(plane: ControlPlane, client: Client, *, namespace: str) -> tupl
 
 
 def _sizes(plane: ControlPlane) -> Counter[str]:
-    """Bytes of answers so far, by resource."""
     result: Counter[str] = Counter()
     for resource, count in _SIZES.findall(str(plane.rest().get("/metrics")["message"])):
         if resource in LISTED:

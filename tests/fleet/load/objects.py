@@ -82,7 +82,6 @@ def policy_body() -> Object:
 
 
 def running(at: str) -> Object:
-    """The status of a pod whose container runs, and stays."""
     conditions = ("Ready", "ContainersReady", "PodReadyToStartContainers", "Initialized")
     own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
     state = {"state": {"running": {"startedAt": at}}, "restartCount": 0, "ready": True, "started": True}
@@ -99,7 +98,6 @@ def running(at: str) -> Object:
 
 @lru_cache
 def h100() -> Result:
-    """8 H100 at work."""
     return _recorded("h100")
 
 

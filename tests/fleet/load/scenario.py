@@ -65,7 +65,6 @@ def run(wanted: Sequence[int], directory: Path, *, limited: bool) -> None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
     parser.add_argument(
         "--nodes", type=sizes, default=[100, 1_000, 5_000], metavar="N,N", help="default: 100,1000,5000"
     )

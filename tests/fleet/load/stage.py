@@ -273,7 +273,6 @@ class Stage:
         self._machines.update(dict.fromkeys(nodes, machine))
 
     def _of(self, user: str) -> list[Write]:
-        """Its writes since the mark."""
         return [one for one in self._ours() if one.user == user]
 
     def _ours(self) -> list[Write]:

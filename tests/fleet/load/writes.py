@@ -35,12 +35,10 @@ class Record:
         self._writes: list[Write] = []
 
     def mark(self) -> None:
-        """Forget what was written until now."""
         self._read_to = self._log.stat().st_size
         self._writes = []
 
     def since_mark(self) -> Sequence[Write]:
-        """What was written since, by anybody."""
         with self._log.open("rb") as log:
             log.seek(self._read_to)
             lines = log.read()

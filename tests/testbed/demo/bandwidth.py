@@ -122,7 +122,6 @@ def _show_seven(session: Session) -> None:
 
 
 def _bandwidth_labels(session: Session) -> dict[str, str]:
-    """The busy node's labels."""
     labels = session.node(BUSY_NODE)["metadata"].get("labels", {})
     ours = {key: value for key, value in labels.items() if key.startswith(PREFIX) or key == "interconnect"}
     return {key: value for key, value in ours.items() if key != PREFIX + "validated-at"}
@@ -137,7 +136,6 @@ def _phase(session: Session) -> str:
 
 
 def _job() -> Object:
-    """A pod on all GPUs of the busy node, with the default priority."""
     container = {
         "name": "train",
         "image": "busybox",

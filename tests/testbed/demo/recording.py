@@ -53,7 +53,6 @@ class Recording:
                 self._series[series][number] = f"{float(value):.10g}"
 
     def write(self, path: Path) -> None:
-        """The fixture; see the module's text."""
         values = {
             series: " ".join(samples.get(number, "_") for number in range(len(self._steps)))
             for series, samples in sorted(self._series.items())

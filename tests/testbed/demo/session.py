@@ -39,16 +39,13 @@ class Session:
         self._requests = 0
 
     def say(self, text: str) -> None:
-        """One line of progress."""
         print(f"[{time.monotonic() - self.started:5.1f} s] {text}", flush=True)
 
     @property
     def api(self) -> Rest:
-        """Plain calls as the administrator."""
         return self.testbed.control_plane.rest()
 
     def node(self, name: str) -> Object:
-        """The Node as the API has it."""
         return self.api.get(f"/api/v1/nodes/{name}")
 
     def report(self, name: str) -> Object:
@@ -75,7 +72,6 @@ class Session:
         return self.report(name)
 
     def reading(self, name: str) -> Object:
-        """What a node's probes wrote last."""
         reading: Object = self.api.get(f"{READINGS}/{name}")
         return reading
 
@@ -136,7 +132,6 @@ def our_taints(node: Object) -> list[str]:
 
 
 def shown_taint(taint: Object) -> str:
-    """KEY=VALUE:EFFECT."""
     return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
 
 

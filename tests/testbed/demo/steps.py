@@ -84,7 +84,6 @@ def labels(session: Session) -> None:
 
 
 def show(session: Session) -> None:
-    """The table of all nodes."""
     print("\n" + table([HEAD, *(_row(session, name) for name in FLEET)]) + "\n", flush=True)
 
 
@@ -160,7 +159,6 @@ def _left(session: Session) -> list[str]:
 
 
 def _ansible(session: Session, option: str) -> str:
-    """What `ansible-inventory` prints."""
     folder = session.directory / "ansible"
     collection = folder / "ansible_collections" / "nodegauge" / "gpu"
     if not collection.exists():

@@ -44,14 +44,13 @@ def find_compiler(env: Mapping[str, str]) -> str:
     )
 
 
-def library_folder(version: str, env: Mapping[str, str] | None = None) -> Path:
+def library_folder(version: str) -> Path:
     """The folder with the library of this driver version, built if need be: a value for LD_LIBRARY_PATH.
 
     Raises DriverBuildError without a compiler, when it fails, or when the cache's path cannot stand in
     LD_LIBRARY_PATH (a colon or semicolon in it).
     """
-    env = os.environ if env is None else env
-    compiler, cache_root = find_compiler(env), cache_folder(env)
+    compiler, cache_root = find_compiler(os.environ), cache_folder(os.environ)
     if any(character in str(cache_root) for character in ":;"):
         raise DriverBuildError(
             f"{cache_root} has a ':' or ';' in it and cannot stand in LD_LIBRARY_PATH: set NODEGAUGE_CACHE"

@@ -108,7 +108,6 @@ class NvmlClient:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can carry."""
     if isinstance(value, ctypes.Union):
         return {name: getattr(value, name) for name in ("uiVal", "ullVal", "siVal")}
     if isinstance(value, ctypes.Structure):

@@ -50,7 +50,6 @@ class Abilities:
 
 @cache
 def table() -> Table:
-    """The table as it stands in the file."""
     return msgspec.yaml.decode(TABLE.read_bytes(), type=Table)
 
 
@@ -60,7 +59,6 @@ def release(version: str) -> Release:
 
 
 def abilities(version: str) -> Abilities:
-    """What a driver of this version can do."""
     known, wanted = table(), release(version)
     return Abilities(
         functions=tuple(

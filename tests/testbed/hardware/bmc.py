@@ -36,7 +36,6 @@ def tree(name: str) -> dict[str, Any]:
 
 @cache
 def recorded(name: str) -> dict[str, Any]:
-    """A recorded tree that all callers share."""
     resources = json.loads((TREES / f"{Path(name).stem}.json").read_text())["resources"]
     return {path.rstrip("/"): body for path, body in resources.items()}
 
@@ -73,11 +72,9 @@ class Bmc:
 
     @property
     def resources(self) -> dict[str, Any]:
-        """Path to resource, as they are now."""
         return self._resources() if callable(self._resources) else self._resources
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """One request, as a BMC answers it."""
         path = request.path.rstrip("/") or "/"
         self.asked.append(path + (f"?{request.query_string}" if request.query_string else ""))
         if path in self.behaviour.hang:

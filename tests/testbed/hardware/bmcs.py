@@ -19,7 +19,7 @@ from typing import Any
 import trustme
 import yaml
 
-from testbed.hardware.bmc import PASSWORD, USER, Behaviour, serving
+from testbed.hardware.bmc import PASSWORD, USER, serving
 from testbed.hardware.machine import HardwareError
 from testbed.hardware.plugged import Hardware, boottime_ns
 from testbed.hardware.redfish import tree
@@ -54,9 +54,7 @@ def bmcs(machines: Mapping[str, Hardware], folder: Path) -> Iterator[dict[str, s
     async def serve() -> None:
         async with contextlib.AsyncExitStack() as stack:
             for node, hardware in machines.items():
-                chassis = hardware.profile.chassis
-                behaviour = Behaviour(expand=chassis is not None and chassis.expand)
-                served = serving(partial(tree_of, hardware), authority=authority, behaviour=behaviour)
+                served = serving(partial(tree_of, hardware), authority=authority)
                 urls[node] = (await stack.enter_async_context(served)).url
             started.set()
             await stop.wait()

@@ -1,16 +1,16 @@
 """What is around the GPUs now: supplies under the present load, fans, air.
 
-From the profile's chassis and the faults.  Follows from a `Machine` alone and touches no files.
-A machine without a chassis has air and no supplies.
+From the profile's chassis and the faults.  Follows from a `Machine` alone and touches no files.  A machine
+without a chassis has air and no supplies.  Equal supplies share the load equally, as current sharing makes
+them.  One that must give more than it can switches off; when none is left, the machine is off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
-
-from testbed.hardware import power
 
 if TYPE_CHECKING:
     from testbed.hardware.machine import Machine
@@ -20,6 +20,36 @@ TAU_SECONDS = 20
 one to two minutes."""
 SLOWEST_FAN = 0.35
 """Share of its revolutions at which a fan turns while all GPUs are idle.  Chosen by this project."""
+RAIL_VOLTS = 12.2
+"""At the outputs without load.  Chosen by this project: what server supplies are set to, as in profile
+hgx-a100-4."""
+DROOP = 0.015
+"""Share of the volts that is missing at full load.  Chosen by this project, within the 5 % that Intel's ATX
+3.0 guide (336521, table 3-5) allows."""
+WEAK_DROOP = 0.16
+"""The same of a supply that ages: below 11.4 V before its capacity is reached.  Chosen by this project."""
+EFFICIENCY = 0.94
+"""Output by input at half load: 80 PLUS Platinum, 230 V internal redundant."""
+
+
+class Trouble(Enum):
+    """What is wrong with a supply."""
+
+    REMOVED = "removed"
+    FAILED = "failed"
+    NO_INPUT = "no-input"
+    WEAK = "weak"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supply:
+    """One supply now: watts that it gives and takes, volts at its output (0 while it gives nothing)."""
+
+    trouble: Trouble | None
+    gave_up: bool
+    output_watts: float
+    input_watts: float
+    volts: float
 
 
 @dataclass
@@ -30,7 +60,7 @@ class Case:
 
     blocked: dict[int, float] = field(default_factory=dict)
     warmer: float = 0.0
-    supplies: dict[int, tuple[power.Trouble, float]] = field(default_factory=dict)
+    supplies: dict[int, tuple[Trouble, float]] = field(default_factory=dict)
     fans: set[int] = field(default_factory=set)
     leaks: set[int] = field(default_factory=set)
     tau: int = TAU_SECONDS
@@ -45,17 +75,32 @@ def draw_watts(machine: Machine, gpu_watts: Sequence[float]) -> float:
     return sum(gpu_watts) + chassis.host_idle + (chassis.host_full - chassis.host_idle) * max(0.0, busy)
 
 
-def supplies(machine: Machine, gpu_watts: Sequence[float]) -> list[power.Supply]:
+def supplies(machine: Machine, gpu_watts: Sequence[float]) -> list[Supply]:
     """Every supply, under the load of now; none where a shelf feeds the machine."""
     chassis = machine.profile.chassis
     if chassis is None or chassis.supplies is None:
         return []
-    return power.share(
-        draw_watts(machine, gpu_watts),
-        count=chassis.supplies.count,
-        watts=chassis.supplies.watts,
-        troubles=machine.case.supplies,
-    )
+    troubles = [machine.case.supplies.get(n, (None, 1.0)) for n in range(chassis.supplies.count)]
+    capacity = [chassis.supplies.watts * left for _, left in troubles]
+    giving = [n for n, watts in enumerate(capacity) if watts > 0]
+    draw, gave_up = draw_watts(machine, gpu_watts), set[int]()
+    while giving and draw / len(giving) > min(capacity[n] for n in giving):
+        weakest = min(giving, key=lambda n: capacity[n])
+        giving.remove(weakest)
+        gave_up.add(weakest)
+    result = []
+    for n, (trouble, _) in enumerate(troubles):
+        output = draw / len(giving) if n in giving else 0.0
+        droop = WEAK_DROOP if trouble is Trouble.WEAK else DROOP
+        supply = Supply(
+            trouble=trouble,
+            gave_up=n in gave_up,
+            output_watts=output,
+            input_watts=output / EFFICIENCY,
+            volts=RAIL_VOLTS * (1 - droop * output / capacity[n]) if n in giving else 0.0,
+        )
+        result.append(supply)
+    return result
 
 
 def fan_rpm(machine: Machine, number: int, gpu_watts: Sequence[float]) -> int:
@@ -69,7 +114,7 @@ def fan_rpm(machine: Machine, number: int, gpu_watts: Sequence[float]) -> int:
     return round(chassis.fan_rpm * min(1.0, (SLOWEST_FAN + (1 - SLOWEST_FAN) * heat) * helping))
 
 
-def inlet_celsius(machine: Machine) -> float:
-    """°C of the air that enters."""
-    assert machine.profile.chassis is not None
-    return machine.profile.chassis.inlet + machine.case.warmer
+def rail(supplies: Sequence[Supply]) -> float:
+    """Volts of the common 12 V rail behind the supplies that give; 0 where the machine is off."""
+    volts = [one.volts for one in supplies if one.volts > 0]
+    return sum(volts) / len(volts) if volts else 0.0

@@ -33,7 +33,6 @@ class Fault:
         return self.apply.__module__.rpartition(".")[2]
 
     def parameters(self) -> dict[str, Parameter]:
-        """The names of its parameters, with their defaults."""
         signature = inspect.signature(self.apply)
         return {name: p.default for name, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY}
 
@@ -88,7 +87,6 @@ def whole(parameter: str, value: Parameter, *, least: int | None = None, most: i
 
 
 def share(percent: Parameter) -> int:
-    """A parameter `percent` of which something must be left."""
     return whole("percent", percent, least=1, most=100)
 
 
@@ -99,10 +97,8 @@ def needs(machine: Machine, there: object, what: str) -> None:
 
 
 def has_call(machine: Machine, call: str) -> bool:
-    """Whether the machine's driver is new enough for an NVML function."""
     return call in abilities(machine.profile.driver.version).functions
 
 
 def knows_field(machine: Machine, number: int) -> bool:
-    """Whether the machine's driver is new enough for an NVML field."""
     return number <= abilities(machine.profile.driver.version).fields_known

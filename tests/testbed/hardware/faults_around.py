@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 
+from testbed.hardware.case import Trouble
 from testbed.hardware.fault import Parameter, fault, needs, share, whole
 from testbed.hardware.machine import HardwareError, Machine
-from testbed.hardware.power import Trouble
 from testbed.profiles.hostmodel import Chassis, HwmonSensor
 from testbed.profiles.model import Profile
 
@@ -129,7 +129,6 @@ def twelve_volts(profile: Profile) -> list[tuple[int, HwmonSensor]]:
 
 
 def _sensors(profile: Profile) -> list[tuple[int, HwmonSensor]]:
-    """The sensors of all chips, with their chip's number."""
     return [(number, one) for number, chip in enumerate(profile.host.hwmon) for one in chip.sensors]
 
 
@@ -142,7 +141,6 @@ def _kind(sensor: HwmonSensor) -> str:
 
 
 def _nic(machine: Machine, nic: Parameter) -> int:
-    """A NIC's number, checked."""
     count = len(machine.profile.host.nics)
     needs(machine, count > 0, "network cards")
     return whole("nic", nic, least=0, most=count - 1)

@@ -144,16 +144,14 @@ def row_remap(machine: Machine, *, gpu: Parameter = 0, state: str = "pending") -
     needs(machine, machine.profile.model.remapped_row_banks, "row remapping")
     key = choice("state", state, {"pending": "pending", "failed": "failure"})
     if not machine.profile.model.mig_enabled:  # nobody can read it then
-        rows = machine.gpus[machine.gpu(gpu)].remapped_rows[1] + 1
-        _set(machine, gpu, **{f"rows.{key}": 1}, rows__uncorrected=rows)
+        _set(machine, gpu, **{f"rows.{key}": 1}, rows__uncorrected=1)
 
 
 @fault("page-pending")
 def page_pending(machine: Machine, *, gpu: Parameter = 0) -> None:
     """A page of memory waits for a reboot to be retired."""
     needs(machine, machine.profile.model.retired_pages, "page retirement")
-    pages = machine.gpus[machine.gpu(gpu)].retired_pages[1] + 1
-    _set(machine, gpu, retired_pages__pending=1, retired_pages__uncorrected=pages)
+    _set(machine, gpu, retired_pages__pending=1, retired_pages__uncorrected=1)
 
 
 @fault("repair-pending")
@@ -231,7 +229,6 @@ def recovery_action(machine: Machine, *, gpu: Parameter = 0, action: Parameter =
 @fault("xid")
 def xid(machine: Machine, *, gpu: Parameter = 0, number: Parameter = 79, per_second: Parameter = 20) -> None:
     """A GPU raises this Xid again and again; only clients registered for events receive it."""
-    needs(machine, machine.profile.model.xid_events, "events: its driver delivers none")
     where = machine.gpu(gpu), f"xid.{whole('number', number, least=1, most=1023)}"
     machine.steps[where] = 1
     machine.rates[where] = 1000 * whole("per_second", per_second, least=0)

@@ -97,7 +97,6 @@ def _fabric(machine: Machine) -> Fabric:
 
 
 def _link(machine: Machine, gpu: int, link: Parameter) -> int:
-    """A link's number, checked."""
     links = machine.links(gpu)
     if not str(link).isdecimal() or int(link) not in links:
         there = f"they are {', '.join(map(str, links))}" if links else "it has none"

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 
 from testbed.hardware.machine import SWITCH, UNKNOWN, Machine
-from testbed.profiles.model import FAR_SWITCH, Gpu, Model
+from testbed.profiles.model import FAR_SWITCH, Model
 from testbed.profiles.pcitree import cpu_numbers
 
 NAMESPACE = uuid.UUID("8d1b5a4e-6f0a-4c58-9a3e-2f6d1c0b7a11")
@@ -25,6 +25,9 @@ P2P_SUPPORTED, SYSMEM_ACCESS, P2P_ATOMICS, SYSMEM_ATOMICS, SLI_BRIDGE, VALID = (
 
 EVENTS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10
 """nvmlEventType*: single and double bit ECC errors, P-state, Xid, clock."""
+
+REASONS = 0x1FF
+"""The mask of supported clocks event reasons."""
 
 FAN, WHAT = ("idle", "full", "rpm"), ("corrected", "uncorrected")
 MEMORY = ("total", "reserved", "used")
@@ -46,7 +49,6 @@ Lines = dict[str, object]
 
 
 def gpu_uuid(seed: str, address: str) -> str:
-    """A made-up UUID of the GPU at an address of the machine with this seed."""
     return f"GPU-{uuid.uuid5(NAMESPACE, f'{seed}/{address}')}"
 
 
@@ -75,12 +77,10 @@ def _gpu(machine: Machine, number: int, seed: str) -> Lines:
     }
     if number in machine.handles:
         lines["handle"] = f"!{machine.handles[number]}"
-    lines |= _model(model) | _memory_errors(model, gpu) | _telemetry(machine, number)
-    return lines | ({"vbios": gpu.vbios} if gpu.vbios else {})
+    return lines | _model(model) | _memory_errors(model) | _telemetry(machine, number)
 
 
 def _model(model: Model) -> Lines:
-    """What all GPUs of a model answer alike."""
     return {
         "name": model.name,
         "brand": model.brand,
@@ -96,8 +96,7 @@ def _model(model: Model) -> Lines:
         "mig.pending": model.mig_enabled if model.mig else None,
         **({f"memory.{n}": getattr(model.memory, f"{n}_mib") * MIB for n in MEMORY} if model.memory else {}),
         "recovery_action": 0 if model.recovery_action else None,
-        "events": EVENTS if model.xid_events else None,
-        "low_utilization": model.low_utilization,
+        "events": EVENTS,
         "repair.channel": 0 if model.architecture >= ADA else None,
         "repair.tpc": 0 if model.architecture >= ADA else None,
         "repair.unrepairable": 0 if model.architecture >= HOPPER else None,
@@ -107,34 +106,29 @@ def _model(model: Model) -> Lines:
     }
 
 
-def _memory_errors(model: Model, gpu: Gpu) -> Lines:
+def _memory_errors(model: Model) -> Lines:
     """ECC counts, retired pages and remapped rows, as far as the model has them."""
     lines: Lines = {}
     if model.ecc:
         lines |= {"ecc.current": 1, "ecc.pending": 1}
         for when in ("volatile", "aggregate"):
             lines |= {f"{where}.{when}.{what}": 0 for where in ("ecc", "sram") for what in WHAT}
-        lines |= {
-            "ecc.aggregate.corrected": gpu.ecc_corrected,
-            "ecc.aggregate.uncorrected": gpu.ecc_uncorrected,
-        }
         lines |= {"sram.threshold": 0} if model.architecture >= AMPERE else {}
     if model.retired_pages:
-        lines |= {f"retired_pages.{what}": n for what, n in zip(WHAT, gpu.retired_pages, strict=True)}
-        lines |= {"retired_pages.pending": 0}
+        lines |= dict.fromkeys((f"retired_pages.{what}" for what in (*WHAT, "pending")), 0)
     if model.remapped_row_banks is not None and not model.mig_enabled:
-        lines |= {f"rows.{what}": n for what, n in zip(WHAT, gpu.remapped_rows, strict=True)}
-        lines |= {"rows.banks": model.remapped_row_banks, "rows.pending": 0, "rows.failure": 0}
+        lines |= dict.fromkeys((f"rows.{what}" for what in (*WHAT, "pending", "failure")), 0)
+        lines["rows.banks"] = model.remapped_row_banks
     return lines
 
 
 def _telemetry(machine: Machine, number: int) -> Lines:
     """Power, temperatures, clocks and the PCIe link: the numbers between which the driver's model moves."""
-    model, limit = machine.profile.model, machine.limit_mw(number)
+    model = machine.profile.model
     power, clocks, pcie = model.power, model.clocks, model.pcie
     lines: Lines = {f"power.{name}": getattr(power, name) for name in power.__struct_fields__}
-    lines |= {"power.enforced": limit, "power.limit": limit, "power.source": 0}
-    lines |= {"reasons.supported": model.reasons, "violations": model.violations}
+    lines |= {"power.enforced": power.default, "power.limit": power.default, "power.source": 0}
+    lines |= {"reasons.supported": REASONS, "violations": model.violations}
     lines["temperature.tau"] = machine.case.tau
     for part, sensor in (
         ("temperature", model.temperature),

@@ -66,15 +66,12 @@ class IpmiBmc(asyncio.DatagramProtocol):
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"ipmi://127.0.0.1:{self.port}"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It listens."""
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        """One packet, and its answer."""
         self._packets += 1
         if self.behaviour.loses and self._packets % self.behaviour.loses == 0:
             return
@@ -234,7 +231,6 @@ def _answer(request: bytes, code: int, data: bytes) -> bytes:
 
 @asynccontextmanager
 async def answering(machine: Machine, behaviour: Behaviour | None = None) -> AsyncIterator[IpmiBmc]:
-    """The BMC on a free port of loopback."""
     bmc = IpmiBmc(machine, behaviour or Behaviour())
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_datagram_endpoint(lambda: bmc, local_addr=("127.0.0.1", 0))

@@ -97,11 +97,9 @@ class Machine:
     clock: int | None = None
 
     def sensor(self, name: str) -> Sensor:
-        """The sensor of this name."""
         return next(one for one in self.sensors if one.name == name)
 
     def records(self) -> list[bytes]:
-        """All sensor data records, by their number from 1 on."""
         made = [one.record(number) for number, one in enumerate(self.sensors, 1)]
         for device, instance in self.located.items():
             body = bytes((0x20, device, 0x80, 0x00, 0x00, 0x10, 0x00, SUPPLIES, instance, 0x00))
@@ -154,12 +152,12 @@ def _of_supply(number: int) -> list[Sensor]:
     return [replace(one, entity=SUPPLIES, instance=number) for one in sensors]
 
 
-def crowded(more: int = 150) -> Machine:
+def crowded() -> Machine:
     """A server with as many sensors again that no reading needs, and as many rails as numbers are left."""
     machine = server()
     known = machine.sensor("CPU1 Temp")
     used = {one.number for one in machine.sensors}
-    free = [number for number in range(1, 255) if number not in used][:more]
+    free = [number for number in range(1, 255) if number not in used][:150]
     for index, number in enumerate(free):
         kind, unit = (VOLTAGE, VOLT) if index % 2 else (TEMPERATURE, CELSIUS)
         named = replace(known, name=f"P{index} {unit}", number=number, kind=kind, unit=unit, raw=1)

@@ -71,7 +71,6 @@ class Simulator:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"ipmi://127.0.0.1:{self.port}"
 
     async def change(self, sensor: Sensor, *, raw: int | None = None, states: int | None = None) -> None:
@@ -97,7 +96,6 @@ class Simulator:
 
 @asynccontextmanager
 async def simulating(machine: Machine, folder: Path) -> AsyncIterator[Simulator]:
-    """The simulator with this machine; its files are in `folder`."""
     binary = program()
     assert binary is not None, WAY_OUT
     port, console = _free_ports()

@@ -28,8 +28,6 @@ CLOCK_SHARE = {"sw_power_cap": 97, "sw_thermal": 75, "hw_thermal": 50, "power_br
 OK, NOT_SUPPORTED = 0, 5
 """NVML_P2P_STATUS_*."""
 
-CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-
 
 class HardwareError(TestbedError):
     """Something was asked of hardware that it does not have or cannot do; the message says what it can."""
@@ -93,7 +91,6 @@ class Machine:
 
     @classmethod
     def healthy(cls, profile: Profile) -> Machine:
-        """A machine as its profile says."""
         count = len(profile.gpus)
         return cls(
             profile=profile,
@@ -179,11 +176,10 @@ class Machine:
         for name, per_mille in [*self.holds_now(gpu).items(), *(slowed or {}).items()]:
             share = min(share, 1 - per_mille / 1000 * (1 - CLOCK_SHARE.get(name, 100) / 100))
         wanted = power.idle + (power.full - power.idle) * load / 100 * share
-        limit = self.values.get((gpu, "power.enforced"), self.limit_mw(gpu))
+        limit = self.values.get((gpu, "power.enforced"), power.default)
         return round(max(power.idle, wanted if limit is None else min(wanted, int(limit))))
 
     def pcie(self, gpu: int) -> tuple[int, int]:
-        """Generation and lanes of a GPU's link at its present load."""
         pcie, busy = self.profile.model.pcie, self.load[gpu] > 0
         generation = pcie.max_generation if busy else pcie.idle_generation
         lanes = pcie.max_width if busy else pcie.idle_width
@@ -192,13 +188,7 @@ class Machine:
             min(lanes, int(self.values.get((gpu, "pcie.width"), lanes))),
         )
 
-    def limit_mw(self, gpu: int) -> int | None:
-        """The power limit that was set when the machine was plugged in; None: it has none."""
-        own = self.gpus[gpu].power_limit
-        return self.profile.model.power.default if own is None else own
-
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Every ordered pair of GPUs."""
         count = range(len(self.gpus))
         return ((one, other) for one in count for other in count if one != other)
 

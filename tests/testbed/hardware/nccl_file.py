@@ -25,7 +25,6 @@ REFUSED = "P2P is disabled between NVLINK connected GPUs"
 
 
 def render(machine: Machine, *, seed: str) -> bytes:
-    """The file's content."""
     nccl, left = machine.profile.nccl, _links_left(machine)
     given = nccl.ways.items() if nccl else ()
     ways = {name: way if name == "host" else _left(way, left) for name, way in given}
@@ -52,7 +51,6 @@ def render(machine: Machine, *, seed: str) -> bytes:
 
 
 def _left(way: Way, left: float) -> Way:
-    """The way with this share of its bandwidth."""
     busbw = {name: {ranks: gbps * left for ranks, gbps in known.items()} for name, known in way.busbw.items()}
     return replace(way, busbw=busbw)
 

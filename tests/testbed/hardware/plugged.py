@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -71,9 +70,9 @@ def plug(
     return hardware
 
 
-def attach(directory: Path, *, clock: Clock = boottime_ns) -> Hardware:
+def attach(directory: Path) -> Hardware:
     """The machine that somebody plugged into this folder; HardwareError when there is none."""
-    hardware = Hardware(directory, clock=clock)
+    hardware = Hardware(directory)
     hardware.condition()
     return hardware
 
@@ -106,7 +105,6 @@ class Hardware:
 
     @property
     def gpu_product(self) -> str:
-        """The name of its GPU model."""
         return self.profile.model.name
 
     @property
@@ -127,15 +125,13 @@ class Hardware:
 
     def env(self) -> dict[str, str]:
         """The variables that give a process this hardware; they must be set before it starts."""
-        result = {
+        return {
             "NODEGAUGE_SIM_HARDWARE": str(self.directory / STATE),
             "NODEGAUGE_SYSFS": str(self.directory / "sys"),
             "NODEGAUGE_PROCFS": str(self.directory / "proc"),
             MACHINE_VARIABLE: str(self.directory / NCCL_FILE),
+            "LD_LIBRARY_PATH": str(library_folder(self.profile.driver.version)),
         }
-        if self.profile.driver_mounted:
-            result["LD_LIBRARY_PATH"] = str(library_folder(self.profile.driver.version))
-        return result
 
     def fault(self, name: str, **parameters: Parameter) -> None:
         """Let something go wrong; faults add up.  HardwareError for a fault or parameter that cannot be."""
@@ -150,7 +146,6 @@ class Hardware:
             condition.faults = [active for active in condition.faults if name not in (None, active.name)]
 
     def faults(self) -> list[str]:
-        """The names of the faults that are on, in the order in which they came."""
         return [active.name for active in self.condition().faults]
 
     def load(self, percent: int, *, gpu: int | None = None) -> None:
@@ -165,11 +160,6 @@ class Hardware:
             now = self._clock()
             for number, percent in percents.items():
                 append(condition.pasts[number].load, now, percent)
-
-    def reset(self, *, gpu: int | None = None) -> None:
-        """Reset one GPU, or reload the driver: counters begin again."""
-        with self._changing() as condition:
-            condition.restart(condition.chosen(gpu), now=self._clock())
 
     def reboot(self) -> None:
         """Restart: a new boot id, counters begin again, nothing runs; what is broken stays broken."""
@@ -206,19 +196,10 @@ class Hardware:
             condition.profile = replace(condition.profile, driver=driver)
             condition.restart(condition.chosen(None), now=self._clock())
 
-    def unplug(self) -> None:
-        """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""
-        with self._locked():
-            for name in (STATE, CONDITION, CLIENTS, NCCL_FILE, DEVICES, PROCESSES, LOADS):
-                (self.directory / name).unlink(missing_ok=True)
-
     def begin(self, condition: Condition) -> None:
-        """Write a new machine's first condition."""
         with self._locked():
             if (self.directory / CONDITION).exists():
-                raise HardwareError(f"{self.directory} has hardware plugged in: attach to it, or unplug it")
-            for tree in ("sys", "proc"):  # of a machine that was here before
-                shutil.rmtree(self.directory / tree, ignore_errors=True)
+                raise HardwareError(f"{self.directory} has hardware plugged in: attach to it")
             self._write(condition)
 
     @contextmanager

@@ -38,7 +38,6 @@ class Past(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     steps: dict[str, Points] = {}
 
     def lines(self) -> Lines:
-        """Its part of the file."""
         grown = {name for name in (*self.rates, *self.steps) if name.startswith("xid.")}
         xids = sorted(int(name.removeprefix("xid.")) for name in grown)
         lines: Lines = {"epoch": self.epoch}

@@ -61,7 +61,6 @@ def write_sysfs(root: Path, machine: Machine, *, errors: Mapping[tuple[int, str]
 
 
 def write_procfs(root: Path, *, boot_id: str) -> None:
-    """Bring the tree below `root` in line with this boot."""
     _files(root / "sys/kernel/random", {"boot_id": boot_id})
 
 
@@ -137,10 +136,9 @@ def _write_nic(
     device, verbs = parent / "infiniband" / nic.name, parent / "infiniband_verbs" / f"uverbs{number}"
     guid = f"{int(nic.node_guid, 16):016x}"
     _files(device, {"node_guid": ":".join(guid[n : n + 4] for n in range(0, 16, 4))})
-    port = {"state": nic.state, "phys_state": nic.phys_state, "rate": nic.rate, "link_layer": nic.link_layer}
+    port = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": nic.rate, "link_layer": nic.link_layer}
     _files(device / "ports/1", {**port, **files})
-    names = dict.fromkeys((*PORT_COUNTERS, *nic.counters))
-    counts = {name: str(nic.counters.get(name, 0) + steps.get(name, 0)) for name in names}
+    counts = {name: str(steps.get(name, 0)) for name in PORT_COUNTERS}
     _files(device / "ports/1/counters", counts)
     _files(verbs, {"ibdev": nic.name})
     for made, group in ((device, "infiniband"), (verbs, "infiniband_verbs")):
@@ -153,10 +151,9 @@ def _write_chip(root: Path, chip: HwmonChip, *, number: int, changed: Mapping[tu
     folder = root / "devices/virtual/hwmon" / f"hwmon{number}"
     files = {"name": chip.name}
     for sensor in chip.sensors:
-        reading = "average" if sensor.average else "input"
-        own = {reading: sensor.value, **{file: getattr(sensor, file) for file in SENSOR_FILES}}
+        own = {"input": sensor.value, **{file: getattr(sensor, file) for file in SENSOR_FILES}}
         own |= {file: value for (name, file), value in changed.items() if name == sensor.name}
-        own[reading] = own.pop("value", own[reading])
+        own["input"] = own.pop("value", own["input"])
         files |= {f"{sensor.name}_{file}": str(value) for file, value in own.items() if value is not None}
         files |= {f"{sensor.name}_label": sensor.label} if sensor.label is not None else {}
     _files(folder, files)
@@ -169,7 +166,6 @@ def _all_cpus(machine: Machine) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers as the kernel lists them."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

@@ -148,7 +148,6 @@ class Kubelet:
             self._observe("MODIFIED", item)
 
     def _observe(self, kind: str, pod: Object) -> None:
-        """One event of the watch."""
         if kind == "BOOKMARK":
             return
         uid = pod["metadata"]["uid"]
@@ -285,7 +284,6 @@ async def serve(*, kubeconfig: Path, directory: Path) -> None:
 
 
 def main() -> None:
-    """The host as a program."""
     form = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level="INFO", stream=sys.stderr, format=form)
     kubeconfig, directory = map(Path, sys.argv[1:])

@@ -21,9 +21,7 @@ import yaml
 
 from testbed.errors import ApiError
 from testbed.kubelet.errors import ApiUnreachable
-from testbed.rest import MERGE, STRATEGIC
-
-__all__ = ["MERGE", "STRATEGIC"]
+from testbed.rest import STRATEGIC
 
 Object = dict[str, Any]
 
@@ -59,7 +57,6 @@ class Api:
         return cls(session, server=cluster["server"], authority=authority)
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:
@@ -69,7 +66,6 @@ class Api:
         await self.close()
 
     async def get(self, path: str, **params: str) -> Object:
-        """GET an object or a list."""
         return await self._call("GET", path, params=params)
 
     async def create(self, path: str, body: Object) -> Object:

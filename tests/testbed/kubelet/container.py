@@ -25,7 +25,7 @@ from testbed.kubelet.context import NodeContext, pod_address
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
 from testbed.kubelet.process import ContainerProcess, ProcessSpec
 from testbed.kubelet.status import Record
-from testbed.kubelet.tokens import Credentials, token_mounts
+from testbed.kubelet.volumes import Credentials, token_mounts
 from testbed.scripted import stamp
 
 Object = dict[str, Any]

@@ -39,7 +39,6 @@ class Hardware:
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
     def env(self) -> dict[str, str]:
-        """The environment, to be changed."""
         return dict(self.environment)
 
 

@@ -28,7 +28,6 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
     hardware: Hardware | None = None
 
     def restarted(self) -> NodeSpec:
-        """The same node, to be started anew."""
         return replace(self, generation=self.generation + 1)
 
 
@@ -81,7 +80,6 @@ class DesiredFile:
             return Observed()
 
     def report(self, observed: Observed) -> None:
-        """The host's answer."""
         _replace(self._observed, observed)
 
 

@@ -31,7 +31,6 @@ DEVICES_SUFFIX, PROCESSES_SUFFIX = ".devices", ".processes"
 
 
 def requested(container: Object) -> int:
-    """How many nvidia.com/gpu a container asks for."""
     return int(container.get("resources", {}).get("limits", {}).get(GPU_RESOURCE, 0))
 
 
@@ -52,7 +51,6 @@ class Devices:
         return (self.hardware.gpu_capacity or None) if self.hardware is not None else None
 
     def allocatable(self) -> int | None:
-        """What of it is healthy."""
         if (capacity := self.capacity()) is None or not (gpus := self._gpus()):
             return capacity
         return capacity * sum(gpus.values()) // len(gpus)
@@ -131,6 +129,5 @@ class Devices:
         write_private(path, "".join(lines))
 
     def _file(self, suffix: str) -> Path | None:
-        """A file beside the driver's state."""
         state = self.hardware.env().get(STATE_VARIABLE) if self.hardware is not None else None
         return Path(state + suffix) if state else None

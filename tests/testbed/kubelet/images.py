@@ -73,7 +73,6 @@ def simulated_nccl_environment(checkout: Path) -> dict[str, str]:
 
 
 def host_image(*names: str) -> Image:
-    """An image with some of the host's own programs."""
     result = {name: shutil.which(name, path=SYSTEM_PATH) for name in names}
     return Image(entrypoint=names[:1], programs={name: (path,) for name, path in result.items() if path})
 

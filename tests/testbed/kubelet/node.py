@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import ApiError
-from testbed.kubelet.api import MERGE, Api, retry
+from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
 from testbed.kubelet.devices import GPU_RESOURCE
 from testbed.kubelet.status import condition
+from testbed.rest import MERGE
 from testbed.scripted import stamp
 
 Object = dict[str, Any]
@@ -66,7 +67,6 @@ def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
 
 
 def boot_id(hardware: Hardware | None) -> str:
-    """The kernel's boot id as programs on the node read it."""
     root = (hardware.env().get("NODEGAUGE_PROCFS") if hardware else None) or "/proc"
     try:
         return (Path(root) / "sys/kernel/random/boot_id").read_text().strip()
@@ -75,7 +75,6 @@ def boot_id(hardware: Hardware | None) -> str:
 
 
 def node_info(name: str, hardware: Hardware | None) -> Object:
-    """status.nodeInfo."""
     machine = uuid.uuid5(NODE_NAMESPACE, name)
     return {
         "machineID": machine.hex,
@@ -122,7 +121,6 @@ class NodeAgent:
 
     @property
     def path(self) -> str:
-        """The node's address in the API."""
         return f"/api/v1/nodes/{self._name}"
 
     async def register(self) -> None:

@@ -24,7 +24,7 @@ from testbed.kubelet.api import retry
 from testbed.kubelet.container import Runner
 from testbed.kubelet.context import ADDRESS, NodeContext, pod_address
 from testbed.kubelet.status import Record, lost, pod_status, waiting
-from testbed.kubelet.tokens import Credentials, token_source
+from testbed.kubelet.volumes import Credentials, token_mounts
 from testbed.scripted import stamp
 
 Object = dict[str, Any]
@@ -46,12 +46,10 @@ class Ending(Enum):
 
 
 def path_of(pod: Object) -> str:
-    """The pod's address in the API."""
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 def is_terminal(pod: Object) -> bool:
-    """Whether its status already says that it is over."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
@@ -62,7 +60,6 @@ def directory_name(pod: Object) -> str:
 
 
 async def cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
-    """Cancel them all, and wait until they have ended."""
     left = [*tasks]
     for task in left:
         task.cancel()
@@ -100,7 +97,6 @@ class PodWorker:
         self.observe(pod)
 
     def observe(self, pod: Object) -> None:
-        """Take the newest object into account."""
         self.pod = pod
         if pod["metadata"].get("deletionTimestamp"):
             self._ending = self._ending or Ending.DELETED
@@ -108,7 +104,6 @@ class PodWorker:
 
     @property
     def vanished(self) -> bool:
-        """Whether the pod is no longer in the API."""
         return self._ending is Ending.GONE
 
     def vanish(self) -> None:
@@ -163,10 +158,10 @@ class PodWorker:
         for known in self.pod.get("status", {}).get("containerStatuses", []):
             if known["name"] == spec["name"]:
                 record.remember(known)
-        source = token_source(self.pod, spec)
-        if source is not None and self._credentials is None:
+        sources = [*token_mounts(self.pod, spec).values()]
+        if sources and self._credentials is None:
             self._credentials = Credentials(
-                self.pod, source, self._node, directory=self._directory / "serviceaccount"
+                self.pod, sources[0], self._node, directory=self._directory / "serviceaccount"
             )
         return Runner(
             spec,
@@ -174,7 +169,7 @@ class PodWorker:
             pod=self.pod,
             node=self._node,
             directory=self._directory / spec["name"],
-            credentials=self._credentials if source is not None else None,
+            credentials=self._credentials if sources else None,
             changed=self._changed,
         )
 

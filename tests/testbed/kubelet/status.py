@@ -22,7 +22,6 @@ def waiting(reason: str = "ContainerCreating", message: str = "") -> Object:
 
 
 def running(started: str) -> Object:
-    """The state of one that runs since `started`."""
     return {"running": {"startedAt": started}}
 
 
@@ -53,7 +52,6 @@ class Record:
 
     @property
     def ended(self) -> bool:
-        """Whether its present life is over."""
         return "terminated" in self.state
 
     @property

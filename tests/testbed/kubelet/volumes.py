@@ -1,21 +1,35 @@
-"""Secrets and empty directories: a folder of the pod stands behind each, and outlives the container.
+"""What stands behind a container's mounts: Secrets, empty directories, and the pod's service account.
 
 On a real node they are mounted at a path of the container's own.  Processes here share the host's file
-system: variables and arguments that name the mount's path name that folder instead.  A Secret's files are
-written when a container starts; one that changes later is not written again.
+system: variables and arguments that name the mount's path name a folder of the pod instead, which outlives
+the container.  A Secret's files are written when a container starts; one that changes later is not written
+again.  A service account has a real TokenRequest token, the API server's authority, and a kubeconfig that
+points to both: KUBECONFIG names it for programs that look in a pod's usual place.  Whether a container gets
+one is decided by what the API server's ServiceAccount admission put into the pod: a mounted projected volume
+with a serviceAccountToken.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from testbed.errors import ApiError
+from testbed.kubeconfig import write_kubeconfig, write_private
+from testbed.kubelet.api import retry
 from testbed.kubelet.context import NodeContext
 from testbed.kubelet.errors import ConfigMissing
 
 Object = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+REFRESH_AT = 0.8
+"""Share of a token's life after which a kubelet asks for a new one."""
 
 
 async def mounted(container: Object, pod: Object, node: NodeContext, *, below: Path) -> dict[str, Path]:
@@ -53,3 +67,62 @@ def moved(word: str, behind: dict[str, Path]) -> str:
         if value == path or value.startswith(f"{path}/"):
             return f"{option}{equals}{folder}{value.removeprefix(path)}"
     return word
+
+
+def token_mounts(pod: Object, container: Object) -> dict[str, Object]:
+    """The serviceAccountToken projections of this container by the path at which it mounts them."""
+    volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
+    return {
+        mount["mountPath"].rstrip("/"): source["serviceAccountToken"]
+        for mount in container.get("volumeMounts", [])
+        for source in volumes.get(mount["name"], {}).get("projected", {}).get("sources", [])
+        if "serviceAccountToken" in source
+    }
+
+
+class Credentials:
+    """The files of one pod's service account below `directory`, kept fresh while `keep_fresh` runs."""
+
+    def __init__(self, pod: Object, source: Object, node: NodeContext, *, directory: Path) -> None:
+        self._pod, self._source, self._node = pod, source, node
+        self.directory = directory
+        self._token = directory / "token"
+        self._life = 3600.0
+        self.kubeconfig = directory / "kubeconfig"
+
+    async def write(self) -> None:
+        """Ask for a token and write it, and a kubeconfig that names its file; ApiError when it is refused."""
+        await self._write_token()
+        (self.directory / "ca.crt").write_text(self._node.api.authority)
+        write_kubeconfig(
+            self.kubeconfig,
+            server=self._node.api.server,
+            authority=self._node.api.authority,
+            user={"tokenFile": str(self._token)},
+            namespace=self._pod["metadata"]["namespace"],
+        )
+
+    async def keep_fresh(self) -> None:
+        """Replace the token before it ends; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._life * REFRESH_AT)
+            try:
+                await self._write_token()
+            except ApiError as error:
+                log.warning("token of %s not renewed: %s", self._pod["metadata"]["name"], error)
+                self._life = 10.0
+
+    async def _write_token(self) -> None:
+        metadata = self._pod["metadata"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+        spec = {
+            "expirationSeconds": self._source.get("expirationSeconds", 3600),
+            "audiences": [self._source["audience"]] if self._source.get("audience") else [],
+            "boundObjectRef": bound,
+        }
+        account = self._pod["spec"].get("serviceAccountName", "default")
+        path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
+        answer = await retry(lambda: self._node.api.create(path, {"spec": spec}))
+        ends = datetime.fromisoformat(answer["status"]["expirationTimestamp"])
+        self._life = max(1.0, (ends - datetime.now(UTC)).total_seconds())
+        write_private(self._token, answer["status"]["token"])

@@ -10,7 +10,7 @@ import signal
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from testbed.errors import ApiError
 from testbed.kubelet_comparison import facts
 from testbed.kubelet_comparison.facts import Facts
 from testbed.kubelet_comparison.samples import SAMPLES, SLOT, URGENT, Act, Sample, urgent
+from testbed.processes import with_variable
 from testbed.rest import Rest
 from testbed.wait import wait_for
 from testbed.watching import Event
@@ -156,11 +157,7 @@ def handles_sigterm(pod: str) -> bool:
 
 def processes_of(pod: str) -> Iterator[int]:
     """Processes that have the pod's name as their host's name."""
-    wanted = f"HOSTNAME={pod}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                yield int(entry.name)
+    return with_variable(f"HOSTNAME={pod}")
 
 
 def process_field(number: int, name: str, *, base: int = 10, at: int = 1) -> int:

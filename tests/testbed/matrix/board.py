@@ -41,7 +41,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Machine and scenario."""
         what = self.scenario.name if self.scenario else f"healthy, load {self.load} %"
         return f"{self.machine.profile}: {what}"
 

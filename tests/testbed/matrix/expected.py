@@ -68,12 +68,10 @@ class Scenario(Base, frozen=True, kw_only=True):
 
     @property
     def fault_name(self) -> str:
-        """The fault's name."""
         return next(iter(self.fault))
 
     @property
     def parameters(self) -> Parameters:
-        """Its parameters."""
         return self.fault[self.fault_name]
 
 
@@ -90,7 +88,6 @@ class Row(Base, frozen=True, kw_only=True):
     psu: str
 
     def line(self) -> str:
-        """In one line."""
         result = ", ".join(f"{code} {severity}" for code, severity in sorted(self.findings.items()))
         labels = f"interconnect={self.interconnect or '-'} {self.gbps}".strip()
         rest = f"health={self.health or '-'} throttled={self.throttled or '-'} psu={self.psu or '-'}"

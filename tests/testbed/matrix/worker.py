@@ -12,20 +12,23 @@ from __future__ import annotations
 import copy
 import ctypes
 import json
+import mmap
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection, get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
-from nodegauge_contract import Result, decode, text
+from nodegauge_contract import decode, text
 from nodegauge_judge import History, Judgement, NodeFacts, Severity, judge_health
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicySpec
@@ -37,24 +40,23 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.report_update import after_run
-from nodegauge_probes import health, runner
-from nodegauge_probes.nvml.library import Watch
+from nodegauge_probes import health
+from nodegauge_probes.collectors import sampling
 from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
 from testbed.driver.build import LIBRARY
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.hardware.plugged import CLIENTS, CONDITION
-from testbed.heldclock import HeldClock
 from testbed.matrix.expected import Row, Scenario
 
 WINDOW, HZ = 2.5, 2.0
 """Six samples: a slowdown bit without a counter needs five, over two seconds."""
 INTERVAL = 900.0
 """Seconds between two runs, and between a fault and the run that meets it: the default policy's."""
-HANGS = ("hung-call",)
-"""Faults after which a probe never returns by itself: a child with the probe's own watchdog reads them."""
-DEADLINE = 60.0
+CLOCK_VARIABLE = "NODEGAUGE_SIM_CLOCK"
+START_NS = 1_000_000 * 10**9
+"""A machine that has been up for eleven days."""
 
 SPEC = {"nodeSelector": {}, "budget": {"gatedNodes": 1, "gatedNodesPerHour": "100%"}}
 
@@ -74,6 +76,41 @@ class Order(msgspec.Struct, frozen=True):
 
 
 Answers = list[tuple[int, Row | str]]
+
+
+class HeldClock:
+    """CLOCK_BOOTTIME in nanoseconds, which stands still until it is told to move; shared with the driver."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(START_NS.to_bytes(8, "little"))
+        with path.open("r+b") as file:
+            self._now = mmap.mmap(file.fileno(), 8)
+
+    def ns(self) -> int:
+        return int.from_bytes(self._now[:], "little")
+
+    def seconds(self) -> float:
+        return self.ns() / 1e9
+
+    def set(self, nanoseconds: int) -> None:
+        """Go to this moment, also a past one."""
+        self._now[:] = nanoseconds.to_bytes(8, "little")
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass at once: a nanosecond at least, so that who polls gets on."""
+        self.set(self.ns() + max(1, round(seconds * 1e9)))
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """The probe in this process reads and waits by this clock."""
+        watch = partial(sampling.watch, clock=self.seconds, sleep=self.sleep)
+        with (
+            patch.object(time, "clock_gettime_ns", lambda _: self.ns()),
+            patch.object(time, "monotonic", self.seconds),
+            patch.object(time, "sleep", self.sleep),
+            patch.object(sampling, "watch", watch),
+        ):
+            yield
 
 
 class Quiet:
@@ -108,7 +145,6 @@ class NodeHarness:
 
     @property
     def facts(self) -> NodeFacts:
-        """What the cluster knows about the node."""
         node = self.node
         return NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
 
@@ -118,12 +154,11 @@ class NodeHarness:
         other.documents = [*self.documents]
         return other
 
-    def run(self, *, hangs: bool = False) -> None:
+    def run(self) -> None:
         """One run, an interval later: probe, document, judgement, report."""
         self.number += 1
         self.clock.sleep(INTERVAL)
-        read = partial(_hanging, clock=self.clock) if hangs else _measure
-        self.documents.append(read(self.hardware))
+        self.documents.append(_measure(self.hardware))
         result = decode(self.documents[-1])
         policy, node = self.policy, self.node
         before = self.status.probe(names.PROBE_HEALTH)
@@ -154,7 +189,6 @@ class NodeHarness:
         self.status = decision.decide(context.after(status))
 
     def row(self) -> Row:
-        """What came of it."""
         assert self.judgement is not None
         desired = self.status.desired
         output = [f for f in self.judgement.findings if f.severity is not Severity.INFO]
@@ -176,12 +210,12 @@ class Machine:
 
     def __init__(self, profile: str, directory: Path) -> None:
         self.clock = HeldClock(directory / "clock")
-        os.environ.update(self.clock.env())
+        os.environ[CLOCK_VARIABLE] = str(directory / "clock")
         self.hardware = plug(profile, directory, clock=self.clock.ns)
         environ = self.hardware.env()
         os.environ.update(environ)
-        if "LD_LIBRARY_PATH" in environ:  # the loader read the variable when this process began
-            ctypes.CDLL(f"{environ['LD_LIBRARY_PATH']}/{LIBRARY}", mode=ctypes.RTLD_GLOBAL)
+        # The loader read the variable when this process began.
+        ctypes.CDLL(f"{environ['LD_LIBRARY_PATH']}/{LIBRARY}", mode=ctypes.RTLD_GLOBAL)
         self._healthy: dict[int, tuple[int, bytes, NodeHarness]] = {}
 
     def healthy(self, load: int) -> NodeHarness:
@@ -207,80 +241,24 @@ class Machine:
         if scenario is not None:
             self.hardware.fault(scenario.fault_name, **scenario.parameters)
             for _ in range(scenario.runs):
-                node.run(hangs=scenario.fault_name in HANGS)
+                node.run()
         return node
 
 
 def _measure(hardware: Hardware) -> str:
     """The probe in this process."""
-    builder = ResultBuilder(probe=health.NAME, run="", node="node-1")
-    try:
-        _read(hardware, builder, Quiet())
-    except NvmlUnusable as unusable:
-        return text(builder.build(duration_ms=0, problem=unusable.problem))
-    return text(builder.build(duration_ms=0))
-
-
-def _read(hardware: Hardware, builder: ResultBuilder, watch: Watch) -> None:
-    environ = hardware.env()
+    builder, environ = ResultBuilder(probe=health.NAME, run="", node="node-1"), hardware.env()
     settings = health.Settings(
         sysfs=Path(environ["NODEGAUGE_SYSFS"]),
         procfs=Path(environ["NODEGAUGE_PROCFS"]),
         window=WINDOW,
         hz=HZ,
     )
-    health.measure(builder, watch=watch, settings=settings)
-
-
-def _hanging(hardware: Hardware, *, clock: HeldClock) -> str:
-    """The probe under its watchdog, in a child: the watchdog's waits pass at once from the hung call on."""
-    call = str(hardware.condition().faults[-1].parameters["call"])
-    document = hardware.directory / "document"
-
-    def write(result: Result) -> int:
-        return document.write_text(text(result), encoding="utf-8") and 0
-
-    def child() -> None:
-        builder = ResultBuilder(probe=health.NAME, run="", node="node-1")
-        run = runner.Run(result=builder, deadline=DEADLINE, write=write)
-        run._done = ticks = Ticks(clock)
-        run.run(lambda result, watch: _read(hardware, result, HangsAt(watch, call=call, ticks=ticks)))
-
-    process = get_context("fork").Process(target=child)
-    process.start()
-    process.join()
-    return document.read_text(encoding="utf-8")
-
-
-class Ticks(threading.Event):
-    """What the watchdog waits for; `pass_time`: its waits move the clock."""
-
-    def __init__(self, clock: HeldClock) -> None:
-        super().__init__()
-        self._clock = clock
-        self.pass_time = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Look at once."""
-        if not super().wait(0.001) and self.pass_time:
-            self._clock.sleep(timeout or 0)
-        return self.is_set()
-
-
-class HangsAt:
-    """The watch of a probe whose `call` will not return: time passes from then on."""
-
-    def __init__(self, watch: Watch, *, call: str, ticks: Ticks) -> None:
-        self._watch, self._call, self._ticks = watch, call, ticks
-
-    def enter(self, call: str, subject: str) -> None:
-        """A call begins."""
-        self._watch.enter(call, subject)
-        self._ticks.pass_time |= call == self._call
-
-    def leave(self) -> None:
-        """It came back."""
-        self._watch.leave()
+    try:
+        health.measure(builder, watch=Quiet(), settings=settings)
+    except NvmlUnusable as unusable:
+        return text(builder.build(duration_ms=0, problem=unusable.problem))
+    return text(builder.build(duration_ms=0))
 
 
 def play(order: Order) -> None:

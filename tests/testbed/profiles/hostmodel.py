@@ -6,15 +6,7 @@ Texts are as sysfs prints them; units stand in the names or in the docstrings.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
-
-Dialect = Literal["new", "old", "both"]
-"""PowerSubsystem and ThermalSubsystem, Power and Thermal, or both."""
-Trap = Literal["needs-one", "zero-watts", "percent-in-rpm", "null-health"]
-"""What vendors write that must not be believed: that one supply is enough; 0 W where nothing measures a
-supply's input; revolutions under the name of per cent; no health at all."""
 
 
 class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,10 +45,7 @@ class PciRoot(Base, frozen=True, kw_only=True):
 
 
 class Nic(Base, frozen=True, kw_only=True):
-    """An RDMA device: its PCI function and the state of its one port, as sysfs prints it.
-
-    `counters`: those that do not stand at 0, by the name of their file.
-    """
+    """An RDMA device: its PCI function and what sysfs prints of its one port."""
 
     name: str
     address: str
@@ -64,9 +53,6 @@ class Nic(Base, frozen=True, kw_only=True):
     link_layer: str
     node_guid: str
     """As NCCL prints it, 16 hexadecimal digits at most."""
-    state: str = "4: ACTIVE"
-    phys_state: str = "5: LinkUp"
-    counters: dict[str, int] = {}
 
 
 class HwmonSensor(Base, frozen=True, kw_only=True):
@@ -83,8 +69,6 @@ class HwmonSensor(Base, frozen=True, kw_only=True):
     max: int | None = None
     lcrit: int | None = None
     crit: int | None = None
-    average: bool = False
-    """The value stands in NAME_average, as on power supplies that measure a mean, not in NAME_input."""
 
 
 class HwmonChip(Base, frozen=True, kw_only=True):
@@ -111,14 +95,10 @@ class Host(Base, frozen=True, kw_only=True):
 
 
 class Supplies(Base, frozen=True, kw_only=True):
-    """Equal supplies that share the load: how many, and the watts (DC) that each gives.
-
-    `redundant`: how many of them may fail by the maker's word.
-    """
+    """Equal supplies that share the load: how many, and the watts (DC) that each gives."""
 
     count: int
     watts: int
-    redundant: int = 0
 
 
 class Chassis(Base, frozen=True, kw_only=True):
@@ -127,12 +107,11 @@ class Chassis(Base, frozen=True, kw_only=True):
     Watts are DC, of everything but the GPUs: idle, and while all GPUs work.
 
     `supplies` None: a shelf of the rack feeds it.  `inlet_max`: °C at which the BMC warns.  `board`: a BMC of
-    a GPU baseboard is there, too.  `expand`: a query may ask for a collection with its members.
+    a GPU baseboard is there, too.
     """
 
     vendor: str
     product: str
-    dialect: Dialect
     supplies: Supplies | None = None
     host_idle: int
     host_full: int
@@ -142,5 +121,3 @@ class Chassis(Base, frozen=True, kw_only=True):
     inlet_max: int
     leak_detectors: int = 0
     board: bool = False
-    expand: bool = False
-    traps: tuple[Trap, ...] = ()

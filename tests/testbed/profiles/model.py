@@ -137,7 +137,7 @@ class Fans(Base, frozen=True, kw_only=True):
 
 
 class Model(Base, frozen=True, kw_only=True):
-    """A GPU model.  Numbers are NVML's; `reasons`: the mask of supported clocks event reasons."""
+    """A GPU model.  Numbers are NVML's."""
 
     name: str
     brand: int
@@ -155,13 +155,8 @@ class Model(Base, frozen=True, kw_only=True):
     tlimits: TLimits | None = None
     clocks: Clocks
     pcie: Pcie
-    reasons: int = 0x1FF
     violations: bool = True
     """Whether the driver keeps performance-policy counters for it."""
-    low_utilization: bool = False
-    """Whether field 78, the time at low utilisation, is supported."""
-    xid_events: bool = True
-    """Whether the driver delivers events for it."""
     ecc: bool = False
     mig: bool = False
     virtualization: int = 0
@@ -184,23 +179,15 @@ class Gpu(Base, frozen=True, kw_only=True):
     """One GPU: where it sits, and of each of its links in order the PCI address of the far end ("": none;
     "switch": an NVSwitch elsewhere).
 
-    The rest is what it has behind it or differs in: `counted` are seconds that a throttle counter already
-    stood at when the driver was loaded (sw_power_cap, sw_thermal, hw_thermal, power_brake, sync_boost);
-    `ecc_corrected` and `ecc_uncorrected` aggregate counts; `retired_pages` and `remapped_rows`: because of
-    (correctable, uncorrectable) errors; `power_limit` milliwatts where somebody set another than the default.
+    `counted`: seconds that a throttle counter already stood at when the driver was loaded (sw_power_cap,
+    sw_thermal, hw_thermal, power_brake, sync_boost).
     """
 
     address: str
     minor: int
     module: int = 0
     links: tuple[str, ...] = ()
-    vbios: str = ""
-    power_limit: int | None = None
     counted: dict[str, int] = msgspec.field(default_factory=dict)
-    ecc_corrected: int = 0
-    ecc_uncorrected: int = 0
-    retired_pages: tuple[int, int] = (0, 0)
-    remapped_rows: tuple[int, int] = (0, 0)
 
 
 class P2P(Base, frozen=True, kw_only=True):
@@ -283,8 +270,6 @@ class Profile(Base, frozen=True, kw_only=True):
     """A machine.  `visible`: how many GPUs, from the first, a container is shown (None: all of them).
 
     `nccl`: what NCCL would measure; None where it has nothing to measure.  `chassis`: what a BMC sees of it.
-
-    `driver_mounted`: False where the container runtime puts no driver library into containers at all.
     """
 
     name: str
@@ -302,4 +287,3 @@ class Profile(Base, frozen=True, kw_only=True):
     node: Node = Node()
     healthy: Healthy
     visible: int | None = None
-    driver_mounted: bool = True

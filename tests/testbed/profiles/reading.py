@@ -25,7 +25,6 @@ class ProfileError(TestbedError):
 
 
 def names() -> list[str]:
-    """The profiles there are."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 

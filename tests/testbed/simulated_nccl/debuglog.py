@@ -13,33 +13,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-DEFAULT_SUBSYSTEMS = "INIT,BOOTSTRAP,ENV"
-LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE")
 ENV_PREFIX = "NCCL_"
 
 
 class DebugLog:
-    """What one process writes; nothing where NCCL_DEBUG does not ask for it."""
+    """What one process writes; nothing where NCCL_DEBUG is not INFO."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        level = environment.get("NCCL_DEBUG", "").upper()
-        self._level = LEVELS.index(level) if level in LEVELS else 0
-        names = environment.get("NCCL_DEBUG_SUBSYS", DEFAULT_SUBSYSTEMS).upper()
-        self._subsystems = set(names.split(","))
+        self._speaks = environment.get("NCCL_DEBUG") == "INFO"
+        self._subsystems = set(environment.get("NCCL_DEBUG_SUBSYS", "INIT,P2P,SHM").split(","))
         self._host, self._pid = socket.gethostname().partition(".")[0], os.getpid()
         named = environment.get("NCCL_DEBUG_FILE", "")
-        self._file = self._open(named) if self._level > LEVELS.index("VERSION") and named else sys.stdout
+        self._file = self._open(named) if self._speaks and named else sys.stdout
 
     def info(self, subsystems: str, text: str, *, device: int = 0) -> None:
         """A line of one of these subsystems (joined by commas)."""
-        wanted = self._subsystems & {*subsystems.split(","), "ALL"}
-        if self._level >= LEVELS.index("INFO") and wanted:
+        if self._speaks and self._subsystems & {*subsystems.split(",")}:
             self._write(f"[{device}] NCCL INFO {text}")
 
-    def warn(self, text: str, *, device: int = 0) -> None:
-        """A warning: these come from NCCL_DEBUG=WARN on."""
-        if self._level >= LEVELS.index("WARN"):
-            self._write(f"\n[{device}] NCCL WARN {text}")
+    def warn(self, text: str) -> None:
+        if self._speaks:
+            self._write(f"\n[0] NCCL WARN {text}")
 
     def environment(self, environment: Mapping[str, str]) -> None:
         """The parameters that the environment sets, as NCCL names them when it first reads them."""

@@ -92,5 +92,4 @@ def load(environment: Mapping[str, str]) -> Machine:
 
 
 def encode(machine: Machine) -> bytes:
-    """The file's content."""
     return msgspec.json.format(msgspec.json.encode(machine))

@@ -79,14 +79,14 @@ def share(shape: Curve, size: int) -> float:
     return points[-1][1]
 
 
-def batches(order: CellOrder, us: float, *, random: Random, noise: float = NOISE) -> Batches:
+def batches(order: CellOrder, us: float, *, random: Random) -> Batches:
     """The batches that the order asks for, of calls that take about `us`."""
     if order.calls:
-        return Batches(times=[us * _wobble(random, noise)], calls=order.calls)
+        return Batches(times=[us * _wobble(random)], calls=order.calls)
     each = max(1, math.ceil(order.batch_ms * 1000 / us))
     times: list[float] = []
     while len(times) < MAX_BATCHES:
-        times.append(us * _wobble(random, noise))
+        times.append(us * _wobble(random))
         made = Batches(times=times, calls=each * len(times))
         enough = len(times) >= order.batches and 0 < made.spread < order.spread
         if enough or made.seconds * 1000 >= order.max_ms:
@@ -94,5 +94,5 @@ def batches(order: CellOrder, us: float, *, random: Random, noise: float = NOISE
     return Batches(times=times, calls=each * len(times))
 
 
-def _wobble(random: Random, noise: float) -> float:
-    return max(0.5, 1 + random.gauss(0, noise))
+def _wobble(random: Random) -> float:
+    return max(0.5, 1 + random.gauss(0, NOISE))

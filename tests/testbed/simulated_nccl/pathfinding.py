@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from nodegauge_contract.nccl import ArmName, Collective
 from testbed.simulated_nccl.machine import Machine, Way
 
-NVLS, P2P, HOST, SOCKET = "nvls", "p2p", "host", "socket"
-SOCKETS = Way(
-    transport="NET/Socket/0",
-    latency_us=90.0,
-    busbw={collective: {2: 1.2} for collective in Collective},
-)
-"""What is left where shared memory is off too; made up."""
+NVLS, P2P, HOST = "nvls", "p2p", "host"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +25,9 @@ class Chosen:
 
     @property
     def way(self) -> Way:
-        """That of the channels between ranks."""
-        return SOCKETS if self.joined == SOCKET else self.machine.ways[self.joined]
+        return self.machine.ways[self.joined]
 
     def of(self, collective: str) -> Way:
-        """That of one collective."""
         return self.machine.ways[NVLS] if self.nvls and collective == Collective.ALL_REDUCE else self.way
 
     def algorithm(self, collective: str, size: int) -> tuple[str, str]:
@@ -64,8 +56,6 @@ def choose(machine: Machine, environment: Mapping[str, str], *, ranks: int, link
         and not links_dead
     )
     joined = HOST if flag(environment, "NCCL_P2P_DISABLE") or links_dead or P2P not in machine.ways else P2P
-    if joined == HOST and flag(environment, "NCCL_SHM_DISABLE"):
-        joined = SOCKET
     return Chosen(joined=joined, nvls=nvls, machine=machine)
 
 

@@ -182,7 +182,6 @@ class Child:
         return left
 
     def _check(self) -> int:
-        """How many elements are not what they must be."""
         self._emitter.phase(Phase.CHECK)
         self._emitter.spend(0.05, measuring=True)
         wrong = trouble.WRONG_ELEMENTS if self._troubles.has(trouble.WRONG_DATA) else 0

@@ -16,6 +16,7 @@ from testbed import forkserver
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.kubelet.images import simulated_nccl_environment
+from testbed.processes import with_variable
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -63,13 +64,4 @@ def at_work(hardware: Hardware) -> bool:
 
 def survivors(hardware: Hardware) -> list[int]:
     """Processes that were started for this machine's benchmarks and still run."""
-    mark = f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}".encode()
-    pids = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    pids.append(int(folder.name))
-            except OSError:  # it ended, or is not ours
-                continue
-    return pids
+    return [*with_variable(f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}")]

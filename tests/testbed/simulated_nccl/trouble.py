@@ -39,15 +39,12 @@ class Troubles:
         self._run = environment.get(RUN_VARIABLE, "")
 
     def of(self, *kinds: str) -> Iterator[Trouble]:
-        """Those of these kinds."""
         return (trouble for trouble in self._mine if trouble.kind in kinds)
 
     def has(self, kind: str) -> bool:
-        """Whether there is one of this kind."""
         return any(self.of(kind))
 
     def at(self, kind: str, phase: str) -> Trouble | None:
-        """The one of this kind in a phase."""
         return next((trouble for trouble in self.of(kind) if trouble.phase == phase), None)
 
     def share(self) -> float:
@@ -95,11 +92,9 @@ class Emitter:
         self.measured_seconds = 0.0
 
     def emit(self, line: Line) -> None:
-        """One line; a parent that is gone ends the child with BrokenPipeError."""
         self.write(encode_line(line))
 
     def write(self, data: bytes) -> None:
-        """Bytes as they are."""
         while data:
             data = data[os.write(self._descriptor, data) :]
 
@@ -123,11 +118,9 @@ class Emitter:
         raise Exit(1)
 
     def spend(self, seconds: float, *, measuring: bool = False) -> None:
-        """Let simulated seconds pass."""
         if measuring:
             self.measured_seconds += seconds
         time.sleep(seconds * self._pace)
 
     def wait(self, seconds: float) -> None:
-        """Let real seconds pass."""
         time.sleep(seconds)

@@ -4,7 +4,6 @@ manages one field a part."""
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,18 +12,16 @@ from msgspec import to_builtins
 
 from nodegauge_contract import decode, text
 from nodegauge_contract.reading import API_VERSION, KIND, PART_BYTES, Part
-from support.cluster_under_test import GROUP, ClusterUnderTest, install_crds
+from support.guarded import Guarded, Writer
 from support.results import h100
-from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
-from testbed.rest import Rest
-from testbed.wait import wait_for
+from testbed.scripted import create_node
 
 pytestmark = pytest.mark.cluster
 
 Object = dict[str, Any]
 
-READINGS = f"{GROUP}/nodereadings"
+PLACE = "gpu-4"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 APPLY = "application/apply-patch+yaml"
 WORD = "x" * 253
@@ -42,84 +39,38 @@ MOST = Part(
 """Each member but the document at its bound."""
 
 
-class Probe:
-    """A pod on a node, and calls with the token that is bound to it; `own`: the UIDs that it must write."""
-
-    def __init__(self, rig: ClusterUnderTest) -> None:
-        self.api = rig.api
-        self.node = rig.add_node()
-        accounts = f"/api/v1/namespaces/{rig.namespace}/serviceaccounts/default"
-        container = {"name": "probe", "image": "nothing:1"}
-        body = {"metadata": {"name": "probe"}, "spec": {"nodeName": self.node, "containers": [container]}}
-        pod = rig.api.create(f"/api/v1/namespaces/{rig.namespace}/pods", body)["metadata"]
-        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
-        token = rig.api.create(f"{accounts}/token", {"spec": {"boundObjectRef": bound}})["status"]["token"]
-        self.rest: Rest = rig.api.with_token(token)
-        self.path = f"{READINGS}/{self.node}"
-        self.own = {"podUID": pod["uid"], "nodeUID": rig.node(self.node)["metadata"]["uid"]}
-
-    def part(self, **changed: Any) -> Object:
-        """A whole part, with changes."""
-        small: Object = to_builtins(
-            Part(sequence=1, at="now", pod="p", pod_uid="", node_uid="", reading="{}")
-        )
-        return small | self.own | changed
-
-    def create(self, parts: Object, query: str = "") -> Object:
-        """Create the node's object with these parts; unknown members are errors."""
-        kind = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": self.node}}
-        return self.rest.create(f"{READINGS}?fieldValidation=Strict{query}", kind | parts)
-
-    def refusal(self, parts: Object) -> str:
-        """The API server's error for an object with these parts."""
-        with pytest.raises(ApiError) as caught:
-            self.create(parts, "&dryRun=All")
-        assert caught.value.status in (400, 422)
-        return str(caught.value)
-
-
 @pytest.fixture(scope="module")
-def placed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
-    """A probe of which the API server knows that it may write its node's object."""
-    api, namespace = control_plane.rest(), f"test-{uuid.uuid4().hex[:10]}"
-    api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    control_plane.await_objects(namespace=namespace)
-    install_crds(api)
-    folder = tmp_path_factory.mktemp("readings")
-    rig = ClusterUnderTest(api, namespace=namespace, directory=folder, kubeconfig=control_plane.kubeconfig)
-    made = Probe(rig)
-
-    def taken() -> bool:
-        try:
-            made.create({"health": made.part()}, "&dryRun=All")
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            return False
-        return True
-
-    wait_for(taken, what="the admission policy of this namespace in force")
-    yield made
-    rig.clean()
-    api.delete(f"/api/v1/namespaces/{namespace}/pods/probe", {"gracePeriodSeconds": 0})
-    api.delete(f"/api/v1/namespaces/{namespace}")
+def placed(guarded: Guarded) -> Iterator[Writer]:
+    """A probe pod on a node of its own."""
+    create_node(guarded.admin, PLACE)
+    writer = Writer(guarded, PLACE, at="now", reading="{}")
+    yield writer
+    writer.end()
+    guarded.admin.delete(f"/api/v1/nodes/{PLACE}")
 
 
 @pytest.fixture
-def probe(placed: Probe) -> Iterator[Probe]:
-    """A probe on a node whose object nobody has written yet."""
+def probe(placed: Writer) -> Iterator[Writer]:
+    """The same; nobody has written its node's object yet."""
     yield placed
     with contextlib.suppress(ApiError):
         placed.api.delete(placed.path)
 
 
-def filled(probe: Probe) -> Object:
-    """Every part with each member at its bound."""
-    most = to_builtins(MOST) | probe.own
+def refused_with(probe: Writer, parts: Object) -> str:
+    with pytest.raises(ApiError) as caught:
+        probe.create(parts, "&dryRun=All")
+    assert caught.value.status in (400, 422)
+    return str(caught.value)
+
+
+def filled(probe: Writer) -> Object:
+    own = {"podUID": probe.pod["uid"], "nodeUID": probe.node["uid"]}
+    most = to_builtins(MOST) | own
     return {name: most | {"reading": "é" * size} for name, size in PART_BYTES.items()}
 
 
-def test_an_object_at_all_its_bounds_is_stored_as_it_was_written(probe: Probe) -> None:
+def test_an_object_at_all_its_bounds_is_stored_as_it_was_written(probe: Writer) -> None:
     """All four documents at their longest, in one object; lines and characters beyond ASCII stay."""
     parts = filled(probe)
     probe.create(parts)
@@ -137,7 +88,7 @@ def test_an_object_at_all_its_bounds_is_stored_as_it_was_written(probe: Probe) -
 
 
 @pytest.mark.parametrize("name", PART_BYTES)
-def test_a_longer_document_is_refused(probe: Probe, name: str) -> None:
+def test_a_longer_document_is_refused(probe: Writer, name: str) -> None:
     """By one character, with the name of the part and with its bound; a patch likewise, which changes
     nothing."""
     probe.create({name: probe.part()})
@@ -174,19 +125,19 @@ MALFORMED: dict[str, tuple[Callable[[Object], Object], str]] = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_a_malformed_part_is_refused(probe: Probe, what: str) -> None:
+def test_a_malformed_part_is_refused(probe: Writer, what: str) -> None:
     """With the name of the member; the same part without the change is taken."""
     change, field = MALFORMED[what]
-    assert field in probe.refusal({"health": change(probe.part())})
+    assert field in refused_with(probe, {"health": change(probe.part())})
     probe.create({"health": probe.part()}, "&dryRun=All")
 
 
-def test_there_are_no_other_parts(probe: Probe) -> None:
+def test_there_are_no_other_parts(probe: Writer) -> None:
     """What no probe of this version writes takes no space."""
-    assert 'unknown field "bmc"' in probe.refusal({"health": probe.part(), "bmc": probe.part()})
+    assert 'unknown field "bmc"' in refused_with(probe, {"health": probe.part(), "bmc": probe.part()})
 
 
-def test_the_api_server_manages_one_field_a_part(probe: Probe) -> None:
+def test_the_api_server_manages_one_field_a_part(probe: Writer) -> None:
     """Whatever a part holds: after many writes there is one entry, of the parts' names; who applies a part
     owns it as a whole."""
     probe.create({"health": probe.part()})
@@ -195,18 +146,18 @@ def test_the_api_server_manages_one_field_a_part(probe: Probe) -> None:
     answer = probe.rest.patch(probe.path, {"health": probe.part(sequence=6)})
     [entry] = answer["metadata"]["managedFields"]
     assert entry["fieldsV1"] == {"f:health": {}, "f:pull": {}}
-    part = probe.part(sequence=7)
-    applied = {"apiVersion": API_VERSION, "kind": KIND, "health": {k: v for k, v in part.items() if v}}
+    less = {key: value for key, value in probe.part(sequence=7).items() if key not in ("reason", "bootID")}
+    applied = {"apiVersion": API_VERSION, "kind": KIND, "health": less}
     how = f"{probe.path}?fieldManager=other&force=true"
     answer = probe.rest.patch(how, applied, content_type=APPLY)
-    assert answer["health"] == applied["health"], "no member of the part before is left"
+    assert answer["health"] == less, "no member of the part before is left"
 
 
-def test_the_table_shows_when_and_why(probe: Probe) -> None:
+def test_the_table_shows_when_and_why(probe: Writer) -> None:
     """`kubectl get nodereadings`: empty cells for parts that nobody has written."""
-    probe.create({"health": probe.part(at="2026-01-31T12:00:00.250Z", reason="changed: xids")})
+    probe.create({"health": probe.part(at="2026-01-31T12:00:00.250Z", reason="changed: xids", pod="p")})
     table = probe.api.call("GET", probe.path, headers={"Accept": TABLE})
     columns = [column["name"] for column in table["columnDefinitions"]]
     cells = dict(zip(columns, table["rows"][0]["cells"], strict=True))
     assert cells.pop("Health")[0].isdigit(), "an age"
-    assert cells == {"Name": probe.node, "Why": "changed: xids", "NCCL": None, "Load": None, "Pod": "p"}
+    assert cells == {"Name": PLACE, "Why": "changed: xids", "NCCL": None, "Load": None, "Pod": "p"}

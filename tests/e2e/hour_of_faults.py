@@ -1,0 +1,63 @@
+"""An hour of faults under one watch container, told and lifted one by one while others flap.
+
+Not among the default steps:
+
+    make e2e ARGS="gpus_on_the_node helm_install labels_appear hour_of_faults"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from e2e import watch
+from e2e.cluster import Cluster
+
+HOUR = 3600.0
+FLAPPING = (("hot", 0), ("hot-memory", 2))
+"""Faults and GPUs.  None of them makes the driver drop events, as a lost GPU does."""
+
+
+def hour_of_faults(cluster: Cluster) -> None:
+    """One container sees the faults of an hour, tells each, and never starts again."""
+    watch.set_mode(cluster, "Watch")
+    watch.fresh_pod(cluster)
+    cluster.hardware.load(100)
+    whose, began, end = watch.life(cluster), cluster.reading()["sequence"], time.monotonic() + HOUR
+    times: dict[str, list[float]] = {fault: [] for fault in watch.FAULTS}
+    with _flapping(cluster) as flap:
+        while time.monotonic() < end:
+            for fault, taint in watch.FAULTS.items():
+                flap()
+                times[fault].append(watch.fault_and_repair(cluster, fault, taint))
+    for fault, seconds in times.items():
+        figures = ", ".join(f"{figure(seconds):.1f}" for figure in (min, statistics.median, max))
+        cluster.say(f"{fault} tainted {len(seconds)} times: {figures} s (min, median, max)")
+    cluster.must_be(watch.life(cluster), whose, what="the watch container after an hour of faults")
+    cluster.must_be(whose["restarts"], 0, what="how often it was started again")
+    cluster.say(f"an hour of faults: readings {began} to {cluster.reading()['sequence']}, no restart")
+    cluster.hardware.load(0)
+    watch.set_mode(cluster, "Periodic")
+
+
+@contextlib.contextmanager
+def _flapping(cluster: Cluster) -> Iterator[Callable[[], None]]:
+    """A function that switches the next fault on or off; all are off in the end."""
+    turn = 0
+
+    def flap() -> None:
+        nonlocal turn
+        (fault, gpu), is_on = FLAPPING[turn % len(FLAPPING)], turn // len(FLAPPING) % 2
+        if is_on:
+            cluster.hardware.heal(fault)
+        else:
+            cluster.hardware.fault(fault, gpu=gpu)
+        turn += 1
+
+    try:
+        yield flap
+    finally:
+        for fault, _ in FLAPPING:
+            cluster.hardware.heal(fault)
