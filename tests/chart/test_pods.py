@@ -137,7 +137,7 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
     (body,) = of_kind(objects, "GPUValidationPolicy")
     node = NodeView(name="gpu-1", uid="u", resource_version="1", labels={})
     context = Snapshot(
-        kinds=EVERY, kinds=EVERY, node=node, policy=parse_policy(body), report=None, now=0.0, defaults=probe
+        kinds=EVERY, node=node, policy=parse_policy(body), report=None, now=0.0, defaults=probe
     ).context
     assert context is not None
     pod = probe_pod(context, KINDS["health"], number=1)

@@ -32,8 +32,13 @@ LONGEST_WAIT = 7 * 86_400.0
 SLACK = 5.0
 BY_WRONG_CLOCK = "by a clock that was wrong"
 SHORT_KEY = "interconnect"
-TOPOLOGY = (names.LABEL_INTERCONNECT, names.LABEL_EVIDENCE, names.LABEL_NVLINK_GBPS, SHORT_KEY)
-HEALTH = (names.LABEL_HEALTH, names.LABEL_VALIDATED_AT, names.LABEL_THROTTLED, names.LABEL_PSU)
+TOPOLOGY = (
+    names.LABEL_INTERCONNECT,
+    "nodegauge.dev/interconnect-evidence",
+    "nodegauge.dev/nvlink-gbps",
+    SHORT_KEY,
+)
+HEALTH = (names.LABEL_HEALTH, names.LABEL_VALIDATED_AT, "nodegauge.dev/throttled", "nodegauge.dev/psu")
 FAULT_TAINTS = (names.TAINT_UNHEALTHY, names.TAINT_THROTTLED)
 CONDITION = "GPUValidated"
 
@@ -188,13 +193,13 @@ class Oracle:
         match key:
             case names.LABEL_INTERCONNECT | "interconnect":
                 return not hidden and value == kind.interconnect
-            case names.LABEL_NVLINK_GBPS:
+            case "nodegauge.dev/nvlink-gbps":
                 return not hidden and value == str(kind.gbps)
-            case names.LABEL_EVIDENCE:
+            case "nodegauge.dev/interconnect-evidence":
                 return not hidden and value == "reported"
-            case names.LABEL_PSU:
+            case "nodegauge.dev/psu":
                 return value == ("fault" if reading.fault in ("psu", "power-brake") else "ok")
-            case names.LABEL_THROTTLED:
+            case "nodegauge.dev/throttled":
                 entered = {FAULTS[n].cause for n, seen in node.seen.items() if seen.stands(now)}
                 certain = {FAULTS[n].cause for n, seen in node.seen.items() if self._certain(seen, now)}
                 return value in entered or (value == "none" and not certain & THROTTLING)
@@ -222,9 +227,9 @@ class Oracle:
                 return "reading"
             if reading.boot != node.machine.boot:
                 return "another boot"
-        if key == names.LABEL_PSU and reading.fault == "power-brake":
+        if key == "nodegauge.dev/psu" and reading.fault == "power-brake":
             return "reading"
-        if key == names.LABEL_THROTTLED and any(
+        if key == "nodegauge.dev/throttled" and any(
             FAULTS[n].key == "throttled" for n in node.seen if node.seen[n].entered_at
         ):
             return "on probation"
@@ -335,8 +340,8 @@ def expected_at_rest(node: NodeRecord) -> Ours:
     if node.machine.fault != NO_FAULT and fault is not None and fault.hides_interconnect:
         return {}
     labels = {names.LABEL_INTERCONNECT: kind.interconnect, SHORT_KEY: kind.interconnect}
-    labels[names.LABEL_EVIDENCE] = "reported"
-    return labels | ({names.LABEL_NVLINK_GBPS: str(kind.gbps)} if kind.gbps is not None else {})
+    labels["nodegauge.dev/interconnect-evidence"] = "reported"
+    return labels | ({"nodegauge.dev/nvlink-gbps": str(kind.gbps)} if kind.gbps is not None else {})
 
 
 class Slots:

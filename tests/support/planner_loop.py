@@ -28,11 +28,11 @@ from support.objects import NOW, ANode, APod, APolicy, make_policy, reading_of
 MOST_WRITES = 30
 TOPOLOGY = {
     names.LABEL_INTERCONNECT,
-    names.LABEL_EVIDENCE,
-    names.LABEL_NVLINK_GBPS,
-    names.LABEL_BUSBW_ALLREDUCE,
-    names.LABEL_BUSBW_ALLGATHER,
-    names.LABEL_BUSBW_REDUCESCATTER,
+    "nodegauge.dev/interconnect-evidence",
+    "nodegauge.dev/nvlink-gbps",
+    "nodegauge.dev/busbw-allreduce",
+    "nodegauge.dev/busbw-allgather",
+    "nodegauge.dev/busbw-reducescatter",
     "interconnect",
 }
 ROWS = {Probe.NCCL: names.PROBE_NCCL, Probe.LOAD: names.PROBE_LOAD}

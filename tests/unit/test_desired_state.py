@@ -43,8 +43,8 @@ from support.properties import tried
 NODE = make_node()
 TOPOLOGY = {
     names.LABEL_INTERCONNECT: "nvlink",
-    names.LABEL_EVIDENCE: "reported",
-    names.LABEL_NVLINK_GBPS: "50",
+    "nodegauge.dev/interconnect-evidence": "reported",
+    "nodegauge.dev/nvlink-gbps": "50",
     "interconnect": "nvlink",
 }
 HEALTH = {names.LABEL_HEALTH: "pass", names.LABEL_VALIDATED_AT: str(int(NOW))}
@@ -78,7 +78,7 @@ def test_pcie_has_no_rate_and_one_gpu_has_no_class() -> None:
     """Absent is the only honest value there."""
     pcie = desired(make_report().after(read(made.phb()), node=NODE)).labels
     assert pcie[names.LABEL_INTERCONNECT] == "pcie"
-    assert names.LABEL_NVLINK_GBPS not in pcie
+    assert "nodegauge.dev/nvlink-gbps" not in pcie
     alone = desired(make_report().after(read(made.h100(1)), node=NODE)).labels
     assert alone.keys() == HEALTH.keys()
 

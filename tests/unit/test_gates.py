@@ -85,7 +85,7 @@ def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> Non
     policy = make_policy().of({"taints": {"causes": {"thermal": "None"}}})
     report = after(*HOT_TWICE, policy=policy, slot=slot)
     assert (taints(report), states(report)["hot"]) == ([], GateState.GATED)
-    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
+    assert report.status.desired.labels["nodegauge.dev/throttled"] == "thermal"
 
 
 def test_observe_holds_nothing_while_the_states_go_on() -> None:
@@ -100,7 +100,7 @@ def test_observe_holds_nothing_while_the_states_go_on() -> None:
 def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() -> None:
     report = after(*HOT_TWICE, slot=False)
     assert (taints(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
-    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
+    assert report.status.desired.labels["nodegauge.dev/throttled"] == "thermal"
     assert taints(looked_at(report, at=NOW + INTERVAL + 1, slot=False)) == []
     assert taints(looked_at(report, at=NOW + INTERVAL + 1)) == [THERMAL]
     at = NOW + 2 * INTERVAL
@@ -133,22 +133,26 @@ def test_the_label_says_none_only_where_load_was_judged() -> None:
         *(after(text, load=False) for text in ("hot=n", "")),
         *(after(text) for text in ("power-brake=u", "memory-hot=b")),
     ):
-        assert names.LABEL_THROTTLED not in report.status.desired.labels
+        assert "nodegauge.dev/throttled" not in report.status.desired.labels
     for text in ("memory-hot=u hot=n", ""):
-        assert after(text).status.desired.labels[names.LABEL_THROTTLED] == "none"
+        assert after(text).status.desired.labels["nodegauge.dev/throttled"] == "none"
     report = run(after(""), "hot=n", at=NOW + INTERVAL, load=False)
-    assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
+    assert report.status.desired.labels["nodegauge.dev/throttled"] == "none"
 
 
 def test_psu_and_throttled_expire_like_health() -> None:
     """Stale is absent, never worse."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=saying("", psu="fault"))
     report = make_report().after(end, node=NODE)
-    assert report.status.desired.labels[names.LABEL_PSU] == "fault"
+    assert report.status.desired.labels["nodegauge.dev/psu"] == "fault"
     old = looked_at(report.after(LOST, node=NODE, at=NOW + INTERVAL), at=NOW + STALE + 1)
-    assert not old.status.desired.labels.keys() & {names.LABEL_PSU, names.LABEL_THROTTLED, names.LABEL_HEALTH}
+    assert not old.status.desired.labels.keys() & {
+        "nodegauge.dev/psu",
+        "nodegauge.dev/throttled",
+        names.LABEL_HEALTH,
+    }
     again = run(report, "", at=NOW + INTERVAL)
-    assert names.LABEL_PSU not in again.status.desired.labels
+    assert "nodegauge.dev/psu" not in again.status.desired.labels
 
 
 def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> None:
@@ -205,10 +209,10 @@ def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
     assert states(report) == {"hot": GateState.PROBATION}
     assert taints(report) == []
     report = run(report, "hot=n", at=NOW + 7 * INTERVAL, load=False)
-    assert names.LABEL_THROTTLED not in report.status.desired.labels
+    assert "nodegauge.dev/throttled" not in report.status.desired.labels
     for n in (8, 9, 10):
         report = run(report, "", at=NOW + n * INTERVAL)
-    assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
+    assert report.status.desired.labels["nodegauge.dev/throttled"] == "none"
 
 
 def test_no_data_lifts_nothing_on_trial() -> None:
@@ -219,7 +223,7 @@ def test_no_data_lifts_nothing_on_trial() -> None:
     assert (taints(seen), states(seen)) == ([], {"hot": GateState.PROBATION})
     lost = report.after(LOST, node=NODE.tainted(*taint_keys(report)), at=NOW + 3 * INTERVAL)
     lost = looked_at(lost, at=NOW + 3 * INTERVAL + STALE + 3600)
-    assert (taints(lost), names.LABEL_THROTTLED in lost.status.desired.labels) == ([THERMAL], False)
+    assert (taints(lost), "nodegauge.dev/throttled" in lost.status.desired.labels) == ([THERMAL], False)
 
 
 def test_a_trial_is_an_event_and_so_is_each_return() -> None:

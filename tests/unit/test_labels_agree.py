@@ -14,8 +14,12 @@ from nodegauge_operator import names
 from support.nccl_nodes import BUSY, FAST, IMAGE, NODE, SLOW, WRONG, NcclNode, nccl_node
 from support.objects import INTERVAL, LOST, NOW, STALE
 
-EVIDENCE = names.LABEL_EVIDENCE
-BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
+EVIDENCE = "nodegauge.dev/interconnect-evidence"
+BUSBW = (
+    "nodegauge.dev/busbw-allreduce",
+    "nodegauge.dev/busbw-allgather",
+    "nodegauge.dev/busbw-reducescatter",
+)
 REFUSED = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
 DEGRADED = made.without_links(made.h100(), 3, count=9)
 WRONG_WITHOUT_P2P = nccl.swapped(

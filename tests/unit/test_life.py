@@ -118,7 +118,7 @@ class Written:
 
     def label(self, name: str) -> list[str]:
         """The operator labels the node as any reading of it says; new violations."""
-        return self._violations(name, {"metadata": {"labels": {names.LABEL_PSU: "ok"}}})
+        return self._violations(name, {"metadata": {"labels": {"nodegauge.dev/psu": "ok"}}})
 
     def taint(self, name: str) -> list[str]:
         """The operator taints it as two readings in a row say; new violations."""
@@ -135,7 +135,7 @@ def test_a_node_follows_from_a_reading_that_is_written() -> None:
     """Before its report does, and not before it is written."""
     world = Written()
     early, late = world.node("early"), world.node("late")
-    assert [f"without a cause: {names.LABEL_PSU}" in text for text in world.label(early)] == [True]
+    assert ["without a cause: nodegauge.dev/psu" in text for text in world.label(early)] == [True]
     world.read(late, 1)
     assert world.label(late) == []
 

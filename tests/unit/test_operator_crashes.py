@@ -312,7 +312,7 @@ def test_whoever_goes_next_the_end_is_the_same(actions: list[str]) -> None:
     assert labels["team"] == "a"
     assert labels.get("foreign") == ("1" if "stranger" in actions else None)
     assert labels[names.LABEL_HEALTH] == "warn"  # one run of two
-    assert not labels.keys() & {names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, "interconnect"}
+    assert not labels.keys() & {names.LABEL_INTERCONNECT, "nodegauge.dev/nvlink-gbps", "interconnect"}
     assert desired["labels"] == ours(labels)
     condition = state["nodes"]["node-1"]["conditions"][names.CONDITION]
     assert (condition["status"], condition["message"]) == (desired["condition"], desired["message"])

@@ -197,7 +197,7 @@ def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
 
 def well(scene: PlannerLoop) -> bool:
     """Measured, confirmed, and tainted for nothing."""
-    evidence = scene.node.labels.get(names.LABEL_EVIDENCE)
+    evidence = scene.node.labels.get("nodegauge.dev/interconnect-evidence")
     tainted = [taint.key for taint in scene.node.taints if taint.key in names.NODE_TAINTS]
     return evidence == "measured" and not tainted and scene.status.verdict is Verdict.PASS
 
@@ -209,7 +209,7 @@ def test_the_stories_reach_what_they_are_about() -> None:
         scene.go()
         act(scene, ("good",))
     scene.go()
-    assert scene.node.labels[names.LABEL_EVIDENCE] == "measured"
+    assert scene.node.labels["nodegauge.dev/interconnect-evidence"] == "measured"
     for _ in range(300):
         scene.until_woken()
         scene.go()

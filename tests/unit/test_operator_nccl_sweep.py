@@ -59,8 +59,8 @@ async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOpe
     assert [name for name, _ in operator.begun] == ["health", "pull", "nccl"]
     assert operator.most_pods == 1
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
-    assert labels[names.LABEL_EVIDENCE] == "measured"
-    assert labels[names.LABEL_BUSBW_ALLREDUCE] in ("39", "40")
+    assert labels["nodegauge.dev/interconnect-evidence"] == "measured"
+    assert labels["nodegauge.dev/busbw-allreduce"] in ("39", "40")
     assert operator.sample("nodegauge_measured_nodes", policy="default", agreement="confirmed") == 1
     for name in (names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL):
         assert operator.sample("nodegauge_runs_total", probe=name, outcome="read", reason="Read") == 1

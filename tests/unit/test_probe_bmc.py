@@ -61,7 +61,7 @@ class Bmc:
 
     @property
     def psu(self) -> str | None:
-        return self.operator.labels.get(names.LABEL_PSU)
+        return self.operator.labels.get("nodegauge.dev/psu")
 
     @property
     def taints(self) -> list[str]:

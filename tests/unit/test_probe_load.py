@@ -236,7 +236,7 @@ def test_heat_under_load_taints_after_two_runs_and_only_load_runs_lift_it() -> N
     report = report.after(read(made.h100()), node=NODE, at=NOW + 900)
     report = ran(report, HEAT, at=NOW + 1_800)
     assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_THROTTLED, "thermal")]
-    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
+    assert report.status.desired.labels["nodegauge.dev/throttled"] == "thermal"
     for n in range(4):
         report = report.after(read(made.h100()), node=NODE, at=NOW + 2_700 + 900 * n)
     assert report.status.desired.taints

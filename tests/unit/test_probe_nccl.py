@@ -46,8 +46,17 @@ TOLD_OFF = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISAB
 OFF: dict[str, Any] = {"probes": {"nccl": {"enabled": False}}}
 UNTIL_NCCL = {"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}}
 GAP = Unavailable(unavailable="timed out")
-INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")
-BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
+INTERCONNECT = (
+    names.LABEL_INTERCONNECT,
+    "nodegauge.dev/nvlink-gbps",
+    "nodegauge.dev/interconnect-evidence",
+    "interconnect",
+)
+BUSBW = (
+    "nodegauge.dev/busbw-allreduce",
+    "nodegauge.dev/busbw-allgather",
+    "nodegauge.dev/busbw-reducescatter",
+)
 
 
 def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
@@ -64,8 +73,8 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
     assert labels(report, *INTERCONNECT) == {
         names.LABEL_INTERCONNECT: "nvlink",
         "interconnect": "nvlink",
-        names.LABEL_NVLINK_GBPS: "450",
-        names.LABEL_EVIDENCE: "measured",
+        "nodegauge.dev/nvlink-gbps": "450",
+        "nodegauge.dev/interconnect-evidence": "measured",
     }
     assert [report.status.desired.labels[key] for key in BUSBW] == ["462", "355", "355"]
     assert report.status.bandwidth.agreement == "confirmed"
@@ -99,9 +108,9 @@ def test_only_a_number_that_agrees_brings_the_label_back() -> None:
         report = report.measured(end, at=NOW + n * DAY).healthy(at=NOW + n * DAY + 900)
         assert labels(report, *INTERCONNECT) == {}, end
     report = report.healthy(at=NOW + 5 * DAY).measured(FAST, at=NOW + 5 * DAY)
-    assert labels(report, names.LABEL_INTERCONNECT, names.LABEL_EVIDENCE) == {
+    assert labels(report, names.LABEL_INTERCONNECT, "nodegauge.dev/interconnect-evidence") == {
         names.LABEL_INTERCONNECT: "nvlink",
-        names.LABEL_EVIDENCE: "measured",
+        "nodegauge.dev/interconnect-evidence": "measured",
     }
 
 
@@ -113,7 +122,7 @@ def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() ->
         assert labels(looked, *INTERCONNECT) == {}
     report = looked.measured(SLOW, BOOTED, at=NOW + 960, policy=TOLD_OFF)
     assert report.status.bandwidth.agreement == "unsure"
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == "reported"
 
 
 def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
@@ -129,7 +138,7 @@ def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
     report = nccl_node().measured(nccl.h100(462.0))
     for gbps, label in ((445.0, "462"), (480.0, "462"), (438.0, "438"), (458.0, "438"), (462.0, "462")):
         report = report.measured(nccl.h100(gbps), at=NOW + gbps)
-        assert report.status.desired.labels[names.LABEL_BUSBW_ALLREDUCE] == label, gbps
+        assert report.status.desired.labels["nodegauge.dev/busbw-allreduce"] == label, gbps
         assert report.status.bandwidth.all_reduce in (int(gbps), round(gbps) - 1)
 
 
@@ -173,7 +182,7 @@ def test_what_was_measured_counts_for_the_machine_that_was_measured(case: str) -
     """Of others the labels say what NVML reports; missing once, a reading makes no other machine."""
     made_so, evidence = MACHINES[case]
     report = made_so()
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == evidence
+    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == evidence
     assert bool(labels(report, *BUSBW)) is (evidence == "measured")
 
 
@@ -263,7 +272,7 @@ def test_a_contradiction_ends_with_a_boot_where_no_nccl_run_can_run_any_more(lab
     assert report.status.interconnect.reason == "Contradicted"
     report = report.healthy(divided.booted("boot-2"), at=LATER)
     assert report.status.interconnect.reason != "Contradicted"
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == "reported"
     cordoned = nccl_node().measured(SLOW).healthy(BOOTED.cordoned(), at=NOW + 900)
     assert cordoned.status.interconnect.reason == "Contradicted", "it will be measured again"
 
@@ -342,7 +351,7 @@ def test_where_no_nccl_run_is_wanted_any_more_nothing_waits_for_one() -> None:
     report = nccl_node().measured(SLOW).healthy(at=NOW + 900, policy=make_policy().of(OFF))
     assert labels(report, *INTERCONNECT) == {}
     report = report.healthy(BOOTED, at=NOW + 1800, policy=make_policy().of(OFF))
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == "reported"
     closed = make_policy().of(OFF | UNTIL_NCCL)
     fresh = replace(nccl_node(), status=replace(nccl_node().status, passed_at=""))
     assert fresh.healthy(at=NOW + 900, policy=closed).status.desired.taints == []

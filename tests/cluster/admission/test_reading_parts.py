@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 Object = dict[str, Any]
 
-PLACE = "gpu-4"
+NODE = "gpu-4"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 APPLY = "application/apply-patch+yaml"
 WORD = "x" * 253
@@ -42,11 +42,11 @@ MOST = Part(
 @pytest.fixture(scope="module")
 def placed(guarded: Guarded) -> Iterator[Writer]:
     """A probe pod on a node of its own."""
-    create_node(guarded.admin, PLACE)
-    writer = Writer(guarded, PLACE, at="now", reading="{}")
+    create_node(guarded.admin, NODE)
+    writer = Writer(guarded, NODE, at="now", reading="{}")
     yield writer
     writer.end()
-    guarded.admin.delete(f"/api/v1/nodes/{PLACE}")
+    guarded.admin.delete(f"/api/v1/nodes/{NODE}")
 
 
 @pytest.fixture
@@ -160,4 +160,4 @@ def test_the_table_shows_when_and_why(probe: Writer) -> None:
     columns = [column["name"] for column in table["columnDefinitions"]]
     cells = dict(zip(columns, table["rows"][0]["cells"], strict=True))
     assert cells.pop("Health")[0].isdigit(), "an age"
-    assert cells == {"Name": PLACE, "Why": "changed: xids", "NCCL": None, "Load": None, "Pod": "p"}
+    assert cells == {"Name": NODE, "Why": "changed: xids", "NCCL": None, "Load": None, "Pod": "p"}

@@ -161,7 +161,7 @@ class Stage:
             cost = await self._batch("a first result", self._nodes, objects.h100(), rate=ROLL_OUT_RATE)
         self._show({"Roll-out: results/s": f"{cost.results / cost.seconds:.0f}"})
         labels = self._plane.rest().get(f"/api/v1/nodes/{self._nodes[-1]}")["metadata"]["labels"]
-        if labels.get(names.LABEL_NVLINK_GBPS) != "450":
+        if labels.get("nodegauge.dev/nvlink-gbps") != "450":
             raise TestbedError(f"node {self._nodes[-1]} has other labels than its hardware demands: {labels}")
 
     async def _restart(self) -> None:

@@ -198,10 +198,10 @@ class NodeHarness:
             verdict=self.judgement.verdict.value,
             taint=", ".join(taints),
             interconnect=desired.labels.get(names.LABEL_INTERCONNECT, ""),
-            gbps=desired.labels.get(names.LABEL_NVLINK_GBPS, ""),
+            gbps=desired.labels.get("nodegauge.dev/nvlink-gbps", ""),
             health=desired.labels.get(names.LABEL_HEALTH, ""),
-            throttled=desired.labels.get(names.LABEL_THROTTLED, ""),
-            psu=desired.labels.get(names.LABEL_PSU, ""),
+            throttled=desired.labels.get("nodegauge.dev/throttled", ""),
+            psu=desired.labels.get("nodegauge.dev/psu", ""),
         )
 
 
