@@ -47,7 +47,7 @@ from prometheus_client.metrics import MetricWrapperBase
 import nodegauge_judge
 from nodegauge_contract.reading import PART_BYTES, Part
 from nodegauge_judge import CATALOGUE, Cause, Rule, Thresholds
-from nodegauge_judge.gpu_models import known
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.reference import findings_page
 from nodegauge_operator import metrics, names
@@ -143,7 +143,7 @@ def judge() -> Iterator[str]:
         (token(JUDGE, form=".{t.name}"), "no rule compares with it; add the comparison to its rule's check"),
     )
     yield from lacking(
-        (Thing(MODELS, row.model) for row in known().rows),
+        (Thing(MODELS, row.model) for row in known_models().rows),
         (
             holds(OWN_ROWS, '"{t.name}": "'),
             'no test knows this model; add "{t.name}": "NVML NAME" to NAMES in ' + OWN_ROWS,

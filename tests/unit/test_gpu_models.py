@@ -10,7 +10,7 @@ import pytest
 from nodegauge_cli.documents import report_or_result
 from nodegauge_contract import ArmName, Collective, Gpu, Result
 from nodegauge_judge import Thresholds, gpu_models, judge_health
-from nodegauge_judge.gpu_models import NO_ROW, Form, TableInvalid, known, parse
+from nodegauge_judge.gpu_models import NO_ROW, Form, TableInvalid, known_models, parse
 from nodegauge_judge.interconnect import board
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.expectations import Expectations
@@ -90,12 +90,12 @@ X900 = """
 @pytest.mark.parametrize("model", NAMES)
 def test_a_product_name_finds_its_own_row(model: str) -> None:
     """A wide glob above a narrow one would hide it."""
-    assert known().of(NAMES[model]).model == model
+    assert known_models().of(NAMES[model]).model == model
 
 
 def test_an_unknown_product_has_no_row() -> None:
     """Nothing is known of it, and nothing is assumed."""
-    assert known().of("NVIDIA Rubin") is known().of(None) is NO_ROW
+    assert known_models().of("NVIDIA Rubin") is known_models().of(None) is NO_ROW
     assert (NO_ROW.form, NO_ROW.nvlink, NO_ROW.nvls, NO_ROW.bandwidth) == (Form.UNKNOWN, None, None, ())
 
 
@@ -104,10 +104,10 @@ def with_x900(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """A temporary table: one invented model, and all other products as cards."""
     (tmp_path / "table.yaml").write_text(X900, encoding="utf-8")
     monkeypatch.setattr(gpu_models, "DATA", str(tmp_path / "table.yaml"))
-    known.cache_clear()
+    known_models.cache_clear()
     yield
     monkeypatch.undo()
-    known.cache_clear()
+    known_models.cache_clear()
 
 
 @pytest.mark.usefixtures("with_x900")
@@ -115,7 +115,7 @@ def test_a_new_model_is_one_row() -> None:
     """Form, links, rate, clock and expectation follow from it, and no code changes."""
     gpu = Gpu(index=0, name="NVIDIA X900-SXM9")
     assert (board.form(gpu), board.links_behind_switch(gpu)) == (Form.MODULE, 20)
-    assert known().base_mhz("NVIDIA X900-SXM9") == 1234
+    assert known_models().base_mhz("NVIDIA X900-SXM9") == 1234
     expectation = Expectations.default().find(
         gpu="NVIDIA X900-SXM9", count=16, collective="all_reduce", bytes=GIB, nvls=None, link="nvlink"
     )

@@ -17,10 +17,10 @@ from nodegauge_contract import render_matrix
 from nodegauge_contract.pasted import document as pasted
 from nodegauge_contract.pasted.document import PasteError
 from nodegauge_judge import Verdict, judge_health
-from nodegauge_judge.gpu_models import known
+from nodegauge_judge.gpu_models import known_models
 from support.judge_command import FIXTURES, flat, judge
 
-result = partial(pasted.result, models=known().links)
+result = partial(pasted.result, models=known_models().links)
 NVLINK, PAIRS, PCIE = "nvlink", "nvlink-pairs", "pcie"
 CUT = "cut"
 CAREFUL = yaml.safe_load((FIXTURES / "careful-reader.yaml").read_text(encoding="utf-8"))

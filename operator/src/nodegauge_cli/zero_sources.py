@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nodegauge_cli.zero_text import Machine
 from nodegauge_contract import ArmName, Collective, Result
-from nodegauge_judge.gpu_models import known
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_judge.nccl.extract import measure
@@ -116,7 +116,7 @@ def _is_ring(node: Measurement) -> bool | None:
 
 
 def _always_ring(gpu: str, ranks: int) -> bool:
-    return ranks < NVLS_RANKS or known().of(gpu).nvls is False
+    return ranks < NVLS_RANKS or known_models().of(gpu).nvls is False
 
 
 def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Curve, ...]:

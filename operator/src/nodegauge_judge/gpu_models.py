@@ -1,8 +1,8 @@
 """The one table of GPU models, `gpu_models.yaml`: whatever the judge and the command line know of a product.
 
-All code asks `known()`, so a new model is a new row there, and a test.  The table tells what the driver does
-not: how a model's boards are wired, and what published machines reached.  It must not repeat what the driver
-reads (ECC, temperature margins, limits): there the reading is right.
+All code asks `known_models()`, so a new model is a new row there, and a test.  It tells what the driver
+does not: how a model's boards are wired, and what published machines reached.  It must not repeat what the
+driver reads (ECC, temperature margins, limits): there the reading is right.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def is_model(name: str, pattern: str) -> bool:
 
 
 @cache
-def known() -> GpuModels:
+def known_models() -> GpuModels:
     """The table that comes with this package."""
     return parse(files(__package__).joinpath(DATA).read_bytes())
 

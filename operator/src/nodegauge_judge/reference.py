@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from nodegauge_judge.catalogue import CATALOGUE
-from nodegauge_judge.gpu_models import Board, GpuModel, NvLink, Published, known
+from nodegauge_judge.gpu_models import Board, GpuModel, NvLink, Published, known_models
 from nodegauge_judge.model import Judged
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.floors import FEW_RANKS, FEW_RANKS_SHARE, sharp_share
@@ -208,10 +208,10 @@ def expectations_page() -> str:
         few=FEW_RANKS,
         part=FEW_RANKS_SHARE,
         smallest=size_text(SMALLEST_LABEL_SIZE),
-        switched="\n".join(map(_switched_row, known().published())),
+        switched="\n".join(map(_switched_row, known_models().published())),
     )
     lines = (_expectation_row(one, share=numbers.busbw_expected_share) for one in Expectations.default())
-    models = "\n".join(map(_model_row, known().rows))
+    models = "\n".join(map(_model_row, known_models().rows))
     return head + "\n".join(lines) + "\n" + _MODELS + models + "\n"
 
 

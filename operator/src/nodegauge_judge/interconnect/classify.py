@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, short_name
-from nodegauge_judge.gpu_models import known
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.interconnect import board, fabric, nvlink_state, p2p
 from nodegauge_judge.model import Evidence, Interconnect, InterconnectClass
 
@@ -54,7 +54,7 @@ class Reason(StrEnum):
 def snapped(mbps: int) -> float | None:
     """The advertised GB/s per link and direction for a raw rate in MB/s; None when none is within 8 %."""
     raw = mbps / 1000
-    nearest = min(known().rates(), key=lambda rate: abs(raw - rate) / rate)
+    nearest = min(known_models().rates(), key=lambda rate: abs(raw - rate) / rate)
     return nearest if abs(raw - nearest) <= RATE_TOLERANCE * nearest else None
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from nodegauge_judge.gpu_models import Bandwidth, GpuModels, is_model, known
+from nodegauge_judge.gpu_models import Bandwidth, GpuModels, is_model, known_models
 
 KINDS_WITH_FLOOR = ("measured", "accept-floor")
 
@@ -36,7 +36,7 @@ class Expectations(Struct, frozen=True, kw_only=True):
     @classmethod
     def default(cls) -> Expectations:
         """The published ones alone."""
-        return cls(published=_of(known()))
+        return cls(published=_of(known_models()))
 
     def with_policy(self, expectations: Iterable[Expectation]) -> Expectations:
         """These, with the policy's `expectations` first."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import ArmName, Collective
 from nodegauge_judge.case import clip
-from nodegauge_judge.gpu_models import NVLS, RINGS, is_model, known
+from nodegauge_judge.gpu_models import NVLS, RINGS, is_model, known_models
 from nodegauge_judge.model import InterconnectClass
 from nodegauge_judge.nccl.expectations import KINDS_WITH_FLOOR, Expectation, Expectations
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
@@ -107,7 +107,7 @@ def lowest_floor(
 
 def _with_named_links(measurement: Measurement) -> Measurement:
     """With the NVLinks that follow from the product name, for a log of nccl-tests, which names none."""
-    model = known().of(measurement.gpu)
+    model = known_models().of(measurement.gpu)
     board, ranks = model.board, measurement.ranks
     if not measurement.from_log or board is None or not board.tells(ranks):
         return measurement
@@ -187,7 +187,7 @@ def _nvlink(
         (machine.sm, machine.algorithm) == (sm, algorithm)
         and measurement.ranks in machine.ranks
         and machine.share >= share
-        for machine in known().published()
+        for machine in known_models().published()
     )
     return floor if reached else _only_warning(floor)
 

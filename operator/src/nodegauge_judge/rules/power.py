@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
-from nodegauge_judge.gpu_models import known
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.model import Load, Severity
 from nodegauge_judge.rule import Observation
 
@@ -67,7 +67,7 @@ def _below_default(gpu: Gpu, ratio: float) -> Observation | None:
 
 def _below_base(case: Case, gpu_index: int) -> Observation | None:
     gpu = case.result.gpus[gpu_index]
-    base, window = known().base_mhz(text(gpu.name)), gpu.window
+    base, window = known_models().base_mhz(text(gpu.name)), gpu.window
     median = number(window.sm_mhz.median) if window is not None and window.sm_mhz is not None else None
     if base is None or median is None or median >= base or not is_capped(gpu):
         return None
