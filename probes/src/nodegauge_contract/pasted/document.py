@@ -32,7 +32,7 @@ _LISTED = re.compile(r"\s*GPU\s+(\d{1,2}):\s+(\S.{0,100}?)\s+\(UUID:\s*([^)\s]{1
 _MIG_LISTED = re.compile(r"\s*MIG\s+\d\S*\s+Device\s+\d+:")
 _MAX_LINKS = 18
 """The most NVLinks that a GPU has had so far (Hopper, Blackwell)."""
-Models = Callable[[str], ModelLinks | None]
+Models = Callable[[str], "ModelLinks | None"]
 """What is known of the NVLinks of a product, by NVML's name; None if nothing is."""
 
 
