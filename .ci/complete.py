@@ -47,6 +47,7 @@ from prometheus_client.metrics import MetricWrapperBase
 import nodegauge_judge
 from nodegauge_contract.reading import PART_BYTES, Part
 from nodegauge_judge import CATALOGUE, Cause, Rule, Thresholds
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.reference import findings_page
 from nodegauge_operator import core, metrics, names
@@ -68,6 +69,7 @@ from support.crds import differences, nodes_of, part, unbounded
 OPERATOR, JUDGE = "operator/src/nodegauge_operator", "operator/src/nodegauge_judge"
 PROBES = "probes/src/nodegauge_probes"
 RUNBOOK, ACT, NO_RUN = "docs/runbook.md", "Must I act now?", "No NCCL run happens"
+MODELS, OWN_ROWS = f"{JUDGE}/gpu_models.yaml", "tests/unit/test_gpu_models.py"
 FLOORS = "tests/unit/test_judge_nccl_floors.py"
 CRD, FULL = "crds/gpuvalidationpolicies.yaml", "crds/examples/full.yaml"
 
@@ -143,9 +145,14 @@ def judge() -> Iterator[str]:
         (token(JUDGE, form=".{t.name}"), "no rule compares with it; add the comparison to its rule's check"),
     )
     yield from lacking(
-        dict.fromkeys(
-            Thing(f"{JUDGE}/nccl/expectations.yaml", e.gpu, more=e.source) for e in Expectations.default()
+        (Thing(MODELS, row.model) for row in known_models().rows),
+        (
+            holds(OWN_ROWS, '"{t.name}": "'),
+            'no test knows this model; add "{t.name}": "NVML NAME" to NAMES in ' + OWN_ROWS,
         ),
+    )
+    yield from lacking(
+        dict.fromkeys(Thing(MODELS, e.gpu, more=e.source) for e in Expectations.default()),
         (lambda t: t.more, "no source; add source: AUTHOR/REPOSITORY COMMIT, FILE"),
         (
             holds(FLOORS, '"{t.name}": ('),

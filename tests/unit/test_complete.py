@@ -22,7 +22,9 @@ VALUES, SCHEMA = "charts/nodegauge/values.yaml", "charts/nodegauge/values.schema
 TELEMETRY, MACHINE = f"{PROBES}/collectors/telemetry.py", "tests/testbed/profiles/half-done.yaml"
 MODULE, ROLE = "ansible/plugins/modules/half_done.py", "ansible/roles/half_done"
 METRIC = '        self.half_done = Gauge("nodegauge_half_done", "Half", registry=self.registry)\n'
-ENTRY = '- {gpu: "*B300*", count: 8, collective: all_reduce, bytes: 1073741824, busbw: 900}\n'
+ENTRY = """- {model: Half, gpu: ["*Half*"], source: ours,
+   bandwidth: [{count: 8, collective: all_reduce, bytes: 1, busbw: 9}]}
+"""
 KIND = "from nodegauge_operator.core.probes.bmc import BmcKind\nclass HalfDoneKind(BmcKind):\n    name = ''\n"
 LABEL = "from msgspec import structs\nHALF = structs.replace(PSU, key='nodegauge.dev/half-done')\n"
 RULE = """
@@ -51,11 +53,12 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
             ("docs/reference/findings.md: ", "make reference"),
         ],
     ),
-    "a GPU's expected bandwidth": (
-        [(f"{JUDGE}/nccl/expectations.yaml", "", ENTRY)],
+    "a GPU model, or its expected bandwidth": (
+        [(f"{JUDGE}/gpu_models.yaml", "", ENTRY)],
         [
-            (f"{JUDGE}/nccl/expectations.yaml: *B300*: no source", "add source: "),
-            (f"{JUDGE}/nccl/expectations.yaml: *B300*: no test", "test_judge_nccl_floors.py"),
+            (f"{JUDGE}/gpu_models.yaml: Half: no test", "test_gpu_models.py"),
+            (f"{JUDGE}/gpu_models.yaml: *Half*: no source", "add source: "),
+            (f"{JUDGE}/gpu_models.yaml: *Half*: no test", "test_judge_nccl_floors.py"),
         ],
     ),
     "a label": (
@@ -189,7 +192,7 @@ def test_what_an_incomplete_change_lacks_is_named(tmp_path: Path) -> None:
     wanted = [(start, out) for _, lacks in DONE.values() for start, out in lacks]
     unsaid = [w for w in wanted if not any(line.startswith(w[0]) and w[1] in line for line in lines)]
     assert unsaid == [], "\n".join(lines)
-    others = [line for line in lines if not re.search(r"half|\*B300\*|make reference$", line, re.IGNORECASE)]
+    others = [line for line in lines if not re.search(r"half|make reference$", line, re.IGNORECASE)]
     assert others == []
 
 

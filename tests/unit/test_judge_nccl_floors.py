@@ -14,8 +14,9 @@ import support.results as made
 from nodegauge_contract import ArmName, Collective, Gpu, Result, Unavailable
 from nodegauge_contract.nccl import busbw_factor
 from nodegauge_judge import Answer, Thresholds, Verdict
+from nodegauge_judge.gpu_models import is_model
 from nodegauge_judge.nccl import floors
-from nodegauge_judge.nccl.expectations import Expectation, Expectations, is_model
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement, NcclJudgement
 from support.judge_results import Row, Table, rows
@@ -146,7 +147,7 @@ def test_the_policy_comes_first_and_changes_the_digest() -> None:
 
 def test_the_package_contains_the_expectations() -> None:
     """An installed operator has no checkout beside it: packaging takes *.yaml of every package."""
-    assert files("nodegauge_judge.nccl").joinpath("expectations.yaml").is_file()
+    assert files("nodegauge_judge").joinpath("gpu_models.yaml").is_file()
     assert '"*" = ["py.typed", "*.yaml"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ import yaml
 import support.results as made
 from nodegauge_contract import Result as Document
 from nodegauge_contract import render_matrix
-from nodegauge_contract.pasted.document import PasteError, result
+from nodegauge_contract.pasted import document as pasted
+from nodegauge_contract.pasted.document import PasteError
 from nodegauge_judge import Verdict, judge_health
+from nodegauge_judge.gpu_models import known_models
 from support.judge_command import FIXTURES, flat, judge
 
+result = partial(pasted.result, models=known_models().links)
 NVLINK, PAIRS, PCIE = "nvlink", "nvlink-pairs", "pcie"
 CUT = "cut"
 CAREFUL = yaml.safe_load((FIXTURES / "careful-reader.yaml").read_text(encoding="utf-8"))

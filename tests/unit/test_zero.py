@@ -17,8 +17,9 @@ from nodegauge_cli import zero as command
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Arm, ArmName, Cell, Collective, Gpu, NcclResult, encode
 from nodegauge_contract import Result as Document
+from nodegauge_judge.gpu_models import is_model
 from nodegauge_judge.history.model import History
-from nodegauge_judge.nccl.expectations import Expectations, is_model
+from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.zero import Bandwidths, Cost, Curve, Job, Scheme, costs
 from nodegauge_operator import names

@@ -15,6 +15,7 @@ from nodegauge_contract import Collective, ContractError, NotAResult, Result, de
 from nodegauge_contract.chassis import MAJOR, ChassisReading
 from nodegauge_contract.nccl_tests import document, log
 from nodegauge_contract.pasted import document as pasted
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 
@@ -51,7 +52,7 @@ def report_or_result(
         return report
     if pasted.looks_like(text):
         try:
-            return pasted.result(text)
+            return pasted.result(text, models=known_models().links)
         except pasted.PasteError as error:
             raise Unusable(str(error)) from None
     raise Unusable(

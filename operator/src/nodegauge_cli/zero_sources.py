@@ -6,7 +6,6 @@ same interconnect class.  A class has the median bandwidth of its nodes and a re
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from nodegauge_cli.zero_text import Machine
 from nodegauge_contract import ArmName, Collective, Result
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_judge.nccl.extract import measure
@@ -26,9 +26,6 @@ from nodegauge_operator.api.report import BandwidthStatus, Report
 LABEL_SIZE = 2**30
 """Message size of the bandwidths in a report: 1 GiB."""
 NODES_NAMED = 3
-NO_NVLS = re.compile(r"\b(?:[PV]100|A100|A800|A[1-9]0|A[2456]000|T4|L4|L40S?|TITAN|GTX|RTX|Quadro)\b", re.I)
-"""GPUs that always run all_reduce as a ring: NVLink SHARP came with Hopper (NCCL user guide,
-NCCL_NVLS_ENABLE)."""
 NVLS_SM = 90
 NVLS_RANKS = 5
 """With fewer GPUs, all_reduce is a ring on Hopper and Blackwell too (published curves of H200 and B200)."""
@@ -119,7 +116,7 @@ def _is_ring(node: Measurement) -> bool | None:
 
 
 def _always_ring(gpu: str, ranks: int) -> bool:
-    return ranks < NVLS_RANKS or NO_NVLS.search(gpu) is not None
+    return ranks < NVLS_RANKS or known_models().of(gpu).nvls is False
 
 
 def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Curve, ...]:

@@ -3,7 +3,7 @@
 Pure: the same result, thresholds, history and facts give the same judgement, on any machine and at any time,
 so an old result can be judged again, and a file can be judged without a cluster.  It imports only
 `nodegauge_contract` and msgspec; no clock, no environment, no logging, no I/O but reading its own data file
-(`nccl/expectations.yaml`).
+(`gpu_models.yaml`).
 """
 
 from nodegauge_judge.catalogue import CATALOGUE

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from nodegauge_judge.catalogue import CATALOGUE
+from nodegauge_judge.gpu_models import Board, GpuModel, NvLink, Published, known_models
 from nodegauge_judge.model import Judged
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
-from nodegauge_judge.nccl.floors import FEW_RANKS, FEW_RANKS_SHARE, SWITCHED, Published, sharp_share
+from nodegauge_judge.nccl.floors import FEW_RANKS, FEW_RANKS_SHARE, sharp_share
 from nodegauge_judge.nccl.grading import SMALLEST_LABEL_SIZE, size_text
 from nodegauge_judge.rule import Effect, Rule
 from nodegauge_judge.thresholds import Thresholds
@@ -182,6 +183,16 @@ In the order in which they are tried. Averages over several sizes and numbers of
 |---|---|---|---|---|---|---|---|---|---|
 """
 _NVLS = {None: "any", True: "on", False: "off"}
+_MODELS = """
+## GPU models
+
+What nodegauge knows of a model by its product name, from `gpu_models.yaml` of the judge, which also has the
+sources. The first row that matches applies. Links are those of one GPU; a board is given where the name alone
+tells how its GPUs are joined. Memory and power are for people: the driver's own numbers are judged.
+
+| model | product names | form | NVLinks, GB/s one way | lead to | board | GB | W |
+|---|---|---|---|---|---|---|---|
+"""
 
 
 def expectations_page() -> str:
@@ -197,10 +208,36 @@ def expectations_page() -> str:
         few=FEW_RANKS,
         part=FEW_RANKS_SHARE,
         smallest=size_text(SMALLEST_LABEL_SIZE),
-        switched="\n".join(map(_switched_row, SWITCHED)),
+        switched="\n".join(map(_switched_row, known_models().published())),
     )
     lines = (_expectation_row(one, share=numbers.busbw_expected_share) for one in Expectations.default())
-    return head + "\n".join(lines) + "\n"
+    models = "\n".join(map(_model_row, known_models().rows))
+    return head + "\n".join(lines) + "\n" + _MODELS + models + "\n"
+
+
+def _model_row(row: GpuModel) -> str:
+    link, board = row.nvlink, row.board
+    cells = (
+        row.model,
+        ", ".join(f"`{glob}`" for glob in row.gpu),
+        row.form.value,
+        f"{link.links} x {link.gbps:g} (NVLink {link.generation})" if link else "none known",
+        _leads_to(link) if link else "-",
+        _board(board) if board else "-",
+        " or ".join(map(str, row.memory_gb)) or "-",
+        " or ".join(map(str, row.watts)) or "-",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _leads_to(link: NvLink) -> str:
+    each = f", {link.links // link.bridges} per bridge" if link.bridges else ""
+    return (link.joins.value or "unknown") + each
+
+
+def _board(board: Board) -> str:
+    smaller = f", or {board.mesh} without" if board.mesh else ""
+    return f"{board.modules} GPUs, {board.switches} NVSwitches{smaller}"
 
 
 def _switched_row(machine: Published) -> str:

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.model import Result
@@ -32,6 +33,15 @@ REMOTE_GPU, REMOTE_NPU, REMOTE_SWITCH = 0, 1, 2
 P2P_OK = 0
 REACHES_SWITCH, REACHES_NO_GPU = -1, -2
 """Targets of a link besides the positions in `Result.gpus`."""
+
+
+class ModelLinks(Struct, frozen=True, kw_only=True):
+    """The NVLinks that one GPU of a model has."""
+
+    links: Annotated[int, Meta(ge=1, le=36)]
+    """All of them: what a board wires, or all bridges of a card carry (at most NVML_NVLINK_MAX_LINKS)."""
+    gbps: Annotated[float, Meta(gt=0, le=1000)]
+    """GB/s per link and direction."""
 
 
 class Doubt(StrEnum):

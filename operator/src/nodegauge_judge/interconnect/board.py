@@ -4,8 +4,7 @@ Links that are all down look alike on a dead HGX machine and on cards that nobod
 apart is the form of the board: an SXM module or a superchip sits on a board that always wires its NVLinks, a
 PCIe card has connectors that may stay empty.
 
-- The product name has it: NVML's names of modules contain SXM, or are Hopper and Blackwell models that exist
-  as modules (H100, H200, H800, H20, B200, GB200); their cards are named PCIe or NVL.
+- The product name has it (`gpu_models`).
 - Compute capability 7.5, 8.6, 8.9 and 12.x: these chips exist on cards alone.
 - Otherwise a GPU that is wired to NVSwitches (field 147) or is registered with a fabric is a module.
 - Everything else is unknown, also GH200, whose system decides whether its links lead anywhere.
@@ -18,11 +17,11 @@ A100 PCIe whose 12 links read as down) and none for others (NOT_SUPPORTED).
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 
 from nodegauge_contract import Gpu
 from nodegauge_contract.nvlink import INACTIVE
 from nodegauge_judge.case import Case, once
+from nodegauge_judge.gpu_models import Form, known_models
 from nodegauge_judge.interconnect import fabric
 
 PASSTHROUGH = 1
@@ -37,53 +36,25 @@ shows."""
 WHOLE_BOARD = 8
 """GPUs of a baseboard with NVSwitches, and of a DGX-1: as many in one virtual machine are the whole board."""
 
-_CARD = re.compile(
-    r"PCIE|\bNVL\b|\bACTIVE\b|FHHL|GEFORCE|QUADRO|\bRTX\b|TITAN|\bCMP\b|\b(?:A|L|T|P)\d{1,2}[A-Z]?\b|\bA100X\b"
-)
-_MODULE = re.compile(r"SXM|DGXS|\b(?:H100|H200|H800|H20|B100|B200|B300|GB200|GB300)\b")
-"""DGXS: the cards of a DGX Station, which a fixed bridge joins."""
 _CARD_CHIPS = re.compile(r"7\.5|8\.6|8\.9|12\.\d+")
-
-_LINKS = (
-    (re.compile(r"V100-SXM3"), 6),
-    (re.compile(r"A100-SXM4"), 12),
-    (re.compile(r"A800-SXM4"), 8),
-    (re.compile(r"\bH800\b"), 8),
-    (re.compile(r"\bH100\b.*\bHBM3\b|\bH200\b|\bH20\b"), 18),
-    (re.compile(r"\bG?B[23]00\b"), 18),
-)
-"""NVLinks of a healthy module behind NVSwitches.  Sources: NVIDIA's fabric manager user guide, GPU baseboard
-topologies (V100: one link to each of six switches; A100: two to each of six; H100: 18 to four; B200: 18 to
-two); 400 GB/s of A800 and H800 are 8 links x 50 (NVIDIA's product pages; deepseek-ai/DeepSeek-V3 issue 479);
-900 GB/s of H200 and H20 are 18 x 50; GB200 18 in `nvidia-smi nvlink -s` (NVIDIA/k8s-test-infra issue 371)."""
-
-
-class Form(StrEnum):
-    """`module`: SXM or superchip, always wired to its peers; `card`: PCIe, bridged or not."""
-
-    MODULE = "module"
-    CARD = "card"
-    UNKNOWN = "unknown"
+"""Compute capabilities of chips that exist on cards alone."""
 
 
 def form(gpu: Gpu) -> Form:
     """The form of the GPU's board; see the module's text for the reasons."""
-    name = _name(gpu)
+    named = known_models().of(gpu.name).form
     chip = gpu.compute_capability if isinstance(gpu.compute_capability, str) else ""
-    if "SXM" not in name and (_CARD.search(name) or _CARD_CHIPS.fullmatch(chip)):
+    if named is not Form.UNKNOWN:
+        return named
+    if _CARD_CHIPS.fullmatch(chip):
         return Form.CARD
     wired = isinstance(gpu.switch_links, int) and gpu.switch_links > 0
-    if _MODULE.search(name) or wired or gpu.fabric.state == fabric.COMPLETED:
-        return Form.MODULE
-    return Form.UNKNOWN
+    return Form.MODULE if wired or gpu.fabric.state == fabric.COMPLETED else Form.UNKNOWN
 
 
 def links_behind_switch(gpu: Gpu) -> int:
     """NVLinks that a healthy GPU of this model has behind NVSwitches; 0 if no source tells."""
-    name = _name(gpu)
-    if form(gpu) is not Form.MODULE:
-        return 0
-    return next((links for pattern, links in _LINKS if pattern.search(name)), 0)
+    return known_models().of(gpu.name).links_behind_switch
 
 
 def idle_links(gpu: Gpu) -> int:
@@ -115,7 +86,3 @@ def may_be_partition(case: Case) -> bool:
     """
     gpus = case.result.gpus
     return len(gpus) < WHOLE_BOARD and any(gpu.virtualization == PASSTHROUGH for gpu in gpus)
-
-
-def _name(gpu: Gpu) -> str:
-    return gpu.name.upper() if isinstance(gpu.name, str) else ""

@@ -16,14 +16,13 @@ from msgspec.structs import replace
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, short_name
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.interconnect import board, fabric, nvlink_state, p2p
 from nodegauge_judge.model import Evidence, Interconnect, InterconnectClass
 
-RATES = (14.0625, 20.0, 25.0, 50.0)
-"""GB/s per link and direction that NVLink generations are sold with: GA102 bridges, 1.0, 2.0 to 4.0, 5.0."""
 RATE_TOLERANCE = 0.08
-"""How far a raw signalling rate may be from one of `RATES`.  Drivers report H100 as 26.562 (6.2 % over its
-25) and B200 as 53.125; the nearest two rates are 20 % apart.  Chosen by this project."""
+"""How far a raw signalling rate may be from one that a GPU model has.  Drivers report H100 as 26.562 (6.2 %
+over its 25) and B200 as 53.125; the nearest two rates are 20 % apart.  Chosen by this project."""
 
 MAX_GPUS = 16
 """The most GPUs in one NVLink domain of a single machine (DGX-2, HGX-2); larger nodes get no class."""
@@ -55,7 +54,7 @@ class Reason(StrEnum):
 def snapped(mbps: int) -> float | None:
     """The advertised GB/s per link and direction for a raw rate in MB/s; None when none is within 8 %."""
     raw = mbps / 1000
-    nearest = min(RATES, key=lambda rate: abs(raw - rate) / rate)
+    nearest = min(known_models().rates(), key=lambda rate: abs(raw - rate) / rate)
     return nearest if abs(raw - nearest) <= RATE_TOLERANCE * nearest else None
 
 

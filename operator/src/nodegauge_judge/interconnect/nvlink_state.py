@@ -23,6 +23,7 @@ from nodegauge_contract.model import PASTED
 from nodegauge_contract.nvlink import Doubt
 from nodegauge_contract.values import Text
 from nodegauge_judge.case import Case, once
+from nodegauge_judge.gpu_models import Form
 from nodegauge_judge.interconnect import board
 from nodegauge_judge.interconnect.fabric import fabric_problem
 from nodegauge_judge.visibility import is_complete
@@ -107,7 +108,7 @@ def _countable(case: Case) -> bool:
 
 def _could_have_links(gpu: Gpu) -> bool:
     form = board.form(gpu)
-    known = form is board.Form.MODULE or (form is board.Form.UNKNOWN and board.idle_links(gpu) > 0)
+    known = form is Form.MODULE or (form is Form.UNKNOWN and board.idle_links(gpu) > 0)
     return known and not fabric_problem(gpu)
 
 

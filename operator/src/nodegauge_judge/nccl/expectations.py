@@ -7,40 +7,24 @@ depends too much on each of them to extrapolate.  If none applies, `floors` deri
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
+
+from nodegauge_judge.gpu_models import Bandwidth, GpuModels, is_model, known_models
 
 KINDS_WITH_FLOOR = ("measured", "accept-floor")
-_DATA = "expectations.yaml"
 
 
-class Expectation(Struct, frozen=True, rename="camel", kw_only=True):
-    """What a number of GPUs of one model reach in one collective at one size.
-
-    `gpu`: a case-insensitive glob over NVML's product name ("*H100*HBM3*"); `count`: GPUs that take part;
-    `bytes`: message size; `nvls`: whether NCCL ran NVLS, null for either; `link`: nvlink, pcie, or empty for
-    either; `busbw`: GB/s (1e9) as nccl-tests defines it; `floor`: GB/s below which bandwidth is too low, 0
-    for `busbwExpectedShare` of `busbw`; `source`: where the number comes from.  `kind`: measured;
-    accept-floor (`busbw` is itself the floor); or a kind without a floor: complaint (somebody measured it
-    and asked why it is so low) and reference (through host memory or computed, for comparison).
-    """
+class Expectation(Bandwidth, frozen=True, kw_only=True):
+    """What a number of GPUs of one model reach in one collective at one size."""
 
     gpu: Annotated[str, Meta(min_length=1, max_length=128)]
-    count: Annotated[int, Meta(ge=2, le=64)]
-    collective: Annotated[str, Meta(pattern="^(all_reduce|all_gather|reduce_scatter)$")]
-    bytes: Annotated[int, Meta(ge=1, le=2**40)]
-    busbw: Annotated[float, Meta(gt=0, le=100_000)]
-    nvls: bool | None = None
-    link: Annotated[str, Meta(pattern="^(nvlink|pcie)?$")] = ""
-    floor: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
-    kind: Annotated[str, Meta(pattern="^(measured|accept-floor|complaint|reference)$")] = "measured"
-    source: Annotated[str, Meta(max_length=512)] = ""
+    """A case-insensitive glob over NVML's product name ("*H100*HBM3*")."""
 
 
 class Expectations(Struct, frozen=True, kw_only=True):
@@ -52,7 +36,7 @@ class Expectations(Struct, frozen=True, kw_only=True):
     @classmethod
     def default(cls) -> Expectations:
         """The published ones alone."""
-        return cls(published=_published())
+        return cls(published=_of(known_models()))
 
     def with_policy(self, expectations: Iterable[Expectation]) -> Expectations:
         """These, with the policy's `expectations` first."""
@@ -95,12 +79,11 @@ class Expectations(Struct, frozen=True, kw_only=True):
         return None
 
 
-def is_model(name: str, pattern: str) -> bool:
-    """Whether NVML's product name matches the glob, ignoring case."""
-    return fnmatchcase(name.lower(), pattern.lower())
-
-
 @cache
-def _published() -> tuple[Expectation, ...]:
-    data = files(__package__).joinpath(_DATA).read_bytes()
-    return msgspec.yaml.decode(data, type=tuple[Expectation, ...], strict=True)
+def _of(models: GpuModels) -> tuple[Expectation, ...]:
+    return tuple(
+        Expectation(gpu=glob, **asdict(bandwidth))
+        for row in models.rows
+        for glob in row.gpu
+        for bandwidth in row.bandwidth
+    )

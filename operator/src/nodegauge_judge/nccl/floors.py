@@ -2,7 +2,7 @@
 
 Link rates give a floor from 1 GiB on, where collectives approach full speed; a smaller cell has a floor only
 from an expectation for its size.  The shares are thresholds of the policy.  A floor from link rates sets a
-taint only if a published machine of the same kind reaches it: `SWITCHED` for machines with NVSwitches,
+taint only if a published machine of the same kind reaches it: with NVSwitches one of `GpuModels.published`,
 expectations of the same model and count for direct NVLinks.  Any other only warns.
 """
 
@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from nodegauge_contract import ArmName, Collective
 from nodegauge_judge.case import clip
+from nodegauge_judge.gpu_models import NVLS, RINGS, is_model, known_models
 from nodegauge_judge.model import InterconnectClass
-from nodegauge_judge.nccl.boards import board_of
-from nodegauge_judge.nccl.expectations import KINDS_WITH_FLOOR, Expectation, Expectations, is_model
+from nodegauge_judge.nccl.expectations import KINDS_WITH_FLOOR, Expectation, Expectations
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.thresholds import Thresholds
 
@@ -31,53 +31,6 @@ _ALGORITHM = "NCCL did not log its algorithm (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS
 _LINKS = "the log names the GPU, but not its links"
 _FROM_LINKS = "(no expectation applies)"
 _ONLY_WARNS = "; no such machine has been published, so this only warns"
-RINGS, NVLS = "rings", "NVLS"
-
-
-class Published(Struct, frozen=True):
-    """A published machine with NVSwitches: compute capability times ten, algorithm, the GPU counts that it
-    stands for, and the share of the NVLinks' rate that it reached (NVLS: on 8 GPUs)."""
-
-    sm: int
-    algorithm: str
-    ranks: range
-    share: float
-    source: str
-
-
-SWITCHED = (
-    Published(80, RINGS, range(8, 9), 229 / 300, "8x A100 SXM: stas00/ml-engineering 744d01e1"),
-    Published(
-        90,
-        RINGS,
-        range(4, 9),
-        361 / 450,
-        "4x and 8x H200: stas00/ml-engineering 744d01e1; 8x H100: 360 GB/s, NVIDIA/nccl-tests issue 326",
-    ),
-    Published(
-        90,
-        NVLS,
-        range(5, 9),
-        462 / 450,
-        "8x H100: published report; 5x to 8x H200: stas00/ml-engineering 744d01e1; "
-        "8x H800: 215 of 200 GB/s, NVIDIA/nccl issue 1374",
-    ),
-    Published(100, RINGS, range(2, 3), 382 / 900, "2x B200: NVIDIA/nccl pull request 2343"),
-    Published(100, RINGS, range(3, 4), 479 / 900, "3x B200: NVIDIA/nccl pull request 2343"),
-    Published(100, RINGS, range(4, 9), 673 / 900, "4x and 8x B200: stas00/ml-engineering 744d01e1"),
-    Published(
-        100,
-        NVLS,
-        range(8, 9),
-        838 / 900,
-        "8x B200: stas00/ml-engineering; more than 830, NVIDIA/nccl issue 1807",
-    ),
-    Published(
-        103, NVLS, range(8, 9), 800 / 900, "8x B300: accept floor of oracle-quickstart/oci-hpc b5285a68"
-    ),
-)
-"""Machines behind the floors of NVSwitch machines.  Rings need one collective: bus bandwidth shows what the
-links carry whatever the collective (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 class Floor(Struct, frozen=True, kw_only=True):
@@ -154,15 +107,16 @@ def lowest_floor(
 
 def _with_named_links(measurement: Measurement) -> Measurement:
     """With the NVLinks that follow from the product name, for a log of nccl-tests, which names none."""
-    board = board_of(measurement.gpu, measurement.ranks) if measurement.from_log else None
-    if board is None:
+    model = known_models().of(measurement.gpu)
+    board, ranks = model.board, measurement.ranks
+    if not measurement.from_log or board is None or not board.tells(ranks):
         return measurement
     return replace(
         measurement,
         interconnect=InterconnectClass.NVLINK.value,
-        nvlink_gbps=board.nvlink_gbps(measurement.ranks),
-        nvswitch=board.nvswitch(measurement.ranks),
-        sm=board.sm,
+        nvlink_gbps=board.share(ranks) * model.nvlink_gbps,
+        nvswitch=board.switched(ranks),
+        sm=model.sm,
     )
 
 
@@ -233,7 +187,7 @@ def _nvlink(
         (machine.sm, machine.algorithm) == (sm, algorithm)
         and measurement.ranks in machine.ranks
         and machine.share >= share
-        for machine in SWITCHED
+        for machine in known_models().published()
     )
     return floor if reached else _only_warning(floor)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_judge.case import Case, HealthRule, links_in_words, of_gpu
+from nodegauge_judge.gpu_models import Form
 from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.model import Severity
 from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
@@ -20,7 +21,7 @@ def nvlink_down(case: Case) -> Iterator[Observation]:
         gpu = case.result.gpus[gpu_index]
         form = board.form(gpu)
         severity, why = Severity.WARN, "a board of this form always joins its GPUs"
-        if form is board.Form.UNKNOWN:
+        if form is Form.UNKNOWN:
             severity, why = Severity.INFO, "an unbridged card is healthy like this, a module is not"
         elif partition:
             severity, why = Severity.INFO, "a part of a board in a virtual machine may have none by design"

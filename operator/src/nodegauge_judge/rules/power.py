@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.model import Load, Severity
 from nodegauge_judge.rule import Observation
 
@@ -18,20 +19,6 @@ SW_POWER_CAP = 0x4
 AT_LIMIT = 0.9
 """Share of the power limit from which a capped GPU is at its limit.  Chosen by this project: the driver holds
 the average at the limit, and seconds of a changing load stay a little below it."""
-BASE_MHZ: dict[str, int] = {
-    "A100-SXM4-40GB": 1095,  # techpowerup.com/gpu-specs/a100-sxm4-40-gb.c3506
-    "A100-SXM4-80GB": 1275,  # sysrqmts.com, nvidia-a100-sxm4-80-gb
-    "A100-PCIE-40GB": 765,  # sysrqmts.com, nvidia-a100-pcie
-    "A30": 930,  # sysrqmts.com, nvidia-a30-pcie
-    "H100 PCIe": 1095,  # cputronic.com, nvidia-h100-pcie-80-gb
-    "Tesla V100-PCIE-16GB": 1245,  # sysrqmts.com, nvidia-tesla-v100-pcie-16-gb
-    "Tesla T4": 585,  # sysrqmts.com, nvidia tesla t4
-    "RTX A5000": 1170,  # sysrqmts.com, nvidia-rtx-a5000
-    "GeForce RTX 3090": 1395,  # chipversus.com, geforce-rtx-3090
-    "GeForce RTX 4090": 2235,  # topcpu.net, geforce-rtx-4090
-}
-"""Base SM clocks in MHz, which NVML does not report, by NVML's name without "NVIDIA " (read November 2026).
-A model that is missing here is not judged; where sources differ, the lower number is taken."""
 
 
 def power_cap_low(case: Case) -> Iterator[Observation]:
@@ -80,7 +67,7 @@ def _below_default(gpu: Gpu, ratio: float) -> Observation | None:
 
 def _below_base(case: Case, gpu_index: int) -> Observation | None:
     gpu = case.result.gpus[gpu_index]
-    base, window = BASE_MHZ.get(text(gpu.name).removeprefix("NVIDIA ")), gpu.window
+    base, window = known_models().base_mhz(text(gpu.name)), gpu.window
     median = number(window.sm_mhz.median) if window is not None and window.sm_mhz is not None else None
     if base is None or median is None or median >= base or not is_capped(gpu):
         return None

@@ -8,7 +8,7 @@ and without a class.  Nothing here judges.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.matrix import LETTERS
 from nodegauge_contract.model import PASTED, Nics, Pairs, Result, System
-from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH
+from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH, ModelLinks
 from nodegauge_contract.pasted import cleaning, fields, overview
 from nodegauge_contract.pasted.query import Query, QueryError, query
 from nodegauge_contract.pasted.tables import P2P_STATUS, Kind, Table, tables
@@ -32,18 +32,8 @@ _LISTED = re.compile(r"\s*GPU\s+(\d{1,2}):\s+(\S.{0,100}?)\s+\(UUID:\s*([^)\s]{1
 _MIG_LISTED = re.compile(r"\s*MIG\s+\d\S*\s+Device\s+\d+:")
 _MAX_LINKS = 18
 """The most NVLinks that a GPU has had so far (Hopper, Blackwell)."""
-_MODELS: tuple[tuple[str, float, int], ...] = (
-    (r"P100-SXM|GP100\b", 20.0, 4),
-    (r"V100|GV100", 25.0, 6),
-    (r"TITAN RTX|RTX 20[78]0|Quadro RTX", 25.0, 2),
-    (r"A100|A800", 25.0, 12),
-    (r"\bA30\b", 25.0, 4),
-    (r"\bA40\b|RTX A[456]\d00|RTX 3090", 14.0625, 4),
-    (r"H100|H800|H200|H20\b|GH200", 25.0, 18),
-    (r"G?B[123]00\b", 50.0, 18),
-)
-"""GB/s per NVLink and direction, and the most links, by model.  Sources: NVIDIA's data sheets and white
-papers of each model; GA102's 14.0625 is what `nvidia-smi nvlink -s` prints."""
+Models = Callable[[str], "ModelLinks | None"]
+"""What is known of the NVLinks of a product, by NVML's name; None if nothing is."""
 
 
 class PasteError(ValueError):
@@ -66,8 +56,11 @@ def looks_like(text: str) -> bool:
     return _OUTPUT.search(text) is not None
 
 
-def result(text: str) -> Result:
-    """The result document of a paste: probe `pasted`.  Raises `PasteError`."""
+def result(text: str, *, models: Models) -> Result:
+    """The result document of a paste: probe `pasted`.  Raises `PasteError`.
+
+    `models`: tells how many NVLinks a product has and how fast they are, which a table does not.
+    """
     lines = cleaning.lines(text)
     try:
         paste = _Paste(query=query(text, lines), listed=_listed(lines), versions=overview.versions(lines))
@@ -82,7 +75,7 @@ def result(text: str) -> Result:
             "header `GPU0 GPU1 ...`, `nvidia-smi -q` from its line `NVSMI LOG` on, `nvidia-smi -q -x`, or "
             "the table of plain `nvidia-smi` from its first GPU on"
         )
-    return _document(paste)
+    return _document(paste, models)
 
 
 def _listed(lines: Sequence[str]) -> list[Gpu]:
@@ -112,7 +105,7 @@ def _add(paste: _Paste, table: Table) -> None:
         )
 
 
-def _document(paste: _Paste) -> Result:
+def _document(paste: _Paste, models: Models) -> Result:
     gpus = _gpus(paste)
     topology = paste.topology
     if topology is not None and topology.pcie_only:
@@ -121,7 +114,7 @@ def _document(paste: _Paste) -> Result:
         )
     pairs, nics = Pairs(), Nics()
     if topology is not None and not topology.pcie_only:
-        gpus, pairs, nics = _linked(paste, gpus, topology)
+        gpus, pairs, nics = _linked(paste, gpus, topology, models=models)
     for table in paste.p2p:
         pairs = _with_p2p(pairs, table)
     problem = None
@@ -188,11 +181,11 @@ def _system(paste: _Paste) -> System:
     )
 
 
-def _linked(paste: _Paste, gpus: list[Gpu], table: Table) -> tuple[list[Gpu], Pairs, Nics]:
+def _linked(paste: _Paste, gpus: list[Gpu], table: Table, *, models: Models) -> tuple[list[Gpu], Pairs, Nics]:
     """The GPUs with the NVLinks of a table, the PCIe distances, and the NICs."""
     counts = [[int(cell[2:]) if cell.startswith("NV") else 0 for cell in row] for row in table.cells]
-    models = [_model(gpu) for gpu in gpus]
-    most = [model[1] if model is not None else _MAX_LINKS for model in models]
+    known = [models(gpu.name) if isinstance(gpu.name, str) else None for gpu in gpus]
+    most = [model.links if model is not None else _MAX_LINKS for model in known]
     switched = any(sum(row) > limit for row, limit in zip(counts, most, strict=True))
     ends = [max(row) for row in counts]
     if switched and any(
@@ -206,7 +199,7 @@ def _linked(paste: _Paste, gpus: list[Gpu], table: Table) -> tuple[list[Gpu], Pa
     linked = [
         replace(
             gpu,
-            links=_links(counts[i], switched=switched, mbps=_mbps(models[i])),
+            links=_links(counts[i], switched=switched, mbps=_mbps(known[i])),
             cpus=table.cpus[i] or NOT_READ,
             memory_nodes=table.memory[i] or NOT_READ,
         )
@@ -246,14 +239,8 @@ def _links(counts: list[int], *, switched: bool, mbps: Int) -> list[LinkGroup]:
     return groups
 
 
-def _model(gpu: Gpu) -> tuple[float, int] | None:
-    """GB/s per link and direction, and the most links, of a known model."""
-    name = gpu.name if isinstance(gpu.name, str) else ""
-    return next(((rate, most) for pattern, rate, most in _MODELS if re.search(pattern, name)), None)
-
-
-def _mbps(model: tuple[float, int] | None) -> Int:
-    return Unavailable("the paste does not name a known model") if model is None else round(model[0] * 1000)
+def _mbps(model: ModelLinks | None) -> Int:
+    return Unavailable("the paste does not name a known model") if model is None else round(model.gbps * 1000)
 
 
 def _nics(table: Table) -> Nics:
