@@ -55,6 +55,7 @@ from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.policy import Hysteresis, PolicySpec
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import ReportStatus
+from nodegauge_operator.bmc_reader import metrics as reader_metrics
 from nodegauge_operator.core import probes
 from nodegauge_operator.core.gpu_eligibility import Why
 from nodegauge_operator.core.label import Label
@@ -62,7 +63,6 @@ from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.probes.registry import labels as every_label
 from nodegauge_operator.names import BreakerReason, BudgetReason, PaceReason, PolicyReason, Reason
-from nodegauge_operator.reader import metrics as reader_metrics
 from nodegauge_probes import once, settings
 from support.crds import differences, nodes_of, part, unbounded
 
@@ -283,7 +283,7 @@ def labels() -> Iterator[str]:
             lambda t: f".{t.name}" in tokens(OPERATOR) or t.more in names.TAINTS_OF_FAULTS,
             f"nothing sets it; set it in {OPERATOR}/core/gates.py",
         ),
-        tested("tests/unit/test_desired_state.py"),
+        tested("tests/unit/test_decision.py"),
     )
 
 

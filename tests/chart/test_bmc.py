@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
+from nodegauge_operator.bmc_reader.settings import Settings, parse
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.reader.settings import Settings, parse
 from support.chart import ALL, NAMESPACE, RELEASE, Helm, Object, component, environment, of_kind, only, pods
 from support.objects import make_context, make_report
 
@@ -70,7 +70,7 @@ def test_it_runs_the_reader_once(helm: Helm) -> None:
     spec = only(helm.objects(ON), "Deployment", of="bmc")["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    assert container["command"] == ["python", "-m", "nodegauge_operator.reader"]
+    assert container["command"] == ["python", "-m", "nodegauge_operator.bmc_reader"]
 
 
 def policies(helm: Helm, values: Object) -> dict[str, Object]:

@@ -12,10 +12,10 @@ from nodegauge_bmc.connection import Access
 from nodegauge_contract.chassis import ChassisReading, Supply
 from nodegauge_contract.values import Unavailable
 from nodegauge_operator.api.chassis import parse_chassis
+from nodegauge_operator.bmc_reader.inventory import Target
+from nodegauge_operator.bmc_reader.objects import PATH, Objects
+from nodegauge_operator.bmc_reader.outcome import failure, status_of
 from nodegauge_operator.kube.client import connect
-from nodegauge_operator.reader.inventory import Target
-from nodegauge_operator.reader.objects import PATH, Objects
-from nodegauge_operator.reader.outcome import failure, status_of
 from support.cluster_under_test import install_crds
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest

@@ -42,7 +42,7 @@ from nodegauge_contract.chassis import (
     Supply,
 )
 from nodegauge_judge import Judgement
-from nodegauge_judge.load_rules.judge import LoadJudgement
+from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse

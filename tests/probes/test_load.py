@@ -15,7 +15,7 @@ import pytest
 
 from nodegauge_contract import LoadEnd, LoadSkip, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Answer, Severity, Verdict
-from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
+from nodegauge_judge.loadtest_rules.judge import LoadJudgement, judge_load
 from support.load_probe import QUICK, burning, load
 from support.nccl_probe import NcclOn, NcclRun
 from testbed.driver.build import LIBRARY

@@ -12,15 +12,15 @@ import yaml
 
 from nodegauge_bmc.connection import Access
 from nodegauge_contract.chassis import ChassisReading
+from nodegauge_operator.bmc_reader import app
+from nodegauge_operator.bmc_reader.app import Loop, by_protocol
+from nodegauge_operator.bmc_reader.inventory import Inventory
+from nodegauge_operator.bmc_reader.metrics import Metrics
+from nodegauge_operator.bmc_reader.objects import NODES, PATH, Objects
+from nodegauge_operator.bmc_reader.poller import Pace, Poller
+from nodegauge_operator.bmc_reader.settings import Settings
 from nodegauge_operator.kube.client import APPLY
 from nodegauge_operator.kube.errors import KubeError, NotFound
-from nodegauge_operator.reader import app
-from nodegauge_operator.reader.app import Loop, by_protocol
-from nodegauge_operator.reader.inventory import Inventory
-from nodegauge_operator.reader.metrics import Metrics
-from nodegauge_operator.reader.objects import NODES, PATH, Objects
-from nodegauge_operator.reader.poller import Pace, Poller
-from nodegauge_operator.reader.settings import Settings
 from support.api_server import merged
 from support.client import AnsweringClient, Call, Object
 

@@ -56,7 +56,7 @@ FORBIDDEN = [
     ("nodegauge_judge.verdict", "nodegauge_operator.names"),
     ("nodegauge_probes.health", "nodegauge_judge"),
     ("nodegauge_bmc.tree", "nodegauge_judge"),
-    ("nodegauge_operator.reader.poller", "nodegauge_operator.reconcile"),
+    ("nodegauge_operator.bmc_reader.poller", "nodegauge_operator.reconcile"),
     ("nodegauge_operator.kube", "nodegauge_probes"),
     ("nodegauge_cli.cleanup", "nodegauge_operator.handlers"),
     ("nodegauge_cli.cleanup", "nodegauge_operator.__main__"),

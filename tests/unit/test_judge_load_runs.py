@@ -20,7 +20,7 @@ from nodegauge_contract import (
     Unavailable,
 )
 from nodegauge_judge import Answer, Severity, Thresholds, Verdict
-from nodegauge_judge.load_rules.judge import judge_load
+from nodegauge_judge.loadtest_rules.judge import judge_load
 from support.judge_results import Row, Table, rows
 from support.load_results import SAMPLES, card, everywhere, gpu, loaded, reason, spoilt
 

@@ -35,7 +35,7 @@ from nodegauge_judge import (
 )
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
 from nodegauge_judge.interconnect.p2p import examine
-from nodegauge_judge.load_rules.judge import LOAD_RULES
+from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
 from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.rule import Observation

@@ -16,12 +16,12 @@ import pytest
 import trustme
 
 from nodegauge_operator.api.chassis import parse_chassis
+from nodegauge_operator.bmc_reader import poller
+from nodegauge_operator.bmc_reader.outcome import Reason, reason_of
+from nodegauge_operator.bmc_reader.poller import pause_after
+from nodegauge_operator.bmc_reader.settings import parse
 from nodegauge_operator.kube.client import APPLY
 from nodegauge_operator.kube.errors import Forbidden, Unavailable, Unreachable
-from nodegauge_operator.reader import poller
-from nodegauge_operator.reader.outcome import Reason, reason_of
-from nodegauge_operator.reader.poller import pause_after
-from nodegauge_operator.reader.settings import parse
 from nodegauge_operator.settings import SettingsError
 from support.reading import Rig, reader
 from support.virtual_time import in_virtual_time
@@ -305,7 +305,7 @@ def test_an_unknown_problem_has_a_reason() -> None:
 def test_its_memory_is_its_own() -> None:
     """No core dump, and only root may look into it (prctl(2), PR_GET_DUMPABLE)."""
     code = (
-        "import ctypes, resource; from nodegauge_operator.reader.__main__ import keep_memory_private; "
+        "import ctypes, resource; from nodegauge_operator.bmc_reader.__main__ import keep_memory_private; "
         "keep_memory_private(); "
         "print(resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     )

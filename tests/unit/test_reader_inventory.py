@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nodegauge_operator.reader.inventory import Entry, Inventory, Plan
+from nodegauge_operator.bmc_reader.inventory import Entry, Inventory, Plan
 
 NODES = {"gpu-1": "u1", "gpu-2": "u2", "gpu-3.example.com": "u3"}
 SECRET = "s3cret-of-the-bmc"

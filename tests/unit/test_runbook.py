@@ -15,12 +15,12 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Hysteresis, seconds
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.bmc_reader.metrics import READ
+from nodegauge_operator.bmc_reader.metrics import Metrics as ReaderMetrics
 from nodegauge_operator.core.probes import health, watch
 from nodegauge_operator.kube import errors
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.names import PaceReason
-from nodegauge_operator.reader.metrics import READ
-from nodegauge_operator.reader.metrics import Metrics as ReaderMetrics
 from nodegauge_probes.watch.schedule import BRAKED_S
 from nodegauge_probes.watch_options import CONFIRM, NUMBERS
 from support.chart import CHART

@@ -36,7 +36,7 @@ from nodegauge_cli.judging import (
 from nodegauge_contract import Collective, Result
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import Judgement
-from nodegauge_judge.load_rules.judge import LoadJudgement
+from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report

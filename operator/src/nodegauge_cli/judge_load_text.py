@@ -8,9 +8,9 @@ from rich.table import Table
 from nodegauge_cli.judge_text import head, plain_console, print_findings, printable, taints, write
 from nodegauge_contract import LoadResult, Result
 from nodegauge_judge.case import number, text
-from nodegauge_judge.load_rules.case import LoadCase, Loaded, positive
-from nodegauge_judge.load_rules.heat import celsius, distance
-from nodegauge_judge.load_rules.judge import LoadJudgement
+from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, positive
+from nodegauge_judge.loadtest_rules.heat import celsius, distance
+from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.thresholds import Thresholds
 
 COLUMNS = ("GPU", "W", "limit", "°C", "left", "MHz", "TFLOPS", "GB/s", "to GPU", "to host", "wrong")

@@ -23,7 +23,7 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
+from nodegauge_judge.loadtest_rules.judge import LoadJudgement, judge_load
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import NcclJudgement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
-from nodegauge_judge.load_rules.judge import LOAD_RULES
+from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
 from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.rule import Rule
 from nodegauge_judge.rules import HEALTH_RULES

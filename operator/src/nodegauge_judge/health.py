@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import gate_answers, load, witness
+from nodegauge_judge import activity, gate_answers, witness
 from nodegauge_judge.case import Case, HealthRule, identity, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
@@ -111,7 +111,7 @@ def judge_health(
         history=history,
         matrix="" if without_table(result) else case.topology.matrix,
         answers=answers,
-        load=load.of_node(case),
+        load=activity.of_node(case),
         psu=_power_supply(case, findings) if readable else None,
         clock=clocks.of_node(case) if readable else None,
         locations=locations,

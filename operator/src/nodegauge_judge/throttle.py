@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, ReasonSeen
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import load
+from nodegauge_judge import activity
 from nodegauge_judge.case import Case, number, once
 from nodegauge_judge.model import Load, Severity
 from nodegauge_judge.thresholds import Thresholds
@@ -84,7 +84,7 @@ def sw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
         amount=amount,
         span=span,
         severity=None,
-        busy=min(span, busy) if (busy := load.busy_seconds(case, gpu_index)) is not None else span,
+        busy=min(span, busy) if (busy := activity.busy_seconds(case, gpu_index)) is not None else span,
         disputed=amount >= limits.sw_thermal_warn_seconds and _violations_did_not_grow(case, gpu_index),
     )
     if amount >= limits.sw_thermal_fail_seconds and slowdown.share > limits.sw_thermal_fail_share:
@@ -273,4 +273,8 @@ def _samples(case: Case, gpu_index: int, bit: int) -> Slowdown | None:
 
 def under_load(case: Case, gpu_index: int, *, source: Source) -> Load:
     """The load that belongs to a source: of the interval for a counter, else of the window."""
-    return load.of_interval(case, gpu_index) if source is Source.COUNTER else load.of_window(case, gpu_index)
+    return (
+        activity.of_interval(case, gpu_index)
+        if source is Source.COUNTER
+        else activity.of_window(case, gpu_index)
+    )

@@ -194,7 +194,7 @@ async def measured(
         "NODEGAUGE_LOG_LEVEL": "error",
     }
     started = time.monotonic()
-    command = (sys.executable, "-m", "nodegauge_operator.reader")
+    command = (sys.executable, "-m", "nodegauge_operator.bmc_reader")
     reader = await asyncio.create_subprocess_exec(*command, env=environ)
     try:
         with contextlib.suppress(TimeoutError):

@@ -13,7 +13,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from nodegauge_judge import load, throttle, visibility
+from nodegauge_judge import activity, throttle, visibility
 from nodegauge_judge.case import Case, text
 from nodegauge_judge.gate_answers import GATED, GpuAnswers, was_bad
 from nodegauge_judge.history import growth
@@ -88,7 +88,7 @@ def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str
                 if past
                 else LinkHistory(case.lanes.sums[gpu_index])
             )
-        idle = load.idle_watts(case, gpu_index)
+        idle = activity.idle_watts(case, gpu_index)
         pages, minutes = memory_life.pages_then(case, gpu_index)
         yield (
             key,

@@ -15,7 +15,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from nodegauge_contract import Gpu
-from nodegauge_judge import load, throttle
+from nodegauge_judge import activity, throttle
 from nodegauge_judge.case import Case, HealthRule, identity, number, of_gpu, once, text
 from nodegauge_judge.history.model import ClockHistory
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, NodeClock, Severity
@@ -154,7 +154,7 @@ def _below_siblings(case: Case) -> Iterator[Observation]:
 
 def answer_slow_clock(case: Case, gpu_index: int) -> Answer:
     """What the run says about one GPU's clock."""
-    loaded = load.of_window(case, gpu_index)
+    loaded = activity.of_window(case, gpu_index)
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
     if loaded is Load.UNKNOWN or _clock(case, gpu_index) is None:
@@ -230,7 +230,7 @@ def _clock(case: Case, gpu_index: int) -> float | None:
     """The median SM clock of a window in which the GPU worked and nothing explains its clock; else None."""
     gpu = case.result.gpus[gpu_index]
     clock = number(gpu.window.sm_mhz.median) if gpu.window is not None and gpu.window.sm_mhz else None
-    if load.of_window(case, gpu_index) is not Load.LOADED or _is_explained(gpu):
+    if activity.of_window(case, gpu_index) is not Load.LOADED or _is_explained(gpu):
         return None
     return clock if clock is not None and clock > 0 else None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import load
+from nodegauge_judge import activity
 from nodegauge_judge.case import Case, HealthRule, short_name
 from nodegauge_judge.interconnect.nvlink_state import not_pasted
 from nodegauge_judge.model import Load, Scalar, Severity
@@ -65,7 +65,7 @@ def _open(case: Case) -> str:
     repairs = [(gpu.repair.rows_failed, gpu.repair.pages_pending) for gpu in gpus]
     if any(not any(isinstance(flag, int) for flag in flags) for flags in repairs):
         unknown.append("memory repairs")
-    if load.of_node(case) is not Load.LOADED:
+    if activity.of_node(case) is not Load.LOADED:
         unknown.append("behaviour under load")
     return f"This is one moment, as it was pasted. It does not cover: {', '.join([*unknown, *ALWAYS_OPEN])}."
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
-from nodegauge_judge import load, throttle
+from nodegauge_judge import activity, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
 from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.model import Load, Severity
@@ -71,7 +71,7 @@ def _below_base(case: Case, gpu_index: int) -> Observation | None:
     median = number(window.sm_mhz.median) if window is not None and window.sm_mhz is not None else None
     if base is None or median is None or median >= base or not is_capped(gpu):
         return None
-    if load.of_window(case, gpu_index) is not Load.LOADED:
+    if activity.of_window(case, gpu_index) is not Load.LOADED:
         return None
     return of_gpu(
         gpu,

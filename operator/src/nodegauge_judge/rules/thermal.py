@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu
-from nodegauge_judge import load, throttle
+from nodegauge_judge import activity, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu, once
 from nodegauge_judge.history.model import WARM_LIMIT
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
@@ -65,7 +65,10 @@ def hot_for_long(case: Case) -> Iterator[Observation]:
     limits = case.thresholds
     for gpu_index, gpu in enumerate(case.result.gpus):
         recent = warm(case, gpu_index)[-limits.hot_for_long_of :]
-        if load.of_window(case, gpu_index) is Load.LOADED and recent.count("1") >= limits.hot_for_long_runs:
+        if (
+            activity.of_window(case, gpu_index) is Load.LOADED
+            and recent.count("1") >= limits.hot_for_long_runs
+        ):
             often = f"{recent.count('1')} of the last {len(recent)} runs under load"
             message = f"At {limits.throttling_likely} °C or above in {often}; throttling is likely there."
             evidence: dict[str, Scalar] = {"runs": recent.count("1"), "of_runs": len(recent)}
@@ -171,7 +174,7 @@ def warm(case: Case, gpu_index: int) -> str:
     past = case.past(gpu_index)
     before = past.warm if past is not None else ""
     celsius = hottest(case.result.gpus[gpu_index])
-    if celsius is None or load.of_window(case, gpu_index) is not Load.LOADED:
+    if celsius is None or activity.of_window(case, gpu_index) is not Load.LOADED:
         return before
     return (before + ("1" if celsius >= case.thresholds.throttling_likely else "0"))[-WARM_LIMIT:]
 
@@ -212,7 +215,7 @@ def _by_policy(celsius: float, field: str, *, warn: float, fail: float) -> Heat:
 
 def _answer(case: Case, gpu_index: int, heat: Heat | None) -> Answer:
     """Bad above the limit, good `hotLeaveMargin` below it, unsure between them."""
-    loaded = load.of_window(case, gpu_index)
+    loaded = activity.of_window(case, gpu_index)
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
     if loaded is Load.UNKNOWN or heat is None:
@@ -227,7 +230,7 @@ def _observe(case: Case, measure: Callable[[Case, int], Heat | None]) -> Iterato
         heat = measure(case, gpu_index)
         if heat is None or heat.severity is None:
             continue
-        failed = heat.severity is Severity.FAIL and load.of_window(case, gpu_index) is Load.LOADED
+        failed = heat.severity is Severity.FAIL and activity.of_window(case, gpu_index) is Load.LOADED
         slowed = ", and a counter shows that heat slowed it down" if failed and heat.grew else ""
         yield of_gpu(
             gpu,

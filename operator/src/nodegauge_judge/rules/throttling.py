@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from nodegauge_judge import load, throttle
+from nodegauge_judge import activity, throttle
 from nodegauge_judge.case import Case, HealthRule, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR, Observation
@@ -51,7 +51,7 @@ def answer_sw_thermal(case: Case, gpu_index: int) -> Answer:
 
 def answer_hw_slowdown(case: Case, gpu_index: int) -> Answer:
     """What the run says about one GPU's umbrella bit."""
-    return _answer(case, throttle.hw_slowdown(case, gpu_index), load.of_window(case, gpu_index))
+    return _answer(case, throttle.hw_slowdown(case, gpu_index), activity.of_window(case, gpu_index))
 
 
 def hw_thermal_read(case: Case) -> bool:
@@ -82,7 +82,9 @@ def _sw_thermal_under_load(case: Case, gpu_index: int) -> Slowdown | None:
 
 
 def _umbrella_under_load(case: Case, gpu_index: int) -> Slowdown | None:
-    return throttle.hw_slowdown(case, gpu_index) if load.of_window(case, gpu_index) is Load.LOADED else None
+    return (
+        throttle.hw_slowdown(case, gpu_index) if activity.of_window(case, gpu_index) is Load.LOADED else None
+    )
 
 
 def _known_for_all(case: Case, measure: Measure) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nodegauge_judge.load_rules.judge import LOAD_RULES, LoadJudgement, judge_load
+from nodegauge_judge.loadtest_rules.judge import LOAD_RULES, LoadJudgement, judge_load
 from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus

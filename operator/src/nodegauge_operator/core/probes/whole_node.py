@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nodegauge_judge import Verdict
-from nodegauge_judge.load_rules.judge import LoadJudgement
+from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Outcome, ReportStatus

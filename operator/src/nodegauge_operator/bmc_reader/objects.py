@@ -13,9 +13,9 @@ import msgspec
 
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import ChassisStatus, parse_chassis
+from nodegauge_operator.bmc_reader.inventory import Target
 from nodegauge_operator.kube.client import APPLY, MERGE, Client
 from nodegauge_operator.kube.errors import Conflict, NotFound
-from nodegauge_operator.reader.inventory import Target
 
 PATH = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 NODES = "/api/v1/nodes"

@@ -10,9 +10,9 @@ from nodegauge_contract import Result
 from nodegauge_contract.load import LoadEnd, LoadResult, LoadSkip
 from nodegauge_judge.case import clip, identity, pascal, text
 from nodegauge_judge.identity import in_summary, listed
-from nodegauge_judge.load_rules import heat, links, reading, results, slowdown
-from nodegauge_judge.load_rules.case import LoadCase, LoadRule
-from nodegauge_judge.load_rules.heat import plausible
+from nodegauge_judge.loadtest_rules import heat, links, reading, results, slowdown
+from nodegauge_judge.loadtest_rules.case import LoadCase, LoadRule
+from nodegauge_judge.loadtest_rules.heat import plausible
 from nodegauge_judge.model import Answer, Finding, GpuIdentity, Severity, Verdict
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Effect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_judge.case import clip
-from nodegauge_judge.load_rules.case import LoadCase, LoadRule
+from nodegauge_judge.loadtest_rules.case import LoadCase, LoadRule
 from nodegauge_judge.model import Severity
 from nodegauge_judge.rule import POD_LOG, REPORT, Effect, Observation, Probe
 

@@ -19,11 +19,11 @@ from nodegauge_bmc.connection import BmcError, Unreadable
 from nodegauge_bmc.growth import Read, remembering
 from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.report import one_more
+from nodegauge_operator.bmc_reader.inventory import Target, in_fields
+from nodegauge_operator.bmc_reader.metrics import Metrics
+from nodegauge_operator.bmc_reader.objects import Objects
+from nodegauge_operator.bmc_reader.outcome import Reason, failure, reason_of, status_of
 from nodegauge_operator.kube.errors import KubeError, Unavailable
-from nodegauge_operator.reader.inventory import Target, in_fields
-from nodegauge_operator.reader.metrics import Metrics
-from nodegauge_operator.reader.objects import Objects
-from nodegauge_operator.reader.outcome import Reason, failure, reason_of, status_of
 
 log = logging.getLogger("nodegauge.bmc")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nodegauge_judge.case import identity, number, text
-from nodegauge_judge.load_rules.case import LoadCase, Loaded, LoadRule, Value, answered, positive
-from nodegauge_judge.load_rules.slowdown import is_slowed
+from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, Value, answered, positive
+from nodegauge_judge.loadtest_rules.slowdown import is_slowed
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.peers import usual
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REPORT, RESET, VENDOR, Observation, Probe

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_judge.case import number
-from nodegauge_judge.load_rules.case import LoadCase, Loaded, LoadRule, answered
+from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, answered
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, Observation, Probe
 from nodegauge_judge.rules.thermal import PLAUSIBLE_LIMIT, PLAUSIBLE_READING

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nodegauge_contract.load import LoadReason
 from nodegauge_judge.case import number
-from nodegauge_judge.load_rules.case import LoadCase, Loaded, LoadRule, answered
+from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, answered
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, DRAIN, VENDOR, Observation, Probe
 from nodegauge_judge.throttle import Bit

@@ -1,4 +1,4 @@
-"""`python -m nodegauge_operator.reader`: read the environment and run until SIGTERM; print why if that fails.
+"""`python -m nodegauge_operator.bmc_reader`: read the environment and run until SIGTERM; print why it fails.
 
 The process holds passwords: it leaves no core dump, and no other process of its user may look into it.
 """
@@ -14,9 +14,9 @@ import resource
 import sys
 
 from nodegauge_operator import logs
+from nodegauge_operator.bmc_reader.app import serve
+from nodegauge_operator.bmc_reader.settings import parse
 from nodegauge_operator.kube.errors import KubeError
-from nodegauge_operator.reader.app import serve
-from nodegauge_operator.reader.settings import parse
 from nodegauge_operator.settings import SettingsError
 
 PR_SET_DUMPABLE = 4

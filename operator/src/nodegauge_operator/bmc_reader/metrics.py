@@ -10,7 +10,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from nodegauge_operator.reader.outcome import Reason
+from nodegauge_operator.bmc_reader.outcome import Reason
 
 SECONDS = (0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300)
 READ = "read"

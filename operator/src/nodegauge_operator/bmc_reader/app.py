@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from nodegauge_bmc.connection import Access
 from nodegauge_bmc.protocols import read
 from nodegauge_contract.chassis import ChassisReading
+from nodegauge_operator.bmc_reader.inventory import Inventory, Plan
+from nodegauge_operator.bmc_reader.metrics import Metrics
+from nodegauge_operator.bmc_reader.objects import Objects
+from nodegauge_operator.bmc_reader.outcome import Reason, failure
+from nodegauge_operator.bmc_reader.poller import Pace, Poller
+from nodegauge_operator.bmc_reader.settings import Settings
 from nodegauge_operator.http_server import HttpServer
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import KubeError, NotFound
-from nodegauge_operator.reader.inventory import Inventory, Plan
-from nodegauge_operator.reader.metrics import Metrics
-from nodegauge_operator.reader.objects import Objects
-from nodegauge_operator.reader.outcome import Reason, failure
-from nodegauge_operator.reader.poller import Pace, Poller
-from nodegauge_operator.reader.settings import Settings
 
 log = logging.getLogger("nodegauge.bmc")
 
