@@ -29,8 +29,8 @@ from nodegauge_judge import (
     Load,
     NodeFacts,
     Thresholds,
+    activity,
     judge_health,
-    load,
 )
 from nodegauge_judge.case import Case
 from nodegauge_judge.history import growth
@@ -74,45 +74,45 @@ NO_LIMIT = by_power(385, power=made.gpu(0, name="x").power)
 LOADED, AT_REST, UNKNOWN = Load.LOADED, Load.IDLE, Load.UNKNOWN
 TABLE: Table = {
     "busy time is what the driver does not count as low utilisation, never below nothing": [
-        (load.busy_seconds, after(low, **working()), busy)
+        (activity.busy_seconds, after(low, **working()), busy)
         for low, busy in ((0, 900), (100, 800), (900, 0), (930, 0))
     ],
-    "implausible growth leaves it to power": [(load.busy_seconds, after(1000, **working()), 900)],
+    "implausible growth leaves it to power": [(activity.busy_seconds, after(1000, **working()), 900)],
     "busy by mean power: nothing at 70 W at rest, all of it from half of the way to 700 on": [
-        (load.busy_seconds, by_power(watts), busy)
+        (activity.busy_seconds, by_power(watts), busy)
         for watts, busy in ((60, 0), (70, 0), (227.5, 450), (385, 900), (700, 900))
     ],
-    "the policy sets busyPowerShare": [(load.busy_seconds, by_power(385, share=1), 450)],
+    "the policy sets busyPowerShare": [(activity.busy_seconds, by_power(385, share=1), 450)],
     "a GPU that was never seen idle could be anything": [
-        (load.busy_seconds, by_power(349, idle=None), None),
-        (load.busy_seconds, by_power(350, idle=None), 900),
-        (load.busy_seconds, NO_LIMIT, None),
+        (activity.busy_seconds, by_power(349, idle=None), None),
+        (activity.busy_seconds, by_power(350, idle=None), 900),
+        (activity.busy_seconds, NO_LIMIT, None),
     ],
     "then its window speaks": [
-        (load.of_interval, case(NO_COUNTER, UNSEEN), LOADED),
-        (load.of_interval, case(NO_COUNTER, RESTED), AT_REST),
+        (activity.of_interval, case(NO_COUNTER, UNSEEN), LOADED),
+        (activity.of_interval, case(NO_COUNTER, RESTED), AT_REST),
     ],
     "a counter that does not count is not believed, or idle runs would lift taints": [
-        (load.busy_seconds, case(SILENT, later(SILENT, 900, watts=70)), 0),
-        (load.busy_seconds, STUCK, 0),
+        (activity.busy_seconds, case(SILENT, later(SILENT, 900, watts=70)), 0),
+        (activity.busy_seconds, STUCK, 0),
     ],
     "idle watts are the lowest mean of an idle window, and are remembered": [
-        (load.idle_watts, case(IDLE), 70),
-        (load.idle_watts, case(MEASURED), 30),
-        (load.idle_watts, case(MEASURED, IDLE, node()), 30),
-        (load.idle_watts, case(every(IDLE, **resting(bits={0x1: 11}))), None),
+        (activity.idle_watts, case(IDLE), 70),
+        (activity.idle_watts, case(MEASURED), 30),
+        (activity.idle_watts, case(MEASURED, IDLE, node()), 30),
+        (activity.idle_watts, case(every(IDLE, **resting(bits={0x1: 11}))), None),
     ],
     "60 s busy since the last run": [
-        *((load.of_interval, after(840, **window), LOADED) for window in (working(), {"window": None})),
-        (load.of_interval, after(841, **working()), AT_REST),
-        (load.of_interval, after(0, **working(utilization=span(0, 98))), LOADED),
+        *((activity.of_interval, after(840, **window), LOADED) for window in (working(), {"window": None})),
+        (activity.of_interval, after(841, **working()), AT_REST),
+        (activity.of_interval, after(0, **working(utilization=span(0, 98))), LOADED),
     ],
     "and a busy median for what the window shows": [
-        (load.of_window, after(840, **working()), LOADED),
-        (load.of_window, after(841, **working()), AT_REST),
-        (load.of_window, after(0, **working(utilization=span(0, 100))), LOADED),
-        (load.of_window, after(0, **working(utilization=span(0, 98))), AT_REST),
-        (load.of_window, after(0, window=None), LOADED),
+        (activity.of_window, after(840, **working()), LOADED),
+        (activity.of_window, after(841, **working()), AT_REST),
+        (activity.of_window, after(0, **working(utilization=span(0, 100))), LOADED),
+        (activity.of_window, after(0, **working(utilization=span(0, 98))), AT_REST),
+        (activity.of_window, after(0, window=None), LOADED),
     ],
     "a window alone needs every sample": [
         (of, after(None, **window), expected)
@@ -121,10 +121,10 @@ TABLE: Table = {
             (working(utilization=span(49, 100)), AT_REST),
             ({"window": None}, UNKNOWN),
         )
-        for of in (load.of_interval, load.of_window)
+        for of in (activity.of_interval, activity.of_window)
     ],
     "MIG hides utilisation: half of the limit in every sample is work, idle in every sample is none": [
-        (load.of_interval, after(None, **fields), expected)
+        (activity.of_interval, after(None, **fields), expected)
         for fields, expected in (
             (working(utilization=None, power_mw=span(350_000, 600_000)), LOADED),
             (working(utilization=None, power_mw=span(349_000, 600_000)), UNKNOWN),
@@ -145,7 +145,7 @@ def test_load_is_told(row: Row) -> None:
 
 def test_a_node_is_loaded_where_any_gpu_is_and_idle_where_all_are() -> None:
     """And unknown where one could not be told."""
-    assert load.of_node(STUCK) is AT_REST
+    assert activity.of_node(STUCK) is AT_REST
     assert judge(IDLE).load is AT_REST
     assert judge(made.with_gpu(IDLE, 1, **working())).load is LOADED
     assert judge(made.with_gpu(IDLE, 1, window=None, events=events({}))).load is UNKNOWN
