@@ -106,7 +106,7 @@ def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
 
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     known = up_to_date(make_report().after(READ, node=NODE))
-    pod = make_pod(NODE, number=7)
+    pod = make_pod(NODE, number=3)
     assert next_step(make_snapshot(**known, pods=(pod,))) == steps.RefreshReport("node-1")
     assert next_kind(**known, pods=(pod,), fresh=frozenset({steps.RefreshReport})) == "DeletePod"
 
