@@ -29,27 +29,31 @@ TEXT_LIMIT = 200
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One judgement's inputs; `history` is empty on a first run.
-
-    A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
-    `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
-    None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `chassis`: what the node's BMC
-    says, if it was read lately.  `topology`: what follows from the machine's wiring.  `xids`: those that the
-    policy counts; in `result` are also those of earlier reports that never arrived.  `computed`: answers of
-    functions that are marked `once`.
-    """
+    """One judgement's inputs.  A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own
+    index is `Gpu.index`)."""
 
     result: Result
+    """What was read, with Xids of earlier reports that never arrived."""
     topology: Topology
+    """What follows from the machine's wiring."""
     thresholds: Thresholds
+    """Numbers to compare with."""
     history: History
+    """What earlier runs left; empty on a first run."""
     node: NodeFacts
+    """What the cluster knows about the node."""
     growth: growth.Growth
+    """How much each counter grew since the last run."""
     keys: tuple[str | None, ...]
+    """Key of each GPU in `history.gpus`; None for one without a UUID."""
     peers: Peers = no_peers
+    """SM clocks of comparable nodes, MHz."""
     chassis: ChassisReading | None = None
+    """What the node's BMC says, if it was read lately."""
     xids: xids.XidCounts = xids.XidCounts()
+    """Those that the policy counts."""
     computed: dict[Hashable, Any] = {}
+    """Answers of functions that are marked `once`."""
 
     @classmethod
     def of(

@@ -54,27 +54,33 @@ class Severity(OpenEnum):
 
 
 class GpuIdentity(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What names one GPU: its index in nvidia-smi, UUID, the board's serial number (which a replacement
-    needs) and PCI address.  What is unknown is left out."""
+    """What names one GPU.  What is unknown is left out."""
 
     index: int | None = None
+    """As in nvidia-smi; it may change at a reboot."""
     uuid: str = ""
+    """As NVML gives it."""
     serial: str = ""
+    """Serial number of the board, which a replacement needs."""
     pci: str = ""
+    """PCI address, as in sysfs (0000:0f:00.0)."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One judged fact.  `code` is that of its rule; `evidence` holds the numbers behind it, units in the
-    names.  There is one finding per code and severity: `subject` names the worst location and how many more
-    there are, `message` gives the measurement, its limit and the next step.  `gpus`: the GPUs of the worst
-    location (two for a pair; none if it is about no GPU in particular)."""
+    """One judged fact.  There is one per code and severity, about the worst location."""
 
     code: str
+    """That of its rule."""
     severity: Severity
+    """How bad it is."""
     subject: str
+    """The worst location, and how many more there are."""
     message: str
+    """The measurement, its limit and the next step."""
     evidence: dict[str, Scalar] = {}
+    """The numbers behind it, units in the names."""
     gpus: list[GpuIdentity] = []
+    """GPUs of the worst location: two for a pair, none if it is about no GPU in particular."""
 
 
 class Answer(StrEnum):
@@ -132,15 +138,17 @@ class Judged(StrEnum):
 
 
 class Gate(Struct, frozen=True, kw_only=True):
-    """What a failure does to the node: the taint, after so many bad `runs` in a row.
-
-    The numbers of runs are chosen by this project: one for what cannot be a misreading, else two.
-    """
+    """What a failure does to the node.  The numbers of runs are chosen by this project: one for what cannot
+    be a misreading, else two."""
 
     kind: GateKind
+    """The taint."""
     cause: Cause
+    """The taint's value."""
     runs: int = 2
+    """Bad runs in a row that set it; above one, the policy's `enterRuns` counts."""
     judged: Judged = Judged.ALWAYS
+    """Which runs it counts."""
 
 
 class Load(StrEnum):
@@ -177,25 +185,31 @@ class Evidence(StrEnum):
 
 
 class Interconnect(Struct, frozen=True, rename="camel", kw_only=True):
-    """How the node's GPUs are joined.  `klass` (`class` in JSON) is null if unknown; `reason` (PascalCase,
-    one of `classify.Reason`) and `message` then say why.  `nvlink_gbps`: GB/s per GPU one way, only with
-    class `nvlink`; null if the link rate could not be read."""
+    """How the node's GPUs are joined."""
 
     klass: InterconnectClass | None = field(default=None, name="class")
+    """Null if unknown (`class` in JSON)."""
     nvlink_gbps: int | None = None
+    """GB/s per GPU one way, only with class `nvlink`; null if the link rate could not be read."""
     evidence: Evidence | None = None
+    """What the class rests on; null if unknown."""
     reason: str = ""
+    """Why, in PascalCase (`classify.Reason`)."""
     message: str = ""
+    """The reason as a sentence."""
 
 
 class GpuBrief(GpuIdentity, frozen=True, omit_defaults=True, kw_only=True):
-    """One GPU in a line; an unreadable value is an empty text and left out in JSON.  `band`: the name of its
-    temperature's band (excellent, good, warm, throttling-likely), for information."""
+    """One GPU in a line; an unreadable value is empty and left out in JSON."""
 
     index: int
+    """As in nvidia-smi."""
     name: str = ""
+    """Product name."""
     celsius: int | None = None
+    """Highest temperature in the sampling window, °C."""
     band: str = ""
+    """Name of its temperature's band (excellent, good, warm, throttling-likely), for information."""
 
 
 class Sharing(StrEnum):
@@ -206,24 +220,31 @@ class Sharing(StrEnum):
 
 
 class XidRule(Struct, frozen=True, kw_only=True):
-    """A rule of the policy about Xids: a finding of this severity (None for none) while `count` of these
-    codes, all together, came within `window` seconds on one GPU.  It takes the place of the catalogue."""
+    """A rule of the policy about Xids, in place of the catalogue for its codes."""
 
     codes: tuple[int, ...]
+    """Xids that count together."""
     severity: Severity | None
+    """Of the finding; None for none."""
     count: int = 1
+    """Xids on one GPU that raise it."""
     window: float = 86_400.0
+    """Seconds within which they come."""
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """What the cluster knows about the node: `gpu_capacity` is that of `nvidia.com/gpu`, `expected_gpus` the
-    policy's `expectedGpus`, `power` its `powerInventory` (None without one), `xids` its rules about Xids."""
+    """What the cluster knows about the node."""
 
     gpu_capacity: int | None = None
+    """`status.capacity` of nvidia.com/gpu; None if there is none."""
     sharing: Sharing = Sharing.SHARED
+    """Whether that counts whole GPUs."""
     expected_gpus: int | None = None
+    """The policy's `expectedGpus`; None for none."""
     power: PowerInventory | None = None
+    """The policy's `powerInventory`; None for none."""
     xids: tuple[XidRule, ...] = ()
+    """The policy's rules about Xids."""
 
     @property
     def xid_windows(self) -> dict[int, float]:
@@ -265,35 +286,44 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
 
 class NodeClock(Struct, frozen=True, kw_only=True):
-    """The median SM clock (MHz) at which the node's GPUs worked while nothing explained a lower one;
-    `fingerprint`: equal for nodes with which it can be compared (model and settings)."""
+    """The SM clock at which the node's GPUs worked while nothing explained a lower one."""
 
     fingerprint: str
+    """Equal for nodes with which it can be compared (model and settings)."""
     mhz: int
+    """Median, MHz."""
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """All that one result says about a node.
-
-    `readable`: the verdict is pass, warn or fail.  `summary`: one sentence.  `findings`: one per code and
-    severity; `locations`: the same, one per location.  `matrix`: the text that `nvidia-smi topo -m` would
-    print, empty if nothing was read.  `history`: what the next judgement needs of
-    this one.  `answers`: by code, for every rule with a gate; empty if not readable.  `psu`: None for
-    "unknown".  `clock`: None if no GPU worked, or a reason set the clocks.
-    """
+    """All that one result says about a node."""
 
     verdict: Verdict
+    """The worst severity, or why there is none."""
     readable: bool
+    """The verdict is pass, warn or fail."""
     summary: str
+    """One sentence."""
     findings: list[Finding]
+    """One per code and severity, worst first."""
     interconnect: Interconnect
+    """How the GPUs are joined."""
     gpus: list[GpuBrief]
+    """The GPUs in brief, in the driver's order."""
     product: str
+    """Product name of the GPUs."""
     driver: str
+    """Driver version."""
     history: History
+    """What the next judgement needs of this one."""
     matrix: str = ""
+    """The text that `nvidia-smi topo -m` would print; empty if nothing was read."""
     answers: dict[str, Answer] = {}
+    """By code, for every rule with a gate; empty if not readable."""
     load: Load = Load.UNKNOWN
+    """Whether the GPUs were at work."""
     psu: Psu | None = None
+    """State of the power supplies; None for unknown."""
     clock: NodeClock | None = None
+    """SM clock at work; None if no GPU worked, or a reason set the clocks."""
     locations: list[Finding] = []
+    """The findings, one per location."""

@@ -52,46 +52,60 @@ class Effect(StrEnum):
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """One location where a rule applies: `location` in full, `short` for lists where that is shorter; the
-    largest `weight` is the worst.  `gpus`: the GPUs that it is about."""
+    """One location where a rule applies."""
 
     severity: Severity
+    """How bad it is there."""
     location: str
+    """In full."""
     short: str = ""
+    """For lists, where that is shorter; else empty."""
     message: str
+    """What was measured, and its limit."""
     evidence: dict[str, Scalar]
+    """The numbers, units in the names."""
     weight: float = 0.0
+    """The largest is the worst of its severity."""
     gpus: tuple[GpuIdentity, ...] = ()
+    """The GPUs that it is about."""
 
 
 class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
-    """One finding.  `Input` is what its check looks at: a `Case` (health) or a `Grading` (NCCL).
+    """One finding.  `Input` is what its check looks at: a `Case` (health) or a `Grading` (NCCL).  A code that
+    no rule has cannot be reported.
 
-    `code` is stable: reports, metrics and alerts contain it.  `title` says what is wrong in a few words,
-    `when` what raises each severity, `next_step` the first thing to do, `way_out` every step in order
-    (commands in backquotes, with `PLACEHOLDERS` that a finding fills in).  A code that no rule has cannot be
-    reported.
-
-    A rule with a `gate` that judges results has one of three ways to say what a run without a failure means
-    for it: `readable` (was enough read to call the node good?), `answer_per_gpu` (for a rule that needs load:
-    the answer of one GPU, no-load while it was idle), or `answer` (the whole answer).  `history_bit` numbers
-    the rules with `answer_per_gpu` in a stored history; never reuse or renumber one.
+    A rule with a gate that judges results has one of three ways to say what a run without a failure means for
+    it: `readable`, `answer_per_gpu` or `answer`.
     """
 
     code: str
+    """Stable: reports, metrics and alerts contain it."""
     title: str
+    """What is wrong, in a few words."""
     meaning: str
+    """What it means for the node, for the reference page."""
     when: dict[Severity, str]
+    """What raises each severity."""
     next_step: str
+    """The first thing to do."""
     way_out: tuple[str, ...]
+    """Every step in order, commands in backquotes, with `PLACEHOLDERS` that a finding fills in."""
     check: Callable[[Input], Iterable[Observation]]
+    """The locations where it applies."""
     probe: str = Probe.HEALTH
+    """Whose results it judges (`Probe`)."""
     effect: Effect = Effect.SEVERITY
+    """What a finding does to the verdict."""
     gate: Gate | None = None
+    """The taint that a failure may set; None for none."""
     readable: Callable[[Input], bool] | None = None
+    """Whether enough was read to call the node good."""
     answer_per_gpu: Callable[[Input, int], Answer] | None = None
+    """For a rule that needs load: the answer of one GPU, no-load while it was idle."""
     history_bit: int | None = None
+    """Number of a rule with `answer_per_gpu` in a stored history; never reuse or renumber one."""
     answer: Callable[[Input], Answer] | None = None
+    """The whole answer."""
 
     def __post_init__(self) -> None:
         ways = [way for way in (self.readable, self.answer_per_gpu, self.answer) if way is not None]

@@ -39,6 +39,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     api_rate: float = 100.0
     """Calls per second on average (client-go defaults to 5 to 20; the API server has its own limits too)."""
     api_burst: int = 200
+    """Calls that may be made at once after a pause."""
     max_concurrent_probes: int = 200
     """Health runs at a time, of all policies together.  5,000 nodes every 15 min are 5.6 runs a second; at
     20 s each they take 112 slots.  The rest is for nodes whose runs fail, and for catching up.  200 runs of
@@ -62,7 +63,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_gated_nodes_per_hour: int | str = "5%"
     """Nodes that may newly take such a taint within any hour, in all policies together; counted likewise."""
     log_level: str = "info"
+    """debug, info, warning or error."""
     log_format: str = "json"
+    """json or text."""
 
     @property
     def bmc(self) -> bool:

@@ -22,142 +22,207 @@ protection in hardware (heat or the power brake), and limits that software sets.
 
 
 class Supply(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One power supply.  `present` false: its bay is empty.  `state` and `health` are the BMC's own words,
-    `line_input` too (`Normal`, `LossOfInput`, `OutOfRange`)."""
+    """One power supply."""
 
     name: Short
+    """Its label on the machine or its name; else its id."""
     serial: Text = NOT_READ
+    """Serial number."""
     model: Text = NOT_READ
+    """Model name."""
     present: Flag = NOT_READ
+    """False: its bay is empty."""
     state: Text = NOT_READ
+    """`Resource.State`, as `Enabled` or `Absent`."""
     health: Text = NOT_READ
+    """`Resource.Health`: `OK`, `Warning` or `Critical`."""
     line_input: Text = NOT_READ
+    """The BMC's word: `Normal`, `LossOfInput` or `OutOfRange`."""
     capacity_watts: Num = NOT_READ
+    """Rated output, W, as the BMC states it."""
     input_watts: Num = NOT_READ
+    """What it takes, W."""
     output_watts: Num = NOT_READ
+    """What it gives, W."""
     input_volts: Num = NOT_READ
+    """Voltage at its input, V."""
 
 
 class Redundancy(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A group of supplies as the BMC states it: `needed` of `members` carry the machine."""
+    """A group of supplies as the BMC states it."""
 
     name: Short
+    """Name of the group."""
     members: list[Short] = []
+    """The supplies: last part of their addresses."""
     needed: Num = NOT_READ
+    """How many of them carry the machine."""
     state: Text = NOT_READ
+    """`Resource.State` of the group."""
     health: Text = NOT_READ
+    """`Resource.Health` of the group."""
 
 
 class Rail(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A voltage behind the supplies, in volts, with the bounds that the BMC gives it."""
+    """A voltage behind the supplies."""
 
     name: Short
+    """The BMC's name."""
     volts: Num = NOT_READ
+    """V."""
     low_critical_volts: Num = NOT_READ
+    """The BMC's lower bound, V."""
     high_critical_volts: Num = NOT_READ
+    """The BMC's upper bound, V."""
     health: Text = NOT_READ
+    """`Resource.Health`."""
 
 
 class Fan(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A fan: revolutions per minute or per cent, whichever the BMC has, and its lower bound in rpm."""
+    """A fan: the BMC has its speed in rpm or in per cent."""
 
     name: Short
+    """The BMC's name."""
     rpm: Num = NOT_READ
+    """Revolutions per minute; 0: it stands still."""
     percent: Num = NOT_READ
+    """Per cent of its highest speed."""
     low_critical_rpm: Num = NOT_READ
+    """The BMC's lower bound, rpm."""
     present: Flag = NOT_READ
+    """False: its bay is empty."""
     state: Text = NOT_READ
+    """`Resource.State`."""
     health: Text = NOT_READ
+    """`Resource.Health`."""
 
 
 class AirTemperature(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Temperature of the air that enters (`inlet` true) or leaves the machine, °C, with the BMC's bounds."""
+    """Temperature of the air that enters or leaves the machine."""
 
     name: Short
+    """The BMC's name of the sensor."""
     inlet: bool
+    """True: air that enters; false: air that leaves."""
     celsius: Num = NOT_READ
+    """°C."""
     high_caution_celsius: Num = NOT_READ
+    """The BMC's bound for a caution, °C."""
     high_critical_celsius: Num = NOT_READ
+    """The BMC's critical bound, °C."""
     health: Text = NOT_READ
+    """`Resource.Health`."""
 
 
 class LeakDetector(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A leak detector: `state` is `OK`, `Warning` or `Critical` (Redfish `DetectorState`)."""
+    """A detector of leaks of coolant."""
 
     name: Short
+    """The BMC's name."""
     state: Text = NOT_READ
+    """`OK`, `Warning` or `Critical` (Redfish `DetectorState`)."""
     enabled: Flag = NOT_READ
+    """Whether it is switched on."""
 
 
 class BoardGpu(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A GPU as its baseboard's BMC sees it, also while driver and operating system are down.
-
-    `ports`: NVLink ports it has; `ports_up`: those whose link is up; `port_gbps`: Gbit/s of the slowest of
-    these.  `throttle_reasons`: the BMC's words, of now.  `celsius`: the GPU's own temperature;
-    `memory_celsius`: that of the hottest part of its memory.  `throttled_seconds`: how long each cause
-    slowed it down since the BMC began to count; `throttled_lately_seconds`: how much of that came since the
-    reading before (`ChassisReading.since_seconds`).
-    """
+    """A GPU as its baseboard's BMC sees it, also while driver and operating system are down."""
 
     name: Short
+    """The BMC's id, such as GPU_SXM_1."""
     serial: Text = NOT_READ
+    """Serial number of the board."""
     uuid: Text = NOT_READ
+    """UUID as the BMC gives it."""
     state: Text = NOT_READ
+    """`Resource.State`."""
     health: Text = NOT_READ
+    """`Resource.Health`."""
     watts: Num = NOT_READ
+    """What it draws, W."""
     limit_watts: Num = NOT_READ
+    """Its power limit, W."""
     ports: Num = NOT_READ
+    """NVLink ports that it has."""
     ports_up: Num = NOT_READ
+    """Those whose link is up."""
     port_gbps: Num = NOT_READ
+    """Gbit/s of the slowest of these."""
     throttle_reasons: list[Short] = []
+    """Why it is slowed down now, in the BMC's words; empty if it is not."""
     celsius: Num = NOT_READ
+    """Temperature of the GPU, °C."""
     memory_celsius: Num = NOT_READ
+    """Temperature of the hottest part of its memory, °C."""
     throttled_seconds: dict[Short, float] = {}
+    """Seconds by cause (`POWER` to `SOFTWARE`) that it was slowed down since the BMC began to count."""
     throttled_lately_seconds: dict[Short, float] = {}
+    """How much of that came since the reading before (`ChassisReading.since_seconds`)."""
 
 
 class BmcClock(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The clock of one management controller: its time (ISO 8601), and that time less ours in seconds."""
+    """The clock of one management controller."""
 
     name: Short
+    """The controller's id."""
     time: Text = NOT_READ
+    """Its time (ISO 8601)."""
     skew_seconds: Num = NOT_READ
+    """That time less ours, seconds."""
 
 
 class Unread(Struct, frozen=True, kw_only=True):
-    """A resource that the BMC names and did not give, and why."""
+    """A resource that the BMC names and did not give."""
 
     path: Str
+    """Its address on the BMC."""
     reason: Str
+    """Why it was not given."""
 
 
 class ChassisReading(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Everything that one reading of one BMC gave.
-
-    `watts`: what the machine draws now; `capacity_watts`: what the BMC says its supplies may give.
-    `lists_supplies`: whether a list of supplies was read, be it empty (the supplies of a rack shelf are in no
-    server's list).  `seconds` and `requests`: what the reading took.  `since_seconds`: the time since the
-    reading before, if its reader has one.
-    """
+    """Everything that one reading of one BMC gave."""
 
     major: int = MAJOR
+    """Version of this document; a reader refuses another one."""
     source: Short = REDFISH
+    """`REDFISH` or `IPMI`."""
     vendor: Text = NOT_READ
+    """Manufacturer of the machine."""
     product: Text = NOT_READ
+    """Model of the machine."""
     serial: Text = NOT_READ
+    """Serial number of the machine."""
     power_on: Flag = NOT_READ
+    """Whether the machine is switched on."""
     watts: Num = NOT_READ
+    """What the machine draws now, W."""
     capacity_watts: Num = NOT_READ
+    """What the BMC says its supplies may give, W."""
     lists_supplies: bool = False
+    """Whether a list of supplies was read, be it empty (the supplies of a rack shelf are in no server's
+    list)."""
     supplies: list[Supply] = []
+    """Power supplies."""
     redundancy: list[Redundancy] = []
+    """Groups of supplies."""
     rails: list[Rail] = []
+    """Voltages behind the supplies."""
     fans: list[Fan] = []
+    """Fans of the machine."""
     air: list[AirTemperature] = []
+    """Air that enters and leaves."""
     leaks: list[LeakDetector] = []
+    """Leak detectors."""
     gpus: list[BoardGpu] = []
+    """GPUs, if their baseboard's BMC answers."""
     clocks: list[BmcClock] = []
+    """Clocks of the management controllers."""
     seconds: Num = NOT_READ
+    """How long the reading took."""
     requests: int = 0
+    """Requests that it took."""
     unread: list[Unread] = []
+    """Resources that were named and not given."""
     since_seconds: Num = NOT_READ
+    """Seconds since the reading before, if its reader has one."""

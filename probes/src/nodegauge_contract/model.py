@@ -32,18 +32,23 @@ MAX_REPEATED = 64
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """The machine as the probe saw it: `boottime_ms` is CLOCK_BOOTTIME, read with the counters."""
+    """The machine as the probe saw it."""
 
     boot_id: Text = NOT_READ
+    """The kernel's random id of this boot."""
     boottime_ms: Int = NOT_READ
+    """CLOCK_BOOTTIME, ms, read with the counters."""
 
 
 class System(Struct, frozen=True, kw_only=True):
-    """Versions: `driver` and `nvml` as text, `cuda` as NVML's integer (12040 is 12.4)."""
+    """Versions of the driver."""
 
     driver: Text = NOT_READ
+    """Of the driver, as text."""
     nvml: Text = NOT_READ
+    """Of NVML, as text."""
     cuda: Int = NOT_READ
+    """NVML's integer: 12040 is CUDA 12.4."""
 
 
 Row = Annotated[list[Int], Meta(max_length=MAX_GPUS)]
@@ -52,121 +57,153 @@ TextRow = Annotated[list[Text], Meta(max_length=MAX_GPUS)]
 
 
 class Pairs(Struct, frozen=True, kw_only=True):
-    """Square grids, row and column in the order of `gpus`; the diagonal is -1.
-
-    `ancestor`: nvmlDeviceGetTopologyCommonAncestor (0, 10, 20, 30, 40, 50).  `read`, `write`, `nvlink`:
-    nvmlDeviceGetP2PStatus for caps index 0, 1 and 2 (0 OK; 1 CNS, 2 GNS, 3 TNS, 4 DR, 5 NS, 6 U).
-    """
+    """Square grids, row and column in the order of `gpus`; the diagonal is -1.  P2P statuses: 0 OK, 1 CNS, 2
+    GNS, 3 TNS, 4 DR, 5 NS, 6 U (nvmlDeviceGetP2PStatus)."""
 
     ancestor: Grid = []
+    """nvmlDeviceGetTopologyCommonAncestor: 0, 10, 20, 30, 40 or 50."""
     read: Grid = []
+    """Status of reads (caps index 0)."""
     write: Grid = []
+    """Status of writes (caps index 1)."""
     nvlink: Grid = []
+    """Status of NVLink (caps index 2)."""
 
 
 class Port(Struct, frozen=True, kw_only=True):
-    """One port of an RDMA device, from /sys/class/infiniband: `nic` is its position in `Nics.names`, `state`
-    and `physical` as the kernel names them (ACTIVE, LinkUp), `rate_gbps` in Gb/s; the rest are counters."""
+    """One port of an RDMA device, from /sys/class/infiniband."""
 
     nic: Annotated[int, Meta(ge=0, le=MAX_NICS)]
+    """Position of its device in `Nics.names`."""
     port: Annotated[int, Meta(ge=0, le=255)]
+    """Number of the port on its device."""
     state: Text = NOT_READ
+    """As the kernel names it, such as ACTIVE."""
     physical: Text = NOT_READ
+    """As the kernel names it, such as LinkUp."""
     rate_gbps: Num = NOT_READ
+    """Gb/s."""
     link_layer: Text = NOT_READ
+    """InfiniBand or Ethernet."""
     link_downed: Int = NOT_READ
+    """How often the link went down (counter)."""
     symbol_errors: Int = NOT_READ
+    """Symbol errors (counter)."""
     receive_errors: Int = NOT_READ
+    """Packets received with errors (counter)."""
 
 
 class Nics(Struct, frozen=True, kw_only=True):
-    """RDMA devices in the driver's order, with distances from sysfs in nvidia-smi's letters.
-
-    `to_gpu[i][j]`: NIC i to GPU j; `to_nic[i][j]`: NIC i to NIC j ("X" on the diagonal).
-    """
+    """RDMA devices in the driver's order, with distances from sysfs in nvidia-smi's letters."""
 
     names: Annotated[list[Short], Meta(max_length=MAX_NICS)] = []
+    """The kernel's names, such as mlx5_0."""
     pci: Annotated[list[Text], Meta(max_length=MAX_NICS)] = []
+    """PCI address of each."""
     to_gpu: Annotated[list[TextRow], Meta(max_length=MAX_NICS)] = []
+    """`to_gpu[i][j]`: NIC i to GPU j."""
     to_nic: Annotated[list[TextRow], Meta(max_length=MAX_NICS)] = []
+    """`to_nic[i][j]`: NIC i to NIC j; "X" on the diagonal."""
     ports: Annotated[list[Port], Meta(max_length=MAX_PORTS)] = []
+    """Ports of all devices."""
 
 
 class Bus(Struct, frozen=True, kw_only=True):
-    """GPUs on the PCI bus (vendor 10de, class 0300 or 0302), which sysfs shows without access to the GPU.
-
-    `gpus`: their addresses, or why the tree could not be read (a virtual machine may hide it); `silent`:
-    those whose configuration space reads all ones: the bus lists them, but they do not respond.  `drivers`:
-    the kernel driver of each of `gpus`, or why there is none; `nvidia, excluded` for a GPU that
-    NVreg_ExcludedGpus keeps from users.
-    """
+    """GPUs on the PCI bus (vendor 10de, class 0300 or 0302), which sysfs shows without access to the GPU."""
 
     gpus: Annotated[list[Short], Meta(max_length=MAX_GPUS)] | Unavailable = NOT_READ
+    """Their addresses, or why the tree could not be read (a virtual machine may hide it)."""
     silent: Annotated[list[Short], Meta(max_length=MAX_GPUS)] = []
+    """Those whose configuration space reads all ones: the bus lists them, but they do not respond."""
     drivers: Annotated[list[Text], Meta(max_length=MAX_GPUS)] = []
+    """The kernel driver of each of `gpus`, or why there is none; `nvidia, excluded` for a GPU that
+    NVreg_ExcludedGpus keeps from users."""
 
 
 class Sensor(Struct, frozen=True, kw_only=True):
-    """One hwmon sensor in hwmon's units: `in*` mV, `power*` microwatts, `curr*` mA, `fan*` rpm, `temp*`
-    thousandths of a degree.  `chip` is the driver's name, `name` as `in1`, `label` empty if there is none,
-    `alarm` 1 while the chip raises one; `low` and `high` the chip's own limits."""
+    """One hwmon sensor.  Units: `in*` mV, `power*` microwatts, `curr*` mA, `fan*` rpm, `temp*` thousandths of
+    a degree."""
 
     chip: Short
+    """The driver's name of the chip."""
     name: Short
+    """The sensor's, as `in1`."""
     label: Short = ""
+    """Its label; empty if there is none."""
     value: Num = NOT_READ
+    """The reading."""
     alarm: Int = NOT_READ
+    """1 while the chip raises an alarm or fault, else 0."""
     low: Num = NOT_READ
+    """The chip's own lower limit."""
     high: Num = NOT_READ
+    """The chip's own upper limit."""
 
 
 class RepeatedXid(Struct, frozen=True, kw_only=True):
-    """An Xid of an earlier report: NVML index and code of the GPU, how many came, the first and the last in
-    seconds since boot (`XidCount`)."""
+    """An Xid of an earlier report.  Times as in `XidCount`."""
 
     gpu: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    """NVML index of the GPU."""
     code: Int64
+    """The Xid."""
     count: Int64
+    """How many came."""
     first: Int64
+    """When the first one came."""
     last: Int64
+    """When the last one came."""
 
 
 class WatchReport(Struct, frozen=True, kw_only=True):
-    """What a watch container adds: its Xids up to `at` (seconds since boot) are in this report or in
-    earlier ones.  `repeated`: those of earlier ones, oldest first, for a reader that missed some of them;
-    whoever read a report of this boot knows all whose `last` is not after its `at`.  `lost`: how many more
-    came that the container had no room for, since it last could tell."""
+    """What a watch container adds to a reading."""
 
     at: Annotated[int, Meta(ge=0, le=2**62)]
+    """Seconds since boot up to which its Xids are in this report or in earlier ones."""
     repeated: Annotated[list[RepeatedXid], Meta(max_length=MAX_REPEATED)] = []
+    """Xids of earlier reports, oldest first, for a reader that missed some.  Whoever read a report of this
+    boot knows all whose `last` is not after its `at`."""
     lost: Int64 = 0
+    """How many more Xids came that the container had no room for, since it last could tell."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """One run of one probe on one node.  `run` and `node` echo the probe's environment, for matching.
-
-    `problem` is set if the run ended before everything was read; the readings until then are included.
-    `omitted`: members that were still being read at the end ("nics.ports", "sensors").
-    `nccl`: the NCCL measurements (probe `nccl`); `gpus` then hold identity, links and PCIe.  `load`: the
-    measurements under load (probe `load`); `gpus` then hold identity, and PCIe, temperatures, power and
-    clocks before the load.  `watch`: of a watch container alone.
-    """
+    """One run of one probe on one node."""
 
     schema: Short = SCHEMA
+    """Name of the document's schema."""
     version: Short = f"{MAJOR}.{MINOR}"
+    """`MAJOR.MINOR` of the schema."""
     probe: Short
+    """The probe that ran, such as health."""
     run: Short = ""
+    """The run's id, from the probe's environment, for matching."""
     node: Str = ""
+    """The node's name, likewise."""
     duration_ms: Int64 = 0
+    """How long the reading took, ms."""
     host: Host = Host()
+    """Boot and its clock."""
     system: System = System()
+    """Versions of the driver."""
     gpus: Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] = []
+    """GPUs in NVML's order.  Probe nccl: identity, links and PCIe alone.  Probe load: identity, and PCIe,
+    temperatures, power and clocks before the load."""
     pairs: Pairs = Pairs()
+    """What joins each pair of GPUs."""
     nics: Nics = Nics()
+    """RDMA devices."""
     bus: Bus = Bus()
+    """GPUs on the PCI bus."""
     sensors: Annotated[list[Sensor], Meta(max_length=MAX_SENSORS)] = []
+    """Supplies and fans in hwmon."""
     problem: Problem | None = None
+    """Set if the run ended before everything was read; the readings until then are included."""
     omitted: Annotated[list[Short], Meta(max_length=16)] = []
+    """Members that were still being read at the end ("nics.ports", "sensors")."""
     nccl: NcclResult | None = field(default=None, name="bench")
+    """Measurements of the probe nccl (`bench` in JSON)."""
     load: LoadResult | None = None
+    """Measurements of the probe load."""
     watch: WatchReport | None = None
+    """What a watch container adds."""

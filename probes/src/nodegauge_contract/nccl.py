@@ -94,28 +94,33 @@ class Skip(StrEnum):
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """One collective at one size.
-
-    `bytes`: the size as nccl-tests prints it (for all_gather and reduce_scatter the total over all ranks);
-    `us`: median over batches of the time of one call, microseconds, each batch taking its slowest GPU;
-    `us_min`, `us_max`: the fastest and the slowest batch; `spread`: coefficient of variation over batches (a
-    share, 0.02 is 2 %); `wrong`: elements with the wrong value; `algorithm`, `protocol`: as NCCL logged its
-    choice (RING, TREE, NVLS; LL, LL128, SIMPLE).  `launch_us`: microseconds that the host needed to launch
-    one call on all of its GPUs; a call that takes no longer is limited by its launch, not by its transfer.
-    """
+    """One collective at one size.  A batch takes as long as its slowest GPU."""
 
     collective: Short
+    """A `Collective`."""
     bytes: Int64
+    """The size as nccl-tests prints it: for all_gather and reduce_scatter the total over all ranks."""
     us: Num = NOT_READ
+    """Median over batches of the time of one call, microseconds."""
     us_min: Num = NOT_READ
+    """The same in the fastest batch."""
     us_max: Num = NOT_READ
+    """The same in the slowest batch."""
     spread: Num = NOT_READ
+    """Coefficient of variation over batches; 0.02 is 2 %."""
     batches: Int64 = 0
+    """Batches that were timed."""
     calls: Int64 = 0
+    """Calls in all batches."""
     wrong: Int = NOT_READ
+    """Elements with the wrong value."""
     algorithm: Text = NOT_READ
+    """As NCCL logged its choice: RING, TREE, NVLS, ..."""
     protocol: Text = NOT_READ
+    """As NCCL logged its choice: LL, LL128 or SIMPLE."""
     launch_us: Num = NOT_READ
+    """Microseconds that the host needed to launch one call on all of its GPUs.  A call that takes no longer
+    is limited by its launch, not by its transfer."""
 
     @property
     def launch_bound(self) -> bool:
@@ -128,63 +133,79 @@ PairRow = Annotated[list[Num], Meta(max_length=MAX_RANKS)]
 
 
 class Arm(Struct, frozen=True, kw_only=True):
-    """One NCCL configuration: how its process ended, and what it measured until then.
-
-    `phase`: where it was if it was ended; `pairs[i][j]`: GB/s (1e9) one way from rank i's GPU
-    to rank j's by copies (with one process per GPU by NCCL's send and receive), the diagonal -1, empty if it
-    was not requested; `transport`: how NCCL connected the ranks (P2P/direct pointer, P2P/CUMEM,
-    SHM/direct/direct, ..., several joined with a plus sign); `nvls`: NVLS channels were made; `host_buffers`:
-    the kind of NCCL's host memory (cuMem, or /dev/shm).
-    Milliseconds: `spawn_ms` Python and libraries, `init_ms` communicators, `load_ms` the first kernel,
-    `measure_ms` with checks and pairs, `teardown_ms`.  `starts`: how often it was started (2: its first start
-    took too long, and this is the second); `processes`: how many processes drove the GPUs (1, or one per
-    rank).  `multicast`: NCCL logged that the GPUs support multicast, which NVLS needs (false: that they do
-    not).
-    """
+    """One NCCL configuration: how its process ended, and what it measured until then."""
 
     name: Short
+    """An `ArmName`."""
     outcome: Short = ArmOutcome.DONE
+    """An `ArmOutcome`."""
     phase: Short = ""
+    """Where it was if it was ended, a `Phase`; else empty."""
     message: Str = ""
+    """What NCCL, CUDA or the probe says about it."""
     exit_code: Int = NOT_READ
+    """Exit code of its process; 128 and the signal's number if a signal ended it."""
     spawn_ms: Int = NOT_READ
+    """ms for Python and libraries."""
     init_ms: Int = NOT_READ
+    """ms for communicators."""
     load_ms: Int = NOT_READ
+    """ms for the first kernel."""
     measure_ms: Int = NOT_READ
+    """ms of measuring, with checks and pairs."""
     teardown_ms: Int = NOT_READ
+    """ms for the end."""
     cells: Annotated[list[Cell], Meta(max_length=MAX_CELLS)] = []
+    """What was measured."""
     pairs: Annotated[list[PairRow], Meta(max_length=MAX_RANKS)] = []
+    """`pairs[i][j]`: GB/s (1e9) one way from rank i's GPU to rank j's by copies (with one process per GPU by
+    NCCL's send and receive).  The diagonal is -1; empty if it was not requested."""
     transport: Text = NOT_READ
+    """How NCCL connected the ranks (P2P/direct pointer, P2P/CUMEM, SHM/direct/direct, ...), several joined
+    with a plus sign."""
     nvls: Flag = NOT_READ
+    """Whether NVLS channels were made."""
     channels: Int = NOT_READ
+    """Channels of collectives that NCCL made."""
     host_buffers: Text = NOT_READ
+    """Kind of NCCL's host memory: cuMem or /dev/shm."""
     starts: Int64 = 1
+    """How often it was started; 2: its first start took too long."""
     processes: Int = NOT_READ
+    """Processes that drove the GPUs: 1, or one per rank."""
     multicast: Flag = NOT_READ
+    """Whether NCCL logged that the GPUs support multicast, which NVLS needs."""
 
 
 class NcclResult(Struct, frozen=True, kw_only=True):
-    """One run of the NCCL probe.
-
-    `engine`: nccl4py, nccl-tests, or another source of the numbers; `nccl`, `cuda`: the versions it reports.
-    `ranks`: GPUs measured, `expected`: GPUs that the node should have (0 if unknown); `uuids` in rank order;
-    `nodes`: machines that took part (a log may hold several; a run of the probe has one).  `skipped`: a
-    `Skip` if nothing was measured, with `message`.  `cut`: cells that did not fit the budget, as
-    COLLECTIVE/BYTES.  `throttled_periods`: growth of nr_throttled in the pod's cpu.stat during the run (CFS
-    limits stall launches: do not trust latencies then); `shm_bytes`: size of /dev/shm.
-    """
+    """One run of the NCCL probe."""
 
     engine: Short = ""
+    """nccl4py, nccl-tests, or another source of the numbers."""
     engine_version: Text = NOT_READ
+    """Its version."""
     nccl: Text = NOT_READ
+    """Version of NCCL that it reports."""
     cuda: Text = NOT_READ
+    """Version of CUDA that it reports."""
     ranks: Int64 = 0
+    """GPUs measured."""
     expected: Int64 = 0
+    """GPUs that the node should have; 0 if unknown."""
     nodes: Int64 = 1
+    """Machines that took part: a log may hold several, a run of the probe has one."""
     uuids: Annotated[list[Short], Meta(max_length=MAX_RANKS)] = []
+    """UUIDs in rank order."""
     skipped: Short = ""
+    """A `Skip` if nothing was measured; else empty."""
     message: Str = ""
+    """Explains `skipped`, or names GPUs that took no part."""
     arms: Annotated[list[Arm], Meta(max_length=MAX_ARMS)] = []
+    """Its configurations, in the order of the plan."""
     cut: Annotated[list[Short], Meta(max_length=MAX_CELLS)] = []
+    """Cells that did not fit the budget, as COLLECTIVE/BYTES."""
     throttled_periods: Int = NOT_READ
+    """Growth of nr_throttled in the pod's cpu.stat during the run.  CFS limits stall launches: latencies are
+    then worthless."""
     shm_bytes: Int = NOT_READ
+    """Size of /dev/shm."""

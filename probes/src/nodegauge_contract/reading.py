@@ -32,9 +32,14 @@ class Part(Struct, frozen=True, rename="camel", kw_only=True):
     reason: Str = ""
     """Why it was taken: `first`, `due`, `changed: WHAT`, `confirmed: 1 of 3`, `run`."""
     pod: Word
+    """Name of the pod that wrote it."""
     pod_uid: Word = field(name="podUID")
+    """UID of that pod."""
     node_uid: Word = field(name="nodeUID")
+    """UID of the Node object that the pod ran on."""
     boot_id: Word = field(default="", name="bootID")
+    """Boot id of the node; empty if it could not be read."""
     probe_version: Word = ""
+    """Version of the probe's package."""
     reading: str
     """The document as `document.text` writes it."""

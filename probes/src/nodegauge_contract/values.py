@@ -53,13 +53,13 @@ class ProblemKind(StrEnum):
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One thing that went wrong while measuring.
-
-    `kind` is a `ProblemKind` (a plain string, so that an older reader survives a newer probe), `call` the
-    NVML function or step, `code` the NVML return value where there was one, `message` text for a person.
-    """
+    """One thing that went wrong while measuring."""
 
     kind: Short
+    """A `ProblemKind`; a plain string, so that an older reader survives a newer probe."""
     call: Short = ""
+    """The NVML function or the step."""
     code: Int64 | None = None
+    """The NVML return value; None if there was none."""
     message: Str = ""
+    """Text for a person."""

@@ -39,15 +39,15 @@ SATURATED = frozenset({2**16 - 1, 2**32 - 1, 2**63 - 1})
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """The time since the last run.  `seconds`: None if unknown (first run, reboot, other driver).
-
-    `reason`: why throttle rules cannot use it; empty if they can.  `counts`: whether errors can be counted
-    over it, as they can if it is too long for throttle rules, but not if it is too short.
-    """
+    """The time since the last run."""
 
     seconds: float | None = None
+    """None if unknown (first run, reboot, other driver)."""
     reason: str = ""
+    """Why throttle rules cannot use it; empty if they can."""
     counts: bool = False
+    """Whether errors can be counted over it: also if it is too long for throttle rules, but not if it is too
+    short."""
 
     @property
     def valid(self) -> bool:
@@ -62,28 +62,41 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class GpuGrowth(Struct, frozen=True, kw_only=True):
-    """Growth of one GPU's counters over the interval; None with the reason in `why`.
-
-    Times in seconds, energy in hundredths of a joule, errors by number.  In an interval that is not valid,
-    times and energy are None; errors are known if it is only too long.
-    """
+    """Growth of one GPU's counters over the interval; None with the reason in `why`.  In an interval that is
+    not valid, times and energy are None; errors are known if it is only too long."""
 
     reason: str = ""
+    """Why all of it is None; empty if the interval is valid."""
     energy_cj: int | None = None
+    """Hundredths of a joule."""
     sw_power_cap: float | None = None
+    """Seconds held down by the power limit."""
     sync_boost: float | None = None
+    """Seconds held down by a sync boost group."""
     sw_thermal: float | None = None
+    """Seconds of software thermal slowdown."""
     hw_thermal: float | None = None
+    """Seconds of hardware thermal slowdown."""
     power_brake: float | None = None
+    """Seconds of power brake."""
     thermal_violation: float | None = None
+    """Seconds held down by temperature."""
     low_utilization: float | None = None
+    """Seconds with clocks low for want of work."""
     ecc_uncorrected: int | None = None
+    """New uncorrected memory errors; also known in a short interval if there are any."""
     ecc_corrected: int | None = None
+    """New corrected memory errors."""
     pcie_replays: int | None = None
+    """New replays of the PCIe link."""
     pcie_correctable: int | None = None
+    """New correctable errors of the PCIe link."""
     link_errors: int | None = None
+    """New NVLink errors (`Counts.link_errors`)."""
     link_recovery_failed: int | None = None
+    """New failed recoveries of NVLinks; also known in a short interval if there are any."""
     unavailable: dict[str, str] = {}
+    """By name, why that growth alone is None."""
 
     def why(self, name: str) -> str:
         """Why the growth of `name` is None; empty if it is a number."""
@@ -91,14 +104,18 @@ class GpuGrowth(Struct, frozen=True, kw_only=True):
 
 
 class Growth(Struct, frozen=True, kw_only=True):
-    """All growth: `gpus` in the order of the document, `ports` by `device/port` if known; `counts` are each
-    GPU's counters now, `ports_up` those of the ports that are up."""
+    """All growth since the last run."""
 
     interval: Interval
+    """The time since then."""
     gpus: tuple[GpuGrowth, ...]
+    """In the order of the document."""
     counts: tuple[Counts, ...]
+    """Each GPU's counters now."""
     ports: dict[str, int]
+    """New errors by `device/port`, if known."""
     ports_up: dict[str, PortHistory]
+    """Ports that are up, by `device/port`."""
 
 
 def of(result: Result, *, history: History, thresholds: Thresholds, interval: float) -> Growth:

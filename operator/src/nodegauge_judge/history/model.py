@@ -72,13 +72,15 @@ class LinkHistory(Struct, frozen=True, array_like=True):
 
 
 class PortHistory(Struct, frozen=True):
-    """A network port when it was last up: the sum of its error counters and how often it lost its link (None
-    if unknown), and its highest rate in tenths of Gb/s, 0 for none (a lower rate does not replace it: that
-    would forget the fault)."""
+    """A network port when it was last up."""
 
     errors: int | None = None
+    """Sum of its error counters; None if unknown."""
     rate: int = 0
+    """Highest rate, tenths of Gb/s; 0 for none.  A lower one does not replace it: that would forget the
+    fault."""
     downs: int | None = None
+    """How often it lost its link; None if unknown."""
 
     def packed(self) -> str:
         """As `GpuHistory.packed`."""
@@ -94,46 +96,58 @@ class PortHistory(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A GPU's counters at the last run, None if unreadable; units in the names.
-
-    Milliseconds instead of nanoseconds and centijoules instead of millijoules save space in the report, and
-    no rule needs more.  `link_errors`: the sum of NVLink CRC (flit and data), replay and recovery errors.
-    """
+    """A GPU's counters at the last run, None if unreadable.  Milliseconds and centijoules save space in the
+    report, and no rule needs more."""
 
     energy_cj: int | None = None
+    """Energy, hundredths of a joule."""
     sw_power_cap_ms: int | None = None
+    """Clocks held down by the power limit, ms."""
     sync_boost_ms: int | None = None
+    """By a sync boost group, ms."""
     sw_thermal_ms: int | None = None
+    """Software thermal slowdown, ms."""
     hw_thermal_ms: int | None = None
+    """Hardware thermal slowdown, ms."""
     power_brake_ms: int | None = None
+    """Power brake, ms."""
     thermal_violation_ms: int | None = None
+    """Clocks held down by temperature, ms."""
     low_utilization_ms: int | None = None
+    """Clocks low for want of work, ms."""
     ecc_uncorrected: int | None = None
+    """Uncorrected memory errors since driver load."""
     ecc_corrected: int | None = None
+    """Corrected memory errors since driver load."""
     pcie_replays: int | None = None
+    """Packets sent again over PCIe."""
     pcie_correctable: int | None = None
+    """Correctable errors of the PCIe link."""
     link_errors: int | None = None
+    """Sum of NVLink CRC (flit and data), replay and recovery errors; on NVLink 5 the effective errors."""
     link_recovery_failed: int | None = None
+    """NVLink recoveries that failed."""
 
 
 class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One GPU's past.
-
-    `idle_dw`: tenths of a watt, the lowest mean over a window in which the driver called it idle.  `bad`: one
-    bit (`Rule.history_bit`) per rule on which it was bad when it was last judged under load.  `warm`: its
-    last runs under load, newest last, "1" for one at a temperature at which throttling is likely, else "0".
-    `braked`: runs in a row, up to this one, in which the power brake was on.  `pages`: pages that were
-    retired for double bit errors `pages_minutes` ago, the start of the 30 days that are being watched.
-    """
+    """One GPU's past."""
 
     links: LinkHistory = LinkHistory(0)
+    """Sum of its NVLinks to compare with."""
     counts: Counts = Counts()
+    """Its counters at the last run."""
     idle_dw: int | None = None
+    """Tenths of a watt: the lowest mean over a window in which the driver called it idle; None if unknown."""
     bad: int = 0
+    """One bit (`Rule.history_bit`) per rule on which it was bad when it was last judged under load."""
     warm: str = ""
+    """Its last runs under load, newest last: "1" at a temperature at which throttling is likely, else "0"."""
     braked: int = 0
+    """Runs in a row, up to this one, in which the power brake was on."""
     pages: int | None = None
+    """Pages that were retired for double bit errors `pages_minutes` ago; None if unknown."""
     pages_minutes: int = 0
+    """Minutes since the start of the 30 days that are being watched."""
 
     def countable(self) -> GpuHistory:
         """Without numbers that no counter can have: a document may hold any."""
@@ -174,57 +188,71 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ClockHistory(Struct, frozen=True):
-    """The highest SM clock (MHz) at which the node's GPUs were seen at work; `settings`: a digest of their
-    model and settings, for which it counts."""
+    """The highest SM clock at which the node's GPUs were seen at work."""
 
     settings: str
+    """Digest of their model and settings, for which it counts."""
     mhz: int
+    """MHz."""
 
 
 class Reported(Struct, frozen=True):
-    """Up to when Xids of a boot are known: `at` of the last report of a watch container (seconds since boot),
-    and a digest of the boot's id."""
+    """Up to when Xids of a boot are known."""
 
     boot: str
+    """Digest of the boot's id."""
     at: int
+    """`at` of the last report of a watch container, seconds since boot."""
 
 
 class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The form in a report."""
+    """A `History` as a report holds it; texts are packed (`packing`)."""
 
     boot: str = ""
+    """As `History.boot`."""
     driver: str = ""
+    """As `History.driver`."""
     at: _Whole | None = None
+    """`History.boottime_ms`."""
     gpus: str | dict[str, str] = ""  # a mapping in what an earlier version wrote
+    """`GpuHistory.packed` by key; a mapping in what an earlier version wrote."""
     ports: str = ""
+    """`PortHistory.packed` by `device/port`."""
     clock: str = ""
+    """Settings and MHz."""
     foreign: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """As `History.foreign`."""
     booted: _Whole = 0
+    """As `History.booted`."""
     xids: str = ""
+    """Packed times by GPU and code."""
     reported: str = ""
+    """Boot and second."""
 
 
 class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
-    """What the next judgement needs of earlier runs.
-
-    `boot` and `driver`: of the last clean reading; `boottime_ms`: its CLOCK_BOOTTIME, at which the counters
-    of `gpus` and `ports` were read.  The keys of `gpus` (see `keys`) are also the GPUs that the node is known
-    to have.  `ports`: NIC ports that have been up, by `device/port`.  `clock`: None until the GPUs worked.
-    `foreign`: how many GPUs of the bus another driver served.  `xids`: those that the policy counts, by GPU
-    and code (`6f1c0de2 94`); `booted`: when the boot of the newest began, in the seconds of their times.
-    `reported`: None before a watch container reported.
-    """
+    """What the next judgement needs of earlier runs."""
 
     boot: str = ""
+    """Boot id of the last clean reading."""
     driver: str = ""
+    """Driver version of that reading."""
     boottime_ms: int | None = None
+    """Its CLOCK_BOOTTIME, at which the counters of `gpus` and `ports` were read; None if unknown."""
     gpus: dict[str, GpuHistory] = {}
+    """By `keys`; these are also the GPUs that the node is known to have."""
     ports: dict[str, PortHistory] = {}
+    """NIC ports that have been up, by `device/port`."""
     clock: ClockHistory | None = None
+    """None until the GPUs worked."""
     foreign: int = 0
+    """GPUs of the bus that another driver served."""
     booted: int = 0
+    """When the boot of the newest Xid began, in the seconds of their times."""
     xids: dict[str, XidHistory] = {}
+    """Those that the policy counts, by GPU and code (`6f1c0de2 94`)."""
     reported: Reported | None = None
+    """None before a watch container reported."""
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""

@@ -23,34 +23,46 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class ChassisStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """How the last try went, and the last reading that worked.
-
-    `source`: redfish or ipmi; `address`: scheme, host and port; `readAt`: end of reading `number`; `triedAt`
-    and `problem`: of the last try, which worked if the text is empty.  `suppliesPresent`, `suppliesHealthy`
-    and `watts` repeat the reading for `kubectl get`; `reading` is the contract's document."""
+    """How the last try went, and the last reading that worked."""
 
     source: str = ""
+    """Protocol of the last reading that worked, redfish or ipmi; empty before the first."""
     address: str = ""
+    """Where the BMC is read: scheme, host and port, never a user or a password."""
     read_at: str = ""
+    """End of the last reading that worked (RFC 3339, UTC)."""
     number: Count = 0
+    """Readings of this BMC that worked."""
     tried_at: str = ""
+    """End of the last try (RFC 3339, UTC)."""
     problem: str = ""
+    """Why the last try failed, and the way out; empty if it worked."""
     supplies_present: Count | None = None
+    """Power supplies in their bays, for `kubectl get`; null if the BMC lists none."""
     supplies_healthy: Count | None = None
+    """Present supplies whose health the BMC calls OK, for `kubectl get`."""
     watts: Count | None = None
+    """What the machine draws, W, for `kubectl get`; null if the BMC does not say."""
     reading: Any = None
+    """The last reading that worked, as the contract's document; None in `Chassis.status`, which has it
+    typed."""
 
 
 class Chassis(Struct, frozen=True, kw_only=True):
-    """A ChassisReading object.  `reading`: None if there is none, or none that can be read; `left_out`: what
-    of the object could not be read."""
+    """A ChassisReading object."""
 
     name: str
+    """Name of the node."""
     uid: str = ""
+    """UID of the object."""
     resource_version: str = ""
+    """Version of the object that was read."""
     status: ChassisStatus = ChassisStatus()
+    """All of the status but `reading`."""
     reading: chassis.ChassisReading | None = None
+    """The contract's document; None if there is none that can be read."""
     left_out: tuple[str, ...] = ()
+    """What of the object could not be read, and why."""
 
 
 def parse_chassis(body: Mapping[str, Any]) -> Chassis:

@@ -8,13 +8,18 @@ from nodegauge_judge import GpuBrief, GpuIdentity
 
 
 class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The GPUs in brief; `missing`: those that earlier runs read and the last one did not."""
+    """The GPUs in brief."""
 
     count: int = 0
+    """GPUs that the driver reports."""
     product: str = ""
+    """Product name, as the driver reports it."""
     driver: str = ""
+    """Driver version."""
     items: list[GpuBrief] = []
+    """One entry per GPU, in the driver's order."""
     missing: list[GpuIdentity] = []
+    """GPUs that earlier runs read and the last readable run did not."""
 
     def known(self) -> list[GpuIdentity]:
         """Every GPU that the node has, or had and lost."""

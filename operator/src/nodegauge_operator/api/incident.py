@@ -12,19 +12,20 @@ MAX_INCIDENTS = 16
 
 
 class Incident(Struct, frozen=True, rename="camel", kw_only=True):
-    """One cause that came up on many nodes within minutes.
-
-    `id`: made of cause and `since`, when the first of the nodes was entered (RFC 3339); `group`: the nodes
-    that it holds back, as `key=value`, or empty for all of the policy; `nodes`: those with the cause, tainted
-    or not; `closedAt`: when it ended (RFC 3339); empty while it is open.
-    """
+    """One cause that came up on many nodes within minutes."""
 
     id: str
+    """Made of the cause and of `since`."""
     cause: str
+    """The taint's value."""
     group: str = ""
+    """The nodes that it holds back, as `key=value`; empty for all of the policy."""
     since: str = ""
+    """When the first of the nodes was entered (RFC 3339)."""
     nodes: int = 0
+    """Nodes with the cause, tainted or not."""
     closed_at: str = ""
+    """When it ended (RFC 3339); empty while it is open."""
 
 
 def incidents_of(status: dict[str, Any]) -> list[Incident]:

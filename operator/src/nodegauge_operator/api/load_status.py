@@ -6,21 +6,25 @@ from msgspec import Struct
 
 
 class LoadStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What the last readable load run reached.
-
-    `tflops`: the median GPU's computing speed, null if unread; `powerPercent`: the lowest GPU's power of its
-    limit; `hottest`: °C; `gpus`: how many worked; `fingerprint`: what makes nodes comparable; `hardware`:
-    GPUs and driver as last read then.  `reason`: why no load run can be made here now (empty if one can, or
-    if none is asked for), with `detail` as a sentence; older results stay.  `wantedSince`: since when a
-    policy wants the first run here, which follows within an interval (ADR 0027); empty after it.
-    """
+    """What the GPUs reached in the last readable load run.  Results stay while no new run can be made."""
 
     tflops: float | None = None
+    """Computing speed of the median GPU, TFLOPS; null if unread."""
     power_percent: int | None = None
+    """Power of the GPU furthest below its power limit, per cent of that limit."""
     hottest: int | None = None
+    """Highest temperature of a GPU, °C."""
     gpus: int = 0
+    """GPUs that worked."""
     fingerprint: str = ""
+    """What makes nodes comparable (GPU model, power limit, kind of computation), as text."""
     hardware: str = ""
+    """GPUs and driver at the time of the run, as text."""
     reason: str = ""
+    """Why no load run can be made here now, one word (Shared, Mig, Dra, Cordoned, ...); empty if one can, or
+    if none is asked for."""
     detail: str = ""
+    """The same as a sentence."""
     wanted_since: str = ""
+    """Since when a policy wants the first load run here (RFC 3339); it follows within an interval (ADR 0027).
+    Empty after it."""

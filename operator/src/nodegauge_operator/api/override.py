@@ -8,16 +8,18 @@ LEAVE_ALONE, HEALTHY = "leave-alone", "healthy"
 
 
 class Override(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The override of a node: `kind`, who (`by`), why (`reason`) and `until` when (RFC 3339, UTC).
-
-    `problem`: why it is not in force, and the way out; empty while it is.
-    """
+    """What a person says about a node, in its annotations nodegauge.dev/override, -until, -by and -reason."""
 
     kind: str = ""
+    """`leave-alone` or `healthy`."""
     until: str = ""
+    """When it ends (RFC 3339, UTC)."""
     by: str = ""
+    """Who takes the decision, by their own account."""
     reason: str = ""
+    """Why."""
     problem: str = ""
+    """Why it is not in force, and what to write; empty while it is in force."""
 
     @property
     def leaves_alone(self) -> bool:

@@ -65,12 +65,17 @@ class XidSeverity(StrEnum):
 
 
 class XidRuleSpec(Struct, frozen=True, rename="camel", kw_only=True):
-    """From `count` of these codes on, together, within `window` on one GPU.  Not judged by the catalogue."""
+    """A finding from `count` of these codes on, together, within `window` on one GPU.  It takes the place of
+    the catalogue for its codes."""
 
     codes: Annotated[tuple[Annotated[int, Meta(ge=1, le=65_535)], ...], Meta(min_length=1, max_length=32)]
+    """Xid codes that count together."""
     severity: XidSeverity
+    """How bad the finding is.  `None`: these codes raise none."""
     count: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Xids that raise the finding."""
     window: Duration = "24h"
+    """Time within which they must come."""
 
     def rule(self) -> XidRule:
         """As the judge takes it."""
@@ -79,13 +84,12 @@ class XidRuleSpec(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Labels(Struct, frozen=True, rename="camel", kw_only=True):
-    """`interconnectKey`: the short label key beside nodegauge.dev/interconnect; empty for none.
-
-    `takeOver`: also overwrite a value under the short key that is not known to be ours.
-    """
+    """How nodes are labelled."""
 
     interconnect_key: str = "interconnect"
+    """Short label key with the value of nodegauge.dev/interconnect; empty for none."""
     take_over: bool = False
+    """Whether to overwrite a value under the short key that nodegauge did not write."""
 
 
 class Effect(StrEnum):
@@ -114,15 +118,17 @@ class Until(StrEnum):
 
 
 class Taints(Struct, frozen=True, rename="camel", kw_only=True):
-    """`effect` of every cause that `causes` does not name: cause (the taint's value) to effect.
-
-    `unreadable` has the effect None unless `causes` names it: missing data changes nothing by default.
-    """
+    """How nodes with a fault are tainted (mode Enforce)."""
 
     effect: Effect = Effect.NO_SCHEDULE
+    """Effect for each cause that `causes` does not name.  None sets no taint."""
     causes: dict[Cause, Effect] = {}
+    """Effect by cause, which is the taint's value.  `unreadable` has None unless it is named here: missing
+    data changes nothing by default."""
     unvalidated: Unvalidated = Unvalidated.LIFT
+    """What to do with the taint nodegauge.dev/unvalidated."""
     unvalidated_until: Until = Until.HEALTH
+    """What removes that taint."""
 
     def effect_of(self, cause: Cause) -> Effect:
         """The effect of one cause."""
@@ -130,120 +136,158 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
-    """When gates are entered and left (promise 4, docs/promises.md).
-
-    The numbers are chosen by this project: one bad run may be a passing event.
-
-    `enterRuns`: bad runs in a row, for findings that need more than one (a lost GPU needs one).
-    `unreadableRuns`: runs in a row that fail alike, for the cause `unreadable`.  `leaveRuns`: good runs in a
-    row.  `dwell`: how long a gate stands at least.  `probationAfter`: dwell after which a gate
-    that only loaded runs can lift is lifted on trial: the first entry of it, and one further for each relapse
-    within `relapseWindow`; empty for never.  `probation`: how long the trial lasts at most.
-    """
+    """When gates are entered and left (promise 4, docs/promises.md).  The numbers are chosen by this project:
+    one bad run may be a passing event."""
 
     enter_runs: Annotated[int, Meta(ge=1, le=20)] = 2
+    """Bad runs in a row that set a taint, for findings that need more than one (a lost GPU needs one)."""
     unreadable_runs: Annotated[int, Meta(ge=2, le=20)] = 5
+    """Runs in a row that fail alike and set the taint of cause `unreadable`."""
     leave_runs: Annotated[int, Meta(ge=1, le=20)] = 3
+    """Good runs in a row that remove a taint."""
     dwell: Duration = "10m"
+    """Shortest time that a taint stays."""
     probation_after: Annotated[tuple[Duration, ...], Meta(max_length=8)] = ("1h", "4h", "24h")
+    """Time after which a taint that only runs under load can lift is lifted on trial: the first entry for a
+    first fault, a further one for each relapse.  Empty for never."""
     probation: Duration = "24h"
+    """Longest time of a trial.  One bad run ends it with the taint, `leaveRuns` good runs under load
+    without."""
     relapse_window: Duration = "168h"
+    """Time after a taint was removed within which a fault that returns is a relapse."""
 
 
 class Budget(Struct, frozen=True, rename="camel", kw_only=True):
-    """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
-    least 1), within the installation's limit; 0 pauses the policy.  `gatedNodes`: nodes that may carry a
-    taint of ours for a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at
-    least 1); 0 for none.  `gatedNodesPerHour`: nodes that may newly take such a taint within any hour,
-    counted in the same way.  Its default is chosen by this project (ADR 0030).
-    `concurrentNcclProbes`: nodes that NCCL and load runs may hold or wait for at a time, counted like
-    `concurrentProbes` and apart from it; 0 pauses them.
-    """
+    """How many nodes may be probed or tainted at a time.  A percentage is of the policy's nodes, rounded
+    down, at least 1."""
 
     concurrent_probes: CountOrPercent = "10%"
+    """Health probe pods at a time, within the installation's limit.  0 pauses the policy."""
     gated_nodes: CountOrPercent = "20%"
+    """Nodes that may carry a taint for a fault at a time (`unvalidated` is not one); 0 for none."""
     gated_nodes_per_hour: CountOrPercent = "5%"
+    """Nodes that may newly take such a taint within any hour; 0 for none.  Default chosen by this project
+    (ADR 0030)."""
     concurrent_nccl_probes: CountOrPercent = "10%"
+    """Nodes that NCCL and load runs may hold or wait for at a time, apart from `concurrentProbes`; 0 pauses
+    these runs."""
 
 
 class Breaker(Struct, frozen=True, rename="camel", kw_only=True):
-    """When faults of one cause are one incident, which holds their taints back (ADR 0030).
-
-    The numbers are chosen by this project.  `nodes`: more than so many nodes with the cause are an incident
-    wherever they are; `share`: so is a larger part of the policy's nodes, or of a group of them, of at least
-    three.  `window`: the time within which the cause came up on them.  `groupLabels`: keys of node labels
-    whose values make groups, beside those of the driver, the GPU's model and the probe's image.
-    """
+    """When one cause on many nodes is one incident, which holds new taints back (ADR 0030).  The numbers are
+    chosen by this project."""
 
     nodes: Annotated[int, Meta(ge=3, le=100_000)] = 20
+    """More nodes than this with one cause are an incident, however large their group."""
     share: Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")] = "10%"
+    """A larger share than this of the policy's nodes, or of one of its groups, is one too, from three nodes
+    on."""
     window: Duration = "30m"
+    """Time within which the cause must come up on these nodes."""
     group_labels: Annotated[tuple[str, ...], Meta(max_length=8)] = (
         "topology.kubernetes.io/zone",
         "topology.kubernetes.io/rack",
         "nvidia.com/gpu.clique",
     )
+    """Keys of node labels whose values make groups.  Driver, GPU model and the image of the probe make groups
+    too."""
 
 
 class Limits(Struct, frozen=True, rename="camel", kw_only=True):
-    """When the operator ends a pod itself: not scheduled, not started, not gone after delete.
-
-    `overtime`: how long after its deadline a running pod is waited for.  A kubelet that is alive ends it at
-    the deadline; after this much more it is taken as silent.
-    """
+    """When the operator ends a probe pod that makes no progress."""
 
     not_scheduled: Duration = "1m"
+    """Longest time that a pod may wait to be scheduled."""
     not_started: Duration = "5m"
+    """Longest time from a pod's creation to the start of its container, with the image pull."""
     not_gone: Duration = "2m"
+    """Longest time that a deleted pod may take to end; after it, it is removed by force."""
     overtime: Duration = "60s"
+    """Time beyond its deadline that a running pod is waited for.  A kubelet that is alive ends the pod at the
+    deadline; after this time it is taken as silent."""
 
 
 class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
-    """What probe pods carry beyond what nodegauge sets; empty values mean the operator's own defaults."""
+    """What probe pods carry beyond what nodegauge sets; an empty value means the installation's default."""
 
     image: str = ""
+    """Image of the health probe, with its registry."""
     nccl_image: str = ""
+    """Image of NCCL and load runs, with its registry.  Without one here and in the installation they do not
+    run."""
     image_pull_policy: str = ""
+    """Pull policy of the images."""
     image_pull_secrets: list[dict[str, str]] = []
+    """Image pull secrets in nodegauge's namespace, as `{"name": NAME}`."""
     runtime_class_name: str = ""
+    """RuntimeClass that gives pods access to the GPU driver, such as nvidia."""
     priority_class_name: str = ""
+    """PriorityClass of health probe pods; NCCL and load pods have the installation's own."""
     tolerations: list[dict[str, Any]] = []
+    """Tolerations of probe pods, as in any pod."""
     resources: dict[str, dict[str, str]] = {}
+    """Requests and limits of the health probe's container, merged into the installation's."""
     nccl_resources: dict[str, dict[str, str]] = {}
+    """The same for NCCL and load runs, which always get all allocatable GPUs of the node."""
     labels: dict[str, str] = {}
+    """Labels of probe pods, beside the installation's."""
     annotations: dict[str, str] = {}
+    """Annotations of probe pods, beside the installation's."""
 
 
 class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
-    """All of `spec`.  `expectedGpus`: GPUs that every node of the policy should have; 0 to work it out."""
+    """All of `spec`; the API server has filled in the CRD's defaults."""
 
     node_selector: Selector
+    """Selects the nodes by label."""
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    """Of two policies that select a node, the one of higher priority is in force."""
     mode: Mode = Mode.ENFORCE
+    """What nodegauge may write to nodes."""
     probes: Probes = Probes()
+    """Settings of each kind of reading."""
     stale_after_intervals: Annotated[int, Meta(ge=2, le=100)] = 3
+    """Intervals of failed runs after which a reading no longer counts.  Waiting does not count."""
     expected_gpus: ExpectedGpus = 0
+    """GPUs that the driver should list on every node.  0: compare with earlier runs, the PCI bus and
+    nvidia.com/gpu."""
     thresholds: Thresholds = field(default_factory=Thresholds)
+    """Numbers that findings compare with."""
     expectations: Annotated[list[Expectation], Meta(max_length=64)] = []
+    """Bandwidths that NCCL runs should reach; they come before the built-in table."""
     power_inventory: PowerInventory = PowerInventory()
+    """What feeds the GPUs: sockets, cables and supplies."""
     xids: Annotated[tuple[XidRuleSpec, ...], Meta(max_length=16)] = ()
+    """Rules about Xids, each in place of the catalogue for its codes."""
     labels: Labels = Labels()
+    """How nodes are labelled."""
     taints: Taints = Taints()
+    """How nodes with a fault are tainted."""
     hysteresis: Hysteresis = Hysteresis()
+    """When taints are set and removed."""
     budget: Budget = Budget()
+    """How many nodes may be probed or tainted at a time."""
     breaker: Breaker = Breaker()
+    """When one cause on many nodes is one incident."""
     limits: Limits = Limits()
+    """When a pod that makes no progress is ended."""
     pod_template: PodTemplate = PodTemplate()
+    """Settings of probe pods."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """A policy in force: its identity and its spec; `close_incident` names one that somebody ends."""
+    """A policy in force: its identity and its spec."""
 
     name: str
+    """Name of the object; part of the order of policies."""
     uid: str
+    """UID of the object."""
     generation: int
+    """`metadata.generation`; the status repeats it."""
     spec: PolicySpec
+    """What it asks for."""
     close_incident: str = ""
+    """The incident that somebody ends by annotation; empty for none."""
 
     @property
     def paused(self) -> bool:
@@ -293,13 +337,12 @@ class PolicyInvalid(Exception):
 
 
 class Unreadable(Struct, frozen=True, kw_only=True):
-    """What can be read of a policy that cannot be read: which nodes it selects, and how it ranks.
-
-    `selector` None: not even that.  Without a readable priority it ranks first.
-    """
+    """What can be read of a policy that cannot be read: which nodes it selects, and how it ranks."""
 
     rank: Rank
+    """Without a readable priority it ranks first."""
     selector: Selector | None
+    """None if not even that can be read."""
 
 
 def readable_part(body: dict[str, Any]) -> Unreadable:

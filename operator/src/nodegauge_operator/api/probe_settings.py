@@ -20,25 +20,32 @@ class HealthMode(StrEnum):
 
 
 class WatchSettings(Struct, frozen=True, rename="camel", kw_only=True):
-    """The resident container: `interval` between two readings of a node where nothing changes."""
+    """The resident container of mode Watch."""
 
     interval: Duration = "2h"
+    """Time between two readings of a node on which nothing changes; at least 1m."""
 
 
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
-    """The health probe: `interval` between runs, `deadline` of one run, `window` of sampling within it.
-
-    `recheck`: time to the next run while a gate counts runs to be entered or left; at most `interval`.
-    In mode Watch, `watch.interval` takes the place of `interval`.
-    """
+    """The health probe: it reads topology, links, temperatures, power and clocks, and uses no GPU."""
 
     enabled: bool = True
+    """Whether it runs.  False: labels go once the last reading is too old; taints for faults stay."""
     mode: HealthMode = HealthMode.WATCH
+    """How nodes are read: by a resident container, or by a pod per run."""
     watch: WatchSettings = WatchSettings()
+    """The container of mode Watch."""
     interval: Duration = "15m"
+    """Mode Periodic: time between two runs on one node; at least 5s.  Both modes: the unit of
+    `staleAfterIntervals`."""
     recheck: Duration = "1m"
+    """Time to the next run while a gate counts runs; at most `interval`, and at least `intervalFloor` for
+    gates that depend on counters or load."""
     deadline: Duration = "60s"
+    """Longest time of one run, from the start of its pod; below `interval`."""
     window: Duration = "3s"
+    """How long one run samples clocks, power and temperatures; below 80 % of `deadline`, where the probe
+    stops itself."""
 
     @property
     def period(self) -> str:
@@ -64,51 +71,63 @@ class Processes(StrEnum):
 
 
 class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
-    """The NCCL probe: `interval` between runs, `deadline` of one run.
-
-    `recheck`: time to the next run where one asks for another (first time below the floor, runs that
-    disagree, a gate that a good run would leave).  `environment`: NCCL_* variables for the arms; of the
-    node's and the image's own none is ever inherited.  It runs only where the installation names a nccl
-    image (chart: `nccl.image`).
-    """
+    """The NCCL probe: it holds all GPUs of a node and measures collectives.  It runs only with an NCCL image:
+    the policy's (`podTemplate.ncclImage`) or the installation's (chart: `nccl.image`)."""
 
     enabled: bool = True
+    """Whether it runs."""
     interval: Duration = "24h"
+    """Time between two runs on one node; at least 10s."""
     deadline: Duration = "15m"
+    """Longest time of one run, from the start of its pod; below `interval`."""
     recheck: Duration = "10m"
+    """Time to the next run if one asks for another (first time below the floor, runs that disagree, a gate
+    that a good run would leave) or found the GPUs in use; in the second case it doubles, up to `interval`."""
     engine: Engine = Engine.NCCL4PY
+    """Program that runs the collectives."""
     processes: Processes = Processes.AUTO
+    """Processes that drive the GPUs."""
     environment: dict[str, str] = {}
+    """NCCL_* variables for the run.  Variables of the node and of the image are never used."""
 
 
 class LoadProbe(Struct, frozen=True, rename="camel", kw_only=True):
-    """The load probe: `interval` between runs, `duration` of the load, `deadline` of one run with everything
-    before and after it.
-
-    `recheck`: time to the next run while a gate of it is open, and after one that brought nothing.
-    `stopBelow`: °C below the vendor's slowdown temperature at which the probe ends the load.  It draws full
-    power, so first runs are spread over an interval (ADR 0027).
-    """
+    """The load probe: it runs all GPUs of a node at full power.  First runs are spread over an interval,
+    because it draws full power (ADR 0027)."""
 
     enabled: bool = True
+    """Whether it runs."""
     interval: Duration = "168h"
+    """Time between two runs on one node; at least 10s.  The first run comes within the first interval."""
     duration: Duration = "30s"
+    """How long all GPUs work together; at most half of `deadline`."""
     deadline: Duration = "10m"
+    """Longest time of one run, from the start of its pod, with all that it measures before and after the
+    load."""
     recheck: Duration = "30m"
+    """Time to the next run while a gate of it is open, and after a run that gave no result; it doubles, up to
+    `interval`."""
     stop_below: Annotated[int, Meta(ge=1, le=40)] = 3
+    """°C below the vendor's slowdown temperature at which the probe ends the load."""
 
 
 class BmcReadings(Struct, frozen=True, rename="camel", kw_only=True):
-    """What the BMC reader writes: whether it is judged.  A reading counts for `staleAfterIntervals` of the
-    reader's own interval, which the installation sets (chart: `bmc.interval`)."""
+    """Readings of power supplies, fans and temperatures by the BMC reader.  A reading counts for
+    `staleAfterIntervals` of the reader's own interval, which the installation sets (chart:
+    `bmc.interval`)."""
 
     enabled: bool = True
+    """Whether readings of BMCs are judged."""
 
 
 class Probes(Struct, frozen=True, rename="camel", kw_only=True):
-    """Per probe: whether, how often and how long."""
+    """Settings of each kind of reading."""
 
     health: HealthProbe = HealthProbe()
+    """Topology, links, temperatures, power and clocks, without using a GPU."""
     nccl: NcclProbe = NcclProbe()
+    """Bandwidth of collectives; holds all GPUs."""
     load: LoadProbe = LoadProbe()
+    """All GPUs at full power; holds all GPUs."""
     bmc: BmcReadings = BmcReadings()
+    """Readings of the BMC reader."""

@@ -47,61 +47,87 @@ class Outcome(OpenEnum):
 
 
 class Run(Struct, frozen=True, rename="camel", kw_only=True):
-    """One finished run.  `podUID` is what makes sure that no run is judged twice.
-
-    `nonce`: drawn at random when this run ended; the identity of the next run is made of it.
-    """
+    """One finished run."""
 
     number: int
+    """Number of the run of this probe on this node, from 1."""
     pod_name: str = ""
+    """Name of its pod."""
     pod_uid: str = msgspec.field(default="", name="podUID")
+    """UID of its pod, by which each run is judged only once."""
     outcome: Outcome = Outcome.READ
+    """How it ended."""
     reason: str = ""
+    """Why the result could not be read, as one word."""
     message: str = ""
+    """Why the result could not be read, as a sentence with the next step."""
     started_at: str = ""
+    """RFC 3339, UTC; empty if unknown."""
     finished_at: str = ""
+    """RFC 3339, UTC; empty if unknown."""
     boot_id: str = msgspec.field(default="", name="bootID")
+    """Boot id of the node during the run."""
     nonce: str = ""
+    """Random text, drawn when this run ended.  The identity of the next run is made of it, so that nobody who
+    cannot read the report can compute the next pod's name."""
 
 
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What one probe found.  Verdict and findings are of the last run that could be read.
-
-    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: end of the first
-    of the runs that failed in a row (not merely were skipped); `ageLimitSeconds`: how long the last run's
-    policy lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the
-    judge's, for its next run; `image`: of its last run, of `pull` the last asked for; `request`: the last
-    `requestedAt` answered; `reading`: pod and number of the last part of the NodeReading that was judged,
-    whatever came of it."""
+    """What one probe found.  Verdict and findings are of the last run that could be read."""
 
     name: str
+    """Name of the probe, such as health."""
     last_run: Run | None = None
+    """The last finished run, readable or not; None before the first."""
     verdict: Verdict = msgspec.field(default_factory=lambda: Verdict.UNKNOWN)  # a factory: never omitted
+    """That of the worst finding."""
     summary: str = ""
+    """The verdict in one sentence."""
     findings: list[Finding] = []
+    """Findings of the last readable run; empty if all is well."""
     streak: int = 0
+    """Readable runs in a row with this verdict."""
     since: str = ""
+    """Time of the first run of that streak (RFC 3339, UTC)."""
     read_at: str = ""
+    """Time of the last readable run (RFC 3339, UTC); empty before the first."""
     unread: int = 0
+    """Runs since then that read nothing."""
     failing_since: str = ""
+    """End of the first of the runs that failed in a row (RFC 3339, UTC); skipped runs are no failures.  Empty
+    if the last run was readable or skipped."""
     age_limit_seconds: int = 0
+    """How long the reading may age under the policy of the last run, seconds.  A policy that allows less
+    applies from the next run on."""
     history: str = ""
+    """What the judge keeps of this run for the next one (JSON)."""
     image: str = ""
+    """Image of the last run; of the probe `pull`, the last one that was to be pulled."""
     boot_id: str = msgspec.field(default="", name="bootID")
+    """Boot id of the node during the last readable run."""
     request: str = ""
+    """The last value of `spec.requestedAt` that was answered."""
     reading: str = ""
+    """Pod and number of the last part of the NodeReading that was judged (`UID/NUMBER`), whatever came of
+    it."""
 
 
 class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The interconnect as judged: `class` nvlink, nvlink-pairs, pcie, or empty with the reason why not;
-    `reported`: what NVML reports where bandwidth contradicts it (reason Contradicted)."""
+    """The interconnect as judged."""
 
     klass: str = msgspec.field(default="", name="class")
+    """nvlink, nvlink-pairs or pcie (`InterconnectClass`); empty if unknown."""
     nvlink_gbps: int | None = None
+    """NVLink rate of the weakest GPU, GB/s one way; only with class nvlink."""
     evidence: str = ""
+    """reported (by the driver alone) or measured (confirmed by the bandwidth of collectives)."""
     reason: str = ""
+    """Why the class has this value or is unknown, one word in PascalCase."""
     message: str = ""
+    """The reason as a sentence, with the numbers."""
     reported: str = ""
+    """The class that NVML reports if bandwidth contradicts it (reason Contradicted); `klass` is then
+    empty."""
 
     @property
     def as_reported(self) -> tuple[str, int | None]:
@@ -110,40 +136,48 @@ class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Bandwidth as last measured by collectives: whole GB/s of bus bandwidth at 1 GiB, null where a
-    collective was not measured.
-
-    `p2pOff`: all_reduce over the host's memory alone; `gpus` of `of` GPUs took part; `agreement`: confirmed,
-    contradicted or unsure, with `message`; `fingerprint`: what makes nodes comparable; `grade`: digest of
-    the expectations and thresholds that it was graded by (others grade it again); `again`: another run is
-    wanted soon; `bootID`: the boot it was measured in, `hardware`: GPUs and driver as last read then.
-    `reason`: why no NCCL run can be made here now (SingleGpu, Shared, Mig, Dra, Cordoned, ...; empty if one
-    can), with `detail` as a sentence; older results stay.
-    """
+    """Bandwidth of collectives as last measured.  Results stay while no new run can be made."""
 
     all_reduce: int | None = None
+    """Whole GB/s of bus bandwidth at 1 GiB; null if not measured."""
     all_gather: int | None = None
+    """As `all_reduce`."""
     reduce_scatter: int | None = None
+    """As `all_reduce`."""
     p2p_off: float | None = msgspec.field(default=None, name="p2pOff")
+    """GB/s of bus bandwidth of all_reduce through host memory alone (NCCL_P2P_DISABLE=1)."""
     gpus: int = 0
+    """GPUs that took part."""
     of: int = 0
+    """GPUs that the node should have."""
     agreement: str = ""
+    """Whether bandwidth agrees with the interconnect that NVML reports: confirmed, contradicted or unsure."""
     message: str = ""
+    """The agreement as a sentence, with the numbers."""
     fingerprint: str = ""
+    """What makes nodes comparable (GPU model and count, NVLinks or none, driver, NCCL), as text."""
     grade: str = ""
+    """Digest of the expectations and thresholds that graded it.  If they change, it is graded again."""
     again: bool = False
+    """Another run is wanted soon (first time below the floor, or runs that disagree)."""
     boot_id: str = msgspec.field(default="", name="bootID")
+    """Boot id of the node during the measurement."""
     hardware: str = ""
+    """GPUs and driver as last read then, as text."""
     reason: str = ""
+    """Why no NCCL run can be made here now, one word (SingleGpu, Shared, Mig, Dra, Cordoned, ...); empty if
+    one can."""
     detail: str = ""
+    """The reason as a sentence."""
 
 
 class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The SM clock (MHz) at which the GPUs last worked without a reason for less; 0 if they never did.
-    `fingerprint`: what makes nodes comparable (model and settings)."""
+    """The SM clock at which the GPUs last worked without a reason for a lower one."""
 
     sm_mhz: int = 0
+    """Median over the GPUs at work, MHz; 0 if they never worked."""
     fingerprint: str = ""
+    """What makes nodes comparable (GPU model, clock and power settings), as text."""
 
 
 class GateState(OpenEnum):
@@ -166,89 +200,118 @@ class GateState(OpenEnum):
 
 
 class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """One gate (`code` is its finding) that is bad, or was lately.
-
-    `bad`, `good`: runs in a row (runs that cannot tell do not count); `since`: when `state` began;
-    `enteredAt`, `leftAt`: when it last entered and left; `badAt`, `goodAt`: its last bad and good run;
-    `readableSince`: readable runs since the last bad one; `relapses`: how often it came back within the
-    policy's window; `subject` and `message`: the finding of the last bad run, which is the taint's evidence.
-    `faultAt`: when it was first entered since it was last good for good, also over trials; `incident`: the
-    common cause on many nodes that holds its taint back, until a bad run after that.
-    """
+    """One gate that is bad, or was lately.  Runs that cannot tell count neither as bad nor as good."""
 
     code: str
+    """The finding that it belongs to."""
     state: GateState = msgspec.field(default_factory=lambda: GateState.WATCHING)  # a factory: never omitted
+    """Whether the taint is set, and why not."""
     bad: int = 0
+    """Bad runs in a row."""
     good: int = 0
+    """Good runs in a row."""
     since: str = ""
+    """When `state` began (RFC 3339, UTC, as all times here)."""
     entered_at: str = ""
+    """When the gate was last entered."""
     left_at: str = ""
+    """When it was last left."""
     bad_at: str = ""
+    """Its last bad run."""
     good_at: str = ""
+    """Its last good run."""
     readable_since: int = 0
+    """Readable runs since the last bad one."""
     relapses: int = 0
+    """How often the fault came back within the policy's `relapseWindow`."""
     subject: str = ""
+    """What the last bad run was about, such as a GPU."""
     message: str = ""
+    """The finding of the last bad run, which is the taint's evidence; empty after a repair."""
     fault_at: str = ""
+    """When the fault was first confirmed.  A trial keeps it; a repair resets it."""
     incident: str = ""
+    """The incident that holds the taint back, until the first bad run after its end; empty for none."""
 
 
 class DesiredTaint(Struct, frozen=True, kw_only=True):
     """A taint of ours as it should stand on the node."""
 
     key: str
+    """One of `names.NODE_TAINTS`."""
     value: str = ""
+    """The cause; empty for unvalidated."""
     effect: str = "NoSchedule"
+    """NoSchedule, PreferNoSchedule or NoExecute."""
 
 
 class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
-    """What the node should carry, and why: labels and taints are on the node a moment earlier.
-
-    `condition`: status of GPUValidated ("True", "False", "Unknown" or "" for none); `conflicts`: label keys
-    of other owners, left alone; `refusal`: why the API server refused to let us write what stands here.
-    """
+    """What the node should carry, and why.  Labels and taints are on the node a moment earlier."""
 
     labels: dict[str, str] = {}
+    """Value by key."""
     taints: list[DesiredTaint] = []
+    """Our taints, not those of others."""
     condition: str = ""
+    """Status of the condition GPUValidated: True, False or Unknown; empty for no condition."""
     reason: str = ""
+    """Reason of the condition."""
     message: str = ""
+    """Message of the condition."""
     conflicts: list[str] = []
+    """Label keys that another owner has set, left alone."""
     refusal: str = ""
+    """Error of the API server if it refuses to write this to the node; empty once it is written."""
 
 
 class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The whole of `status`.
-
-    `verdict`: of all probes and gates (`core.verdict`); `rawVerdict`: the worst that the last runs said;
-    `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last
-    run that showed, under load, that nothing throttles; `passedAt`: the first pass or warn; `installation`:
-    namespace and release of the operator that writes it, empty for anybody's; `taintedAt`: when the node
-    last took a taint for a fault that it had not, also if that was lifted since: the rate of new taints
-    counts it for an hour; `override`: what a person says about the node, in annotations.
-    """
+    """The whole of `status`."""
 
     policy: str = ""
+    """Name of the policy that the node follows."""
     installation: str = ""
+    """`NAMESPACE/RELEASE` of the operator that writes this report; any other leaves the node alone.  Empty
+    for anybody's."""
     verdict: Verdict = Verdict.UNKNOWN
+    """What all probes and gates say together, as in the label nodegauge.dev/health (`core.verdict`)."""
     summary: str = ""
+    """What the probes found, the worst first; or why the node cannot be read now."""
     interconnect: InterconnectStatus = InterconnectStatus()
+    """How the GPUs are joined."""
     bandwidth: BandwidthStatus = BandwidthStatus()
+    """Last measured bandwidth of collectives."""
     gpus: GpusStatus = GpusStatus()
+    """The GPUs in brief."""
     probes: list[ProbeStatus] = []
+    """Result of each probe, in the order of `names.PROBES`."""
     gates: list[GateStatus] = []
+    """Findings that are being confirmed, are gated, or are recovering."""
     throttle_judged_at: str = ""
+    """Last run under load that found no throttling (RFC 3339, UTC, as all times here)."""
     psu: str = ""
+    """State of the power supplies by the last health reading (`Psu`); empty if no sensor can be read."""
     passed_at: str = ""
+    """First run that passed or warned, which removes the taint unvalidated."""
     desired: DesiredNode = DesiredNode()
+    """What the node should carry."""
     change: Change | None = None
+    """The last change worth an event; None before the first."""
     clock: ClockStatus = ClockStatus()
+    """SM clock at which the GPUs last worked without a reason for a lower one."""
     load: LoadStatus = LoadStatus()
+    """What the last load run reached."""
     raw_verdict: Verdict = Verdict.UNKNOWN
+    """Worst verdict of the last readable runs, confirmed or not, with or without a taint.  Nobody should
+    repair nodes by it."""
     transitions: list[Transition] = []
+    """What changed, oldest first; the last 20, fewer if the report has no space for them."""
     conditions: list[Condition] = []
+    """Validated and Tainted, for `kubectl wait`."""
     tainted_at: str = ""
+    """When the node last took a new taint for a fault, even if it was removed since.  The rate of new taints
+    counts it for an hour."""
     override: Override | None = None
+    """What a person says about the node; None for nothing."""
 
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""
@@ -277,15 +340,21 @@ class Report(Struct, frozen=True, kw_only=True):
     """A NodeReport as the operator keeps it: identity, what was asked for, and the status."""
 
     name: str
+    """Name of the report and of its node."""
     uid: str
+    """UID of the object; part of the identity of each run."""
     resource_version: str
+    """Version by which the next write is made: another writer's change refuses it."""
     node_uid: str
     """UID of the owning node; with another one than the node's the report counts as absent."""
     requested_at: str = ""
+    """`spec.requestedAt`: a new value asks for one run."""
     status: ReportStatus = ReportStatus()
+    """What could be read of the status."""
     unreadable: dict[str, Any] | None = None
     """The raw status if not all of it could be read: the next write replaces what could not."""
     left_out: tuple[str, ...] = ()
+    """What was wrong with each part that could not be read."""
 
     @property
     def installation(self) -> str:

@@ -28,9 +28,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     node_selector: str = ""
     """Nodes that a pattern in `_defaults` applies to."""
     http_port: int = 8080
+    """/healthz, /readyz and /metrics.  0 picks a free one."""
     http_host: str = ""
+    """Address to listen on; by default all."""
     log_level: str = "info"
+    """debug, info, warning or error."""
     log_format: str = "json"
+    """json or text."""
 
 
 def parse(environ: Mapping[str, str]) -> Settings:

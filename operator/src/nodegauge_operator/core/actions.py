@@ -16,73 +16,89 @@ class CreateReport(Struct, frozen=True):
     """Make the node's report, owned by the node."""
 
     node: NodeView
+    """The owner."""
 
 
 class DeleteReport(Struct, frozen=True):
     """Remove a report of an earlier node of this name, or one that no policy wants."""
 
     report: Report
+    """The report, whose UID is the precondition."""
 
 
 class PatchReport(Struct, frozen=True):
     """Write the report's status, with its resourceVersion."""
 
     report: Report
+    """The report as it was read."""
     status: ReportStatus
+    """The whole new status."""
 
 
 class Judged(Struct, frozen=True):
-    """A run that was judged and is not in the report yet: what tells the run, the report's version by which
-    it was judged, and the status that follows."""
+    """A run that was judged and is not in the report yet."""
 
     run: str
+    """What tells the run from others."""
     version: str
+    """The report's version by which it was judged."""
     status: ReportStatus
+    """The status that follows."""
 
 
 class PatchNode(Struct, frozen=True):
-    """Write labels and taints of ours in one patch, with the node's resourceVersion.
-
-    `labels`: merge patch; `taints`: the whole new list, foreign taints included, in their order; None leaves
-    the taints alone.  `judged`: the run that it follows, if the report does not hold that yet.  `piece`: the
-    key of the one label that it holds, or `taints`, after a refusal of the whole.
-    """
+    """Write labels and taints of ours in one patch, with the node's resourceVersion."""
 
     node: NodeView
+    """The node as it was read."""
     labels: dict[str, str | None]
+    """Merge patch; None removes a key."""
     taints: tuple[Taint, ...] | None = None
+    """The whole new list, foreign taints included, in their order; None leaves the taints alone."""
     judged: Judged | None = None
+    """The run that it follows, if the report does not hold that yet."""
     piece: str = ""
+    """After a refusal of the whole: the key of the one label that this patch holds, or `taints`."""
 
 
 class SetCondition(Struct, frozen=True):
-    """Write our condition; None removes it."""
+    """Write our condition."""
 
     node: NodeView
+    """The node as it was read."""
     condition: ConditionView | None
+    """None removes it."""
 
 
 class PostEvent(Struct, frozen=True):
     """Post the event of a change, under a name that makes repeating harmless."""
 
     node: NodeView
+    """The node that the event is about."""
     change: Change
+    """The change, of which the name is made."""
 
 
 class CreatePod(Struct, frozen=True):
     """Start a run of a probe."""
 
     node: NodeView
+    """The node that the pod is pinned to."""
     number: int
+    """Number of the run."""
     manifest: dict[str, Any]
+    """The whole pod."""
     probe: str
+    """The probe that it runs."""
 
 
 class DeletePod(Struct, frozen=True):
-    """Remove a pod, with its UID as precondition; `grace` seconds, None for the pod's own."""
+    """Remove a pod, with its UID as precondition."""
 
     pod: PodView
+    """The pod."""
     grace: int | None
+    """Seconds until it is killed; None for the pod's own."""
 
 
 class RefreshReport(Struct, frozen=True):
@@ -101,7 +117,9 @@ class DeleteReading(Struct, frozen=True):
     """Remove what the probes of a node wrote that is gone, or that no policy selects."""
 
     name: str
+    """Name of the node."""
     uid: str
+    """UID of the NodeReading."""
 
 
 Step = (

@@ -93,6 +93,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     policy: Policy | None
     """None: no policy selects it."""
     report: Report | None
+    """Of this name; it may be an earlier node's.  None: there is none."""
     pods: tuple[PodView, ...] = ()
     """Probe pods of the node, also those of an earlier node of its name."""
     now: float
@@ -123,6 +124,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """Writes that the API server has just refused, with its message: they are tried later, and do not block
     others."""
     unselected: Unselected = Unselected.RELEASE
+    """What to do if no policy selects the node."""
     nonce: str = ""
     """A random text for the run after one that ends now."""
     cordoned_since: float = 0.0

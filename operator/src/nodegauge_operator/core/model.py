@@ -21,33 +21,45 @@ from nodegauge_operator.core.override import Annotations, annotations_of
 
 
 class Taint(Struct, frozen=True, kw_only=True):
-    """A taint as the API has it, whoever set it; `added`: `timeAdded`, kept as it stands."""
+    """A taint as the API has it, whoever set it."""
 
     key: str
+    """Its key."""
     value: str = ""
+    """Its value."""
     effect: str = ""
+    """NoSchedule, PreferNoSchedule or NoExecute."""
     added: str = ""
+    """`timeAdded`, as it stands: a patch has to repeat it."""
 
 
 class ConditionView(Struct, frozen=True, kw_only=True):
     """Our condition as it stands on the node."""
 
     status: str
+    """True, False or Unknown, as text."""
     reason: str
+    """One word."""
     message: str
+    """For people."""
 
 
 class ChassisView(Struct, frozen=True, kw_only=True):
-    """A ChassisReading object, trimmed.  `reading`: the contract's document as JSON, empty if there is none:
-    encoded it takes a tenth of the memory, and it is judged once."""
+    """A ChassisReading object, trimmed."""
 
     name: str
+    """Name of the node."""
     uid: str
+    """UID of the object."""
     resource_version: str
+    """Version of the object that was read."""
     number: int
+    """Readings of this BMC that worked."""
     read_at: float
     """End of the reading, epoch seconds."""
     reading: bytes = b""
+    """The contract's document as JSON, empty if there is none: encoded it takes a tenth of the memory, and it
+    is judged once."""
 
 
 def chassis_view(body: Mapping[str, Any]) -> ChassisView:
@@ -64,25 +76,40 @@ def chassis_view(body: Mapping[str, Any]) -> ChassisView:
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """A node, trimmed.  `managed_labels`: label keys that managedFields gives to us; `created_at` and
-    `ready_since`: epoch seconds."""
+    """A node, trimmed."""
 
     name: str
+    """Its name, which its report has too."""
     uid: str
+    """Tells it from an earlier node of its name."""
     resource_version: str
+    """Version by which it is patched: another writer's change refuses the patch."""
     labels: dict[str, str]
+    """All of its labels."""
     taints: tuple[Taint, ...] = ()
+    """All of its taints, in their order: a patch writes the whole list."""
     managed_labels: frozenset[str] = frozenset()
+    """Label keys that managedFields gives to us."""
     created_at: float = 0.0
+    """Epoch seconds."""
     ready: bool = True
+    """Its condition Ready is True."""
     ready_since: float = 0.0
+    """When that condition last changed, epoch seconds."""
     deleting: bool = False
+    """It has a deletionTimestamp."""
     boot_id: str = ""
+    """Of `status.nodeInfo`; empty if unknown."""
     gpu_capacity: str = ""
+    """`status.capacity` of nvidia.com/gpu, as text; empty if there is none."""
     gpu_allocatable: str = ""
+    """`status.allocatable` of nvidia.com/gpu, as text; empty if there is none."""
     unschedulable: bool = False
+    """It is cordoned."""
     condition: ConditionView | None = None
+    """GPUValidated as it stands; None if there is none."""
     override: Annotations | None = None
+    """What a person wrote into its annotations; None for nothing."""
 
     @property
     def leaving(self) -> bool:
@@ -119,44 +146,70 @@ class Terminated(Struct, frozen=True, kw_only=True):
     """How the probe container ended."""
 
     exit_code: int
+    """Exit code of its process."""
     reason: str
+    """The kubelet's word, such as OOMKilled."""
     message: str
+    """What the probe left in its termination log."""
     finished_at: float
+    """Epoch seconds, by the kubelet's clock."""
 
 
 class PodView(Struct, frozen=True, kw_only=True):
-    """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it.  `owner_uid`: of
-    the NodeReport that controls it, empty for a pod that nodegauge did not make; `on_node`: where it was
-    bound.  `boot_id`, `request`, `image` and `trust`: the node's boot, the report's request, the image (of
-    a pull) and the admission policy for which it was made.  `scheduled_at`: since when it holds what it
-    asked for, epoch seconds; 0.0: not told."""
+    """A probe pod, trimmed.  Times are epoch seconds; 0.0: not told."""
 
     name: str
+    """It holds a digest of the run's identity."""
     uid: str
+    """Tells it from a later pod of its name."""
     resource_version: str
+    """Version that was read."""
     probe: str
+    """The probe that it runs, by label."""
     node: str
+    """The node that it is for: by the report that owns it, else by annotation."""
     node_uid: str
+    """UID of that node when it was made."""
     number: int
+    """Number of the run."""
     phase: str
+    """The kubelet's: Pending, Running, Succeeded, Failed or Unknown."""
     created_at: float
+    """When it was made."""
     scheduled: bool
+    """It is bound to a node."""
     owner_uid: str = ""
+    """UID of the NodeReport that controls it; empty for a pod that nodegauge did not make."""
     on_node: str = ""
+    """The node that it is bound to; empty before."""
     scheduled_at: float = 0.0
+    """Since when it holds what it asked for."""
     boot_id: str = ""
+    """Boot of the node for which it was made."""
     request: str = ""
+    """The report's `requestedAt` that it answers."""
     image: str = ""
+    """The image of its probe: of a pull the one to be pulled."""
     trust: str = ""
+    """The admission policy for which it was made."""
     pending_reason: str = ""
+    """What it waits for, one word of the scheduler or the kubelet."""
     pending_message: str = ""
+    """The same as a sentence."""
     started_at: float = 0.0
+    """When its container started, while that runs."""
     terminated: Terminated | None = None
+    """How its container ended; None while it has not."""
     reason: str = ""
+    """Why the pod failed, the kubelet's word."""
     message: str = ""
+    """The same as a sentence."""
     disrupted: str = ""
+    """Reason of the condition DisruptionTarget, such as PreemptionByScheduler; empty if it is not True."""
     deleting_since: float = 0.0
+    """`deletionTimestamp`, which already includes the grace period."""
     gone: bool = False
+    """It was deleted; this is the last that was seen of it."""
 
     @property
     def finished(self) -> bool:
@@ -172,27 +225,40 @@ class PodView(Struct, frozen=True, kw_only=True):
 
 class ProbeDefaults(Struct, frozen=True, kw_only=True):
     """The installation's settings of probe pods; a policy's podTemplate overrides them field by field.
-
-    Labels, annotations and resources are merged key by key, the policy's winning.
-    """
+    Labels, annotations and resources are merged key by key, the policy's winning."""
 
     namespace: str
+    """Namespace of probe pods."""
     image: str
+    """Image of the health probe."""
     image_pull_policy: str = ""
+    """Pull policy of the images; empty for Kubernetes' default."""
     image_pull_secrets: tuple[str, ...] = ()
+    """Names of image pull secrets."""
     priority_class_name: str = ""
+    """PriorityClass of health probe pods."""
     runtime_class_name: str = ""
+    """RuntimeClass that gives access to the GPU driver."""
     service_account_name: str = ""
+    """Service account of probe pods, whose token writes readings."""
     labels: dict[str, str] = {}
+    """Labels of probe pods."""
     annotations: dict[str, str] = {}
+    """Annotations of probe pods."""
     tolerations: list[dict[str, Any]] = []
+    """Tolerations of probe pods; empty for every taint."""
     resources: dict[str, dict[str, str]] = {}
+    """Requests and limits of the health probe's container."""
     nodes: list[dict[str, Any]] = []
     """Match expressions of the nodes that the operator watches; none for all."""
     instance: str = "nodegauge"
+    """Name of the release."""
     nccl_image: str = ""
+    """Image of NCCL and load runs; empty for none."""
     nccl_priority_class_name: str = ""
+    """PriorityClass of NCCL and load pods."""
     nccl_resources: dict[str, dict[str, str]] = {}
+    """Requests and limits of their container."""
     bmc_interval: float = 0.0
     """Seconds between two readings of a BMC by the installation's reader; 0.0 without one."""
 

@@ -32,16 +32,18 @@ NEVER_RAN = "ContainerStatusUnknown"
 
 
 class RunEnd(Struct, frozen=True, kw_only=True):
-    """The end of one run; `result` only with outcome read.  `reason` is PascalCase, `message` for people.
-
-    `finished_at`: when it was read, epoch seconds; 0.0: when it was looked at.
-    """
+    """The end of one run."""
 
     outcome: Outcome
+    """read, unknown or skipped."""
     reason: str
+    """One word in PascalCase."""
     message: str = ""
+    """For people; empty if it was read."""
     result: Result | None = None
+    """The document; only with outcome read."""
     finished_at: float = 0.0
+    """When it was read, epoch seconds; 0.0: when it was looked at."""
 
 
 def of_reading(part: PartView, pod: PodView, *, node: str, now: float) -> RunEnd:

@@ -20,17 +20,24 @@ OF_ANY_OBJECT = {"apiVersion", "kind", "metadata"}
 
 
 class PartView(Struct, frozen=True, kw_only=True):
-    """One part.  `at`: when the reading ended by the node's clock, epoch seconds; `arrived`: when an event
-    brought it, 0.0 if a list did; `text`: the document, empty once the report holds what it says."""
+    """One part of a NodeReading."""
 
     sequence: int
+    """Number of the reading among those of its pod."""
     at: float
+    """When the reading ended by the node's clock, epoch seconds."""
     reason: str
+    """Why it was taken."""
     pod_uid: str
+    """The pod that wrote it."""
     node_uid: str
+    """The Node object that the pod ran on."""
     boot_id: str
+    """Boot of the node; empty if unknown."""
     text: str
+    """The document; empty once the report holds what it says."""
     arrived: float = 0.0
+    """When an event brought it, epoch seconds; 0.0 if a list did."""
 
     @property
     def identity(self) -> str:
@@ -48,13 +55,18 @@ class PartView(Struct, frozen=True, kw_only=True):
 
 
 class ReadingView(Struct, frozen=True, kw_only=True):
-    """A NodeReading, trimmed.  `parts`: by probe; `left_out`: what of it could not be read."""
+    """A NodeReading, trimmed."""
 
     name: str
+    """Name of the node."""
     uid: str
+    """UID of the object."""
     resource_version: str
+    """Version of the object that was read."""
     parts: dict[str, PartView] = {}
+    """By probe."""
     left_out: tuple[str, ...] = ()
+    """What of it could not be read, and why."""
 
 
 def reading_view(body: Mapping[str, Any], *, arrived: float = 0.0) -> ReadingView:

@@ -15,17 +15,24 @@ from nodegauge_operator.api.report import unstamp
 
 
 class WatchView(Struct, frozen=True, kw_only=True):
-    """A watch pod, trimmed.  `owner_uid`: of the DaemonSet that controls it; `node`: where it is bound;
-    `trust`: the admission policy for which it was made."""
+    """A pod of a watch DaemonSet, trimmed."""
 
     name: str
+    """Its name."""
     uid: str
+    """Its UID, which the parts that it writes name."""
     resource_version: str
+    """Version that was read."""
     node: str
+    """The node that it is bound to."""
     owner_uid: str
+    """UID of the DaemonSet that controls it."""
     created_at: float
+    """Epoch seconds."""
     trust: str = ""
+    """The admission policy for which it was made."""
     gone: bool = False
+    """It was deleted; this is the last that was seen of it."""
 
 
 def watch_view(body: Mapping[str, Any], *, gone: bool = False) -> WatchView | None:

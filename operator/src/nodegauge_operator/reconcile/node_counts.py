@@ -35,54 +35,76 @@ NONE, INVALID = "none", "invalid"
 
 
 class NodeCounts(Struct, frozen=True, kw_only=True):
-    """What one node adds to the counts of its policy and of the cluster.
-
-    `verdict`: of its last runs, confirmed or not; `gates`: its taints for faults, as (taint, cause);
-    `gated`: it uses a slot in the budget of gated nodes; `waiting`: it would be gated if a slot were free,
-    for the causes in `held_back`, `since` (epoch seconds; `NEVER` if incidents hold all of them back);
-    `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
-    whose last run read nothing; `well` and `badly`: probe and image of the runs holding GPUs that ended so;
-    `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never did or no run can be made
-    there now; `last_run_read`: its last run was read; `unreadable`: not all of its report could be read;
-    `override`: the kind of its override, `invalid` for one that is not in force, empty for none.
-    """
+    """What one node adds to the counts of its policy and of the cluster."""
 
     policy: str
+    """The policy that it follows, or has just left with its taints; empty for none."""
     installation: str = ""
+    """`NAMESPACE/RELEASE` that its report names; empty for none."""
     verdict: str = Verdict.UNKNOWN.value
+    """Of its last runs, confirmed or not."""
     klass: str = NONE
+    """Interconnect class; `none` if unknown."""
     agreement: str = ""
+    """Whether its bandwidth confirms its interconnect; empty if none was measured."""
     gates: tuple[tuple[str, str], ...] = ()
+    """Its taints for faults, as (taint without prefix, cause)."""
     gated: bool = False
+    """It uses a slot in the budget of gated nodes."""
     waiting: bool = False
+    """It would be gated if a slot were free."""
     held_back: tuple[str, ...] = ()
+    """Causes for which it waits, without those that an incident holds back."""
     since: float = 0.0
+    """Since when it waits, epoch seconds; `NEVER` if incidents hold all of them back."""
     unread: frozenset[str] = frozenset()
+    """Pools whose last run read nothing."""
     well: tuple[tuple[str, str], ...] = ()
+    """Probe and image of runs holding GPUs that were read and found no fault."""
     badly: tuple[tuple[str, str], ...] = ()
+    """Probe and image of runs holding GPUs that failed, or found a fault."""
     read_at: float = 0.0
+    """When the health probe last read it, epoch seconds; 0.0 if it never did or no run can be made there
+    now."""
     last_run_read: bool = True
+    """No health run since then failed."""
     unreadable: bool = False
+    """Some of its report could not be read."""
     override: str = ""
+    """Kind of its override; `invalid` for one that is not in force, empty for none."""
 
 
 class PolicyCounts(Struct, kw_only=True):
     """Counts over the nodes of one policy."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
+    """Nodes by verdict; together all of its nodes."""
     installations: Counter[str] = field(default_factory=Counter)
+    """Nodes by the installation that their report names."""
     classes: Counter[str] = field(default_factory=Counter)
+    """Nodes by interconnect class."""
     agreements: Counter[str] = field(default_factory=Counter)
+    """Measured nodes by agreement."""
     gates: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Nodes by taint and cause; a node can have two."""
     causes: Counter[str] = field(default_factory=Counter)
+    """Waiting nodes by cause; a node can have two."""
     gated: set[str] = field(default_factory=set)
+    """Names of nodes that use a slot in the budget."""
     waiting: dict[str, float] = field(default_factory=dict)
+    """Names of nodes that wait for one, and since when."""
     unreadable: int = 0
+    """Nodes of whose report some could not be read."""
     overrides: Counter[str] = field(default_factory=Counter)
+    """Nodes by kind of override."""
     unread: Counter[str] = field(default_factory=Counter)
+    """Nodes whose last run read nothing, by pool."""
     well: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Nodes by probe and image of a run that went well."""
     badly: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Nodes by probe and image of one that did not."""
     read_at: dict[bool, dict[str, float]] = field(default_factory=lambda: {True: {}, False: {}})
+    """By whether the last health run was read, then by node name: when the node was read, epoch seconds."""
 
     def add(self, name: str, counts: NodeCounts, by: int) -> None:
         """Add one node (1) or remove it (-1)."""
