@@ -22,7 +22,7 @@ REPORT = make_report().after(read(made.titan()), node=NODE)
 TAINTED = replace(NODE, taints=(taint("nodegauge.dev/throttled=thermal:NoSchedule"),))
 
 
-def written(refused: Callable[[steps.PatchNode], bool]) -> tuple[NodeView, AReport, list[str]]:
+def written(refused: Callable[[steps.Step], bool]) -> tuple[NodeView, AReport, list[str]]:
     """The node and its report once nothing is left to write, and what was written, by name.
 
     `refused`: what the API server refuses.
@@ -31,7 +31,8 @@ def written(refused: Callable[[steps.PatchNode], bool]) -> tuple[NodeView, ARepo
     declined: dict[Hashable, str] = {}
     log = []
     while step := next_step(make_snapshot(**known, declined=declined)):
-        if isinstance(step, steps.PatchNode) and refused(step):
+        if refused(step):
+            assert steps.key_of(step) not in declined, "it was refused, and is made again at once"
             declined |= {steps.key_of(step): "denied"}
             continue
         log.append(type(step).__name__)
@@ -50,7 +51,7 @@ def written(refused: Callable[[steps.PatchNode], bool]) -> tuple[NodeView, ARepo
 def test_a_refused_label_holds_back_neither_taints_nor_other_labels() -> None:
     """Nor the condition, nor the event; the report says what was refused."""
     key = names.PREFIX + "nvlink-gbps"
-    node, report, log = written(lambda patch: key in patch.labels)
+    node, report, log = written(lambda step: isinstance(step, steps.PatchNode) and key in step.labels)
     assert not node.taints
     assert report.status.desired.labels.keys() - node.labels.keys() == {key}
     assert node.condition is not None
@@ -60,18 +61,27 @@ def test_a_refused_label_holds_back_neither_taints_nor_other_labels() -> None:
 
 def test_refused_taints_hold_back_no_label() -> None:
     """And stay as they are."""
-    node, report, _ = written(lambda patch: patch.taints is not None)
+    node, report, _ = written(lambda step: isinstance(step, steps.PatchNode) and step.taints is not None)
     assert node.taints == TAINTED.taints
     assert report.status.desired.labels.items() <= node.labels.items()
     assert report.status.desired.refusal == "denied"
 
 
 def test_a_patch_that_is_not_refused_is_one_write() -> None:
-    """Labels and taints together, and no word of a refusal."""
-    node, report, log = written(lambda patch: False)
+    """Labels and taints together, before the condition, and no word of a refusal."""
+    node, report, log = written(lambda step: False)
     assert log.count("PatchNode") == 1
+    assert log.index("PatchNode") < log.index("SetCondition")
     assert not node.taints
     assert report.status.desired.refusal == ""
+
+
+def test_a_refused_condition_holds_back_no_event() -> None:
+    """And the report says what was refused."""
+    node, report, log = written(lambda step: isinstance(step, steps.SetCondition))
+    assert node.condition is None
+    assert {"PatchNode", "PostEvent"} <= {*log}
+    assert report.status.desired.refusal == "denied"
 
 
 def test_a_policy_that_denies_every_piece_costs_a_write_a_minute() -> None:
