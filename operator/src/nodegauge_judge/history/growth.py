@@ -66,7 +66,7 @@ class GpuGrowth(Struct, frozen=True, kw_only=True):
     not valid, times and energy are None; errors are known if it is only too long."""
 
     reason: str = ""
-    """Why all of it is None; empty if the interval is valid."""
+    """Why growth is None where `unavailable` has no entry."""
     energy_cj: int | None = None
     """Hundredths of a joule."""
     sw_power_cap: float | None = None
