@@ -247,6 +247,8 @@ def _bring_in_line(context: Context) -> Step | None:
 def _note_refusal(context: Context) -> PatchReport | None:
     """Put into the report what the API server refused and the node still lacks."""
     status = context.status
+    if not (context.declined or status.desired.refusal):
+        return None
     behind = [outlet for outlet in LASTING if outlet.difference(context, status) is not None]
     messages = (context.declined[outlet.writes] for outlet in behind if outlet.writes in context.declined)
     refusal = next(messages, status.desired.refusal)[:MAX_REFUSAL] if behind else ""

@@ -27,6 +27,7 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.peer_groups import Peers
+from nodegauge_operator.reconcile.refused_pieces import RefusedPieces
 from nodegauge_operator.reconcile.trust import Trust
 from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.writer import Writer
@@ -37,9 +38,6 @@ log = logging.getLogger("nodegauge.node")
 MAX_STEPS = 24
 LATER_SECONDS = 60.0
 """When writes that the API server refused are tried again."""
-PIECES_SECONDS = 600.0
-"""When the pieces of a refused patch are tried again.  Chosen by this project: a policy that denies them all
-then costs a node one write a minute, as if it were one piece."""
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -51,31 +49,6 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
     waits: dict[str, Wait]
     wake_at: float
-
-
-class RefusedPieces:
-    """Pieces of patches that the API server refused lately, by node."""
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._known: dict[str, tuple[float, dict[Hashable, str]]] = {}
-
-    def of(self, node: str) -> dict[Hashable, str]:
-        """By `actions.key_of`: the API server's message."""
-        until, pieces = self._known.get(node, (0.0, {}))
-        if pieces and until <= self._monotonic():
-            del self._known[node]
-            return {}
-        return dict(pieces)
-
-    def forget(self, node: str) -> None:
-        """It is gone."""
-        self._known.pop(node, None)
-
-    def add(self, node: str, key: Hashable, message: str) -> None:
-        """One was refused; all of the node's are tried again in `PIECES_SECONDS`."""
-        until, pieces = self._known.get(node, (self._monotonic() + PIECES_SECONDS, {}))
-        self._known[node] = until, pieces | {key: message}
 
 
 class Reconciler:
