@@ -33,13 +33,19 @@ HANGS_AFTER = "30,2,2"
 def measures(cluster: Cluster) -> None:
     """A pod that `restricted` admits gets all GPUs and a /dev/shm of its size; its numbers become labels."""
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
-        if cluster.probe("nccl"):  # it was faster than this watch
+        cluster.until(lambda: _number(cluster) > 0 or _ended(seen), what="the end of a first NCCL run")
+        over = ""
+        if not _holding(seen):  # it ended before this watch
+            over = _await_run(cluster, "read", after=0)["podUID"]
             cluster.ask()
-        cluster.until(lambda: _ended(seen), what="the end of an NCCL run's pod")
-        _await_run(cluster, "read", after=0)
-    pod = _ended(seen)
-    bound = [e.body for e in seen if _is(e, "nccl") and e.body["spec"].get("nodeName")]
-    holding = [one for one in bound if not terminated(one)]
+        cluster.until(lambda: _ended(seen, but=over), what="the end of an NCCL run's pod")
+        pod = _ended(seen, but=over)
+        assert pod is not None
+        uid = pod["metadata"]["uid"]
+        cluster.until(lambda: cluster.last_run("nccl").get("podUID") == uid, what=f"the run of pod {uid}")
+    run = cluster.last_run("nccl")
+    cluster.must_be(run["outcome"], "read", what=f"the outcome of NCCL run {run['number']} ({run})")
+    holding = _holding(seen)
     cluster.must_be(
         {(one["spec"]["nodeName"], _taken(one), one["spec"]["priority"]) for one in holding},
         {(cluster.node.name, str(GPUS), PRIORITY)},
@@ -53,7 +59,6 @@ def measures(cluster: Cluster) -> None:
     memory = cluster.node_object()["status"]["allocatable"]["memory"].removesuffix("Ki")
     cluster.must_be(nccl.shm_bytes, min(SHM_BYTES, int(memory) << 10), what="the size of /dev/shm")
     cluster.until(lambda: _measured(cluster), what="labels of what was measured")
-    run = cluster.last_run("nccl")
     cluster.say(
         f"the NCCL run held {GPU}: {_taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
         f" {nccl.shm_bytes} bytes from {run['startedAt']} to {run['finishedAt']}: {_numbers(cluster)}"
@@ -165,9 +170,16 @@ def _is(event: Event, probe: str) -> bool:
     return bool(event.body["metadata"]["labels"][PROBE] == probe)
 
 
-def _ended(events: list[Event], probe: str = "nccl") -> Object | None:
-    """The last that was seen of a run's pod after its container ended."""
-    return next((e.body for e in reversed(events) if _is(e, probe) and terminated(e.body)), None)
+def _ended(events: list[Event], probe: str = "nccl", *, but: str = "") -> Object | None:
+    """The last that was seen of a run's pod after its container ended; not of the pod with the UID `but`."""
+    pods = (e.body for e in reversed(events) if _is(e, probe) and e.body["metadata"]["uid"] != but)
+    return next((pod for pod in pods if terminated(pod)), None)
+
+
+def _holding(events: list[Event]) -> list[Object]:
+    """What was seen of the NCCL runs' pods while they were bound and had not ended."""
+    bound = [e.body for e in events if _is(e, "nccl") and e.body["spec"].get("nodeName")]
+    return [pod for pod in bound if not terminated(pod)]
 
 
 def _written(cluster: Cluster, part: str, pod: Object | None) -> Result:
