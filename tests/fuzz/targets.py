@@ -104,7 +104,7 @@ class Watched:
             match step:
                 case actions.PatchReport(report, status):
                     checks.require(report is self.known["report"], "another report is patched")
-                    self.known["report"] = replace(report, status=status)
+                    self.known |= {"report": replace(report, status=status), "judged": None}
                 case actions.PatchNode(node, labels, taints, judged):
                     assert isinstance(node, ANode)
                     self.known |= {"node": node.patched(labels, taints), "judged": judged}

@@ -25,7 +25,6 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.readings import PartView, ReadingView
-from nodegauge_operator.core.report_update import after_run
 
 NOW = 1_800_000_000.0
 """An arbitrary whole second, so that a stamp of it reads back as the same number."""
@@ -198,8 +197,7 @@ class AReport(Report, frozen=True, kw_only=True):
         run = Run(number=number, pod_name=f"pod-{name}", pod_uid=f"uid-{name}", started_at=stamp(at - 5))
         ended = EndedRun(run=run, end=end, request=request, image=known.get("nccl_image", ""))
         context = self.context(at=at, **known)
-        status = after_run(context, KINDS[probe], ended)
-        return replace(self, status=decision.decide(context.after(status)))
+        return replace(self, status=decision.decide(context, KINDS[probe], ended))
 
     def seen(self, **known: Any) -> Self:
         """As it is after a look at the node without a run; `known` as for `context`."""

@@ -22,7 +22,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import PolicySpec, parse, seconds
 from nodegauge_operator.api.probe_settings import DURATION
 from nodegauge_operator.api.report import stamp
-from nodegauge_operator.core import decision, gates, report_size
+from nodegauge_operator.core import gates, report_size, wording
 from nodegauge_operator.core.probes.registry import label_keys
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, unbounded, version
 
@@ -138,7 +138,7 @@ def test_the_operator_s_limits_fit_the_crd() -> None:
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     assert status["status.probes[].history"]["maxLength"] >= LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= report_size.MAX_FINDINGS
-    assert status["status.desired.message"]["maxLength"] >= decision.MAX_MESSAGE
+    assert status["status.desired.message"]["maxLength"] >= wording.MAX_MESSAGE
     assert status["status.gpus.items"]["maxItems"] >= MAX_GPUS
     assert len(label_keys()) < status["status.desired.labels"]["maxProperties"]
     assert len(names.NODE_TAINTS) <= status["status.desired.taints"]["maxItems"]

@@ -57,8 +57,8 @@ def titan() -> AReport:
 
 def desired(report: AReport, **known: Any) -> DesiredNode:
     """What the node should carry by this report."""
-    context = make_context(**{"node": NODE, "report": report} | known)
-    return decision.desired_node(context, context.status)
+    context = make_context(**{"node": NODE, "report": report, "gate_slot": True} | known)
+    return decision.decide(context).desired
 
 
 def test_a_reading_becomes_labels_and_a_condition() -> None:

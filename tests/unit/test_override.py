@@ -16,7 +16,7 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import stamp
-from nodegauge_operator.core import override
+from nodegauge_operator.core import override, wording
 from nodegauge_operator.core.actions import CreateReport
 from nodegauge_operator.core.model import node_view
 from nodegauge_operator.core.planner import next_step, wake_at
@@ -142,7 +142,7 @@ def test_what_a_person_writes_is_one_bounded_line() -> None:
     body = {"metadata": {"name": "n", "annotations": hostile}}
     known = override.override_at(node_view(body).override, now=NOW)
     assert known is not None
-    assert override.in_words(known).isprintable()
+    assert wording.in_words(known).isprintable()
     assert len(known.reason.encode()) <= override.MAX_REASON
     assert len(known.by.encode()) <= override.MAX_BY
 

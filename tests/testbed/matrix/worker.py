@@ -39,7 +39,6 @@ from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
-from nodegauge_operator.core.report_update import after_run
 from nodegauge_probes import health
 from nodegauge_probes.collectors import sampling
 from nodegauge_probes.nvml.results import NvmlUnusable
@@ -185,8 +184,7 @@ class NodeHarness:
             run=Run(number=self.number, pod_uid=f"pod-{self.number}", started_at=stamp(now)),
             end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
         )
-        status = after_run(context, KINDS[names.PROBE_HEALTH], ended)
-        self.status = decision.decide(context.after(status))
+        self.status = decision.decide(context, KINDS[names.PROBE_HEALTH], ended)
 
     def row(self) -> Row:
         assert self.judgement is not None

@@ -273,7 +273,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """`NAMESPACE/RELEASE` of the operator that writes this report; any other leaves the node alone.  Empty
     for anybody's."""
     verdict: Verdict = Verdict.UNKNOWN
-    """What all probes and gates say together, as in the label nodegauge.dev/health (`core.verdict`)."""
+    """What all probes and gates say together, as in the label nodegauge.dev/health (`core.decision`)."""
     summary: str = ""
     """What the probes found, the worst first; or why the node cannot be read now."""
     interconnect: InterconnectStatus = InterconnectStatus()

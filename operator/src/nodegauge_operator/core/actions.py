@@ -38,8 +38,6 @@ class PatchReport(Struct, frozen=True):
 class Judged(Struct, frozen=True):
     """A run that was judged and is not in the report yet."""
 
-    run: str
-    """What tells the run from others."""
     version: str
     """The report's version by which it was judged."""
     status: ReportStatus

@@ -70,6 +70,9 @@ class ReadingKind(Protocol):
     def same_machine(self, context: Context) -> bool:
         """Whether its last reading is of the machine as it is now."""
 
+    def at_condition(self, status: ReportStatus) -> str:
+        """What the node's condition says of it beside verdict and gates; empty for nothing."""
+
     def of_unread_node(self, context: Context) -> str | None:
         """What a reading that stands adds on a node that the health probe cannot read."""
 
@@ -202,6 +205,21 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """The identity of the probe's run after the last one that the report knows."""
         nonce = self.status.nonce(probe)
         return names.run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=nonce)
+
+    def is_next_run(self, pod: PodView) -> bool:
+        """Whether this is the pod that the operator made for the next run that the report has to record.
+
+        What others can write (annotations, a status) must agree with what they cannot: the pod's owner and
+        node never change, and its name holds a random number.
+        """
+        number = self.status.next_number(pod.probe)
+        return (
+            pod.number == number
+            and pod.node_uid == self.node.uid
+            and pod.owner_uid == self.report.uid
+            and pod.on_node in ("", self.node.name)
+            and pod.name == names.pod_name(probe=pod.probe, run=self.run_id(pod.probe, number))
+        )
 
     def interval_of(self, probe: str) -> float:
         """Seconds between two readings."""

@@ -17,18 +17,16 @@ from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
-from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.core import budget, events, gates, transitions, verdict
+from nodegauge_operator.api.report import DesiredNode, GateState, Outcome, Report, ReportStatus, Run, stamp
+from nodegauge_operator.core import budget, events, gates, transitions, wording
 from nodegauge_operator.core.context import HEALTH, Context, Snapshot
 from nodegauge_operator.core.gpu_eligibility import REPLICAS
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import registry
 from nodegauge_operator.core.probes.kind import EndedRun, Kind
-from nodegauge_operator.core.report_size import cut, fitted
-from nodegauge_operator.core.report_update import after_run
-
-MAX_MESSAGE = 1000
+from nodegauge_operator.core.report_size import fitted
+from nodegauge_operator.names import Reason
 
 
 def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = None) -> ReportStatus:
@@ -38,8 +36,11 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     `context.status` is the report's own, or what it becomes by news; `ended`: a run of this `kind` that has
     just ended.
     """
+    before, of_run = context.status, None
     if kind is not None and ended is not None:
-        context = context.after(after_run(context, kind, ended))
+        planned_on = replace(context.node, boot_id=ended.boot_id or context.node.boot_id)
+        context = context.after(kind.after_run(replace(context, node=planned_on), ended))
+        of_run = events.of_run(before, context.status, kind=kind)
     for each in registry.EVERY.values():
         context = context.after(each.at_look(context))
     status = context.status
@@ -53,22 +54,22 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         raw_verdict=context.raw_verdict,
         override=context.override,
     )
-    after = replace(after, verdict=verdict.overall(context, after), summary=verdict.summary(context, after))
-    after = replace(after, desired=desired_node(context, after))
+    after = replace(after, verdict=_overall(context, after))
+    after = replace(after, summary=wording.summary(context, after), desired=_desired_node(context, after))
     if context.policy.spec.mode is not Mode.PAUSED:
         after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
-    change = events.of_status(context, after)
+    change = events.of_status(context, after, of_run=of_run)
     after = replace(
         after,
         change=change or status.change,
         transitions=transitions.with_history(context, after, change=change),
-        conditions=transitions.conditions(context, after),
+        conditions=transitions.conditions(context, after, *_condition(context, after)),
     )
     fits = fitted(after)
     if fits.probes == after.probes:
         return fits
     # the condition only names findings that the report still holds, or it would change at the next look
-    return replace(fits, desired=desired_node(context, fits))
+    return replace(fits, desired=_desired_node(context, fits))
 
 
 def of_first_result(
@@ -96,7 +97,7 @@ def of_first_result(
     return decide(context, registry.EVERY[HEALTH], EndedRun(run=run, end=end))
 
 
-def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
+def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
     """What the node should carry by this status; nothing at all in mode Observe, and in mode Paused what it
     should carry before."""
     refusal = status.desired.refusal
@@ -107,22 +108,57 @@ def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
     labels = {label.key: label.value(context, status) for label in registry.labels()}
     short, conflicts = _short_label(context, labels[names.LABEL_INTERCONNECT])
     taints = gates.taints(status, policy=context.policy)
-    condition, reason, message = verdict.condition(context, status)
-    gates_sentence = events.gates_sentence(status, policy=context.policy)
-    sentences = (
-        message,
-        *(kind.at_condition(status) for kind in registry.EVERY.values()),
-        f"Gates: {gates_sentence}." if gates_sentence else "",
-    )
+    condition, reason = _condition(context, status)
     return DesiredNode(
         labels={k: v for k, v in (labels | short).items() if v and names.is_label_value(v)},
         taints=taints,
         condition=condition,
         reason=reason,
-        message=cut(" ".join(sentence for sentence in sentences if sentence), MAX_MESSAGE),
+        message=wording.condition_message(context, status),
         conflicts=conflicts,
         refusal=refusal,
     )
+
+
+def _overall(context: Context, status: ReportStatus) -> Verdict:
+    """What all kinds and gates say together: `fail` while a taint for a fault stands (in mode Observe: would
+    stand, whatever the budget); at worst `warn` for any other fault.
+
+    `fail` and GPUValidated=False make others drain and repair nodes, so they have a taint's hysteresis and
+    budget.  A fault that is not confirmed, has no slot or is to set no taint is a warning.
+    """
+    if gates.confirmed(status.gates, policy=context.policy):
+        return Verdict.FAIL
+    raw = context.raw_verdict
+    if raw is Verdict.FAIL or (raw is Verdict.PASS and gates.any_entered(status.gates)):
+        return Verdict.WARN
+    return raw
+
+
+def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
+    """Status and reason of the condition GPUValidated; both empty before the first run."""
+    probe = status.probe(HEALTH)
+    if probe.last_run is None:
+        return "", ""
+    match status.verdict:
+        case Verdict.PASS:
+            return "True", Reason.VALIDATED
+        case Verdict.WARN:
+            return "True", _why_warned(status)
+        case Verdict.FAIL:
+            return "False", Reason.FAULTS_FOUND
+    stale = bool(probe.read_at) and HEALTH in context.stale
+    return "Unknown", Reason.STALE if stale else Reason.NOT_YET_VALIDATED
+
+
+def _why_warned(status: ReportStatus) -> Reason:
+    known = [gate for gate in status.gates if gate.code in gates.GATES]
+    if any(gate.state is GateState.HELD_BACK for gate in known):
+        return Reason.HELD_BACK
+    if any(gate.state is GateState.GATED for gate in known):
+        healthy = status.override is not None and status.override.healthy
+        return Reason.TAKEN_AS_HEALTHY if healthy else Reason.TAINT_DISABLED
+    return Reason.UNCONFIRMED if any(gate.bad for gate in known) else Reason.WARNINGS
 
 
 def _short_label(context: Context, klass: str) -> tuple[dict[str, str], list[str]]:

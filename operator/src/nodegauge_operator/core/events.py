@@ -1,4 +1,4 @@
-"""What deserves an event, and how gates read in events and in the node's condition.
+"""What deserves an event.
 
 A change is in the report's status before its event is posted, so that a restart in between loses nothing.  It
 has an identity, so that posting it twice is harmless.  One event a write: the most serious change gives the
@@ -9,34 +9,21 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Severity, Verdict
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import (
-    DesiredNode,
-    DesiredTaint,
-    GateState,
-    GateStatus,
-    Outcome,
-    ProbeStatus,
-    Report,
-    ReportStatus,
-    stamp,
-)
-from nodegauge_operator.core import gates
+from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Report, ReportStatus, stamp
+from nodegauge_operator.core import gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context
-from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.report_size import cut, word
 from nodegauge_operator.names import Reason
 
 MAX_NOTE_BYTES = 1024
 """Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""
-MAX_EVIDENCE_BYTES = 300
-"""Of one gate's evidence.  Chosen by this project: three pieces of evidence fit into one note."""
 MOST_SERIOUS_FIRST = (Reason.TAINTED, Reason.HELD_BACK, Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 OF_VERDICT = {
@@ -58,7 +45,7 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
         return None
     else:
         text = new.summary + kind.event_suffix(before, after)
-        if not old.read_at or old.verdict is not new.verdict or _codes(old) != _codes(new):
+        if not old.read_at or old.verdict is not new.verdict or wording.codes(old) != wording.codes(new):
             reason, event_type = _reason_of(new.verdict)
         elif before.interconnect.as_reported != after.interconnect.as_reported:
             reason, event_type = Reason.INTERCONNECT_CHANGED, "Warning"
@@ -73,16 +60,16 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
     )
 
 
-def of_status(context: Context, after: ReportStatus) -> Change | None:
+def of_status(context: Context, after: ReportStatus, *, of_run: Change | None) -> Change | None:
     """The event of everything that changed from the report to `after`: gates, a run, another grading, labels.
 
-    `context.status` is the status after a run, with that run's change.
+    `of_run`: the event of the run that has just ended, if it deserves one.
     """
     before, now = context.report.status, context.now
     candidates = [
-        overrides.event_of(before.override, after.override, now=now),
+        _of_override(before.override, after.override, now=now),
         _of_gates(before, after, policy=context.policy, now=now),
-        context.status.change if context.status.change != before.change else None,
+        of_run,
         _of_grading(before, after, context=context),
         _of_labels(before, after, context=context),
         _of_mode(before, after, context=context),
@@ -95,41 +82,6 @@ def of_status(context: Context, after: ReportStatus) -> Change | None:
     return replace(changes[0], type=event_type, message=bounded(text))
 
 
-def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
-    """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
-    parts = []
-    override = status.override
-    taints = {taint.key: taint for taint in gates.taints(status, policy=policy)}
-    for kind, key in gates.TAINT_KEYS.items():
-        gate = gates.tainting(status, kind, policy=policy)
-        if gate is not None and key in taints:
-            good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
-            parts.append(f"tainted {_short(taints[key])} since {gate.since}{good}: {_title(gate)}")
-    known = [gate for gate in status.gates if gate.code in gates.GATES]
-    states = [(gate, _without_taint(gate, policy=policy, override=override)) for gate in known]
-    parts += [f"{_would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]
-    return "; ".join(parts)
-
-
-def _without_taint(gate: GateStatus, *, policy: Policy, override: Override | None) -> str:
-    """Why a gate sets no taint; empty if it sets one, or only remembers."""
-    rule = GateRule(gate=gates.GATES[gate.code], policy=policy.spec.hysteresis)
-    match gate.state:
-        case GateState.HELD_BACK:
-            return _no_slot(gate, policy)
-        case GateState.PROBATION:
-            return f"on probation since {gate.since}, one bad run sets the taint"
-        case GateState.WATCHING:
-            return f"not confirmed, {gate.bad} of {rule.enter_runs} bad runs" if gate.bad else ""
-    if policy.spec.mode is Mode.OBSERVE:
-        return "not set, the policy is in mode Observe"
-    if gates.confirmed([gate], policy=policy):
-        return ""
-    if override is not None and override.healthy:
-        return f"not set, taken as healthy by {override.by} until {override.until}"
-    return "not set, its effect is None"
-
-
 def postable(change: Change) -> Change:
     """The change as the API server takes it, whoever edited the report that holds it."""
     kind = change.type if change.type in ("Normal", "Warning") else "Normal"
@@ -139,6 +91,33 @@ def postable(change: Change) -> Change:
 def bounded(text: str) -> str:
     """As much of a text as an event's note holds."""
     return cut(text, MAX_NOTE_BYTES)
+
+
+def _of_override(before: Override | None, after: Override | None, *, now: float) -> Change | None:
+    """The event of an override that began, changed, ended or cannot be in force."""
+    stood = before is not None and not before.problem
+    if after is None:
+        if before is None or not stood:
+            return None
+        reason, text = Reason.OVERRIDE_ENDED, f"override {before.kind} by {before.by} was removed"
+    elif after.problem:
+        if before == after:
+            return None
+        # also if somebody has moved its end into the past
+        over = stood and after.problem.startswith(overrides.OVER)
+        reason = Reason.OVERRIDE_ENDED if over else Reason.OVERRIDE_INVALID
+        text = f"override {after.kind}: {after.problem}"
+    elif before != after:
+        reason, text = Reason.OVERRIDE_SET, wording.in_words(after)
+    else:
+        return None
+    return Change(
+        run=names.digest(f"{before}{after}"),
+        type="Warning" if reason is Reason.OVERRIDE_INVALID else "Normal",
+        reason=reason,
+        message=text,
+        at=stamp(now),
+    )
 
 
 def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now: float) -> Change | None:
@@ -156,14 +135,14 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
             gate = gates.tainting(after, gates.KIND_OF_TAINT[key], policy=policy)
             assert gate is not None, "a gate asks for this taint"
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
-            changes.append((Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate, after)}"))
+            text = f"tainted {wording.short(taint)}{runs}: {wording.evidence(gate, after)}"
+            changes.append((Reason.TAINTED, text))
     changes += [_lifted(taint, before, after) for key, taint in old.items() if key not in new]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
-    changes += [
-        (Reason.HELD_BACK, f"{_would_be(gate)} {_no_slot(gate, policy)}: {_evidence(gate, after)}")
-        for gate in after.gates
-        if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known
-    ]
+    for gate in after.gates:
+        if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known:
+            why = f"{wording.would_be(gate)} {wording.no_slot(gate, policy)}"
+            changes.append((Reason.HELD_BACK, f"{why}: {wording.evidence(gate, after)}"))
     if not changes:
         return None
     changes.sort(key=lambda change: MOST_SERIOUS_FIRST.index(change[0]))
@@ -186,7 +165,7 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
     reason = Reason.TAINT_LIFTED
     if GateState.PROBATION in states:
         reason, why = Reason.ON_PROBATION, "on trial: one bad run under load brings it back at once"
-        return reason, f"{_short(taint)} lifted {why}"
+        return reason, f"{wording.short(taint)} lifted {why}"
     if GateState.GATED in states:
         healthy = after.override is not None and after.override.healthy
         why = "the node is taken as healthy" if healthy else "the policy no longer asks for this taint"
@@ -194,7 +173,7 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
         why = "this version does not know the finding"
     else:
         why = "enough good runs in a row"
-    return reason, f"{_short(taint)} lifted: {why}"
+    return reason, f"{wording.short(taint)} lifted: {why}"
 
 
 def _of_grading(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
@@ -202,12 +181,12 @@ def _of_grading(before: ReportStatus, after: ReportStatus, *, context: Context) 
     for kind in context.kinds.values():
         old, new = before.probe(kind.name), after.probe(kind.name)
         same_run = old.read_at != "" and old.last_run == new.last_run
-        if not same_run or (old.verdict is new.verdict and _codes(old) == _codes(new)):
+        if not same_run or (old.verdict is new.verdict and wording.codes(old) == wording.codes(new)):
             continue
         reason, event_type = _reason_of(new.verdict)
         text = f"the same run, graded with other expectations or thresholds: {new.summary}"
         return Change(
-            run=names.digest(f"{new.read_at}/{new.verdict}/{sorted(_codes(new))}"),
+            run=names.digest(f"{new.read_at}/{new.verdict}/{sorted(wording.codes(new))}"),
             type=event_type,
             reason=reason,
             message=bounded(f"{kind.title}: {text}"),
@@ -244,8 +223,8 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
 
 def _of_mode(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
     """Mode Observe takes everything off the node."""
-    carried = _carried(before.desired)
-    if context.policy.spec.mode is not Mode.OBSERVE or not carried or _carried(after.desired):
+    carried = wording.carried(before.desired)
+    if context.policy.spec.mode is not Mode.OBSERVE or not carried or wording.carried(after.desired):
         return None
     return Change(
         run=names.digest(f"{context.policy.name}/{context.policy.generation}/{carried}"),
@@ -257,7 +236,7 @@ def _of_mode(before: ReportStatus, after: ReportStatus, *, context: Context) -> 
 
 def of_release(report: Report, *, now: float) -> Change | None:
     """The event of a node that no policy selects any more, once everything of ours is off it."""
-    carried, policy = _carried(report.status.desired), report.status.policy
+    carried, policy = wording.carried(report.status.desired), report.status.policy
     if not carried:
         return None
     return Change(
@@ -268,54 +247,5 @@ def of_release(report: Report, *, now: float) -> Change | None:
     )
 
 
-def _carried(desired: DesiredNode) -> str:
-    """What a node carries of ours, for a sentence; empty for nothing."""
-    parts = [f"taint {_short(taint)}" for taint in desired.taints]
-    parts += [f"label {key}={value}" for key, value in sorted(desired.labels.items())]
-    parts += [f"condition {names.CONDITION}"] if desired.condition else []
-    return ", ".join(parts)
-
-
 def _reason_of(verdict: Verdict) -> tuple[Reason, str]:
     return OF_VERDICT.get(verdict, (Reason.WARNINGS, "Warning"))
-
-
-def _codes(probe: ProbeStatus) -> frozenset[str]:
-    return frozenset(f.code for f in probe.findings if f.severity is not Severity.INFO)
-
-
-def _short(taint: DesiredTaint) -> str:
-    """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
-    name = taint.key.removeprefix(names.PREFIX)
-    return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
-
-
-def _would_be(gate: GateStatus) -> str:
-    """`throttled=thermal`: the taint that the gate would set."""
-    known = gates.GATES[gate.code]
-    return f"{known.kind.value}={known.cause.value}"
-
-
-def _no_slot(gate: GateStatus, policy: Policy) -> str:
-    if gate.incident:
-        return f"held back by incident {gate.incident}, until the first bad run after its end"
-    if policy.paused:
-        return "held back while paused"
-    budget = policy.spec.budget
-    limits = (
-        f"of tainted nodes ({budget.gated_nodes}) or of new taints ({budget.gated_nodes_per_hour} an hour)"
-    )
-    return f"held back: the limit {limits} of this policy or of the cluster is reached"
-
-
-def _evidence(gate: GateStatus, status: ReportStatus) -> str:
-    """What the last bad run measured, and the serial number of the board for whoever replaces it."""
-    serial = status.gpus.serial_of(gate.subject)
-    named = f"{gate.subject}, serial {serial}" if serial else gate.subject
-    where = "" if gate.subject in ("", "node") else f"{named}: "
-    return cut(f"{where}{gate.message}", MAX_EVIDENCE_BYTES)
-
-
-def _title(gate: GateStatus) -> str:
-    where = "" if gate.subject in ("", "node") else f", {gate.subject}"
-    return f"{gates.TITLES[gate.code]}{where} [{gate.code}]"

@@ -125,6 +125,29 @@ def _pieces(patch: PatchNode) -> Iterator[PatchNode]:
         yield replace(patch, labels={key: value}, taints=None, piece=key)
 
 
+def removal(snapshot: Snapshot, node: NodeView) -> PatchNode | SetCondition | None:
+    """The write that removes labels, taints and condition of ours from a node that no policy selects, or that
+    has no report of its own."""
+    labels, taints = label_patch(node, {}), _without_taints(snapshot, node)
+    differs = labels or taints is not None
+    if differs and (patch := allowed(snapshot, PatchNode(node, labels, taints))):
+        return patch
+    if node.condition is not None and SetCondition not in snapshot.declined:
+        return SetCondition(node, None)
+    return None
+
+
+def keeps_taint(snapshot: Snapshot, node: NodeView) -> bool:
+    """A taint of ours is still there that a release removes."""
+    return _without_taints(snapshot, node) is not None
+
+
+def _without_taints(snapshot: Snapshot, node: NodeView) -> tuple[Taint, ...] | None:
+    """The node's taints without ours; None if it has none.  `unvalidated` stays on a node that was never
+    ours: its kubelet registered with it, and the labels that will select it may come later."""
+    return taint_patch(node, (), leave=UNVALIDATED if snapshot.own_report is None else NOTHING)
+
+
 def label_patch(node: NodeView, wanted: dict[str, str]) -> dict[str, str | None]:
     """The merge patch of metadata.labels that turns what the node carries of ours into `wanted`.
 

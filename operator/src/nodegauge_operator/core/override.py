@@ -13,12 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import HEALTHY, LEAVE_ALONE, Override
 from nodegauge_operator.api.policy import Effect, Mode, Policy, Taints, Unvalidated
 from nodegauge_operator.api.report import NEVER, stamp, unstamp
 from nodegauge_operator.core.report_size import cut, printable
-from nodegauge_operator.names import Reason
 
 MAX_AHEAD_DAYS = 30
 """An override ends at most so many days from now.  Chosen by this project: a repair takes days, and an
@@ -80,37 +78,6 @@ def applied(policy: Policy, override: Override | None) -> Policy:
     if override.leaves_alone:
         return replace(policy, spec=replace(policy.spec, mode=Mode.PAUSED))
     return replace(policy, spec=replace(policy.spec, taints=NO_TAINTS))
-
-
-def event_of(before: Override | None, after: Override | None, *, now: float) -> Change | None:
-    """The event of an override that began, changed, ended or cannot be in force."""
-    stood = before is not None and not before.problem
-    if after is None:
-        if before is None or not stood:
-            return None
-        reason, text = Reason.OVERRIDE_ENDED, f"override {before.kind} by {before.by} was removed"
-    elif after.problem:
-        if before == after:
-            return None
-        over = stood and after.problem.startswith(OVER)  # also if somebody has moved its end into the past
-        reason = Reason.OVERRIDE_ENDED if over else Reason.OVERRIDE_INVALID
-        text = f"override {after.kind}: {after.problem}"
-    elif before != after:
-        reason, text = Reason.OVERRIDE_SET, in_words(after)
-    else:
-        return None
-    return Change(
-        run=names.digest(f"{before}{after}"),
-        type="Warning" if reason is Reason.OVERRIDE_INVALID else "Normal",
-        reason=reason,
-        message=text,
-        at=stamp(now),
-    )
-
-
-def in_words(override: Override) -> str:
-    """An override that is in force, for a sentence."""
-    return f"override {override.kind} by {override.by} until {override.until}: {override.reason}"
 
 
 def _until(written: Annotations) -> float:

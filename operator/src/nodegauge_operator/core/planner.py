@@ -31,30 +31,29 @@ from nodegauge_operator.api.report import (
     Run,
     stamp,
 )
-from nodegauge_operator.core import gates, pod_outcome
+from nodegauge_operator.core import events, gates, pod_outcome
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (
     CreatePod,
     CreateReport,
+    DeletePod,
     DeleteReading,
     DeleteReport,
     Judged,
     PatchReport,
+    PostEvent,
     RefreshReading,
     RefreshReport,
     Step,
 )
-from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot
+from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot, Unselected
 from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.outlets import EVENTS, LASTING, MARKS, event
+from nodegauge_operator.core.outlets import EVENTS, LASTING, MARKS, event, keeps_taint, removal
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes import watch
-from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind, Wait
-from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
+from nodegauge_operator.core.probes.kind import EndedRun, Kind, ProbeKind, Wait
+from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
-from nodegauge_operator.core.release import delete_next, release, remove_from_node
-from nodegauge_operator.core.report_update import after_run
 
 MAX_REFUSAL = 500
 MAX_IMAGE = 1024
@@ -66,16 +65,16 @@ def next_step(snapshot: Snapshot) -> Step | None:
     if snapshot.node is None:
         if snapshot.reading is not None:
             return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
-        return delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
+        return _delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
     context = snapshot.context
     if context is None:
-        return release(snapshot, snapshot.node)
+        return _release(snapshot, snapshot.node)
     if context.report is NO_REPORT:
         return _replace_report(context, snapshot.report)
     return (
-        _judge_ended_run(context)
-        or _judge_watch(context)
-        or _judge_reading(context)
+        _write_judged(context)
+        or _judge_ended_run(context)
+        or _judge_news(context)
         or _update_report(context)
         or _bring_in_line(context)
         or EVENTS.next_write(context, context.status)
@@ -116,6 +115,24 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     return PatchReport(context.report, status)
 
 
+def _release(snapshot: Snapshot, node: NodeView) -> Step | None:
+    """The next write for a node that no policy selects."""
+    if snapshot.unselected is Unselected.FREEZE:
+        return None
+    step = removal(snapshot, node) or _delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
+    report, own = snapshot.report, snapshot.own_report
+    if step or report is None:
+        return step
+    if own is not None and keeps_taint(snapshot, node):
+        return None  # the API server refuses to let a taint go: its evidence stays
+    if snapshot.reading is not None:
+        return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
+    change = events.of_release(own, now=snapshot.now) if own is not None else None
+    if change is None or (change.run, change.reason) == snapshot.posted or PostEvent in snapshot.declined:
+        return DeleteReport(report)
+    return PostEvent(node, change)
+
+
 def _replace_report(context: Context, report: Report | None) -> Step | None:
     """Without a report of this very node nothing on it is justified: remove it, then start a new report.
 
@@ -124,15 +141,15 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
     if report is not None:
         return DeleteReport(report)
     paused = context.policy.spec.mode is Mode.PAUSED
-    removal = None if paused else remove_from_node(context, context.node)
-    if removal:
-        return removal
+    on_node = None if paused else removal(context, context.node)
+    if on_node:
+        return on_node
     of_earlier_node = tuple(p for p in context.pods if p.node_uid != context.node.uid and not p.gone)
     if of_earlier_node:
-        return delete_next(of_earlier_node, now=context.now, limits=context.policy.spec.limits)
+        return _delete_next(of_earlier_node, now=context.now, limits=context.policy.spec.limits)
     # a slot for any kind: `granted` only ever holds pools of runs that are due
     needed = any(not pod.gone for pod in context.pods) or context.granted or context.override is not None
-    needed = needed or watch.reading(context) is not None
+    needed = needed or KINDS[HEALTH].news(context) is not None
     return CreateReport(context.node) if needed or gates.closes_new_nodes(context.policy) else None
 
 
@@ -144,13 +161,11 @@ def _judge_ended_run(context: Context) -> Step | None:
         return RefreshReport(context.report.name)
     for pod in pods:
         last = context.status.probe(pod.probe).last_run
-        if not of_next_run(pod, context) or (last and pod.uid == last.pod_uid):
+        if not context.is_next_run(pod) or (last and pod.uid == last.pod_uid):
             continue
         kind, part = KINDS[pod.probe], context.part(pod.probe)
         left = part is not None and part.pod_uid == pod.uid and pod.trust == context.trusted
         reading = part.identity if part is not None and left else ""
-        if step := _judged(context, reading or pod.uid):
-            return step
         end = kind.ending(pod, context)
         if end is None:
             continue
@@ -161,47 +176,29 @@ def _judge_ended_run(context: Context) -> Step | None:
             end = RunEnd(outcome=Outcome.UNKNOWN, reason="ReportRefused", message=refusal)
         started = stamp(pod_outcome.started_at(pod, limits=kind.limits(context.policy)))
         run = Run(number=pod.number, pod_name=pod.name, pod_uid=pod.uid, started_at=started)
-        of_pod = {"request": pod.request, "image": pod.image[:MAX_IMAGE]}
-        ended = EndedRun(run=run, end=end, reading=reading, **of_pod)
-        # judged on the node as it was when the run was planned
-        node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
-        return _record(context, kind, ended, judged_on=node_then)
+        of_pod = {"request": pod.request, "image": pod.image[:MAX_IMAGE], "boot_id": pod.boot_id}
+        return _record(context, kind, EndedRun(run=run, end=end, reading=reading, **of_pod))
     return None
 
 
-def _judge_watch(context: Context) -> Step | None:
-    """Record what the node's watch container wrote last, once."""
-    part = context.part(HEALTH)
-    if part is None or PatchReport in context.declined:
+def _judge_news(context: Context) -> Step | None:
+    """Record a reading that no pod of a run brought, once."""
+    if PatchReport in context.declined:
         return None
-    if step := _judged(context, part.identity):
-        return step
-    ended = watch.reading(context)
-    kind = KINDS[HEALTH]
-    return _record(context, kind, ended, judged_on=context.node) if ended is not None else None
+    kinds = ((kind, kind.news(context)) for kind in EVERY.values())
+    return next((_record(context, kind, ended) for kind, ended in kinds if ended is not None), None)
 
 
-def _judge_reading(context: Context) -> Step | None:
-    """Record a reading that no pod brought, once."""
-    statuses = (kind.news(context) for kind in EVERY.values())
-    status = next((status for status in statuses if status is not None), None)
-    if status is None or PatchReport in context.declined:
-        return None
-    return _write(context, decide(context.after(status)))
-
-
-def _record(context: Context, kind: ProbeKind, ended: EndedRun, *, judged_on: NodeView) -> Step:
+def _record(context: Context, kind: Kind, ended: EndedRun) -> Step:
     """What follows from a run, on the node and then in the report."""
-    status = decide(context.after(after_run(replace(context, node=judged_on), kind, ended)))
-    return _write(context, status, Judged(ended.identity, context.report.resource_version, status))
+    status = decide(context, kind, ended)
+    return _write(context, status, Judged(context.report.resource_version, status))
 
 
-def _judged(context: Context, run: str) -> Step | None:
-    """The next write for a run that was judged when the node was patched; None if it has to be judged now."""
+def _write_judged(context: Context) -> Step | None:
+    """The next write for a run that was judged when the node was patched, and that the report lacks."""
     known = context.judged
-    if known is None or known.run != run or PatchReport in context.declined:
-        return None
-    if known.version != context.report.resource_version:
+    if known is None or known.version != context.report.resource_version or PatchReport in context.declined:
         return None
     return _write(context, known.status, known)
 
@@ -259,8 +256,20 @@ def _note_refusal(context: Context) -> PatchReport | None:
 
 def _delete_old_pods(context: Context) -> Step | None:
     """Delete pods that were judged or belong to no run of this node, and force those that do not go."""
-    old = tuple(pod for pod in context.pods if pod.probe not in KINDS or not of_next_run(pod, context))
-    return delete_next(old, now=context.now, limits=context.policy.spec.limits)
+    old = tuple(pod for pod in context.pods if pod.probe not in KINDS or not context.is_next_run(pod))
+    return _delete_next(old, now=context.now, limits=context.policy.spec.limits)
+
+
+def _delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:
+    """Delete the first pod that is still there, by force if it should have been gone long ago."""
+    for pod in pods:
+        if pod.gone:
+            continue
+        if not pod.deleting_since:
+            return DeletePod(pod, 0 if pod.finished else None)
+        if now >= pod.deleting_since + seconds(limits.not_gone):
+            return DeletePod(pod, 0)
+    return None
 
 
 def _start_run(context: Context) -> Step | None:

@@ -13,10 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_judge import Finding, Verdict
-from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, one_more, stamp
-from nodegauge_operator.core import events
+from nodegauge_operator.api.report import Outcome, ProbeStatus, Run, one_more, stamp
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.probes.kind import EndedRun, Kind
+from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.report_size import MAX_REASON, cut, word, worst
 
 MAX_FINDINGS_BYTES = 4096
@@ -31,13 +30,6 @@ class Reading(Struct, frozen=True, kw_only=True):
     summary: str
     findings: list[Finding] = []
     history: str = ""
-
-
-def after_run(context: Context, kind: Kind, ended: EndedRun) -> ReportStatus:
-    """The status after a run of this kind, with the change that deserves an event, if there is one."""
-    after = kind.after_run(context, ended)
-    change = events.of_run(context.status, after, kind=kind)
-    return replace(after, policy=context.policy.name, change=change or context.status.change)
 
 
 def unread(

@@ -11,7 +11,7 @@ from nodegauge_judge import GateKind, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.report import GateState, ReportStatus, stamp
-from nodegauge_operator.core import gates, verdict
+from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import registry
 from nodegauge_operator.core.report_size import MAX_TRANSITIONS, cut
@@ -50,14 +50,14 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
     return [*before.transitions, *added][-MAX_TRANSITIONS:]
 
 
-def conditions(context: Context, after: ReportStatus) -> list[Condition]:
+def conditions(context: Context, after: ReportStatus, status: str, reason: str) -> list[Condition]:
     """`Validated`, which agrees with the node's condition GPUValidated, and `Tainted`: whether the node
     should carry a taint for a fault; none before the first run.
 
-    In mode Observe, where the node has no condition, `Validated` says what that would say.  Its message is
-    empty: the report has the whole of it in `summary` and `desired.message`, and space for it once.
+    `status` and `reason` are those of GPUValidated, also in mode Observe, where the node has none.  Its
+    message is empty: the report has the whole of it in `summary` and `desired.message`, and space for it
+    once.
     """
-    status, reason, _ = verdict.condition(context, after)
     if not status:
         return []
     causes = [taint.value for taint in after.desired.taints if taint.key in names.TAINTS_OF_FAULTS]

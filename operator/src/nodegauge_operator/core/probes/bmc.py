@@ -101,8 +101,8 @@ class BmcKind(Kind):
 
     run_interval = interval
 
-    def news(self, context: Context) -> ReportStatus | None:
-        """The status after a reading that was not judged yet; None if there is none, or it says nothing new.
+    def news(self, context: Context) -> EndedRun | None:
+        """A reading that was not judged yet; None if there is none, or it says nothing new.
 
         A reading from before the last one (the object was made anew, or edited), or one that would be stale
         at once, is none.
@@ -117,8 +117,8 @@ class BmcKind(Kind):
             return None
         run = Run(number=context.status.next_number(self.name), pod_uid=identity, started_at=stamp(read_at))
         end = RunEnd(outcome=Outcome.READ, reason="Read", finished_at=read_at)
-        after = report_update.after_run(context, self, EndedRun(run=run, end=end))
-        return after if self._is_news(context, after) else None
+        ended = EndedRun(run=run, end=end)
+        return ended if self._is_news(context, self.after_run(context, ended)) else None
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, policy = context.status, context.policy

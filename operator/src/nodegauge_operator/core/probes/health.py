@@ -112,6 +112,9 @@ class HealthKind(ProbeKind):
         message = f"the run ended {age:.0f} s ago, longer than an interval: it is made again"
         return RunEnd(outcome=Outcome.UNKNOWN, reason="ResultTooOld", message=message)
 
+    def news(self, context: Context) -> EndedRun | None:
+        return watch.reading(context)
+
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         template, health = context.policy.spec.pod_template, context.policy.spec.probes.health
         body = container(context, run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ReportStatus, unstamp, whole
-from nodegauge_operator.core import gates, verdict
+from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import BEST_FIRST, HEALTH, Context
 from nodegauge_operator.core.label import Label, interconnect_stands
 
@@ -33,9 +33,9 @@ def _nvlink_gbps(context: Context, status: ReportStatus) -> str:
 
 def _health(context: Context, status: ReportStatus) -> str:
     """Only `fail` outlives its reading, as its taint does."""
-    now = verdict.overall(context, status)
-    counts = now is Verdict.FAIL or (now in BEST_FIRST and _read(context, status))
-    return now.value if counts else ""
+    verdict = status.verdict
+    counts = verdict is Verdict.FAIL or (verdict in BEST_FIRST and _read(context, status))
+    return verdict.value if counts else ""
 
 
 def _throttled(context: Context, status: ReportStatus) -> str:

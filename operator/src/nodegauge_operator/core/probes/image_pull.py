@@ -14,13 +14,15 @@ from nodegauge_operator.core import report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes import kind, nccl, nccl_pod, whole_node
+from nodegauge_operator.core.probes import kind, nccl, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
+from nodegauge_operator.core.probes.pod import container
 from nodegauge_operator.core.report_update import Reading
 
 PULL_SECONDS = 1800.0
 """How long the NCCL image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
-
+REQUESTS = {"cpu": "10m", "memory": "64Mi"}
+LIMITS = {"cpu": "1", "memory": "2Gi"}
 
 NCCL = nccl.NcclKind()
 
@@ -54,7 +56,7 @@ class PullKind(ProbeKind):
         if at == NEVER or nccl.image_is_there(context):
             return NEVER
         probe = context.status.probe(self.name)
-        if not probe.unread or probe.image != nccl_pod.image(context) or kind.wanted_now(context, probe):
+        if not probe.unread or probe.image != nccl.image(context) or kind.wanted_now(context, probe):
             return at  # a failed pull says nothing about another image
         return max(at, kind.finished_at(probe) + nccl.recheck_delay(probe, context.policy))
 
@@ -62,16 +64,30 @@ class PullKind(ProbeKind):
         return nccl.last_measured_at(context.status)
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
-        return nccl_pod.pull_spec(context, run)
+        """It sees no GPU, whatever its image's environment asks for."""
+        body = container(context, run)
+        body |= {
+            "image": self.image(context),
+            "command": ["python", "-m", "nodegauge_probes", self.name],
+            "args": [f"--engine={context.policy.spec.probes.nccl.engine.value}"],
+            "env": [*body["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+            "resources": {"requests": REQUESTS, "limits": LIMITS},
+            "volumeMounts": [*body["volumeMounts"], {"name": "tmp", "mountPath": "/tmp"}],
+        }
+        return {
+            "containers": [body],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": whole_node.TMP}}],
+            "tolerations": whole_node.tolerations(context),
+        }
 
     def image(self, context: Context) -> str:
-        return nccl_pod.image(context)
+        return nccl.image(context)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         end = super().ending(pod, context)
         if end is not None and end.outcome is not Outcome.UNKNOWN:
             return end
-        return whole_node.yielding(context.node) or _replaced(pod, image=nccl_pod.image(context)) or end
+        return whole_node.yielding(context.node) or _replaced(pod, image=nccl.image(context)) or end
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, image = context.status, ended.image

@@ -44,18 +44,15 @@ class Wait(Struct, frozen=True, kw_only=True):
 
 class EndedRun(Struct, frozen=True, kw_only=True):
     """A run that ended: number, pod and start in `run`, how it ended in `end`, the `spec.requestedAt` that it
-    answers, its image, and the part of the NodeReading that it left, empty for none."""
+    answers, its image, the part of the NodeReading that it left, empty for none, and the node's boot when it
+    was planned, empty for the present one."""
 
     run: Run
     end: RunEnd
     request: str = ""
     image: str = ""
     reading: str = ""
-
-    @property
-    def identity(self) -> str:
-        """What tells it from other runs."""
-        return self.reading or self.run.pod_uid
+    boot_id: str = ""
 
 
 class Kind(ABC):
@@ -118,8 +115,8 @@ class Kind(ABC):
         """The status as policy, node and time have it now, without another run."""
         return context.status
 
-    def news(self, context: Context) -> ReportStatus | None:
-        """The status after a reading that no pod brought and that was not judged yet; None for none."""
+    def news(self, context: Context) -> EndedRun | None:
+        """A reading that no pod of a run brought and that was not judged yet; None for none."""
         return None
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from nodegauge_judge import History
@@ -19,10 +20,13 @@ from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus, unstamp
 from nodegauge_operator.core import gates, gpu_eligibility, report_update
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.probes import kind, nccl_pod, nccl_status
+from nodegauge_operator.core.probes import kind, nccl_status, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.whole_node import WholeNodeKind, runs_in_vain, unreadable
 
+SHM_GIB = 4
+"""NCCL's host buffers are in /dev/shm if seccomp forbids it cuMem (NCCL's misc/cudawrap.cc); a runtime's
+default of 64 MiB is too small.  It counts as the pod's memory, so the memory limit includes it."""
 NO_IMAGE = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -50,7 +54,7 @@ class NcclKind(WholeNodeKind):
 
     def asked_for(self, context: Context) -> bool:
         """Where there is an image for it."""
-        return bool(nccl_pod.image(context))
+        return bool(image(context))
 
     def same_machine(self, context: Context) -> bool:
         """Also the same boot: a reboot may bring other links up."""
@@ -87,10 +91,23 @@ class NcclKind(WholeNodeKind):
         return last_measured_at(context.status)
 
     def image(self, context: Context) -> str:
-        return nccl_pod.image(context)
+        return image(context)
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
-        return nccl_pod.nccl_spec(context, run, deadline=self.deadline(context.policy))
+        probe, deadline = context.policy.spec.probes.nccl, self.deadline(context.policy)
+        return whole_node.pod_parts(
+            context,
+            run,
+            image=image(context),
+            probe=self.name,
+            args=[
+                f"--engine={probe.engine.value}",
+                f"--processes={probe.processes.value}",
+                f"--deadline={deadline * whole_node.DEADLINE_SHARE:g}",
+                f"--environment={msgspec.json.encode(probe.environment, order='sorted').decode()}",
+            ],
+            shm_gib=SHM_GIB,
+        )
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         judgement, status = _judge(context, ended), context.status
@@ -134,6 +151,13 @@ class NcclKind(WholeNodeKind):
         return f" {change}{why}." if change else ""
 
 
+def image(context: Context) -> str:
+    """The image of NCCL runs: the policy's, or else the installation's; empty for no NCCL runs."""
+    policy = context.policy.spec
+    own = policy.pod_template.nccl_image or context.defaults.nccl_image
+    return own if policy.probes.nccl.enabled else ""
+
+
 def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
     """Seconds from a readable run to the next: the interval, or less if something waits for a measurement."""
     status, policy = context.status, context.policy
@@ -171,7 +195,7 @@ def recheck_delay(probe: ProbeStatus, policy: Policy) -> float:
 def image_is_there(context: Context) -> bool:
     """The image of NCCL runs was pulled in this boot: no GPU is held for a pull."""
     pull = context.status.probe(names.PROBE_PULL)
-    return pull.image == nccl_pod.image(context) and not pull.unread and not context.rebooted_since(pull)
+    return pull.image == image(context) and not pull.unread and not context.rebooted_since(pull)
 
 
 def last_measured_at(status: ReportStatus) -> float:

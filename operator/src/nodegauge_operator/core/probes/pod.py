@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.model import PodView, ProbeDefaults
+from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes.kind import ProbeKind
 
 GRACE_SECONDS = 5
@@ -37,22 +37,6 @@ def probe_pod(context: Context, kind: ProbeKind, *, number: int) -> dict[str, An
         "metadata": _metadata(context, kind, number=number, run=run),
         "spec": {key: value for key, value in spec.items() if value is not None},
     }
-
-
-def of_next_run(pod: PodView, context: Context) -> bool:
-    """Whether this is the pod that the operator made for the next run that the report has to record.
-
-    What others can write (annotations, a status) must agree with what they cannot: the pod's owner and node
-    never change, and its name holds a random number.
-    """
-    number = context.status.next_number(pod.probe)
-    return (
-        pod.number == number
-        and pod.node_uid == context.node.uid
-        and pod.owner_uid == context.report.uid
-        and pod.on_node in ("", context.node.name)
-        and pod.name == names.pod_name(probe=pod.probe, run=context.run_id(pod.probe, number))
-    )
 
 
 def container(context: Context, run: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.pod import (
     TOKEN_MOUNT,
     TOKEN_VARIABLE,
-    of_next_run,
     pod_labels,
     probe_container,
     skeleton,
@@ -80,7 +79,7 @@ def reading(context: Context) -> EndedRun | None:
         started_at=stamp(part.known_at(context.now)),
     )
     # A health pod that was made before brings nothing that this reading does not: it and its request end.
-    pods = (pod for pod in context.pods if pod.probe == before.name and of_next_run(pod, context))
+    pods = (pod for pod in context.pods if pod.probe == before.name and context.is_next_run(pod))
     answered = next((pod.request for pod in pods if pod.created_at <= part.arrived), "")
     own = {"request": answered or before.request, "image": image(context.policy, context.defaults)}
     return EndedRun(run=run, end=end, reading=part.identity, **own)

@@ -1,0 +1,195 @@
+"""The one place that makes sentences of a node's state: for the report, its condition and its events.
+
+A sentence about a node is made of the last runs of its kinds and of its gates.  What deserves an event is the
+business of `events`, and what the words mean that of `decision`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nodegauge_judge import Severity, Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.override import Override
+from nodegauge_operator.api.policy import Mode, Policy
+from nodegauge_operator.api.report import (
+    DesiredNode,
+    DesiredTaint,
+    GateState,
+    GateStatus,
+    Outcome,
+    ProbeStatus,
+    ReportStatus,
+)
+from nodegauge_operator.core import gates
+from nodegauge_operator.core.context import HEALTH, Context
+from nodegauge_operator.core.hysteresis import GateRule
+from nodegauge_operator.core.report_size import cut
+
+MAX_EVIDENCE_BYTES = 300
+"""Of one gate's evidence.  Chosen by this project: three pieces of evidence fit into one note."""
+MAX_MESSAGE = 1000
+
+
+def summary(context: Context, status: ReportStatus) -> str:
+    """The node in a few sentences; empty before the first run.  `status` holds gates and
+    verdict as they are now."""
+    probe = status.probe(HEALTH)
+    text = _unread(probe) if probe.failing_since else _of_runs(context, _summary_of)
+    of_gates = gates_sentence(status, policy=context.policy)
+    differs = status.verdict is not context.raw_verdict
+    return f"{text} Gates: {of_gates}." if of_gates and differs else text
+
+
+def condition_message(context: Context, status: ReportStatus) -> str:
+    """The message of the condition GPUValidated; it changes only when findings or gates do, or every run
+    would cost a write."""
+    of_gates = gates_sentence(status, policy=context.policy)
+    sentences = (
+        _of_runs(context, _codes_of) if status.probe(HEALTH).last_run is not None else "",
+        *(kind.at_condition(status) for kind in context.kinds.values()),
+        f"Gates: {of_gates}." if of_gates else "",
+    )
+    return cut(" ".join(sentence for sentence in sentences if sentence), MAX_MESSAGE)
+
+
+def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
+    """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
+    parts = []
+    override = status.override
+    taints = {taint.key: taint for taint in gates.taints(status, policy=policy)}
+    for kind, key in gates.TAINT_KEYS.items():
+        gate = gates.tainting(status, kind, policy=policy)
+        if gate is not None and key in taints:
+            good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
+            parts.append(f"tainted {short(taints[key])} since {gate.since}{good}: {_title(gate)}")
+    known = [gate for gate in status.gates if gate.code in gates.GATES]
+    states = [(gate, _without_taint(gate, policy=policy, override=override)) for gate in known]
+    parts += [f"{would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]
+    return "; ".join(parts)
+
+
+def _without_taint(gate: GateStatus, *, policy: Policy, override: Override | None) -> str:
+    """Why a gate sets no taint; empty if it sets one, or only remembers."""
+    rule = GateRule(gate=gates.GATES[gate.code], policy=policy.spec.hysteresis)
+    match gate.state:
+        case GateState.HELD_BACK:
+            return no_slot(gate, policy)
+        case GateState.PROBATION:
+            return f"on probation since {gate.since}, one bad run sets the taint"
+        case GateState.WATCHING:
+            return f"not confirmed, {gate.bad} of {rule.enter_runs} bad runs" if gate.bad else ""
+    if policy.spec.mode is Mode.OBSERVE:
+        return "not set, the policy is in mode Observe"
+    if gates.confirmed([gate], policy=policy):
+        return ""
+    if override is not None and override.healthy:
+        return f"not set, taken as healthy by {override.by} until {override.until}"
+    return "not set, its effect is None"
+
+
+def carried(desired: DesiredNode) -> str:
+    """What a node carries of ours, for a sentence; empty for nothing."""
+    parts = [f"taint {short(taint)}" for taint in desired.taints]
+    parts += [f"label {key}={value}" for key, value in sorted(desired.labels.items())]
+    parts += [f"condition {names.CONDITION}"] if desired.condition else []
+    return ", ".join(parts)
+
+
+def codes(probe: ProbeStatus) -> frozenset[str]:
+    """Codes of what is wrong."""
+    return frozenset(f.code for f in probe.findings if f.severity is not Severity.INFO)
+
+
+def short(taint: DesiredTaint) -> str:
+    """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
+    name = taint.key.removeprefix(names.PREFIX)
+    return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
+
+
+def would_be(gate: GateStatus) -> str:
+    """`throttled=thermal`: the taint that the gate would set."""
+    known = gates.GATES[gate.code]
+    return f"{known.kind.value}={known.cause.value}"
+
+
+def no_slot(gate: GateStatus, policy: Policy) -> str:
+    """Why a gate that was entered sets no taint yet."""
+    if gate.incident:
+        return f"held back by incident {gate.incident}, until the first bad run after its end"
+    if policy.paused:
+        return "held back while paused"
+    budget = policy.spec.budget
+    limits = (
+        f"of tainted nodes ({budget.gated_nodes}) or of new taints ({budget.gated_nodes_per_hour} an hour)"
+    )
+    return f"held back: the limit {limits} of this policy or of the cluster is reached"
+
+
+def evidence(gate: GateStatus, status: ReportStatus) -> str:
+    """What the last bad run measured, and the serial number of the board for whoever replaces it."""
+    serial = status.gpus.serial_of(gate.subject)
+    named = f"{gate.subject}, serial {serial}" if serial else gate.subject
+    where = "" if gate.subject in ("", "node") else f"{named}: "
+    return cut(f"{where}{gate.message}", MAX_EVIDENCE_BYTES)
+
+
+def _title(gate: GateStatus) -> str:
+    where = "" if gate.subject in ("", "node") else f", {gate.subject}"
+    return f"{gates.TITLES[gate.code]}{where} [{gate.code}]"
+
+
+def _summary_of(context: Context, probe: ProbeStatus) -> str:
+    """A run that stands, for the report's summary."""
+    return f"{context.kinds[probe.name].title}: {probe.summary}"
+
+
+def _codes_of(context: Context, probe: ProbeStatus) -> str:
+    """A run that stands, for the condition; it only changes when its findings do."""
+    codes = dict.fromkeys(f.code for f in probe.findings if f.severity is not Severity.INFO)
+    listed = f" ({', '.join(codes)})" if codes else ""
+    return f"{context.kinds[probe.name].title}: {probe.verdict.value}{listed}."
+
+
+def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) -> str:
+    """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
+    status, raw = context.status, context.raw_verdict
+    health = status.probe(HEALTH)
+    if not health.read_at or HEALTH in context.stale:
+        return " ".join(text for text in (_unread(health), *_of_unread_node(context)) if text)
+    if raw is not Verdict.FAIL and gates.any_entered(context.gates):
+        return f"Not cleared yet; last verdict {raw.value}."
+    measured = [sentence(context, probe) for probe in context.standing]
+    if raw is health.verdict:
+        text = " ".join([health.summary, *measured])
+    else:
+        passed = health.verdict is Verdict.PASS
+        of_health = "The health probe found no fault." if passed else f"Health probe: {health.summary}"
+        text = " ".join([*measured, of_health])
+    unconfirmed = raw is Verdict.FAIL and not gates.any_entered(context.gates)
+    return f"Not confirmed: {text}" if unconfirmed else text
+
+
+def _of_unread_node(context: Context) -> Iterator[str]:
+    """What other readings that stand still say of a node that the health probe cannot read."""
+    for probe in context.readings:
+        seen = context.kinds[probe.name].of_unread_node(context) if context.stands(probe.name) else None
+        if seen is not None:
+            yield f"{_codes_of(context, probe)} {seen}".rstrip()
+
+
+def _unread(probe: ProbeStatus) -> str:
+    """Why nothing is known of the node now, and what its last reading was; empty before the first run."""
+    last = probe.last_run
+    if last is None:
+        return ""
+    failed = f"{last.reason}: {last.message.rstrip('.')}." if last.outcome is not Outcome.READ else ""
+    if not probe.read_at:
+        return f"Not read yet: {failed}"
+    before = f"Last read at {probe.read_at}, verdict {probe.verdict.value}"
+    return f"{before}; since then {failed}" if failed else f"{before}."
+
+
+def in_words(override: Override) -> str:
+    """An override that is in force, for a sentence."""
+    return f"override {override.kind} by {override.by} until {override.until}: {override.reason}"
