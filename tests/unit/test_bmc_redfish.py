@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
+from nodegauge_contract.chassis import BoardGpu, ChassisReading, Pump, Supply
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge import Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
@@ -84,6 +84,19 @@ def change(path: str, **members: Any) -> Callable[[Tree], None]:
 def lenovo_supply(number: int, **members: Any) -> Callable[[Tree], None]:
     """A fault of one of the Lenovo's four supplies, in its new resource."""
     return change(f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU{number}", **members)
+
+
+COOLING = "/redfish/v1/Chassis/Chassis_0/ThermalSubsystem"
+PUMP = {
+    "Name": "Pump 1",
+    "PumpSpeedPercent": {"Reading": 62, "SpeedRPM": 1800},
+    "Status": {"State": "Enabled", "Health": "OK"},
+}
+"""As the reference guide's (DMTF DSP0268, `Pump`)."""
+
+
+def pump(**members: Any) -> Callable[[Tree], None]:
+    return change(COOLING, Pumps=[PUMP | members])
 
 
 def each(*faults: Callable[[Tree], None]) -> Callable[[Tree], None]:
@@ -163,6 +176,14 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | No
         {"inlet-hot"}, OK,
     ),
     "leak": ("gb200", change(LEAKING, DetectorState="Critical"), FAIL, {"leak"}, None),
+    "pump Critical": ("gb200", pump(Status=CRITICAL), WARN, {"pump-failed"}, None),
+    "pump standing still": (
+        "gb200", pump(PumpSpeedPercent={"Reading": 0, "SpeedRPM": 0}), WARN, {"pump-failed"}, None,
+    ),
+    "pump at rest as a spare": (
+        "gb200", pump(PumpSpeedPercent={"Reading": 0}, Status={"State": "StandbySpare"}), PASS, set(), None,
+    ),
+    "pump that says nothing": ("gb200", pump(PumpSpeedPercent=None), PASS, set(), None),
     "output above input": (
         "dell", nested(DELL_SUPPLY, "OutputPowerWatts", "Reading", value=900), PASS, set(), OK,
     ),
@@ -179,6 +200,18 @@ async def test_a_fault_has_its_finding_and_no_other(fault: str, bmcs: Bmcs) -> N
     assert (judgement.verdict, codes(judgement), judgement.psu) == (verdict, expected, psu), (
         judgement.findings
     )
+
+
+async def test_pumps_are_read_from_a_list_and_behind_a_link(bmcs: Bmcs) -> None:
+    """Some BMCs have the pumps themselves in the list."""
+    listed, linked = tree("gb200"), tree("gb200")
+    pump()(listed)
+    linked[COOLING]["Pumps"] = {"@odata.id": f"{COOLING}/Pumps"}
+    linked[f"{COOLING}/Pumps"] = {"Members": [{"@odata.id": f"{COOLING}/Pumps/1"}]}
+    linked[f"{COOLING}/Pumps/1"] = PUMP
+    expected = [Pump(name="Pump 1", rpm=1800.0, percent=62.0, present=True, state="Enabled", health="OK")]
+    for resources in (listed, linked):
+        assert (await bmcs.reading(resources)).pumps == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(900.0, set()), (910.0, {"spare-watts"})])

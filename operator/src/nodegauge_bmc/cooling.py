@@ -1,7 +1,8 @@
-"""Fans, the air that enters and leaves, and leak detectors out of Redfish resources.
+"""Fans, the air that enters and leaves, leak detectors and pumps out of Redfish resources.
 
-New: `ThermalSubsystem` with `Fans`, `ThermalMetrics` and `LeakDetection`.  Old: `Thermal`.  Only sensors of
-air count here: a name says so, or the context `Intake` or `Exhaust`, unless a BMC calls everything an intake.
+New: `ThermalSubsystem` with `Fans`, `Pumps`, `ThermalMetrics` and `LeakDetection`.  Old: `Thermal`.  Only
+sensors of air count here: a name says so, or the context `Intake` or `Exhaust`, unless a BMC calls everything
+an intake.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from nodegauge_bmc import values
 from nodegauge_bmc.tree import Tree
 from nodegauge_bmc.values import Resource, items, link, links, member
-from nodegauge_contract.chassis import AirTemperature, Fan, LeakDetector
+from nodegauge_contract.chassis import AirTemperature, Fan, LeakDetector, Pump
 from nodegauge_contract.values import NOT_READ, Flag, Num
 
 _NO_AIR = re.compile(r"water|coolant|liquid|\bpsu|power supply|p/s", re.IGNORECASE)
@@ -23,9 +24,9 @@ have one to four."""
 
 
 async def of(tree: Tree, machines: list[Resource]) -> dict[str, Any]:
-    """`fans`, `air` and `leaks` of the machine."""
+    """`fans`, `air`, `leaks` and `pumps` of the machine."""
     read = await asyncio.gather(*(_chassis(tree, one) for one in machines))
-    return {key: [part for one in read for part in one[key]] for key in ("fans", "air", "leaks")}
+    return {key: [part for one in read for part in one[key]] for key in ("fans", "air", "leaks", "pumps")}
 
 
 async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
@@ -34,8 +35,9 @@ async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
         tree.get(link(chassis, "Thermal")),
         tree.get(link(chassis, "EnvironmentMetrics")),
     )
-    listed, metrics, leaks = await asyncio.gather(
+    listed, pumps, metrics, leaks = await asyncio.gather(
         tree.collection(link(subsystem or {}, "Fans")),
+        tree.collection(link(subsystem or {}, "Pumps")),
         tree.get(link(subsystem or {}, "ThermalMetrics")),
         _leaks(tree, subsystem or {}),
     )
@@ -48,6 +50,8 @@ async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
         "fans": fans or _speeds(environment or {}),
         "air": old_air or await _new_air(tree, metrics or {}),
         "leaks": leaks,
+        # some BMCs have the pumps themselves in the list, others a link to it
+        "pumps": [_pump(pump) for pump in pumps or items(subsystem or {}, "Pumps")],
     }
 
 
@@ -182,6 +186,18 @@ def _leak(resource: Resource) -> LeakDetector:
     enabled: Flag = state == "Enabled" if isinstance(state, str) else NOT_READ
     return LeakDetector(
         name=_name(resource), state=values.text(resource.get("DetectorState")), enabled=enabled
+    )
+
+
+def _pump(resource: Resource) -> Pump:
+    speed = member(resource, "PumpSpeedPercent") or {}
+    return Pump(
+        name=_name(resource),
+        rpm=values.rpm(member(speed, "SpeedRPM")),
+        percent=values.percent(member(speed, "Reading")),
+        present=values.present(resource),
+        state=values.state(resource),
+        health=values.health(resource),
     )
 
 

@@ -125,6 +125,23 @@ class LeakDetector(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """Whether it is switched on."""
 
 
+class Pump(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A pump of the liquid cooling (Redfish `Pump`)."""
+
+    name: Short
+    """The BMC's name."""
+    rpm: Num = NOT_READ
+    """Revolutions per minute; 0: it stands still."""
+    percent: Num = NOT_READ
+    """Per cent of its highest speed."""
+    present: Flag = NOT_READ
+    """False: its bay is empty."""
+    state: Text = NOT_READ
+    """`Resource.State`; `StandbyOffline` and `StandbySpare` are pumps at rest."""
+    health: Text = NOT_READ
+    """`Resource.Health`."""
+
+
 class BoardGpu(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A GPU as its baseboard's BMC sees it, also while driver and operating system are down."""
 
@@ -214,6 +231,8 @@ class ChassisReading(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Air that enters and leaves."""
     leaks: list[LeakDetector] = []
     """Leak detectors."""
+    pumps: list[Pump] = []
+    """Pumps of the liquid cooling."""
     gpus: list[BoardGpu] = []
     """GPUs, if their baseboard's BMC answers."""
     clocks: list[BmcClock] = []

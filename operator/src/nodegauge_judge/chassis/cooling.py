@@ -1,4 +1,4 @@
-"""Rules about fans, inlet air, leaks and the BMC's clock.
+"""Rules about fans, inlet air, leaks, pumps and the BMC's clock.
 
 Sources: DMTF DSP0268; ASHRAE TC 9.9, classes A1 to A4, for inlet air.
 """
@@ -62,6 +62,23 @@ def leak(case: ChassisCase) -> Iterator[Observation]:
             )
 
 
+def pump_failed(case: ChassisCase) -> Iterator[Observation]:
+    """Pumps that the BMC calls failed, or that are switched on and stand still."""
+    for pump in case.reading.pumps:
+        speeds = [number(pump.rpm), number(pump.percent)]
+        still = pump.state == "Enabled" and any(speed == 0 for speed in speeds) and not any(speeds)
+        called = text(pump.health) if pump.health in ("Warning", "Critical") else ""
+        if pump.present is False or not (still or called):
+            continue
+        yield Observation(
+            severity=Severity.WARN,
+            location=clip(pump.name),
+            message=f"The BMC calls it {called}." if called else "It is switched on and stands still.",
+            evidence={"health": text(pump.health), "state": text(pump.state)},
+            weight=0.0 if called == "Warning" else 1.0,
+        )
+
+
 def clock_off(case: ChassisCase) -> Iterator[Observation]:
     """Clocks of management controllers that are far off."""
     for clock in case.reading.clocks:
@@ -108,6 +125,24 @@ RULES = (
         next_step="power the node off and look at the detector's place.",
         way_out=(DRAIN, "Power the node off, close its coolant valves, look at the detector's place."),
         check=leak,
+    ),
+    ChassisRule(
+        code="pump-failed",
+        probe=Probe.BMC,
+        title="a pump of the liquid cooling failed",
+        meaning=(
+            "The BMC calls a pump of the coolant failed, or it is switched on and stands still. Without flow "
+            "GPUs and switches slow down within a minute."
+        ),
+        when={
+            Severity.WARN: "a pump's health is Warning or Critical, or its state is Enabled and its speed 0"
+        },
+        next_step="look at the other pumps and the temperatures; plan its replacement.",
+        way_out=(
+            "`nodegauge bmc URL --format json` shows all of them, and the temperatures of the GPUs.",
+            "A second pump carries the flow: replace this one soon. Without one, drain the node now.",
+        ),
+        check=pump_failed,
     ),
     ChassisRule(
         code="fan-failed",
