@@ -49,9 +49,10 @@ def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table
     if inlets:
         table.add_row("air", printable(", ".join(inlets)))
     turning = [fan for fan in reading.fans if fan.present is not False]
+    pumps = f"{len(reading.pumps)} pumps, " if reading.pumps else ""
     table.add_row(
         "parts",
-        f"{len(turning)} fans, {len(reading.rails)} rails, {len(reading.leaks)} leak detectors, "
+        f"{len(turning)} fans, {pumps}{len(reading.rails)} rails, {len(reading.leaks)} leak detectors, "
         f"{len(reading.gpus)} GPUs",
     )
     maker = [text for text in (reading.vendor, reading.product, reading.serial) if isinstance(text, str)]
