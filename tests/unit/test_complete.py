@@ -113,10 +113,14 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
     "a value from sysfs, such as a NIC's": (
         [
             (f"{PROBES}/host/rdma.py", "", 'HALF = Path("/sys") / "half_done"\n'),
-            (CHASSIS, "\n\nclass Redundancy(", "    half_volts: Num = NOT_READ\n"),
         ],
         [
             (f"{PROBES}/host/rdma.py: half_done: no simulated machine", "hardware/sysfs.py"),
+        ],
+    ),
+    "a sensor of the BMC": (
+        [(CHASSIS, "\n\nclass Redundancy(", "    half_volts: Num = NOT_READ\n")],
+        [
             (f"{CHASSIS}: supplies.halfVolts: nothing reads it", "nodegauge_bmc"),
             (f"{CHASSIS}: supplies.halfVolts: no test", "test_bmc_redfish.py"),
         ],

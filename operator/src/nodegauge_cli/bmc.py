@@ -82,9 +82,9 @@ def bmc(
     """Read the BMC at URL (https://HOST[:PORT], or ipmi://HOST[:PORT]) and judge its power and cooling.
 
     It reads power supplies, voltages, fans, pumps, inlet air, leak detectors and the GPUs that the BMC
-    sees, and changes nothing. The certificate is verified against the system's CAs unless you say otherwise. For a
-    machine without Redfish, ipmi:// reads IPMI 2.0 over LAN, which tells less, has no certificates and is
-    trusted less; auto:// tries Redfish first.
+    sees, and changes nothing. The certificate is verified against the system's CAs unless you say
+    otherwise. For a machine without Redfish, ipmi:// reads IPMI 2.0 over LAN, which tells less, has no
+    certificates and is trusted less; auto:// tries Redfish first.
 
     \b
     Exit code: 0 pass or warn, 1 fail, 2 bad input or no answer, 3 unknown.
