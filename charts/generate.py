@@ -24,7 +24,7 @@ import yaml
 from nodegauge_judge.model import Cause, InterconnectClass
 from nodegauge_operator import names
 from nodegauge_operator.core.probes.registry import labels
-from nodegauge_operator.core.reading_policy import VALIDATIONS, VARIABLES
+from nodegauge_operator.core.reading_admission import VALIDATIONS, VARIABLES
 
 CRDS = Path("crds")
 CHART = Path("charts/nodegauge")

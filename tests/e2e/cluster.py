@@ -152,8 +152,15 @@ class Cluster:
         result: list[Object] = self.api.get(path)["items"]
         return result
 
-    def policy(self, **spec: Any) -> None:
-        self.api.patch(POLICY, {"spec": spec})
+    def policy(self, *, awaited: bool = True, **spec: Any) -> None:
+        """Change the policy; `awaited`: until the operator has seen it."""
+        generation = self.api.patch(POLICY, {"spec": spec})["metadata"]["generation"]
+
+        def is_seen() -> bool:
+            return bool(self.api.get(POLICY)["status"].get("observedGeneration", 0) >= generation)
+
+        if awaited:
+            self.until(is_seen, what=f"the operator to see generation {generation} of the policy")
 
     def report(self) -> Object:
         """The status of the node's report; empty before there is one."""

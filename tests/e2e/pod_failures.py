@@ -31,7 +31,7 @@ OPERATOR = "app.kubernetes.io/component=operator"
 DRAINED_WITHIN = 300
 KUBELET_PODS = Path("/var/lib/kubelet/pods")
 
-SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
+SLOW: Object = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
 UNFINISHED = {"probes": {"health": {"window": "4s", "deadline": "6s"}}}
 """A window that has not passed when the trial stops the probe, even on a busy machine: a probe that has read
 everything when its deadline comes leaves a whole reading."""
@@ -40,7 +40,7 @@ PLACED = {**SLOW, "podTemplate": {"resources": {"requests": TAKES, "limits": TAK
 """The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
 SILENT = {**UNFINISHED, "limits": {"overtime": "3s"}}
 LITTLE = {"memory": "12Mi"}
-ABSENT = {"podTemplate": {"image": "localhost/nodegauge/absent:1"}, "limits": {"notStarted": "3s"}}
+ABSENT = {"podTemplate": {"image": "localhost/nodegauge/absent:1"}, "limits": {"notStarted": "10s"}}
 USUAL: Object = {
     "podTemplate": None,
     "limits": None,
@@ -103,7 +103,7 @@ def preempt_meanwhile(cluster: Cluster, pod: Object) -> None:
     clear_preemption(cluster)
     cluster.must_be(cluster.report(), before, what="the report while there is no operator")
     cluster.must_be(cluster.taints(), [], what="our taints while there is no operator")
-    cluster.policy(probes={"health": {"window": "1s"}})
+    cluster.policy(awaited=False, probes={"health": {"window": "1s"}})
     _scale(cluster, 1)
 
 
@@ -260,13 +260,12 @@ def what_a_kubelet_does(cluster: Cluster) -> None:
 
 def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
     """How the run ended, and the pod's UID."""
-    cluster.policy(**USUAL)
+    cluster.policy(**USUAL, awaited=False)
     cluster.policy(**failure.policy)
-    before = cluster.last_run()
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
-        cluster.ask()
+        mark = cluster.ask()
         pod = _act(cluster, failure, seen)
-        cluster.until(lambda: cluster.last_run() != before, what=f"{failure.name}: the run's judgement")
+        cluster.until(lambda: cluster.has_answered(mark), what=f"{failure.name}: the run's judgement")
         if failure.after is not None:
             failure.after(cluster)
         cluster.until(lambda: not cluster.pods(PROBE), what=f"{failure.name}: the probe's pod to be gone")

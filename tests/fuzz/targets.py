@@ -50,7 +50,7 @@ from nodegauge_operator.api.report import Outcome, parse_report, stamp
 from nodegauge_operator.core import actions
 from nodegauge_operator.core.model import chassis_view
 from nodegauge_operator.core.planner import next_step
-from nodegauge_operator.core.readings import reading_view
+from nodegauge_operator.core.reading_view import reading_view
 from support import objects
 from support.messages import hostile
 from support.objects import (

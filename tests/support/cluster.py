@@ -14,7 +14,7 @@ import support.results as made
 from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
-from nodegauge_operator.core import reading_policy
+from nodegauge_operator.core import reading_admission
 from nodegauge_operator.core.model import pod_view
 from support.api_server import (
     ADMISSION,
@@ -40,14 +40,14 @@ def reading_protection(namespace: str) -> tuple[Body, Body]:
     user = f"system:serviceaccount:{namespace}:default"
     policy = {
         "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [reading_policy.RULE | {"scope": "Cluster"}]},
-        "variables": list(reading_policy.VARIABLES),
+        "matchConstraints": {"resourceRules": [reading_admission.RULE | {"scope": "Cluster"}]},
+        "variables": list(reading_admission.VARIABLES),
         "validations": [
-            one | {"expression": one["expression"].replace(reading_policy.PROBE_USER, user)}
-            for one in reading_policy.VALIDATIONS
+            one | {"expression": one["expression"].replace(reading_admission.PROBE_USER, user)}
+            for one in reading_admission.VALIDATIONS
         ],
     }
-    return policy, {"policyName": reading_policy.NAME, "validationActions": ["Deny", "Audit"]}
+    return policy, {"policyName": reading_admission.NAME, "validationActions": ["Deny", "Audit"]}
 
 
 class FakeCluster(FakeApiServer):
@@ -69,7 +69,7 @@ class FakeCluster(FakeApiServer):
         """The admission policy of NodeReadings and its binding, as the chart installs them."""
         policy, binding = reading_protection(NAMESPACE)
         for path, body in ((ADMISSION, policy), (BINDINGS, binding)):
-            self.create(path, {"metadata": {"name": reading_policy.NAME, "generation": 1}, "spec": body})
+            self.create(path, {"metadata": {"name": reading_admission.NAME, "generation": 1}, "spec": body})
 
     def add_node(
         self, name: str = "node-1", *, boot: str = "boot-1", taints: Iterable[str] = (), **labels: str

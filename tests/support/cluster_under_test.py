@@ -17,7 +17,7 @@ import yaml
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, Span, Temperature, Window, text
-from nodegauge_operator.core.reading_policy import NAME
+from nodegauge_operator.core.reading_admission import NAME
 from nodegauge_operator.kube import admission
 from support.api_server import NO_BREAKER
 from support.cluster import reading_protection

@@ -24,7 +24,7 @@ from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Prob
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
-from nodegauge_operator.core.readings import PartView, ReadingView
+from nodegauge_operator.core.reading_view import PartView, ReadingView
 
 NOW = 1_800_000_000.0
 """An arbitrary whole second, so that a stamp of it reads back as the same number."""

@@ -21,7 +21,7 @@ from nodegauge_operator.core.gpu_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.planner import next_step, wake_at
 from nodegauge_operator.core.probes.registry import EVERY
-from nodegauge_operator.core.readings import ReadingView
+from nodegauge_operator.core.reading_view import ReadingView
 from support.nccl_nodes import INSTALLED, NODE
 from support.objects import NOW, ANode, APod, APolicy, make_policy, reading_of
 

@@ -20,11 +20,11 @@ from nodegauge_operator.core.model import ConditionView, NodeView
 from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.core.probes.registry import EVERY
-from nodegauge_operator.core.readings import reading_view
+from nodegauge_operator.core.reading_view import reading_view
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers
-from nodegauge_operator.reconcile.selecting import Selecting
+from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
 from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
@@ -207,7 +207,7 @@ def test_policies_cost_what_changes(cache: Cache, monkeypatch: pytest.MonkeyPatc
         cache.put_node(make_node(f"node-{n}").labelled(pool=f"pool-{n}"))
     cache.policies = {f"pool-{n}": make_policy(f"pool-{n}").selecting(pool=f"pool-{n}") for n in range(80)}
     cache.policies_changed()
-    selecting, compared, matches = Selecting(cache), [0], Selector.matches
+    selecting, compared, matches = PoliciesWithNodes(cache), [0], Selector.matches
 
     def counting(selector: Selector, labels: dict[str, str]) -> bool:
         compared[0] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
-from nodegauge_operator.core import reading_policy
+from nodegauge_operator.core import reading_admission
+from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.names import PolicyReason
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
@@ -217,14 +219,15 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
     """The condition says what is wrong and the way out; it is ready again once the protection stands."""
     operator.cluster.add_policy()
     operator.measure_all()
-    protection = operator.cluster.objects[ADMISSION].pop(reading_policy.NAME)
-    drive(operator.reconciler.trust.look(on_change=lambda: None))
+    protection = operator.cluster.objects[ADMISSION].pop(reading_admission.NAME)
+    for _ in range(2):
+        drive(operator.reconciler.trust.look(on_change=lambda: None))
     operator.write()
     assert operator.ready() == ("False", PolicyReason.READINGS_UNPROTECTED)
     message = operator.condition("Ready")["message"]
     assert message.startswith("no reading counts, and 3 nodes stay as they are: ")
     assert message.endswith("upgrade or reinstall the chart, which brings it")
-    operator.cluster.objects[ADMISSION][reading_policy.NAME] = protection
+    operator.cluster.objects[ADMISSION][reading_admission.NAME] = protection
     drive(operator.reconciler.trust.look(on_change=lambda: None))
     operator.write(dirty=True)
     assert operator.ready() == ("True", PolicyReason.ACTIVE)
@@ -255,6 +258,32 @@ def test_no_reading_counts_while_its_protection_lets_others_write(
     drive(trust.look(on_change=lambda: changed.append("now")))
     assert trust.problem.endswith("upgrade or reinstall the chart, which brings it")
     assert changed == ["now"]
+
+
+def test_a_refusal_is_believed_when_it_comes_twice(operator: PolicyOperator) -> None:
+    """An API server that has just started refuses what it allows; in between nothing is decided, unless it
+    then does not answer at all."""
+    trust, changed = operator.reconciler.trust, list[str]()
+    refusal = Forbidden("not yet", status=403)
+
+    def look(*answers: KubeError | None) -> list[tuple[bool, bool]]:
+        """Whether something is decided, and whether readings count, after each of these answers."""
+        seen = []
+        for answer in answers:
+            operator.client.refuse = partial(_refusing, answer)
+            drive(trust.look(on_change=lambda: changed.append("now")))
+            seen.append((trust.looked, not trust.problem))
+        return seen
+
+    assert look(None, refusal, None) == [(True, True), (False, True), (True, True)]
+    assert look(refusal, unavailable()) == [(False, True), (True, True)]
+    assert changed == ["now"]
+    assert look(None, refusal, refusal, refusal)[1:] == [(False, True), (True, False), (True, False)]
+    assert changed == ["now", "now"]
+
+
+def _refusing(answer: KubeError | None, _verb: str, path: str) -> KubeError | None:
+    return answer if path.startswith(ADMISSION) else None
 
 
 @pytest.mark.parametrize("stood", [True, False])

@@ -14,14 +14,14 @@ from nodegauge_judge import CATALOGUE, Answer, Cause, Finding, Gate, GateKind, R
 from nodegauge_judge.rule import Observation
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import ReportStatus
-from nodegauge_operator.core import gates, report_update
+from nodegauge_operator.core import gates, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.model import pod_view
+from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.probes import kind, registry
 from nodegauge_operator.core.probes.health import HealthKind
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
-from nodegauge_operator.core.report_update import Reading
 from nodegauge_operator.names import POD_PROBE, PREFIX, READING_PLURAL
 from support import schema
 from support.api_server import REPORTS
@@ -57,7 +57,7 @@ class Judgement(Struct, frozen=True):
 
 
 def _label(context: Context, status: ReportStatus) -> str:
-    return status.probe(TOY).verdict.value if context.stands(TOY) else ""
+    return status.probe(TOY).verdict.value if context.counts(TOY) else ""
 
 
 class ToyKind(ProbeKind):
@@ -86,7 +86,7 @@ class ToyKind(ProbeKind):
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, result = context.status, ended.end.result
         if result is None:
-            return replace(status, probes=status.with_probe(report_update.unread(context, TOY, ended)))
+            return replace(status, probes=status.with_probe(probe_status.unread(context, TOY, ended)))
         findings = RULE.findings(result)
         answers = {RULE.code: Answer.BAD if findings else Answer.GOOD}
         verdict = Verdict.FAIL if findings else Verdict.PASS
@@ -94,7 +94,7 @@ class ToyKind(ProbeKind):
         numbers = context.policy.spec.hysteresis
         return replace(
             status,
-            probes=status.with_probe(report_update.read(context, TOY, ended, reading)),
+            probes=status.with_probe(probe_status.read(context, TOY, ended, reading)),
             gates=gates.after_run(
                 status.gates, Judgement(findings, answers), policy=numbers, now=context.now, probe=TOY
             ),

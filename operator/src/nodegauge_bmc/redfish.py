@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from nodegauge_bmc import boards, cooling, power
+from nodegauge_bmc import board_gpus, cooling, power
 from nodegauge_bmc.connection import ROOT, Access, BmcError, Connection, NoRedfish
 from nodegauge_bmc.tree import Tree
 from nodegauge_bmc.values import Resource, link, member, text
@@ -81,7 +81,7 @@ async def read_tree(tree: Tree) -> ChassisReading:
     read_power, read_cooling, gpus = await asyncio.gather(
         power.of(tree, machines, parts=[one for one in chassis if one not in machines]),
         cooling.of(tree, machines),
-        boards.of(tree, systems or []),
+        board_gpus.of(tree, systems or []),
     )
     main = machines[0]
     return ChassisReading(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import activity, gate_answers, witness
+from nodegauge_judge import activity, bmc_witness, gate_answers
 from nodegauge_judge.case import Case, HealthRule, identity, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
@@ -84,7 +84,7 @@ def judge_health(
     observed = [
         (rule, seen)
         for rule in HEALTH_RULES
-        if (seen := [witness.seconded(case, rule.code, one) for one in rule.check(case)])
+        if (seen := [bmc_witness.seconded(case, rule.code, one) for one in rule.check(case)])
     ]
     findings, locations = (
         [_sourced(finding, result) for finding in findings]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.core.reading_policy import wrong
+from nodegauge_operator.core.reading_admission import wrong
 from nodegauge_operator.kube.admission import BINDING, POLICY
 from support.cluster_under_test import AT_ONCE, GROUP, ClusterUnderTest, Machines, at_work
 from support.guarded import ACCOUNT, NAMESPACE, Guarded, in_force

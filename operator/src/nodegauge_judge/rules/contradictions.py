@@ -10,7 +10,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from nodegauge_judge import witness
+from nodegauge_judge import bmc_witness
 from nodegauge_judge.case import Case, HealthRule, identity, of_gpu
 from nodegauge_judge.interconnect import board, nvlink_state
 from nodegauge_judge.model import Severity
@@ -23,7 +23,7 @@ _without_power = problem_check("insufficient-power", "a GPU has no external powe
 
 def power_contradicted(case: Case) -> Iterator[Observation]:
     """GPUs that lack power or are braked, while the BMC calls all supplies healthy with watts to spare."""
-    spare = witness.spare_watts(case)
+    spare = bmc_witness.spare_watts(case)
     if spare is None:
         return
     for one in chain(throttling.power_brake(case), _without_power(case)):
@@ -45,7 +45,7 @@ def nvlink_contradicted(case: Case) -> Iterator[Observation]:
         return
     doubted = nvlink_state.uncertain(case)
     for gpu_index, (gpu, have) in enumerate(zip(case.result.gpus, case.lanes.sums, strict=True)):
-        known = witness.ports(witness.board_gpu(case, identity(gpu)))
+        known = bmc_witness.ports(bmc_witness.board_gpu(case, identity(gpu)))
         listed = len({link for group in gpu.links for link in group.links})
         if known is None or gpu_index in doubted or gpu.error or listed != known[1] or have == known[0]:
             continue

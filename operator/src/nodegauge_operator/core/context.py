@@ -34,7 +34,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import Judged
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
-from nodegauge_operator.core.readings import PartView, ReadingView
+from nodegauge_operator.core.reading_view import PartView, ReadingView
 
 NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
 MAX_WAIT = 7 * 86_400.0
@@ -190,7 +190,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """The same node with another status."""
         return replace(self, status=status)
 
-    def part(self, probe: str) -> PartView | None:
+    def unjudged_part(self, probe: str) -> PartView | None:
         """What this probe left of this very node, unless it was judged, or is one from before what was
         judged."""
         part = self.reading.parts.get(probe) if self.reading is not None and not self.distrust else None
@@ -295,7 +295,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return frozenset(p.name for p in self.readings if self.now > self.expires_at(p))
 
     @cached_property
-    def unconfirmed(self) -> frozenset[str]:
+    def not_read_lately(self) -> frozenset[str]:
         """Kinds that have not read the node lately, for whatever reason: time alone moves none of their
         gates."""
         paused, now = self.policy.paused, self.now
@@ -305,7 +305,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         read_at = self.status.probe(probe).read_at
         return unstamp(read_at) + self.stale_seconds_of(probe) if read_at else NEVER
 
-    def stands(self, probe: str) -> bool:
+    def counts(self, probe: str) -> bool:
         """Whether the last reading of this kind counts: it is not stale, and of this machine as it is now."""
         read = bool(self.status.probe(probe).read_at) and probe not in self.stale
         return read and self.kinds[probe].same_machine(self)
@@ -313,7 +313,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     @cached_property
     def standing(self) -> tuple[ProbeStatus, ...]:
         """What was read by other means and counts beside the health probe's reading, the worst first."""
-        others = [probe for probe in self.readings if probe.name != HEALTH and self.stands(probe.name)]
+        others = [probe for probe in self.readings if probe.name != HEALTH and self.counts(probe.name)]
         judged = [probe for probe in others if probe.verdict in BEST_FIRST]
         return tuple(sorted(judged, key=lambda probe: -BEST_FIRST.index(probe.verdict)))
 
@@ -336,7 +336,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             now=self.now,
             slot=slot and not self.policy.paused,
             reserved=reserved and (on_node or slot),
-            stale=self.unconfirmed,
+            not_read_lately=self.not_read_lately,
             incidents=self.incidents,
         )
 

@@ -141,13 +141,13 @@ def current(
     now: float,
     slot: bool,
     reserved: bool = False,
-    stale: Collection[str] = (),
+    not_read_lately: Collection[str] = (),
     incidents: Mapping[str, str] = NO_INCIDENTS,
 ) -> list[GateStatus]:
     """The gates at `now`: aged, and with or without a slot.
 
-    `slot`: the budget lets the node carry a taint for a fault; `reserved`: it has a slot already; `stale`:
-    probes that have not read it lately; `incidents`: by cause, what holds new taints back here.
+    `slot`: the budget lets the node carry a taint for a fault; `reserved`: it has a slot already;
+    `not_read_lately`: probes that have not; `incidents`: by cause, what holds new taints back here.
 
     Without a slot a gate that was entered is held back.  So is one that was entered while it set no taint
     (mode Observe, effect None), once it would set one.  A gate whose last run was good waits for no slot.  A
@@ -161,8 +161,8 @@ def current(
         status = known.get(code)
         if code in UNREAD and not _has_effect(gate, policy):
             continue  # the policy asks for nothing, and missing data leaves no trace
-        fresh = PROBES[code] not in stale
-        free = reserved or (slot and (names.PROBE_HEALTH not in stale or code in UNREAD))
+        fresh = PROBES[code] not in not_read_lately
+        free = reserved or (slot and (names.PROBE_HEALTH not in not_read_lately or code in UNREAD))
         status = status and hysteresis.aged(
             status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh, by_run=False
         )
@@ -279,7 +279,7 @@ def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateSta
     )
 
 
-def doubt_bandwidth(gates: Iterable[GateStatus]) -> bool:
+def has_fault_between_gpus(gates: Iterable[GateStatus]) -> bool:
     """Whether a fault between the GPUs is bad now or holds its gate."""
     between = (gate for gate in gates if gate.code in GATES and GATES[gate.code].cause in BETWEEN_GPUS)
     return any(gate.bad or gate.state.entered for gate in between)

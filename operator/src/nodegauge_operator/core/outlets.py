@@ -63,7 +63,7 @@ class Marks(Outlet):
 
     def next_write(self, context: Context, status: ReportStatus) -> PatchNode | None:
         patch = self.difference(context, status)
-        return allowed(context, patch) if patch is not None else None
+        return without_refused(context, patch) if patch is not None else None
 
 
 class Condition(Outlet):
@@ -108,7 +108,7 @@ def event(context: Context, change: Change | None) -> PostEvent | None:
     return PostEvent(context.node, change)
 
 
-def allowed(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:
+def without_refused(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:
     """The patch; or, once it was refused as a whole, its next piece that was not."""
     if PatchNode not in snapshot.declined:
         return patch
@@ -130,7 +130,7 @@ def removal(snapshot: Snapshot, node: NodeView) -> PatchNode | SetCondition | No
     has no report of its own."""
     labels, taints = label_patch(node, {}), _without_taints(snapshot, node)
     differs = labels or taints is not None
-    if differs and (patch := allowed(snapshot, PatchNode(node, labels, taints))):
+    if differs and (patch := without_refused(snapshot, PatchNode(node, labels, taints))):
         return patch
     if node.condition is not None and SetCondition not in snapshot.declined:
         return SetCondition(node, None)

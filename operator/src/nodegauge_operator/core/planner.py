@@ -94,7 +94,7 @@ def wake_at(snapshot: Snapshot) -> float:
     return min((at for at in times if at > snapshot.now), default=NEVER)
 
 
-def waits(context: Context) -> dict[str, Wait]:
+def wanted_slots(context: Context) -> dict[str, Wait]:
     """Pools of which the node wants a slot now, and for which run: the one that would start, with the place
     in the queue of whichever waits longest."""
     wanted: dict[str, Wait] = {}
@@ -163,7 +163,7 @@ def _judge_ended_run(context: Context) -> Step | None:
         last = context.status.probe(pod.probe).last_run
         if not context.is_next_run(pod) or (last and pod.uid == last.pod_uid):
             continue
-        kind, part = KINDS[pod.probe], context.part(pod.probe)
+        kind, part = KINDS[pod.probe], context.unjudged_part(pod.probe)
         left = part is not None and part.pod_uid == pod.uid and pod.trust == context.trusted
         reading = part.identity if part is not None and left else ""
         end = kind.ending(pod, context)

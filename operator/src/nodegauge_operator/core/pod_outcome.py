@@ -14,7 +14,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, seconds
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import PodView
-from nodegauge_operator.core.readings import PartView
+from nodegauge_operator.core.reading_view import PartView
 
 NO_ROOM = ("OutOf", "Preempting")
 """Prefixes of the reasons for which a kubelet refuses a pod: its admission found the node full (OutOfcpu,

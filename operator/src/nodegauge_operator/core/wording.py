@@ -1,7 +1,6 @@
-"""The one place that makes sentences of a node's state: for the report, its condition and its events.
+"""A node's state in words: the report's summary, the condition's message, and what events say of gates.
 
-A sentence about a node is made of the last runs of its kinds and of its gates.  What deserves an event is the
-business of `events`, and what the words mean that of `decision`.
+A sentence about a node is made of the last runs of its kinds and of its gates.  `events` adds what changed.
 """
 
 from __future__ import annotations
@@ -173,7 +172,7 @@ def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) 
 def _of_unread_node(context: Context) -> Iterator[str]:
     """What other readings that stand still say of a node that the health probe cannot read."""
     for probe in context.readings:
-        seen = context.kinds[probe.name].of_unread_node(context) if context.stands(probe.name) else None
+        seen = context.kinds[probe.name].of_unread_node(context) if context.counts(probe.name) else None
         if seen is not None:
             yield f"{_codes_of(context, probe)} {seen}".rstrip()
 

@@ -9,7 +9,7 @@ import kopf
 from nodegauge_operator import names
 from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.core.model import chassis_view, node_view, pod_view
-from nodegauge_operator.core.readings import reading_view
+from nodegauge_operator.core.reading_view import reading_view
 from nodegauge_operator.core.watch_pod import watch_view
 from nodegauge_operator.reconcile.cache import version_of
 from nodegauge_operator.reconcile.sweep import Sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodegauge_operator.core.reading_policy import NAME
+from nodegauge_operator.core.reading_admission import NAME
 from nodegauge_operator.kube.client import Client
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from nodegauge_operator import names
-from nodegauge_operator.core.readings import ReadingView, reading_view
+from nodegauge_operator.core.reading_view import ReadingView, reading_view
 from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.deletion import delete_this

@@ -26,7 +26,7 @@ from nodegauge_operator.api.policy import (
 )
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView
-from nodegauge_operator.core.readings import ReadingView
+from nodegauge_operator.core.reading_view import ReadingView
 from nodegauge_operator.core.watch_pod import WatchView
 
 log = logging.getLogger("nodegauge.report")

@@ -30,9 +30,9 @@ from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.node_counts import CLUSTER
+from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
+from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.resync import Jitter, backoff
-from nodegauge_operator.reconcile.selecting import Selecting
-from nodegauge_operator.reconcile.trust import Trust
 
 log = logging.getLogger("nodegauge.policy")
 
@@ -71,7 +71,7 @@ class PolicyStatus:
         self._cache = cache
         self._metrics = metrics
         self._installation = installation
-        self._selecting = Selecting(cache)
+        self._selecting = PoliciesWithNodes(cache)
         self._clock = clock
         self._jitter = jitter
         self._budget = gate_budget
@@ -291,7 +291,7 @@ def _since(before: Condition, status: str, now: float) -> str:
 def _ready(
     cache: Cache,
     budget: GateBudget,
-    selecting: Selecting,
+    selecting: PoliciesWithNodes,
     name: str,
     *,
     foreign: dict[str, int],

@@ -27,8 +27,8 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.peer_groups import Peers
+from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.refused_pieces import RefusedPieces
-from nodegauge_operator.reconcile.trust import Trust
 from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
@@ -292,7 +292,7 @@ class Reconciler:
             self.watch_sets.pods.forget_gone(name)
             self.gaps.forget(name)
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
-        waits = planner.waits(snapshot.context) if snapshot.context else {}
+        waits = planner.wanted_slots(snapshot.context) if snapshot.context else {}
         return Reconciled(waits=waits, wake_at=wake_at)
 
     def _retry_at(self, name: str, snapshot: Snapshot) -> float:

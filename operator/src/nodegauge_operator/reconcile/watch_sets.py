@@ -24,7 +24,7 @@ from nodegauge_operator.kube import daemonsets
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.reconcile.cache import Cache, version_of
-from nodegauge_operator.reconcile.trust import Trust
+from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.workqueue import BackgroundTask
 
 log = logging.getLogger("nodegauge.watch")

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from nodegauge_contract.chassis import HARDWARE, THERMAL, BoardGpu, ChassisReading
 from nodegauge_judge import Psu, Verdict
+from nodegauge_judge.bmc_witness import slowdown
 from nodegauge_judge.case import number
 from nodegauge_judge.chassis.judge import CHASSIS_RULES, ChassisJudgement, judge_chassis
-from nodegauge_judge.witness import slowdown
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (
     SKEW_SECONDS,
@@ -28,12 +28,12 @@ from nodegauge_operator.api.report import (
     stamp,
     unstamp,
 )
-from nodegauge_operator.core import gates, report_update
+from nodegauge_operator.core import gates, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.probes.kind import EndedRun, Kind
-from nodegauge_operator.core.report_update import Reading
 
 RENEWED_SHARE = 0.5
 """A reading that says nothing new renews the report once the last one is older than this share of its age
@@ -127,11 +127,11 @@ class BmcKind(Kind):
         judgement = judge_chassis(reading, thresholds=policy.spec.thresholds)
         if judgement.verdict is Verdict.UNKNOWN:
             end = replace(ended.end, outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
-            unread = report_update.unread(
+            unread = probe_status.unread(
                 context, self.name, replace(ended, end=end), findings=judgement.findings
             )
             return replace(status, probes=status.with_probe(unread))
-        probe = report_update.read(context, self.name, ended, _reading(reading, judgement))
+        probe = probe_status.read(context, self.name, ended, _reading(reading, judgement))
         numbers = policy.spec.hysteresis
         after = gates.after_run(
             status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_BMC

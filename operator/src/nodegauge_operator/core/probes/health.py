@@ -25,10 +25,11 @@ from nodegauge_operator.api.report import (
     ProbeStatus,
     ReportStatus,
 )
-from nodegauge_operator.core import gates, report_update, unreadable
+from nodegauge_operator.core import gates, probe_status, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.probes import bmc, watch
 from nodegauge_operator.core.probes.health_labels import LABELS
 from nodegauge_operator.core.probes.kind import (
@@ -44,7 +45,6 @@ from nodegauge_operator.core.probes.kind import (
 )
 from nodegauge_operator.core.probes.pod import container
 from nodegauge_operator.core.report_size import cut
-from nodegauge_operator.core.report_update import Reading
 
 RETRY_SECONDS = 30.0
 DRAIN_SECONDS = 600.0
@@ -172,7 +172,7 @@ class HealthKind(ProbeKind):
 def _after_failure(context: Context, ended: EndedRun, judgement: Judgement | None = None) -> ReportStatus:
     """After a run that read nothing; `judgement`: why its result could not be judged."""
     findings = judgement.findings if judgement is not None else None
-    probe = report_update.unread(context, names.PROBE_HEALTH, ended, findings=findings)
+    probe = probe_status.unread(context, names.PROBE_HEALTH, ended, findings=findings)
     if judgement is not None and (judgement.history.xids or judgement.history.reported):
         probe = replace(probe, history=judgement.history.encode())
     gates_after = unreadable.after_failure(context, ended.end, findings or ())
@@ -187,7 +187,7 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
         findings=judgement.findings,
         history=judgement.history.encode(),
     )
-    probe = report_update.read(context, names.PROBE_HEALTH, ended, reading)
+    probe = probe_status.read(context, names.PROBE_HEALTH, ended, reading)
     gates_after = gates.after_run(status.gates, judgement, policy=policy.spec.hysteresis, now=context.now)
     passed = probe.verdict in (Verdict.PASS, Verdict.WARN)
     ends_unvalidated = passed and policy.spec.taints.unvalidated_until is Until.HEALTH
@@ -202,7 +202,7 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
             nvlink_gbps=interconnect.nvlink_gbps,
             evidence=interconnect.evidence or "",
             reason=interconnect.reason,
-            message=cut(interconnect.message, report_update.MAX_TEXT),
+            message=cut(interconnect.message, probe_status.MAX_TEXT),
         ),
         gpus=GpusStatus(
             count=len(judgement.gpus),

@@ -10,14 +10,14 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Policy, seconds
 from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus
-from nodegauge_operator.core import report_update
+from nodegauge_operator.core import probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.probes import kind, nccl, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
 from nodegauge_operator.core.probes.pod import container
-from nodegauge_operator.core.report_update import Reading
 
 PULL_SECONDS = 1800.0
 """How long the NCCL image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
@@ -96,11 +96,11 @@ class PullKind(ProbeKind):
             text = f"{image}: {problem.message}"
             ended = replace(ended, end=RunEnd(outcome=Outcome.UNKNOWN, reason="ImageUnusable", message=text))
         if ended.end.outcome is not Outcome.READ:
-            failed = report_update.unread(context, self.name, ended)
+            failed = probe_status.unread(context, self.name, ended)
             failed = replace(failed, image=image or failed.image)
             return replace(status, probes=status.with_probe(failed))
         reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
-        probe = report_update.read(context, self.name, ended, reading)
+        probe = probe_status.read(context, self.name, ended, reading)
         return replace(status, probes=status.with_probe(probe))
 
 

@@ -178,7 +178,7 @@ class ProbeKind(Kind):
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """How the pod's run ended; None while it goes on.  A reading is its end, whatever becomes of the
         pod; but why it was ended early is told by the pod, which may be seen after its last words."""
-        policy, part = context.policy, context.part(self.name)
+        policy, part = context.policy, context.unjudged_part(self.name)
         trusted = pod.trust == context.trusted and not context.distrust
         limits, deadline = self.limits(policy), self.deadline(policy)
         of_pod = pod_outcome.ending(pod, limits=limits, deadline=deadline, now=context.now)

@@ -16,11 +16,11 @@ from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ReportStatus, stamp, unstamp
-from nodegauge_operator.core import gates, gpu_eligibility, report_update
+from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.probes import kind, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.report_update import Reading
 
 
 class LoadKind(whole_node.WholeNodeKind):
@@ -110,13 +110,13 @@ class LoadKind(whole_node.WholeNodeKind):
         return replace(status, load=replace(status.load, reason=reason, detail=detail, wanted_since=wanted))
 
     def _unread(self, context: Context, ended: EndedRun) -> ReportStatus:
-        probe = report_update.unread(context, self.name, ended)
+        probe = probe_status.unread(context, self.name, ended)
         return replace(context.status, probes=context.status.with_probe(probe))
 
     def _read(self, context: Context, ended: EndedRun, judgement: LoadJudgement) -> ReportStatus:
         status, numbers = context.status, context.policy.spec.hysteresis
         reading = Reading(verdict=judgement.verdict, summary=judgement.summary, findings=judgement.findings)
-        probe = report_update.read(context, self.name, ended, reading)
+        probe = probe_status.read(context, self.name, ended, reading)
         return replace(
             status,
             probes=status.with_probe(probe),

@@ -18,7 +18,7 @@ from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus, unstamp
-from nodegauge_operator.core import gates, gpu_eligibility, report_update
+from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import kind, nccl_status, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
@@ -114,10 +114,10 @@ class NcclKind(WholeNodeKind):
         if judgement is not None and not judgement.readable:
             ended = replace(ended, end=unreadable(judgement))
         if judgement is None or not judgement.readable:
-            probes = status.with_probe(report_update.unread(context, self.name, ended))
+            probes = status.with_probe(probe_status.unread(context, self.name, ended))
             after = replace(status, probes=probes)
             return _without_image(after) if ended.end.reason in NO_IMAGE else after
-        probe = report_update.read(context, self.name, ended, nccl_status.reading_of(judgement))
+        probe = probe_status.read(context, self.name, ended, nccl_status.reading_of(judgement))
         measured = replace(
             nccl_status.measured(judgement, context.policy),
             boot_id=probe.boot_id,

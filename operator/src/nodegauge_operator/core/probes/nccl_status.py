@@ -23,13 +23,13 @@ from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import BandwidthStatus, ReportStatus, whole
-from nodegauge_operator.core import gates, report_update
+from nodegauge_operator.core import gates, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.gpu_eligibility import Hindrance
 from nodegauge_operator.core.label import Label, Value, interconnect_stands
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.report_size import cut
-from nodegauge_operator.core.report_update import Reading
 
 MAX_MESSAGE = 300
 CONTRADICTED = "Contradicted"
@@ -71,7 +71,7 @@ def with_agreement(context: Context, *, why: Hindrance | None, wanted: bool) -> 
 
 def bandwidth_stands(context: Context) -> bool:
     """The last NCCL run stands, and no fault of what joins the GPUs is bad now or holds its gate."""
-    return context.stands(names.PROBE_NCCL) and not gates.doubt_bandwidth(context.gates)
+    return context.counts(names.PROBE_NCCL) and not gates.has_fault_between_gpus(context.gates)
 
 
 def _busbw(name: str, gbps: Callable[[BandwidthStatus], int | None]) -> Value:
@@ -132,7 +132,7 @@ def regraded(context: Context) -> ReportStatus:
     # a contradiction that an earlier run measured stays; one that the last run measured itself is graded anew
     if all(finding.code != INTERCONNECT_CONTRADICTED.code for finding in probe.findings):
         after = still_contradicted(before, after)
-    graded = report_update.graded_again(probe, reading_of(judgement))
+    graded = probe_status.with_new_grade(probe, reading_of(judgement))
     return replace(status, probes=status.with_probe(graded), bandwidth=after)
 
 

@@ -10,7 +10,7 @@ from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.reconcile.cache import Cache
 
 
-class Selecting:
+class PoliciesWithNodes:
     """Policies that select a node; brought up to date at each question."""
 
     def __init__(self, cache: Cache) -> None:

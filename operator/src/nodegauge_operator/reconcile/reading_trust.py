@@ -3,6 +3,9 @@
 It is looked at before the first reading is judged, and again every half minute.  While it is wrong, nothing
 is judged, and nodes keep what they carry.  What was written meanwhile may be anybody's: once the policy is
 right again, only readings count that were written after that was seen.
+
+A refusal is believed when it comes twice: an API server that has just started refuses for a moment what it
+allows (its authorizer does not know the roles yet).  In between nothing is decided.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from nodegauge_operator import names
-from nodegauge_operator.core import reading_policy
+from nodegauge_operator.core import reading_admission
 from nodegauge_operator.kube import admission
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
@@ -36,6 +39,7 @@ class Trust:
         self._probe_user = probe_user
         self._monotonic = monotonic
         self._due_at = monotonic()
+        self._refused_once = False
 
     def due_in(self) -> float:
         """Seconds until it is to be looked at."""
@@ -48,19 +52,25 @@ class Trust:
         try:
             policy, binding = await admission.get(self._client)
         except (NotFound, Forbidden) as error:
-            self._note(f"{error}; {WAY_OUT}", on_change=on_change)
+            known = self.looked and bool(self.problem)
+            if known or self._refused_once:
+                self._note(f"{error}; {WAY_OUT}", on_change=on_change)
+            else:
+                self._refused_once, self.looked = True, False
+                self._due_at = self._monotonic() + RETRY_SECONDS
         except KubeError as error:
             log.log(error.log_level, "the admission policy of NodeReadings cannot be read: %s", error)
             self._due_at = self._monotonic() + RETRY_SECONDS
+            self.looked = self.looked or self._refused_once
         else:
-            why = reading_policy.wrong(policy, binding, probe_user=self._probe_user)
-            text = f"the admission policy {reading_policy.NAME} does not protect them: {why}; {WAY_OUT}"
+            why = reading_admission.wrong(policy, binding, probe_user=self._probe_user)
+            text = f"the admission policy {reading_admission.NAME} does not protect them: {why}; {WAY_OUT}"
             if not why:
                 self.identity = names.digest("/".join(_version(one) for one in (policy, binding)))
             self._note(text if why else "", on_change=on_change)
 
     def _note(self, problem: str, *, on_change: Callable[[], None]) -> None:
-        self._due_at, self.looked = self._monotonic() + LOOK_SECONDS, True
+        self._due_at, self.looked, self._refused_once = self._monotonic() + LOOK_SECONDS, True, False
         changed = bool(problem) != bool(self.problem)
         if problem and problem != self.problem:
             log.error("no reading counts: %s", problem)

@@ -76,7 +76,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
     )
 
 
-def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
+def with_new_grade(before: ProbeStatus, reading: Reading) -> ProbeStatus:
     """The same run, graded by other thresholds: when it ran and what it measured stays."""
     same = before.verdict is reading.verdict
     return replace(
