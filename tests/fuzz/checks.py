@@ -30,7 +30,6 @@ class Broken(AssertionError):
 
 
 def require(holds: bool, what: str, value: object = "") -> None:
-    """Raise `Broken` with the value unless it holds."""
     if not holds:
         raise Broken(f"{what}: {value!r:.500}")
 
@@ -42,7 +41,6 @@ def shown(text: str, *, what: str, lines: bool = False) -> None:
 
 
 def refusals(status: Any) -> list[str]:
-    """Why the API server would refuse this status of a report."""
     return schema.errors(status, schema.schema("nodereports")["properties"]["status"])
 
 

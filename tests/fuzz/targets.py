@@ -94,7 +94,6 @@ class Watched:
         self.made: list[actions.Step] = []
 
     def go(self) -> None:
-        """All writes until nothing is left to do."""
         for _ in range(MOST_STEPS):
             step = next_step(make_snapshot(**self.known))
             if step is None:

@@ -66,7 +66,6 @@ def test_the_results_are_those_of_the_cpu(loaded: Run) -> None:
 
 
 def test_the_checksum_is_the_same_in_five_runs(loaded: Run) -> None:
-    """Of the same GPU, and of its siblings of the same kernel."""
     checksums = {gpu.kernel: {gpu.checksum} for gpu in measured(loaded("30")).gpus}
     for _ in range(4):
         for gpu in measured(probe("load", "--seconds", "2", seconds=120)).gpus:
@@ -75,7 +74,6 @@ def test_the_checksum_is_the_same_in_five_runs(loaded: Run) -> None:
 
 
 def test_samples_come_twice_a_second_or_faster(loaded: Run) -> None:
-    """Also while all GPUs compute."""
     load = measured(loaded("30"))
     assert isinstance(load.hz, int | float)
     assert load.hz >= 2

@@ -12,7 +12,6 @@ from support.probing import Healthy, On, last_message
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx2-v100-16"])
 def test_the_largest_profiles_fit_their_part_when_busy(healthy: Healthy, profile: str) -> None:
-    """With every reading different, ports and four supplies included, a quarter stays free."""
     changed = busy(healthy(profile))
     document = text(changed)
     assert decode(document) == changed

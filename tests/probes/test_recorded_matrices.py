@@ -31,13 +31,11 @@ def cells(row: str) -> list[str]:
 
 
 def drawn_as(result: Result, driver: str) -> Result:
-    """The same document as if that driver release had drawn it."""
     return replace(result, system=replace(result.system, driver=driver)) if driver else result
 
 
 @pytest.mark.parametrize("name", MODELLED)
 def test_the_matrix_equals_the_recorded_one(healthy: Healthy, name: str) -> None:
-    """Up to spacing: header, names, order, every cell, affinities and legend."""
     recorded = (FIXTURES / MODELLED[name].file).read_text()
     result = healthy(name)
     matrix = render_matrix(drawn_as(result, MODELLED[name].drawn_as))
@@ -57,7 +55,6 @@ def test_every_recorded_matrix_is_of_some_profile() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_rows_and_columns_are_the_published_ones(healthy: Healthy, name: str) -> None:
-    """What an issue shows of such a machine, in the columns that the profile's driver prints."""
     head, *rows = table_cells(render_matrix(healthy(name)))
     expected = dict(PUBLISHED[name])
     assert head == expected.pop("columns").split()

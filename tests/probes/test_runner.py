@@ -42,8 +42,6 @@ sys.exit(run.run(measure))
 
 
 class Started:
-    """A run in a process of its own."""
-
     def __init__(self, folder: Path, *, body: str, prepare: str, deadline: float) -> None:
         self.log = folder / "termination-log"
         script = SCRIPT.format(body=body, prepare=prepare, deadline=deadline)
@@ -87,7 +85,6 @@ def test_a_calm_run_ends_without_a_problem(start: type[Started]) -> None:
 
 
 def test_a_hung_call_is_named(start: type[Started]) -> None:
-    """A call that never returns ends the run with its name, its GPU, and what was read before."""
     run = start(body="watch.enter('nvmlDeviceGetPowerUsage', 'GPU 5'); time.sleep(600)")
     result = run.result()
     assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
@@ -143,7 +140,6 @@ class Looks:
         self.watch = CallWatch(deadline=30, clock=self.clock)
 
     def until(self, seconds: float) -> Problem | None:
-        """The first problem, looking tick by tick for so long."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += self.watch.tick
@@ -154,7 +150,6 @@ class Looks:
 
 @pytest.mark.parametrize(("call", "limit"), [("nvmlDeviceGetUUID", 10), ("nvmlInit", 20)])
 def test_a_call_is_hung_at_its_limit(call: str, limit: float) -> None:
-    """Not a second before it, and with its name: opening the driver may take longer."""
     looks = Looks()
     looks.watch.enter(call, "")
     assert looks.until(limit - 1) is None
@@ -193,7 +188,6 @@ def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(
 
 
 def test_the_probe_is_late_at_its_deadline() -> None:
-    """However many calls it makes, each quick; a probe that stays begins anew before that."""
     looks = Looks()
 
     def problem_within(seconds: float) -> Problem | None:
@@ -235,7 +229,6 @@ def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
 
 
 def test_before_exit_runs_before_the_result_is_written(start: type[Started]) -> None:
-    """In order; one function that fails stops neither the others nor the result."""
     run = start(
         prepare="watch.before_exit += [lambda: 1 / 0, lambda: result.host.set(boot_id='all gone')]",
         body="watch.enter('nvmlInit', ''); time.sleep(600)",

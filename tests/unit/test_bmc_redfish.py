@@ -39,7 +39,6 @@ def codes(judgement: ChassisJudgement) -> set[str]:
 @pytest.mark.parametrize("expand", [False, True], ids=["one by one", "expanded"])
 @pytest.mark.parametrize("name", MACHINES)
 async def test_a_recorded_machine_has_no_finding(name: str, expand: bool, bmcs: Bmcs) -> None:
-    """All its parts are read, by single requests or in one per collection."""
     reading = await bmcs.reading(name, expand=expand)
     judgement = judge_chassis(reading)
     assert (judgement.verdict, codes(judgement)) == (Verdict.PASS, set()), judgement.findings
@@ -82,7 +81,6 @@ def change(path: str, **members: Any) -> Callable[[Tree], None]:
 
 
 def lenovo_supply(number: int, **members: Any) -> Callable[[Tree], None]:
-    """A fault of one of the Lenovo's four supplies, in its new resource."""
     return change(f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU{number}", **members)
 
 
@@ -171,7 +169,6 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | No
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_fault_has_its_finding_and_no_other(fault: str, bmcs: Bmcs) -> None:
-    """A supply, its input, a rail, a fan, the air, a leak; and values that lie."""
     name, apply, verdict, expected, psu = FAULTS[fault]
     resources = tree(name)
     apply(resources)
@@ -204,7 +201,6 @@ async def test_the_owner_s_number_of_needed_supplies_counts_where_no_size_is_sta
 @pytest.mark.parametrize("status", [404, 500])
 @pytest.mark.parametrize("name", MACHINES)
 async def test_resources_that_fail_accuse_nothing(name: str, status: int, bmcs: Bmcs) -> None:
-    """Every second resource below the lists: whatever is not read is unknown, and named."""
     resources = tree(name)
     deep = sorted(path for path in resources if path.count("/") > 4)[::2]
     broken = dict.fromkeys(deep, status)
@@ -216,7 +212,6 @@ async def test_resources_that_fail_accuse_nothing(name: str, status: int, bmcs: 
 
 
 async def test_supplies_that_are_listed_and_not_given_leave_the_node_unjudged(bmcs: Bmcs) -> None:
-    """The list has four, one answers with an error, and the old resource is missing."""
     resources = tree("lenovo")
     del resources[f"{LENOVO}/Power"]
     broken = {f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU2": 500}

@@ -57,7 +57,6 @@ def test_a_log_is_graded_by_the_lowest_floor_that_could_apply(
 
 
 def test_the_algorithm_that_nccl_logged_chooses_the_floor() -> None:
-    """380 GB/s are good for rings, and too little for NVLS."""
     text = devices(*range(8)) + table(8, gbps=380)
     assert judged(text)[1].startswith("PASS")
     code, output = judged(devices(*range(8)) + NVLS + table(8, gbps=380))
@@ -94,12 +93,10 @@ def test_faults_count_on_any_number_of_nodes(text: str, code: int, part: str) ->
 
 
 def test_the_given_ranks_are_of_one_node() -> None:
-    """Then a log without a whole list is graded like any other."""
     assert judged(devices(0, 1) + table(8, gbps=4), "--ranks", "8")[0] == 1
 
 
 def test_every_row_with_wrong_or_unchecked_data_is_marked() -> None:
-    """Also the smallest of more sizes than a result holds; `-c 0` checks none."""
     rows = [row(4 * n, 100.0, 50.0, wrong="2" if n % 40 == 1 else "0") for n in range(1, 101)]
     code, output = judged(devices(0, 1) + "\n".join([HEAD, *rows, FOOT]))
     assert (code, output.count("2 wrong")) == (1, 1 + 3), output
@@ -115,7 +112,6 @@ def test_wrong_data_that_only_the_summary_counts_is_refused_with_its_line() -> N
 
 
 def test_the_page_names_the_gpu_and_lists_all_of_them() -> None:
-    """Verdict, taint, serial number, what to do, and a line for each GPU; in 80 columns."""
     result = judge("-", stdin=spoilt(mismatches=2))
     assert result.exit_code == 1
     lines = result.output.splitlines()
@@ -139,7 +135,6 @@ def test_the_page_names_the_gpu_and_lists_all_of_them() -> None:
     ],
 )
 def test_scripts_can_rely_on_word_and_exit_code(document: Document, word: str, code: int) -> None:
-    """The words are those of the verdicts; missing values are dashes."""
     result = judge("-", stdin=document)
     assert (result.output.startswith(word), result.exit_code) == (True, code)
 
@@ -158,7 +153,6 @@ POLICY = f"kind: GPUValidationPolicy\nspec:\n  nodeSelector: {{}}\n  powerInvent
 
 
 def test_a_file_or_the_policy_gives_the_cables(tmp_path: Path) -> None:
-    """Both raise the finding; the file replaces the policy's inventory; without either nothing is said."""
     assert "cable-watts" not in judge("-", stdin=BUSY).output
     cables = written(tmp_path / "cables.yaml", CABLES)
     for option in (("--power-inventory", cables), ("--policy", written(tmp_path / "policy.yaml", POLICY))):
@@ -187,7 +181,6 @@ def test_the_example_of_the_documentation_is_an_inventory() -> None:
     ],
 )
 def test_a_bad_inventory_is_named_with_its_field(tmp_path: Path, text: str, part: str) -> None:
-    """Exit code 2, file and field in the message; in a policy with the path below spec."""
     cables = written(tmp_path / "cables.yaml", text)
     outcome = judge("-", "--power-inventory", cables, stdin=BUSY)
     assert (outcome.exit_code, "cables.yaml" in outcome.output, part in outcome.output) == (2, True, True)

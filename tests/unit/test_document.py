@@ -53,7 +53,6 @@ NO = {"unavailable": "NVML_ERROR_NOT_SUPPORTED"}
 
 
 def golden(name: str) -> Result:
-    """A golden document."""
     return decode((GOLDEN / f"result-{name}.json").read_text())
 
 
@@ -61,7 +60,6 @@ def golden(name: str) -> Result:
 
 
 def kept(old: Any, new: Any) -> bool:
-    """Whether everything in `old` is in `new`, with the same value."""
     if isinstance(old, dict):
         return isinstance(new, dict) and all(name in new and kept(old[name], new[name]) for name in old)
     if isinstance(old, list):
@@ -121,7 +119,6 @@ class Values:
         raise AssertionError(kind)
 
     def result(self) -> Result:
-        """A whole document of this version."""
         result: Result = self.of(inspect.type_info(Result))
         return replace(result, schema=made.titan().schema, version=f"{MAJOR}.{MINOR}")
 
@@ -139,7 +136,6 @@ class Values:
 
 @given(st.integers(0, 2**32), st.sampled_from((1, 2, 3, 10**6)))
 def test_any_document_comes_back(seed: int, spread: int) -> None:
-    """Values that all records share, that some share, that none share; reasons, nulls and lists anywhere."""
     result = Values(chance=Random(seed), spread=spread).result()
     assert decode(encode(result).decode()) == decode(text(result)) == result
 
@@ -244,7 +240,6 @@ def test_the_words_of_the_layout_are_no_members() -> None:
     ],
 )
 def test_a_list_of_records_is_a_table(records: Any, table: Any) -> None:
-    """What all share is written once, long values that some share once each, what nobody read not at all."""
     folded = columns.fold(records)
     assert repr(folded) == repr(table)
     assert read(columns.unfold(json.loads(json.dumps(folded)))) == read(records)
@@ -273,7 +268,6 @@ RECORDS = st.recursive(
 
 @given(st.lists(RECORDS, max_size=9) | RECORDS)
 def test_a_table_comes_back_as_it_was(records: Any) -> None:
-    """Whatever records hold, and however many share it."""
     assert read(columns.unfold(json.loads(json.dumps(columns.fold(records))))) == read(records)
 
 
@@ -408,7 +402,6 @@ def under_load(name: str) -> Result:
     ],
 )
 def test_the_largest_machines_have_room(result: Result, free: float) -> None:
-    """Every number different and every message long: this share of the part stays free."""
     assert len(text(result)) <= (1 - free) * PART_BYTES[result.probe]
     assert decode(text(result)) == result
 
@@ -417,14 +410,12 @@ def test_the_largest_machines_have_room(result: Result, free: float) -> None:
 
 
 def document(**changes: Any) -> str:
-    """A small valid document as text, with members changed."""
     plain = msgspec.to_builtins(Result(probe="health", run="r1", node="n1", gpus=[Gpu(index=0)]))
     return json.dumps({**plain, **changes})
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.9", "1", "", "1.x", "99999.0", "-1.0"])
 def test_another_major_version_is_refused(version: str) -> None:
-    """Also what is no version at all; a newer minor version adds members at every level."""
     with pytest.raises(UnknownVersion):
         decode(document(version=version))
     plain = json.loads(document(version=f"{MAJOR}.99", colour="green"))
@@ -444,7 +435,6 @@ def test_another_major_version_is_refused(version: str) -> None:
     ],
 )
 def test_what_is_no_result_is_refused_in_words(garbage: str) -> None:
-    """Empty, garbage, another schema, cut off, deeply nested: one error with a reason of one short line."""
     with pytest.raises(NotAResult) as error:
         decode(garbage)
     assert 0 < len(str(error.value)) < 300
@@ -452,7 +442,6 @@ def test_what_is_no_result_is_refused_in_words(garbage: str) -> None:
 
 
 def test_a_long_text_is_refused_before_it_is_parsed() -> None:
-    """By its length; at the bound it is read."""
     at_most = document() + " " * (MAX_BYTES - len(document()))
     assert decode(at_most).run == "r1"
     with pytest.raises(TooLarge, match=f"at most {MAX_BYTES}"):
@@ -478,7 +467,6 @@ def test_a_long_text_is_refused_before_it_is_parsed() -> None:
     ],
 )
 def test_wrong_types_and_lengths_are_named_with_their_path(changes: dict[str, Any], path: str) -> None:
-    """The right schema with a wrong member, written as a list or as a table."""
     with pytest.raises(Malformed) as error:
         decode(document(**changes))
     assert path in str(error.value)
@@ -506,7 +494,6 @@ ONE: dict[str, Any] = {"of": [[]], "at": [0, 0]}
     ],
 )
 def test_a_table_that_does_not_unfold_is_refused_with_its_member(table: Any, part: str) -> None:
-    """Rows and values are counted before they exist; a list has one value for each row."""
     with pytest.raises(Malformed) as error:
         decode(document(gpus=table))
     assert part in str(error.value)

@@ -21,8 +21,6 @@ ALPHABET = "aé\x1b\n 0-/.%\U0001f600\u202e"
 
 
 class Drawn:
-    """Choices of a random generator: like atheris', without its guidance."""
-
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 

@@ -95,14 +95,12 @@ def test_a_product_name_finds_its_own_row(model: str) -> None:
 
 
 def test_an_unknown_product_has_no_row() -> None:
-    """Nothing is known of it, and nothing is assumed."""
     assert known_models().of("NVIDIA Rubin") is known_models().of(None) is NO_ROW
     assert (NO_ROW.form, NO_ROW.nvlink, NO_ROW.nvls, NO_ROW.bandwidth) == (Form.UNKNOWN, None, None, ())
 
 
 @pytest.fixture
 def with_x900(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A temporary table: one invented model, and all other products as cards."""
     (tmp_path / "table.yaml").write_text(X900, encoding="utf-8")
     monkeypatch.setattr(gpu_models, "DATA", str(tmp_path / "table.yaml"))
     known_models.cache_clear()
@@ -113,7 +111,6 @@ def with_x900(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.usefixtures("with_x900")
 def test_a_new_model_is_one_row() -> None:
-    """Form, links, rate, clock and expectation follow from it, and no code changes."""
     gpu = Gpu(index=0, name="NVIDIA X900-SXM9")
     assert (board.form(gpu), board.links_behind_switch(gpu)) == (Form.MODULE, 20)
     assert known_models().base_mhz("NVIDIA X900-SXM9") == 1234
@@ -167,7 +164,6 @@ ROW = "- {model: X, gpu: ['*X*'], source: ours"
     ],
 )
 def test_a_wrong_table_names_row_and_field(table: str, message: str) -> None:
-    """Whoever adds a model sees where it is wrong."""
     with pytest.raises(TableInvalid) as caught:
         parse(table.encode())
     assert message in str(caught.value)

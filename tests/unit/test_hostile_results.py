@@ -121,8 +121,6 @@ def messages(draw: st.DrawFn) -> RunEnd:
 @given(ends=st.lists(messages(), min_size=1, max_size=2))
 @tried(80)
 def test_whatever_nccl_runs_say_the_report_comes_to_rest(ends: list[RunEnd]) -> None:
-    """Several lies at once, one run after another, and graded by other rules: nothing raises, and asking
-    again changes nothing."""
     report, strict = nccl_node(), make_policy().of(STRICT)
     known: dict[str, Any] = {"node": NODE, "at": NOW + 120, "nccl_image": IMAGE}
     for end in ends:

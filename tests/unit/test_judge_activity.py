@@ -42,7 +42,6 @@ NO_IDLE_COUNTER = Counters(trio="251-253", low_utilization_ns=Unavailable("NotSu
 
 
 def case(*results: Result, thresholds: Thresholds | None = None, interval: float = 900) -> Case:
-    """The case of the last of these runs."""
     past = judge(*results[:-1], interval=interval).history if results[1:] else History()
     limits = thresholds or Thresholds()
     return Case.of(results[-1], thresholds=limits, history=past, node=NodeFacts(), interval=interval)
@@ -144,7 +143,6 @@ def test_load_is_told(row: Row) -> None:
 
 
 def test_a_node_is_loaded_where_any_gpu_is_and_idle_where_all_are() -> None:
-    """And unknown where one could not be told."""
     assert activity.of_node(STUCK) is AT_REST
     assert judge(IDLE).load is AT_REST
     assert judge(made.with_gpu(IDLE, 1, **working())).load is LOADED
@@ -152,7 +150,6 @@ def test_a_node_is_loaded_where_any_gpu_is_and_idle_where_all_are() -> None:
 
 
 def counted(value: int) -> Result:
-    """A machine whose error counters all stand there."""
     links = LinkErrors(replay=value, recovery=0, crc_flit=0, crc_data=0, recovery_failed=value)
     result = every(
         node(),
@@ -192,7 +189,6 @@ def test_a_link_sum_that_lacked_a_counter_once_does_not_jump() -> None:
 
 
 def test_the_first_run_and_a_new_gpu_have_no_growth_and_say_so() -> None:
-    """Nothing to compare with is not zero."""
     first = node()
     assert case(first).growth.gpus[0].sw_thermal is None
     assert "no earlier reading" in case(first).growth.gpus[0].why("sw_thermal")
@@ -207,7 +203,6 @@ def test_the_first_run_and_a_new_gpu_have_no_growth_and_say_so() -> None:
 
 
 def test_an_invalid_interval_names_its_reason() -> None:
-    """For the evidence, and for whoever asks why nothing was said."""
     first = node()
     reboot = replace(later(first, 900), host=replace(later(first, 900).host, boot_id="b"))
     assert case(first, reboot).growth.interval.reason == "the node was rebooted since the last run"
@@ -249,7 +244,6 @@ UNDER_LOAD = sorted(
 
 
 def slowed(result: Result, *gpu_indexes: int, seconds: float = 900) -> Result:
-    """The machine 15 minutes on, those GPUs in software thermal slowdown for half of it."""
     after = later(result, seconds, gpu=-1)
     for gpu_index in gpu_indexes:
         after = later(after, 0, gpu=gpu_index, sw_thermal=seconds / 2)
@@ -257,7 +251,6 @@ def slowed(result: Result, *gpu_indexes: int, seconds: float = 900) -> Result:
 
 
 def only_works(result: Result, *gpu_indexes: int) -> Result:
-    """The machine 15 minutes on with load on those GPUs alone."""
     after = later(result, 900)
     for gpu_index, gpu in enumerate(after.gpus):
         fields = working()
@@ -324,7 +317,6 @@ ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
 
 @pytest.mark.parametrize("row", rows(ANSWERS))
 def test_answers_of_gates_depend_on_load(row: Row) -> None:
-    """Of each GPU that was bad, by its UUID."""
     runs, expected = row
     answers = judge(*runs).answers
     assert {code: answers[code] for code in expected} == expected

@@ -31,7 +31,6 @@ def test_what_was_not_read_is_not_accused_and_a_bound_is_too_warm(
 
 
 def test_a_rail_that_was_not_read_clears_no_gate() -> None:
-    """One good rail says nothing of the other."""
     rails = [Rail(name="12V", volts=12.0), Rail(name="12V GPU")]
     judgement = judge_chassis(ChassisReading(lists_supplies=True, supplies=[GOOD], rails=rails))
     assert judgement.answers["chassis-rail"] is Answer.UNSURE

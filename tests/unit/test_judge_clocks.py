@@ -34,7 +34,6 @@ WARN, FAIL, MIXED, LOW = "slow-clock/warn", "slow-clock/fail", "mixed-gpus/info"
 
 
 def limit(default: float, enforced: float | None = None) -> Power:
-    """These power limits, watts."""
     return Power(
         enforced_limit_mw=round(1000 * (default if enforced is None else enforced)),
         default_limit_mw=round(1000 * default),
@@ -47,7 +46,6 @@ def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, *
 
 
 def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
-    """GPUs at work at these clocks; `bits` by position."""
     result = node(len(mhz))
     for gpu_index, clock in enumerate(mhz):
         fields = working(sm_mhz=span(clock), bits=(bits or {}).get(gpu_index))
@@ -67,7 +65,6 @@ def tenants(name: str, watts: float, *gpus: tuple[float, float, float, int], **f
 
 
 def set_to(memory: int = 2619, *, sm: int = 1980) -> Result:
-    """Eight H100 with application clocks, of which the first one's are these."""
     full, own = (
         Clocks(max_sm_mhz=1980, app_sm_mhz=a, app_memory_mhz=b) for a, b in ((1980, 2619), (sm, memory))
     )
@@ -76,7 +73,6 @@ def set_to(memory: int = 2619, *, sm: int = 1980) -> Result:
 
 
 def one_still(mhz: float, watts: float) -> Result:
-    """Eight H100 of which one clock stands still."""
     fields = working(sm_mhz=span(mhz), power_mw=span(watts * 1000))
     return made.with_gpu(tenants(H100, 700, *[LIGHT] * 8), 3, **fields)
 
@@ -88,12 +84,10 @@ def alike(mhz: float, *, name: str = H100, gpus: int = 8, **fields: Any) -> Resu
 
 
 def among(result: Result, *mhz: float, **how: Any) -> Judgement:
-    """The judgement of a node whose peers work at these clocks."""
     return judge(result, peers=lambda fingerprint: mhz if fingerprint else (), **how)
 
 
 def powered(**limits: int) -> Result:
-    """Two GPUs with these power limits."""
     return made.every_gpu(made.phb(), power=Power(**limits))
 
 
@@ -241,12 +235,10 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_clocks_and_caps_are_judged(row: Row) -> None:
-    """Beside siblings, peers and the past, unless power, work or a setting explains them."""
     assert (check(*row).answers.get("slow-clock") is BAD) == (FAIL in row[1])
 
 
 def test_peers_have_the_same_model_and_settings() -> None:
-    """Links and the number of GPUs do not matter; a power limit or an application clock does."""
     first, *same = (
         alike(1980),
         made.with_links(alike(1980), 0, links=list(range(17))),
@@ -268,7 +260,6 @@ def test_peers_have_the_same_model_and_settings() -> None:
 
 
 def test_the_operator_compares_a_node_with_its_peers_and_keeps_its_clock() -> None:
-    """Through the reports: of the others when it judges, and its own for them, also after an idle run."""
     run = Run(number=1, pod_name="pod-1", pod_uid="uid-1", started_at=stamp(NOW - 5))
     node_view = make_node()
 

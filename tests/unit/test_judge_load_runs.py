@@ -45,13 +45,11 @@ def throttled(*reasons: tuple[int, int, int], **values: Any) -> Result:
 
 
 def rail(label: str, idle: Any, loaded_at: Any) -> Result:
-    """A load during which this rail went from one voltage to the other."""
     volts = {"idle": idle, "loaded": loaded_at, "min": loaded_at, "max": idle}
     return loaded(sensors=[LoadSensor(chip="psu", name="in1", label=label, **volts)])
 
 
 def warm(**values: Any) -> Result:
-    """Eight GPUs 8 °C below their limit."""
     return everywhere(**{"steady_c": 78, "max_c": 79, "margin_c": 8} | values)
 
 
@@ -192,7 +190,6 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_a_load_run_has_these_findings_and_no_other(row: Row) -> None:
-    """With the gates' answers that follow; a finding about one GPU has its identity."""
     result, expected, *facts = row
     judgement = judge_load(result)
     assert " ".join(f"{finding.code}/{finding.severity}" for finding in judgement.findings) == expected
@@ -227,7 +224,6 @@ def test_eight_gpus_at_their_power_limit_pass() -> None:
 
 
 def test_other_models_are_not_compared() -> None:
-    """Two cards of each kind; a node of two kinds has no peers."""
     mixed = loaded(gpu(0), gpu(1), gpu(2, tflops=300.0), gpu(3, tflops=300.0))
     cards = [card(n, "NVIDIA H100 80GB HBM3" if n < 2 else "NVIDIA L40S") for n in range(4)]
     judgement = judge_load(replace(mixed, gpus=cards))
@@ -245,7 +241,6 @@ def test_a_node_is_compared_with_nodes_of_its_fingerprint() -> None:
 
 @pytest.mark.parametrize("key", ["tflops", "memory_gbps", "limit_mw", "kernel"])
 def test_missing_values_accuse_nobody(key: str) -> None:
-    """Of one GPU and of all: no finding about speed, and no gate cleared."""
     value = "" if key == "kernel" else UNREAD
     for result in (spoilt(**{key: value}), everywhere(**{key: value})):
         judgement = judge_load(result)
@@ -296,7 +291,6 @@ SILENT: Table = {
 
 @pytest.mark.parametrize("row", rows(SILENT))
 def test_a_load_that_was_not_whole_has_no_verdict(row: Row) -> None:
-    """Whatever it measured until then; it clears nothing, and no peer compares with it."""
     result, verdict, why, *parts = row
     judgement = judge_load(result)
     assert (judgement.verdict, judgement.readable, judgement.answers) == (verdict, False, {})
@@ -330,7 +324,6 @@ def test_skipped_runs_say_why(why: LoadSkip) -> None:
 @pytest.mark.parametrize("absurd", [837512642974, 1.7e308, 1e-300, -1e9])
 @pytest.mark.parametrize("key", ["max_c", "steady_c", "steady_mw", "limit_mw", "tflops"])
 def test_a_number_that_no_gpu_has_reaches_no_report(key: str, absurd: float) -> None:
-    """It ends in no error, and what the report keeps fits its schema."""
     judged = judge_load(everywhere(**{key: absurd}))
     assert judged.hottest is None or 0 <= judged.hottest <= 200
     assert judged.power_percent is None or 0 <= judged.power_percent <= 999

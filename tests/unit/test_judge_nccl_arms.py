@@ -41,7 +41,6 @@ def wrong(result: Result, *names: ArmName) -> Result:
 
 
 def without(result: Result, name: ArmName) -> Result:
-    """The NCCL run without that arm."""
     return nccl.changed(result, arms=[arm for arm in result.nccl.arms if arm.name != name])
 
 
@@ -53,24 +52,20 @@ def all_ended(result: Result, outcome: str, *names: ArmName, **how: Any) -> Resu
 
 
 def slow(result: Result, *names: ArmName, phase: str = Phase.INIT, starts: int = 1) -> Result:
-    """The NCCL run in which these arms did not start in time, all of them unless given."""
     return all_ended(result, "start-slow", *names, phase=phase, starts=starts, message="not started")
 
 
 def unchecked(result: Result, name: ArmName) -> Result:
-    """The NCCL run without checked data in that arm."""
     cells = [replace(cell, wrong=NOT_READ) for cell in nccl.arm_of(result, name).cells]
     return nccl.with_cells(result, name, *cells)
 
 
 def started(first: int, later: int) -> Result:
-    """Two TITANs whose first arm took so many seconds to start, and the second so many."""
     cold = nccl.swapped(nccl.titan(), DEFAULT, init_ms=1000, load_ms=first * 1000 - 1000)
     return nccl.swapped(cold, P2P_OFF, init_ms=later * 1000, load_ms=0)
 
 
 def launched(us: float, launch_us: float) -> Result:
-    """HGX H100 whose smallest calls took so long, and their launch."""
     small = [
         replace(cell, us=us, launch_us=launch_us) if cell.bytes == 8 else cell
         for cell in nccl.arm_of(nccl.h100(), DEFAULT).cells
@@ -99,7 +94,6 @@ def ring(
 
 
 def by_policy(result: Result, **environment: str) -> NcclJudgement:
-    """The judgement under the policy's environment."""
     return judge_nccl(result, environment=environment)
 
 
@@ -337,7 +331,6 @@ def test_arms_are_compared(row: Row) -> None:
 
 
 def test_latencies_of_a_throttled_pod_are_discarded() -> None:
-    """Bandwidths of large messages are kept, and the finding says so."""
     judgement = check(
         nccl.changed(nccl.h100(), throttled_periods=7), "nccl-incomplete/info", {"all_reduce": 462}
     )
@@ -345,7 +338,6 @@ def test_latencies_of_a_throttled_pod_are_discarded() -> None:
 
 
 def test_wrong_data_is_listed_by_collective_size_and_arm() -> None:
-    """Each location is listed once."""
     evidence = finding(judge_nccl(wrong(nccl.titan(), DEFAULT, P2P_OFF)), "nccl-wrong-data").evidence
     locations = str(evidence["also"]).split("), ")
     assert len(locations) == len(set(locations)) > 1

@@ -78,7 +78,6 @@ quickly = settings(max_examples=60, derandomize=True)
 def test_no_document_makes_the_judge_raise(
     machine: Result, seed: int, times: int, past: Result, capacity: int
 ) -> None:
-    """Whatever a document says, the judgement is whole, encodes, and uses codes of the catalogue only."""
     result = disturbed(machine, seed=seed, times=times)
     history = judge_health(disturbed(past, seed=seed + 1, times=times // 4)).history
     facts = NodeFacts(gpu_capacity=capacity, sharing=Sharing.EXCLUSIVE)
@@ -166,7 +165,6 @@ CHANGES = [
 
 @pytest.mark.parametrize("other", CHANGES, ids=range(len(CHANGES)))
 def test_another_wiring_is_computed_anew(other: Result) -> None:
-    """One changed reading that NVLinks, P2P or the matrix depend on gives what they say of it alone."""
     known, joined, seen = topology.of(MACHINE), lanes(other), topology.of(other)
     assert seen != known
     assert (seen.lanes, seen.p2p) == (joined, tuple(examine(other, joined)))
@@ -174,7 +172,6 @@ def test_another_wiring_is_computed_anew(other: Result) -> None:
 
 
 def test_the_same_wiring_is_computed_once() -> None:
-    """Other boards in the same machine are wired alike; odd machines of a fleet do not fill the memory."""
     same = made.every_gpu(MACHINE, uuid="GPU-1", serial="7")
     assert topology.of(same) is topology.of(MACHINE)
     for n in range(2 * topology.MOST):
@@ -184,7 +181,6 @@ def test_the_same_wiring_is_computed_once() -> None:
 
 @pytest.mark.parametrize("rule", CATALOGUE.values(), ids=lambda rule: rule.code)
 def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: Rule[Any]) -> None:
-    """Title, meaning, at least one severity, a next step that reads well after "Next: ", and a way out."""
     assert rule.when
     assert rule.title[0].islower() or rule.title.startswith(("NVLink", "GPU", "PCIe", "NCCL", "12 V"))
     assert not rule.title.endswith(".")
@@ -209,8 +205,6 @@ def test_every_code_has_one_rule() -> None:
 
 
 def test_a_rule_makes_one_finding_per_severity_that_describes_the_worst_location() -> None:
-    """The others are named, sixteen of them at most, so that a large node fits into a report."""
-
     def check(weights: list[float]) -> list[Observation]:
         return [
             Observation(
@@ -263,7 +257,6 @@ def test_a_rule_whose_gate_cannot_be_left_is_refused() -> None:
 
 
 def test_thresholds_in_the_sentences_exist_with_the_defaults_that_they_give() -> None:
-    """A renamed field or a changed default must change the sentence too."""
     fields = {field.encode_name: field.default for field in msgspec.structs.fields(Thresholds)}
     text = " ".join(text for rule in CATALOGUE.values() for text in (rule.meaning, *rule.when.values()))
     named = re.findall(r"`([a-z]+[A-Z]\w*)` \((?:default )?([\d.]+)\)", text)

@@ -54,12 +54,10 @@ def grown(**by: float) -> tuple[Result, Result]:
 
 
 def with_counters(result: Result, **counters: int) -> Result:
-    """The machine with these counters changed."""
     return every(result, counters=replace(result.gpus[0].counters, **counters))
 
 
 def changed(what: str, **to: Any) -> Result:
-    """The machine after heat, with the host or the system changed."""
     hot = grown(sw_thermal=800)[1]
     return replace(hot, **{what: replace(getattr(hot, what), **to)})
 
@@ -199,7 +197,6 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_slowdown_needs_seconds_and_share(row: Row) -> None:
-    """Of an interval, or of the window where there is none."""
     check(*row)
 
 
@@ -294,7 +291,6 @@ BITS: Table = {
 
 @pytest.mark.parametrize("row", rows(BITS))
 def test_a_bit_is_judged(row: Row) -> None:
-    """By what else explains it."""
     check(*row)
 
 
@@ -363,7 +359,6 @@ def test_a_brake_that_slows_work_or_holds_several_gpus_counts_at_once(machine: R
 
 
 def test_runs_with_a_brake_are_counted_in_a_row() -> None:
-    """A run without it starts again, runs within seconds are one run, and the policy sets the number."""
     on, off = braked(a10(), 0), a10()
     first, second, third, fourth = (later(each, 900 * n) for n, each in enumerate((on, on, off, on), 1))
     assert codes(judge(first, second, third, fourth)) == ["power-brake/info"]

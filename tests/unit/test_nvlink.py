@@ -19,12 +19,10 @@ UNKNOWN = Unavailable("Unknown")
 
 
 def doubts(result: Result) -> list[tuple[int, Doubt]]:
-    """Who has which doubt."""
     return [(doubt.gpu, doubt.doubt) for doubt in lanes(result).unresolved]
 
 
 def titan(*groups: LinkGroup, **changes: Any) -> Result:
-    """The pair with the first GPU changed: these links, or other fields."""
     return made.with_gpu(made.titan(), 0, **({"links": list(groups)} if groups else {}), **changes)
 
 
@@ -159,7 +157,6 @@ def test_links_are_counted(row: Row) -> None:
 
 
 def test_a_self_link_with_two_possible_peers_is_not_guessed() -> None:
-    """With P2P OK to more than one peer nothing says which; the doubt says so."""
     counted = lanes(TWO_PEERS)
     assert counted.pair[0][1] == counted.pair[0][2] == 0
     assert (0, REMOTE) in doubts(TWO_PEERS)

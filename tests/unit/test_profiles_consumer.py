@@ -184,7 +184,6 @@ SPELLINGS = {
 
 
 def printed(log: ElementTree.Element, tag: str) -> str | None:
-    """What nvidia-smi printed under a tag; None for a tag that it does not print."""
     for path in SPELLINGS.get(tag, (tag,)):
         for below in ("gpu/", "gpu//"):  # a MIG slice has tags of the same names further down
             if (text := log.findtext(f"{below}{path}")) is not None:
@@ -193,7 +192,6 @@ def printed(log: ElementTree.Element, tag: str) -> str | None:
 
 
 def answered(nvml: NvmlClient, ask: Ask) -> object:
-    """NVML's answer as nvidia-smi would print it."""
     try:
         return ask(nvml)
     except NvmlRefused as refused:

@@ -31,7 +31,6 @@ FAULTS: list[tuple[str, str, int, set[str], Psu | None]] = [
 
 
 def codes(judgement: ChassisJudgement) -> set[str]:
-    """Codes of fail and warn."""
     return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
 
 

@@ -54,7 +54,6 @@ def speak(
     launcher: Path = FOLDER / "nccl",
     **order: Any,
 ) -> list[Line]:
-    """What a child says that was started like this; its exit code must go with its last word."""
     (folder / "machine.json").write_bytes(encode(machine))
     asked = Order(**{"arm": "whatever", "uuids": ("GPU-a", "GPU-b"), "cells": cells} | order)
     done = subprocess.run(

@@ -15,18 +15,15 @@ from testbed.kubelet.errors import StartFailed
 
 
 def container(gpus: int, name: str = "main") -> dict[str, Any]:
-    """A container that asks for so many GPUs."""
     return {"name": name, "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
 
 
 @pytest.fixture
 def titan(tmp_path: Path) -> Hardware:
-    """Two GPUs."""
     return plug("titan-rtx-nv2", tmp_path / "titan")
 
 
 def given(devices: Devices, pod: str, gpus: int) -> list[str]:
-    """The UUIDs that a pod gets."""
     return devices.allocate(pod, container(gpus))[VISIBLE_DEVICES].split(",")
 
 

@@ -34,7 +34,6 @@ SHOWN = {"h100-runtime-hides-8": 2}
 
 
 def arm(result: Result, name: str) -> Arm:
-    """One arm of a result."""
     assert result.nccl is not None
     return next(arm for arm in result.nccl.arms if arm.name == name)
 

@@ -37,12 +37,10 @@ GOOD = read(made.titan())
 
 
 def problem(kind: ProblemKind) -> RunEnd:
-    """The end of a run that ended with this problem."""
     return read(replace(made.titan(), gpus=[], problem=Problem(kind=kind, message="in trouble")))
 
 
 def lost(reason: str, outcome: Outcome = Outcome.UNKNOWN) -> RunEnd:
-    """The end of a run without a result."""
     return RunEnd(outcome=outcome, reason=reason, message="no result")
 
 
@@ -68,7 +66,6 @@ def after(
 
 
 def taints(report: AReport) -> list[str]:
-    """The taints that the report asks for."""
     return [f"{t.key.removeprefix(names.PREFIX)}={t.value}:{t.effect}" for t in report.status.desired.taints]
 
 
@@ -87,7 +84,6 @@ def taints(report: AReport) -> list[str]:
 )
 @pytest.mark.parametrize("first", [(GOOD,), ()])
 def test_as_many_hard_failures_in_a_row_as_the_policy_says(end: RunEnd, first: tuple[RunEnd, ...]) -> None:
-    """Not one fewer; on a node that was never read too.  The evidence is what the runs said."""
     before = after(*first, *[end] * (RUNS - 1))
     assert taints(before) == []
     report = after(*first, *[end] * RUNS)
@@ -123,7 +119,6 @@ def test_anything_else_never_taints(ends: list[RunEnd]) -> None:
 
 
 def test_a_full_node_in_between_neither_counts_nor_resets() -> None:
-    """A skipped run says nothing."""
     assert taints(after(GOOD, *[HUNG, BUSY] * (RUNS - 1))) == []
     assert taints(after(GOOD, *[HUNG, BUSY] * RUNS)) == UNREADABLE
 
@@ -152,7 +147,6 @@ def test_where_everybody_fails_nobody_is_tainted() -> None:
 
 
 def test_readable_runs_lift_it() -> None:
-    """Three, as for any other fault; a further failure in between begins anew."""
     gated = after(GOOD, *[HUNG] * RUNS)
     start = NOW + (RUNS + 1) * INTERVAL
     assert taints(after(GOOD, GOOD, HUNG, GOOD, GOOD, report=gated, start=start)) == UNREADABLE
@@ -178,7 +172,6 @@ def test_other_gates_wait_for_a_reading_as_before() -> None:
 
 
 def test_a_policy_that_no_longer_asks_forgets_it() -> None:
-    """At the next look; asking again begins anew."""
     gated = after(GOOD, *[HUNG] * RUNS)
     report = gated.seen(node=NODE, policy=make_policy(), at=NOW + RUNS * INTERVAL + 1)
     assert (taints(report), report.status.gates) == ([], [])
@@ -191,15 +184,12 @@ def test_a_node_that_its_cluster_gave_up_is_not_blamed() -> None:
 
 
 def test_a_policy_that_observes_says_so_in_the_report_alone() -> None:
-    """As for any other cause."""
     report = after(GOOD, *[HUNG] * RUNS, policy=ASKING.of(TAINTS | {"mode": "Observe"}), slot=False)
     assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
 
 
 @pytest.mark.parametrize(("sick", "tainted"), [(1, 1), (6, 0)])
 def test_a_fleet_whose_node_hangs_loses_that_node_alone(sick: int, tainted: int) -> None:
-    """The whole operator: one of six that hangs is tainted; of six, none."""
-
     async def story(operator: VirtualTimeOperator) -> None:
         await operator.begin(6, after=60, probes={"health": {"interval": "2m"}}, **TAINTS)
         hung = replace(made.titan(), gpus=[], problem=Problem(kind=ProblemKind.CALL_HUNG, message="x"))

@@ -65,7 +65,6 @@ def get_last_error(comm):
 
 
 def join(number):
-    """Handles of so many ranks."""
     if "nccl-init" in TROUBLE:
         raise NCCLError("SystemError (2): unhandled system error")
     if "nccl-memory" in TROUBLE:
@@ -76,7 +75,6 @@ def join(number):
 
 
 def join_others(folder, size, rank):
-    """A handle for the one rank of this process."""
     Others.here = Others(folder, size, rank)
     Others.here.exchange(b"")
     [handle] = join(1)
