@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from testbed import profiles
-from testbed.hardware import FAULTS, HardwareError, plug
+from testbed.hardware import FAULTS, HardwareError
 from testbed.hardware.machine import Machine
 
 
@@ -37,28 +36,3 @@ def test_a_fault_either_fits_a_machine_or_is_refused_in_words(profile: str) -> N
 
 UNREADABLE = {"row-remap"}
 """With MIG on, nobody can read it."""
-
-
-@pytest.mark.parametrize(
-    ("profile", "name", "parameters", "reported"),
-    [
-        ("pcie-phb-2", "fire", {}, "no fault 'fire'.*gpu-lost"),
-        ("pcie-phb-2", "hot", {"gpu": 2}, "no GPU 2: they are 0 to 1"),
-        ("pcie-phb-2", "hot", {"degrees": 3}, "no parameter degrees: it has gpu, celsius"),
-        ("pcie-phb-2", "hot", {"celsius": "warm"}, "celsius is 'warm'"),
-        ("pcie-phb-2", "link-down", {}, "it has none"),
-        ("titan-rtx-nv2", "link-down", {"link": 2}, "no NVLink 2: they are 0, 1"),
-        ("titan-rtx-nv2", "p2p-refused", {"kind": "some"}, "choose one of all, read, write, nvlink"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_changes_nothing(
-    tmp_path: Path, profile: str, name: str, parameters: dict[str, Any], reported: str
-) -> None:
-    hardware = plug(profile, tmp_path)
-    state = Path(hardware.env()["NODEGAUGE_SIM_HARDWARE"])
-    before = state.read_bytes()
-
-    with pytest.raises(HardwareError, match=reported):
-        hardware.fault(name, **parameters)
-
-    assert (hardware.faults(), state.read_bytes()) == ([], before)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, CellOrder, Line, Order, decode_line, encode_order
@@ -103,20 +101,3 @@ def test_the_environment_makes_the_arm_and_not_the_order(
     assert one_gib(lines) == pytest.approx(gbps, rel=0.02)
     [log] = tmp_path.glob("nccl.*.log")
     assert f"0[0] -> 1[1] via {transport}\n" in log.read_text()
-
-
-def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> None:
-    """As it is mounted into an image: this folder alone, and the probes."""
-    folder = tmp_path / "any where/simulated_nccl"
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__", "run.py"))
-    launcher = tmp_path / "python-launcher"
-    launcher.write_text(f"#!/bin/sh\nexec {sys.executable!r} -P '{folder}/__main__.py' \"$@\"\n")
-    launcher.chmod(0o755)
-    cell = CellOrder(collective="all_reduce", bytes=GIB)
-    assert one_gib(speak(tmp_path, cell, launcher=launcher)) == pytest.approx(80, rel=0.02)
-    assert os.access(folder / "__main__.py", os.X_OK)
-    # A pod that brings the image holds no GPU, and nobody tells it of a machine.
-    (folder / "machine.json").write_bytes(encode(msgspec.structs.replace(PAIR, nccl="2.1", gpus=())))
-    about, done = speak(tmp_path, launcher=launcher, uuids=(), environment={MACHINE_VARIABLE: ""})
-    assert about.engine is not None
-    assert (about.engine.nccl, about.engine.uuids, done.done) == ("2.1", [], True)

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, plug
-from testbed.kubelet.devices import GIVEN_VARIABLE, VISIBLE_DEVICES, Devices
+from testbed.kubelet.devices import VISIBLE_DEVICES, Devices
 from testbed.kubelet.errors import StartFailed
 
 
@@ -38,27 +38,6 @@ def test_a_gpu_is_given_to_one_pod_until_that_is_over(titan: Hardware) -> None:
         devices.allocate("c", container(1))
     devices.release("a")
     assert given(devices, "c", 1) == [first]
-
-
-def test_shared_gpus_are_given_as_often_as_they_are_shared(tmp_path: Path) -> None:
-    """Eight GPUs four times each: a pod with ten has all eight, and 22 are left for the next."""
-    devices = Devices(plug("h100-timesliced-8", tmp_path))
-    assert (devices.capacity(), devices.allocatable()) == (32, 32)
-    assert len(given(devices, "a", 10)) == 8
-    devices.allocate("b", container(22))
-    with pytest.raises(StartFailed, match="Available: 0"):
-        devices.allocate("c", container(1))
-
-
-def test_the_driver_shows_what_was_given_and_no_more(titan: Hardware) -> None:
-    """One GPU by its UUID or its index, in a process with the environment of that container."""
-    devices = Devices(titan)
-    for chosen in (titan.uuids[1], "1"):
-        env = titan.env() | devices.given({VISIBLE_DEVICES: chosen})
-        assert env[GIVEN_VARIABLE] == titan.uuids[1]
-        with NvmlClient(env) as nvml:
-            assert nvml.ask("nvmlDeviceGetCount") == 1
-            assert nvml.ask("nvmlDeviceGetUUID", GPU(0)) == titan.uuids[1]
 
 
 def test_nvml_tells_who_computes_while_the_process_lives(titan: Hardware) -> None:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from nodegauge_contract import Arm, ArmName, ArmOutcome, Result, Skip, text
+from nodegauge_contract import Arm, ArmName, ArmOutcome, Result, text
 from nodegauge_contract.reading import PART_BYTES
-from nodegauge_judge import Thresholds
 from nodegauge_judge.nccl.judge import judge_nccl
 from testbed import profiles
 from testbed.hardware import FAULTS, plug
@@ -156,48 +155,3 @@ def test_every_fault_of_the_child_has_its_end() -> None:
     own |= {"device-unhealthy", "bit-flips", "shared-uplink", "slow-gpu"}
     ours = {name for name, fault in FAULTS.items() if fault.module == "faults_runs"}
     assert {ends.fault for ends in ENDS} - {"p2p-refused"} == ours - own
-
-
-def test_a_cold_start_is_told_apart_from_measuring(tmp_path: Path) -> None:
-    """Communicators take two seconds more, in the arm that they take them in."""
-    hardware = plug(TITAN, tmp_path / "hardware")
-    hardware.fault("nccl-cold-init", seconds=2, arm="default")
-    ran = run(hardware)
-    cold = arm(ran.result, ArmName.DEFAULT).init_ms
-    assert isinstance(cold, int)
-    assert cold >= 2000
-    assert judge_nccl(ran.result, thresholds=Thresholds(slow_init_seconds=1)).findings[0].code == "slow-init"
-
-
-def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
-    """Two runs of which one reaches 80 per cent: the judge wants another; the same names give the same."""
-    hardware = plug(TITAN, tmp_path / "hardware")
-    hardware.fault("nccl-unsteady")
-    machine_file = {name: run(hardware, name=name).result for name in "1234"}
-    by_speed = {name: busbw(result, ArmName.DEFAULT) for name, result in machine_file.items()}
-    fast, slow = max(by_speed, key=lambda n: by_speed[n]), min(by_speed, key=lambda n: by_speed[n])
-    assert by_speed[slow] == pytest.approx(0.8 * by_speed[fast], rel=0.03)
-    assert busbw(run(hardware, name=slow).result, ArmName.DEFAULT) == by_speed[slow]
-    first = judge_nccl(machine_file[fast])
-    assert not first.again
-    assert judge_nccl(machine_file[slow], previous=first.record).again
-
-
-@pytest.mark.parametrize(
-    ("fault", "parameters", "reason"),
-    [
-        ("gpu-in-use", {"gpu": 1}, Skip.BUSY),
-        ("gpu-lost", {"gpu": 1}, Skip.SINGLE_GPU),
-        ("nccl-no-engine", {}, Skip.NO_ENGINE),
-    ],
-)
-def test_what_cannot_be_measured_is_skipped(
-    tmp_path: Path, fault: str, parameters: dict[str, int], reason: Skip
-) -> None:
-    """With the reason, without a child, and without a finding."""
-    hardware = plug(TITAN, tmp_path / "hardware")
-    hardware.fault(fault, **parameters)
-    ran = run(hardware)
-    assert ran.result.nccl is not None
-    assert (ran.result.nccl.skipped, ran.result.nccl.arms) == (reason, [])
-    assert judge_nccl(ran.result).verdict == "skipped"
