@@ -6,10 +6,12 @@ What is not decoded of a node is not read either.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -28,86 +30,9 @@ from support.objects import NOW, ANode, make_node, make_report, paths_of
 from support.properties import tried
 from support.virtual_time import drive
 
-NODE: Body = {
-    "apiVersion": "v1",
-    "kind": "Node",
-    "metadata": {
-        "name": "node-1",
-        "uid": "uid-1",
-        "resourceVersion": "17",
-        "creationTimestamp": "2026-11-20T10:00:00Z",
-        "deletionTimestamp": "2026-11-21T10:00:00Z",
-        "labels": {"interconnect": "nvlink", "other": "x"},
-        "annotations": {
-            "other": "y",
-            "nodegauge.dev/override": "healthy",
-            "nodegauge.dev/override-until": "2026-11-22T10:00:00Z",
-            "nodegauge.dev/override-by": "ann",
-            "nodegauge.dev/override-reason": "fan replaced",
-        },
-        "managedFields": [
-            {"manager": "kubelet", "fieldsV1": {"f:metadata": {"f:labels": {"f:other": {}}}}},
-            {
-                "manager": "nodegauge",
-                "operation": "Update",
-                "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:interconnect": {}}, "f:x": {}}},
-            },
-        ],
-    },
-    "spec": {
-        "providerID": "x",
-        "unschedulable": True,
-        "taints": [
-            {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"},
-            {
-                "key": "node.kubernetes.io/unreachable",
-                "value": "yes",
-                "effect": "NoExecute",
-                "timeAdded": "2026-11-21T03:00:00Z",
-            },
-        ],
-    },
-    "status": {
-        "capacity": {"cpu": "8", "nvidia.com/gpu": "8"},
-        "allocatable": {"cpu": "7", "nvidia.com/gpu": "7"},
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "True",
-                "reason": "KubeletReady",
-                "lastTransitionTime": "2026-11-21T03:00:00Z",
-            },
-            {"type": "GPUValidated", "status": "True", "reason": "Validated", "message": "all well"},
-        ],
-        "nodeInfo": {"bootID": "boot-1", "kernelVersion": "6.8"},
-        "images": [{"names": ["a", "b"], "sizeBytes": 1}],
-    },
-}
-POD: Body = {
-    "metadata": {
-        "name": "p",
-        "uid": "u",
-        "resourceVersion": "7",
-        "creationTimestamp": stamp(NOW),
-        "labels": {names.POD_PROBE: "health"},
-        "annotations": {
-            names.POD_NODE: "n",
-            names.POD_NODE_UID: "nu",
-            names.POD_RUN: "3",
-            names.POD_BOOT: "boot",
-            names.POD_REQUEST: "2027-01-15T08:00:00Z",
-        },
-    },
-    "spec": {"nodeName": "n"},
-    "status": {
-        "phase": "Running",
-        "conditions": [{"type": "PodScheduled", "status": "True"}],
-        "containerStatuses": [
-            {"name": "sidecar", "state": {"terminated": {"exitCode": 1, "message": "not ours"}}},
-            {"name": "probe", "state": {"running": {"startedAt": stamp(NOW + 2)}}},
-        ],
-    },
-}
+BODIES = yaml.safe_load(Path(__file__).with_name("node-and-pod.yaml").read_text(encoding="utf-8"))
+NODE: Body = BODIES["node"]
+POD: Body = BODIES["pod"]
 
 
 def test_a_node_becomes_its_view() -> None:
