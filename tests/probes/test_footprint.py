@@ -18,16 +18,6 @@ def test_the_largest_profiles_fit_their_part_when_busy(healthy: Healthy, profile
     assert len(document) <= PART_BYTES["health"] * 0.75
 
 
-@pytest.mark.parametrize("options", [("--window", "x"), ("--hz", "0", "--deadline", "0"), ("--nothing",)])
-def test_wrong_arguments_are_exit_code_two(probe: On, options: tuple[str, ...]) -> None:
-    on = probe("pcie-phb-2")
-    run = on.run(*options)
-    assert run.returncode == 2
-    assert run.stdout == ""
-    assert options[0] in run.stderr
-    assert not on.termination_log.exists()
-
-
 AUDIT = """
 import os, runpy, sys
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -84,14 +84,6 @@ def test_a_calm_run_ends_without_a_problem(start: type[Started]) -> None:
     assert (result.run, result.node, result.host.boot_id) == ("r1", "n1", "read before")
 
 
-def test_a_hung_call_is_named(start: type[Started]) -> None:
-    run = start(body="watch.enter('nvmlDeviceGetPowerUsage', 'GPU 5'); time.sleep(600)")
-    result = run.result()
-    assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
-    assert "GPU 5" in result.problem.message
-    assert result.host.boot_id == "read before"
-
-
 def test_a_crash_has_type_and_place(start: type[Started]) -> None:
     result = start(body="{}['missing']").result()
     assert result.problem.kind == "crashed"

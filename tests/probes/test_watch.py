@@ -261,21 +261,6 @@ def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watc
         assert reading.result.problem.call == call
 
 
-def test_once_the_call_returns_all_gpus_are_read_again(two: Watch) -> None:
-    with two.started(*HANGS) as life:
-        life.calm()
-        life.hold(ECC, gpu=1)
-        life.until(lambda reading: reading.result.gpus[1].error is not None, what="the hang")
-        life.let_go(ECC)
-        back = life.until(lambda reading: reading.result.problem is None, what="the return")
-        assert [gpu.error for gpu in back.result.gpus] == [None, None]
-        assert "error GPU-1 call-hung -> none" in back.why
-        assert "1 driver calls have returned" in life.errors
-        life.calm()
-        two.hardware.fault("hot", gpu=1)
-        assert "temperature GPU-1" in life.next_reading().why
-
-
 def test_a_driver_that_hangs_at_once_is_told(fresh: On) -> None:
     on = fresh("titan-rtx-nv2")
     on.hardware.fault("hung-call", call="nvmlInitWithFlags")

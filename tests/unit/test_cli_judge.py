@@ -16,6 +16,7 @@ from msgspec import to_builtins
 import nodegauge_contract as contract
 import support.results as made
 from nodegauge_cli.__main__ import SUBCOMMANDS, main
+from nodegauge_contract import NOT_READ
 from nodegauge_contract import Result as Document
 from nodegauge_contract.model import MAJOR, MINOR
 from nodegauge_judge import CATALOGUE, Judgement, judge_health
@@ -23,6 +24,7 @@ from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus
 from support.judge_command import FIXTURES, flat, judge, written
+from support.load_results import everywhere, loaded
 
 HOT = made.with_gpu(made.titan(), 0, temperature=contract.Temperature(gpu=78, gpu_max=85), window=None)
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
@@ -78,8 +80,12 @@ def report(record: str) -> str:
         (UNREAD, 3, "UNKNOWN"),
         (nccl_result(), 0, "PASS"),
         (nccl_result(wrong=3), 1, "FAIL"),
+        (loaded(), 0, "PASS"),
+        (everywhere(steady_mw=300_000), 3, "NO-LOAD"),
+        (loaded(skipped="busy", message="a job runs on GPU 1"), 3, "SKIPPED"),
+        (everywhere(tflops=NOT_READ, steady_c=NOT_READ, max_c=NOT_READ), 0, "PASS"),
     ],
-    ids=["pass", "warn", "fail", "unknown", "nccl-pass", "nccl-wrong-data"],
+    ids=range(10),
 )
 def test_the_exit_code_is_the_verdict(document: Document, code: int, verdict: str) -> None:
     """0 pass or warn, 1 fail, 3 unknown; the verdict is the first word."""
@@ -238,16 +244,6 @@ def test_json_is_the_whole_judgement() -> None:
 
 
 # -- earlier results and policies
-
-
-def test_an_earlier_result_gives_counters_their_growth(tmp_path: Path) -> None:
-    ecc = {"mode": 1, "volatile_corrected": 0}
-    before = made.with_gpu(made.phb(), 0, ecc=contract.Ecc(volatile_uncorrected=2, **ecc))
-    now = made.later(made.with_gpu(made.phb(), 0, ecc=contract.Ecc(volatile_uncorrected=3, **ecc)))
-    assert judge("-", stdin=now).output.startswith("WARN")
-    outcome = judge("-", "--before", written(tmp_path / "before.json", before), stdin=now)
-    assert (outcome.exit_code, outcome.output[:4]) == (1, "FAIL")
-    assert "1 uncorrectable memory error since the last run." in outcome.output
 
 
 def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 import support.results as made
-from nodegauge_contract import Power, Unavailable
-from nodegauge_contract import Result as Document
+from nodegauge_contract import Power
 from nodegauge_judge.power_inventory import PowerInventory
 from support.judge_command import FIXTURES, flat, judge, written
-from support.load_results import everywhere, loaded, spoilt
+from support.load_results import spoilt
 from support.nccltests import FOOT, HEAD, PROCESS, SIZES, devices, row, table
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
@@ -123,20 +122,6 @@ def test_the_page_names_the_gpu_and_lists_all_of_them() -> None:
     assert [line[0] for line in table] == [str(index) for index in range(8)]
     assert [line[-1] for line in table] == ["0", "0", "0", "2", "0", "0", "0", "0"]
     assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize(
-    ("document", "word", "code"),
-    [
-        (loaded(), "PASS", 0),
-        (everywhere(steady_mw=300_000), "NO-LOAD", 3),
-        (loaded(skipped="busy", message="a job runs on GPU 1"), "SKIPPED", 3),
-        (everywhere(tflops=Unavailable("x"), steady_c=Unavailable("x"), max_c=Unavailable("x")), "PASS", 0),
-    ],
-)
-def test_scripts_can_rely_on_word_and_exit_code(document: Document, word: str, code: int) -> None:
-    result = judge("-", stdin=document)
-    assert (result.output.startswith(word), result.exit_code) == (True, code)
 
 
 def test_a_policy_decides_what_is_slow_and_an_earlier_run_does_not(tmp_path: Path) -> None:

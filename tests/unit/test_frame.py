@@ -70,11 +70,6 @@ def test_no_file_names_this_machine() -> None:
     )
 
 
-def test_no_lock_file_with_addresses_is_tracked() -> None:
-    locks = {"uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "package-lock.json"}
-    none(name_of(path) for path in tracked() if path.name in locks)
-
-
 @pytest.mark.parametrize("folder", ["operator", "probes", "tests", "tests/operator", "tests/probes"])
 def test_no_folder_is_made_a_package_that_shadows(folder: str) -> None:
     """The folders that share a name with something else, as the standard library's `operator`, hold no

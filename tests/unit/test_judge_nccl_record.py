@@ -222,11 +222,6 @@ def check(judgement: NcclJudgement, *, node: NodeFacts | None = None) -> None:
         assert "all_reduce" in judgement.busbw
 
 
-@pytest.mark.parametrize("result", RESULTS, ids=range(len(RESULTS)))
-def test_the_record_alone_gives_the_same_judgement(result: Result) -> None:
-    check(judge_nccl(result))
-
-
 @given(outcomes(), records)
 @fuzzed
 def test_every_combination_of_outcomes_is_judged(result: Result, previous: str) -> None:

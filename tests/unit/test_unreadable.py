@@ -11,7 +11,7 @@ import support.results as made
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
+from nodegauge_operator.api.report import GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support.api_server import NODES
 from support.objects import (
@@ -181,11 +181,6 @@ def test_a_policy_that_no_longer_asks_forgets_it() -> None:
 def test_a_node_that_its_cluster_gave_up_is_not_blamed() -> None:
     """Not Ready: the kubelet is away, and Kubernetes taints the node itself."""
     assert taints(after(GOOD, *[lost("KubeletSilent")] * 12, node=NODE.not_ready())) == []
-
-
-def test_a_policy_that_observes_says_so_in_the_report_alone() -> None:
-    report = after(GOOD, *[HUNG] * RUNS, policy=ASKING.of(TAINTS | {"mode": "Observe"}), slot=False)
-    assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
 
 
 @pytest.mark.parametrize(("sick", "tainted"), [(1, 1), (6, 0)])
