@@ -31,16 +31,6 @@ from nodegauge_cli.judge_text import show_health, show_nccl
 from nodegauge_cli.judging import Criteria, NoHistory, judged
 from nodegauge_contract import ArmName, ContractError, Result, decode, encode
 from nodegauge_contract import text as lines_of
-from nodegauge_contract.chassis import (
-    AirTemperature,
-    BoardGpu,
-    ChassisReading,
-    Fan,
-    LeakDetector,
-    Rail,
-    Redundancy,
-    Supply,
-)
 from nodegauge_judge import Judgement
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
@@ -311,33 +301,8 @@ def reports(choices: Choices) -> None:
     Watched(stored=checks.stored(body["status"]), report=report, node=node, pods=pods, now=now).go()
 
 
-SUPPLY = Supply(name="PSU", health="OK", state="Enabled", capacity_watts=3_300, input_watts=900)
-CHASSIS: dict[str, Any] = {
-    "metadata": {"name": NODE.name, "uid": "c", "resourceVersion": "3"},
-    "status": {
-        "number": 3,
-        "source": "redfish",
-        "readAt": "2027-01-15T08:00:00Z",
-        "reading": to_builtins(
-            ChassisReading(
-                vendor="Maker",
-                product="Model",
-                power_on=True,
-                watts=5_000,
-                capacity_watts=19_800,
-                lists_supplies=True,
-                supplies=[replace(SUPPLY, name=f"PSU{n}") for n in range(4)],
-                redundancy=[Redundancy(name="PSUs", members=["PSU0", "PSU1"], needed=2, state="Enabled")],
-                rails=[Rail(name="12V", volts=12.1, low_critical_volts=10.8, high_critical_volts=13.2)],
-                fans=[Fan(name="FAN1", rpm=9_000, low_critical_rpm=500, health="OK")],
-                air=[AirTemperature(name="Inlet", inlet=True, celsius=24, high_caution_celsius=42)],
-                leaks=[LeakDetector(name="L1", state="OK", enabled=True)],
-                gpus=[BoardGpu(name="GPU_SXM_1", celsius=60, throttled_lately_seconds={"thermal": 3.0})],
-                since_seconds=300.0,
-            )
-        ),
-    },
-}
+CHASSIS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("chassis.yaml").read_text(encoding="utf-8"))
+CHASSIS["metadata"]["name"] = NODE.name
 CHASSES = Documents(CHASSIS)
 READING_BMCS = make_policy().of({"probes": {"bmc": {"enabled": True}}})
 

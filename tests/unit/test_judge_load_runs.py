@@ -7,18 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import nodegauge_contract as contract
 import support.results as made
-from nodegauge_contract import (
-    Growth,
-    LoadEnd,
-    LoadResult,
-    LoadSensor,
-    LoadSkip,
-    Problem,
-    ProblemKind,
-    Result,
-    Unavailable,
-)
+from nodegauge_contract import LoadEnd, Result, Unavailable
 from nodegauge_judge import Answer, Severity, Thresholds, Verdict
 from nodegauge_judge.loadtest_rules.judge import judge_load
 from support.judge_results import Row, Table, rows
@@ -46,7 +37,7 @@ def throttled(*reasons: tuple[int, int, int], **values: Any) -> Result:
 
 def rail(label: str, idle: Any, loaded_at: Any) -> Result:
     volts = {"idle": idle, "loaded": loaded_at, "min": loaded_at, "max": idle}
-    return loaded(sensors=[LoadSensor(chip="psu", name="in1", label=label, **volts)])
+    return loaded(sensors=[contract.LoadSensor(chip="psu", name="in1", label=label, **volts)])
 
 
 def warm(**values: Any) -> Result:
@@ -58,8 +49,8 @@ NO_HEAT = dict.fromkeys(
     ("steady_c", "max_c", "memory_max_c", "margin_c", "slope_c_per_min", "stop_c"), UNREAD
 )
 NO_REASONS = {"reasons": [], "reasons_read": UNREAD}
-HW_GROWTH = Growth(elapsed_ms=31_000, hw_thermal_ns=12 * 10**9)
-SW_GROWTH = Growth(elapsed_ms=31_000, sw_thermal_ns=20 * 10**9)
+HW_GROWTH = contract.Growth(elapsed_ms=31_000, hw_thermal_ns=12 * 10**9)
+SW_GROWTH = contract.Growth(elapsed_ms=31_000, sw_thermal_ns=20 * 10**9)
 LOW = {"steady_mw": 490_000}
 THIRD = "33% of the load, first after 7 s"
 HEAT, SLOW = "load-heat-slowdown/fail", "load-slow-gpu/fail"
@@ -251,7 +242,7 @@ def test_missing_values_accuse_nobody(key: str) -> None:
 
 # -- runs without a verdict
 
-LATE = Problem(kind=ProblemKind.DEADLINE, message="no time left")
+LATE = contract.Problem(kind=contract.ProblemKind.DEADLINE, message="no time left")
 DEAD = {"message": "CUDA_ERROR_LAUNCH_FAILED (719)", "steady_mw": UNREAD}
 SKIPPED, UNKNOWN = Verdict.SKIPPED, Verdict.UNKNOWN
 GAVE_WAY, CUT = LoadEnd.GAVE_WAY, LoadEnd.CUT
@@ -261,7 +252,7 @@ INCOMPLETE = (UNKNOWN, "LoadIncomplete")
 def ended(end: LoadEnd) -> Result:
     """A run with wrong results whose load ended so on the whole node."""
     result = spoilt(mismatches=9)
-    return replace(result, load=replace(result.load or LoadResult(), ended=end))
+    return replace(result, load=replace(result.load or contract.LoadResult(), ended=end))
 
 
 SILENT: Table = {
@@ -281,9 +272,9 @@ SILENT: Table = {
     "no load at all": [
         (result, UNKNOWN, "")
         for result in (
-            replace(made.h100(), probe="load", problem=Problem(kind=ProblemKind.CRASHED)),
+            replace(made.h100(), probe="load", problem=contract.Problem(kind=contract.ProblemKind.CRASHED)),
             made.h100(),
-            replace(loaded(), load=LoadResult(), gpus=[]),
+            replace(loaded(), load=contract.LoadResult(), gpus=[]),
         )
     ],
 }
@@ -308,11 +299,11 @@ def test_a_fault_of_the_others_counts_all_the_same() -> None:
     assert judge_load(everywhere(steady_mw=420_000, reasons=[])).verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("why", list(LoadSkip))
-def test_skipped_runs_say_why(why: LoadSkip) -> None:
+@pytest.mark.parametrize("why", list(contract.LoadSkip))
+def test_skipped_runs_say_why(why: contract.LoadSkip) -> None:
     """A busy or divided node is as it should be; no CUDA, no GPU and a hot GPU are worth a word."""
     judgement = judge_load(loaded(skipped=why, message="because"))
-    heard = why in (LoadSkip.NO_CUDA, LoadSkip.NO_GPU, LoadSkip.HOT)
+    heard = why in (contract.LoadSkip.NO_CUDA, contract.LoadSkip.NO_GPU, contract.LoadSkip.HOT)
     assert judgement.verdict is (Verdict.UNKNOWN if heard else Verdict.SKIPPED)
     assert "because" in judgement.summary
     assert judgement.reason[0].isupper()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import support.objects as objects
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_judge import Verdict
@@ -14,21 +15,10 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support.api_server import NODES
-from support.objects import (
-    BUSY,
-    INTERVAL,
-    NOW,
-    STALE,
-    APolicy,
-    AReport,
-    make_node,
-    make_policy,
-    make_report,
-    read,
-)
+from support.objects import INTERVAL, NOW, make_policy, make_report, read
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
-NODE = make_node()
+NODE = objects.make_node()
 TAINTS: dict[str, Any] = {"taints": {"causes": {"unreadable": "NoSchedule"}}}
 ASKING = make_policy().of(TAINTS)
 RUNS = 5
@@ -49,12 +39,12 @@ HUNG = problem(ProblemKind.CALL_HUNG)
 
 def after(
     *ends: RunEnd,
-    report: AReport | None = None,
-    policy: APolicy = ASKING,
+    report: objects.AReport | None = None,
+    policy: objects.APolicy = ASKING,
     start: float = NOW,
     peers: bool = True,
     **how: Any,
-) -> AReport:
+) -> objects.AReport:
     """A report after a run per end, an interval apart; `peers`: other nodes are read all the while."""
     report = report or make_report()
     for n, end in enumerate(ends):
@@ -65,7 +55,7 @@ def after(
     return report
 
 
-def taints(report: AReport) -> list[str]:
+def taints(report: objects.AReport) -> list[str]:
     return [f"{t.key.removeprefix(names.PREFIX)}={t.value}:{t.effect}" for t in report.status.desired.taints]
 
 
@@ -98,7 +88,7 @@ def test_as_many_hard_failures_in_a_row_as_the_policy_says(end: RunEnd, first: t
 @pytest.mark.parametrize(
     "ends",
     [
-        pytest.param([BUSY], id="not-scheduled"),
+        pytest.param([objects.BUSY], id="not-scheduled"),
         pytest.param([lost("Preempted", Outcome.SKIPPED)], id="preempted"),
         *(
             pytest.param([lost(reason)], id=reason)
@@ -119,8 +109,8 @@ def test_anything_else_never_taints(ends: list[RunEnd]) -> None:
 
 
 def test_a_full_node_in_between_neither_counts_nor_resets() -> None:
-    assert taints(after(GOOD, *[HUNG, BUSY] * (RUNS - 1))) == []
-    assert taints(after(GOOD, *[HUNG, BUSY] * RUNS)) == UNREADABLE
+    assert taints(after(GOOD, *[HUNG, objects.BUSY] * (RUNS - 1))) == []
+    assert taints(after(GOOD, *[HUNG, objects.BUSY] * RUNS)) == UNREADABLE
 
 
 def test_by_default_missing_data_changes_nothing() -> None:
@@ -157,7 +147,7 @@ def test_it_takes_a_slot_although_the_reading_is_old() -> None:
     """Without one it is waiting back; missing data then neither enters it nor forgets it."""
     waiting = after(GOOD, *[HUNG] * 12, slot=False)
     assert [gate.state for gate in waiting.status.gates] == [GateState.HELD_BACK]
-    at = NOW + 12 * INTERVAL + STALE
+    at = NOW + 12 * INTERVAL + objects.STALE
     assert taints(waiting.seen(node=NODE, policy=ASKING, at=at)) == UNREADABLE
     paused = ASKING.of(TAINTS | {"budget": {"concurrentProbes": 0}})
     assert taints(waiting.seen(node=NODE, policy=paused, at=at)) == []

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
+import nodegauge_operator.api.report as api
 from nodegauge_cli import zero as command
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Arm, ArmName, Cell, Collective, Gpu, NcclResult, encode
@@ -23,14 +24,7 @@ from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.zero import Bandwidths, Cost, Curve, Job, Scheme, costs
 from nodegauge_operator import names
-from nodegauge_operator.api.report import (
-    BandwidthStatus,
-    GpusStatus,
-    InterconnectStatus,
-    ProbeStatus,
-    Report,
-    ReportStatus,
-)
+from nodegauge_operator.api.report import Report
 
 GIB = 2**30
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
@@ -160,13 +154,13 @@ def flat(outcome: Result) -> str:
 def report(
     name: str, *, product: str = "NVIDIA H100 80GB HBM3", gather: int | None = 360, klass: str = "nvlink"
 ) -> Report:
-    bandwidth = BandwidthStatus(
+    bandwidth = api.BandwidthStatus(
         all_reduce=480, all_gather=gather, reduce_scatter=gather, p2p_off=9.5, gpus=8, of=8
     )
-    status = ReportStatus(
-        gpus=GpusStatus(count=8, product=product),
-        interconnect=InterconnectStatus(klass=klass, reason="NvlinkRing" if klass else "P2pRefused"),
-        bandwidth=bandwidth if gather else BandwidthStatus(),
+    status = api.ReportStatus(
+        gpus=api.GpusStatus(count=8, product=product),
+        interconnect=api.InterconnectStatus(klass=klass, reason="NvlinkRing" if klass else "P2pRefused"),
+        bandwidth=bandwidth if gather else api.BandwidthStatus(),
     )
     return Report(name=name, uid=f"uid-{name}", resource_version="1", node_uid="n", status=status)
 
@@ -226,7 +220,7 @@ def test_a_report_with_a_record_has_a_curve(cluster: list[Report]) -> None:
     nccl = NcclResult(engine="nccl4py", ranks=8, arms=[Arm(name=ArmName.DEFAULT, cells=cells)])
     measurement = measure(Document(probe="nccl", nccl=nccl), history=History(), environment={})
     body = report("a", gather=348)
-    probes = [ProbeStatus(name=names.PROBE_NCCL, history=measurement.encode())]
+    probes = [api.ProbeStatus(name=names.PROBE_NCCL, history=measurement.encode())]
     status = to_builtins(body.status) | {"probes": to_builtins(probes)}
     document = {
         "apiVersion": names.API_VERSION,
