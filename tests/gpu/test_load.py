@@ -58,7 +58,6 @@ def test_big_cards_reach_90_per_cent_of_their_limit_within_20_s(loaded: Run) -> 
 
 
 def test_the_results_are_those_of_the_cpu(loaded: Run) -> None:
-    """The layout of the fragments is right, every sum is exact, and nothing differs under heat."""
     for gpu in measured(loaded("30")).gpus:
         assert gpu.checksum == gpu.expected
         assert gpu.checks > 50
@@ -98,7 +97,6 @@ def test_copies_are_plausible(loaded: Run) -> None:
 def test_the_result_fits_its_part_of_a_reading_and_nothing_computes_afterwards(
     loaded: Run, uuids: list[str]
 ) -> None:
-    """With everything that a real driver answers; the GPU is free again within seconds."""
     result = loaded("30")
     assert len(text(result)) <= PART_BYTES["load"]
     assert not isinstance(measured(result).gpus[0].steady_mw, Unavailable)

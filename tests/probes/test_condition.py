@@ -176,7 +176,6 @@ def test_every_fan_is_asked_by_its_number(nvml: Nvml, library: Library, device: 
 
 
 def test_old_drivers_know_one_fan_or_none(nvml: Nvml, library: Library, device: Device) -> None:
-    """Without a count there is one fan where its speed can be read, else none."""
     old, passive, neither = GpuBuilder(0), GpuBuilder(1), GpuBuilder(2)
     telemetry.fans(nvml, device, neither)
     library.has("nvmlDeviceGetFanSpeed", written(55))
@@ -239,7 +238,6 @@ def test_counters_whose_field_ids_never_moved(nvml: Nvml, library: Library, devi
 
 
 def snapshot(began_ms: int, energy: Int = 0, *, took_ms: int = 0, **values: Int) -> Snapshot:
-    """A reading of the counters; those that are not named are not supported."""
     counters = Counters(**dict.fromkeys(Counters.__struct_fields__, NO) | values)
     return Snapshot(began_ms, began_ms + took_ms, counters, energy)
 

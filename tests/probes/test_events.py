@@ -33,7 +33,6 @@ def gpus() -> Gpus:
 
 
 def with_events(library: Library, *events: Event, supported: int = XID | CLOCK) -> None:
-    """The driver has these events in its queue, and none after them."""
     queue = list(events)
 
     def wait(events: Any, data: Any, milliseconds: Any) -> int:

@@ -41,8 +41,6 @@ def test_the_recorded_lines_are_understood() -> None:
     [
         ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer", "P2P/direct"),
         ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read", "P2P/direct"),
-        ("Channel 03/1 : 7[7] -> 0[0] via P2P/CUMEM/read", "P2P/CUMEM"),
-        ("Channel 00/0 : 0[0] -> 1[1] via P2P/IPC", "P2P/IPC"),
         ("Channel 00/0 : 0[0] -> 1[1] via P2P/indirect/2[2]", "P2P/indirect"),
         ("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", "SHM/direct/direct"),
         ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0", "NET/Socket"),

@@ -63,7 +63,6 @@ def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
 
 
 def test_times_are_those_of_the_events() -> None:
-    """20 us and 10 GB/s make 20.4 us for 4 KiB, whatever the host's clock says; the data is right."""
     unhurried = tuple(structs.replace(cell, max_ms=60_000) for cell in SMALL)
     _, lines, printed = run(ordered(cells=unhurried), us="20", gbps="10")
     large = [cell for cell in cells(lines) if cell.bytes == 4096]

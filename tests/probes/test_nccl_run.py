@@ -75,7 +75,6 @@ def test_children_are_told_who_and_what(nccl_on: NcclOn, child_input: Input) -> 
 def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
     nccl_on: NcclOn, child_input: Input
 ) -> None:
-    """NCCL reads its environment once per process; and its log has a folder that is gone afterwards."""
     run = nccl_on("titan-rtx-nv2")
     body = "os.environ |= {'PID': str(os.getpid()), 'SID': str(os.getsid(0)), 'GROUP': str(os.getpgrp())}\n"
     run.child(body + SAVE_INPUT.format(path=str(run.folder)) + "all_well()", arm="all").nccl()
@@ -290,8 +289,6 @@ FAKES = Path(__file__).parent / "fakes"
 
 @pytest.mark.parametrize(("processes", "number"), [("one", 1), ("auto", 2), ("perGPU", 2)])
 def test_nccl4py_measures_every_arm(nccl_on: NcclOn, tmp_path: Path, processes: str, number: int) -> None:
-    """With one process per GPU unless one for all was asked for.  What there is no memory for is cut and
-    named; the rest is there, with the right data."""
     run = nccl_on("pcie-phb-2")
     run.environment |= {
         "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path]),

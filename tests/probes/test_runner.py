@@ -198,7 +198,6 @@ def test_the_probe_is_late_at_its_deadline() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_at_once_with_last_words(start: type[Started], number: signal.Signals) -> None:
-    """Inside a call that hangs too: the main thread is never in the driver."""
     run = start(body="watch.enter('nvmlInit', ''); time.sleep(600)")
     run.wait_until_measuring()
     os.kill(run.process.pid, number)
@@ -209,8 +208,6 @@ def test_a_signal_ends_the_run_at_once_with_last_words(start: type[Started], num
 
 
 def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
-    """A full standard output leaves nothing to report, and so does a termination log that cannot be
-    written."""
     body = "result.problem = runner.crash(ValueError())"
     script = SCRIPT.format(body=body, prepare="pass", deadline=30)
     command = [sys.executable, "-c", script, str(tmp_path)]

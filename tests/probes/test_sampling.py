@@ -15,8 +15,6 @@ NO = Unavailable("NVML_ERROR_TIMEOUT")
 
 
 class Clock:
-    """A clock that moves only when someone sleeps, and a little with every sample."""
-
     def __init__(self, *, per_sample: float) -> None:
         self.now = 100.0
         self.per_sample = per_sample
@@ -29,8 +27,6 @@ class Clock:
 
 
 class Driver:
-    """Answers every question with the same number, and takes its time."""
-
     def __init__(self, clock: Clock, *, number: int = 5) -> None:
         self.clock, self.number = clock, number
 

@@ -69,7 +69,6 @@ def test_an_unknown_probe_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_benchmark_has_its_own_defaults() -> None:
-    """13.5 of the pod's 15 minutes, 60 s of budget, a start by GPUs, nccl4py, nothing inherited."""
     parsed = parse_probe("nccl", NCCL_ALGO="Ring")
     assert (parsed.deadline, parsed.budget, parsed.limits) == (810, 60, (None, 45, 10))
     assert (parsed.engine, parsed.nccl_variables, parsed.child) == ("nccl4py", {}, "")

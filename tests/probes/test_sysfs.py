@@ -294,7 +294,6 @@ def test_distance_has_the_letters_of_nvidia_smi(
 
 
 def test_unknown_numa_nodes_are_not_guessed_on_a_machine_with_several(plug: Plug, tmp_path: Path) -> None:
-    """-1 on both sides is one node on a one-node machine, and not known on a larger one."""
     one = locate_gpu(tmp_path, plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=-1))
     other = locate_gpu(tmp_path, plug("pci0000:80/0000:80:01.0/0000:81:00.0", numa=-1))
     assert isinstance(one.numa, Unavailable)

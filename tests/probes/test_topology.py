@@ -18,8 +18,6 @@ Answer = int | Unavailable
 
 
 class Driver:
-    """Answers by the name of the call, fields by (id, link)."""
-
     def __init__(
         self, *, calls: dict[str, Callable[[int], Answer]], fields: dict[Any, Answer] | None = None
     ) -> None:

@@ -51,8 +51,6 @@ def fresh(probe: Callable[[str], Probe], monkeypatch: pytest.MonkeyPatch) -> On:
 
 @pytest.fixture
 def watch(fresh: On) -> On:
-    """The same, after its first reading."""
-
     def on(profile: str) -> Watch:
         made = fresh(profile)
         assert made.life().why == "first"
@@ -63,7 +61,6 @@ def watch(fresh: On) -> On:
 
 @pytest.fixture
 def two(watch: On) -> Watch:
-    """Two bridged GPUs, after the first reading."""
     return watch("titan-rtx-nv2")
 
 

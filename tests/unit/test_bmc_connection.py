@@ -218,7 +218,6 @@ async def test_the_command_prints_the_judgement(bmcs: Bmcs) -> None:
     [
         (("bmc-1", "--user", "reader"), "", "--user needs --password-file"),
         (("bmc-1", "--user", "reader", "--password-file", "-"), "\n", "its first line is empty"),
-        (("http://bmc-1",), "", "--insecure"),
         (("bmc-1", "--deadline", "soon"), "", "soon"),
     ],
 )

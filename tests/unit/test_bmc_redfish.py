@@ -50,8 +50,6 @@ async def test_a_recorded_machine_has_no_finding(name: str, expand: bool, bmcs: 
 
 
 async def test_the_dgx_s_traps_are_no_values(bmcs: Bmcs) -> None:
-    """Revolutions called per cent; watts that stand in a sensor; 1 of 6 supplies; a clock in 2020; an
-    intake at every chip; a margin of 60 degrees called the GPU's temperature."""
     reading = await bmcs.reading("dgx-h100")
     assert sum(one.output_watts for one in reading.supplies) == 1989  # type: ignore[misc]
     assert all(isinstance(one.capacity_watts, Unavailable) for one in reading.supplies)

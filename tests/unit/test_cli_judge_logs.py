@@ -175,7 +175,6 @@ def test_a_bad_inventory_is_named_with_its_field(tmp_path: Path, text: str, part
 
 
 def test_an_inventory_is_for_health_results(tmp_path: Path) -> None:
-    """For a log of nccl-tests it would say nothing, so it is refused."""
     cables = written(tmp_path / "cables.yaml", CABLES)
     log = FIXTURES / "nccl-tests_allreduce_superbench.log"
     assert judge(log, "--power-inventory", cables).exit_code == 2

@@ -179,7 +179,6 @@ def test_a_member_that_is_absent_has_the_same_default() -> None:
 
 
 def structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
-    """All structs in a type, but the reason of a value that is not there."""
     match kind:
         case inspect.StructType(cls=cls, fields=fields) if cls is not Unavailable:
             yield kind
@@ -213,7 +212,6 @@ def test_the_words_of_the_layout_are_no_members() -> None:
         ([{"a": 5}, {"a": NOT_READ}], {"rows": 2, "a": [5, None]}),
         ([{"a": NOT_READ, "b": 1}] * 2, {"rows": 2, "b": 1}),
         ([{"a": [1, 2]}, {"a": [1, 2]}], {"rows": 2, "a": {"each": [1, 2]}}),
-        ([{"a": []}, {"a": []}], {"rows": 2, "a": {"each": []}}),
         ([{"a": [1]}, {"a": [2, 3]}], {"rows": 2, "a": [[1], [2, 3]]}),
         ([{"a": [n % 2]} for n in range(4)], {"rows": 4, "a": [[0], [1], [0], [1]]}),
         (
@@ -296,7 +294,6 @@ def test_the_parts_have_64_kib_together() -> None:
 
 
 def answered(value: Any, chance: Random) -> Any:
-    """JSON in which every reading that the driver refused is a number of six digits."""
     if isinstance(value, dict):
         if "unavailable" in value:
             return chance.randrange(10**5, 10**6)
@@ -329,14 +326,12 @@ def with_everything(codes: int) -> Result:
 
 
 def with_lost_gpus(result: Result, *lost: int) -> Result:
-    """The machine after these GPUs fell off the bus: of them only index and error are known."""
     error = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", message="GPU is lost")
     gpus = [Gpu(index=gpu.index, error=error) if gpu.index in lost else gpu for gpu in result.gpus]
     return replace(result, gpus=gpus)
 
 
 def xids(gpu: int, codes: int) -> Xids:
-    """So many kinds of Xids within an hour after five weeks, no two numbers alike."""
     seen = [(gpu * 37 + n * 61) % 163 + 8 for n in range(codes)]
     first = [3_000_000 + gpu * 401 % 3600 + n * 977 % 3600 for n in range(codes)]
     counts = [XidCount(count=at % 41 + 1, first=at, last=at + at % 601) for at in first]
@@ -344,7 +339,6 @@ def xids(gpu: int, codes: int) -> Xids:
 
 
 def unlike(value: Any, chance: Random, *, length: int) -> Any:
-    """JSON with other numbers, no two alike, and messages of so many characters."""
     if isinstance(value, dict):
         changed = {name: unlike(inner, chance, length=length) for name, inner in value.items()}
         return changed | (
@@ -363,7 +357,6 @@ MESSAGE = 240
 
 
 def nccl_run(name: str) -> Result:
-    """A golden benchmark in which no two numbers are alike, with a long message of every arm."""
     node = golden(f"1.2-{name}-nccl")
     nccl = unlike(msgspec.to_builtins(node.nccl), Random(4), length=MESSAGE)
     return replace(node, nccl=msgspec.convert(nccl, NcclResult))
@@ -453,7 +446,6 @@ def test_a_long_text_is_refused_before_it_is_parsed() -> None:
         ({"run": "r" * 129}, "$.run"),
         ({"gpus": [{"index": 0, "power": {"usage_mw": "much"}}]}, "$.gpus[0].power.usage_mw"),
         ({"gpus": [{"index": 0, "power": {"usage_mw": 2**63}}]}, "$.gpus[0].power.usage_mw"),
-        ({"gpus": {"rows": 1, "index": 0, "power": {"usage_mw": "much"}}}, "$.gpus[0].power.usage_mw"),
         ({"gpus": [{"index": 0, "links": [{"links": list(range(73))}]}]}, "$.gpus[0].links[0].links"),
         ({"pairs": {"read": [[0] * 65]}}, "$.pairs.read[0]"),
         ({"host": {"rows": 1}}, "$.host"),

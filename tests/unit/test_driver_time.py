@@ -31,7 +31,6 @@ def test_counters_begin_anew(tmp_path: Path, kind: str, restarted: list[int]) ->
 
 
 def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:
-    """It was loaded 6 s ago: warmer than its sibling, not yet slow, and it will be."""
     start = boottime_ns()
     hardware = plug("h100-sxm-8", tmp_path, clock=lambda: start - 200 * SECOND)
     Hardware(tmp_path, clock=lambda: start - 7 * SECOND).fault("airflow-blocked", gpu=1)
@@ -46,7 +45,6 @@ def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:
 
 
 def test_unrepairable_memory_is_told_by_drivers_that_know_of_it(tmp_path: Path) -> None:
-    """On Hopper with a recent driver the call changes; an older one has no such call and no such fault."""
     call, name = "nvmlDeviceGetUnrepairableMemoryFlag_v1", "memory-unrepairable"
     hardware = with_driver("590.44.01", tmp_path / "new")
     with NvmlClient(hardware.env()) as nvml:
@@ -58,7 +56,6 @@ def test_unrepairable_memory_is_told_by_drivers_that_know_of_it(tmp_path: Path) 
 
 
 def test_a_clock_step_moves_times_of_day_and_nothing_else(tmp_path: Path) -> None:
-    """NVML's timestamps jump by an hour, back as well as forth; counters go on as if nothing had been."""
     hardware = plug("pcie-phb-2", tmp_path)
     with NvmlClient(hardware.env()) as nvml:
         energy = nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(0))

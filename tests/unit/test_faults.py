@@ -12,14 +12,12 @@ from testbed.hardware.machine import Machine
 
 
 def test_the_page_of_the_demo_counts_the_faults_right() -> None:
-    """Whoever reads of so many finds so many."""
     page = (Path(__file__).parents[2] / "docs/demo.md").read_text("utf-8")
     assert f"the {len(FAULTS)} faults" in page
 
 
 @pytest.mark.parametrize("profile", profiles.names())
 def test_a_fault_either_fits_a_machine_or_is_refused_in_words(profile: str) -> None:
-    """Every fault on every kind of hardware changes the machine, or the error names the hardware."""
     result = profiles.load(profile)
     refused = 0
     for name, fault in FAULTS.items():

@@ -78,7 +78,6 @@ def test_no_folder_is_made_a_package_that_shadows(folder: str) -> None:
 
 
 def test_source_files_hold_one_idea() -> None:
-    """No source file is longer than 500 lines."""
     lengths = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in source_packages()}
     assert lengths
     none(f"{name} has {lines} lines: split it by its ideas" for name, lines in lengths.items() if lines > 500)
@@ -205,10 +204,6 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 
 def test_every_decision_has_its_sections_and_is_listed() -> None:
-    """Each page of docs/adr has the four sections and a date, fits a screen, and stands in docs/README.md.
-
-    Their numbers have no gaps.
-    """
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     pages = sorted((ROOT / "docs/adr").glob("*.md"))
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1)), "a number is missing"

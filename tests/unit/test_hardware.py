@@ -13,7 +13,6 @@ DRIVER_NOT_LOADED = 9
 
 
 def test_a_driver_is_reloaded_once_nobody_uses_it(tmp_path: Path) -> None:
-    """As on a machine: no unload under an open session; another version afterwards, and counters anew."""
     hardware = plug("h100-sxm-8", tmp_path / "machine")
     boot_id = hardware.condition().boot_id
     with NvmlClient(hardware.env()) as nvml:

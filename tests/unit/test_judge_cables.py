@@ -20,7 +20,6 @@ EIGHT = {"connector": "8-pin"}
 
 
 def node(*watts: float | None, most: float | None = None, least: float = 50) -> Result:
-    """Two GPUs with these limits; the last one stands for those that are left out, None is not read."""
     result = made.phb()
     for position in range(len(result.gpus)):
         limit = watts[min(position, len(watts) - 1)]
@@ -144,7 +143,6 @@ def test_a_shared_cable_is_said() -> None:
     [
         (1000, 300, (300, 300), []),
         (1000, 301, (300, 300), ["supply-watts/warn"]),
-        (1000, 600, (300, 300), ["supply-watts/warn"]),
         (1000, 300, (300, None), ["power-inventory/info"]),
         (1000, 700, (300, None), ["supply-watts/warn", "power-inventory/info"]),
     ],
@@ -161,10 +159,8 @@ def test_a_supply_needs_watts_to_spare(
     [
         ([{"gpu": "*"}, {"gpu": "7"}], "powerInventory.gpus[1].gpu is '7', and this node has no such GPU"),
         ([{"gpu": "*"}, {"gpu": made.uuid(9)}], "powerInventory.gpus[1].gpu"),
-        ([{"gpu": "*"}, {"gpu": "0000:ff:00.0"}], "powerInventory.gpus[1].gpu"),
         ([{"gpu": "*"}, {"gpu": "0"}], "an earlier entry"),
         ([{"gpu": "0"}], "No entry of powerInventory.gpus is about it"),
-        ([{"gpu": "*GTX 480*"}], "No entry of powerInventory.gpus is about it"),
     ],
 )
 def test_an_entry_without_a_gpu_and_a_gpu_without_an_entry_are_said(entries: list[Any], part: str) -> None:
@@ -206,7 +202,6 @@ def test_without_an_inventory_nothing_is_judged(power: PowerInventory | None) ->
         ("supplyWatts: 1000", ("supplyWatts", "otherWatts")),
         ("suplyWatts: 1000", ("suplyWatts",)),
         ("[]", ("object",)),
-        ("", ("object",)),
     ],
 )
 def test_nonsense_is_refused_by_its_field(text: str, parts: tuple[str, ...]) -> None:

@@ -78,7 +78,6 @@ def one_still(mhz: float, watts: float) -> Result:
 
 
 def alike(mhz: float, *, name: str = H100, gpus: int = 8, **fields: Any) -> Result:
-    """A node whose GPUs all work at this clock, without a reason for less."""
     window = working(sm_mhz=span(mhz - 15, mhz + 15), power_mw=span(300_000))
     return every(node(gpus), **({"name": name} | window | fields))
 
@@ -135,7 +134,6 @@ TABLE: Table = {
     ],
     "the power limit explains": [
         (tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED),
-        (tenants(A10, 150, *[(1005, 149, 100, 12)] * 2, *[(1695, 148, 100, 12)] * 2), *EXPLAINED),
     ],
     "other work explains": [
         (tenants(H200, 700, (1395, 610, 100, 0), *[(1980, 290, 100, 0)] * 7), *EXPLAINED),
@@ -218,7 +216,6 @@ TABLE: Table = {
     "without peers the past tells; a setting would look the same, so it warns and enters no gate": [
         ((alike(1980), alike(792)), WARN, {"slow-clock": UNSURE}),
         ((alike(1980), IDLE, alike(792)), WARN, {"slow-clock": UNSURE}),
-        ((alike(792), alike(1980), alike(1300)), WARN, {"slow-clock": UNSURE}),
         ((alike(792), alike(1980)), *FINE),
     ],
     "peers outweigh the past, for a fleet may be set to a lower clock": [

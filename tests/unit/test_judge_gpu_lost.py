@@ -142,9 +142,7 @@ TABLE: Table = {
         for runs in (1, 3)
         for drivers, named in (
             (["nvidia", "nvidia", "vfio-pci"], "(vfio-pci)"),
-            (["nvidia", "nvidia", "nouveau"], "(nouveau)"),
             (["nvidia", "nvidia", "nvidia, excluded"], "(nvidia, excluded)"),
-            (["nvidia", "nvidia", "pci-stub", "nvgrace_gpu_vfio_pci"], "(nvgrace_gpu_vfio_pci)"),
             (["nvidia", "nvidia", *["xen-pciback"] * 6], " and 2 more."),
         )
     ],

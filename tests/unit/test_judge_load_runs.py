@@ -21,7 +21,6 @@ SW_HEAT, HW_HEAT, BRAKE, HW, CAP = 0x20, 0x40, 0x80, 0x8, 0x4
 
 
 def stopped(*more: int, **values: Any) -> Result:
-    """A load that the probe ended for heat, on eight GPUs of which the fifth is as given."""
     ended = {"ended": LoadEnd.TEMPERATURE, "seconds": 9.0}
     gpus = [gpu(n, **ended | (values if n == 5 or not more else {})) for n in range(8)]
     return loaded(*gpus, ended=LoadEnd.TEMPERATURE)
@@ -250,7 +249,6 @@ INCOMPLETE = (UNKNOWN, "LoadIncomplete")
 
 
 def ended(end: LoadEnd) -> Result:
-    """A run with wrong results whose load ended so on the whole node."""
     result = spoilt(mismatches=9)
     return replace(result, load=replace(result.load or contract.LoadResult(), ended=end))
 

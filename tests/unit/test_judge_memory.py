@@ -101,7 +101,6 @@ TABLE: Table = {
     ],
     "repairs that were done are nobody's business": [
         (repairs(rows_corrected=7, rows_uncorrected=2, rows_failed=0, action=0), ""),
-        (repairs(pages_single_bit=12, pages_double_bit=1, pages_pending=0, action=0), ""),
     ],
     "repairs are good if every GPU that supports them answered": [
         (sound(), "", {"row-remap": GOOD}),
@@ -211,14 +210,12 @@ LIVES: Table = {
     ),
     "errors of a board's life inform": [
         (hopper(aggregate_sram=1), "memory-worn/info", "1 uncorrectable error in SRAM"),
-        (hopper(aggregate_sram=9), "memory-worn/info", "9 uncorrectable errors in SRAM"),
         (hopper(aggregate_sram=2, sram_threshold=NONE), "memory-worn/info", "2 uncorrectable"),
         (
             hopper(aggregate_dram=7),
             "memory-worn/info",
             "7 uncorrectable errors in DRAM over the board's life",
         ),
-        (hopper(aggregate_dram=512), "memory-worn/info", "512"),
         (
             hopper(aggregate_uncorrected=3, aggregate_sram=NONE, aggregate_dram=NONE),
             "memory-worn/info",

@@ -182,7 +182,6 @@ TABLE: Table = {
     "P2P that gains less than 15 % is none": [
         (nccl.titan(40, host=32), WARNS, CONTRADICTED),
         (nccl.titan(40, host=31), "", CONFIRMED),
-        (nccl.titan(40, host=4), "", CONFIRMED),
     ],
     "the arm with P2P disabled still used it": [(STILL_P2P, "", CONFIRMED)],
     "40 GB/s over PCIe 4": [(nccl.phb(40), WARNS, CONTRADICTED)],

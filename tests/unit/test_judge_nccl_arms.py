@@ -28,7 +28,6 @@ def ended(result: Result, name: ArmName, outcome: str, *, phase: str = Phase.LOA
 
 
 def wrong(result: Result, *names: ArmName) -> Result:
-    """The NCCL run in which 64 MiB and 1 GiB of those arms returned wrong data."""
     for name in names:
         cells = [
             replace(cell, wrong=3)
@@ -45,7 +44,6 @@ def without(result: Result, name: ArmName) -> Result:
 
 
 def all_ended(result: Result, outcome: str, *names: ArmName, **how: Any) -> Result:
-    """The NCCL run in which these arms ended so, all of them unless given."""
     for name in names or (DEFAULT, NVLS_OFF, P2P_OFF):
         result = ended(result, name, outcome, **how)
     return result
@@ -289,10 +287,8 @@ TABLE: Table = {
         (ring(gbps=367), *UNUSED, "did not log multicast support, and made no NVLS channels"),
         (ring(multicast=True), *UNUSED, "available, and made no NVLS channels"),
         (ring(B200, gbps=655, capability="10.0", nvls=True, multicast=True), *UNUSED, "NCCL chose RING"),
-        (ring(H100, algorithm="TREE", nvls=True), *UNUSED, "NCCL chose TREE"),
         (ring(algorithm="", nvls=None, multicast=False), *UNUSED, "not available"),
         (ring(virtualization=1, multicast=True), *UNUSED, "made no NVLS channels"),
-        (ring("NVIDIA B300 SXM6 AC", gbps=640, capability="10.3", multicast=False), *UNUSED, "not available"),
     ],
     "the policy's environment decided it": [
         (by_policy(ring(), **environment), *CHOSEN, "policy's environment")
@@ -312,7 +308,6 @@ TABLE: Table = {
     ],
     "few GPUs, older GPUs, no switch, and no word from NCCL prove nothing": [
         (ring(algorithm="", nvls=None), ""),
-        (ring(count=4), ""),
         (ring(count=5, multicast=False), ""),
         (ring(A100, gbps=229, capability="8.0"), "busbw-low/warn"),
         (nccl.titan(), ""),

@@ -36,7 +36,6 @@ WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 
 
 def run(*values: float) -> NcclJudgement:
-    """The last of several runs on one node of 8 H100, with these GB/s of all_reduce."""
     judgement = judge_nccl(nccl.h100(values[0]))
     for gbps in values[1:]:
         judgement = judge_nccl(nccl.h100(gbps), previous=judgement.record)
@@ -188,7 +187,6 @@ nodes = st.builds(NodeFacts, gpu_capacity=st.integers(0, 16), sharing=st.sampled
 
 @st.composite
 def outcomes(draw: st.DrawFn) -> Result:
-    """A run whose arms ended in any way, with any part of their cells, right or wrong."""
     result = draw(results)
     if result.nccl is None:
         return result

@@ -32,7 +32,6 @@ def all_refused() -> Result:
 
 
 def fewer(*counts: int) -> Result:
-    """HGX H100 of which each GPU lacks so many links."""
     result = made.h100()
     for gpu_index, count in enumerate(counts):
         result = made.without_links(result, gpu_index, count=count)
@@ -191,7 +190,6 @@ UNREADABLE = [LinkGroup(links=[0, 1], state=Unavailable("Unknown"), p2p=1)]
 AT_FIRST_SIGHT: Table = {
     "SXM modules and superchips always have NVLinks": [
         (down(8, H100, 18), *SXM),
-        (down(8, "NVIDIA B200", 18, compute_capability="10.0"), *SXM),
         (down(4, "NVIDIA GB200", 18), *SXM),
         (down(16, "Tesla V100-SXM3-32GB", 6), *SXM),
     ],

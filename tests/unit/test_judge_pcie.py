@@ -19,13 +19,11 @@ FULL = {"max_generation": 4, "max_width": 16, "card_generation": 4}
 
 
 def link(generation: int = 4, width: int = 16, *, utilization: int = 97, **more: int) -> Pcie:
-    """A generation 4 x16 card in a slot that gives all of it, read at this utilisation."""
     known = FULL | {"replays": 0, "correctable": 0} | more
     return Pcie(generation=generation, width=width, utilization=utilization, **known)
 
 
 def node(*links: Pcie) -> Result:
-    """Four GPUs of one model whose links are these; the last one stands for those that are left out."""
     result = made.hgx_a100_4()
     for gpu_index in range(4):
         result = made.with_gpu(result, gpu_index, pcie=links[min(gpu_index, len(links) - 1)])
@@ -69,10 +67,8 @@ LINKS: Table = {
     ],
     "an idle link keeps its lanes (janhq/jan issue 183)": [
         (node(link(width=8, **IDLE), link(**IDLE)), "pcie-narrow/warn"),
-        (node(Pcie(generation=1, width=8, **FULL), link(**IDLE)), "pcie-narrow/warn"),
         (node(link(width=4, **IDLE)), "pcie-narrow/warn"),
         (node(link(width=0, **IDLE), link(**IDLE)), ""),
-        (node(link(**IDLE)), ""),
     ],
     "half of the lanes everywhere is how the board was built": [
         (node(link(width=8, **IDLE)), "pcie-narrow/info"),
@@ -80,7 +76,6 @@ LINKS: Table = {
     ],
     "a card or slot with few lanes is complete": [
         (node(link(width=8, max_width=8, **IDLE)), ""),
-        (node(link(width=4, max_width=4), link()), ""),
     ],
     "an older slot is only mentioned": (
         node(link(3, max_generation=3)),
@@ -127,7 +122,6 @@ def test_a_pcie_link_is_judged(row: Row) -> None:
     ("address", "width", "expected"),
     [
         ("0000:00:1e.0", 8, ["pcie-narrow/info"]),
-        ("0000:00:04.0", 8, ["pcie-narrow/info"]),
         ("0001:00:00.0", 8, ["pcie-narrow/info"]),
         ("0000:00:1e.0", 4, ["pcie-narrow/warn"]),
         ("0000:3b:00.0", 8, ["pcie-narrow/warn"]),

@@ -33,7 +33,6 @@ def facts(capacity: int | None, sharing: Sharing = Sharing.EXCLUSIVE) -> NodeFac
 
 
 def recovering(*actions: Any) -> Result:
-    """Two GPUs of which the second asks for this recovery action, and the first for none."""
     result = made.every_gpu(made.phb(), repair=Repair(rows_failed=0, action=0))
     return made.with_gpu(result, 1, repair=Repair(rows_failed=0, action=actions[0])) if actions else result
 

@@ -65,8 +65,6 @@ TABLE: Table = {
         for chip, label in {
             "corsairpsu": "v_out +12v",
             "acbel_fsg032": "vout1",
-            "ibm_cffps1": "vout1",
-            "bpa-rs600": "vout1",
             "pfe1100": "",
             "asus_wmi_sensors": "+12V",
             "hp": "12V",
@@ -79,10 +77,8 @@ TABLE: Table = {
             "corsairpsu": ["v_in"],
             "acbel_fsg032": ["vin"],
             "nct6775": [""],
-            "nct6798": ["in1"],
             "it8686": [""],
             "adm1275": ["vout1"],
-            "ina226": [""],
             "dell": ["12V PG"],
             "asus": ["3.12V", "112V", "12VSB"],
         }.items()

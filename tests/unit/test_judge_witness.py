@@ -30,7 +30,6 @@ def supplies(*changes: dict[str, Any], watts: float | None = 1600, **more: Any) 
 
 
 def board(**changes: Any) -> ChassisReading:
-    """A baseboard with the GPUs of the health run, named without NVML's prefix; the second differs."""
     gpus = [
         BoardGpu(name=uuid, uuid=uuid.removeprefix("GPU-").upper(), ports=18, ports_up=18)
         for uuid in map(made.uuid, range(2))
@@ -39,7 +38,6 @@ def board(**changes: Any) -> ChassisReading:
 
 
 def braked(chassis: ChassisReading | None, seconds: float = 60, **grown: float) -> Judgement:
-    """A machine with the power brake on one busy GPU."""
     return judge(node(), later(node(), 900, gpu=0, power_brake=seconds, **grown), chassis=chassis)
 
 

@@ -56,7 +56,6 @@ class Node:
         self.rules, self.history, self.booted = rules, "", BOOT
 
     def judged(self, result: Result, *, late: float = 0.0) -> Judgement:
-        """The judgement of a document, read as it was made; its clock may be late."""
         up = result.host.boottime_ms
         judgement = judge_health(
             result,
@@ -85,7 +84,6 @@ def rule(count: int = 1, *, of: int = 94, severity: Severity | None = Severity.F
 
 
 def once_an_hour(*hours: int) -> list[Step]:
-    """A document with one more Xid in each of these hours, the third of which makes three."""
     return [({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in hours]
 
 
@@ -93,7 +91,6 @@ TWICE: Came = {(0, 94): at(50, 60)}
 STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
     # what: the rules; of each document its Xids, when it was made, the findings, the boot (the second begins
     # two hours after a day)
-    "too few": ([rule(3)], [(TWICE, 100, "")]),
     "a warning": ([rule(2, severity=Severity.WARN)], [(TWICE, 100, "xid/warn")]),
     "ignored": ([rule(severity=None)], [(TWICE, 100, "")]),
     "another code has the catalogue's severity": ([rule(of=13, severity=None)], [(TWICE, 100, "xid/fail")]),
@@ -256,7 +253,6 @@ def test_the_newest_are_kept_and_the_history_stays_small() -> None:
 
 
 def reports(*came: Came, ups: tuple[int, ...]) -> list[Result]:
-    """Documents of a watch container: each repeats the Xids of those before it."""
     result: list[Result] = []
     earlier: list[RepeatedXid] = []
     for own, up in zip(came, ups, strict=True):
@@ -327,7 +323,6 @@ def test_a_node_that_cannot_be_judged_does_not_forget_what_was_reported() -> Non
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("window", [HOUR, 2 * HOUR])
 def test_a_finding_ends_when_it_was_said_to(count: int, window: int) -> None:
-    """The judge still has it a second before, and no longer then; where none stands, nothing is said."""
     rule = XidRule(codes=(63, 94), severity=Severity.WARN, count=count, window=window)
     node = Node(rule, XidRule(codes=(13,), severity=None))
     came = {(1, 94): at(50, 60), (1, 63): at(70), (2, 94): at(80), (3, 13): at(90)}

@@ -134,8 +134,6 @@ class Threads:
 @each_variant
 @pytest.mark.parametrize("loops", [2, 7])
 def test_the_text_computes_what_the_cpu_expects(variant: Variant, loops: int) -> None:
-    """Product by product what the CPU computes by a short way, whether the last loop adds or subtracts; every
-    thread stores its own result where its number says."""
     table = {TABLE + 4 * n: word for n, (word,) in enumerate(struct.iter_unpack("<I", truth.table(variant)))}
     memory = dict(table)
     warp = Threads(range(WARP), memory, block=5, p_table=TABLE, p_results=RESULTS, p_loops=loops)
@@ -212,12 +210,9 @@ def test_ptxas_takes_the_kernels_for_every_gpu_that_may_get_them(variant: Varian
     [
         ((3, 7), None),
         ((5, 2), "f32-fma"),
-        ((6, 1), "f32-fma"),
         ((7, 0), "f16-m8n8k4"),
-        ((7, 2), "f16-m8n8k4"),
         ((7, 5), "f16-m16n8k8"),
         ((8, 0), "f16-m16n8k16"),
-        ((9, 0), "f16-m16n8k16"),
         ((12, 1), "f16-m16n8k16"),
         ((15, 0), "f16-m16n8k16"),
     ],

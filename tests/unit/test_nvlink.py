@@ -27,7 +27,6 @@ def titan(*groups: LinkGroup, **changes: Any) -> Result:
 
 
 def first_of_dgx1(count: int) -> Result:
-    """The runtime shows these GPUs of a DGX-1."""
     pairs = made.pairs([[i != j for j in range(count)] for i in range(count)])
     return replace(made.dgx1(), gpus=made.dgx1().gpus[:count], pairs=pairs)
 

@@ -21,7 +21,6 @@ IDS = ("class", "vendor", "device", "subsystem_vendor", "subsystem_device")
 
 @pytest.mark.parametrize("name", profiles.names())
 def test_a_profile_names_its_sources(name: str) -> None:
-    """A recording: published, in tests/fixtures, or read by whoever wrote the profile."""
     wheres = [source.where for source in profiles.load(name).sources]
 
     named = re.findall(r"tests/fixtures/(\S+?)[,.;]?(?=\s|$)", " ".join(wheres))
@@ -31,7 +30,6 @@ def test_a_profile_names_its_sources(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "topology"), [("a100-sxm-8", P4D), ("ncv4-a100-pcie", NCV4)])
 def test_cloud_machines_have_the_places_of_the_vendors_file(name: str, topology: ElementTree.Element) -> None:
-    """GPUs and network cards with their addresses, ids and NUMA nodes, and every node's CPUs."""
     profile = profiles.load(name)
     there = functions(profile.host)
     reported = {

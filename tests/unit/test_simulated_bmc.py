@@ -35,7 +35,6 @@ def codes(judgement: ChassisJudgement) -> set[str]:
 
 @pytest.mark.parametrize("profile", WITH_BMC)
 async def test_a_healthy_machine_has_no_finding(profile: str, bmcs: Bmcs, tmp_path: Path) -> None:
-    """At full load (idle: after a fault was healed); every part is read, and nothing is missing."""
     hardware = plug(profile, tmp_path)
     hardware.load(100)
     chassis = hardware.profile.chassis
@@ -53,7 +52,6 @@ async def test_a_healthy_machine_has_no_finding(profile: str, bmcs: Bmcs, tmp_pa
 async def test_a_fault_has_its_finding_and_no_other(
     profile: str, fault: str, load: int, findings: set[str], psu: Psu | None, bmcs: Bmcs, tmp_path: Path
 ) -> None:
-    """And it is gone once it is healed."""
     hardware = plug(profile, tmp_path)
     hardware.load(load)
     hardware.fault(fault)
@@ -64,7 +62,6 @@ async def test_a_fault_has_its_finding_and_no_other(
 
 
 async def test_a_machine_without_supplies_to_carry_it_is_off(bmcs: Bmcs, tmp_path: Path) -> None:
-    """All inputs lost: the BMC, on standby power, says so."""
     hardware = plug(TWO, tmp_path)
     for supply in range(2):
         hardware.fault("supply-input-lost", supply=supply)
@@ -72,7 +69,6 @@ async def test_a_machine_without_supplies_to_carry_it_is_off(bmcs: Bmcs, tmp_pat
 
 
 async def test_a_board_s_bmc_shows_links_that_are_down(bmcs: Bmcs, tmp_path: Path) -> None:
-    """As NVML does: one port of the GPU, with the driver away."""
     hardware = plug(H100, tmp_path)
     hardware.fault("link-down", gpu=3, link=5)
     hardware.fault("driver-mismatch")

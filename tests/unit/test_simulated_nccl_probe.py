@@ -48,8 +48,6 @@ def busbw(result: Result, name: str, *, collective: str = "all_reduce", size: in
 
 @pytest.mark.parametrize("profile", MEASURABLE)
 def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -> None:
-    """All arms end well, no cell is cut, the numbers are the profile's within noise, the judge sees no fault
-    and confirms the interconnect, its part has room for it, and no process is left."""
     hardware = plug(profile, tmp_path / "hardware")
     ran = run(hardware)
     nccl, known = ran.result.nccl, hardware.profile.nccl
@@ -136,7 +134,6 @@ ENDS = [
 
 @pytest.mark.parametrize("ends", ENDS, ids=lambda ends: " ".join((ends.fault, *ends[2:5])))
 def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends: Ends) -> None:
-    """Each arm by itself, with the phase that it was in; the judge names what is wrong; nothing lives on."""
     hardware = plug(ends.profile, tmp_path / "hardware")
     hardware.fault(ends.fault, **ends.parameters)
     ran = run(hardware, more=LIMITS if ends.fault == "nccl-hang" else {})

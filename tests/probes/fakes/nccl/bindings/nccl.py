@@ -39,7 +39,6 @@ class Others:
         self.folder, self.size, self.rank, self._calls = Path(folder), size, rank, {}
 
     def exchange(self, data, ranks=None):
-        """What each of these ranks brings to their next call."""
         ranks = tuple(range(self.size)) if ranks is None else ranks
         call = self._calls[ranks] = self._calls.get(ranks, 0) + 1
         path = self.folder / f"{'-'.join(map(str, ranks))}.{call}."
