@@ -216,18 +216,6 @@ def test_an_arm_with_a_cold_start_is_started_again(
     assert {arm.outcome for arm in arms.values()} == {"done"}
 
 
-def test_what_one_arm_takes_the_next_ones_do_not_have(nccl_on: NcclOn, child_input: Input) -> None:
-    """Of 30 s a second arm may measure 19, less what the first one took."""
-    run = nccl_on("titan-rtx-nv2")
-    body = (
-        SAVE_INPUT.format(path=str(run.folder))
-        + "if arm == 'default': phases('measure'); time.sleep(1.5)\nall_well()"
-    )
-    run.child(body, arm="all").nccl("--budget", "30")
-    left = int(child_input("p2p-off")["order"]["budget_ms"])
-    assert 0 < left <= 17_500
-
-
 def test_pull_asks_who_would_measure_and_touches_no_gpu(nccl_on: NcclOn) -> None:
     run = nccl_on("h100-sxm-8")
     run.child("sys.exit(1)", arm="nobody").hardware.fault("driver-mismatch")
@@ -289,6 +277,7 @@ FAKES = Path(__file__).parent / "fakes"
 
 @pytest.mark.parametrize(("processes", "number"), [("one", 1), ("auto", 2), ("perGPU", 2)])
 def test_nccl4py_measures_every_arm(nccl_on: NcclOn, tmp_path: Path, processes: str, number: int) -> None:
+    """What there is no memory for is cut and named; the rest is there, with the right data."""
     run = nccl_on("pcie-phb-2")
     run.environment |= {
         "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path]),

@@ -208,14 +208,6 @@ def test_sigterm_ends_it_without_another_look_or_reading(watch: On) -> None:
         assert (life.errors, life.readings) == (["SIGTERM: ends"], [])
 
 
-def test_sigterm_ends_it_though_a_call_hangs(two: Watch) -> None:
-    with two.started("--deadline", "60") as life:
-        life.calm()
-        life.hold(ECC, gpu=0)
-        wait_for(lambda: life.is_held(ECC), what="the call")
-        assert life.end() == 0
-
-
 def test_a_driver_that_goes_away_is_told(two: Watch) -> None:
     state = two.hardware.directory / "driver.state"
     away = state.with_name("away")

@@ -140,32 +140,6 @@ def test_any_document_comes_back(seed: int, spread: int) -> None:
     assert decode(encode(result).decode()) == decode(text(result)) == result
 
 
-def test_both_forms_are_the_same_json_and_one_has_a_member_a_line() -> None:
-    """A line begins with a member's name, also in tables; nothing in it keeps kubectl from showing it so."""
-    result = golden("1.1-h100-busy")
-    shown = text(result)
-    lines = shown.splitlines()
-    assert json.loads(shown) == json.loads(encode(result))
-    assert (shown[-2:], "\t" in shown, [line for line in lines if line != line.rstrip()]) == (
-        "}\n",
-        False,
-        [],
-    )
-    assert {line.lstrip("{ ")[0] for line in lines} == {'"'}
-    assert any(line.startswith(' "name": "NVIDIA H100') for line in lines)
-    assert b"\n" not in encode(result)
-
-
-def test_what_nobody_read_is_absent_and_reads_as_not_read() -> None:
-    """Never as zero; where other GPUs have a value, it is null."""
-    bare = Result(probe="health", gpus=[Gpu(index=0), Gpu(index=1, serial="7")])
-    assert "not read" not in text(bare)
-    assert '"serial": [null,"7"]' in text(bare)
-    assert "temperature" in msgspec.json.decode(encode(bare))["gpus"]
-    back = decode(text(bare))
-    assert back.system.driver == back.gpus[0].power.usage_mw == back.gpus[0].serial == Unavailable("not read")
-
-
 def test_a_member_that_is_absent_has_the_same_default() -> None:
     """Absent is "not read" for each member that may be unavailable: no other default may stand there."""
     seen = 0

@@ -128,14 +128,7 @@ def fourth(**changes: Any) -> Result:
 @pytest.mark.parametrize(
     ("result", "code", "command"),
     [
-        (fourth(power=Power(enforced_limit_mw=200_000, default_limit_mw=400_000)), "power-cap-low", "-i 3`"),
-        (
-            fourth(error=replace(LOST, kind="reset-required")),
-            "reset-required",
-            "`nvidia-smi --gpu-reset -i 3`",
-        ),
         (fourth(fans=[Fan(rpm=0, target=60)]), "fan-stopped", ""),
-        (fourth(repair=Repair(action=1)), "recovery-action", ""),
         (fourth(repair=Repair(rows_pending=1)), "row-remap", "`nvidia-smi --gpu-reset -i 3`"),
         (
             with_serials(made.without_links(made.h100(), 3, count=6)),

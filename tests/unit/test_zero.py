@@ -285,17 +285,6 @@ def test_another_number_of_gpus_is_marked(cluster: list[Report]) -> None:
     assert "DDP" not in output
 
 
-def test_json_has_the_same_numbers(cluster: list[Report]) -> None:
-    cluster.append(report("a"))
-    document = json.loads(zero(*SEVEN, "--format", "json").output)
-    [machine] = document["machines"]
-    ddp, *_, zero_3 = machine["costs"]
-    assert document["job"]["bytes"] == 14e9
-    assert (ddp["scheme"], zero_3["scheme"]) == ("DDP", "ZeRO-3")
-    assert zero_3["seconds"] == pytest.approx(3 * 12.25 / 360)
-    assert zero_3["lost_without_p2p"] == pytest.approx(3 * 12.25 / 9.5 - 3 * 12.25 / 360)
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
