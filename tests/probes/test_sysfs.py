@@ -156,27 +156,17 @@ def test_a_machine_that_hides_its_pci_tree_says_so(tmp_path: Path) -> None:
 STAT = "usage_usec 9\nnr_periods 12\nnr_throttled {}\nthrottled_usec 7\n"
 
 
-class Roots:
-    def __init__(self, folder: Path) -> None:
-        self.sysfs, self.procfs = folder / "sys", folder / "proc"
-
-    def has(self, path: str, text: str) -> None:
-        file = self.sysfs / "fs/cgroup" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def is_in(self, text: str) -> None:
-        file = self.procfs / "self/cgroup"
-        file.parent.mkdir(parents=True)
-        file.write_text(text)
-
-    def cgroup(self) -> Cgroup:
-        return Cgroup(sysfs=self.sysfs, procfs=self.procfs)
-
-
 @pytest.fixture
-def roots(tmp_path: Path) -> Roots:
-    return Roots(tmp_path)
+def cgroup(tmp_path: Path) -> Cgroup:
+    return Cgroup(sysfs=tmp_path, procfs=tmp_path / "proc")
+
+
+def in_groups(write: Write, own: str, **stats: str) -> None:
+    """The process is in these control groups, of which these files exist."""
+    write("proc/self", cgroup=own.removesuffix("\n"))
+    for path, text in stats.items():
+        folder, _, name = f"fs/cgroup/{path}".rpartition("/")
+        write(folder, **{name: text})
 
 
 @pytest.mark.parametrize(
@@ -191,18 +181,15 @@ def roots(tmp_path: Path) -> Roots:
         ("1:cpu:/\n4:memory:/x\n0::/\n", "cpu/cpu.stat"),
     ],
 )
-def test_throttling_of_both_versions(roots: Roots, own: str, path: str) -> None:
-    roots.is_in(own)
-    roots.has(path, STAT.format(5))
-    assert roots.cgroup().throttled_periods() == 5
+def test_throttling_of_both_versions(write: Write, cgroup: Cgroup, own: str, path: str) -> None:
+    in_groups(write, own, **{path: STAT.format(5)})
+    assert cgroup.throttled_periods() == 5
 
 
-def test_own_group_comes_first(roots: Roots) -> None:
+def test_own_group_comes_first(write: Write, cgroup: Cgroup) -> None:
     """On a machine the root counts everybody's."""
-    roots.is_in("0::/mine\n")
-    roots.has("cpu.stat", STAT.format(99))
-    roots.has("mine/cpu.stat", STAT.format(1))
-    assert roots.cgroup().throttled_periods() == 1
+    in_groups(write, "0::/mine\n", **{"cpu.stat": STAT.format(99), "mine/cpu.stat": STAT.format(1)})
+    assert cgroup.throttled_periods() == 1
 
 
 @pytest.mark.parametrize(
@@ -212,16 +199,16 @@ def test_own_group_comes_first(roots: Roots) -> None:
         ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
     ],
 )
-def test_kills_of_both_versions(roots: Roots, path: str, text: str) -> None:
-    roots.has(path, text)
-    assert roots.cgroup().oom_kills() == 2
+def test_kills_of_both_versions(write: Write, cgroup: Cgroup, path: str, text: str) -> None:
+    in_groups(write, "", **{path: text})
+    assert cgroup.oom_kills() == 2
 
 
-def test_what_is_not_there_is_a_reason(roots: Roots) -> None:
-    assert roots.cgroup().throttled_periods() == Unavailable("no nr_throttled in this control group")
-    roots.has("cpu.stat", "usage_usec 9\n")
-    assert isinstance(roots.cgroup().throttled_periods(), Unavailable)
-    assert isinstance(roots.cgroup().oom_kills(), Unavailable)
+def test_what_is_not_there_is_a_reason(write: Write, cgroup: Cgroup) -> None:
+    assert cgroup.throttled_periods() == Unavailable("no nr_throttled in this control group")
+    write("fs/cgroup", **{"cpu.stat": "usage_usec 9"})
+    assert isinstance(cgroup.throttled_periods(), Unavailable)
+    assert isinstance(cgroup.oom_kills(), Unavailable)
 
 
 def test_growth_is_a_number_or_a_reason() -> None:

@@ -356,7 +356,6 @@ def under_load(name: str) -> Result:
 @pytest.mark.parametrize(
     ("result", "free"),
     [
-        pytest.param(with_everything(2), 0.2, id="everything"),
         pytest.param(with_lost_gpus(with_everything(2), 5), 0.1, id="everything-lost"),
         pytest.param(nccl_run("dgx2"), 0.15, id="dgx2-nccl"),
         pytest.param(under_load("dgx2"), 0.1, id="dgx2-load"),

@@ -25,6 +25,7 @@ from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.zero import Bandwidths, Cost, Curve, Job, Scheme, costs
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
+from support.judge_command import FIXTURES, flat
 
 GIB = 2**30
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
@@ -139,16 +140,11 @@ def test_a_larger_call_never_takes_less_time(low: int, high: int) -> None:
     assert low / line.at(low) <= high / line.at(high) * (1 + 1e-9)
 
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 SEVEN = ("--params", "7e9")
 
 
 def zero(*arguments: str | Path, stdin: str | None = None) -> Result:
     return CliRunner().invoke(main, ["zero", *map(str, arguments)], input=stdin)
-
-
-def flat(outcome: Result) -> str:
-    return " ".join(outcome.output.split())
 
 
 def report(
