@@ -156,17 +156,14 @@ def test_a_machine_that_hides_its_pci_tree_says_so(tmp_path: Path) -> None:
 STAT = "usage_usec 9\nnr_periods 12\nnr_throttled {}\nthrottled_usec 7\n"
 
 
-@pytest.fixture
-def cgroup(tmp_path: Path) -> Cgroup:
-    return Cgroup(sysfs=tmp_path, procfs=tmp_path / "proc")
-
-
-def in_groups(write: Write, own: str, **stats: str) -> None:
-    """The process is in these control groups, of which these files exist."""
-    write("proc/self", cgroup=own.removesuffix("\n"))
+def cgroup(root: Path, write: Write, own: str | None = None, **stats: str) -> Cgroup:
+    """Of a process in these control groups, of which these files exist."""
+    if own is not None:
+        write("proc/self", cgroup=own.removesuffix("\n"))
     for path, text in stats.items():
         folder, _, name = f"fs/cgroup/{path}".rpartition("/")
         write(folder, **{name: text})
+    return Cgroup(sysfs=root, procfs=root / "proc")
 
 
 @pytest.mark.parametrize(
@@ -181,15 +178,14 @@ def in_groups(write: Write, own: str, **stats: str) -> None:
         ("1:cpu:/\n4:memory:/x\n0::/\n", "cpu/cpu.stat"),
     ],
 )
-def test_throttling_of_both_versions(write: Write, cgroup: Cgroup, own: str, path: str) -> None:
-    in_groups(write, own, **{path: STAT.format(5)})
-    assert cgroup.throttled_periods() == 5
+def test_throttling_of_both_versions(tmp_path: Path, write: Write, own: str, path: str) -> None:
+    assert cgroup(tmp_path, write, own, **{path: STAT.format(5)}).throttled_periods() == 5
 
 
-def test_own_group_comes_first(write: Write, cgroup: Cgroup) -> None:
+def test_own_group_comes_first(tmp_path: Path, write: Write) -> None:
     """On a machine the root counts everybody's."""
-    in_groups(write, "0::/mine\n", **{"cpu.stat": STAT.format(99), "mine/cpu.stat": STAT.format(1)})
-    assert cgroup.throttled_periods() == 1
+    stats = {"cpu.stat": STAT.format(99), "mine/cpu.stat": STAT.format(1)}
+    assert cgroup(tmp_path, write, "0::/mine\n", **stats).throttled_periods() == 1
 
 
 @pytest.mark.parametrize(
@@ -199,16 +195,16 @@ def test_own_group_comes_first(write: Write, cgroup: Cgroup) -> None:
         ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
     ],
 )
-def test_kills_of_both_versions(write: Write, cgroup: Cgroup, path: str, text: str) -> None:
-    in_groups(write, "", **{path: text})
-    assert cgroup.oom_kills() == 2
+def test_kills_of_both_versions(tmp_path: Path, write: Write, path: str, text: str) -> None:
+    assert cgroup(tmp_path, write, **{path: text}).oom_kills() == 2
 
 
-def test_what_is_not_there_is_a_reason(write: Write, cgroup: Cgroup) -> None:
-    assert cgroup.throttled_periods() == Unavailable("no nr_throttled in this control group")
-    write("fs/cgroup", **{"cpu.stat": "usage_usec 9"})
-    assert isinstance(cgroup.throttled_periods(), Unavailable)
-    assert isinstance(cgroup.oom_kills(), Unavailable)
+def test_what_is_not_there_is_a_reason(tmp_path: Path, write: Write) -> None:
+    why = Unavailable("no nr_throttled in this control group")
+    assert cgroup(tmp_path, write).throttled_periods() == why
+    root = cgroup(tmp_path, write, **{"cpu.stat": "usage_usec 9"})
+    assert root.throttled_periods() == why
+    assert isinstance(root.oom_kills(), Unavailable)
 
 
 def test_growth_is_a_number_or_a_reason() -> None:
