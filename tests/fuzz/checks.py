@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect
 from nodegauge_operator.core import actions
+from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.reports import without_nulls
 from support import schema
 
@@ -19,6 +20,9 @@ LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 """apimachinery, validation: label values, of at most 63 characters."""
 REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 """apimachinery, metav1.Condition: reasons."""
+NUMBERS = [key for key in label_keys() if "busbw" in key or "gbps" in key]
+MAX_REPORT = 200_000
+"""This project's: 5,000 reports fit into etcd."""
 MAX_EVENT = 1024
 """kubernetes, events/v1: bytes of a note."""
 MAX_CONDITION = 1024
@@ -30,7 +34,6 @@ class Broken(AssertionError):
 
 
 def require(holds: bool, what: str, value: object = "") -> None:
-    """Raise `Broken` with the value unless it holds."""
     if not holds:
         raise Broken(f"{what}: {value!r:.500}")
 
@@ -42,7 +45,6 @@ def shown(text: str, *, what: str, lines: bool = False) -> None:
 
 
 def refusals(status: Any) -> list[str]:
-    """Why the API server would refuse this status of a report."""
     return schema.errors(status, schema.schema("nodereports")["properties"]["status"])
 
 
@@ -54,12 +56,16 @@ def step(write: actions.Step, *, stored: bool = True) -> None:
     """One write of the operator; `stored`: the API server held the report before."""
     match write:
         case actions.PatchReport(_, status) if stored:
-            problems = refusals(without_nulls(to_builtins(status)))
+            written = without_nulls(to_builtins(status))
+            problems, size = refusals(written), len(json.dumps(written))
             require(not problems, "the API server refuses the report", problems)
+            require(size < MAX_REPORT, "size of the report", size)
         case actions.PatchNode(_, labels, taints):
             for key, value in labels.items():
                 valid = value is None or (len(value) <= 63 and LABEL_VALUE.fullmatch(value) is not None)
                 require(valid, f"label {key}", value)
+                number = int(value) if value and key in NUMBERS else 0
+                require(0 <= number <= 10**6, f"label {key}", value)
             for taint in taints or ():
                 require(LABEL_VALUE.fullmatch(taint.value or "") is not None, f"taint {taint.key}", taint)
                 if taint.key in names.NODE_TAINTS:

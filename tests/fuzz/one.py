@@ -41,7 +41,6 @@ def main(target: str, folder: Path, *options: str) -> None:
 
 
 def _replays(options: tuple[str, ...]) -> bool:
-    """Whether a file is given, which alone is run."""
     return any(not option.startswith("-") for option in options)
 
 

@@ -58,7 +58,6 @@ def test_big_cards_reach_90_per_cent_of_their_limit_within_20_s(loaded: Run) -> 
 
 
 def test_the_results_are_those_of_the_cpu(loaded: Run) -> None:
-    """The layout of the fragments is right, every sum is exact, and nothing differs under heat."""
     for gpu in measured(loaded("30")).gpus:
         assert gpu.checksum == gpu.expected
         assert gpu.checks > 50
@@ -66,7 +65,6 @@ def test_the_results_are_those_of_the_cpu(loaded: Run) -> None:
 
 
 def test_the_checksum_is_the_same_in_five_runs(loaded: Run) -> None:
-    """Of the same GPU, and of its siblings of the same kernel."""
     checksums = {gpu.kernel: {gpu.checksum} for gpu in measured(loaded("30")).gpus}
     for _ in range(4):
         for gpu in measured(probe("load", "--seconds", "2", seconds=120)).gpus:
@@ -75,7 +73,6 @@ def test_the_checksum_is_the_same_in_five_runs(loaded: Run) -> None:
 
 
 def test_samples_come_twice_a_second_or_faster(loaded: Run) -> None:
-    """Also while all GPUs compute."""
     load = measured(loaded("30"))
     assert isinstance(load.hz, int | float)
     assert load.hz >= 2
@@ -100,7 +97,6 @@ def test_copies_are_plausible(loaded: Run) -> None:
 def test_the_result_fits_its_part_of_a_reading_and_nothing_computes_afterwards(
     loaded: Run, uuids: list[str]
 ) -> None:
-    """With everything that a real driver answers; the GPU is free again within seconds."""
     result = loaded("30")
     assert len(text(result)) <= PART_BYTES["load"]
     assert not isinstance(measured(result).gpus[0].steady_mw, Unavailable)

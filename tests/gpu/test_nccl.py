@@ -24,7 +24,6 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts children; those that are left are killed."""
     children: list[Child] = []
 
     def begin(order: Order, **extra: str) -> Child:
@@ -37,7 +36,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_one_rank_runs_every_collective(nccl: list[str], start: Start) -> None:
-    """A communicator of one: every size, with the right data, timed."""
     lines = start(Order(arm="default", uuids=(nccl[0],), cells=CELLS)).lines()
     assert lines[-1].done, lines
     wanted = [(order.collective, order.bytes) for order in CELLS]
@@ -49,7 +47,6 @@ def test_one_rank_runs_every_collective(nccl: list[str], start: Start) -> None:
 
 
 def test_two_ranks_on_one_gpu_really_talk(nccl: list[str], start: Start, tmp_path: Path) -> None:
-    """Sums and blocks are right, copies between them have a bandwidth, and NCCL says what it chose."""
     order = Order(arm="default", uuids=(nccl[0], nccl[0]), cells=CELLS, pairs_bytes=64 * MIB)
     lines = start(order, **TWO_RANKS).lines()
     assert lines[-1].done, lines
@@ -63,7 +60,6 @@ def test_two_ranks_on_one_gpu_really_talk(nccl: list[str], start: Start, tmp_pat
 
 
 def test_libraries_load_without_touching_a_gpu(nccl: list[str], start: Start) -> None:
-    """An order without GPUs: versions, and no context on any device."""
     lines = start(Order(arm="default", uuids=(), cells=())).lines()
     assert [bool(lines[0].engine), lines[-1].done] == [True, True]
 
@@ -80,7 +76,6 @@ def test_a_killed_child_leaves_the_gpu(nccl: list[str], start: Start) -> None:
 
 
 def test_the_probe_says_what_it_does_with_one_gpu(nccl: list[str]) -> None:
-    """One GPU has nobody to talk to: skipped, with the reason, and its identity all the same."""
     if len(nccl) > 1:
         pytest.skip(f"{len(nccl)} GPUs: see the test of a whole run")
     result = probe("nccl")
@@ -90,7 +85,6 @@ def test_the_probe_says_what_it_does_with_one_gpu(nccl: list[str]) -> None:
 
 
 def test_a_whole_run_measures_every_arm(nccl: list[str]) -> None:
-    """Where there are two GPUs or more: within its time, all arms done, and no wrong data."""
     if len(nccl) < 2:
         pytest.skip("one GPU: a whole run needs two")
     result = probe("nccl", seconds=170)
@@ -101,7 +95,6 @@ def test_a_whole_run_measures_every_arm(nccl: list[str]) -> None:
 
 
 def test_pull_loads_the_engine(nccl: list[str]) -> None:
-    """The pull probe finds it, and its versions."""
     result = probe("pull")
     assert result.problem is None
     assert result.nccl is not None

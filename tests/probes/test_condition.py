@@ -48,7 +48,6 @@ def written(*values: int) -> Callable[..., int]:
 
 
 def test_remapped_rows_and_the_recovery_action(nvml: Nvml, library: Library, device: Device) -> None:
-    """Four answers of one call, and field 230; what this board does not have is a reason."""
     gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetRemappedRows", written(5, 2, 1, 0))
     library.has("nvmlDeviceGetFieldValues", fields({230: 4}, kind=UNSIGNED_INT))
@@ -94,8 +93,6 @@ def test_pending_repairs_and_unrepairable_memory(nvml: Nvml, library: Library, d
 
 
 def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Device) -> None:
-    """Corrected and uncorrected, since the driver was loaded and ever; by memory; the SRAM limit."""
-
     def total(handle: Any, kind: Any, since: Any, count: Any) -> int:
         count._obj.value = 1000 + kind.value * 10 + since.value
         return SUCCESS
@@ -179,7 +176,6 @@ def test_every_fan_is_asked_by_its_number(nvml: Nvml, library: Library, device: 
 
 
 def test_old_drivers_know_one_fan_or_none(nvml: Nvml, library: Library, device: Device) -> None:
-    """Without a count there is one fan where its speed can be read, else none."""
     old, passive, neither = GpuBuilder(0), GpuBuilder(1), GpuBuilder(2)
     telemetry.fans(nvml, device, neither)
     library.has("nvmlDeviceGetFanSpeed", written(55))
@@ -190,7 +186,6 @@ def test_old_drivers_know_one_fan_or_none(nvml: Nvml, library: Library, device: 
 
 
 def test_rpm_that_cannot_be_read_is_a_reason(nvml: Nvml, library: Library, device: Device) -> None:
-    """A driver that has the call and refuses it, and one that does not have it."""
     assert nvml.fan_rpm(device, 1) == MISSING
     library.has("nvmlDeviceGetFanSpeedRPM", lambda handle, info: NOT_SUPPORTED)
     assert nvml.fan_rpm(device, 1) == NO
@@ -230,14 +225,12 @@ def test_counter_ids_follow_drivers(
     ],
 )
 def test_an_ambiguous_driver_has_no_counters(driver: str, old: list[int], new: list[int]) -> None:
-    """Older drivers, unknown drivers, and both or neither set answering: a reason in all four members."""
     trio, values = choose(driver, old=old, new=new)
     assert isinstance(trio, Unavailable)
     assert values == [trio] * 3
 
 
 def test_counters_whose_field_ids_never_moved(nvml: Nvml, library: Library, device: Device) -> None:
-    """SW power cap and thermal violation are read with a driver that lacks the others."""
     library.has("nvmlDeviceGetFieldValues", fields({(74, 0): 5, (75, 0): 6}))
     read = counters.snapshot(nvml, device, GpuBuilder(3), driver="535.129.03").counters
     assert (read.sw_power_cap_ns, read.thermal_violation_ns) == (5, 6)
@@ -245,7 +238,6 @@ def test_counters_whose_field_ids_never_moved(nvml: Nvml, library: Library, devi
 
 
 def snapshot(began_ms: int, energy: Int = 0, *, took_ms: int = 0, **values: Int) -> Snapshot:
-    """A reading of the counters; those that are not named are not supported."""
     counters = Counters(**dict.fromkeys(Counters.__struct_fields__, NO) | values)
     return Snapshot(began_ms, began_ms + took_ms, counters, energy)
 
@@ -271,7 +263,6 @@ def test_a_reading_that_stood_still_for_long_has_no_growth() -> None:
 
 
 def test_a_counter_that_decreased_has_no_growth() -> None:
-    """It was reset in between; the same applies to one that could be read only once."""
     grown = growth(snapshot(0, sw_thermal_ns=9, hw_thermal_ns=5), snapshot(1, sw_thermal_ns=8))
     assert grown.sw_thermal_ns == Unavailable("the counter decreased: it was reset")
     assert grown.hw_thermal_ns == NO

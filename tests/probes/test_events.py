@@ -33,7 +33,6 @@ def gpus() -> Gpus:
 
 
 def with_events(library: Library, *events: Event, supported: int = XID | CLOCK) -> None:
-    """The driver has these events in its queue, and none after them."""
     queue = list(events)
 
     def wait(events: Any, data: Any, milliseconds: Any) -> int:
@@ -62,8 +61,6 @@ def heard(nvml: Nvml, gpus: Gpus) -> list[Xids]:
 def test_xids_are_told_of_their_gpu(
     nvml: Nvml, library: Library, gpus: Gpus, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Distinct, in order and counted; other kinds of events are none; an empty queue is no reason to ask
-    again."""
     monkeypatch.setattr(counters, "boottime_ms", iter(range(7_000, 11_000, 1_000)).__next__)
     one, two = gpus[1][0], gpus[2][0]
     with_events(library, (one, XID, 79), (two, XID, 31), (one, XID, 79), (one, XID, 48), (two, CLOCK, 99))
@@ -100,7 +97,6 @@ def test_the_event_set_is_freed_before_the_driver_is_let_go_of(
 
 
 def test_a_gpu_without_xids_says_so(nvml: Nvml, library: Library, gpus: Gpus) -> None:
-    """`registered` false: no Xid of it would have been told."""
     with_events(library, supported=CLOCK)
     assert {xids.registered for xids in heard(nvml, gpus)} == {False}
     assert "nvmlEventSetWait_v2" not in library.calls
@@ -114,7 +110,6 @@ def test_a_gpu_without_xids_says_so(nvml: Nvml, library: Library, gpus: Gpus) ->
     ],
 )
 def test_a_driver_without_events_is_a_reason(nvml: Nvml, library: Library, gpus: Gpus, call: str) -> None:
-    """Whichever of the calls is missing: no Xid would have been told."""
     with_events(library)
     del library.functions[call]
     pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -24,7 +24,6 @@ TOO_OLD = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
 
 @pytest.mark.parametrize("profile", profiles.names())
 def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, profile: str) -> None:
-    """All GPUs with identity, index, links, condition, window and counters; run and node echoed."""
     on, result = machine(profile), healthy(profile)
     assert (result.problem, result.probe, result.run, result.node) == (None, "health", "run-1", "node-1")
     shown, model = profiles.load(profile).visible, profiles.load(profile).model
@@ -44,7 +43,6 @@ def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, 
 
 
 def test_an_nvswitch_machine_has_its_links_and_its_fabric(healthy: Healthy) -> None:
-    """Links at their raw rate, fabric, distances to T.Limit; the bus shows the same GPUs as the driver."""
     result = healthy("h100-sxm-8")
     assert sorted(result.bus.gpus) == sorted(str(gpu.pci) for gpu in result.gpus)
     assert (result.bus.silent, result.bus.drivers) == ([], ["nvidia"] * 8)
@@ -123,7 +121,6 @@ MARKS: dict[str, list[tuple[str, dict[str, Any], Reading, Any, Any]]] = {
 
 @pytest.mark.parametrize("profile", MARKS)
 def test_each_fault_shows_on_its_gpu_alone(probe: On, profile: str) -> None:
-    """All faults in one run: the first on GPU 0, the next on GPU 1, and so on."""
     on = probe(profile)
     for index, (fault, parameters, *_) in enumerate(MARKS[profile]):
         on.hardware.fault(fault, gpu=index, **parameters)
@@ -134,8 +131,6 @@ def test_each_fault_shows_on_its_gpu_alone(probe: On, profile: str) -> None:
 
 
 def test_an_xid_in_the_window_is_heard_by_its_gpu(probe: On) -> None:
-    """The driver was asked to tell before the window, and everybody else hears nothing; nor does a run that
-    begins once it is over."""
     on = probe("h100-sxm-8")
     on.hardware.fault("xid", gpu=5, number=74)
     result = on.result("--window", "0.6")
@@ -146,7 +141,6 @@ def test_an_xid_in_the_window_is_heard_by_its_gpu(probe: On) -> None:
 
 
 def test_work_shows_as_energy_and_at_the_pcie_link(probe: On) -> None:
-    """A GPU that works draws its watts over the window, and its link is told as it was then."""
     on = probe("rtx4000ada-1")
     idle = on.result().gpus[0]
     on.hardware.load(100)
@@ -158,14 +152,12 @@ def test_work_shows_as_energy_and_at_the_pcie_link(probe: On) -> None:
 
 
 def test_hidden_gpus_are_on_the_bus(healthy: Healthy) -> None:
-    """The runtime showed the container fewer: the bus says how many there are."""
     result = healthy("h100-runtime-hides-8")
     assert len(result.gpus) < len(result.bus.gpus) == 8
 
 
 @pytest.mark.parametrize("fault", ["gpu-lost", "insufficient-power"])
 def test_a_gpu_that_is_ill_keeps_its_place(probe: On, fault: str) -> None:
-    """With the error, while the others are read in full; a lost one is still on the bus, and silent."""
     on = probe("h100-sxm-8")
     on.hardware.fault(fault, gpu=3)
     result = on.result()
@@ -180,7 +172,6 @@ def test_a_gpu_that_is_ill_keeps_its_place(probe: On, fault: str) -> None:
 
 
 def test_a_driver_that_does_not_fit_is_a_problem_of_the_node(probe: On) -> None:
-    """A result with the way out, and exit code 0: the probe did its work."""
     on = probe("titan-rtx-nv2")
     on.hardware.fault("driver-mismatch")
     result = on.result()
@@ -192,7 +183,6 @@ def test_a_driver_that_does_not_fit_is_a_problem_of_the_node(probe: On) -> None:
 
 
 def test_a_call_that_never_returns_is_named(probe: On) -> None:
-    """One GPU's power reading hangs: the topology is there, and so is all that was read before."""
     on = probe("h100-sxm-8")
     on.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage", gpu=2)
     result = on.result("--deadline", "6")

@@ -33,7 +33,6 @@ def two(nccl_on: NcclOn) -> NcclRun:
 
 
 def test_a_healthy_machine_under_load(nccl_on: NcclOn) -> None:
-    """Every number of every GPU from one run: power, heat, clocks, link, rates, the same right checksum."""
     run = nccl_on("h100-sxm-8")
     with following(run.hardware):
         result = run.result("--seconds", "4", probe="load")
@@ -70,14 +69,12 @@ def test_a_healthy_machine_under_load(nccl_on: NcclOn) -> None:
     [("dgx1-v100-8", "f16-m8n8k4"), ("titan-rtx-nv2", "f16-m16n8k8"), ("p100-sxm-8", "f32-fma")],
 )
 def test_older_gpus_compute_with_what_they_have(nccl_on: NcclOn, profile: str, kernel: str) -> None:
-    """Volta, Turing and Pascal: their own instruction, and the result that the CPU expects."""
     loaded = load(nccl_on(profile), "--seconds", "1")
     assert {(gpu.ended, gpu.kernel) for gpu in loaded.gpus} == {("done", kernel)}
     assert {gpu.checksum == gpu.expected for gpu in loaded.gpus} == {True}
 
 
 def test_a_gpu_that_flips_bits_is_named(two: NcclRun) -> None:
-    """Three results of every launch, and two words of memory: counted on that GPU, and on it alone."""
     two.hardware.fault("bit-flips", gpu=1, count=3)
     two.hardware.fault("bit-flips", gpu=1, count=2, where="memory")
     good, bad = load(two).gpus
@@ -88,7 +85,6 @@ def test_a_gpu_that_flips_bits_is_named(two: NcclRun) -> None:
 
 
 def test_gpus_behind_one_uplink_slow_each_other_down(two: NcclRun) -> None:
-    """Alone each has the whole uplink, together half of it."""
     two.hardware.fault("shared-uplink", mbps=12_000)
     for gpu in load(two).gpus:
         assert gpu.h2d_gbps == pytest.approx(12, rel=0.1)
@@ -105,7 +101,6 @@ def test_a_starved_host_makes_no_gpu_slow(two: NcclRun) -> None:
 
 
 def test_one_gpu_that_cuda_refuses_does_not_end_the_others(two: NcclRun) -> None:
-    """Its error is kept, with CUDA's name for it; the judge names the GPU and leaves the node unjudged."""
     two.hardware.fault("state", gpu=0, key="cuda.error", value="719")
     result, judgement = judged(two, *QUICK)
     bad, good = result.load.gpus
@@ -118,7 +113,6 @@ def test_one_gpu_that_cuda_refuses_does_not_end_the_others(two: NcclRun) -> None
 
 
 def test_a_gpu_that_hangs_is_given_up(two: NcclRun) -> None:
-    """In the middle of its work: the other one finishes, and no process is left."""
     assert any(hangs_in_the_middle(two) for _ in range(3)), "each load was over before its GPU hung"
 
 
@@ -134,7 +128,6 @@ def hangs_in_the_middle(run: NcclRun) -> bool:
 
 
 def test_somebody_else_gets_the_gpu(two: NcclRun) -> None:
-    """A second compute process on one GPU ends the load of all, long before its time."""
     with burning(two) as finish:
         two.hardware.fault("state", gpu=1, key="processes", value="4242:1000000 4243:1000000")
         result = finish()
@@ -178,7 +171,6 @@ def test_what_is_not_free_whole_and_cool_is_not_loaded(
 
 
 def test_its_own_stop_is_below_the_vendor_s_slowdown(nccl_on: NcclOn) -> None:
-    """A GPU that gets too hot ends the load of all, before the vendor's limit."""
     run = nccl_on("a100-sxm-8")
     slowdown = run.result("--window", "0.1", probe="health").gpus[0].temperature.slowdown
     with burning(run) as finish:
@@ -190,7 +182,6 @@ def test_its_own_stop_is_below_the_vendor_s_slowdown(nccl_on: NcclOn) -> None:
 
 
 def test_a_preempted_pod_leaves_no_process_and_keeps_what_it_has(two: NcclRun) -> None:
-    """SIGTERM in the middle: out long before its time, with what was measured until then, and no GPU done."""
     with burning(two) as finish:
         finish.process.send_signal(signal.SIGTERM)
         result = finish()
@@ -200,7 +191,6 @@ def test_a_preempted_pod_leaves_no_process_and_keeps_what_it_has(two: NcclRun) -
 
 
 def test_the_load_dies_with_the_probe(two: NcclRun) -> None:
-    """Killed without a word, by the kernel or a kubelet: nothing computes a moment later."""
     with burning(two) as burning_run:
         burning_run.process.kill()
         two.wait_until_alone()
@@ -232,7 +222,6 @@ def is_cut(run: NcclRun) -> bool:
 
 
 def test_the_page_is_for_people(two: NcclRun) -> None:
-    """A row per GPU with watts, heat and rates; wrong results in capitals."""
     two.hardware.fault("state", gpu=1, key="cuda.flips", value="3")
     with following(two.hardware):
         process = two.start(*QUICK, "--format", "table", probe="load")
@@ -257,7 +246,6 @@ def test_a_gpu_that_is_lost_under_load_does_not_end_the_others(two: NcclRun) -> 
 
 
 def test_a_slowdown_under_load_has_its_reason_and_its_moment(nccl_on: NcclOn) -> None:
-    """The bit with its first sample, the counter's growth, the lower clock, fewer operations."""
     run = nccl_on("h100-sxm-8-drv580")
     run.hardware.fault("thermal-slowdown", gpu=2)
     loaded = load(run, "--seconds", "3")
@@ -282,7 +270,6 @@ def worse_than_info(judgement: LoadJudgement) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "titan-rtx-nv2", "l40s-4", "gh200-1"])
 def test_a_sound_machine_passes(nccl_on: NcclOn, profile: str) -> None:
-    """One GPU, two, four and eight, with whatever their drivers do not tell."""
     result, judgement = judged(nccl_on(profile))
     assert (judgement.verdict, worse_than_info(judgement)) == (Verdict.PASS, []), result.load
     assert judgement.gpus == len(result.gpus)

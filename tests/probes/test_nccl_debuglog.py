@@ -27,7 +27,6 @@ def choices_of(*lines: str) -> Choices:
 
 
 def test_the_recorded_lines_are_understood() -> None:
-    """Lines of many machines: each transport once, host memory, timings, algorithm, NVLS, and the warning."""
     choices = parse(RECORDED.read_text().splitlines())
     assert choices.transport == "NET/Socket+P2P/CUMEM+SHM/direct/direct"
     assert choices.host_buffers == "/dev/shm"
@@ -42,8 +41,6 @@ def test_the_recorded_lines_are_understood() -> None:
     [
         ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer", "P2P/direct"),
         ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read", "P2P/direct"),
-        ("Channel 03/1 : 7[7] -> 0[0] via P2P/CUMEM/read", "P2P/CUMEM"),
-        ("Channel 00/0 : 0[0] -> 1[1] via P2P/IPC", "P2P/IPC"),
         ("Channel 00/0 : 0[0] -> 1[1] via P2P/indirect/2[2]", "P2P/indirect"),
         ("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", "SHM/direct/direct"),
         ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0", "NET/Socket"),
@@ -51,7 +48,6 @@ def test_the_recorded_lines_are_understood() -> None:
     ],
 )
 def test_transports_by_their_kind(via: str, transport: str) -> None:
-    """Without the GPUs and devices on the way, which differ from channel to channel."""
     assert choices_of(via, via).transport == transport
 
 
@@ -65,7 +61,6 @@ def test_transports_by_their_kind(via: str, transport: str) -> None:
     ],
 )
 def test_choices_of_every_release(line: str) -> None:
-    """With what later releases add, in either case, and by the numbers of old ones."""
     assert choices_of(line).chosen("all_reduce", 65536, ranks=8) == ("RING", "LL128")
 
 
@@ -102,7 +97,6 @@ SUPPORTED = "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)"
     ],
 )
 def test_nvls_is_on_where_channels_of_it_were_made(line: str, expected: tuple[object, object]) -> None:
-    """Whatever the hardware supports, which is told apart."""
     choices = choices_of(SUPPORTED, line)
     assert (choices.channels, choices.nvls, choices.multicast) == (*expected, True)
     without = choices_of(SUPPORTED.replace("available on dev 0", "not available on dev 3"), line)
@@ -136,7 +130,6 @@ def test_nothing_said_is_nothing_read() -> None:
 
 
 def test_the_logs_of_a_folder_are_read_together(tmp_path: Path) -> None:
-    """One per process; other files, lines without end and bytes that are no text do no harm."""
     (tmp_path / "nccl.node.1.log").write_bytes(
         b"\xff\xfe\n" + b"x" * 100_000 + b"\nNCCL INFO 2 coll channels, 0 nvls channels\n"
     )

@@ -49,7 +49,6 @@ def phases(lines: list[Line]) -> list[str]:
 
 
 def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
-    """EngineInfo first, phases in their order, a cell per order in its order, pairs, done last."""
     code, lines, printed = run(ordered())
     assert code == 0, printed
     info = lines[0].engine
@@ -64,7 +63,6 @@ def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
 
 
 def test_times_are_those_of_the_events() -> None:
-    """20 us and 10 GB/s make 20.4 us for 4 KiB, whatever the host's clock says; the data is right."""
     unhurried = tuple(structs.replace(cell, max_ms=60_000) for cell in SMALL)
     _, lines, printed = run(ordered(cells=unhurried), us="20", gbps="10")
     large = [cell for cell in cells(lines) if cell.bytes == 4096]
@@ -93,7 +91,6 @@ def test_the_order_of_ranks_is_the_orders_and_not_cudas() -> None:
 
 
 def test_a_pair_matrix_is_copied() -> None:
-    """GB/s one way between each two, -1 to itself; the first copy is not timed."""
     _, lines, printed = run(ordered(cells=SMALL[:1], pairs_bytes=1 << 20), us="0", gbps="25")
     [rows] = [line.pairs for line in lines if line.pairs is not None]
     assert [[rows[0][0], rows[1][1]]] == [[-1, -1]], printed
@@ -121,7 +118,6 @@ def test_so_many_calls_are_one_batch() -> None:
 
 
 def test_wrong_data_is_counted() -> None:
-    """One element of one rank, in each collective, however large the rest is."""
     _, lines, _ = run(ordered(), trouble="wrong-data")
     assert [cell.wrong for cell in cells(lines) if cell.collective != "all_gather"] == [1, 1, 1, 1]
     assert [cell.wrong for cell in cells(lines) if cell.collective == "all_gather"] == [2, 2]
@@ -134,7 +130,6 @@ def test_an_order_without_gpus_loads_libraries_and_touches_none() -> None:
 
 
 def test_what_has_no_time_is_cut() -> None:
-    """The first cell always stays; the rest, and the pairs, are named."""
     code, lines, _ = run(ordered(budget_ms=0.0))
     assert code == 0
     assert len(cells(lines)) == 1
@@ -145,7 +140,6 @@ def test_what_has_no_time_is_cut() -> None:
 
 
 def test_what_has_no_memory_is_cut() -> None:
-    """The largest size that fits decides; what is above it is named, and so are pairs."""
     code, lines, printed = run(ordered(pairs_bytes=8192), bytes="100")
     assert code == 0, printed
     assert {cell.bytes for cell in cells(lines)} == {8}
@@ -166,7 +160,6 @@ def test_what_has_no_memory_is_cut() -> None:
     ids=["no-libnccl", "no-driver", "init", "memory-of-nccl", "async", "memory"],
 )
 def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, text: str) -> None:
-    """The kind that the parent acts on, and the library's own text; exit code 1."""
     code, lines, printed = run(ordered(), **fake)
     failed = lines[-1].failed
     assert (code, failed.kind, text in failed.message) == (1, what, True), printed
@@ -207,6 +200,5 @@ def test_without_the_packages_there_is_no_engine() -> None:
 
 
 def test_a_mistake_of_ours_is_not_blamed_on_a_library() -> None:
-    """It stays an exception, and the arm crashes with a traceback."""
     assert engine_nccl4py.failure_kind(KeyError("x"), "KeyError: x") is None
     assert engine_nccl4py.failure_kind(AssertionError(), "out of memory") is None

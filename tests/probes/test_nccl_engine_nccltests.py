@@ -37,8 +37,6 @@ def run(order: Order, folder: Path, **environment: str) -> engines.Outcome:
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
 def test_ordered_sizes_are_measured_by_one_program_each(tmp_path: Path, old: bool) -> None:
-    """Every cell that was ordered and none besides, with the times in place; each program starts until its
-    header, and measures until its end.  Versions come with the first table."""
     code, lines, printed = run(ordered(), installed(tmp_path, old=old))
     assert code == 0, printed
     measured = {(cell.collective, cell.bytes): cell for cell in cells(lines)}
@@ -73,7 +71,6 @@ def test_ordered_sizes_are_measured_by_one_program_each(tmp_path: Path, old: boo
 def test_a_sweep_has_every_size_and_few_more(
     tmp_path: Path, cells: tuple[CellOrder, ...], arguments: str
 ) -> None:
-    """The largest step that meets all of them; calls and checks as ordered."""
     scripted(tmp_path, "all_reduce", f'#!/bin/sh\necho "$@" > "{tmp_path}/said"\nexit 3\n')
     run(ordered(cells=cells), tmp_path)
     assert (tmp_path / "said").read_text().strip() == arguments
@@ -86,7 +83,6 @@ def test_programs_are_found_on_the_path_too(tmp_path: Path) -> None:
 
 
 def test_without_all_reduce_there_is_no_engine(tmp_path: Path) -> None:
-    """Said also where only that is asked; without another program its cells are cut."""
     for order in (ordered(), ordered(uuids=(), cells=())):
         code, lines, _ = run(order, tmp_path)
         failed = lines[-1].failed
@@ -127,7 +123,6 @@ def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, t
 
 
 def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:
-    """Eight A100: what was ordered of its rows, and the data was not checked."""
     log = FIXTURES / "nccl-tests_allreduce_superbench.log"
     scripted(tmp_path, "all_reduce", f"#!/bin/sh\nexec /bin/cat '{log}'\n")
     code, lines, printed = run(ordered(uuids=tuple("abcdefgh"), cells=CELLS[:1]), tmp_path)
@@ -154,7 +149,6 @@ def test_an_order_that_cannot_be_done_is_refused(
 
 
 def test_what_has_no_time_left_is_cut(tmp_path: Path) -> None:
-    """The first program always runs; one that comes after the budget is not started."""
     _, lines, _ = run(ordered(budget_ms=0.0), installed(tmp_path))
     assert {cell.collective for cell in cells(lines)} == {"all_reduce"}
     assert {line.cut for line in lines if line.cut} > {"all_gather/65536", "reduce_scatter/65536"}

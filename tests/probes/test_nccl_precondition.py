@@ -110,7 +110,6 @@ def test_page_cache_in_a_gpu_s_memory_is_nobody_s_job(gpu: Gpu, use: preconditio
 
 
 def test_a_job_that_is_hidden_in_another_container_shows_in_the_utilisation() -> None:
-    """Of a GPU whose memory tells nothing; elsewhere its memory shows it."""
     pair = [replace(gpu, gpu_numa_id=8 + gpu.index) for gpu in gpus(2)]
     result = skipped(pair, CACHED, replace(CACHED, utilization=97))
     assert result.reason == "busy"
@@ -119,7 +118,6 @@ def test_a_job_that_is_hidden_in_another_container_shows_in_the_utilisation() ->
 
 
 def test_seven_of_eight_are_measured_and_named() -> None:
-    """Whether the driver says what is wrong with the eighth or does not show it."""
     ill = [replace(gpu, error=LOST if gpu.index == 3 else None) for gpu in gpus()]
     assert [gpu.index for gpu in precondition.usable(ill)] == [0, 1, 2, 4, 5, 6, 7]
     assert skipped(ill) is None
@@ -140,8 +138,6 @@ def test_the_fullest_gpu_decides_on_sizes() -> None:
 
 
 def counting(number: int) -> Any:
-    """A driver's call that lists so many processes."""
-
     def listed(_: Any, count: Any, processes: Any) -> int:
         too_small = processes is None and number > 0
         count._obj.value = number
@@ -164,7 +160,6 @@ def utilisation(handle: Any, rates: Any) -> int:
 def test_processes_are_counted_by_every_driver(
     nvml: Nvml, library: Library, device: Device, version: str
 ) -> None:
-    """By the call that it has; those of MPS too; and the memory beside them."""
     library.has(f"nvmlDeviceGetComputeRunningProcesses{version}", counting(2))
     library.has(f"nvmlDeviceGetMPSComputeRunningProcesses{version}", counting(1))
     library.has("nvmlDeviceGetMemoryInfo_v2", memory)

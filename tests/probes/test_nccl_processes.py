@@ -23,7 +23,6 @@ LIMITS = Limits(load=90, measure=45, teardown=10)
 
 @pytest.mark.parametrize("name", ["python", "a b", "tricky) R 1 1 1", "((("])
 def test_a_process_by_any_name(name: str) -> None:
-    """Names may hold spaces, parentheses and what looks like the rest of the line."""
     each = parse_stat(STAT.format(name))
     assert (each.pid, each.parent, each.group, each.session) == (4711, 12, 4700, 4690)
     assert (each.state, each.started) == ("S", 987654)
@@ -47,7 +46,6 @@ def test_nothing_starts_once_the_run_is_being_left() -> None:
 
 
 def test_times_add_up_by_kind() -> None:
-    """However often a phase is entered; a kind that was not entered is not there."""
     arm, clock = ArmBuilder("default"), PhaseClock(LIMITS, startup=90, now=100.0)
     for phase, now in ((Phase.INIT, 101), (Phase.LOAD, 104), (Phase.MEASURE, 105), (Phase.CHECK, 110)):
         clock.enter(phase, now=now)
@@ -64,7 +62,6 @@ def test_times_add_up_by_kind() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.SPAWN, Phase.INIT])
 def test_processes_and_communicators_share_the_time_of_the_start(phase: Phase) -> None:
-    """The first calls have their own limit."""
     clock = PhaseClock(LIMITS, startup=210, now=0.0)
     clock.enter(phase, now=200.0)
     assert (clock.left(now=209.0), clock.left(now=211.0)) == (1, -1)
@@ -84,14 +81,12 @@ STARTS = [
 
 @pytest.mark.parametrize(("arm", "ranks", "starts", "spawn", "init"), [row[1:] for row in STARTS])
 def test_a_published_start_is_in_time(arm: ArmName, ranks: int, starts: int, spawn: int, init: int) -> None:
-    """Seconds for processes and libraries, then for communicators."""
     clock = PhaseClock(Limits(), startup=startup_seconds(arm, ranks=ranks, starts=starts), now=0.0)
     clock.enter(Phase.INIT, now=spawn)
     assert clock.left(now=spawn + init) > 0
 
 
 def test_a_run_has_room_for_slow_starts_of_eight_gpus() -> None:
-    """Every configuration starts at the last moment and measures, and the slowest starts again."""
     starts = sum(startup_seconds(arm, ranks=8) for arm in ArmName)
     again = startup_seconds(ArmName.DEFAULT, ranks=8)
     assert starts + again + BUDGET_S < float(DEADLINES["nccl"]) - MARGIN_S
@@ -107,7 +102,6 @@ def receiver(arm: ArmBuilder) -> Receiver:
 
 
 def test_lines_arrive_in_any_pieces() -> None:
-    """Members of a newer child are passed over."""
     arm = ArmBuilder("default")
     received = receiver(arm)
     newer = b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5,"mood":"fine"},"x":1}\n{"done":true}\n'
@@ -145,7 +139,6 @@ def test_invalid_lines_are_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"x" * 65_536, CELL, b'{"phase":"measure"}\n'], ids=["x", "cell", "phase"])
 def test_endless_output_is_refused(data: bytes) -> None:
-    """Without an end of line, with too many cells, with too many lines."""
     arm = ArmBuilder("default")
     received = receiver(arm)
 
@@ -159,7 +152,6 @@ def test_endless_output_is_refused(data: bytes) -> None:
 
 
 def test_times_keep_the_digits_that_mean_something() -> None:
-    """Five of a time, a thousandth of a share; what is unavailable or too large for a number stays out."""
     given = Cell(
         collective="all_reduce", bytes=8, us=4105.123456, us_min=21.3456789, us_max=1e300, spread=0.01236
     )

@@ -53,8 +53,6 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_one_rank_that_ends_badly_ends_the_configuration(nccl_on: NcclOn, name: str) -> None:
-    """With its outcome, the phase of the slowest rank and the finding of the judge; nobody is left behind,
-    and the other configuration is measured."""
     rank, phases, death, outcome, phase, message, code = ENDS[name]
     run = nccl_on("titan-rtx-nv2")
     run.child(BAD.format(rank=rank, phases=phases, death=death, mark=f"{run.folder}/others"))

@@ -42,7 +42,6 @@ class Time:
 
 
 def test_batches_are_as_long_as_was_ordered() -> None:
-    """Calls of 0.1 ms make batches of about 20 ms; calls that are longer are batches by themselves."""
     time = Time(0.1)
     cell = time.measure()
     assert time.calls[-1] == 200
@@ -64,7 +63,6 @@ def test_tiny_calls_have_an_end() -> None:
 
 
 def test_it_stops_when_the_last_batches_agree() -> None:
-    """Slow first batches only cost time: the median is that of the settled ones."""
     tries, slow = [60.0, 50.0], [40.0, 30.0, 25.0]
     cell = Time(*tries, *slow, 20.0).measure()
     assert cell.batches == len(slow) + 5
@@ -74,7 +72,6 @@ def test_it_stops_when_the_last_batches_agree() -> None:
 
 
 def test_noise_is_measured_until_its_time_is_up() -> None:
-    """Batches that never agree end by the clock, and say how far apart they were."""
     time = Time(*[20.0, 40.0] * 500)
     cell = time.measure(CellOrder(collective="all_reduce", bytes=8, max_ms=1000))
     assert 0.9 < time.now < 1.2
@@ -88,7 +85,6 @@ def test_a_spread_of_nothing_never_stops_early(spread: float, batches: int) -> N
 
 
 def test_what_is_left_of_the_run_is_less_than_a_cells_own_time() -> None:
-    """Three batches fit behind two tries; without any time at all one is measured nevertheless."""
     assert Time(20.0).measure(seconds_left=0.095).batches == 3
     assert Time(20.0).measure(seconds_left=-5).batches == 1
 
@@ -125,7 +121,6 @@ def test_every_ranks_block_begins_where_16_bytes_can_be_moved_at_once(
 
 
 def model(name: Collective, *, ranks: int, rank: int, count: int) -> list[float]:
-    """What a collective must leave behind, element by element."""
     inputs = [[(r + 1) * (i % 251 + 1) for i in range(count * ranks)] for r in range(ranks)]
     if name is Collective.ALL_GATHER:
         return [value for row in inputs for value in row[:count]]
@@ -151,7 +146,6 @@ def test_what_is_expected_is_what_arithmetic_says(
 
 
 def test_wrong_elements_are_counted() -> None:
-    """A swapped pair of blocks is as many as differ, a poisoned element one."""
     good = pattern.values(1, start=0, stop=500)
     assert pattern.wrong(good, good) == 0
     assert pattern.wrong(good[:400] + b"\xff" * 4 + good[404:], good) == 1
@@ -160,7 +154,6 @@ def test_wrong_elements_are_counted() -> None:
 
 @pytest.mark.parametrize(("size", "pieces"), [(4, 1), (16 << 20, 1), ((16 << 20) + 4, 3), (1 << 30, 3)])
 def test_large_results_are_compared_in_three_places(size: int, pieces: int) -> None:
-    """Start, middle and end, on whole elements; small ones as a whole."""
     parts = list(pattern.windows(size))
     assert len(parts) == pieces
     assert (parts[0][0], parts[-1][1]) == (0, size)

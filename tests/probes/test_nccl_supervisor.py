@@ -70,7 +70,6 @@ def test_success(script: ScriptedArm) -> None:
 def test_a_child_without_progress_is_killed(
     script: ScriptedArm, time_is_up: TimeIsUp, phases: tuple[str, ...], limits: Limits, outcome: str
 ) -> None:
-    """Also if it ignores signals: outcome and phase are reported, and its cells are kept."""
     body = f"""
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
 for name in {phases!r}:
@@ -135,8 +134,6 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_child_that_ends_otherwise_says_how(script: ScriptedArm, end: str) -> None:
-    """Outcome, phase, the cells before that and the end of its output; exit code 0 is not enough, and a crash
-    in teardown counts although everything was measured."""
     body, outcome, phase, cells, message = ENDS[end]
     arm = script(body)
     assert (arm.outcome, arm.phase, len(arm.cells)) == (outcome, phase, cells)
@@ -186,7 +183,6 @@ def test_other_processes_are_not_touched(script: ScriptedArm) -> None:
 
 
 def test_a_shutdown_from_another_thread(script: ScriptedArm) -> None:
-    """Kills the child at once; its cells are kept, and the arm is cut."""
     arm = script("phases('init', 'load', 'measure'); cell(0); engine(); time.sleep(600)", shut_down=True)
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
 

@@ -21,7 +21,6 @@ NOT_SUPPORTED, TIMEOUT, LOST, UNKNOWN = 3, 10, 15, 999
 
 
 def test_an_answer_is_its_value_and_a_refusal_its_name(nvml: Nvml, library: Library, device: Device) -> None:
-    """A reason is NVML's own constant, also for a function that the driver does not have."""
     library.answers("nvmlDeviceGetPowerUsage", 0, number=71_000)
     assert nvml.integer(device, "nvmlDeviceGetPowerUsage") == 71_000
     library.answers("nvmlDeviceGetPowerUsage", NOT_SUPPORTED)
@@ -33,7 +32,6 @@ def test_an_answer_is_its_value_and_a_refusal_its_name(nvml: Nvml, library: Libr
 
 
 def test_an_older_call_replaces_a_missing_one(nvml: Nvml, library: Library, device: Device) -> None:
-    """FUNCTION_NOT_FOUND moves on to the older call; any other refusal stands."""
     call, older = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
     library.answers(older, 0, number=5)
     assert nvml.integer(device, call, fallbacks=((older,),)) == 5
@@ -44,7 +42,6 @@ def test_an_older_call_replaces_a_missing_one(nvml: Nvml, library: Library, devi
 def test_temporary_answers_are_retried(
     nvml: Nvml, library: Library, device: Device, pauses: list[float]
 ) -> None:
-    """TIMEOUT and UNKNOWN are tried three times more, with a pause, and then believed."""
     library.answers("nvmlDeviceGetPowerUsage", TIMEOUT, UNKNOWN, 0, number=9)
     assert nvml.integer(device, "nvmlDeviceGetPowerUsage") == 9
     assert len(pauses) == 2
@@ -69,7 +66,6 @@ def test_temporary_answers_are_retried(
 def test_an_answer_that_means_the_gpu_is_ill_is_remembered(
     nvml: Nvml, library: Library, device: Device, code: int, kind: ProblemKind
 ) -> None:
-    """Whatever was asked, the GPU carries the problem; a lost one is not asked again."""
     library.answers("nvmlDeviceGetPowerUsage", code)
     library.answers("nvmlDeviceGetEnforcedPowerLimit", 0, number=1)
     assert isinstance(nvml.integer(device, "nvmlDeviceGetPowerUsage"), Unavailable)
@@ -153,8 +149,6 @@ def test_the_module_id_is_written_into_our_own_number(nvml: Nvml, library: Libra
 
 
 def test_one_unknown_field_does_not_spoil_the_others(nvml: Nvml, library: Library, device: Device) -> None:
-    """A driver that refuses the whole list is asked for each field alone."""
-
     def fields(handle: Any, count: Any, values: Any) -> int:
         array = values._obj
         if any(element.fieldId == 999 for element in array):
@@ -169,7 +163,6 @@ def test_one_unknown_field_does_not_spoil_the_others(nvml: Nvml, library: Librar
 
 
 def test_fabric_falls_back_through_the_versions(nvml: Nvml, library: Library, device: Device) -> None:
-    """A driver that knows only version 2 of the structure, and one that has only the first call, answer."""
     v2 = ctypes.sizeof(pynvml.c_nvmlGpuFabricInfo_v2_t)
 
     def versioned(handle: Any, info: Any) -> int:
@@ -196,7 +189,6 @@ def test_fabric_falls_back_through_the_versions(nvml: Nvml, library: Library, de
 
 
 def test_every_call_is_announced_before_the_driver_has_it(library: Library, device: Device) -> None:
-    """The watch knows the call and the GPU while the driver works on it, and that it came back."""
     watch = Watched()
     nvml = Nvml(watch=watch, pause=lambda seconds: None)
     nvml.open()
@@ -218,7 +210,6 @@ def test_every_call_is_announced_before_the_driver_has_it(library: Library, devi
     [
         ([], ""),
         ([*range(56, 112), *range(168, 224)], "56-111,168-223"),
-        ([63, 64, 65, 127, 129], "63-65,127,129"),
     ],
 )
 def test_a_mask_reads_as_people_write_sets(numbers: list[int], text: str) -> None:
@@ -242,15 +233,12 @@ def test_no_number_of_a_mask_is_lost_or_added(numbers: set[int]) -> None:
         ("00000000:0F:00.0", "0000:0f:00.0"),
         ("00000001:00:00.0", "0001:00:00.0"),
         ("00010000:E1:00.0", "10000:e1:00.0"),
-        ("0000:0f:00.0", "0000:0f:00.0"),
         ("", ""),
         ("GPU-7", ""),
         ("xyz:00:00.0", ""),
     ],
 )
 def test_bus_ids_are_spelt_as_in_sysfs(nvml: str, sysfs: str) -> None:
-    """Lower case, the domain with four digits and more only where it needs them; anything else is empty, also
-    the bytes that a hypervisor leaves, which do not decode."""
     assert results.bus_id(nvml) == sysfs
     info = pynvml.nvmlPciInfo_t()
     info.busId = b"\xff\xfe\x80"
@@ -278,12 +266,10 @@ def element(*, kind: int = 3, status: int = 0, **value: float) -> pynvml.c_nvmlF
     ],
 )
 def test_the_value_type_says_which_member_is_meant(field: pynvml.c_nvmlFieldValue_t, value: float) -> None:
-    """Every type of nvmlValueType_t is read from its own member of the union."""
     assert results.field(field) == value
 
 
 def test_a_field_with_a_bad_status_or_type_is_no_value() -> None:
-    """The status of the element, an unknown type and a type that was not asked for all give reasons."""
     assert results.field(element(status=3, ullVal=5)) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
     assert isinstance(results.field(element(kind=9)), Unavailable)
     assert isinstance(results.field(element(kind=1, uiVal=5), only=results.ULL), Unavailable)
@@ -300,7 +286,6 @@ def test_no_value_is_never_a_large_number(value: int) -> None:
     "version", ["c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t", "c_nvmlGpuFabricInfo_t"]
 )
 def test_fabric_reads_from_every_version_of_the_structure(version: str) -> None:
-    """What an older structure does not have is a reason, the rest has its value."""
     info = getattr(pynvml, version)()
     info.state, info.cliqueId = 3, 7
     info.clusterUuid[0] = 0xAB
@@ -311,7 +296,6 @@ def test_fabric_reads_from_every_version_of_the_structure(version: str) -> None:
 
 
 def test_the_table_of_error_names_is_the_bindings() -> None:
-    """Every NVML_ERROR_* of pynvml has its name in the table, and no other."""
     theirs = {value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
     assert theirs == results.NAMES
     assert results.name_of(4242) == "NVML return 4242"

@@ -1,4 +1,4 @@
-"""The matrix that comes out of a real probe run, beside what nvidia-smi printed on the real machine.
+"""What comes out of a real probe run, beside what nvidia-smi printed on the real machine: matrices and cards.
 
 The real program, the real pynvml and the simulated driver library.  A profile joins by naming its recording.
 Where a matrix is published but not kept here, its facts are restated as rows.
@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import structs
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, render_matrix
+from nodegauge_contract import Result, Unavailable, render_matrix
+from nodegauge_contract.pasted import document as pasted
+from nodegauge_judge.gpu_models import known_models
 from support.probing import Healthy, table_cells
 from testbed import profiles
 
@@ -31,13 +34,11 @@ def cells(row: str) -> list[str]:
 
 
 def drawn_as(result: Result, driver: str) -> Result:
-    """The same document as if that driver release had drawn it."""
     return replace(result, system=replace(result.system, driver=driver)) if driver else result
 
 
 @pytest.mark.parametrize("name", MODELLED)
 def test_the_matrix_equals_the_recorded_one(healthy: Healthy, name: str) -> None:
-    """Up to spacing: header, names, order, every cell, affinities and legend."""
     recorded = (FIXTURES / MODELLED[name].file).read_text()
     result = healthy(name)
     matrix = render_matrix(drawn_as(result, MODELLED[name].drawn_as))
@@ -57,7 +58,6 @@ def test_every_recorded_matrix_is_of_some_profile() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_rows_and_columns_are_the_published_ones(healthy: Healthy, name: str) -> None:
-    """What an issue shows of such a machine, in the columns that the profile's driver prints."""
     head, *rows = table_cells(render_matrix(healthy(name)))
     expected = dict(PUBLISHED[name])
     assert head == expected.pop("columns").split()
@@ -73,3 +73,39 @@ def test_links_into_the_rack_lead_to_switches_that_nobody_names(healthy: Healthy
         assert all(not isinstance(group.remote, str) or not group.remote for group in gpu.links)
         assert gpu.switch_links == 18
         assert (gpu.fabric.cluster_uuid, gpu.fabric.clique) == ("9c6f5af3-53bf-49b5-a436-b66766c413c3", 4026)
+
+
+CARDS: dict[str, tuple[str, set[str]]] = {
+    "t4-1": ("nvidia-smi-qx_tesla-t4.xml", set()),
+    # ECC is off there, and the profile has none
+    "rtx4000ada-1": ("nvidia-smi-qx_rtx4000ada.xml", {"ecc.mode"}),
+    "rtx3060-1": ("nvidia-smi-qx_rtx3060.xml", set()),
+    "gtx1660ti-1": ("nvidia-smi-qx_gtx1660ti.xml", set()),
+    # its place is made up, and the paste has the memory of its slice
+    "a100-mig-4": ("nvidia-smi-qx_a100-sxm4.xml", {"pci", "memory_mib"}),
+}
+"""By profile: the recording, and what the profile has differently."""
+OF_THE_MOMENT = {"uuid", "power.instant_mw", "events.read", "events.seen"}
+
+
+def values(value: object, path: str = "") -> dict[str, object]:
+    """All that was read of a GPU, by path; windows and lists are apart, which a paste has not."""
+    if isinstance(value, Unavailable | list) or path in ("window", "mig"):
+        return {}
+    if not hasattr(value, "__struct_fields__"):
+        return {path: round(value, -9) if path.endswith("_ns") and isinstance(value, int) else value}
+    inner = {name: values(one, f"{path}.{name}".lstrip(".")) for name, one in structs.asdict(value).items()}
+    return {name: one for each in inner.values() for name, one in each.items()}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_probe_reads_of_a_card_what_nvidia_smi_printed(healthy: Healthy, name: str) -> None:
+    """Single cards and workstations; 4,252 s of SW power cap are there from the start."""
+    file, own = CARDS[name]
+    printed = pasted.result((FIXTURES / file).read_text(), models=known_models().links)
+    result = healthy(name)
+    assert (result.system.driver, result.system.cuda) == (printed.system.driver, printed.system.cuda)
+    seen, recorded = values(result.gpus[0]), values(printed.gpus[0])
+    compared = recorded.keys() - OF_THE_MOMENT - own
+    assert {path: seen.get(path) for path in compared} == {path: recorded[path] for path in compared}
+    assert len(compared) > 25

@@ -42,8 +42,6 @@ sys.exit(run.run(measure))
 
 
 class Started:
-    """A run in a process of its own."""
-
     def __init__(self, folder: Path, *, body: str, prepare: str, deadline: float) -> None:
         self.log = folder / "termination-log"
         script = SCRIPT.format(body=body, prepare=prepare, deadline=deadline)
@@ -84,15 +82,6 @@ def test_a_calm_run_ends_without_a_problem(start: type[Started]) -> None:
     result = start(body="pass").result()
     assert result.problem is None
     assert (result.run, result.node, result.host.boot_id) == ("r1", "n1", "read before")
-
-
-def test_a_hung_call_is_named(start: type[Started]) -> None:
-    """A call that never returns ends the run with its name, its GPU, and what was read before."""
-    run = start(body="watch.enter('nvmlDeviceGetPowerUsage', 'GPU 5'); time.sleep(600)")
-    result = run.result()
-    assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
-    assert "GPU 5" in result.problem.message
-    assert result.host.boot_id == "read before"
 
 
 def test_a_crash_has_type_and_place(start: type[Started]) -> None:
@@ -143,7 +132,6 @@ class Looks:
         self.watch = CallWatch(deadline=30, clock=self.clock)
 
     def until(self, seconds: float) -> Problem | None:
-        """The first problem, looking tick by tick for so long."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += self.watch.tick
@@ -154,7 +142,6 @@ class Looks:
 
 @pytest.mark.parametrize(("call", "limit"), [("nvmlDeviceGetUUID", 10), ("nvmlInit", 20)])
 def test_a_call_is_hung_at_its_limit(call: str, limit: float) -> None:
-    """Not a second before it, and with its name: opening the driver may take longer."""
     looks = Looks()
     looks.watch.enter(call, "")
     assert looks.until(limit - 1) is None
@@ -193,7 +180,6 @@ def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(
 
 
 def test_the_probe_is_late_at_its_deadline() -> None:
-    """However many calls it makes, each quick; a probe that stays begins anew before that."""
     looks = Looks()
 
     def problem_within(seconds: float) -> Problem | None:
@@ -212,7 +198,6 @@ def test_the_probe_is_late_at_its_deadline() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_at_once_with_last_words(start: type[Started], number: signal.Signals) -> None:
-    """Inside a call that hangs too: the main thread is never in the driver."""
     run = start(body="watch.enter('nvmlInit', ''); time.sleep(600)")
     run.wait_until_measuring()
     os.kill(run.process.pid, number)
@@ -223,8 +208,6 @@ def test_a_signal_ends_the_run_at_once_with_last_words(start: type[Started], num
 
 
 def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
-    """A full standard output leaves nothing to report, and so does a termination log that cannot be
-    written."""
     body = "result.problem = runner.crash(ValueError())"
     script = SCRIPT.format(body=body, prepare="pass", deadline=30)
     command = [sys.executable, "-c", script, str(tmp_path)]
@@ -235,7 +218,6 @@ def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
 
 
 def test_before_exit_runs_before_the_result_is_written(start: type[Started]) -> None:
-    """In order; one function that fails stops neither the others nor the result."""
     run = start(
         prepare="watch.before_exit += [lambda: 1 / 0, lambda: result.host.set(boot_id='all gone')]",
         body="watch.enter('nvmlInit', ''); time.sleep(600)",

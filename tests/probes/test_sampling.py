@@ -15,8 +15,6 @@ NO = Unavailable("NVML_ERROR_TIMEOUT")
 
 
 class Clock:
-    """A clock that moves only when someone sleeps, and a little with every sample."""
-
     def __init__(self, *, per_sample: float) -> None:
         self.now = 100.0
         self.per_sample = per_sample
@@ -29,8 +27,6 @@ class Clock:
 
 
 class Driver:
-    """Answers every question with the same number, and takes its time."""
-
     def __init__(self, clock: Clock, *, number: int = 5) -> None:
         self.clock, self.number = clock, number
 
@@ -61,7 +57,6 @@ def watched(
     ("seconds", "hz", "samples"), [(3, 4, 13), (2, 4, 9), (0.5, 10, 6), (0, 4, 1), (0.1, 4, 1)]
 )
 def test_a_window_has_samples_at_both_ends(seconds: float, hz: float, samples: int) -> None:
-    """3 s at 4 Hz are 13 samples over 3 s; a window of no length is one sample."""
     window = watched(seconds=seconds, hz=hz).window
     assert window.samples == samples
     assert window.seconds == pytest.approx((samples - 1) / hz, abs=0.05)
@@ -69,7 +64,6 @@ def test_a_window_has_samples_at_both_ends(seconds: float, hz: float, samples: i
 
 @pytest.mark.parametrize("bit", sampling.SLOWDOWN)
 def test_a_window_is_longer_while_a_gpu_is_slowed_down(bit: int) -> None:
-    """Not for a power limit or an idle GPU, and never shorter."""
     wanted = {bit: (13, 5), 0x4 | 0x1: (5, 5)}
     for reasons, samples in wanted.items():
         for slowed, count in zip((3.0, 0.5), samples, strict=True):
@@ -78,7 +72,6 @@ def test_a_window_is_longer_while_a_gpu_is_slowed_down(bit: int) -> None:
 
 
 def test_a_slow_driver_gives_fewer_samples_and_no_longer_window() -> None:
-    """Samples that take longer than their turn push nothing behind the window's end."""
     window = watched(seconds=3, hz=4, per_sample=0.6).window
     assert window.samples < 13
     assert window.seconds < 4
@@ -100,12 +93,10 @@ def test_bits_are_counted_with_their_longest_row() -> None:
     ],
 )
 def test_a_span_is_of_what_could_be_read(values: list[int], span: Span | None) -> None:
-    """Unreadable samples leave the span to the others; none at all leaves it empty."""
     assert sampling.span(values) == span
 
 
 def test_a_window_without_a_readable_mask_says_why() -> None:
-    """`read` is the number of readable samples, or the reason of the first refusal."""
     gpu = GpuBuilder(0)
     sampling.fill(gpu, [sampled(), sampled()], seconds=1)
     assert (gpu.events.value.read, gpu.events.value.seen) == (NO, [])
@@ -124,7 +115,6 @@ def test_a_window_without_a_readable_mask_says_why() -> None:
 def test_the_busiest_sample_gives_the_pcie_link(
     readings: list[tuple[Int, Int, Int]], expected: tuple[Int, Int, Int]
 ) -> None:
-    """An idle link slows down; among equally busy samples, the fastest link counts."""
     gpu = GpuBuilder(0)
     samples = [sampled(utilization=busy, generation=speed, width=lanes) for busy, speed, lanes in readings]
     sampling.fill(gpu, samples, seconds=1)

@@ -21,7 +21,6 @@ def parse_probe(probe: str, *arguments: str, **environment: str) -> settings.Set
 
 
 def test_defaults_need_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """3 s at 4 Hz, 45 s at most, /sys and /proc, JSON, and no termination log where none exists."""
     monkeypatch.setattr(settings, "DEFAULT_TERMINATION_LOG", tmp_path / "none")
     parsed = parse()
     assert (parsed.window, parsed.hz, parsed.deadline, parsed.format) == (3, 4, 45, Format.JSON)
@@ -58,7 +57,6 @@ def test_odd_numbers_are_refused(value: str) -> None:
 
 
 def test_a_deadline_must_outlast_the_window() -> None:
-    """Else every run would end in `deadline`."""
     with pytest.raises(BadSettings, match="longer than --window"):
         parse("--window", "30", "--deadline", "20")
 
@@ -71,7 +69,6 @@ def test_an_unknown_probe_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_benchmark_has_its_own_defaults() -> None:
-    """13.5 of the pod's 15 minutes, 60 s of budget, a start by GPUs, nccl4py, nothing inherited."""
     parsed = parse_probe("nccl", NCCL_ALGO="Ring")
     assert (parsed.deadline, parsed.budget, parsed.limits) == (810, 60, (None, 45, 10))
     assert (parsed.engine, parsed.nccl_variables, parsed.child) == ("nccl4py", {}, "")
@@ -79,7 +76,6 @@ def test_the_benchmark_has_its_own_defaults() -> None:
 
 
 def test_the_benchmark_is_told_by_options_and_environment() -> None:
-    """Variables as JSON; how many GPUs there should be, and what stands in for the engine, from the pod."""
     options = ("--environment", '{"NCCL_ALGO": "Ring"}', "--limits", "3,2,1.5")
     pod = {"GPUS": "8", "SHARED": "time-slicing", "NCCL_CHILD": "/opt/child", "NCCL_LIMITS": "9,9,9"}
     parsed = parse_probe("nccl", *options, **{f"NODEGAUGE_{name}": value for name, value in pod.items()})
@@ -103,7 +99,6 @@ def test_only_nccl_s_own_variables_are_taken(variables: str) -> None:
 
 
 def test_every_bad_value_of_the_benchmark_is_named() -> None:
-    """Limits, budget, GPUs and a program that is not where it says, in one error."""
     with pytest.raises(BadSettings) as error:
         parse_probe(
             "nccl", "--limits", "9,9", "--budget", "0", NODEGAUGE_GPUS="all", NODEGAUGE_NCCL_CHILD="child"
@@ -118,7 +113,6 @@ def parse_load(*arguments: str) -> settings.Settings:
 
 
 def test_a_longer_load_has_a_later_deadline() -> None:
-    """30 s of load, and two minutes for everything around it; unless a deadline is given."""
     assert (parse_load().seconds, parse_load().deadline, parse_load().stop_below) == (30, 150, 3)
     assert parse_load("--seconds", "300").deadline == 420
     assert parse_load("--seconds", "300", "--deadline", "60").deadline == 60
@@ -128,6 +122,5 @@ def test_a_longer_load_has_a_later_deadline() -> None:
     ("option", "value"), [("--seconds", "0"), ("--seconds", "1e5"), ("--hz", "1.5"), ("--stop-below", "-1")]
 )
 def test_loads_that_nobody_wants_are_refused(option: str, value: str) -> None:
-    """None at all, hours of it, too few samples, and a stop above the vendor's slowdown."""
     with pytest.raises(BadSettings, match=option):
         parse_load(option, value)

@@ -54,7 +54,6 @@ def port(name: str, number: int = 1) -> str:
 
 
 def test_a_port_is_told_in_the_kernels_words(tmp_path: Path, write: Write) -> None:
-    """State and link without their numbers, the rate as a number, counters as they are."""
     write(port("mlx5_1"), state="4: ACTIVE", phys_state="5: LinkUp", rate="200 Gb/sec (4X HDR)")
     write(port("mlx5_1"), link_layer="InfiniBand")
     write(port("mlx5_1") + "/counters", link_downed=3, symbol_error=12, port_rcv_errors=0)
@@ -64,7 +63,6 @@ def test_a_port_is_told_in_the_kernels_words(tmp_path: Path, write: Write) -> No
 
 
 def test_ports_stand_in_order_and_are_bounded(tmp_path: Path, write: Write) -> None:
-    """By device, then by number; what is no port number is passed over."""
     for number in (10, 2, 1, "x", 999):
         write(port("a", number), state="1: DOWN", rate="2.5 Gb/sec (1X SDR)")  # type: ignore[arg-type]
     assert [(one.port, one.rate_gbps) for one in found_ports(tmp_path, "a")] == [(n, 2.5) for n in (1, 2, 10)]
@@ -84,7 +82,6 @@ def test_a_port_that_says_nothing_is_all_reasons(tmp_path: Path, write: Write, r
 
 
 def test_a_supply_is_told_with_labels_limits_and_alarms(tmp_path: Path, write: Write) -> None:
-    """Volts and watts first; the alarm is whether any of the sensor's alarms stands."""
     psu = "class/hwmon/hwmon3"
     write(psu, name="dps800", in2_input=12_100, in2_label="vout1", in2_min=11_000, in2_crit=13_500)
     write(psu, in2_min_alarm=0, in2_crit_alarm=1, power1_average=250_000_000, temp1_input=41_000)
@@ -100,7 +97,6 @@ def test_a_supply_is_told_with_labels_limits_and_alarms(tmp_path: Path, write: W
 
 
 def test_chips_that_know_nothing_of_supply_are_passed_over(tmp_path: Path, write: Write) -> None:
-    """CPUs, disks and graphics cards; a chip with fans alone is asked for its fans."""
     write("class/hwmon/hwmon0", name="coretemp", temp1_input=40_000, temp1_crit_alarm=1)
     write("class/hwmon/hwmon1", name="nvme", temp1_input=40_000)
     write("class/hwmon/hwmon2", name="amdgpu", in0_input=800, power1_average=1, fan1_input=0)
@@ -111,7 +107,6 @@ def test_chips_that_know_nothing_of_supply_are_passed_over(tmp_path: Path, write
 
 
 def test_an_alarm_that_cannot_be_read_is_not_silence(tmp_path: Path, write: Write) -> None:
-    """One alarm is off, the other unreadable: not known; one that stands counts whatever the other says."""
     write("class/hwmon/hwmon0", name="psu", in1_input=1, in1_min_alarm=0, in1_max_alarm="?")
     write("class/hwmon/hwmon0", in2_input=1, in2_min_alarm=1, in2_max_alarm="?")
     assert [sensor.alarm for sensor in found_sensors(tmp_path)] == [Unavailable("not a number"), 1]
@@ -132,7 +127,6 @@ def device(write: Write, address: str, *, vendor: str = "0x10de", kind: str = "0
 
 
 def test_gpus_are_found_on_the_bus_without_the_driver(tmp_path: Path, write: Write) -> None:
-    """NVIDIA's display and 3D controllers, in order; neither its bridges nor other makers' cards."""
     device(write, "0000:41:00.0", kind="0x030000")
     device(write, "0000:0f:00.0")
     device(write, "0000:c0:00.0", kind="0x068000")
@@ -162,29 +156,14 @@ def test_a_machine_that_hides_its_pci_tree_says_so(tmp_path: Path) -> None:
 STAT = "usage_usec 9\nnr_periods 12\nnr_throttled {}\nthrottled_usec 7\n"
 
 
-class Roots:
-    """A sysfs and a procfs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.sysfs, self.procfs = folder / "sys", folder / "proc"
-
-    def has(self, path: str, text: str) -> None:
-        file = self.sysfs / "fs/cgroup" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def is_in(self, text: str) -> None:
-        file = self.procfs / "self/cgroup"
-        file.parent.mkdir(parents=True)
-        file.write_text(text)
-
-    def cgroup(self) -> Cgroup:
-        return Cgroup(sysfs=self.sysfs, procfs=self.procfs)
-
-
-@pytest.fixture
-def roots(tmp_path: Path) -> Roots:
-    return Roots(tmp_path)
+def cgroup(root: Path, write: Write, own: str | None = None, **stats: str) -> Cgroup:
+    """Of a process in these control groups, of which these files exist."""
+    if own is not None:
+        write("proc/self", cgroup=own.removesuffix("\n"))
+    for path, text in stats.items():
+        folder, _, name = f"fs/cgroup/{path}".rpartition("/")
+        write(folder, **{name: text})
+    return Cgroup(sysfs=root, procfs=root / "proc")
 
 
 @pytest.mark.parametrize(
@@ -199,19 +178,14 @@ def roots(tmp_path: Path) -> Roots:
         ("1:cpu:/\n4:memory:/x\n0::/\n", "cpu/cpu.stat"),
     ],
 )
-def test_throttling_of_both_versions(roots: Roots, own: str, path: str) -> None:
-    """In the group that the kernel names, or in what a container sees as the root."""
-    roots.is_in(own)
-    roots.has(path, STAT.format(5))
-    assert roots.cgroup().throttled_periods() == 5
+def test_throttling_of_both_versions(tmp_path: Path, write: Write, own: str, path: str) -> None:
+    assert cgroup(tmp_path, write, own, **{path: STAT.format(5)}).throttled_periods() == 5
 
 
-def test_own_group_comes_first(roots: Roots) -> None:
+def test_own_group_comes_first(tmp_path: Path, write: Write) -> None:
     """On a machine the root counts everybody's."""
-    roots.is_in("0::/mine\n")
-    roots.has("cpu.stat", STAT.format(99))
-    roots.has("mine/cpu.stat", STAT.format(1))
-    assert roots.cgroup().throttled_periods() == 1
+    stats = {"cpu.stat": STAT.format(99), "mine/cpu.stat": STAT.format(1)}
+    assert cgroup(tmp_path, write, "0::/mine\n", **stats).throttled_periods() == 1
 
 
 @pytest.mark.parametrize(
@@ -221,17 +195,16 @@ def test_own_group_comes_first(roots: Roots) -> None:
         ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
     ],
 )
-def test_kills_of_both_versions(roots: Roots, path: str, text: str) -> None:
-    roots.has(path, text)
-    assert roots.cgroup().oom_kills() == 2
+def test_kills_of_both_versions(tmp_path: Path, write: Write, path: str, text: str) -> None:
+    assert cgroup(tmp_path, write, **{path: text}).oom_kills() == 2
 
 
-def test_what_is_not_there_is_a_reason(roots: Roots) -> None:
-    """No cgroups, or a root group, which is never throttled and has no count."""
-    assert roots.cgroup().throttled_periods() == Unavailable("no nr_throttled in this control group")
-    roots.has("cpu.stat", "usage_usec 9\n")
-    assert isinstance(roots.cgroup().throttled_periods(), Unavailable)
-    assert isinstance(roots.cgroup().oom_kills(), Unavailable)
+def test_what_is_not_there_is_a_reason(tmp_path: Path, write: Write) -> None:
+    why = Unavailable("no nr_throttled in this control group")
+    assert cgroup(tmp_path, write).throttled_periods() == why
+    root = cgroup(tmp_path, write, **{"cpu.stat": "usage_usec 9"})
+    assert root.throttled_periods() == why
+    assert isinstance(root.oom_kills(), Unavailable)
 
 
 def test_growth_is_a_number_or_a_reason() -> None:
@@ -297,7 +270,6 @@ def plug(tmp_path: Path) -> Plug:
 def test_distance_has_the_letters_of_nvidia_smi(
     plug: Plug, tmp_path: Path, one: str, other: str, numa: tuple[int, int], letters: str
 ) -> None:
-    """Host bridge, shared bridges and NUMA nodes decide the letters, in either direction."""
     first, second = plug(one, numa=numa[0]), plug(other, numa=numa[1])
     locations = locate_gpu(tmp_path, first), locate_gpu(tmp_path, second)
     assert distance(*locations, nodes=NumaNodes.SEVERAL) == letters
@@ -305,7 +277,6 @@ def test_distance_has_the_letters_of_nvidia_smi(
 
 
 def test_unknown_numa_nodes_are_not_guessed_on_a_machine_with_several(plug: Plug, tmp_path: Path) -> None:
-    """-1 on both sides is one node on a one-node machine, and not known on a larger one."""
     one = locate_gpu(tmp_path, plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=-1))
     other = locate_gpu(tmp_path, plug("pci0000:80/0000:80:01.0/0000:81:00.0", numa=-1))
     assert isinstance(one.numa, Unavailable)
@@ -324,7 +295,6 @@ def test_the_machine_has_as_many_nodes_as_sysfs_lists(tmp_path: Path) -> None:
 
 
 def test_rdma_devices_come_in_registration_order(plug: Plug, tmp_path: Path) -> None:
-    """uverbs numbers order the devices; those without one follow by number, 2 before 10."""
     plug("pci0000:00/0000:00:01.0/0000:01:00.0", rdma="mlx5_10")
     plug("pci0000:00/0000:00:02.0/0000:02:00.0", rdma="mlx5_2")
     plug("pci0000:00/0000:00:03.0/0000:03:00.0", rdma="mlx5_1", uverbs=1)
@@ -335,7 +305,6 @@ def test_rdma_devices_come_in_registration_order(plug: Plug, tmp_path: Path) -> 
 
 
 def test_nics_have_distances_to_gpus_and_to_each_other(plug: Plug, tmp_path: Path) -> None:
-    """Rows are NICs; the diagonal among NICs is X; a GPU without a place gives its reason."""
     switch = "pci0000:00/0000:00:02.0/0000:04:00.0"
     gpu = locate_gpu(tmp_path, plug(f"{switch}/0000:05:08.0/0000:07:00.0"))
     plug(f"{switch}/0000:05:10.0/0000:09:00.0", rdma="mlx5_0")
@@ -359,7 +328,6 @@ def test_an_rdma_device_without_a_pci_function_is_listed_with_the_reason(tmp_pat
 
 
 def test_a_root_without_anything_gives_reasons_and_no_error(tmp_path: Path) -> None:
-    """A container without /sys has no NICs, sensors and places, and says which."""
     result = locate_gpu(tmp_path / "none", "0000:07:00.0")
     assert result == Unavailable("no 0000:07:00.0 in sysfs")
     assert numa_node(result) == result
@@ -369,7 +337,6 @@ def test_a_root_without_anything_gives_reasons_and_no_error(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("content", [None, "", "zero"])
 def test_an_odd_numa_file_is_a_reason(plug: Plug, tmp_path: Path, content: str | None) -> None:
-    """A missing, empty or wordy numa_node file reads as not available."""
     pci = plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=None)
     if content is not None:
         (tmp_path / "bus/pci/devices" / pci / "numa_node").write_text(content)
@@ -401,7 +368,6 @@ INFORMATION = "Model: \t\t NVIDIA H100\nBus Location: \t 0000:05:00.0\nGPU Exclu
 def test_the_kernel_driver_of_a_gpu_is_read_from_its_link(
     tmp_path: Path, plug: Plug, link: str | None, information: str | None, expected: object
 ) -> None:
-    """No link, no driver; a driver's own list says which GPUs it keeps from users."""
     address = plug("pci0000:00/0000:05:00.0")
     device = tmp_path / "bus/pci/devices" / address
     (device / "vendor").write_text("0x10de\n")
@@ -418,7 +384,6 @@ def test_the_kernel_driver_of_a_gpu_is_read_from_its_link(
 def test_a_card_that_is_taken_out_while_it_is_read_is_a_reason(
     plug: Plug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its links are followed one by one, and each may be gone."""
     plug("pci0000:00/0000:00:02.0/0000:05:00.0", rdma="mlx5_0", uverbs=0)
     (tmp_path / "class/infiniband_verbs/uverbs0/ibdev").write_bytes(b"\xff")
 

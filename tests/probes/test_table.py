@@ -43,7 +43,6 @@ def test_a_table_without_a_gpu_says_what_to_check(probe: On) -> None:
 
 
 def test_a_terminal_gets_no_line_that_it_would_break(healthy: Healthy) -> None:
-    """Sixteen network cards beside eight GPUs: on 120 columns the matrix comes in parts, in a pipe whole."""
     result = healthy("h100-sxm-8")
     narrow = contract.render_matrix(result, width=120)
     assert max(map(len, narrow.splitlines())) <= 120
@@ -53,7 +52,6 @@ def test_a_terminal_gets_no_line_that_it_would_break(healthy: Healthy) -> None:
 
 
 def cells(*tables: str) -> dict[tuple[str, str], str]:
-    """Every cell of some tables by its row and column."""
     by_cell = {}
     for head, *rows in map(table_cells, tables):
         for name, *row in rows:
@@ -62,7 +60,6 @@ def cells(*tables: str) -> dict[tuple[str, str], str]:
 
 
 def test_a_table_of_a_broken_machine_names_what_is_broken(probe: On) -> None:
-    """A lost GPU keeps its row with the error; a hung call stands above everything."""
     on = probe("titan-rtx-nv2")
     on.hardware.fault("gpu-lost", gpu=1)
     assert "gpu-lost: NVML_ERROR_GPU_IS_LOST" in on.run("--format", "table").stdout
@@ -74,7 +71,6 @@ def test_a_table_of_a_broken_machine_names_what_is_broken(probe: On) -> None:
 
 
 def test_gpus_that_say_the_same_share_a_row(healthy: Healthy) -> None:
-    """A healthy machine has one row of errors, a machine where two differ has three."""
     result = healthy("h100-sxm-8")
     assert rows_of(result, "Errors (since") == ["0-7"]
     bad = replace(result.gpus[3], ecc=replace(result.gpus[3].ecc, volatile_uncorrected=2))
@@ -86,13 +82,11 @@ def test_gpus_that_say_the_same_share_a_row(healthy: Healthy) -> None:
 
 
 def rows_of(result: contract.Result, title: str) -> list[str]:
-    """The first cells below the header of the block with this title."""
     block = next(block for block in table.render(result).split("\n\n") if block.startswith(title))
     return [line.split()[0] for line in block.splitlines()[2:]]
 
 
 def test_the_page_stays_narrow(healthy: Healthy) -> None:
-    """Beside the matrix a healthy machine's page has 120 columns, with every number different 135."""
     result = healthy("dgx2-v100-16")
     for shown, widest in ((result, 120), (busy(result), 135)):
         rest = table.render(shown).replace(contract.render_matrix(shown), "")
@@ -144,7 +138,6 @@ def test_ports_that_are_alike_share_a_row() -> None:
 
 
 def test_sensors_have_their_units_and_alarms() -> None:
-    """Supplies of one kind beside each other, and an alarm in capitals."""
     sensors = [
         contract.Sensor(chip="psu", name="in1", label="vout1", value=12_110, alarm=0),
         contract.Sensor(chip="psu", name="in1", label="vout1", value=10_900, alarm=1),
@@ -157,7 +150,6 @@ def test_sensors_have_their_units_and_alarms() -> None:
 
 
 def test_the_bus_is_mentioned_only_where_it_tells_something_else() -> None:
-    """A GPU that answers nothing, and one that the driver does not show."""
     gpu = contract.Gpu(index=0, pci="0000:0f:00.0")
     same = contract.Result(probe="health", gpus=[gpu], bus=contract.Bus(gpus=["0000:0f:00.0"]))
     assert "PCI bus" not in table.render(same)
@@ -171,7 +163,6 @@ def test_the_bus_is_mentioned_only_where_it_tells_something_else() -> None:
 
 
 def test_notes_are_short_where_nobody_misses_anything() -> None:
-    """Of two families one is enough, and a part that is missing as a whole is named once."""
     no = contract.Unavailable("NVML_ERROR_NOT_SUPPORTED")
     gpu = contract.Gpu(
         index=0,
@@ -195,7 +186,6 @@ def split_rows(text: str) -> list[list[str]]:
 
 
 def test_a_page_of_eight_h100() -> None:
-    """Who measured, the arms, collectives side by side, all pairs, and the matrix that it belongs to."""
     shown = table.render(contract.decode((GOLDEN / "result-1.2-h100-nccl.json").read_text()))
     rows = split_rows(shown)
     assert ["Collective", "Size", "default", "p2p-off", "nvls-off"] in rows

@@ -18,8 +18,6 @@ Answer = int | Unavailable
 
 
 class Driver:
-    """Answers by the name of the call, fields by (id, link)."""
-
     def __init__(
         self, *, calls: dict[str, Callable[[int], Answer]], fields: dict[Any, Answer] | None = None
     ) -> None:
@@ -82,7 +80,6 @@ def test_from_hopper_on_the_state_is_a_field(capability: str, state: int) -> Non
     ],
 )
 def test_the_rate_is_the_links_own_where_there_is_one(fields: dict[Any, Answer], mbps: Answer) -> None:
-    """Field 164 of the link, then the link's older field, then the one for all links."""
     driver = Driver(calls={STATE: up_to(1, 1), CAPABILITY: up_to(1, 1)}, fields=fields)
     assert links(driver)[0].mbps == mbps
 
@@ -135,7 +132,6 @@ def test_a_driver_without_the_calls_is_asked_once() -> None:
 
 
 def test_pairs_are_asked_in_both_directions() -> None:
-    """Row to column: what GPU 0 may do with GPU 1 is not what GPU 1 may do with GPU 0."""
     builder = ResultBuilder(probe="health", run="", node="")
     builder.pairs = empty_pairs(2)
     topology.pairs(cast(Nvml, Driver(calls={})), [Device(0, None), Device(1, None)], builder)

@@ -38,7 +38,6 @@ UNKNOWN, RESET_REQUIRED = 999, 16
 
 
 def refused(machine: Machine, *, calls: str = "", gpu: int = 1, code: int = UNKNOWN) -> None:
-    """A GPU answers some calls with an error, and all others."""
     for call in calls.split():
         machine.calls[gpu, call] = code
 
@@ -52,8 +51,6 @@ def fresh(probe: Callable[[str], Probe], monkeypatch: pytest.MonkeyPatch) -> On:
 
 @pytest.fixture
 def watch(fresh: On) -> On:
-    """The same, after its first reading."""
-
     def on(profile: str) -> Watch:
         made = fresh(profile)
         assert made.life().why == "first"
@@ -64,13 +61,10 @@ def watch(fresh: On) -> On:
 
 @pytest.fixture
 def two(watch: On) -> Watch:
-    """Two bridged GPUs, after the first reading."""
     return watch("titan-rtx-nv2")
 
 
 def test_the_first_reading_is_a_health_document(fresh: On) -> None:
-    """At once, under the run's id, and small enough for the object; nothing is left of a container that did
-    not fail."""
     on = fresh("h100-sxm-8")
     first = on.life()
     assert first.why == "first"
@@ -88,7 +82,6 @@ CALM = (
 
 @pytest.mark.parametrize("profile", CALM.split())
 def test_a_calm_node_is_left_alone(watch: On, profile: str) -> None:
-    """Every signal is read again and again, with and without load, and nothing is said."""
     on = watch(profile)
     with on.started() as life:
         life.calm(looks=35)
@@ -151,7 +144,6 @@ def test_a_slowdown_without_a_counter_is_judged_as_by_a_health_pod(fresh: On) ->
 
 @pytest.mark.parametrize("fault", ["hot", "gpu-lost"])
 def test_the_end_of_a_fault_is_told(watch: On, fault: str) -> None:
-    """By the same container, also after one that ended the GPU's session: its handle is asked for again."""
     on = watch("h100-sxm-8")
     with on.started() as life:
         life.calm()
@@ -165,7 +157,6 @@ def test_the_end_of_a_fault_is_told(watch: On, fault: str) -> None:
 
 
 def test_an_xid_is_told_at_once(watch: On) -> None:
-    """It ends the wait for the next look, and the document and the judge have it."""
     on = watch("h100-sxm-8")
     with on.started("--poll", "60") as life:
         life.looks_once()
@@ -217,16 +208,7 @@ def test_sigterm_ends_it_without_another_look_or_reading(watch: On) -> None:
         assert (life.errors, life.readings) == (["SIGTERM: ends"], [])
 
 
-def test_sigterm_ends_it_though_a_call_hangs(two: Watch) -> None:
-    with two.started("--deadline", "60") as life:
-        life.calm()
-        life.hold(ECC, gpu=0)
-        wait_for(lambda: life.is_held(ECC), what="the call")
-        assert life.end() == 0
-
-
 def test_a_driver_that_goes_away_is_told(two: Watch) -> None:
-    """Once, as the health probe does; then it waits for the driver to come back."""
     state = two.hardware.directory / "driver.state"
     away = state.with_name("away")
     with two.started() as life:
@@ -248,7 +230,6 @@ HANGS = ("--deadline", "6")
 
 @pytest.mark.parametrize("call", [ECC, "nvmlDeviceGetPowerUsage"], ids=["in a look", "in a reading"])
 def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watch, call: str) -> None:
-    """By its name, with the GPU that it hangs for; what happens to another GPU meanwhile is told as ever."""
     with two.started(*HANGS) as life:
         life.calm()
         two.hardware.fault("hung-call", call=call, gpu=1)
@@ -269,24 +250,7 @@ def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watc
         assert reading.result.problem.call == call
 
 
-def test_once_the_call_returns_all_gpus_are_read_again(two: Watch) -> None:
-    """And nothing is left of the hang: no problem, no error, and what happens to that GPU is told."""
-    with two.started(*HANGS) as life:
-        life.calm()
-        life.hold(ECC, gpu=1)
-        life.until(lambda reading: reading.result.gpus[1].error is not None, what="the hang")
-        life.let_go(ECC)
-        back = life.until(lambda reading: reading.result.problem is None, what="the return")
-        assert [gpu.error for gpu in back.result.gpus] == [None, None]
-        assert "error GPU-1 call-hung -> none" in back.why
-        assert "1 driver calls have returned" in life.errors
-        life.calm()
-        two.hardware.fault("hot", gpu=1)
-        assert "temperature GPU-1" in life.next_reading().why
-
-
 def test_a_driver_that_hangs_at_once_is_told(fresh: On) -> None:
-    """A container that starts on such a node has nothing else to say."""
     on = fresh("titan-rtx-nv2")
     on.hardware.fault("hung-call", call="nvmlInitWithFlags")
     with on.started("--deadline", "3") as life:
@@ -321,7 +285,6 @@ def test_a_state_that_cannot_be_used_is_none(fresh: On, content: str) -> None:
 
 
 def test_numbers_of_readings_go_on_where_the_container_before_ended(two: Watch) -> None:
-    """One that has lost its state begins beyond all that it may have had: a number comes once."""
     first = two.stored()["sequence"]
     two.after(lambda: two.hardware.fault("hot", gpu=1))
     assert two.stored()["sequence"] == first + 1
@@ -379,7 +342,6 @@ def test_a_gpu_that_must_be_reset_is_one_reading_though_most_calls_answer(two: W
 
 @pytest.fixture
 def api(two: Watch) -> Iterator[ReadingsApi]:
-    """An API server that those two GPUs' probe finds in its environment."""
     with serving(two.probe.folder / "pod", trustme.CA()) as api:
         two.probe.environment |= {
             "KUBERNETES_SERVICE_HOST": api.server.host,
@@ -390,7 +352,6 @@ def api(two: Watch) -> Iterator[ReadingsApi]:
 
 
 def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, api: ReadingsApi) -> None:
-    """As it is printed, with its number and reason; the files of which the kubelet asks appear in order."""
     two.state.unlink()
     ready = two.probe.folder / "ready"
     with two.started() as life:
@@ -411,7 +372,6 @@ def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, 
 
 
 def test_a_node_is_watched_though_the_api_server_refuses(two: Watch, api: ReadingsApi) -> None:
-    """What is refused is said, and tried again; the container is not ready before something is written."""
     two.state.unlink()
     api.refuses(503, "not now")
     with two.started() as life:

@@ -137,7 +137,6 @@ async def test_an_empty_bay(by: str, tmp_path: Path) -> None:
 async def test_numbers_beyond_their_bounds(
     name: str, raw: int, expected: set[str], by: str, tmp_path: Path
 ) -> None:
-    """By the BMC's own critical bounds; cold air and a hot part are no findings."""
     machine = ipmi.server()
     machine.sensor(name).raw = raw
     async with served(machine, by, tmp_path) as url:
@@ -215,7 +214,6 @@ SILENT = [("available", False), ("scanned", False)]
 
 
 def quiet(attribute: str, value: bool, **numbers: bool) -> ipmi.Machine:
-    """A machine whose fourth supply's state is this, and its numbers that."""
     machine = ipmi.server()
     setattr(machine.sensor("PS4 Status"), attribute, value)
     for name in ("PS4 Input Power", "PS4 Output Power", "PS4 Input Volts"):
@@ -226,7 +224,6 @@ def quiet(attribute: str, value: bool, **numbers: bool) -> ipmi.Machine:
 @pytest.mark.parametrize(("attribute", "value"), SILENT)
 @in_virtual_time
 async def test_a_supply_that_says_nothing_is_unread(attribute: str, value: bool) -> None:
-    """Its inventory answers, so it is there: nobody knows how it is."""
     got = await reading(quiet(attribute, value, available=False))
     judgement = judge_chassis(got)
     assert (judgement.psu, judgement.verdict) == (None, Verdict.UNKNOWN)
@@ -236,7 +233,6 @@ async def test_a_supply_that_says_nothing_is_unread(attribute: str, value: bool)
 @pytest.mark.parametrize(("attribute", "value"), [*SILENT, ("absent", True)])
 @in_virtual_time
 async def test_a_bay_whose_inventory_is_silent_too_is_empty(attribute: str, value: bool) -> None:
-    """An empty bay is no fault."""
     machine = quiet(attribute, value, absent=True)
     del machine.inventories[4]
     got = await reading(machine)
@@ -298,7 +294,6 @@ async def test_watts_of_a_supply_that_name_no_direction_are_neither() -> None:
 
 
 async def test_fans_in_per_cent_and_fans_that_are_not_there() -> None:
-    """Per cent are no revolutions; an empty place of a fan does not fail."""
     machine = ipmi.server()
     machine.sensor("FAN1").percent, machine.sensor("FAN1").m, machine.sensor("FAN1").raw = True, 1, 60
     machine.sensor("FAN2").raw = 0
@@ -324,7 +319,6 @@ async def test_bounds_that_cannot_be_are_none() -> None:
 
 
 async def test_a_sensor_behind_another_controller_is_named() -> None:
-    """Reading it would need a bridge."""
     machine = ipmi.server()
     machine.sensor("PS Redundancy").owner = 0x2C
     got = await reading(machine)
@@ -341,7 +335,6 @@ async def test_a_sensor_behind_another_controller_is_named() -> None:
 )
 @in_virtual_time
 async def test_bmcs_with_quirks_are_read_whole(quirk: dict[str, Any]) -> None:
-    """Lost packets, small buffers, cancelled reservations, lists without an end, records of sensors alone."""
     got = await reading(ipmi.server(fans=2), Behaviour(**quirk))
     assert (len(got.supplies), len(got.fans), judge_chassis(got).psu) == (4, 2, Psu.OK)
     assert got.supplies[0].capacity_watts == 3000

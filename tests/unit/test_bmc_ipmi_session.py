@@ -32,7 +32,6 @@ from testbed.hardware.ipmisim import WAY_OUT, program, simulating
 
 
 def access(url: str, **changed: Any) -> Access:
-    """A right access to a BMC of the testbed, but for what is `changed`."""
     return Access(**({"url": url, "user": USER, "password": PASSWORD, "timeout": 5.0} | changed))
 
 
@@ -130,7 +129,6 @@ async def test_nobody_at_the_port() -> None:
 
 @in_virtual_time
 async def test_packets_of_others_are_dropped() -> None:
-    """A forged answer in a session has no valid check: the true one counts."""
     async with answering(server(1, 1)) as bmc:
         real = bmc._in_session
 
@@ -189,7 +187,6 @@ async def auto(resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **oth
 async def test_auto_reads_redfish_where_it_is_and_ipmi_where_it_is_not(
     authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that answers 404 has no Redfish."""
     tree = redfish_bmc.tree("hpe")
     right = {"user": redfish_bmc.USER, "password": redfish_bmc.PASSWORD}
     assert await auto(tree, monkeypatch, authority=authority, ca=ca, **right) == REDFISH
@@ -293,14 +290,12 @@ def test_sensors_that_share_a_record() -> None:
     ],
 )
 def test_air_is_chosen_by_entity_then_by_name(name: str, entity: int, inlet: bool | None) -> None:
-    """Air of supplies, parts and liquids is not the machine's."""
     assert sensors.is_inlet(only(Sensor(name, 1, TEMPERATURE, unit=CELSIUS, entity=entity))) is inlet
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: str(suite.number))
 @given(payload=st.binary(max_size=80), flip=st.integers(0, 10_000))
 def test_a_packet_with_any_byte_changed_is_dropped(suite: rmcp.Suite, payload: bytes, flip: int) -> None:
-    """Encrypted and authenticated as a whole; unchanged it is what was sent."""
     keys = rmcp.keys(suite, b"k" * 20)
     packet = rmcp.sealed(payload, keys=keys, session=7, sequence=9)
     assert rmcp.opened(packet, keys=keys, session=7) == (9, payload)

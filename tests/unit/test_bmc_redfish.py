@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract.chassis import BoardGpu, ChassisReading, Pump, Supply
+from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Fan, Pump, Rail, Supply
 from nodegauge_contract.values import Unavailable
-from nodegauge_judge import Psu, Severity, Verdict
+from nodegauge_judge import Answer, Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 from support.bmc_access import Bmcs
 from testbed.hardware.bmc import tree
@@ -39,7 +39,6 @@ def codes(judgement: ChassisJudgement) -> set[str]:
 @pytest.mark.parametrize("expand", [False, True], ids=["one by one", "expanded"])
 @pytest.mark.parametrize("name", MACHINES)
 async def test_a_recorded_machine_has_no_finding(name: str, expand: bool, bmcs: Bmcs) -> None:
-    """All its parts are read, by single requests or in one per collection."""
     reading = await bmcs.reading(name, expand=expand)
     judgement = judge_chassis(reading)
     assert (judgement.verdict, codes(judgement)) == (Verdict.PASS, set()), judgement.findings
@@ -51,8 +50,6 @@ async def test_a_recorded_machine_has_no_finding(name: str, expand: bool, bmcs: 
 
 
 async def test_the_dgx_s_traps_are_no_values(bmcs: Bmcs) -> None:
-    """Revolutions called per cent; watts that stand in a sensor; 1 of 6 supplies; a clock in 2020; an
-    intake at every chip; a margin of 60 degrees called the GPU's temperature."""
     reading = await bmcs.reading("dgx-h100")
     assert sum(one.output_watts for one in reading.supplies) == 1989  # type: ignore[misc]
     assert all(isinstance(one.capacity_watts, Unavailable) for one in reading.supplies)
@@ -82,7 +79,6 @@ def change(path: str, **members: Any) -> Callable[[Tree], None]:
 
 
 def lenovo_supply(number: int, **members: Any) -> Callable[[Tree], None]:
-    """A fault of one of the Lenovo's four supplies, in its new resource."""
     return change(f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU{number}", **members)
 
 
@@ -192,7 +188,6 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | No
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_fault_has_its_finding_and_no_other(fault: str, bmcs: Bmcs) -> None:
-    """A supply, its input, a rail, a fan, the air, a leak; and values that lie."""
     name, apply, verdict, expected, psu = FAULTS[fault]
     resources = tree(name)
     apply(resources)
@@ -237,7 +232,6 @@ async def test_the_owner_s_number_of_needed_supplies_counts_where_no_size_is_sta
 @pytest.mark.parametrize("status", [404, 500])
 @pytest.mark.parametrize("name", MACHINES)
 async def test_resources_that_fail_accuse_nothing(name: str, status: int, bmcs: Bmcs) -> None:
-    """Every second resource below the lists: whatever is not read is unknown, and named."""
     resources = tree(name)
     deep = sorted(path for path in resources if path.count("/") > 4)[::2]
     broken = dict.fromkeys(deep, status)
@@ -249,7 +243,6 @@ async def test_resources_that_fail_accuse_nothing(name: str, status: int, bmcs: 
 
 
 async def test_supplies_that_are_listed_and_not_given_leave_the_node_unjudged(bmcs: Bmcs) -> None:
-    """The list has four, one answers with an error, and the old resource is missing."""
     resources = tree("lenovo")
     del resources[f"{LENOVO}/Power"]
     broken = {f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU2": 500}
@@ -257,3 +250,31 @@ async def test_supplies_that_are_listed_and_not_given_leave_the_node_unjudged(bm
     judgement = judge_chassis(reading)
     assert (judgement.verdict, judgement.psu) == (Verdict.UNKNOWN, None)
     assert "PSU2" in judgement.findings[0].message
+
+
+GOOD = Supply(name="PSU0", present=True, state="Enabled", health="OK", capacity_watts=2000)
+
+
+@pytest.mark.parametrize(
+    ("reading", "codes"),
+    [
+        (
+            ChassisReading(lists_supplies=True, watts=3900, supplies=[GOOD, Supply(name="PSU1")]),
+            ["supplies-unread"],
+        ),
+        (ChassisReading(fans=[Fan(name="FAN1", health="OK", low_critical_rpm=500)]), []),
+        (ChassisReading(air=[AirTemperature(name="Inlet", inlet=True, celsius=45)]), ["inlet-hot"]),
+    ],
+    ids=["a supply that was not read", "a fan whose speed was not read", "inlet air at exactly its bound"],
+)
+def test_what_was_not_read_is_not_accused_and_a_bound_is_too_warm(
+    reading: ChassisReading, codes: list[str]
+) -> None:
+    """Two supplies of 2 kW are needed for 3.9 kW; 45 °C is the bound without one of the BMC's own."""
+    assert [finding.code for finding in judge_chassis(reading).findings] == codes
+
+
+def test_a_rail_that_was_not_read_clears_no_gate() -> None:
+    rails = [Rail(name="12V", volts=12.0), Rail(name="12V GPU")]
+    judgement = judge_chassis(ChassisReading(lists_supplies=True, supplies=[GOOD], rails=rails))
+    assert judgement.answers["chassis-rail"] is Answer.UNSURE

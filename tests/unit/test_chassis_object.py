@@ -18,7 +18,6 @@ def body(**status: Any) -> dict[str, Any]:
 
 
 def test_a_reading_comes_back_as_it_was_written() -> None:
-    """The contract's document in the object is the document that the reader had."""
     reading = ChassisReading(supplies=[Supply(name="PSU1", health="OK", capacity_watts=3300)])
     parsed = parse_chassis(body(number=3, source="redfish", reading=msgspec.to_builtins(reading)))
     assert (parsed.name, parsed.uid, parsed.resource_version) == ("gpu-1", "u", "7")
@@ -36,7 +35,6 @@ def test_a_wrong_part_is_left_out_and_named() -> None:
 
 
 def test_what_is_no_reading_counts_as_none() -> None:
-    """Too large, another version, no object, no status: no reading, and why."""
     large = {"supplies": [{"name": "P" * 100}] * (MAX_READING // 100)}
     for wrong, why in ((large, "bytes"), ({"major": 2}, "version 2"), ([1], "not an object")):
         parsed = parse_chassis(body(reading=wrong))
@@ -49,7 +47,6 @@ def test_what_is_no_reading_counts_as_none() -> None:
 @pytest.mark.parametrize("absurd", [1.7e308, 2e6, 1e-300, 0.5, -800, -1.7e308])
 @pytest.mark.parametrize("where", ["capacity_watts", "output_watts", "watts", "gpus"])
 def test_watts_that_no_machine_has_were_not_read(absurd: float, where: str) -> None:
-    """Such a number in a reading ends in no error, no huge whole number, and no verdict about power."""
     supply: dict[str, Any] = {"capacity_watts": 3000, "output_watts": 900}
     machine: dict[str, Any] = {"watts": 1800} if where != "output_watts" else {}
     gpus = [BoardGpu(name="GPU0", watts=300, limit_watts=absurd if where == "gpus" else 700)]

@@ -25,7 +25,6 @@ def gpu(index: int, *, peer: str = "", links: int = 0) -> Gpu:
 def pair(
     driver: str, *, links: int = 0, ancestor: int | Unavailable = 30, nics: Nics | None = None
 ) -> Result:
-    """Two GPUs with that many links between them."""
     return Result(
         probe="health",
         system=System(driver=driver),
@@ -36,7 +35,6 @@ def pair(
 
 
 def cells(text: str) -> list[list[str]]:
-    """The rows of the matrix, cut where two spaces stand."""
     table = text.split("\n\nLegend:")[0]
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in table.splitlines()]
 
@@ -56,12 +54,10 @@ def cells(text: str) -> list[list[str]]:
     ],
 )
 def test_the_style_follows_the_driver(driver: str, look: Style) -> None:
-    """A driver that does not say its version prints as the newest."""
     assert style(driver) is look
 
 
 def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
-    """NIC rows have no affinity, and the legend gives each number its device."""
     nics = Nics(
         names=["mlx5_0", "mlx5_bond_0"],
         pci=["0000:02:00.0", "0000:03:00.0"],
@@ -85,12 +81,10 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (99, "N/A"), (NO, "N/A")],
 )
 def test_ancestors_have_the_letters_of_the_tool(level: int | Unavailable, letters: str) -> None:
-    """An unknown level and one that could not be read are not available, never a guess."""
     assert cells(render_matrix(pair("470.82", ancestor=level)))[1][2] == letters
 
 
 def test_a_document_that_ended_early_still_prints() -> None:
-    """Grids and affinities that were not read are not available; without a GPU there is nothing to print."""
     bare = Result(probe="health", gpus=[Gpu(index=0), Gpu(index=3)], nics=Nics(names=["mlx5_0"]))
     assert cells(render_matrix(bare))[2] == ["GPU3", "N/A", "X", "N/A", "N/A", "N/A", "N/A"]
     assert render_matrix(Result(probe="health")) == ""

@@ -30,28 +30,7 @@ def test_counters_begin_anew(tmp_path: Path, kind: str, restarted: list[int]) ->
         assert nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0) == heat
 
 
-def test_with_its_last_client_an_idle_gpu_forgets_what_it_counted(tmp_path: Path) -> None:
-    """Persistence off: counters last while anybody is there or anything runs, and begin anew after that."""
-    hardware = plug("rtx3090-nv4-2", tmp_path, clock=lambda: boottime_ns() - 100 * SECOND)
-    again = Hardware(tmp_path)
-    again.load(100, gpu=1)
-
-    again.fault("counters-restarted", kind="last-client")
-    with NvmlClient(hardware.env()) as first:
-        assert first.ask("nvmlDeviceGetPersistenceMode", GPU(0)) == 0
-        one = energy(first)
-        with NvmlClient(hardware.env()) as second:
-            two = energy(second)
-            assert all(later >= sooner for later, sooner in zip(two, one, strict=True))
-        first.ask("nvmlShutdown")
-        first.ask("nvmlInit")
-        three = energy(first)
-    assert three[0] < two[0]  # idle: nobody was there
-    assert three[1] > two[1]  # a job was
-
-
 def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:
-    """It was loaded 6 s ago: warmer than its sibling, not yet slow, and it will be."""
     start = boottime_ns()
     hardware = plug("h100-sxm-8", tmp_path, clock=lambda: start - 200 * SECOND)
     Hardware(tmp_path, clock=lambda: start - 7 * SECOND).fault("airflow-blocked", gpu=1)
@@ -66,7 +45,6 @@ def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:
 
 
 def test_unrepairable_memory_is_told_by_drivers_that_know_of_it(tmp_path: Path) -> None:
-    """On Hopper with a recent driver the call changes; an older one has no such call and no such fault."""
     call, name = "nvmlDeviceGetUnrepairableMemoryFlag_v1", "memory-unrepairable"
     hardware = with_driver("590.44.01", tmp_path / "new")
     with NvmlClient(hardware.env()) as nvml:
@@ -78,7 +56,6 @@ def test_unrepairable_memory_is_told_by_drivers_that_know_of_it(tmp_path: Path) 
 
 
 def test_a_clock_step_moves_times_of_day_and_nothing_else(tmp_path: Path) -> None:
-    """NVML's timestamps jump by an hour, back as well as forth; counters go on as if nothing had been."""
     hardware = plug("pcie-phb-2", tmp_path)
     with NvmlClient(hardware.env()) as nvml:
         energy = nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(0))

@@ -38,48 +38,36 @@ NOT_INSTALLED = {"nccl": ["nccl4py"], "cuda": ["cuda-core"]}
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Every tracked file that exists, absolute."""
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return tuple(path for name in listed.split("\0") if name and (path := ROOT / name).is_file())
 
 
 def name_of(path: Path) -> str:
-    """The path as people write it."""
     return path.relative_to(ROOT).as_posix()
 
 
 def sources(*folders: str) -> list[Path]:
-    """The tracked Python files below the folders."""
     wanted = tuple(f"{folder}/" for folder in folders)
     return [path for path in tracked() if path.suffix == ".py" and name_of(path).startswith(wanted)]
 
 
 def parsed(path: Path) -> ast.Module:
-    """The file's syntax tree."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def none(faults: Iterable[str]) -> None:
-    """There is no fault; a failure prints all of them."""
     listed = list(faults)
     assert not listed, "\n".join(listed)
 
 
 def test_no_file_names_this_machine() -> None:
-    """No tracked file holds a home folder, this checkout's own path, or the host of a package registry."""
     pattern = re.compile("|".join([*MACHINE_PATHS, *map(re.escape, [*REGISTRY_HOSTS, f"{ROOT}/"])]))
     none(
         f"{name_of(path)}: {match.group()}"
         for path in tracked()
         if (match := pattern.search(path.read_text(encoding="utf-8", errors="replace")))
     )
-
-
-def test_no_lock_file_with_addresses_is_tracked() -> None:
-    """Lock files that record where they downloaded from are not committed."""
-    locks = {"uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "package-lock.json"}
-    none(name_of(path) for path in tracked() if path.name in locks)
 
 
 @pytest.mark.parametrize("folder", ["operator", "probes", "tests", "tests/operator", "tests/probes"])
@@ -90,26 +78,21 @@ def test_no_folder_is_made_a_package_that_shadows(folder: str) -> None:
 
 
 def test_source_files_hold_one_idea() -> None:
-    """No source file is longer than 500 lines."""
     lengths = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in source_packages()}
     assert lengths
     none(f"{name} has {lines} lines: split it by its ideas" for name, lines in lengths.items() if lines > 500)
 
 
 def source_packages() -> list[Path]:
-    """The Python files of what is installed."""
     return sources("operator/src", "probes/src")
 
 
 def test_every_module_says_why_it_exists() -> None:
-    """Every module that is more than empty opens with a docstring."""
     modules = [(path, parsed(path)) for path in source_packages()]
     none(f"{name_of(path)} has none" for path, tree in modules if tree.body and not ast.get_docstring(tree))
 
 
 def test_every_test_says_what_it_shows() -> None:
-    """Every test file asserts something, and every test states its property: in a name that is a sentence, or
-    in a docstring."""
     silent = []
     for path in sources("tests"):
         if not path.name.startswith("test_"):
@@ -128,7 +111,6 @@ def test_every_test_says_what_it_shows() -> None:
 
 
 def imported(path: Path) -> set[str]:
-    """The top-level names of the modules that a file imports."""
     names = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -139,7 +121,6 @@ def imported(path: Path) -> set[str]:
 
 
 def distribution(requirement: str) -> str:
-    """The normalised name in a requirement such as `kopf>=1.45`."""
     return re.split(r"[\s<>=!~;\[]", requirement, maxsplit=1)[0].lower().replace("_", "-")
 
 
@@ -154,7 +135,6 @@ def distribution(requirement: str) -> str:
     ],
 )
 def test_a_package_imports_only_what_its_extra_installs(package: str, requirements: list[str]) -> None:
-    """Each third-party module that a package imports is declared for the image that ships the package."""
     declared = {distribution(requirement) for requirement in requirements}
     providers = NOT_INSTALLED | importlib.metadata.packages_distributions()
     modules = set().union(
@@ -170,7 +150,6 @@ def test_a_package_imports_only_what_its_extra_installs(package: str, requiremen
 
 
 def test_pure_packages_do_not_ask_for_the_time() -> None:
-    """Core, judge and contract never call now(), today() or utcnow(): time is an argument there."""
     pure = ("nodegauge_operator/core/", "nodegauge_judge/", "nodegauge_contract/")
     none(
         f"{name_of(path)}:{node.lineno} {node.func.attr}()"
@@ -196,7 +175,6 @@ def test_handlers_use_nothing_of_kopf_that_writes_or_scans() -> None:
 
 
 def test_every_dependency_is_pinned_exactly() -> None:
-    """constraints.txt holds nothing but exact versions, and one for each direct dependency."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     none(pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", pin))
@@ -206,14 +184,12 @@ def test_every_dependency_is_pinned_exactly() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
     text = re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text("utf-8"))
     headings = re.findall(r"(?m)^#+ (.+)$", text)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    """Each relative link of a tracked page points to a file or folder, and to a heading, that exists."""
     pages = [path for path in tracked() if path.suffix == ".md"]
     links = [
         (page, link) for page in pages for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
@@ -228,10 +204,6 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 
 def test_every_decision_has_its_sections_and_is_listed() -> None:
-    """Each page of docs/adr has the four sections and a date, fits a screen, and stands in docs/README.md.
-
-    Their numbers have no gaps.
-    """
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     pages = sorted((ROOT / "docs/adr").glob("*.md"))
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1)), "a number is missing"

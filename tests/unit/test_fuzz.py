@@ -16,13 +16,11 @@ from nodegauge_operator.core import events, report_size
 pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).resolve().parents[1]
-INPUTS = {"document": 3_000, "readings": 300, "policies": 600, "reports": 600, "chassis": 600, "texts": 300}
+INPUTS = {"document": 3_000, "readings": 400, "policies": 600, "reports": 600, "chassis": 600, "texts": 300}
 ALPHABET = "aé\x1b\n 0-/.%\U0001f600\u202e"
 
 
 class Drawn:
-    """Choices of a random generator: like atheris', without its guidance."""
-
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 

@@ -8,19 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import nodegauge_contract as contract
 import support.results as made
-from nodegauge_contract import (
-    Counters,
-    Ecc,
-    Growth,
-    LinkErrors,
-    Nics,
-    Pcie,
-    Port,
-    Problem,
-    Result,
-    Unavailable,
-)
+from nodegauge_contract import Result, Unavailable
 from nodegauge_judge import (
     CATALOGUE,
     Answer,
@@ -38,11 +28,10 @@ from support.judge_results import Row, Table, events, every, judge, later, node,
 
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 HW = "hw-thermal-slowdown"
-NO_IDLE_COUNTER = Counters(trio="251-253", low_utilization_ns=Unavailable("NotSupported"))
+NO_IDLE_COUNTER = contract.Counters(trio="251-253", low_utilization_ns=Unavailable("NotSupported"))
 
 
 def case(*results: Result, thresholds: Thresholds | None = None, interval: float = 900) -> Case:
-    """The case of the last of these runs."""
     past = judge(*results[:-1], interval=interval).history if results[1:] else History()
     limits = thresholds or Thresholds()
     return Case.of(results[-1], thresholds=limits, history=past, node=NodeFacts(), interval=interval)
@@ -68,7 +57,7 @@ UNSEEN = later(NO_COUNTER, 900, watts=300)
 RESTED = made.with_gpu(UNSEEN, 0, **working(utilization=span(0, 100)))
 IDLE = every(node(), **resting())
 SILENT = every(IDLE, counters=replace(NO_IDLE_COUNTER, low_utilization_ns=0))
-MEASURED = every(IDLE, **resting(growth=Growth(elapsed_ms=3000, energy_mj=90_000)))
+MEASURED = every(IDLE, **resting(growth=contract.Growth(elapsed_ms=3000, energy_mj=90_000)))
 STUCK = case(IDLE, later(IDLE, 900, watts=70))
 NO_LIMIT = by_power(385, power=made.gpu(0, name="x").power)
 LOADED, AT_REST, UNKNOWN = Load.LOADED, Load.IDLE, Load.UNKNOWN
@@ -144,7 +133,6 @@ def test_load_is_told(row: Row) -> None:
 
 
 def test_a_node_is_loaded_where_any_gpu_is_and_idle_where_all_are() -> None:
-    """And unknown where one could not be told."""
     assert activity.of_node(STUCK) is AT_REST
     assert judge(IDLE).load is AT_REST
     assert judge(made.with_gpu(IDLE, 1, **working())).load is LOADED
@@ -152,16 +140,15 @@ def test_a_node_is_loaded_where_any_gpu_is_and_idle_where_all_are() -> None:
 
 
 def counted(value: int) -> Result:
-    """A machine whose error counters all stand there."""
-    links = LinkErrors(replay=value, recovery=0, crc_flit=0, crc_data=0, recovery_failed=value)
+    links = contract.LinkErrors(replay=value, recovery=0, crc_flit=0, crc_data=0, recovery_failed=value)
     result = every(
         node(),
-        ecc=Ecc(volatile_uncorrected=value, volatile_corrected=value),
-        pcie=Pcie(replays=value, correctable=value),
+        ecc=contract.Ecc(volatile_uncorrected=value, volatile_corrected=value),
+        pcie=contract.Pcie(replays=value, correctable=value),
         link_errors=links,
     )
-    port = Port(nic=0, port=1, state="ACTIVE", link_downed=value, symbol_errors=0, receive_errors=0)
-    return replace(result, nics=Nics(names=["mlx5_0"], ports=[port]))
+    port = contract.Port(nic=0, port=1, state="ACTIVE", link_downed=value, symbol_errors=0, receive_errors=0)
+    return replace(result, nics=contract.Nics(names=["mlx5_0"], ports=[port]))
 
 
 ERRORS = ("ecc_uncorrected", "ecc_corrected", "pcie_replays", "pcie_correctable", "link_errors")
@@ -185,18 +172,17 @@ def test_errors_are_counted_between_runs(name: str, seconds: float, now: int, ex
 
 def test_a_link_sum_that_lacked_a_counter_once_does_not_jump() -> None:
     """Half-read counters are not added up; NVLink 5 has others in their place."""
-    half = LinkErrors(replay=5, recovery=Unavailable("Unknown"), crc_flit=100, crc_data=0)
+    half = contract.LinkErrors(replay=5, recovery=Unavailable("Unknown"), crc_flit=100, crc_data=0)
     assert growth.counts(made.gpu(0, name="x", link_errors=half)).link_errors is None
-    newer = LinkErrors(replay=Unavailable("NotSupported"), effective=9, symbol=1_000_000)
+    newer = contract.LinkErrors(replay=Unavailable("NotSupported"), effective=9, symbol=1_000_000)
     assert growth.counts(made.gpu(0, name="x", link_errors=newer)).link_errors == 9
 
 
 def test_the_first_run_and_a_new_gpu_have_no_growth_and_say_so() -> None:
-    """Nothing to compare with is not zero."""
     first = node()
     assert case(first).growth.gpus[0].sw_thermal is None
     assert "no earlier reading" in case(first).growth.gpus[0].why("sw_thermal")
-    half = every(first, ecc=Ecc(volatile_corrected=1))
+    half = every(first, ecc=contract.Ecc(volatile_corrected=1))
     assert case(first, replace(half, host=later(first, 900).host)).growth.gpus[0].why("ecc_corrected") == (
         "could not be read in both runs"
     )
@@ -207,7 +193,6 @@ def test_the_first_run_and_a_new_gpu_have_no_growth_and_say_so() -> None:
 
 
 def test_an_invalid_interval_names_its_reason() -> None:
-    """For the evidence, and for whoever asks why nothing was said."""
     first = node()
     reboot = replace(later(first, 900), host=replace(later(first, 900).host, boot_id="b"))
     assert case(first, reboot).growth.interval.reason == "the node was rebooted since the last run"
@@ -249,7 +234,6 @@ UNDER_LOAD = sorted(
 
 
 def slowed(result: Result, *gpu_indexes: int, seconds: float = 900) -> Result:
-    """The machine 15 minutes on, those GPUs in software thermal slowdown for half of it."""
     after = later(result, seconds, gpu=-1)
     for gpu_index in gpu_indexes:
         after = later(after, 0, gpu=gpu_index, sw_thermal=seconds / 2)
@@ -257,7 +241,6 @@ def slowed(result: Result, *gpu_indexes: int, seconds: float = 900) -> Result:
 
 
 def only_works(result: Result, *gpu_indexes: int) -> Result:
-    """The machine 15 minutes on with load on those GPUs alone."""
     after = later(result, 900)
     for gpu_index, gpu in enumerate(after.gpus):
         fields = working()
@@ -268,7 +251,7 @@ def only_works(result: Result, *gpu_indexes: int) -> Result:
     return after
 
 
-LOST = Problem(kind="gpu-lost", code=15)
+LOST = contract.Problem(kind="gpu-lost", code=15)
 FOUR = node(4)
 THREE = slowed(FOUR, 3)
 """GPU 3 was bad."""
@@ -278,11 +261,11 @@ THEN_ONE = slowed(THREE, 1)
 """GPU 1 was bad while GPU 3 was good."""
 TURNED = made.shuffled(every(FOUR, **resting()), [3, 2, 1, 0])
 SWAPPED = made.with_gpu(later(THREE, 900), 3, uuid="GPU-99999999-new")
-GONE = made.with_gpu(later(THREE, 900), 3, error=LOST, window=None, counters=Counters())
+GONE = made.with_gpu(later(THREE, 900), 3, error=LOST, window=None, counters=contract.Counters())
 SICK = made.with_gpu(node(), 0, error=LOST)
 BARE = every(
     node(),
-    counters=Counters(),
+    counters=contract.Counters(),
     window=None,
     temperature=made.Temperature(),
     events=made.gpu(0, name="x").events,
@@ -324,14 +307,13 @@ ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
 
 @pytest.mark.parametrize("row", rows(ANSWERS))
 def test_answers_of_gates_depend_on_load(row: Row) -> None:
-    """Of each GPU that was bad, by its UUID."""
     runs, expected = row
     answers = judge(*runs).answers
     assert {code: answers[code] for code in expected} == expected
 
 
 @pytest.mark.parametrize(
-    "partial", [replace(SICK, problem=Problem(kind="deadline")), replace(SICK, gpus=SICK.gpus[:1])]
+    "partial", [replace(SICK, problem=contract.Problem(kind="deadline")), replace(SICK, gpus=SICK.gpus[:1])]
 )
 def test_a_partly_visible_node_answers_nothing_good(partial: Result) -> None:
     """A failure makes a node readable that was seen in part; what it says of the other rows is not "good"."""

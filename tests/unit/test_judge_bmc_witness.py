@@ -30,7 +30,6 @@ def supplies(*changes: dict[str, Any], watts: float | None = 1600, **more: Any) 
 
 
 def board(**changes: Any) -> ChassisReading:
-    """A baseboard with the GPUs of the health run, named without NVML's prefix; the second differs."""
     gpus = [
         BoardGpu(name=uuid, uuid=uuid.removeprefix("GPU-").upper(), ports=18, ports_up=18)
         for uuid in map(made.uuid, range(2))
@@ -39,17 +38,14 @@ def board(**changes: Any) -> ChassisReading:
 
 
 def braked(chassis: ChassisReading | None, seconds: float = 60, **grown: float) -> Judgement:
-    """A machine with the power brake on one busy GPU."""
     return judge(node(), later(node(), 900, gpu=0, power_brake=seconds, **grown), chassis=chassis)
 
 
 def linked(up: int, bmc: int) -> Judgement:
-    """Two GPUs, the second with so many links by NVML and by the BMC."""
     return judge(made.without_links(made.h100(2), 1, count=18 - up), chassis=board(ports_up=bmc))
 
 
 def compared(*, turned: bool, **changes: Any) -> Judgement:
-    """Two GPUs beside a BMC that lists them in either order."""
     gpus = board(**changes).gpus
     return judge(made.h100(2), chassis=ChassisReading(gpus=gpus[::-1] if turned else gpus))
 
@@ -118,21 +114,18 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_two_witnesses_are_compared(row: Row) -> None:
-    """The BMC's word stands beside that of NVML, before the next step; only what is known contradicts."""
     for finding in check(*row).findings:
         assert str(finding.evidence.get("bmc", "")) in finding.message.partition(" Next: ")[0]
         assert "nvlink" not in finding.code or finding.gpus[0].index == 1
 
 
 def test_a_contradiction_names_the_spare_watts_and_the_same_gpu() -> None:
-    """That of the brake."""
     brake, contradiction = braked(supplies()).findings
     assert contradiction.evidence == {"spare_watts": 6400}
     assert contradiction.gpus == brake.gpus
 
 
 def test_a_hostile_reading_stays_bounded() -> None:
-    """Names of a megabyte are clipped, and control characters go."""
     named = [Supply(name="\x1b[31m" + "x" * 10**6, **(GOOD | {"health": "Critical"})) for _ in range(64)]
     window = working(seconds=3.0, growth=grew(power_brake=3))
     (finding,) = judge(node(**window), chassis=ChassisReading(lists_supplies=True, supplies=named)).findings
@@ -142,7 +135,6 @@ def test_a_hostile_reading_stays_bounded() -> None:
 
 
 def test_heat_names_warm_inlets_failed_fans_and_the_board_s_own_temperature() -> None:
-    """The person who reads it has both witnesses in one line."""
     first, air = node(), AirTemperature(name="Inlet", inlet=True, celsius=41, high_caution_celsius=38)
     fan = Fan(name="FAN3", health="Critical")
     gpus = [replace(gpu, celsius=88) for gpu in board().gpus]
@@ -163,7 +155,6 @@ def test_heat_names_warm_inlets_failed_fans_and_the_board_s_own_temperature() ->
 
 
 def test_a_bmc_neither_sets_nor_clears_a_gate_of_nvml() -> None:
-    """Its words change no answer; a contradiction warns, and has no gate."""
     first = node()
     last = later(first, 900, gpu=0, power_brake=60)
     alone, both = judge(first, last), judge(first, last, chassis=supplies({"health": "Critical"}))

@@ -20,7 +20,6 @@ EIGHT = {"connector": "8-pin"}
 
 
 def node(*watts: float | None, most: float | None = None, least: float = 50) -> Result:
-    """Two GPUs with these limits; the last one stands for those that are left out, None is not read."""
     result = made.phb()
     for position in range(len(result.gpus)):
         limit = watts[min(position, len(watts) - 1)]
@@ -35,18 +34,15 @@ def node(*watts: float | None, most: float | None = None, least: float = 50) -> 
 
 
 def judge(result: Result, **inventory: Any) -> Judgement:
-    """The judgement by an inventory as YAML would give it."""
     return judge_health(result, node=NodeFacts(power=PowerInventory.of_file(inventory)))
 
 
 def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities of the rules about cables."""
     ours = ("cable-watts", "cable-shared", "supply-watts", "power-inventory")
     return [f"{one.code}/{one.severity}" for one in judgement.findings if one.code in ours]
 
 
 def plug(connector: str, *cables: str, watts: int = 0) -> dict[str, Any]:
-    """A socket."""
     return {"connector": connector, "watts": watts, "cables": list(cables)}
 
 
@@ -95,19 +91,16 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
 def test_a_limit_that_could_be_raised_is_information(
     limit: float | None, most: float | None, expected: list[str]
 ) -> None:
-    """What a GPU draws now warns, what it could be set to informs, and an unread limit is said."""
     assert codes(judge(node(limit, most=most), gpus=[{"gpu": "*", "sockets": [EIGHT]}])) == expected
 
 
 def test_a_limit_that_cannot_go_low_enough_is_said() -> None:
-    """Where the driver's lowest limit is above what the cables carry, only cables help."""
     (finding,) = judge(node(300, least=250), gpus=[{"gpu": "*", "sockets": [EIGHT]}]).findings
     assert "no limit below 250 W" in finding.message
 
 
 @pytest.mark.parametrize("key", ["index", "uuid", "UUID", "pci", "PCI", "short", "model", "MODEL"])
 def test_an_entry_names_its_gpu_by_index_uuid_address_or_model(key: str) -> None:
-    """Each form of each name finds the GPU, also as nvidia-smi writes it."""
     domain, _, slot = str(ADDRESS).partition(":")
     forms = {
         "uuid": made.uuid(0),
@@ -128,7 +121,6 @@ def test_an_entry_names_its_gpu_by_index_uuid_address_or_model(key: str) -> None
 
 
 def test_the_first_matching_entry_applies() -> None:
-    """One GPU of a model can have cables of its own; the rest follows the model, each with its own cables."""
     entries = [{"gpu": "1", "sockets": []}, {"gpu": "*", "sockets": [plug("8-pin", "a")]}]
     judgement = judge(node(225), gpus=entries)
     assert codes(judgement) == ["cable-watts/warn"]
@@ -136,7 +128,6 @@ def test_the_first_matching_entry_applies() -> None:
 
 
 def test_a_shared_cable_is_said() -> None:
-    """Plugs of one GPU, or of two GPUs, on one cable: each has its share, and the cable is named."""
     pigtail = judge(node(225), gpus=[{"gpu": "*", "sockets": [plug("8-pin", "a"), plug("8-pin", "a")]}])
     assert codes(pigtail) == ["cable-shared/info"]
     assert "Cable a feeds 2 of its plugs" in pigtail.findings[0].message
@@ -152,7 +143,6 @@ def test_a_shared_cable_is_said() -> None:
     [
         (1000, 300, (300, 300), []),
         (1000, 301, (300, 300), ["supply-watts/warn"]),
-        (1000, 600, (300, 300), ["supply-watts/warn"]),
         (1000, 300, (300, None), ["power-inventory/info"]),
         (1000, 700, (300, None), ["supply-watts/warn", "power-inventory/info"]),
     ],
@@ -169,14 +159,11 @@ def test_a_supply_needs_watts_to_spare(
     [
         ([{"gpu": "*"}, {"gpu": "7"}], "powerInventory.gpus[1].gpu is '7', and this node has no such GPU"),
         ([{"gpu": "*"}, {"gpu": made.uuid(9)}], "powerInventory.gpus[1].gpu"),
-        ([{"gpu": "*"}, {"gpu": "0000:ff:00.0"}], "powerInventory.gpus[1].gpu"),
         ([{"gpu": "*"}, {"gpu": "0"}], "an earlier entry"),
         ([{"gpu": "0"}], "No entry of powerInventory.gpus is about it"),
-        ([{"gpu": "*GTX 480*"}], "No entry of powerInventory.gpus is about it"),
     ],
 )
 def test_an_entry_without_a_gpu_and_a_gpu_without_an_entry_are_said(entries: list[Any], part: str) -> None:
-    """The message names the field; the verdict stays."""
     judgement = judge(node(75), gpus=entries)
     assert codes(judgement) == ["power-inventory/info"]
     assert part in judgement.findings[0].message
@@ -184,7 +171,6 @@ def test_an_entry_without_a_gpu_and_a_gpu_without_an_entry_are_said(entries: lis
 
 
 def test_what_was_not_read_is_not_called_absent() -> None:
-    """A GPU without a UUID may be the one that an entry names: nothing is compared, nothing accused."""
     result = made.with_gpu(node(400, 75), 0, uuid=Unavailable("NVML"))
     judgement = judge(result, gpus=[{"gpu": made.uuid(0)}, {"gpu": "*", "sockets": [EIGHT]}])
     assert "cable-watts/warn" not in codes(judgement)
@@ -193,7 +179,6 @@ def test_what_was_not_read_is_not_called_absent() -> None:
 
 @pytest.mark.parametrize("power", [None, PowerInventory()])
 def test_without_an_inventory_nothing_is_judged(power: PowerInventory | None) -> None:
-    """No entry, no finding, whatever the limits are; and none on a node whose GPUs were not read."""
     assert codes(judge_health(node(900, most=1000), node=NodeFacts(power=power))) == []
     assert codes(judge_health(node(None), node=NodeFacts(power=power))) == []
     assert codes(judge(replace(node(75), gpus=[]), gpus=[{"gpu": "0"}], supplyWatts=10, otherWatts=10)) == []
@@ -217,11 +202,9 @@ def test_without_an_inventory_nothing_is_judged(power: PowerInventory | None) ->
         ("supplyWatts: 1000", ("supplyWatts", "otherWatts")),
         ("suplyWatts: 1000", ("suplyWatts",)),
         ("[]", ("object",)),
-        ("", ("object",)),
     ],
 )
 def test_nonsense_is_refused_by_its_field(text: str, parts: tuple[str, ...]) -> None:
-    """A person reads which field is wrong, and what to write."""
     with pytest.raises(ValueError) as error:
         PowerInventory.of_file(yaml.safe_load(text))
     for part in parts:

@@ -13,7 +13,6 @@ from support.histories import full
 
 
 def remembered(readings: list[int]) -> LinkHistory:
-    """The memory after these readings of one GPU."""
     memory = LinkHistory(readings[0])
     for reading in readings[1:]:
         memory = memory.after(reading)
@@ -21,7 +20,6 @@ def remembered(readings: list[int]) -> LinkHistory:
 
 
 def run(*results: Result) -> History:
-    """The history after these runs."""
     history = History()
     for result in results:
         history = judge_health(result, history=history).history
@@ -29,7 +27,6 @@ def run(*results: Result) -> History:
 
 
 def degraded(links: int) -> Result:
-    """A TITAN pair with that many links up."""
     return made.without_links(made.titan(), 0, count=2 - links)
 
 
@@ -38,15 +35,12 @@ def degraded(links: int) -> Result:
     [
         ([6], 6),
         ([6, 6, 5, 5, 5, 5, 5], 6),
-        ([6, 5, 5], 6),
         ([6, 5, 5, 5], 5),
         ([6, 5, 4, 5], 5),
         ([6, 5, 4, 4], 5),
         ([6, 5, 5, 6, 5, 5, 5, 5], 6),
         ([6, 12, 6, 6], 6),
-        ([6, 12, 6, 12, 6], 6),
         ([6, 12, 11], 11),
-        ([6, 8, 12], 8),
         ([4, 6, 6, 4, 4, 4, 4], 6),
         ([12, 6, 6, 6], 6),
         ([6, 12, 5, 5, 5, 5], 6),
@@ -76,13 +70,11 @@ def test_a_repeated_reading_confirms_the_link_sum() -> None:
     ids=["cut-off", "lost-gpu", "mig", "no-gpu", "hidden"],
 )
 def test_only_a_complete_reading_changes_the_history(before: Result, result: Result) -> None:
-    """What was not read properly changes nothing: neither the set of GPUs nor a sum."""
     history = run(before)
     assert judge_health(result, history=history).history == history
 
 
 def test_unclear_links_do_not_change_the_history() -> None:
-    """A reading in doubt is neither the new sum nor a lower one."""
     history = run(made.titan(), made.titan())
     asleep = made.with_links(made.with_links(made.titan(), 0, state=2), 1, state=2)
     assert judge_health(asleep, history=history).history.gpus == history.gpus
@@ -90,7 +82,6 @@ def test_unclear_links_do_not_change_the_history() -> None:
 
 
 def test_a_replaced_gpu_takes_the_place_of_the_old_one_in_the_history() -> None:
-    """The set of GPUs is that of the last whole reading."""
     swapped = made.with_gpu(made.titan(), 1, uuid="GPU-new")
     assert set(run(made.titan(), swapped).gpus) == {"00000000", "new"}
 
@@ -111,7 +102,6 @@ def test_sixteen_gpus_and_ten_ports_fit_with_everything_counted_for_a_year() -> 
 
 
 def test_a_history_that_is_too_large_drops_whole_parts_in_order() -> None:
-    """Ports first, then counters, then what was bad, the links last; in the end nothing but the boot."""
     seen = [History.decode(full(count, ports=128).encode()) for count in (16, 24, 60, 64, 100)]
     assert [history is not None and bool(history.ports) for history in seen] == [False] * 5
     assert [history.boottime_ms is not None for history in seen if history] == [True, *[False] * 4]
@@ -140,6 +130,5 @@ def test_a_history_that_cannot_be_read_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("number", [-1, -(2**63), 2**63, 10**40])
 def test_a_number_that_no_counter_can_have_is_not_kept(number: int) -> None:
-    """A document may hold any number: writing the history ends, and can be read again."""
     history = History(gpus={"GPU-a": GpuHistory(links=LinkHistory(4), idle_dw=number, braked=number)})
     assert History.decode(history.encode()) == History(gpus={"GPU-a": GpuHistory(links=LinkHistory(4))})

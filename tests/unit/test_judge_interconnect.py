@@ -17,7 +17,6 @@ from support.judge_results import Row, Table, check, judge, judge_all, rows
 
 
 def tray(*fabrics: Fabric) -> Result:
-    """A GB200 tray whose GPUs report these."""
     result = made.switched(len(fabrics), name="NVIDIA GB200", links=18, mbps=53_125)
     for gpu_index, each in enumerate(fabrics):
         result = made.with_gpu(result, gpu_index, fabric=each)
@@ -25,7 +24,6 @@ def tray(*fabrics: Fabric) -> Result:
 
 
 def one_way(grid: str, status: int) -> Result:
-    """Two TITANs of which one direction has this P2P status."""
     result = made.titan()
     rows = [list(row) for row in result.pairs.read]
     rows[1][0] = status
@@ -33,12 +31,10 @@ def one_way(grid: str, status: int) -> Result:
 
 
 def fabric(**of_one: Any) -> Result:
-    """HGX H100 of which one GPU reports this."""
     return made.with_gpu(made.h100(), 5, fabric=Fabric(**of_one))
 
 
 def alone(result: Result) -> Result:
-    """The pair without P2P over NVLink."""
     return replace(result, pairs=made.pairs([[0, 0], [0, 0]]))
 
 
@@ -61,7 +57,6 @@ CLASSES: Table = {
     "H800 has fewer links by design": [(made.h800(), "NvlinkRing", 200)],
     "a slice of DGX-1 has the sum of its weakest GPU": [
         (made.dgx1([0, 1, 2, 3]), "NvlinkRing", 100),
-        (made.dgx1(range(7)), "NvlinkRing", 100),
         (made.dgx1([0, 4, 5, 6, 7, 1]), "NvlinkRing", 75),
     ],
     "the largest ring that is sought has 16 GPUs": [
@@ -181,8 +176,6 @@ def test_raw_rates_snap_to_advertised_rates(mbps: int, rate: float | None) -> No
 
 
 def test_known_graphs_have_a_ring_or_none() -> None:
-    """Sixteen GPUs in a cycle have one, without one of its edges none; of more nobody knows."""
-
     def graph(size: int, edges: list[tuple[int, int]]) -> list[list[bool]]:
         return [[(i, j) in edges or (j, i) in edges for j in range(size)] for i in range(size)]
 
@@ -194,7 +187,6 @@ def test_known_graphs_have_a_ring_or_none() -> None:
 
 
 def by_trying(joined: list[list[bool]]) -> bool:
-    """Whether any order of the vertices is a cycle."""
     return any(
         all(joined[a][b] for a, b in pairwise((0, *order, 0)))
         for order in permutations(range(1, len(joined)))
@@ -203,7 +195,6 @@ def by_trying(joined: list[list[bool]]) -> bool:
 
 @pytest.mark.parametrize("size", range(3, 8))
 def test_the_ring_search_agrees_with_brute_force(size: int) -> None:
-    """Sparse and dense graphs, those where every vertex has half of the others among them."""
     chance, seen = random.Random(size), set()
     for _ in range(60):
         joined = [[False] * size for _ in range(size)]
@@ -222,7 +213,6 @@ NONE = "0" * 32
 
 
 def of_fabric(uuid: str | Unavailable, clique: int | Unavailable, **more: Any) -> Fabric:
-    """A completed registration."""
     return Fabric(**({"state": 3, "status": 0, "cluster_uuid": uuid, "clique": clique} | more))
 
 
@@ -231,7 +221,6 @@ UNREAD = Unavailable("Unknown")
 
 
 def virtual(result: Result, mode: int | Unavailable) -> Result:
-    """The machine with all GPUs in this mode of virtualization."""
     return made.every_gpu(result, virtualization=mode)
 
 
@@ -252,7 +241,6 @@ MEMBERS: Table = {
 
 @pytest.mark.parametrize("row", rows(MEMBERS))
 def test_gpus_in_different_cliques_warn_and_have_no_class(row: Row) -> None:
-    """NVLink does not join them, whatever their links say; the finding names who is where, as GFD does."""
     fabrics, *members = row
     judgement = judge(tray(*fabrics))
     check(judgement, "fabric-cliques/warn", "node: ", *members)
@@ -285,23 +273,10 @@ HEALTHY: Table = {
 
 @pytest.mark.parametrize("row", rows(HEALTHY))
 def test_what_links_and_p2p_show_is_healthy(row: Row) -> None:
-    """GPUs of one clique or of none, and GPUs that are whole."""
     result, klass = row
     judgement = judge(result)
     check(judgement, "")
     assert judgement.interconnect.klass == klass
-
-
-@pytest.mark.parametrize(
-    ("result", "mode"),
-    [(made.phb(), 2), (made.h100(), 2), (made.a100_bridged_pairs(), 3), (made.rtx3090(), 4)],
-    ids=["vgpu-without-links", "vgpus-with-links", "vgpu-host", "vsga-host"],
-)
-def test_virtual_gpus_have_no_class_and_an_info(result: Result, mode: int) -> None:
-    """What the hypervisor shows of them is not how they are joined."""
-    judgement = judge(virtual(result, mode))
-    check(judgement, "virtual-gpu/info", "NVML", Verdict.PASS)
-    assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "VirtualGpu")
 
 
 HIDDEN = {
@@ -314,9 +289,10 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("result", HIDDEN.values(), ids=HIDDEN)
-@pytest.mark.parametrize("mode", [2, 3])
+@pytest.mark.parametrize("mode", [2, 3, 4])
 def test_what_a_hypervisor_shows_of_links_accuses_no_node(result: Result, mode: int) -> None:
     """A vGPU may refuse P2P and hide links by design; nothing of it is remembered either."""
     judgement = judge(made.h100(len(result.gpus)), virtual(result, mode))
-    check(judgement, "virtual-gpu/info")
+    check(judgement, "virtual-gpu/info", "NVML", Verdict.PASS)
+    assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "VirtualGpu")
     assert {gpu.links.sum for gpu in judgement.history.gpus.values()} == {18}

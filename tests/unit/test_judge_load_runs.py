@@ -7,18 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import nodegauge_contract as contract
 import support.results as made
-from nodegauge_contract import (
-    Growth,
-    LoadEnd,
-    LoadResult,
-    LoadSensor,
-    LoadSkip,
-    Problem,
-    ProblemKind,
-    Result,
-    Unavailable,
-)
+from nodegauge_contract import LoadEnd, Result, Unavailable
 from nodegauge_judge import Answer, Severity, Thresholds, Verdict
 from nodegauge_judge.loadtest_rules.judge import judge_load
 from support.judge_results import Row, Table, rows
@@ -30,7 +21,6 @@ SW_HEAT, HW_HEAT, BRAKE, HW, CAP = 0x20, 0x40, 0x80, 0x8, 0x4
 
 
 def stopped(*more: int, **values: Any) -> Result:
-    """A load that the probe ended for heat, on eight GPUs of which the fifth is as given."""
     ended = {"ended": LoadEnd.TEMPERATURE, "seconds": 9.0}
     gpus = [gpu(n, **ended | (values if n == 5 or not more else {})) for n in range(8)]
     return loaded(*gpus, ended=LoadEnd.TEMPERATURE)
@@ -45,13 +35,11 @@ def throttled(*reasons: tuple[int, int, int], **values: Any) -> Result:
 
 
 def rail(label: str, idle: Any, loaded_at: Any) -> Result:
-    """A load during which this rail went from one voltage to the other."""
     volts = {"idle": idle, "loaded": loaded_at, "min": loaded_at, "max": idle}
-    return loaded(sensors=[LoadSensor(chip="psu", name="in1", label=label, **volts)])
+    return loaded(sensors=[contract.LoadSensor(chip="psu", name="in1", label=label, **volts)])
 
 
 def warm(**values: Any) -> Result:
-    """Eight GPUs 8 °C below their limit."""
     return everywhere(**{"steady_c": 78, "max_c": 79, "margin_c": 8} | values)
 
 
@@ -60,8 +48,8 @@ NO_HEAT = dict.fromkeys(
     ("steady_c", "max_c", "memory_max_c", "margin_c", "slope_c_per_min", "stop_c"), UNREAD
 )
 NO_REASONS = {"reasons": [], "reasons_read": UNREAD}
-HW_GROWTH = Growth(elapsed_ms=31_000, hw_thermal_ns=12 * 10**9)
-SW_GROWTH = Growth(elapsed_ms=31_000, sw_thermal_ns=20 * 10**9)
+HW_GROWTH = contract.Growth(elapsed_ms=31_000, hw_thermal_ns=12 * 10**9)
+SW_GROWTH = contract.Growth(elapsed_ms=31_000, sw_thermal_ns=20 * 10**9)
 LOW = {"steady_mw": 490_000}
 THIRD = "33% of the load, first after 7 s"
 HEAT, SLOW = "load-heat-slowdown/fail", "load-slow-gpu/fail"
@@ -192,7 +180,6 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_a_load_run_has_these_findings_and_no_other(row: Row) -> None:
-    """With the gates' answers that follow; a finding about one GPU has its identity."""
     result, expected, *facts = row
     judgement = judge_load(result)
     assert " ".join(f"{finding.code}/{finding.severity}" for finding in judgement.findings) == expected
@@ -227,7 +214,6 @@ def test_eight_gpus_at_their_power_limit_pass() -> None:
 
 
 def test_other_models_are_not_compared() -> None:
-    """Two cards of each kind; a node of two kinds has no peers."""
     mixed = loaded(gpu(0), gpu(1), gpu(2, tflops=300.0), gpu(3, tflops=300.0))
     cards = [card(n, "NVIDIA H100 80GB HBM3" if n < 2 else "NVIDIA L40S") for n in range(4)]
     judgement = judge_load(replace(mixed, gpus=cards))
@@ -245,7 +231,6 @@ def test_a_node_is_compared_with_nodes_of_its_fingerprint() -> None:
 
 @pytest.mark.parametrize("key", ["tflops", "memory_gbps", "limit_mw", "kernel"])
 def test_missing_values_accuse_nobody(key: str) -> None:
-    """Of one GPU and of all: no finding about speed, and no gate cleared."""
     value = "" if key == "kernel" else UNREAD
     for result in (spoilt(**{key: value}), everywhere(**{key: value})):
         judgement = judge_load(result)
@@ -256,7 +241,7 @@ def test_missing_values_accuse_nobody(key: str) -> None:
 
 # -- runs without a verdict
 
-LATE = Problem(kind=ProblemKind.DEADLINE, message="no time left")
+LATE = contract.Problem(kind=contract.ProblemKind.DEADLINE, message="no time left")
 DEAD = {"message": "CUDA_ERROR_LAUNCH_FAILED (719)", "steady_mw": UNREAD}
 SKIPPED, UNKNOWN = Verdict.SKIPPED, Verdict.UNKNOWN
 GAVE_WAY, CUT = LoadEnd.GAVE_WAY, LoadEnd.CUT
@@ -264,9 +249,8 @@ INCOMPLETE = (UNKNOWN, "LoadIncomplete")
 
 
 def ended(end: LoadEnd) -> Result:
-    """A run with wrong results whose load ended so on the whole node."""
     result = spoilt(mismatches=9)
-    return replace(result, load=replace(result.load or LoadResult(), ended=end))
+    return replace(result, load=replace(result.load or contract.LoadResult(), ended=end))
 
 
 SILENT: Table = {
@@ -286,9 +270,9 @@ SILENT: Table = {
     "no load at all": [
         (result, UNKNOWN, "")
         for result in (
-            replace(made.h100(), probe="load", problem=Problem(kind=ProblemKind.CRASHED)),
+            replace(made.h100(), probe="load", problem=contract.Problem(kind=contract.ProblemKind.CRASHED)),
             made.h100(),
-            replace(loaded(), load=LoadResult(), gpus=[]),
+            replace(loaded(), load=contract.LoadResult(), gpus=[]),
         )
     ],
 }
@@ -296,7 +280,6 @@ SILENT: Table = {
 
 @pytest.mark.parametrize("row", rows(SILENT))
 def test_a_load_that_was_not_whole_has_no_verdict(row: Row) -> None:
-    """Whatever it measured until then; it clears nothing, and no peer compares with it."""
     result, verdict, why, *parts = row
     judgement = judge_load(result)
     assert (judgement.verdict, judgement.readable, judgement.answers) == (verdict, False, {})
@@ -314,11 +297,11 @@ def test_a_fault_of_the_others_counts_all_the_same() -> None:
     assert judge_load(everywhere(steady_mw=420_000, reasons=[])).verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("why", list(LoadSkip))
-def test_skipped_runs_say_why(why: LoadSkip) -> None:
+@pytest.mark.parametrize("why", list(contract.LoadSkip))
+def test_skipped_runs_say_why(why: contract.LoadSkip) -> None:
     """A busy or divided node is as it should be; no CUDA, no GPU and a hot GPU are worth a word."""
     judgement = judge_load(loaded(skipped=why, message="because"))
-    heard = why in (LoadSkip.NO_CUDA, LoadSkip.NO_GPU, LoadSkip.HOT)
+    heard = why in (contract.LoadSkip.NO_CUDA, contract.LoadSkip.NO_GPU, contract.LoadSkip.HOT)
     assert judgement.verdict is (Verdict.UNKNOWN if heard else Verdict.SKIPPED)
     assert "because" in judgement.summary
     assert judgement.reason[0].isupper()
@@ -330,7 +313,6 @@ def test_skipped_runs_say_why(why: LoadSkip) -> None:
 @pytest.mark.parametrize("absurd", [837512642974, 1.7e308, 1e-300, -1e9])
 @pytest.mark.parametrize("key", ["max_c", "steady_c", "steady_mw", "limit_mw", "tflops"])
 def test_a_number_that_no_gpu_has_reaches_no_report(key: str, absurd: float) -> None:
-    """It ends in no error, and what the report keeps fits its schema."""
     judged = judge_load(everywhere(**{key: absurd}))
     assert judged.hottest is None or 0 <= judged.hottest <= 200
     assert judged.power_percent is None or 0 <= judged.power_percent <= 999

@@ -22,23 +22,19 @@ CONFIRMED, CONTRADICTED, NEITHER = ({"agreement": each} for each in ("confirmed"
 
 
 def cut(result: Result, *, below: int) -> Result:
-    """The NCCL run without the sizes from `below` on."""
     cells = [cell for cell in nccl.arm_of(result, ArmName.DEFAULT).cells if cell.bytes < below]
     return nccl.changed(nccl.with_cells(result, ArmName.DEFAULT, *cells), cut=["all_reduce/1073741824"])
 
 
 def skipping(why: str, message: str) -> Result:
-    """A run that measured nothing."""
     return nccl.changed(nccl.h100(), arms=[], skipped=why, message=message)
 
 
 def among(gbps: float, *others: float) -> NcclJudgement:
-    """The judgement of a node of these GB/s among nodes of the others'."""
     return judge_nccl(nccl.h100(gbps), peers=lambda fingerprint: others if "H100" in fingerprint else ())
 
 
 def narrow(gbps: float) -> Result:
-    """Two RTX 3090, whose NVLink is hardly faster than PCIe 4."""
     machine = made.every_gpu(made.rtx3090(), pcie=nccl.GEN4, compute_capability="8.6")
     return nccl.node(machine, nccl.default_arm(gbps, gather=40, ranks=2, algorithm="RING"))
 
@@ -51,7 +47,6 @@ def bridged(gbps: float, *, host: float | None = None) -> Result:
 
 
 def within(gbps: float, slow: dict[tuple[int, int], float] | None = None) -> Result:
-    """HGX H100 with a pair matrix."""
     return nccl.with_pairs(nccl.h100(), gbps, slow=slow)
 
 
@@ -187,7 +182,6 @@ TABLE: Table = {
     "P2P that gains less than 15 % is none": [
         (nccl.titan(40, host=32), WARNS, CONTRADICTED),
         (nccl.titan(40, host=31), "", CONFIRMED),
-        (nccl.titan(40, host=4), "", CONFIRMED),
     ],
     "the arm with P2P disabled still used it": [(STILL_P2P, "", CONFIRMED)],
     "40 GB/s over PCIe 4": [(nccl.phb(40), WARNS, CONTRADICTED)],
@@ -239,16 +233,7 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_an_nccl_run_is_judged(row: Row) -> None:
-    """By what it measured, against floors, peers, and what NVML reports; missing data decides nothing."""
     check(*row)
-
-
-def test_the_message_names_the_floor_and_its_source() -> None:
-    """With every answer good."""
-    judgement = judge_nccl(nccl.h100())
-    assert "462 GB/s" in judgement.message
-    assert "published report" in judgement.message
-    assert set(judgement.answers.values()) == {GOOD}
 
 
 def test_the_nccl_probe_answers_its_own_gated_findings_only() -> None:

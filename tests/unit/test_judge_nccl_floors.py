@@ -50,7 +50,6 @@ every_published = pytest.mark.parametrize(
 
 
 def machine(expectation: Expectation) -> Measurement:
-    """The machine that the expectation is about."""
     gpu, joined, nvlink, sm, pcie = MACHINES[expectation.gpu]
     if expectation.link == "pcie":
         joined, nvlink = "pcie" if expectation.kind == "reference" else "nvlink-pairs", None
@@ -87,7 +86,6 @@ def test_published_measurements_are_above_their_floors(expectation: Expectation)
 
 
 def test_no_expectation_hides_another() -> None:
-    """No two are for the same case and kind, and each glob matches the name of exactly one known GPU."""
     for one in PUBLISHED:
         assert [glob for glob, (gpu, *_) in MACHINES.items() if is_model(gpu, one.gpu)] == [one.gpu]
     keys = [(e.gpu, e.count, e.collective, e.bytes, e.nvls, e.link, e.kind) for e in PUBLISHED]
@@ -96,7 +94,6 @@ def test_no_expectation_hides_another() -> None:
 
 
 def find(expectations: Expectations, **changes: object) -> Expectation | None:
-    """The expectation for 8 H100 with NVLS at 1 GiB, with some of it changed."""
     case = {"gpu": "NVIDIA H100 80GB HBM3", "count": 8, "collective": "all_reduce", "bytes": GIB}
     return expectations.find(**(case | {"nvls": True, "link": "nvlink"} | changes))  # type: ignore[arg-type]
 
@@ -137,7 +134,6 @@ def test_a_superchip_is_not_taken_for_its_gpu(gpu: str, superchip: str) -> None:
 
 
 def test_the_policy_comes_first_and_changes_the_digest() -> None:
-    """The user's number wins even if it is lower, and old results are graded again."""
     own = Expectation(gpu="*h100*", count=8, collective="all_reduce", bytes=GIB, busbw=300)
     with_own = PUBLISHED.with_policy([own])
     assert find(with_own) == find(with_own, policy_only=True) == own
@@ -152,34 +148,29 @@ def test_the_package_contains_the_expectations() -> None:
 
 
 def ran(algorithm: str, gbps: float, *, ranks: int = 7, gather: float = 350, **arm: Any) -> Result:
-    """So many H100 of which all_reduce ran with this algorithm."""
     first = nccl.default_arm(gbps, gather=gather, ranks=ranks, algorithm=algorithm, **arm)
     return nccl.node(nccl.h100(count=ranks), first)
 
 
 def b200(ranks: int, algorithm: str, gbps: float) -> Result:
-    """So many B200."""
     machine = made.switched(ranks, name="NVIDIA B200", links=18, mbps=53_125)
     machine = made.every_gpu(machine, pcie=nccl.GEN5, compute_capability="10.0")
     return nccl.node(machine, nccl.default_arm(gbps, gather=600, ranks=ranks, algorithm=algorithm))
 
 
 def all_nvls() -> Result:
-    """Seven H100 whose all_gather ran with NVLS too."""
     result = ran("NVLS", 440, gather=300)
     cells = [replace(cell, algorithm="NVLS") for cell in nccl.arm_of(result, ArmName.DEFAULT).cells]
     return nccl.with_cells(result, ArmName.DEFAULT, *cells)
 
 
 def below(ancestor: Any, gbps: float, **gpu: Any) -> Result:
-    """Two GPUs with P2P over PCIe and this NVML topology level between them."""
     result = nccl.phb(gbps, transport=nccl.P2P)
     grid: list[list[Any]] = [[-1 if i == j else ancestor for j in range(2)] for i in range(2)]
     return made.every_gpu(replace(result, pairs=replace(result.pairs, ancestor=grid)), **gpu)
 
 
 def by_own(result: Result, **own: Any) -> NcclJudgement:
-    """The judgement by an expectation of the policy for eight H100."""
     known: dict[str, Any] = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": GIB}
     return judge_nccl(result, expectations=PUBLISHED.with_policy([Expectation(**known | own)]))
 
@@ -259,12 +250,10 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_a_run_is_compared_with_its_floor(row: Row) -> None:
-    """That of its machine, size, collective and algorithm; where the host decides there is none."""
     check(*row)
 
 
 def test_a_missing_nvls_state_is_named_as_the_reason() -> None:
-    """A log of nccl-tests without NCCL's own lines: the finding says how to get them."""
     silent = nccl.arm("default", [nccl.cell(nccl.AR, GIB, 462, ranks=8)])
     result = replace(nccl.node(nccl.h100(), silent), gpus=[Gpu(index=0, name="NVIDIA H100 80GB HBM3")])
     message = finding(judge_nccl(result), "not-gradable").message
@@ -273,7 +262,6 @@ def test_a_missing_nvls_state_is_named_as_the_reason() -> None:
 
 
 def pair(gpu: str, gbps: float, links: int, sm: str = "9.0", *, mbps: int = 25_000) -> Result:
-    """Two such cards with bridges, and what all three collectives reach."""
     machine = made.mesh([[0, links], [links, 0]], name=gpu, mbps=mbps)
     machine = made.every_gpu(machine, pcie=nccl.GEN4, compute_capability=sm)
     arm = nccl.default_arm(gbps, gather=gbps, ranks=2, algorithm="RING")
@@ -281,7 +269,6 @@ def pair(gpu: str, gbps: float, links: int, sm: str = "9.0", *, mbps: int = 25_0
 
 
 def switched(gpu: str, gbps: float, ranks: int, links: int, sm: str, *, mbps: int = 25_781) -> Result:
-    """So many GPUs with NVSwitches, and what rings reach."""
     machine = made.switched(ranks, name=gpu, links=links, mbps=mbps)
     machine = made.every_gpu(machine, pcie=nccl.GEN5, compute_capability=sm)
     arm = nccl.default_arm(gbps, gather=gbps, ranks=ranks, algorithm="RING")
@@ -296,14 +283,11 @@ PUBLISHED_AND_NOT: dict[str, tuple[Result, float, bool]] = {
     "2x A100 PCIe, half of it": (pair("NVIDIA A100 80GB PCIe", 104.0, 12, "8.0"), 180.0, True),
     "2x 2080 Ti as published": (pair("NVIDIA GeForce RTX 2080 Ti", 21.5, 2, "7.5"), 0, False),
     "2x RTX 3090, unpublished": (pair("NVIDIA GeForce RTX 3090", 30.0, 4, mbps=14_062), 33.6, False),
-    "2x RTX A6000, unpublished": (pair("NVIDIA RTX A6000", 20.0, 4, mbps=14_062), 33.6, False),
     "2x A30, unpublished": (pair("NVIDIA A30", 40.0, 4, "8.0"), 60.0, False),
-    "2x Quadro GV100, unpublished": (pair("Quadro GV100", 40.0, 4, "7.0"), 60.0, False),
     "16x V100 (DGX-2), unpublished": (switched("Tesla V100-SXM3-32GB", 80.0, 16, 6, "7.0"), 90.0, False),
     "4x A100 SXM, unpublished": (switched("NVIDIA A100-SXM4-80GB", 120.0, 4, 12, "8.0"), 180.0, False),
     "8x A800": (switched("NVIDIA A800-SXM4-80GB", 100.0, 8, 8, "8.0"), 120.0, True),
     "8x H20 on rings": (switched("NVIDIA H20", 200.0, 8, 18, "9.0"), 270.0, True),
-    "3x H100 on rings, unpublished": (switched("NVIDIA H100 80GB HBM3", 250.0, 3, 18, "9.0"), 270.0, False),
     "8x B300, unpublished": (switched("NVIDIA B300", 500.0, 8, 18, "10.3", mbps=53_125), 540.0, False),
     "8x of the next generation": (switched("NVIDIA Rubin", 700.0, 8, 36, "13.0", mbps=53_125), 1080.0, False),
 }

@@ -36,7 +36,6 @@ WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 
 
 def run(*values: float) -> NcclJudgement:
-    """The last of several runs on one node of 8 H100, with these GB/s of all_reduce."""
     judgement = judge_nccl(nccl.h100(values[0]))
     for gbps in values[1:]:
         judgement = judge_nccl(nccl.h100(gbps), previous=judgement.record)
@@ -47,7 +46,6 @@ def run(*values: float) -> NcclJudgement:
 
 
 def test_the_first_run_below_the_floor_warns_and_the_second_fails() -> None:
-    """The first asks for another run; the second needs no more."""
     first, second = run(300), run(300, 300)
     assert (first.verdict, first.again, codes(first)) == (Verdict.WARN, True, {"busbw-low/warn"})
     assert (second.verdict, second.again, codes(second)) == (Verdict.FAIL, False, {"busbw-low/fail"})
@@ -93,7 +91,6 @@ def test_one_slow_run_of_three_is_ignored_and_two_are_not() -> None:
     ids=["count", "nccl", "gpus"],
 )
 def test_other_gpus_or_another_nccl_start_a_new_history(other: Result) -> None:
-    """Their numbers are not compared."""
     assert "busbw-disagrees/info" not in codes(judge_nccl(other, previous=run(462).record))
 
 
@@ -101,7 +98,6 @@ def test_other_gpus_or_another_nccl_start_a_new_history(other: Result) -> None:
 
 
 def test_new_expectations_thresholds_and_peers_regrade_old_numbers() -> None:
-    """Without a new run, a corrected floor removes its finding."""
     record = run(400, 400).record
     assert regrade(record).verdict is Verdict.FAIL
     own = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=400)
@@ -117,14 +113,12 @@ def test_new_expectations_thresholds_and_peers_regrade_old_numbers() -> None:
     ids=range(9),
 )
 def test_an_unreadable_record_counts_as_none(text: str) -> None:
-    """It is unknown, and the next run is a first run."""
     judgement = regrade(text)
     assert (judgement.verdict, judgement.readable, judgement.reason) == (Verdict.UNKNOWN, False, "NoRecord")
     assert judge_nccl(nccl.h100(), previous=text) == judge_nccl(nccl.h100())
 
 
 def test_an_edited_record_cannot_control_a_terminal_or_invent_bandwidth() -> None:
-    """Control characters are refused; a time of nothing and one rank give no label."""
     record = json.loads(run(462).record)
     assert regrade(json.dumps(record | {"gpu": "H100 \x1b[2J"})).reason == "NoRecord"
     record["arms"][0]["cells"][0][2] = 1e-300
@@ -136,7 +130,6 @@ def test_an_edited_record_cannot_control_a_terminal_or_invent_bandwidth() -> Non
 
 
 def large(count: int, *, message: str) -> Result:
-    """A machine of `count` GPUs with everything that makes a record long."""
     machine = made.switched(
         count, name="NVIDIA H100 80GB HBM3 in a box with a very long name", links=18, mbps=26_562
     )
@@ -156,7 +149,6 @@ def large(count: int, *, message: str) -> Result:
 @pytest.mark.parametrize("count", [2, 8, 16])
 @pytest.mark.parametrize("message", ["", "NCCL WARN Cuda failure 'out of memory' " * 12, "\u00e9" * 500])
 def test_a_record_fits_and_keeps_the_numbers_of_labels(count: int, message: str) -> None:
-    """The 2 KiB of a report hold what labels and floors are made of, whatever else a run reports."""
     judgement = judge_nccl(large(count, message=message))
     assert len(judgement.record.encode()) <= RECORD_LIMIT
     assert regrade(judgement.record, known=named(judgement)) == judgement
@@ -166,7 +158,6 @@ def test_a_record_fits_and_keeps_the_numbers_of_labels(count: int, message: str)
 
 @pytest.mark.parametrize("count", [8, 16])
 def test_a_usual_run_is_kept_complete(count: int) -> None:
-    """Nothing of it has to be dropped."""
     record = judge_nccl(nccl.with_pairs(nccl.h100(count=count), 390.0)).record
     measurement = Measurement.decode(record)
     assert [len(arm.cells) for arm in measurement.arms] == [10, 1, 4]
@@ -196,7 +187,6 @@ nodes = st.builds(NodeFacts, gpu_capacity=st.integers(0, 16), sharing=st.sampled
 
 @st.composite
 def outcomes(draw: st.DrawFn) -> Result:
-    """A run whose arms ended in any way, with any part of their cells, right or wrong."""
     result = draw(results)
     if result.nccl is None:
         return result
@@ -228,12 +218,6 @@ def check(judgement: NcclJudgement, *, node: NodeFacts | None = None) -> None:
         assert judgement.reason.isalnum()
     if judgement.agreement is not Agreement.UNSURE:
         assert "all_reduce" in judgement.busbw
-
-
-@pytest.mark.parametrize("result", RESULTS, ids=range(len(RESULTS)))
-def test_the_record_alone_gives_the_same_judgement(result: Result) -> None:
-    """For every kind of run, healthy and not."""
-    check(judge_nccl(result))
 
 
 @given(outcomes(), records)

@@ -15,19 +15,16 @@ from support.judge_results import Row, Table, check, judge, rows
 
 
 def with_errors(**errors: int) -> Result:
-    """A mesh of four whose GPU 2 has counted these."""
     return made.with_gpu(made.hgx_a100_4(), 2, link_errors=LinkErrors(**errors))
 
 
 def grew(**counts: tuple[int, int]) -> tuple[Result, Result]:
-    """The mesh in two runs, an interval apart, with these errors in the first and in the second."""
     known = dict.fromkeys(("replay", "recovery", "crc_flit", "crc_data"), 0) if "replay" in counts else {}
     before, now = (with_errors(**known | {name: both[n] for name, both in counts.items()}) for n in (0, 1))
     return before, made.later(now)
 
 
 def all_refused() -> Result:
-    """Every pair refuses NVLink, and one refuses all."""
     result = made.h100()
     for i, j in combinations(range(8), 2):
         result = made.with_pair(result, i, j, nvlink=5)
@@ -35,7 +32,6 @@ def all_refused() -> Result:
 
 
 def fewer(*counts: int) -> Result:
-    """HGX H100 of which each GPU lacks so many links."""
     result = made.h100()
     for gpu_index, count in enumerate(counts):
         result = made.without_links(result, gpu_index, count=count)
@@ -166,12 +162,10 @@ VIRTUAL = {"virtualization": PASSTHROUGH}
 
 
 def absent(count: int, name: str) -> Result:
-    """GPUs of a driver that answers no call about links."""
     return made.every_gpu(down(count, name, 0), links=[ABSENT])
 
 
 def short(name: str, links: int, *, count: int = 8, **more: Any) -> Result:
-    """GPUs behind switches with so many active links each."""
     return made.switched(count, name=name, links=links, mbps=25_000, **more)
 
 
@@ -196,7 +190,6 @@ UNREADABLE = [LinkGroup(links=[0, 1], state=Unavailable("Unknown"), p2p=1)]
 AT_FIRST_SIGHT: Table = {
     "SXM modules and superchips always have NVLinks": [
         (down(8, H100, 18), *SXM),
-        (down(8, "NVIDIA B200", 18, compute_capability="10.0"), *SXM),
         (down(4, "NVIDIA GB200", 18), *SXM),
         (down(16, "Tesla V100-SXM3-32GB", 6), *SXM),
     ],
@@ -275,14 +268,12 @@ AT_FIRST_SIGHT: Table = {
 
 @pytest.mark.parametrize("row", rows(AT_FIRST_SIGHT))
 def test_links_that_are_down_at_first_sight_are_judged(row: Row) -> None:
-    """By what the model should have, with the interconnect class that follows and its reason."""
     runs, expected, klass, reason, *facts = row
     judgement = check(runs, expected, *facts)
     assert (judgement.interconnect.klass, judgement.interconnect.reason) == (klass, reason)
 
 
 def test_without_a_number_that_stays_the_label_shows_the_weakest_gpu() -> None:
-    """A model without a source: the GPU fails beside its siblings, and the label has its bandwidth."""
     judgement = judge(made.without_links(short("NVIDIA Z100", 18, count=4), 2, count=5))
     check(judgement, "nvlink-degraded/fail")
     assert judgement.interconnect.nvlink_gbps == 13 * 25

@@ -19,13 +19,11 @@ FULL = {"max_generation": 4, "max_width": 16, "card_generation": 4}
 
 
 def link(generation: int = 4, width: int = 16, *, utilization: int = 97, **more: int) -> Pcie:
-    """A generation 4 x16 card in a slot that gives all of it, read at this utilisation."""
     known = FULL | {"replays": 0, "correctable": 0} | more
     return Pcie(generation=generation, width=width, utilization=utilization, **known)
 
 
 def node(*links: Pcie) -> Result:
-    """Four GPUs of one model whose links are these; the last one stands for those that are left out."""
     result = made.hgx_a100_4()
     for gpu_index in range(4):
         result = made.with_gpu(result, gpu_index, pcie=links[min(gpu_index, len(links) - 1)])
@@ -33,7 +31,6 @@ def node(*links: Pcie) -> Result:
 
 
 def grown(counter: str, count: int) -> tuple[Result, Result]:
-    """Two runs, the first GPU's counter of errors having grown by so many in between."""
     before, now = (node(link(**{counter: n}), link(**{counter: 70_000})) for n in (70_000, 70_000 + count))
     return before, made.later(now)
 
@@ -70,10 +67,8 @@ LINKS: Table = {
     ],
     "an idle link keeps its lanes (janhq/jan issue 183)": [
         (node(link(width=8, **IDLE), link(**IDLE)), "pcie-narrow/warn"),
-        (node(Pcie(generation=1, width=8, **FULL), link(**IDLE)), "pcie-narrow/warn"),
         (node(link(width=4, **IDLE)), "pcie-narrow/warn"),
         (node(link(width=0, **IDLE), link(**IDLE)), ""),
-        (node(link(**IDLE)), ""),
     ],
     "half of the lanes everywhere is how the board was built": [
         (node(link(width=8, **IDLE)), "pcie-narrow/info"),
@@ -81,7 +76,6 @@ LINKS: Table = {
     ],
     "a card or slot with few lanes is complete": [
         (node(link(width=8, max_width=8, **IDLE)), ""),
-        (node(link(width=4, max_width=4), link()), ""),
     ],
     "an older slot is only mentioned": (
         node(link(3, max_generation=3)),
@@ -121,7 +115,6 @@ LINKS: Table = {
 
 @pytest.mark.parametrize("row", rows(LINKS))
 def test_a_pcie_link_is_judged(row: Row) -> None:
-    """By what card and slot support, by its siblings, and by the growth of its errors."""
     check(*row)
 
 
@@ -129,7 +122,6 @@ def test_a_pcie_link_is_judged(row: Row) -> None:
     ("address", "width", "expected"),
     [
         ("0000:00:1e.0", 8, ["pcie-narrow/info"]),
-        ("0000:00:04.0", 8, ["pcie-narrow/info"]),
         ("0001:00:00.0", 8, ["pcie-narrow/info"]),
         ("0000:00:1e.0", 4, ["pcie-narrow/warn"]),
         ("0000:3b:00.0", 8, ["pcie-narrow/warn"]),
@@ -147,7 +139,6 @@ def test_a_virtual_machine_may_hide_that_the_slot_has_half_of_the_lanes(
 
 
 def test_load_on_one_gpu_does_not_heal_another() -> None:
-    """Nor does an idle run; a full link at work does."""
     bad = node(link(width=4), link())
     for links, answer in (
         ([link(utilization=0)], Answer.NO_LOAD),
@@ -161,17 +152,14 @@ UP, DOWN = "ACTIVE", "DOWN"
 
 
 def rdma(*states: str, **port: object) -> Result:
-    """A healthy machine with one port of one kind for each state."""
     return made.with_ports(made.phb(), *states, **port)
 
 
 def after(*results: Result) -> Judgement:
-    """The last judgement of a node that was read at one interval after the other."""
     return judge(*(made.later(result, seconds=900 * number) for number, result in enumerate(results)))
 
 
 def rated(*rates: int) -> Result:
-    """A machine whose ports are up at these rates."""
     result = rdma(*[UP] * len(rates))
     for number, rate in enumerate(rates):
         result = made.with_port(result, number, rate_gbps=rate)
@@ -293,7 +281,6 @@ PORTS: Table = {
 
 @pytest.mark.parametrize("row", rows(PORTS))
 def test_a_port_is_judged(row: Row) -> None:
-    """It should be up if it was, at the rate that it had, and like its siblings."""
     results, expected, *facts = row
     check(after(*results), expected, *facts)
 
@@ -302,7 +289,6 @@ def test_a_port_is_judged(row: Row) -> None:
     "other", [{"pci": "0000:83:00.1"}, {"link_layer": "Ethernet"}, {"port": 2}, {"to_gpu": ["SYS", "SYS"]}]
 )
 def test_a_port_of_another_kind_is_no_sibling(other: dict[str, object]) -> None:
-    """A card's second function, another network, another port number, a card far from every GPU."""
     result = made.with_ports(made.hgx_a100_4(), UP, UP, UP, DOWN)
     nics = result.nics
     port = {name: value for name, value in other.items() if name in ("link_layer", "port")}
@@ -318,19 +304,16 @@ def test_a_port_of_another_kind_is_no_sibling(other: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("ports", ["x", "mlx5_0/1", "mlx5_0/1 1", "mlx5_0/1 1.2.3.4", "mlx5_0/1 é.1", ","])
 def test_an_unreadable_list_of_ports_drops_the_history(ports: str) -> None:
-    """A report that was edited by hand: what cannot be read counts as nothing."""
     assert History.decode(json.dumps({"boot": "b", "ports": ports})) is None
 
 
 def test_ports_survive_a_report() -> None:
-    """Errors, rates and what is not known; a name that cannot be written is forgotten alone."""
     ports = {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0), "a,b/1": PortHistory(1, 1)}
     kept = History.decode(History(boot="b", ports=ports).encode())
     assert kept.ports == {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0)}
 
 
 def test_ports_written_by_an_earlier_version_are_read() -> None:
-    """Without its lost links; longer than any version wrote it, it is not read at all."""
     assert PortHistory.unpacked("7.25") == PortHistory(7, 2 * 64 + 5)
     assert PortHistory.unpacked("7.25.3").downs == 3
     with pytest.raises(ValueError, match="more than a port has"):

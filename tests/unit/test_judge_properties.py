@@ -12,27 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import nodegauge_judge as judge
 import support.results as made
 from nodegauge_contract import Result, Unavailable
 from nodegauge_contract.matrix import render
 from nodegauge_contract.model import Nics, System
 from nodegauge_contract.nvlink import lanes
-from nodegauge_judge import (
-    CATALOGUE,
-    Answer,
-    Effect,
-    Gate,
-    History,
-    Judged,
-    NodeFacts,
-    Rule,
-    Severity,
-    Sharing,
-    Thresholds,
-    Verdict,
-    judge_health,
-    topology,
-)
+from nodegauge_judge import CATALOGUE, Answer, History, Severity, Verdict, judge_health
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
 from nodegauge_judge.interconnect.p2p import examine
 from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
@@ -67,7 +53,9 @@ SWITCHED = [
 """Few GPUs behind switches, whose links a test can take nearly all; a model without a source among them."""
 machines = st.sampled_from(MACHINES)
 GATED = {
-    rule.code for rule in HEALTH_RULES if rule.gate is not None and rule.gate.judged is not Judged.UNREAD
+    rule.code
+    for rule in HEALTH_RULES
+    if rule.gate is not None and rule.gate.judged is not judge.Judged.UNREAD
 }
 WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 quickly = settings(max_examples=60, derandomize=True)
@@ -78,10 +66,9 @@ quickly = settings(max_examples=60, derandomize=True)
 def test_no_document_makes_the_judge_raise(
     machine: Result, seed: int, times: int, past: Result, capacity: int
 ) -> None:
-    """Whatever a document says, the judgement is whole, encodes, and uses codes of the catalogue only."""
     result = disturbed(machine, seed=seed, times=times)
     history = judge_health(disturbed(past, seed=seed + 1, times=times // 4)).history
-    facts = NodeFacts(gpu_capacity=capacity, sharing=Sharing.EXCLUSIVE)
+    facts = judge.NodeFacts(gpu_capacity=capacity, sharing=judge.Sharing.EXCLUSIVE)
     judgement = judge_health(result, history=history, node=facts)
     msgspec.json.encode(judgement)
     assert {finding.code for finding in judgement.findings} <= set(CATALOGUE)
@@ -166,25 +153,22 @@ CHANGES = [
 
 @pytest.mark.parametrize("other", CHANGES, ids=range(len(CHANGES)))
 def test_another_wiring_is_computed_anew(other: Result) -> None:
-    """One changed reading that NVLinks, P2P or the matrix depend on gives what they say of it alone."""
-    known, joined, seen = topology.of(MACHINE), lanes(other), topology.of(other)
+    known, joined, seen = judge.topology.of(MACHINE), lanes(other), judge.topology.of(other)
     assert seen != known
     assert (seen.lanes, seen.p2p) == (joined, tuple(examine(other, joined)))
     assert seen.matrix == render(other, joined=joined)
 
 
 def test_the_same_wiring_is_computed_once() -> None:
-    """Other boards in the same machine are wired alike; odd machines of a fleet do not fill the memory."""
     same = made.every_gpu(MACHINE, uuid="GPU-1", serial="7")
-    assert topology.of(same) is topology.of(MACHINE)
-    for n in range(2 * topology.MOST):
-        topology.of(made.with_gpu(made.h100(), 0, cpus=str(n)))
-    assert len(topology._known) <= topology.MOST
+    assert judge.topology.of(same) is judge.topology.of(MACHINE)
+    for n in range(2 * judge.topology.MOST):
+        judge.topology.of(made.with_gpu(made.h100(), 0, cpus=str(n)))
+    assert len(judge.topology._known) <= judge.topology.MOST
 
 
 @pytest.mark.parametrize("rule", CATALOGUE.values(), ids=lambda rule: rule.code)
-def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: Rule[Any]) -> None:
-    """Title, meaning, at least one severity, a next step that reads well after "Next: ", and a way out."""
+def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: judge.Rule[Any]) -> None:
     assert rule.when
     assert rule.title[0].islower() or rule.title.startswith(("NVLink", "GPU", "PCIe", "NCCL", "12 V"))
     assert not rule.title.endswith(".")
@@ -194,7 +178,7 @@ def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: Rule[Any
     assert all(not text.endswith(".") for text in rule.when.values())
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.code)
     assert "  " not in rule.meaning + rule.next_step + "".join(rule.way_out)
-    if rule.effect is Effect.UNJUDGED:
+    if rule.effect is judge.Effect.UNJUDGED:
         assert set(rule.when) == {Severity.WARN}
     else:
         # whether a machine that leaks goes on working is its owner's decision
@@ -209,8 +193,6 @@ def test_every_code_has_one_rule() -> None:
 
 
 def test_a_rule_makes_one_finding_per_severity_that_describes_the_worst_location() -> None:
-    """The others are named, sixteen of them at most, so that a large node fits into a report."""
-
     def check(weights: list[float]) -> list[Observation]:
         return [
             Observation(
@@ -224,7 +206,7 @@ def test_a_rule_makes_one_finding_per_severity_that_describes_the_worst_location
             for number, weight in enumerate(weights)
         ]
 
-    rule = Rule(
+    rule = judge.Rule(
         code="x", title="x", meaning="x.", when={}, next_step="look.", way_out=("Look.",), check=check
     )
     fail, warn = rule.findings([1, 7, 9, 4, 7])
@@ -246,12 +228,12 @@ def test_the_number_of_a_rule_in_a_stored_history_never_changes() -> None:
 def test_a_rule_whose_gate_cannot_be_left_is_refused() -> None:
     """Without a way to answer good, a taint would leave only by probation."""
     rule = next(rule for rule in HEALTH_RULES if rule.code == "hot")
-    gate = Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD)
+    gate = judge.Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=judge.Judged.UNDER_LOAD)
     for broken in (
         {"answer_per_gpu": None},
         {"gate": None},
-        {"gate": replace(gate, judged=Judged.ALWAYS)},
-        {"gate": replace(gate, judged=Judged.UNREAD)},
+        {"gate": replace(gate, judged=judge.Judged.ALWAYS)},
+        {"gate": replace(gate, judged=judge.Judged.UNREAD)},
         {"history_bit": None},
         {"answer": lambda _: Answer.GOOD},
         {"gate": None, "answer_per_gpu": None},
@@ -259,12 +241,11 @@ def test_a_rule_whose_gate_cannot_be_left_is_refused() -> None:
         with pytest.raises(ValueError, match="hot: a gate"):
             replace(rule, **broken)
     with pytest.raises(ValueError, match="no gate"):  # missing data never changes a verdict
-        replace(next(rule for rule in HEALTH_RULES if rule.code == "ecc"), effect=Effect.UNJUDGED)
+        replace(next(rule for rule in HEALTH_RULES if rule.code == "ecc"), effect=judge.Effect.UNJUDGED)
 
 
 def test_thresholds_in_the_sentences_exist_with_the_defaults_that_they_give() -> None:
-    """A renamed field or a changed default must change the sentence too."""
-    fields = {field.encode_name: field.default for field in msgspec.structs.fields(Thresholds)}
+    fields = {field.encode_name: field.default for field in msgspec.structs.fields(judge.Thresholds)}
     text = " ".join(text for rule in CATALOGUE.values() for text in (rule.meaning, *rule.when.values()))
     named = re.findall(r"`([a-z]+[A-Z]\w*)` \((?:default )?([\d.]+)\)", text)
     assert set(re.findall(r"`([a-z]+[A-Z]\w*)`", text)) <= set(fields)

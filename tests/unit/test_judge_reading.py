@@ -20,23 +20,19 @@ CALL: dict[str, Any] = {"call": "nvmlDeviceGetUUID", "code": 15, "message": "wor
 
 
 def sick(kind: str, **more: Any) -> Result:
-    """HGX H100 whose fourth GPU has this error."""
     return made.with_gpu(made.h100(), 3, error=Problem(kind=kind, **more), links=[])
 
 
 def ended(kind: str) -> list[Result]:
-    """A run that ended early, without and with half a reading."""
     problem = Problem(kind=kind, call="nvmlInitWithFlags", message="what happened")
     return [Result(probe="health", problem=problem), replace(made.titan(), problem=problem)]
 
 
 def facts(capacity: int | None, sharing: Sharing = Sharing.EXCLUSIVE) -> NodeFacts:
-    """What the node offers."""
     return NodeFacts(gpu_capacity=capacity, sharing=sharing)
 
 
 def recovering(*actions: Any) -> Result:
-    """Two GPUs of which the second asks for this recovery action, and the first for none."""
     result = made.every_gpu(made.phb(), repair=Repair(rows_failed=0, action=0))
     return made.with_gpu(result, 1, repair=Repair(rows_failed=0, action=actions[0])) if actions else result
 
@@ -58,7 +54,6 @@ HIDDEN, NOT_VISIBLE = "gpus-not-visible/warn", "gpus-not-visible"
 
 
 def without_the_eighth() -> Result:
-    """DGX-1 whose last GPU is lost, and the links of the others to it."""
     lost = made.with_gpu(made.dgx1(), 7, error=LOST, links=[])
     for gpu_index in range(7):
         links = [group for group in lost.gpus[gpu_index].links if group.remote != made.pci(7)]
@@ -169,7 +164,6 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_what_was_read_is_judged(row: Row) -> None:
-    """What the driver says itself, what is hidden, and what nobody could read."""
     check(*row)
 
 
@@ -184,7 +178,6 @@ def test_what_was_read_is_judged(row: Row) -> None:
     ],
 )
 def test_sharing_is_read_from_labels_of_gpu_discovery(labels: dict[str, str], sharing: Sharing) -> None:
-    """Any sign of sharing makes the capacity meaningless."""
     assert NodeFacts.of(labels=labels, capacity={"nvidia.com/gpu": "8"}) == NodeFacts(
         gpu_capacity=8, sharing=sharing
     )
@@ -219,7 +212,6 @@ def test_every_other_xid_warns(xid: int, bucket: str) -> None:
 
 
 def test_xids_of_one_gpu_make_one_finding_per_severity() -> None:
-    """The fatal ones are not buried, and the advice is that of each."""
     judgement = judge(seen(63, 79, 48, 13))
     advice = "NVIDIA's advice: reset the GPU, and replace it"
     check(judgement, "xid/fail xid/warn", advice, "; reboot the node.", {"xids": "48, 79"})
@@ -227,14 +219,12 @@ def test_xids_of_one_gpu_make_one_finding_per_severity() -> None:
 
 
 def test_a_flood_of_xids_stays_a_short_message() -> None:
-    """Thirty-two different ones of one GPU: the first eight by name, all of them in the evidence."""
     finding = only(judge(seen(*range(1000, 1032))))
     assert "1007 (not in the catalogue) and 24 more," in finding.message
     assert str(finding.evidence["xids"]).endswith("1031")
 
 
 def test_the_reference_page_lists_the_codes_that_are_used() -> None:
-    """The words of the catalogue and the lists of the check are one."""
     when = CATALOGUE["xid"].when
     for severity in (Severity.FAIL, Severity.WARN):
         assert [int(xid) for xid in re.findall(r"\d+", when[severity])] == numbers(severity)

@@ -124,7 +124,6 @@ def interval(**grown: float) -> tuple[Result, Result]:
 
 
 def under(result: Result, **limits: Any) -> Judgement:
-    """The judgement by these thresholds."""
     return judge(result, thresholds=Thresholds(**limits))
 
 
@@ -200,7 +199,6 @@ def test_heat_is_judged(row: Row) -> None:
 
 
 def test_a_job_that_ended_before_the_window_is_no_load() -> None:
-    """A busy interval and an idle window: the GPU has cooled down because nothing runs."""
     first = node()
     ended = every(later(first, 900), **resting())
     answers = judge(first, ended).answers
@@ -220,7 +218,6 @@ def test_a_job_that_ended_before_the_window_is_no_load() -> None:
     ],
 )
 def test_each_temperature_has_a_band(celsius: int, band: str) -> None:
-    """The published bands, beside whatever the vendor's limits say."""
     brief = judge(heated(celsius)).gpus[0]
     assert (brief.celsius, brief.band) == (celsius, band)
     unread = made.with_gpu(node(), 0, temperature=Temperature(), window=None)

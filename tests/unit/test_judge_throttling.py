@@ -43,23 +43,19 @@ SW, HW, BRAKE = "sw-thermal-slowdown", "hw-thermal-slowdown", "power-brake"
 
 
 def throttled(seconds: float = 900, **grown: float) -> tuple[Result, Result]:
-    """A machine whose first GPU's counters grew so over one interval."""
     first = node()
     return first, later(first, seconds, gpu=0, **grown)
 
 
 def grown(**by: float) -> tuple[Result, Result]:
-    """A machine whose counters grew so on both GPUs."""
     return node(), later(node(), 900, **by)
 
 
 def with_counters(result: Result, **counters: int) -> Result:
-    """The machine with these counters changed."""
     return every(result, counters=replace(result.gpus[0].counters, **counters))
 
 
 def changed(what: str, **to: Any) -> Result:
-    """The machine after heat, with the host or the system changed."""
     hot = grown(sw_thermal=800)[1]
     return replace(hot, **{what: replace(getattr(hot, what), **to)})
 
@@ -101,8 +97,6 @@ TABLE: Table = {
     "seconds and share both count for heat by software": [
         *((throttled(sw_thermal=seconds), f"{SW}/warn") for seconds in (9.1, 90)),
         (throttled(sw_thermal=90.1), f"{SW}/fail"),
-        (throttled(300, sw_thermal=59.9), f"{SW}/warn"),
-        (throttled(300, sw_thermal=60), f"{SW}/fail"),
     ],
     "seconds and share both count for heat by hardware, also at rest": [
         *((throttled(hw_thermal=seconds), f"{HW}/warn") for seconds in (1, 9)),
@@ -177,9 +171,7 @@ TABLE: Table = {
         (windowed(sw_thermal=1.5), f"{SW}/warn"),
         (windowed(sw_thermal=1.51), f"{SW}/fail", "no earlier reading", {"evidence": "window"}),
         (windowed(hw_thermal=1.51), f"{HW}/fail", {"evidence": "window"}),
-        (windowed(hw_thermal=0.05), f"{HW}/warn"),
         (windowed(power_brake=1.51), f"{BRAKE}/fail", {"evidence": "window"}),
-        (windowed(power_brake=0.05), f"{BRAKE}/warn"),
         (windowed(thermal_violation=1.51), f"{SW}/fail"),
     ],
     "caps and implausible growth of a window are no finding": [
@@ -199,7 +191,6 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_slowdown_needs_seconds_and_share(row: Row) -> None:
-    """Of an interval, or of the window where there is none."""
     check(*row)
 
 
@@ -226,7 +217,6 @@ def test_a_run_soon_after_another_is_never_good(code: str, counter: str) -> None
 
 
 def sampled(bit: int, count: int, *, read: int = SAMPLES, seconds: float = 3.0, **window: Any) -> Result:
-    """A machine of driver 570 at work, a bit standing in `count` of `read` samples."""
     fields = working(seconds=seconds, **window) | {"events": events({bit: count} if count else {}, read=read)}
     return every(node(counters=NO_COUNTERS), **fields)
 
@@ -294,7 +284,6 @@ BITS: Table = {
 
 @pytest.mark.parametrize("row", rows(BITS))
 def test_a_bit_is_judged(row: Row) -> None:
-    """By what else explains it."""
     check(*row)
 
 
@@ -311,21 +300,18 @@ BRAKED = resting(bits={0x1: 12, 0x8: 12, 0x80: 12})
 
 
 def braked(result: Result, *gpus: int, fields: dict[str, Any] = BRAKED) -> Result:
-    """The machine with the brake asserted in every sample on these GPUs."""
     for gpu_index in gpus:
         result = made.with_gpu(result, gpu_index, **fields)
     return result
 
 
 def row(result: Result, runs: int) -> list[Result]:
-    """The same machine in so many runs, 15 minutes apart."""
     return [later(result, 900 * (n + 1), low_utilization=900 * (n + 1), watts=70) for n in range(runs)]
 
 
 ALONE = {
     "A10 without counters": braked(a10(), 0),
     "one of four A10": braked(a10(4), 2),
-    "one of two T4": braked(a10(2, name="Tesla T4"), 1),
     "A10 with counters that stand still": braked(a10(counted=True), 0),
     "L4, by the counter's growth in the window": braked(
         a10(2, name="NVIDIA L4"), 0, fields=resting(growth=grew(power_brake=3))
@@ -348,7 +334,6 @@ def test_a_brake_on_one_idle_gpu_is_information_until_it_stays(machine: Result) 
 WORKING = working(bits={0x8: 12, 0x80: 12}, sm_mhz=span(420))
 AT_ONCE = {
     "all idle GPUs": braked(a10(2), 0, 1),
-    "two of eight": braked(a10(8), 1, 5),
     "at work": braked(a10(), 0, fields=WORKING),
     "one of four, at work": braked(a10(4), 3, fields=working(bits={0x80: 12}, sm_mhz=span(885))),
 }
@@ -363,7 +348,6 @@ def test_a_brake_that_slows_work_or_holds_several_gpus_counts_at_once(machine: R
 
 
 def test_runs_with_a_brake_are_counted_in_a_row() -> None:
-    """A run without it starts again, runs within seconds are one run, and the policy sets the number."""
     on, off = braked(a10(), 0), a10()
     first, second, third, fourth = (later(each, 900 * n) for n, each in enumerate((on, on, off, on), 1))
     assert codes(judge(first, second, third, fourth)) == ["power-brake/info"]

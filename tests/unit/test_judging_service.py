@@ -33,12 +33,10 @@ def text(result: Result) -> str:
 
 
 def ask(*documents: str, **request: Any) -> list[dict[str, Any]]:
-    """The answer to a request with these documents."""
     return judgements(json.dumps({"documents": documents, **request}).encode())
 
 
 def test_a_result_is_judged_as_the_judge_does() -> None:
-    """Every field, from the document of a probe or from that in a NodeReading."""
     judgement = msgspec.to_builtins(judge_health(HOT))
     for document in (text(HOT), nodegauge_contract.text(HOT)):
         [answer] = ask(document)
@@ -47,7 +45,6 @@ def test_a_result_is_judged_as_the_judge_does() -> None:
 
 
 def test_each_document_has_its_own_answer() -> None:
-    """A log, a reading of a BMC, a paste and nonsense in one request, in their order."""
     paste = (FIXTURES / "pasted" / "a100x2-of-8_nv12_blank-affinity.txt").read_text()
     reading = msgspec.json.encode(CHASSIS).decode()
     answers = ask(LOG, reading, json.dumps({"judgement": {}, "reading": json.loads(reading)}), paste, "{}")
@@ -57,7 +54,6 @@ def test_each_document_has_its_own_answer() -> None:
 
 
 def test_the_policys_rules_about_xids_apply() -> None:
-    """To the judgement, and to the labels that the operator would set."""
     came = XidCount(count=2, first=5, last=9)
     xids = Xids(registered=True, seen=[94], counts=[came])
     document = text(made.with_gpu(made.h100(), 3, xids=xids))
@@ -70,7 +66,6 @@ def test_the_policys_rules_about_xids_apply() -> None:
 
 
 def test_labels_are_those_of_a_first_result() -> None:
-    """As the operator would set them, without the time; none that nothing supports."""
     [good, hidden] = ask(text(made.h100()), text(made.with_pair(made.h100(), 0, 1, read=5)))
     assert good["labels"]["nodegauge.dev/interconnect"] == "nvlink"
     assert good["labels"]["nodegauge.dev/health"] == "pass"
@@ -80,7 +75,6 @@ def test_labels_are_those_of_a_first_result() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda spec: spec, lambda spec: {"spec": spec}])
 def test_the_policy_decides_how_strict(wrap: Any) -> None:
-    """A whole object or its spec; the host's own facts come before the policy's."""
     policy = wrap({"thresholds": {"hotMargin": 10}, "expectedGpus": 4})
     [usual] = ask(text(HOT), node={"expectedGpus": 2})
     [strict] = ask(text(HOT), policy=policy, node={"expectedGpus": 2})
@@ -98,7 +92,6 @@ def test_the_policy_decides_how_strict(wrap: Any) -> None:
     ],
 )
 def test_the_policy_s_interval_counts(health: dict[str, Any], is_judged: bool) -> None:
-    """Counters are judged over no more than two intervals of the policy's mode, as the operator does."""
     first, codes = node(), ["sw-thermal-slowdown"] if is_judged else []
     policy = {"probes": {"health": health}}
     [answer] = ask(text(later(first, 900, sw_thermal=800)), before=[text(first)], policy=policy)
@@ -106,7 +99,6 @@ def test_the_policy_s_interval_counts(health: dict[str, Any], is_judged: bool) -
 
 
 def test_earlier_results_give_a_history() -> None:
-    """One or several, the oldest first: three memory errors warn alone, and fail if one of them is new."""
     first, second, now = (
         made.with_gpu(made.phb(), 0, ecc=Ecc(mode=1, volatile_corrected=0, volatile_uncorrected=count))
         for count in (0, 2, 3)

@@ -68,7 +68,6 @@ class Threads:
         self.registers["%tid.x"] = list(numbers)
 
     def run(self, text: str, variant: Variant | None = None) -> None:
-        """The kernel to its end; `variant`: whose matrices it multiplies."""
         lines = [line.strip().rstrip(";") for line in text.splitlines()]
         body = [line for line in lines[lines.index("{") + 1 : lines.index("}")] if line and line[0] != "."]
         at = 0
@@ -135,8 +134,6 @@ class Threads:
 @each_variant
 @pytest.mark.parametrize("loops", [2, 7])
 def test_the_text_computes_what_the_cpu_expects(variant: Variant, loops: int) -> None:
-    """Product by product what the CPU computes by a short way, whether the last loop adds or subtracts; every
-    thread stores its own result where its number says."""
     table = {TABLE + 4 * n: word for n, (word,) in enumerate(struct.iter_unpack("<I", truth.table(variant)))}
     memory = dict(table)
     warp = Threads(range(WARP), memory, block=5, p_table=TABLE, p_results=RESULTS, p_loops=loops)
@@ -146,7 +143,6 @@ def test_the_text_computes_what_the_cpu_expects(variant: Variant, loops: int) ->
 
 
 def everywhere(text: str, memory: Memory, **parameters: int) -> None:
-    """The kernel on the buffer, thread by thread."""
     for block in range(BLOCKS):
         for thread in range(SIZE):
             known = {"p_buffer": BUFFER, "p_vectors": VECTORS, "p_wrong": COUNTER}
@@ -154,21 +150,18 @@ def everywhere(text: str, memory: Memory, **parameters: int) -> None:
 
 
 def wrong(memory: Memory, *, rounds: int = 2) -> int:
-    """How many words the kernel finds changed."""
     everywhere(ptx._STREAM, memory, p_rounds=rounds)
     return memory.get(COUNTER, 0)
 
 
 @pytest.fixture
 def filled() -> Memory:
-    """Memory as it was written."""
     memory: Memory = {}
     everywhere(ptx._FILL, memory)
     return memory
 
 
 def test_every_word_gets_its_own_pattern_and_is_right_in_every_round(filled: Memory) -> None:
-    """All of the buffer and nothing beside it."""
     assert filled == {BUFFER + 4 * n: n * ptx.PATTERN % 2**32 for n in range(4 * VECTORS)}
     assert wrong(filled) == 0
 
@@ -176,7 +169,6 @@ def test_every_word_gets_its_own_pattern_and_is_right_in_every_round(filled: Mem
 @pytest.mark.parametrize("word", [0, 1, 2, 3, 4 * VECTORS - 1, 2 * VECTORS + 1])
 @pytest.mark.parametrize("bit", [0, 31])
 def test_one_wrong_bit_counts_once_a_round(filled: Memory, word: int, bit: int) -> None:
-    """Wherever it is: the first vector, the last one, each of the four words."""
     filled[BUFFER + 4 * word] ^= 1 << bit
     assert wrong(filled, rounds=3) == 3
 
@@ -218,12 +210,9 @@ def test_ptxas_takes_the_kernels_for_every_gpu_that_may_get_them(variant: Varian
     [
         ((3, 7), None),
         ((5, 2), "f32-fma"),
-        ((6, 1), "f32-fma"),
         ((7, 0), "f16-m8n8k4"),
-        ((7, 2), "f16-m8n8k4"),
         ((7, 5), "f16-m16n8k8"),
         ((8, 0), "f16-m16n8k16"),
-        ((9, 0), "f16-m16n8k16"),
         ((12, 1), "f16-m16n8k16"),
         ((15, 0), "f16-m16n8k16"),
     ],
@@ -236,7 +225,6 @@ def test_a_gpu_gets_the_newest_instruction_that_it_has(capability: tuple[int, in
 
 @each_variant
 def test_every_product_is_multiplied_as_often_as_it_is_counted(variant: Variant) -> None:
-    """The operations behind the TFLOPS are those in the text."""
     text = ptx.source(variant)
     products = len(re.findall(r"mma\.sync|fma\.rn", text))
     assert products == A_TILES * B_TILES * SHIFTS

@@ -54,7 +54,6 @@ def test_a_slope_is_degrees_per_minute(celsius: list[Int], slope: float | None) 
 
 
 def test_the_time_to_the_limit_is_that_of_the_first_sample_there() -> None:
-    """90 % of it, and a reason where it is never reached or unknown."""
     rising = series("power_mw", [80_000, 269_999, 270_000, 300_000, 100_000])
     assert statistics.reached_ms(rising, limit_mw=300_000) == 1_000
     assert isinstance(statistics.reached_ms(rising, limit_mw=700_000), Unavailable)
@@ -64,7 +63,6 @@ def test_the_time_to_the_limit_is_that_of_the_first_sample_there() -> None:
 
 
 def test_reasons_have_their_first_moment() -> None:
-    """Each bit by itself; a sample without a mask is none of them."""
     masks = series("reasons", [0x4, NO, 0x4 | 0x20, 0x20, 0x4])
     assert statistics.reasons(masks) == [
         LoadReason(bit=0x4, samples=3, longest=1, first_ms=0),
@@ -77,7 +75,6 @@ def test_reasons_have_their_first_moment() -> None:
     [(0, 0), (12.0, 12), (1.23456, 1.235), (49.9178, 49.92), (690_000.5, 690_000.5), (3.00004, 3)],
 )
 def test_numbers_keep_what_means_something(value: float, short: float) -> None:
-    """Four digits of a rate; NVML's whole numbers stay whole."""
     assert statistics.short(value) == short
     assert type(statistics.short(value)) is type(short)
 
@@ -95,7 +92,6 @@ def test_the_stop_is_below_the_vendor_s_slowdown() -> None:
 
 
 def test_without_the_vendor_s_limits_there_is_a_stop_all_the_same() -> None:
-    """Nothing readable, or a margin that is used up on an idle GPU."""
     assert stop_of(Temperature(), below=3).celsius == UNKNOWN_STOP_C
     used_up = stop_of(Temperature(margin=0, tlimit_slowdown=-2), below=3)
     assert used_up.celsius == UNKNOWN_STOP_C
@@ -111,14 +107,12 @@ def test_without_the_vendor_s_limits_there_is_a_stop_all_the_same() -> None:
     ],
 )
 def test_any_of_three_temperatures_stops_the_load(hot: Reading, stop: Stop) -> None:
-    """At the stop and above; one below nothing happens."""
     assert too_hot(hot, stop)
     cooler = Stop(celsius=87, margin=0, memory_celsius=96)
     assert too_hot(hot, cooler) == ""
 
 
 def test_what_cannot_be_read_stops_nothing() -> None:
-    """A sensor that falls silent is no heat."""
     silent = reading(0, temperature=NO, margin=NO)
     assert too_hot(silent, Stop(celsius=86, margin=1, memory_celsius=92)) == ""
 
@@ -143,7 +137,6 @@ def test_a_newcomer_shows_as_process_or_as_memory(now: GpuUse, somebody: bool) -
 
 
 def test_what_ended_a_gpu_first_counts() -> None:
-    """A GPU that failed did not give way afterwards."""
     record = GpuRecord(index=0, uuid="GPU-0", stop=Stop(), limit_mw=300_000)
     assert record.build().ended == "cut"
     record.end(LoadEnd.FAILED, "CUDA said so", seconds=1.25)
@@ -157,7 +150,6 @@ def sensor(name: str, value: Int, chip: str = "pmbus") -> Sensor:
 
 
 def test_rails_and_watts_are_followed_from_idle_to_load() -> None:
-    """Near 12 V and power alone; two supplies of one kind stay two, and a droop shows as the least value."""
     record = LoadRecord(planned=30, expected=0)
     idle = [sensor("in1", 12_100), sensor("in1", 12_000), sensor("in2", 230_000), sensor("power1", 200)]
     record.add_sensors([*idle, sensor("fan1", 12_000), sensor("curr1", 12_000)], loaded=False)
@@ -170,6 +162,5 @@ def test_rails_and_watts_are_followed_from_idle_to_load() -> None:
 
 
 def test_a_run_that_loaded_nothing_has_no_end() -> None:
-    """Skipped is not cut."""
     assert LoadRecord(planned=30, expected=0, skipped="busy").build().ended == ""
     assert LoadRecord(planned=30, expected=0).build().ended == "cut"

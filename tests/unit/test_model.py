@@ -6,10 +6,12 @@ What is not decoded of a node is not read either.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -28,90 +30,12 @@ from support.objects import NOW, ANode, make_node, make_report, paths_of
 from support.properties import tried
 from support.virtual_time import drive
 
-NODE: Body = {
-    "apiVersion": "v1",
-    "kind": "Node",
-    "metadata": {
-        "name": "node-1",
-        "uid": "uid-1",
-        "resourceVersion": "17",
-        "creationTimestamp": "2026-11-20T10:00:00Z",
-        "deletionTimestamp": "2026-11-21T10:00:00Z",
-        "labels": {"interconnect": "nvlink", "other": "x"},
-        "annotations": {
-            "other": "y",
-            "nodegauge.dev/override": "healthy",
-            "nodegauge.dev/override-until": "2026-11-22T10:00:00Z",
-            "nodegauge.dev/override-by": "ann",
-            "nodegauge.dev/override-reason": "fan replaced",
-        },
-        "managedFields": [
-            {"manager": "kubelet", "fieldsV1": {"f:metadata": {"f:labels": {"f:other": {}}}}},
-            {
-                "manager": "nodegauge",
-                "operation": "Update",
-                "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:interconnect": {}}, "f:x": {}}},
-            },
-        ],
-    },
-    "spec": {
-        "providerID": "x",
-        "unschedulable": True,
-        "taints": [
-            {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"},
-            {
-                "key": "node.kubernetes.io/unreachable",
-                "value": "yes",
-                "effect": "NoExecute",
-                "timeAdded": "2026-11-21T03:00:00Z",
-            },
-        ],
-    },
-    "status": {
-        "capacity": {"cpu": "8", "nvidia.com/gpu": "8"},
-        "allocatable": {"cpu": "7", "nvidia.com/gpu": "7"},
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "True",
-                "reason": "KubeletReady",
-                "lastTransitionTime": "2026-11-21T03:00:00Z",
-            },
-            {"type": "GPUValidated", "status": "True", "reason": "Validated", "message": "all well"},
-        ],
-        "nodeInfo": {"bootID": "boot-1", "kernelVersion": "6.8"},
-        "images": [{"names": ["a", "b"], "sizeBytes": 1}],
-    },
-}
-POD: Body = {
-    "metadata": {
-        "name": "p",
-        "uid": "u",
-        "resourceVersion": "7",
-        "creationTimestamp": stamp(NOW),
-        "labels": {names.POD_PROBE: "health"},
-        "annotations": {
-            names.POD_NODE: "n",
-            names.POD_NODE_UID: "nu",
-            names.POD_RUN: "3",
-            names.POD_BOOT: "boot",
-            names.POD_REQUEST: "2027-01-15T08:00:00Z",
-        },
-    },
-    "spec": {"nodeName": "n"},
-    "status": {
-        "phase": "Running",
-        "conditions": [{"type": "PodScheduled", "status": "True"}],
-        "containerStatuses": [
-            {"name": "sidecar", "state": {"terminated": {"exitCode": 1, "message": "not ours"}}},
-            {"name": "probe", "state": {"running": {"startedAt": stamp(NOW + 2)}}},
-        ],
-    },
-}
+BODIES = yaml.safe_load(Path(__file__).with_name("node-and-pod.yaml").read_text(encoding="utf-8"))
+NODE: Body = BODIES["node"]
+POD: Body = BODIES["pod"]
 
 
 def test_a_node_becomes_its_view() -> None:
-    """Identity, labels and whose they are, readiness, boot, GPUs, our condition."""
     view = node_view(NODE)
     assert (view.name, view.uid, view.resource_version, view.boot_id) == ("node-1", "uid-1", "17", "boot-1")
     assert (view.labels, view.managed_labels) == ({"other": "x", "interconnect": "nvlink"}, {"interconnect"})
@@ -120,7 +44,6 @@ def test_a_node_becomes_its_view() -> None:
 
 
 def test_a_pod_becomes_its_view() -> None:
-    """Our marks, our container's state, and nobody else's."""
     view = pod_view(POD)
     assert (view.node, view.node_uid, view.number, view.probe) == ("n", "nu", 3, "health")
     assert (view.boot_id, view.request) == ("boot", "2027-01-15T08:00:00Z")
@@ -129,7 +52,6 @@ def test_a_pod_becomes_its_view() -> None:
 
 
 def test_why_a_pod_pends_is_the_scheduler_s_word_and_then_the_kubelet_s() -> None:
-    """Before it is placed and after."""
     waiting = {"name": "probe", "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}
     placed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}
     status = {"phase": "Pending", "conditions": [placed], "containerStatuses": [waiting]}
@@ -194,14 +116,12 @@ def test_a_taint_is_written_as_it_was_read() -> None:
 
 
 def test_the_rest_of_a_node_is_not_decoded() -> None:
-    """Images and annotations of others, the bulk of a node, never become objects."""
     answer = decoded(msgspec.json.encode(NODE), resource="nodes/status")
     assert "images" not in answer["status"]
     assert "other" not in answer["metadata"]["annotations"]
 
 
 def test_of_metadata_alone_only_the_identity_is_decoded() -> None:
-    """Labels and managedFields, the bulk of it, never become objects; pages follow each other."""
     page = {"metadata": {"continue": "next"}, "items": [{"metadata": NODE["metadata"]}]}
     answer = decoded(msgspec.json.encode(page), resource="metadata")
     assert answer["metadata"]["continue"] == "next"
@@ -211,7 +131,6 @@ def test_of_metadata_alone_only_the_identity_is_decoded() -> None:
 
 
 def without(body: Body, path: tuple[Any, ...], *, null: bool) -> Body:
-    """The document with one place taken out, or null."""
     spoilt: Body = json.loads(json.dumps(body))
     at: Any = spoilt
     for key in path[:-1]:
@@ -245,7 +164,6 @@ def test_whatever_is_missing_is_unknown(body: Body, path: tuple[Any, ...]) -> No
 @given(text=st.text(max_size=30))
 @tried(300)
 def test_times_and_numbers_of_any_text_never_raise(text: str) -> None:
-    """They come from annotations and reports, which people edit."""
     assert isinstance(unstamp(text), float)
     number = whole(text)
     assert number is None or str(number) == text.lstrip("0") or number == 0
@@ -254,7 +172,6 @@ def test_times_and_numbers_of_any_text_never_raise(text: str) -> None:
 @given(at=st.integers(1, 4_000_000_000))
 @tried(100)
 def test_a_time_reads_back(at: int) -> None:
-    """Whole seconds, UTC."""
     assert unstamp(stamp(at)) == at
     assert unstamp(stamp(at + 0.9)) == at
 

@@ -19,17 +19,14 @@ UNKNOWN = Unavailable("Unknown")
 
 
 def doubts(result: Result) -> list[tuple[int, Doubt]]:
-    """Who has which doubt."""
     return [(doubt.gpu, doubt.doubt) for doubt in lanes(result).unresolved]
 
 
 def titan(*groups: LinkGroup, **changes: Any) -> Result:
-    """The pair with the first GPU changed: these links, or other fields."""
     return made.with_gpu(made.titan(), 0, **({"links": list(groups)} if groups else {}), **changes)
 
 
 def first_of_dgx1(count: int) -> Result:
-    """The runtime shows these GPUs of a DGX-1."""
     pairs = made.pairs([[i != j for j in range(count)] for i in range(count)])
     return replace(made.dgx1(), gpus=made.dgx1().gpus[:count], pairs=pairs)
 
@@ -159,7 +156,6 @@ def test_links_are_counted(row: Row) -> None:
 
 
 def test_a_self_link_with_two_possible_peers_is_not_guessed() -> None:
-    """With P2P OK to more than one peer nothing says which; the doubt says so."""
     counted = lanes(TWO_PEERS)
     assert counted.pair[0][1] == counted.pair[0][2] == 0
     assert (0, REMOTE) in doubts(TWO_PEERS)

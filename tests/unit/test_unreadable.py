@@ -7,28 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import support.objects as objects
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
+from nodegauge_operator.api.report import GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support.api_server import NODES
-from support.objects import (
-    BUSY,
-    INTERVAL,
-    NOW,
-    STALE,
-    APolicy,
-    AReport,
-    make_node,
-    make_policy,
-    make_report,
-    read,
-)
+from support.objects import INTERVAL, NOW, make_policy, make_report, read
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
-NODE = make_node()
+NODE = objects.make_node()
 TAINTS: dict[str, Any] = {"taints": {"causes": {"unreadable": "NoSchedule"}}}
 ASKING = make_policy().of(TAINTS)
 RUNS = 5
@@ -37,12 +27,10 @@ GOOD = read(made.titan())
 
 
 def problem(kind: ProblemKind) -> RunEnd:
-    """The end of a run that ended with this problem."""
     return read(replace(made.titan(), gpus=[], problem=Problem(kind=kind, message="in trouble")))
 
 
 def lost(reason: str, outcome: Outcome = Outcome.UNKNOWN) -> RunEnd:
-    """The end of a run without a result."""
     return RunEnd(outcome=outcome, reason=reason, message="no result")
 
 
@@ -51,12 +39,12 @@ HUNG = problem(ProblemKind.CALL_HUNG)
 
 def after(
     *ends: RunEnd,
-    report: AReport | None = None,
-    policy: APolicy = ASKING,
+    report: objects.AReport | None = None,
+    policy: objects.APolicy = ASKING,
     start: float = NOW,
     peers: bool = True,
     **how: Any,
-) -> AReport:
+) -> objects.AReport:
     """A report after a run per end, an interval apart; `peers`: other nodes are read all the while."""
     report = report or make_report()
     for n, end in enumerate(ends):
@@ -67,8 +55,7 @@ def after(
     return report
 
 
-def taints(report: AReport) -> list[str]:
-    """The taints that the report asks for."""
+def taints(report: objects.AReport) -> list[str]:
     return [f"{t.key.removeprefix(names.PREFIX)}={t.value}:{t.effect}" for t in report.status.desired.taints]
 
 
@@ -87,7 +74,6 @@ def taints(report: AReport) -> list[str]:
 )
 @pytest.mark.parametrize("first", [(GOOD,), ()])
 def test_as_many_hard_failures_in_a_row_as_the_policy_says(end: RunEnd, first: tuple[RunEnd, ...]) -> None:
-    """Not one fewer; on a node that was never read too.  The evidence is what the runs said."""
     before = after(*first, *[end] * (RUNS - 1))
     assert taints(before) == []
     report = after(*first, *[end] * RUNS)
@@ -102,7 +88,7 @@ def test_as_many_hard_failures_in_a_row_as_the_policy_says(end: RunEnd, first: t
 @pytest.mark.parametrize(
     "ends",
     [
-        pytest.param([BUSY], id="not-scheduled"),
+        pytest.param([objects.BUSY], id="not-scheduled"),
         pytest.param([lost("Preempted", Outcome.SKIPPED)], id="preempted"),
         *(
             pytest.param([lost(reason)], id=reason)
@@ -123,9 +109,8 @@ def test_anything_else_never_taints(ends: list[RunEnd]) -> None:
 
 
 def test_a_full_node_in_between_neither_counts_nor_resets() -> None:
-    """A skipped run says nothing."""
-    assert taints(after(GOOD, *[HUNG, BUSY] * (RUNS - 1))) == []
-    assert taints(after(GOOD, *[HUNG, BUSY] * RUNS)) == UNREADABLE
+    assert taints(after(GOOD, *[HUNG, objects.BUSY] * (RUNS - 1))) == []
+    assert taints(after(GOOD, *[HUNG, objects.BUSY] * RUNS)) == UNREADABLE
 
 
 def test_by_default_missing_data_changes_nothing() -> None:
@@ -152,7 +137,6 @@ def test_where_everybody_fails_nobody_is_tainted() -> None:
 
 
 def test_readable_runs_lift_it() -> None:
-    """Three, as for any other fault; a further failure in between begins anew."""
     gated = after(GOOD, *[HUNG] * RUNS)
     start = NOW + (RUNS + 1) * INTERVAL
     assert taints(after(GOOD, GOOD, HUNG, GOOD, GOOD, report=gated, start=start)) == UNREADABLE
@@ -163,7 +147,7 @@ def test_it_takes_a_slot_although_the_reading_is_old() -> None:
     """Without one it is waiting back; missing data then neither enters it nor forgets it."""
     waiting = after(GOOD, *[HUNG] * 12, slot=False)
     assert [gate.state for gate in waiting.status.gates] == [GateState.HELD_BACK]
-    at = NOW + 12 * INTERVAL + STALE
+    at = NOW + 12 * INTERVAL + objects.STALE
     assert taints(waiting.seen(node=NODE, policy=ASKING, at=at)) == UNREADABLE
     paused = ASKING.of(TAINTS | {"budget": {"concurrentProbes": 0}})
     assert taints(waiting.seen(node=NODE, policy=paused, at=at)) == []
@@ -178,7 +162,6 @@ def test_other_gates_wait_for_a_reading_as_before() -> None:
 
 
 def test_a_policy_that_no_longer_asks_forgets_it() -> None:
-    """At the next look; asking again begins anew."""
     gated = after(GOOD, *[HUNG] * RUNS)
     report = gated.seen(node=NODE, policy=make_policy(), at=NOW + RUNS * INTERVAL + 1)
     assert (taints(report), report.status.gates) == ([], [])
@@ -190,16 +173,8 @@ def test_a_node_that_its_cluster_gave_up_is_not_blamed() -> None:
     assert taints(after(GOOD, *[lost("KubeletSilent")] * 12, node=NODE.not_ready())) == []
 
 
-def test_a_policy_that_observes_says_so_in_the_report_alone() -> None:
-    """As for any other cause."""
-    report = after(GOOD, *[HUNG] * RUNS, policy=ASKING.of(TAINTS | {"mode": "Observe"}), slot=False)
-    assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
-
-
 @pytest.mark.parametrize(("sick", "tainted"), [(1, 1), (6, 0)])
 def test_a_fleet_whose_node_hangs_loses_that_node_alone(sick: int, tainted: int) -> None:
-    """The whole operator: one of six that hangs is tainted; of six, none."""
-
     async def story(operator: VirtualTimeOperator) -> None:
         await operator.begin(6, after=60, probes={"health": {"interval": "2m"}}, **TAINTS)
         hung = replace(made.titan(), gpus=[], problem=Problem(kind=ProblemKind.CALL_HUNG, message="x"))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
+import nodegauge_operator.api.report as api
 from nodegauge_cli import zero as command
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Arm, ArmName, Cell, Collective, Gpu, NcclResult, encode
@@ -23,26 +24,18 @@ from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.zero import Bandwidths, Cost, Curve, Job, Scheme, costs
 from nodegauge_operator import names
-from nodegauge_operator.api.report import (
-    BandwidthStatus,
-    GpusStatus,
-    InterconnectStatus,
-    ProbeStatus,
-    Report,
-    ReportStatus,
-)
+from nodegauge_operator.api.report import Report
+from support.judge_command import FIXTURES, flat
 
 GIB = 2**30
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
 
 
 def curve(of: Collective, *points: tuple[int, float]) -> Curve:
-    """A curve of eight GPUs."""
     return Curve(collective=of, points=points, ranks=8)
 
 
 def level(of: Collective, gbps: float) -> Curve:
-    """The same bandwidth whatever the size."""
     return curve(of, (GIB, gbps))
 
 
@@ -50,7 +43,6 @@ ALL = Bandwidths(curves=(level(AR, 480.0), level(AG, 360.0), level(RS, 240.0)), 
 
 
 def by_scheme(job: Job, bandwidths: Bandwidths = ALL) -> dict[Scheme, Cost]:
-    """The costs by scheme."""
     return {cost.scheme: cost for cost in costs(job, bandwidths)}
 
 
@@ -84,7 +76,6 @@ def test_the_published_gap_between_nvlink_and_no_p2p_is_met() -> None:
 
 
 def test_volumes_are_those_of_the_paper() -> None:
-    """Twice the parameters for DDP, ZeRO-1 and ZeRO-2, three times for ZeRO-3, times (n-1)/n."""
     moved = {scheme: cost.gigabytes for scheme, cost in by_scheme(Job(params=4e9, ranks=8)).items()}
     assert moved == pytest.approx(
         {Scheme.DDP: 14.0, Scheme.ZERO_1: 14.0, Scheme.ZERO_2: 14.0, Scheme.ZERO_3: 21.0}
@@ -92,7 +83,6 @@ def test_volumes_are_those_of_the_paper() -> None:
 
 
 def test_each_collective_takes_its_own_bandwidth() -> None:
-    """DDP that of all_reduce; ZeRO those of the other two, which NVLS does not speed up."""
     by_name = by_scheme(Job(params=4e9, ranks=8))
     assert by_name[Scheme.DDP].seconds == pytest.approx(14 / 480)
     assert by_name[Scheme.ZERO_2].seconds == pytest.approx(7 / 240 + 7 / 360)
@@ -100,14 +90,12 @@ def test_each_collective_takes_its_own_bandwidth() -> None:
 
 
 def test_micro_batches_repeat_transfers_that_cannot_wait() -> None:
-    """ZeRO-2 reduces and ZeRO-3 gathers and reduces in each; DDP and ZeRO-1 wait for the step's end."""
     once, four = by_scheme(Job(params=4e9)), by_scheme(Job(params=4e9, micro_batches=4))
     ratio = {scheme: four[scheme].gigabytes / once[scheme].gigabytes for scheme in Scheme}
     assert ratio == pytest.approx({Scheme.DDP: 1, Scheme.ZERO_1: 1, Scheme.ZERO_2: 2.5, Scheme.ZERO_3: 4})
 
 
 def test_all_reduce_with_nvls_is_no_substitute() -> None:
-    """ZeRO is then unknown; an all_reduce that is a ring is a substitute, and named as one."""
     job = Job(params=4e9)
     for nvls in (True, None):
         fast = by_scheme(job, Bandwidths(curves=(level(AR, 480.0),), nvls=nvls))
@@ -126,7 +114,6 @@ def test_with_p2p_disabled_every_collective_is_a_ring() -> None:
 
 
 def test_the_backward_pass_hides_two_thirds_of_the_compute_time() -> None:
-    """The rest is exposed; 0 if the compute time is unknown."""
     assert by_scheme(Job(params=4e9))[Scheme.ZERO_3].exposed == 0
     some = by_scheme(Job(params=4e9, compute=0.03))[Scheme.ZERO_3]
     assert some.seconds is not None
@@ -135,7 +122,6 @@ def test_the_backward_pass_hides_two_thirds_of_the_compute_time() -> None:
 
 
 def test_small_calls_use_the_bandwidth_of_their_size() -> None:
-    """40 calls of 25 MB at the bandwidth measured at 25 MB, not at that of 1 GiB."""
     size = 25 * 10**6
     bandwidths = Bandwidths(curves=(curve(AR, (65536, 1.0), (size, 100.0), (GIB, 230.0)),), nvls=False)
     job = Job(params=1e9, width=1, ranks=8, bucket=size)
@@ -149,37 +135,28 @@ SIZES = st.integers(min_value=1, max_value=2**34)
 
 @given(low=SIZES, high=SIZES)
 def test_a_larger_call_never_takes_less_time(low: int, high: int) -> None:
-    """Between, below and above the measured sizes."""
     line = curve(AR, (8, 0.0002), (65536, 1.6), (2**26, 200.0), (GIB, 230.0))
     low, high = sorted((low, high))
     assert low / line.at(low) <= high / line.at(high) * (1 + 1e-9)
 
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 SEVEN = ("--params", "7e9")
 
 
 def zero(*arguments: str | Path, stdin: str | None = None) -> Result:
-    """The command's outcome in this process."""
     return CliRunner().invoke(main, ["zero", *map(str, arguments)], input=stdin)
-
-
-def flat(outcome: Result) -> str:
-    """Its output on one line."""
-    return " ".join(outcome.output.split())
 
 
 def report(
     name: str, *, product: str = "NVIDIA H100 80GB HBM3", gather: int | None = 360, klass: str = "nvlink"
 ) -> Report:
-    """A node with eight GPUs and what the NCCL probe measured."""
-    bandwidth = BandwidthStatus(
+    bandwidth = api.BandwidthStatus(
         all_reduce=480, all_gather=gather, reduce_scatter=gather, p2p_off=9.5, gpus=8, of=8
     )
-    status = ReportStatus(
-        gpus=GpusStatus(count=8, product=product),
-        interconnect=InterconnectStatus(klass=klass, reason="NvlinkRing" if klass else "P2pRefused"),
-        bandwidth=bandwidth if gather else BandwidthStatus(),
+    status = api.ReportStatus(
+        gpus=api.GpusStatus(count=8, product=product),
+        interconnect=api.InterconnectStatus(klass=klass, reason="NvlinkRing" if klass else "P2pRefused"),
+        bandwidth=bandwidth if gather else api.BandwidthStatus(),
     )
     return Report(name=name, uid=f"uid-{name}", resource_version="1", node_uid="n", status=status)
 
@@ -210,7 +187,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
 
 
 def test_nodes_of_one_class_are_one_block(cluster: list[Report]) -> None:
-    """Same GPUs, count and interconnect: the block shows medians, the spread and the nodes."""
     cluster += [report("b", gather=340), report("a", gather=360), report("c", gather=350)]
     cluster.append(report("d", klass=""))
     cluster.append(report("e", product="NVIDIA L4", gather=None, klass="pcie"))
@@ -224,7 +200,6 @@ def test_nodes_of_one_class_are_one_block(cluster: list[Report]) -> None:
 
 
 def test_one_node_can_be_chosen(cluster: list[Report]) -> None:
-    """Its own bandwidths; a node without a report is an error."""
     cluster += [report("a", gather=360), report("b", gather=300)]
     assert "b: 8x NVIDIA H100 80GB HBM3, nvlink [measured] busbw: all_reduce 480, all_gather 300" in flat(
         zero(*SEVEN, "--node", "b")
@@ -234,7 +209,6 @@ def test_one_node_can_be_chosen(cluster: list[Report]) -> None:
 
 
 def test_a_report_with_a_record_has_a_curve(cluster: list[Report]) -> None:
-    """The record has sizes and algorithms, which labels lack."""
     cells = [
         Cell(collective="all_gather", bytes=size, us=us, algorithm="RING")
         for size, us in ((65536, 40.0), (2**30, 2700.0))
@@ -242,7 +216,7 @@ def test_a_report_with_a_record_has_a_curve(cluster: list[Report]) -> None:
     nccl = NcclResult(engine="nccl4py", ranks=8, arms=[Arm(name=ArmName.DEFAULT, cells=cells)])
     measurement = measure(Document(probe="nccl", nccl=nccl), history=History(), environment={})
     body = report("a", gather=348)
-    probes = [ProbeStatus(name=names.PROBE_NCCL, history=measurement.encode())]
+    probes = [api.ProbeStatus(name=names.PROBE_NCCL, history=measurement.encode())]
     status = to_builtins(body.status) | {"probes": to_builtins(probes)}
     document = {
         "apiVersion": names.API_VERSION,
@@ -262,7 +236,6 @@ def test_a_report_with_a_record_has_a_curve(cluster: list[Report]) -> None:
 def test_without_a_cluster_published_bandwidths_are_used(
     cluster: list[Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The output says so, with their sources and the reason; so does that of a cluster without reports."""
     assert "The cluster has no NodeReport with GPUs yet. These are published" in flat(zero(*SEVEN))
 
     def no_answer(_: str | None) -> list[Report]:
@@ -284,7 +257,6 @@ def test_a_log_of_nccl_tests_is_enough() -> None:
 
 
 def test_numbers_on_the_command_line_are_used() -> None:
-    """Size, volumes, times, and what disabling P2P adds."""
     output = flat(
         zero("--params", "124.44e6", "--bytes", "4", "--gpus", "2", "--busbw", "40", "--p2p-off", "4")
     )
@@ -295,7 +267,6 @@ def test_numbers_on_the_command_line_are_used() -> None:
 
 
 def test_the_compute_time_gives_shares_of_the_step() -> None:
-    """From full overlap to none; micro-batches make ZeRO-1 and ZeRO-2 differ."""
     outcome = zero(*SEVEN, "--busbw", "350", "--compute", "0.1", "--micro-batches", "2")
     assert "ZeRO-3 4x AG + 2x RS 73.5 GB 210 ms 143 .. 210 ms 59 .. 68" in flat(outcome)
     assert "ZeRO-1 RS + AG" in flat(outcome)
@@ -303,24 +274,11 @@ def test_the_compute_time_gives_shares_of_the_step() -> None:
 
 
 def test_another_number_of_gpus_is_marked(cluster: list[Report]) -> None:
-    """Fewer is an estimate; more than the node has is not computed."""
     cluster.append(report("a"))
     assert "Measured with 8 GPUs, computed for 4" in flat(zero(*SEVEN, "--gpus", "4"))
     output = flat(zero(*SEVEN, "--gpus", "16"))
     assert "16 ranks need several nodes" in output
     assert "DDP" not in output
-
-
-def test_json_has_the_same_numbers(cluster: list[Report]) -> None:
-    """Seconds, unrounded."""
-    cluster.append(report("a"))
-    document = json.loads(zero(*SEVEN, "--format", "json").output)
-    [machine] = document["machines"]
-    ddp, *_, zero_3 = machine["costs"]
-    assert document["job"]["bytes"] == 14e9
-    assert (ddp["scheme"], zero_3["scheme"]) == ("DDP", "ZeRO-3")
-    assert zero_3["seconds"] == pytest.approx(3 * 12.25 / 360)
-    assert zero_3["lost_without_p2p"] == pytest.approx(3 * 12.25 / 9.5 - 3 * 12.25 / 360)
 
 
 @pytest.mark.parametrize(
@@ -337,13 +295,11 @@ def test_json_has_the_same_numbers(cluster: list[Report]) -> None:
     ],
 )
 def test_invalid_options_are_refused(arguments: Sequence[str], part: str) -> None:
-    """Exit code 2, and what was expected."""
     outcome = zero(*arguments)
     assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
 
 
 def test_a_result_without_an_nccl_run_is_refused() -> None:
-    """A skipped run shows its reason."""
     health = encode(Document(probe="health")).decode()
     assert "contains no NCCL run" in zero(*SEVEN, "--report", "-", stdin=health).output
     skipped = NcclResult(engine="nccl4py", skipped="busy", message="GPU 0 is in use")
@@ -353,7 +309,6 @@ def test_a_result_without_an_nccl_run_is_refused() -> None:
 
 
 def test_the_output_fits_80_columns(cluster: list[Report]) -> None:
-    """With long names and every column."""
     cluster += [report("a"), report("a-node-with-a-very-long-name.example.com", gather=300)]
     for output in (zero(*SEVEN, "--compute", "0.2").output, zero(*SEVEN, "--reference").output):
         assert max(map(len, output.splitlines())) <= 80, output

@@ -102,8 +102,6 @@ class _Owned(Buffer):
 
 
 class DeviceMemoryResource:
-    """A pool of one device."""
-
     def __init__(self, device):
         self._device, self._taken = device, 0
         self.peer_accessible_by = set()

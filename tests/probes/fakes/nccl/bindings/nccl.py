@@ -39,7 +39,6 @@ class Others:
         self.folder, self.size, self.rank, self._calls = Path(folder), size, rank, {}
 
     def exchange(self, data, ranks=None):
-        """What each of these ranks brings to their next call."""
         ranks = tuple(range(self.size)) if ranks is None else ranks
         call = self._calls[ranks] = self._calls.get(ranks, 0) + 1
         path = self.folder / f"{'-'.join(map(str, ranks))}.{call}."
@@ -65,7 +64,6 @@ def get_last_error(comm):
 
 
 def join(number):
-    """Handles of so many ranks."""
     if "nccl-init" in TROUBLE:
         raise NCCLError("SystemError (2): unhandled system error")
     if "nccl-memory" in TROUBLE:
@@ -76,7 +74,6 @@ def join(number):
 
 
 def join_others(folder, size, rank):
-    """A handle for the one rank of this process."""
     Others.here = Others(folder, size, rank)
     Others.here.exchange(b"")
     [handle] = join(1)
