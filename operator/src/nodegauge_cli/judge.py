@@ -71,7 +71,7 @@ from nodegauge_operator.api.report import Report
 )
 @click.option(
     "--collective",
-    type=click.Choice([one.value for one in Collective]),
+    type=click.Choice([collective.value for collective in Collective]),
     help="The collective in a log of nccl-tests, if the log does not name it.",
 )
 @click.option(

@@ -124,7 +124,7 @@ def _regraded(report: Report, criteria: Criteria) -> NcclJudgement:
 
 def _of_probe(earlier: Sequence[Document], probe: str) -> list[Result]:
     """The earlier results.  Raises `NoHistory` if one is of another probe."""
-    results = [one for one in earlier if isinstance(one, Result) and one.probe == probe]
+    results = [result for result in earlier if isinstance(result, Result) and result.probe == probe]
     if len(results) != len(earlier):
         raise NoHistory(f"an earlier result of the same probe, `{probe}`")
     return results
@@ -157,7 +157,7 @@ def _node(spec: Mapping[str, Any], xids: Sequence[XidRuleSpec]) -> NodeFacts:
         power = power_inventory(spec.get("powerInventory") or {})
     except Unusable as error:
         raise Unusable(f"spec.powerInventory: {error}") from None
-    return NodeFacts(expected_gpus=expected, power=power, xids=tuple(one.rule() for one in xids))
+    return NodeFacts(expected_gpus=expected, power=power, xids=tuple(xid_rule.rule() for xid_rule in xids))
 
 
 def _expectations(spec: Mapping[str, Any]) -> Expectations:

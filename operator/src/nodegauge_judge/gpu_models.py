@@ -224,9 +224,11 @@ class GpuModels(Struct, frozen=True, eq=False):
     def published(self) -> Iterator[Published]:
         """What machines with NVSwitches reached, with the capability and the share of the links' rate."""
         for row in self.rows:
-            for one in row.reached:
-                ranks = range(one.gpus[0], one.gpus[1] + 1)
-                yield Published(row.sm, one.algorithm, ranks, one.gbps / row.nvlink_gbps, one.source)
+            for reached in row.reached:
+                ranks = range(reached.gpus[0], reached.gpus[1] + 1)
+                yield Published(
+                    row.sm, reached.algorithm, ranks, reached.gbps / row.nvlink_gbps, reached.source
+                )
 
 
 @lru_cache(maxsize=1024)

@@ -84,7 +84,7 @@ def judge_health(
     observed = [
         (rule, seen)
         for rule in HEALTH_RULES
-        if (seen := [witness.seconded(case, rule.code, one) for one in rule.check(case)])
+        if (seen := [witness.seconded(case, rule.code, observation) for observation in rule.check(case)])
     ]
     findings, locations = (
         [_sourced(finding, result) for finding in findings]

@@ -149,9 +149,9 @@ def _runs(
     """By collective and size: this run and the earlier ones to keep."""
     earlier = last.runs if last is not None else {}
     return {
-        key: tuple(float(f"{run:.6g}") for run in updated_runs(earlier.get(key), one.gbps, limit=limit))
-        for one in headlines(measurement).values()
-        for key in [run_key(one.cell)]
+        key: tuple(float(f"{run:.6g}") for run in updated_runs(earlier.get(key), headline.gbps, limit=limit))
+        for headline in headlines(measurement).values()
+        for key in [run_key(headline.cell)]
     }
 
 
@@ -249,9 +249,9 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
         return f"{machine}: {worst}."
     if not grading.headlines and verdict is Verdict.UNKNOWN:
         return f"{machine}: nothing was measured that could be graded."
-    numbers = ", ".join(f"{c.value} {gbps_text(one.gbps)}" for c, one in grading.headlines.items())
+    numbers = ", ".join(f"{c.value} {gbps_text(headline.gbps)}" for c, headline in grading.headlines.items())
     graded = bandwidth.graded_cells(grading)
-    assumed = next((one.floor.assumed for one in graded if one.floor.assumed), "")
+    assumed = next((graded_cell.floor.assumed for graded_cell in graded if graded_cell.floor.assumed), "")
     if assumed:
         return f"{machine}: collectives reach the lowest floor that could apply; {numbers}; {assumed}."
     if graded:

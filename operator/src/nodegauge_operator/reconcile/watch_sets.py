@@ -67,9 +67,9 @@ class WatchPods:
         if pod.gone and pod.node not in self._cache.nodes:
             self.forget_gone(pod.node)
             return before is None
-        gone = sorted((one for one in pods.values() if one.gone), key=lambda one: one.created_at)
-        for one in gone[:-1]:
-            del pods[one.uid]
+        gone = sorted((view for view in pods.values() if view.gone), key=lambda view: view.created_at)
+        for view in gone[:-1]:
+            del pods[view.uid]
         return before is None
 
     def forget_gone(self, node: str) -> None:

@@ -209,7 +209,7 @@ def _above_zero(counts: dict[str, Int]) -> str:
 
 def _xids(xids: Xids) -> str:
     if xids.seen:
-        counts = [one.count for one in xids.counts] or [1] * len(xids.seen)
+        counts = [xid_count.count for xid_count in xids.counts] or [1] * len(xids.seen)
         pairs = zip(xids.seen, counts, strict=False)
         return ", ".join(f"{code} ({count}x)" if count > 1 else str(code) for code, count in pairs)
     return "none" if xids.registered is True else NOTHING
