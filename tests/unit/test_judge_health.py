@@ -91,8 +91,8 @@ def test_foreign_text_is_clipped_and_kept_on_one_line() -> None:
 
 def test_invalid_thresholds_are_refused_by_name() -> None:
     """camelCase names, defaults for what is absent, an error that names the field."""
-    assert Thresholds.of({"hotWarn": 75, "nvlinkSumRatio": 0.5}).nvlink_sum_ratio == 0.5
-    assert Thresholds.of({}) == Thresholds()
+    assert Thresholds.from_spec({"hotWarn": 75, "nvlinkSumRatio": 0.5}).nvlink_sum_ratio == 0.5
+    assert Thresholds.from_spec({}) == Thresholds()
     for spec, named in [
         ({"hotWarn": 900}, "spec.thresholds.hotWarn"),
         ({"hotWam": 75}, "hotWam"),
@@ -100,7 +100,7 @@ def test_invalid_thresholds_are_refused_by_name() -> None:
         ({"powerCapRatio": "x"}, "powerCapRatio"),
     ]:
         with pytest.raises(ThresholdsInvalid, match=named):
-            Thresholds.of(spec)
+            Thresholds.from_spec(spec)
 
 
 def test_every_hardware_gate_can_answer_good() -> None:

@@ -167,7 +167,7 @@ CHANGES = [
 @pytest.mark.parametrize("other", CHANGES, ids=range(len(CHANGES)))
 def test_another_wiring_is_computed_anew(other: Result) -> None:
     """One changed reading that NVLinks, P2P or the matrix depend on gives what they say of it alone."""
-    known, joined, seen = topology.of(MACHINE), lanes(other), topology.of(other)
+    known, joined, seen = topology.build_topology(MACHINE), lanes(other), topology.build_topology(other)
     assert seen != known
     assert (seen.lanes, seen.p2p) == (joined, tuple(examine(other, joined)))
     assert seen.matrix == render(other, joined=joined)
@@ -176,9 +176,9 @@ def test_another_wiring_is_computed_anew(other: Result) -> None:
 def test_the_same_wiring_is_computed_once() -> None:
     """Other boards in the same machine are wired alike; odd machines of a fleet do not fill the memory."""
     same = made.every_gpu(MACHINE, uuid="GPU-1", serial="7")
-    assert topology.of(same) is topology.of(MACHINE)
+    assert topology.build_topology(same) is topology.build_topology(MACHINE)
     for n in range(2 * topology.MOST):
-        topology.of(made.with_gpu(made.h100(), 0, cpus=str(n)))
+        topology.build_topology(made.with_gpu(made.h100(), 0, cpus=str(n)))
     assert len(topology._known) <= topology.MOST
 
 

@@ -34,7 +34,7 @@ MEMORY_SENSOR = re.compile(r"[^/]*(?:DRAM|HBM|MEM)[^/]*TEMP[^/]*", re.IGNORECASE
 """Boards without a resource of the memory list its sensor among those of the GPU's chassis, by name alone."""
 
 
-async def of(tree: Tree, systems: list[Resource]) -> list[BoardGpu]:
+async def read_gpus(tree: Tree, systems: list[Resource]) -> list[BoardGpu]:
     """Every GPU that a system lists among its processors."""
     listed = await asyncio.gather(*(tree.collection(link(system, "Processors")) for system in systems))
     gpus = [

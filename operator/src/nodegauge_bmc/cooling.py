@@ -22,7 +22,7 @@ MANY = 4
 have one to four."""
 
 
-async def of(tree: Tree, machines: list[Resource]) -> dict[str, Any]:
+async def read_cooling(tree: Tree, machines: list[Resource]) -> dict[str, Any]:
     """`fans`, `air` and `leaks` of the machine."""
     read = await asyncio.gather(*(_chassis(tree, machine) for machine in machines))
     return {key: [part for chassis in read for part in chassis[key]] for key in ("fans", "air", "leaks")}

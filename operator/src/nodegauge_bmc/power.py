@@ -28,7 +28,7 @@ OUTPUT_SLACK = 1.03
 """Output above input by more than this is a lie: both sensors have a tolerance of 1 to 2 %."""
 
 
-async def of(tree: Tree, machines: list[Resource], *, parts: list[Resource]) -> dict[str, Any]:
+async def read_power(tree: Tree, machines: list[Resource], *, parts: list[Resource]) -> dict[str, Any]:
     """`watts`, `capacity_watts`, `lists_supplies`, `supplies`, `redundancy` and `rails` of the machine.
 
     `parts` are asked for supplies only if no machine's chassis lists any.
@@ -37,7 +37,7 @@ async def of(tree: Tree, machines: list[Resource], *, parts: list[Resource]) -> 
     supplies = [supply for chassis in read for supply in chassis["supplies"]]
     if not supplies:
         listed = await asyncio.gather(*(_supplies_of_part(tree, part) for part in parts))
-        supplies = [supply for found in listed for supply in found]
+        supplies = [supply for part_supplies in listed for supply in part_supplies]
     return {
         "watts": _first_number(chassis["watts"] for chassis in read),
         "capacity_watts": _first_number(chassis["capacity_watts"] for chassis in read),

@@ -78,10 +78,10 @@ async def read_tree(tree: Tree) -> ChassisReading:
     if not chassis:
         raise BmcError("the BMC lists chassis and gives none of them: restart the BMC, or try again later")
     machines = _machines(chassis, systems or [])
-    read_power, read_cooling, gpus = await asyncio.gather(
-        power.of(tree, machines, parts=[part for part in chassis if part not in machines]),
-        cooling.of(tree, machines),
-        boards.of(tree, systems or []),
+    power_fields, cooling_fields, gpus = await asyncio.gather(
+        power.read_power(tree, machines, parts=[part for part in chassis if part not in machines]),
+        cooling.read_cooling(tree, machines),
+        boards.read_gpus(tree, systems or []),
     )
     main = machines[0]
     return ChassisReading(
@@ -89,8 +89,8 @@ async def read_tree(tree: Tree) -> ChassisReading:
         product=_first((*(systems or []), main), "Model"),
         serial=_first((main, *(systems or [])), "SerialNumber"),
         power_on=_power_on([*(systems or []), main]),
-        **read_power,
-        **read_cooling,
+        **power_fields,
+        **cooling_fields,
         gpus=gpus,
         clocks=[clock for manager in managers or [] if (clock := _clock(manager)) is not None],
     )

@@ -134,7 +134,7 @@ def _criteria(policy: Path | None, cables: Path | None) -> Criteria:
     """Those of a policy, or the defaults; `cables` is a file with a power inventory."""
     spec = _spec(policy) if policy is not None else {}
     with _naming(policy):
-        criteria = Criteria.of(spec)
+        criteria = Criteria.from_spec(spec)
     if cables is None:
         return criteria
     with _naming(cables):

@@ -54,7 +54,7 @@ class Criteria(NamedTuple):
     xids: tuple[XidRuleSpec, ...] = ()
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Criteria:
+    def from_spec(cls, spec: Mapping[str, Any]) -> Criteria:
         """Those of a policy's `spec`; the defaults where it says nothing.  Raises `Unusable`."""
         xids = _xids(spec)
         return cls(_thresholds(spec), _expectations(spec), _node(spec, xids), _interval(spec), xids)
@@ -135,7 +135,7 @@ def _thresholds(spec: Mapping[str, Any]) -> Thresholds:
     if not isinstance(values, dict):
         raise Unusable("spec.thresholds must be a mapping of names to numbers")
     try:
-        return Thresholds.of(values)
+        return Thresholds.from_spec(values)
     except ThresholdsInvalid as error:
         raise Unusable(str(error)) from None
 

@@ -113,7 +113,7 @@ def _spec(policy: dict[str, Any] | None) -> dict[str, Any]:
 
 def _criteria(spec: dict[str, Any], facts: Facts) -> Criteria:
     try:
-        criteria = Criteria.of(spec)
+        criteria = Criteria.from_spec(spec)
     except Unusable as error:
         raise Unusable(f"policy: {error}") from None
     try:

@@ -116,7 +116,7 @@ def _is_ring(node: Measurement) -> bool | None:
 
 
 def _always_ring(gpu: str, ranks: int) -> bool:
-    return ranks < NVLS_RANKS or known_models().of(gpu).nvls is False
+    return ranks < NVLS_RANKS or known_models().find(gpu).nvls is False
 
 
 def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Curve, ...]:

@@ -107,7 +107,7 @@ def lowest_floor(
 
 def _with_named_links(measurement: Measurement) -> Measurement:
     """With the NVLinks that follow from the product name, for a log of nccl-tests, which names none."""
-    model = known_models().of(measurement.gpu)
+    model = known_models().find(measurement.gpu)
     board, ranks = model.board, measurement.ranks
     if not measurement.from_log or board is None or not board.tells(ranks):
         return measurement

@@ -92,14 +92,14 @@ def judge_nccl(
     measurement = measure(result, history=history or History(), environment=environment or {})
     last = Measurement.decode(previous)
     if last is not None:
-        last_judgement = _grade(Grading.of(last, criteria=criteria, node=node, peers=peers))
+        last_judgement = _grade(Grading.from_measurement(last, criteria=criteria, node=node, peers=peers))
         measurement = replace(measurement, bad_codes=_bad_codes(last_judgement))
         if (last.fingerprint, last.gpu_set) != (measurement.fingerprint, measurement.gpu_set):
             last = None  # other GPUs or another NCCL: their runs are not comparable
     runs = _runs(measurement, last, limit=criteria.thresholds.busbw_disagreement)
     measurement = trimmed(replace(measurement, runs=runs))
     gpus = [*(identity(gpu) for gpu in result.gpus), *known]
-    return _grade(Grading.of(measurement, criteria=criteria, node=node, peers=peers), gpus)
+    return _grade(Grading.from_measurement(measurement, criteria=criteria, node=node, peers=peers), gpus)
 
 
 def regrade(
@@ -122,7 +122,9 @@ def regrade(
     criteria = Criteria(
         expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds()
     )
-    graded = Grading.of(trimmed(measurement), criteria=criteria, node=node or NodeFacts(), peers=peers)
+    graded = Grading.from_measurement(
+        trimmed(measurement), criteria=criteria, node=node or NodeFacts(), peers=peers
+    )
     return _grade(graded, known)
 
 

@@ -78,7 +78,7 @@ class WatchPods:
         if left:
             self._pods[node] = left
 
-    def of(self, node: str, watch_set: WatchSet | None, *, trusted: str) -> dict[str, str]:
+    def names_by_uid(self, node: str, watch_set: WatchSet | None, *, trusted: str) -> dict[str, str]:
         """UID and name of the pods of this DaemonSet on the node that were made for this admission policy."""
         known = self._pods.get(node, {}).values() if watch_set is not None else ()
         owner = watch_set.uid if watch_set is not None else ""

@@ -141,8 +141,8 @@ def _contradiction(ranks: int, measured: Sequence[Measured], bounds: Sequence[_B
     for measured_table in measured:
         if measured_table.times not in (1, ranks):
             return NcclTestsError(
-                f"line {measured_table.table.rows[0].line}: the sizes are those of {measured_table.times} ranks, "
-                f"not of {ranks}"
+                f"line {measured_table.table.rows[0].line}: the sizes are those of {measured_table.times} "
+                f"ranks, not of {ranks}"
             )
     bound = next((bound for bound in bounds if not bound.allows(ranks)), None)
     if bound is None:

@@ -144,7 +144,7 @@ class HealthKind(ProbeKind):
             result,
             thresholds=context.policy.spec.thresholds,
             history=History.decode(status.probe(self.name).history),
-            node=NodeFacts.of(
+            node=NodeFacts.from_node(
                 labels=node.labels,
                 capacity={names.GPU_RESOURCE: node.gpu_capacity},
                 expected_gpus=context.policy.spec.expected_gpus or None,
