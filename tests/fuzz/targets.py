@@ -324,7 +324,7 @@ PASTES = Documents(
 )
 
 
-CRITERIA = Criteria.of({})
+CRITERIA = Criteria.from_spec({})
 
 
 def texts(choices: Choices) -> None:

@@ -88,11 +88,11 @@ X900 = """
 @pytest.mark.parametrize("model", NAMES)
 def test_a_product_name_finds_its_own_row(model: str) -> None:
     """A wide glob above a narrow one would hide it."""
-    assert known_models().of(NAMES[model]).model == model
+    assert known_models().find(NAMES[model]).model == model
 
 
 def test_an_unknown_product_has_no_row() -> None:
-    assert known_models().of("NVIDIA Rubin") is known_models().of(None) is NO_ROW
+    assert known_models().find("NVIDIA Rubin") is known_models().find(None) is NO_ROW
     assert (NO_ROW.form, NO_ROW.nvlink, NO_ROW.nvls, NO_ROW.bandwidth) == (Form.UNKNOWN, None, None, ())
 
 

@@ -34,7 +34,7 @@ NO_IDLE_COUNTER = contract.Counters(trio="251-253", low_utilization_ns=Unavailab
 def case(*results: Result, thresholds: Thresholds | None = None, interval: float = 900) -> Case:
     past = judge(*results[:-1], interval=interval).history if results[1:] else History()
     limits = thresholds or Thresholds()
-    return Case.of(results[-1], thresholds=limits, history=past, node=NodeFacts(), interval=interval)
+    return Case.from_result(results[-1], thresholds=limits, history=past, node=NodeFacts(), interval=interval)
 
 
 def by_power(watts: float, *, idle: float | None = 70, share: float | None = None, **more: Any) -> Case:
@@ -218,7 +218,7 @@ def test_no_interval_counts_as_missed_while_every_run_is_made(interval: float) -
         step = interval + extra if extra else 0.0
         result, passed = later(result, step) if step else result, passed + step
         known = {"history": history, "node": NodeFacts(), "interval": interval}
-        since = Case.of(result, thresholds=Thresholds(), **known).growth.interval
+        since = Case.from_result(result, thresholds=Thresholds(), **known).growth.interval
         assert "missed" not in since.reason, f"after {since.seconds} s"
         if since.valid:
             assert since.seconds is not None

@@ -85,8 +85,8 @@ def test_foreign_text_is_clipped_and_kept_on_one_line() -> None:
 
 
 def test_invalid_thresholds_are_refused_by_name() -> None:
-    assert Thresholds.of({"hotWarn": 75, "nvlinkSumRatio": 0.5}).nvlink_sum_ratio == 0.5
-    assert Thresholds.of({}) == Thresholds()
+    assert Thresholds.from_spec({"hotWarn": 75, "nvlinkSumRatio": 0.5}).nvlink_sum_ratio == 0.5
+    assert Thresholds.from_spec({}) == Thresholds()
     for spec, named in [
         ({"hotWarn": 900}, "spec.thresholds.hotWarn"),
         ({"hotWam": 75}, "hotWam"),
@@ -94,7 +94,7 @@ def test_invalid_thresholds_are_refused_by_name() -> None:
         ({"powerCapRatio": "x"}, "powerCapRatio"),
     ]:
         with pytest.raises(ThresholdsInvalid, match=named):
-            Thresholds.of(spec)
+            Thresholds.from_spec(spec)
 
 
 quickly = settings(max_examples=60, derandomize=True)

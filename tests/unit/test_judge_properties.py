@@ -153,7 +153,11 @@ CHANGES = [
 
 @pytest.mark.parametrize("other", CHANGES, ids=range(len(CHANGES)))
 def test_another_wiring_is_computed_anew(other: Result) -> None:
-    known, joined, seen = judge.topology.of(MACHINE), lanes(other), judge.topology.of(other)
+    known, joined, seen = (
+        judge.topology.build_topology(MACHINE),
+        lanes(other),
+        judge.topology.build_topology(other),
+    )
     assert seen != known
     assert (seen.lanes, seen.p2p) == (joined, tuple(examine(other, joined)))
     assert seen.matrix == render(other, joined=joined)
@@ -161,9 +165,9 @@ def test_another_wiring_is_computed_anew(other: Result) -> None:
 
 def test_the_same_wiring_is_computed_once() -> None:
     same = made.every_gpu(MACHINE, uuid="GPU-1", serial="7")
-    assert judge.topology.of(same) is judge.topology.of(MACHINE)
+    assert judge.topology.build_topology(same) is judge.topology.build_topology(MACHINE)
     for n in range(2 * judge.topology.MOST):
-        judge.topology.of(made.with_gpu(made.h100(), 0, cpus=str(n)))
+        judge.topology.build_topology(made.with_gpu(made.h100(), 0, cpus=str(n)))
     assert len(judge.topology._known) <= judge.topology.MOST
 
 

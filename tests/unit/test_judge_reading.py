@@ -178,10 +178,10 @@ def test_what_was_read_is_judged(row: Row) -> None:
     ],
 )
 def test_sharing_is_read_from_labels_of_gpu_discovery(labels: dict[str, str], sharing: Sharing) -> None:
-    assert NodeFacts.of(labels=labels, capacity={"nvidia.com/gpu": "8"}) == NodeFacts(
+    assert NodeFacts.from_node(labels=labels, capacity={"nvidia.com/gpu": "8"}) == NodeFacts(
         gpu_capacity=8, sharing=sharing
     )
-    assert NodeFacts.of(labels=labels, capacity={"nvidia.com/gpu": "many"}).gpu_capacity is None
+    assert NodeFacts.from_node(labels=labels, capacity={"nvidia.com/gpu": "many"}).gpu_capacity is None
 
 
 @pytest.mark.parametrize(

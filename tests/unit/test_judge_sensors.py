@@ -35,7 +35,7 @@ def fans(*each: Fan) -> Result:
 
 FAIL, WARN = "rail/fail", "rail/warn"
 OTHER = replace(volts(12_000), chip="corsairpsu2", value=Unavailable("EIO"))
-LOOSE = Thresholds.of({"railWarn": 0.1, "railHigh": 0.1, "railLow": 0.12, "fanTarget": 90})
+LOOSE = Thresholds.from_spec({"railWarn": 0.1, "railHigh": 0.1, "railLow": 0.12, "fanTarget": 90})
 TABLE: Table = {
     "12 V: 5 % either way warns, +5 % and -8 % fail (ATX 3.0)": [
         (node(volts(millivolts)), expected)

@@ -256,21 +256,21 @@ def test_the_peers_of_a_node_are_the_others_of_its_make() -> None:
         group.measured(name, value, mhz=mhz)
     group.measured("slow", 40, make="pcie", mhz=2520)
     group.measured("unread", None)
-    assert list(group.peers.of("h100", but="a")) == [460, 465]
-    assert list(group.peers.of("h100", but="new")) == [460, 465, 470]
-    assert list(group.peers.of("pcie", but="slow")) == []
-    assert list(group.peers.of("", but="unread")) == []
-    assert list(group.clocks.of("h100 clock", but="a")) == [1965]
-    assert list(group.clocks.of("", but="c")) == []
+    assert list(group.peers.other_values("h100", but="a")) == [460, 465]
+    assert list(group.peers.other_values("h100", but="new")) == [460, 465, 470]
+    assert list(group.peers.other_values("pcie", but="slow")) == []
+    assert list(group.peers.other_values("", but="unread")) == []
+    assert list(group.clocks.other_values("h100 clock", but="a")) == [1965]
+    assert list(group.clocks.other_values("", but="c")) == []
     group.measured("b", 100)
-    assert list(group.peers.of("h100", but="a")) == [100, 460]
+    assert list(group.peers.other_values("h100", but="a")) == [100, 460]
     group.measured("b", 100, make="pcie")
-    assert list(group.peers.of("h100", but="a")) == [460]
-    assert list(group.peers.of("pcie", but="slow")) == [100]
+    assert list(group.peers.other_values("h100", but="a")) == [460]
+    assert list(group.peers.other_values("pcie", but="slow")) == [100]
     group.cache.drop_report("c", group.cache.reports["c"].uid)
-    assert list(group.peers.of("h100", but="a")) == []
+    assert list(group.peers.other_values("h100", but="a")) == []
     group.cache.drop_node("b")
-    assert list(group.peers.of("pcie", but="slow")) == []
+    assert list(group.peers.other_values("pcie", but="slow")) == []
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_the_median_is_that_of_all_others(count: int) -> None:
         group.measured(name, value)
     for but in ("nobody", "n0", *random.sample(sorted(values), min(count, 20))):
         others = [value for name, value in values.items() if name != but]
-        returned = group.peers.of("h100", but=but)
+        returned = group.peers.other_values("h100", but=but)
         assert len(returned) <= MAX_VALUES
         assert not others or median(returned) == median(others)
 

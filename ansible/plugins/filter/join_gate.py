@@ -45,8 +45,10 @@ def _refusal(key: str, value: object) -> str:
         return f"{key}: {value!r} is no value of a label. Quote booleans and numbers."
     if domain == "nodegauge.dev" or domain.endswith(".nodegauge.dev") or key == "interconnect":
         return f"{key} is a label of the operator, which sets it from a reading. Leave it out."
-    kubernetes = any(domain == one or domain.endswith(f".{one}") for one in ("kubernetes.io", "k8s.io"))
-    allowed = any(domain == one or domain.endswith(f".{one}") for one in ALLOWED_DOMAINS)
+    kubernetes = any(
+        domain == parent or domain.endswith(f".{parent}") for parent in ("kubernetes.io", "k8s.io")
+    )
+    allowed = any(domain == parent or domain.endswith(f".{parent}") for parent in ALLOWED_DOMAINS)
     if kubernetes and not allowed and key not in ALLOWED_LABELS:
         return (
             f"{key}: a kubelet must not set this label (NodeRestriction), and does not start with it. "

@@ -77,7 +77,7 @@ def validation(
         raise AnsibleFilterError("nodegauge.gpu.validation: the result of the probe `health` is missing")
     asked = [{"verdict": _verdict(result), **_names(probe, result)} for probe, result in results.items()]
     reasons = [reason for probe, result in results.items() for reason in _reasons(probe, result, host)]
-    verdicts = [one["verdict"] for one in asked]
+    verdicts = [answer["verdict"] for answer in asked]
     if verdicts[0] in JUDGED:
         for verdict, reason in _differences(results["health"], expected or {}):
             verdicts.append(verdict)
@@ -93,7 +93,7 @@ def validation(
         "summary": _summary(verdict, reasons, results["health"]),
         "reasons": reasons,
         "probes": {probe: _kept(result) for probe, result in results.items()},
-        "judge_version": next((one["judge_version"] for one in asked if one["judge_version"]), ""),
+        "judge_version": next((answer["judge_version"] for answer in asked if answer["judge_version"]), ""),
         "finished_at": finished_at,
     }
     # What a host says is never a template (ansible-core 2.18 and older would evaluate it).
@@ -111,8 +111,8 @@ def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Without Ansible's lazy containers, which cannot be wrapped."""
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _measured(result: Mapping[str, Any]) -> bool:
@@ -197,7 +197,7 @@ def _differences(health: Mapping[str, Any], expected: Mapping[str, Any]) -> list
     """Where a readable host is not what the inventory says: the verdict, and its reason."""
     checks = (_gpu_count, _model, _interconnect, _nvlink)
     differences = [check(health, expected) for check in checks]
-    return [one for one in differences if one is not None]
+    return [difference for difference in differences if difference is not None]
 
 
 def _differs(verdict: str, code: str, message: str, variable: str) -> tuple[str, dict[str, Any]]:

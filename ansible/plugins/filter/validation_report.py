@@ -72,8 +72,8 @@ def _row(host: str, fact: Mapping[str, Any]) -> dict[str, Any]:
     verdict = fact.get("verdict", "unknown")
     probes = fact.get("probes") or {}
     health = probes.get("health") or {}
-    reasons = [_reason(one) for one in fact.get("reasons") or []]
-    decisive = [one["code"] for one in reasons if one["severity"] == verdict]
+    reasons = [_reason(reason) for reason in fact.get("reasons") or []]
+    decisive = [reason["code"] for reason in reasons if reason["severity"] == verdict]
     facts = health.get("facts") or {}
     names = [gpu.get("name") for gpu in facts.get("gpus") or []]
     interconnect = health.get("interconnect") or {}
@@ -105,14 +105,14 @@ def _reason(reason: Mapping[str, Any]) -> dict[str, Any]:
 
 def _notes(probe: str, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Findings of severity info: they are in no verdict."""
-    findings = [one for one in result.get("findings") or [] if one.get("severity") == "info"]
+    findings = [finding for finding in result.get("findings") or [] if finding.get("severity") == "info"]
     return [
         {
             "probe": probe,
-            "code": str(one.get("code", "")),
-            "message": f"{one.get('subject', '')}: {_measured(one)}",
+            "code": str(finding.get("code", "")),
+            "message": f"{finding.get('subject', '')}: {_measured(finding)}",
         }
-        for one in findings
+        for finding in findings
     ]
 
 

@@ -183,7 +183,8 @@ def tidy(node, report):
         "age_seconds": _age(health.get("readAt")),
         "labels": metadata.get("labels") or {},
         "addresses": {
-            one["type"]: one["address"] for one in (node.get("status") or {}).get("addresses") or []
+            address["type"]: address["address"]
+            for address in (node.get("status") or {}).get("addresses") or []
         },
     }
 

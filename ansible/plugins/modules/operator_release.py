@@ -244,7 +244,9 @@ def shown(release: dict[str, Any]) -> str:
         hook["manifest"] for hook in sorted(release.get("hooks") or [], key=lambda hook: hook["path"])
     ]
     values = json.dumps(release.get("config") or {}, indent=2, sort_keys=True)
-    return f"# values\n{values}\n" + "".join(f"---\n{without_secrets(one).strip()}\n" for one in objects)
+    return f"# values\n{values}\n" + "".join(
+        f"---\n{without_secrets(document).strip()}\n" for document in objects
+    )
 
 
 def without_secrets(manifest: str) -> str:
@@ -256,7 +258,7 @@ def waiting(release: dict[str, Any]) -> list[str]:
     """What the release's pods wait for, one sentence for each reason."""
     lists = (release.get("info", {}).get("resources") or {}).get("v1/Pod(related)") or []
     reasons = []
-    for pod in (item for one in lists for item in one.get("items") or []):
+    for pod in (item for pod_list in lists for item in pod_list.get("items") or []):
         status, name = pod.get("status", {}), pod["metadata"]["name"]
         for condition in status.get("conditions") or []:
             if condition["type"] == "PodScheduled" and condition["status"] == "False":

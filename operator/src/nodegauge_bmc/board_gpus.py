@@ -34,11 +34,16 @@ MEMORY_SENSOR = re.compile(r"[^/]*(?:DRAM|HBM|MEM)[^/]*TEMP[^/]*", re.IGNORECASE
 """Boards without a resource of the memory list its sensor among those of the GPU's chassis, by name alone."""
 
 
-async def of(tree: Tree, systems: list[Resource]) -> list[BoardGpu]:
+async def read_gpus(tree: Tree, systems: list[Resource]) -> list[BoardGpu]:
     """Every GPU that a system lists among its processors."""
     listed = await asyncio.gather(*(tree.collection(link(system, "Processors")) for system in systems))
-    gpus = [one for processors in listed for one in processors or [] if one.get("ProcessorType") == "GPU"]
-    return list(await asyncio.gather(*(_gpu(tree, one) for one in gpus)))
+    gpus = [
+        processor
+        for processors in listed
+        for processor in processors or []
+        if processor.get("ProcessorType") == "GPU"
+    ]
+    return list(await asyncio.gather(*(_gpu(tree, gpu) for gpu in gpus)))
 
 
 async def _gpu(tree: Tree, resource: Resource) -> BoardGpu:
@@ -82,7 +87,7 @@ async def _chassis_sensors(tree: Tree, gpu: Resource) -> dict[str, object]:
     thermal = await tree.get(link(chassis or {}, "ThermalSubsystem"))
     metrics = await tree.get(link(thermal or {}, "ThermalMetrics"))
     listed = values.items(metrics or {}, "TemperatureReadingsCelsius")
-    return {_sensor_name(one): one.get("Reading") for one in listed}
+    return {_sensor_name(reading): reading.get("Reading") for reading in listed}
 
 
 def _sensor_name(reading: object) -> str:
@@ -110,8 +115,8 @@ async def _memory_celsius(tree: Tree, gpu: Resource, sensors: dict[str, object])
     listed = member(gpu, "Links")
     addresses = values.links(listed, "Memory")[:MAX_MEMORIES] if isinstance(listed, Mapping) else []
     memories = await tree.all(addresses)
-    environments = await tree.all(link(one, "EnvironmentMetrics") for one in memories)
-    read = [member(one, "TemperatureCelsius", "Reading") for one in environments]
+    environments = await tree.all(link(memory, "EnvironmentMetrics") for memory in memories)
+    read = [member(environment, "TemperatureCelsius", "Reading") for environment in environments]
     if not any(value is not None for value in read):
         read = [value for name, value in sensors.items() if MEMORY_SENSOR.fullmatch(name)]
     known = [value for value in map(values.celsius, read) if isinstance(value, int | float)]
@@ -121,18 +126,18 @@ async def _memory_celsius(tree: Tree, gpu: Resource, sensors: dict[str, object])
 def _nvlink(ports: list[tuple[str, Resource | None]] | None) -> tuple[Num, Num, Num]:
     """NVLink ports, how many are up, and Gbit/s of the slowest of these.  A port without a state is no port
     that is down: unless every one has a state, the numbers are not known."""
-    given = [one for _, one in ports or [] if one is not None]
-    nvlinks = [one for one in given if str(one.get("PortProtocol", "")).lower() == "nvlink"]
+    given = [port for _, port in ports or [] if port is not None]
+    nvlinks = [port for port in given if str(port.get("PortProtocol", "")).lower() == "nvlink"]
     if not nvlinks:
         return NOT_READ, NOT_READ, NOT_READ
     missing = (
-        len(ports or []) - len(given) + sum(not isinstance(one.get("LinkStatus"), str) for one in nvlinks)
+        len(ports or []) - len(given) + sum(not isinstance(port.get("LinkStatus"), str) for port in nvlinks)
     )
     if missing:
         unknown = Unavailable(f"{missing} of {len(ports or [])} ports could not be read")
         return unknown, unknown, NOT_READ
-    up = [one for one in nvlinks if one["LinkStatus"] == "LinkUp"]
-    rates = [values.number(one.get("CurrentSpeedGbps"), low=1, high=10_000, unit="Gbit/s") for one in up]
+    up = [port for port in nvlinks if port["LinkStatus"] == "LinkUp"]
+    rates = [values.number(port.get("CurrentSpeedGbps"), low=1, high=10_000, unit="Gbit/s") for port in up]
     numbers = [rate for rate in rates if isinstance(rate, int | float)]
     return len(nvlinks), len(up), min(numbers) if numbers else NOT_READ
 
@@ -142,5 +147,5 @@ def _reasons(metrics: Resource) -> list[str]:
     listed = metrics.get("ThrottleReasons") or member(metrics, "Oem", "Nvidia", "ThrottleReasons") or []
     if not isinstance(listed, list):
         return []
-    read = [word for one in listed if isinstance(word := values.text(one), str)]
+    read = [word for reason in listed if isinstance(word := values.text(reason), str)]
     return [word for word in read if word.lower() not in NO_REASON][:MAX_REASONS]

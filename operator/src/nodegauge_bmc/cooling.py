@@ -23,10 +23,11 @@ MANY = 4
 have one to four."""
 
 
-async def of(tree: Tree, machines: list[Resource]) -> dict[str, Any]:
+async def read_cooling(tree: Tree, machines: list[Resource]) -> dict[str, Any]:
     """`fans`, `air`, `leaks` and `pumps` of the machine."""
-    read = await asyncio.gather(*(_chassis(tree, one) for one in machines))
-    return {key: [part for one in read for part in one[key]] for key in ("fans", "air", "leaks", "pumps")}
+    read = await asyncio.gather(*(_chassis(tree, machine) for machine in machines))
+    keys = ("fans", "air", "leaks", "pumps")
+    return {key: [part for chassis in read for part in chassis[key]] for key in keys}
 
 
 async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
@@ -41,11 +42,13 @@ async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
         tree.get(link(subsystem or {}, "ThermalMetrics")),
         _leaks(tree, subsystem or {}),
     )
-    new_fans = list(await asyncio.gather(*(_new_fan(tree, one) for one in listed or [])))
+    new_fans = list(await asyncio.gather(*(_new_fan(tree, fan) for fan in listed or [])))
     temperatures = items(old or {}, "Temperatures")
     trusted = _tells_intakes(temperatures)
-    old_air = [air for one in temperatures if (air := _old_air(one, trusted=trusted)) is not None]
-    fans = new_fans or [_old_fan(one) for one in items(old or {}, "Fans")]
+    old_air = [
+        air for temperature in temperatures if (air := _old_air(temperature, trusted=trusted)) is not None
+    ]
+    fans = new_fans or [_old_fan(fan) for fan in items(old or {}, "Fans")]
     return {
         "fans": fans or _speeds(environment or {}),
         "air": old_air or await _new_air(tree, metrics or {}),
@@ -82,7 +85,9 @@ def _speeds(environment: Resource) -> list[Fan]:
     """Fans of `EnvironmentMetrics`, for a BMC that lists none elsewhere: names and speeds alone.  What is
     called PWM is the signal to a fan, not its speed."""
     listed = items(environment, "FanSpeedsPercent")
-    named = [(values.text(one.get("DeviceName")), values.rpm(one.get("SpeedRPM"))) for one in listed]
+    named = [
+        (values.text(excerpt.get("DeviceName")), values.rpm(excerpt.get("SpeedRPM"))) for excerpt in listed
+    ]
     return [
         Fan(name=name, rpm=speed)
         for name, speed in named
@@ -129,18 +134,18 @@ async def _new_air(tree: Tree, metrics: Resource) -> list[AirTemperature]:
         summary = member(metrics, "TemperatureSummaryCelsius", side)
         if isinstance(summary, dict):
             chosen[_source(summary) or side] = (bool(inlet), summary)
-    for number, one in enumerate(listed):
-        name = f"{one.get('DeviceName') or ''} {_source(one).rpartition('/')[2]}"
-        is_inlet = _side(name, one.get("PhysicalContext") if trusted else None)
+    for number, excerpt in enumerate(listed):
+        name = f"{excerpt.get('DeviceName') or ''} {_source(excerpt).rpartition('/')[2]}"
+        is_inlet = _side(name, excerpt.get("PhysicalContext") if trusted else None)
         if is_inlet is not None:
-            chosen.setdefault(_source(one) or str(number), (is_inlet, one))
-    return list(await asyncio.gather(*(_air(tree, inlet, one) for inlet, one in chosen.values())))
+            chosen.setdefault(_source(excerpt) or str(number), (is_inlet, excerpt))
+    return list(await asyncio.gather(*(_air(tree, inlet, excerpt) for inlet, excerpt in chosen.values())))
 
 
 async def _air(tree: Tree, inlet: bool, excerpt: Resource) -> AirTemperature:
     sensor = await tree.get(_source(excerpt)) or {}
     candidates = (sensor.get("Name"), _source(excerpt).rpartition("/")[2], excerpt.get("DeviceName"))
-    names = [name for one in candidates if isinstance(name := values.text(one), str)]
+    names = [name for candidate in candidates if isinstance(name := values.text(candidate), str)]
     reading = excerpt.get("Reading")
     return AirTemperature(
         name=names[0] if names else ("inlet" if inlet else "exhaust"),
@@ -154,7 +159,7 @@ async def _air(tree: Tree, inlet: bool, excerpt: Resource) -> AirTemperature:
 
 def _tells_intakes(readings: list[Resource]) -> bool:
     """Whether the context `Intake` means what it says."""
-    return len([one for one in readings if one.get("PhysicalContext") == "Intake"]) <= MANY
+    return len([reading for reading in readings if reading.get("PhysicalContext") == "Intake"]) <= MANY
 
 
 def _source(excerpt: Resource) -> str:
@@ -177,7 +182,9 @@ async def _leaks(tree: Tree, subsystem: Resource) -> list[LeakDetector]:
     """Detectors of the one `LeakDetection` resource, or of each in a list of them."""
     addresses = [link(subsystem, "LeakDetection"), *links(subsystem, "LeakDetection")]
     detections = await tree.all(address for address in addresses if address)
-    listed = await asyncio.gather(*(tree.collection(link(one, "LeakDetectors")) for one in detections))
+    listed = await asyncio.gather(
+        *(tree.collection(link(detection, "LeakDetectors")) for detection in detections)
+    )
     return [_leak(detector) for detectors in listed for detector in detectors or []]
 
 

@@ -61,4 +61,4 @@ def _grown(before: dict[str, float], now: dict[str, float], seconds: float) -> d
 
 def _key(gpu: BoardGpu) -> tuple[str, ...]:
     """What tells one GPU from another: a board in its place has another serial number."""
-    return tuple(one if isinstance(one, str) else "" for one in (gpu.name, gpu.serial, gpu.uuid))
+    return tuple(value if isinstance(value, str) else "" for value in (gpu.name, gpu.serial, gpu.uuid))

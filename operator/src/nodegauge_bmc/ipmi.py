@@ -58,13 +58,13 @@ async def read_session(session: Session) -> ChassisReading:
     except Unreadable as error:
         unread["sensor data records"] = str(error)
         stored, listed = [], False
-    wanted = [one for record in stored for one in sdr.sensors(record) if sensors.is_wanted(one)]
+    wanted = [sensor for record in stored for sensor in sdr.sensors(record) if sensors.is_wanted(sensor)]
     measured = [
-        one
-        for one in [await _measured(session, sensor, unread) for sensor in _limited(wanted, unread)]
-        if one
+        reading
+        for reading in [await _measured(session, sensor, unread) for sensor in _limited(wanted, unread)]
+        if reading
     ]
-    locators = [one for record in stored if (one := sdr.locator(record)) is not None]
+    locators = [locator for record in stored if (locator := sdr.locator(record)) is not None]
     inventories = await _inventories(session, locators)
     supplies = ipmi_supplies.supplies(measured, inventories)
     machine = await _inventory(session, 0) or Inventory()
@@ -79,7 +79,7 @@ async def read_session(session: Session) -> ChassisReading:
         lists_supplies=listed,
         supplies=supplies,
         redundancy=ipmi_supplies.redundancy(
-            measured, installed=sum(one.present is not False for one in supplies)
+            measured, installed=sum(supply.present is not False for supply in supplies)
         ),
         rails=sensors.rails(measured),
         fans=sensors.fans(measured),
@@ -91,10 +91,10 @@ async def read_session(session: Session) -> ChassisReading:
 
 def _limited(wanted: list[Sensor], unread: dict[str, str]) -> list[Sensor]:
     """Those that are asked; a sensor behind another controller than the BMC is named only."""
-    own = [one for one in wanted if one.owner == BMC]
-    for one in wanted:
-        if one.owner != BMC:
-            unread[f"sensor {one.name}"] = f"behind another controller ({one.owner:#04x})"
+    own = [sensor for sensor in wanted if sensor.owner == BMC]
+    for sensor in wanted:
+        if sensor.owner != BMC:
+            unread[f"sensor {sensor.name}"] = f"behind another controller ({sensor.owner:#04x})"
     if len(own) > sensors.MAX_READ:
         unread[f"{len(own) - sensors.MAX_READ} more sensors"] = f"this reading has {sensors.MAX_READ}"
     return own[: sensors.MAX_READ]
@@ -118,12 +118,12 @@ async def _measured(session: Session, sensor: Sensor, unread: dict[str, str]) ->
             unread[f"sensor {sensor.name}"] = missing
         return Measured(sensor=sensor, value=Unavailable(missing))
     states = int.from_bytes(got[2:4], "little") & 0x7FFF if len(got) > 2 else 0
-    one = Measured(
+    reading = Measured(
         sensor=sensor,
         value=sdr.value(sensor, got[0]) if sensor.analog else NOT_READ,
         states=states,
     )
-    return await _with_bounds(session, one) if sensor.event == sdr.THRESHOLD else one
+    return await _with_bounds(session, reading) if sensor.event == sdr.THRESHOLD else reading
 
 
 def _missing(got: bytes) -> str:
@@ -135,24 +135,24 @@ def _missing(got: bytes) -> str:
     return "" if got[1] & 0x40 else "the BMC does not watch it now"
 
 
-async def _with_bounds(session: Session, one: Measured) -> Measured:
+async def _with_bounds(session: Session, reading: Measured) -> Measured:
     """With the thresholds that the BMC gives (section 35.9); all 0, or low above high, is none."""
-    if one.sensor.thresholds not in (1, 2):
-        return one
+    if reading.sensor.thresholds not in (1, 2):
+        return reading
     try:
-        got = await session.command(0x04, 0x27, bytes((one.sensor.number,)), lun=one.sensor.lun)
+        got = await session.command(0x04, 0x27, bytes((reading.sensor.number,)), lun=reading.sensor.lun)
     except Unreadable:
-        return one
+        return reading
     if len(got) < 7 or not any(got[1:7]):
-        return one
+        return reading
 
     def bound(bit: int) -> Num:
-        return sdr.value(one.sensor, got[1 + bit]) if got[0] & 1 << bit else NOT_READ
+        return sdr.value(reading.sensor, got[1 + bit]) if got[0] & 1 << bit else NOT_READ
 
     low, caution, high = bound(1), bound(3), bound(4)
     if values.is_number(low) and values.is_number(high) and low >= high:  # type: ignore[operator]
-        return one
-    return replace(one, low_critical=low, high_caution=caution, high_critical=high)
+        return reading
+    return replace(reading, low_critical=low, high_caution=caution, high_critical=high)
 
 
 async def _power_on(session: Session) -> Flag:
@@ -183,8 +183,8 @@ def _better(read: Num, other: Num) -> Num:
 
 
 async def _inventories(session: Session, locators: list[Locator]) -> dict[Locator, Inventory | None]:
-    supplies = [one for one in locators if one.entity == Entity.POWER_SUPPLY]
-    return {one: await _inventory(session, one.device) for one in supplies[:MAX_SUPPLIES]}
+    supplies = [locator for locator in locators if locator.entity == Entity.POWER_SUPPLY]
+    return {locator: await _inventory(session, locator.device) for locator in supplies[:MAX_SUPPLIES]}
 
 
 async def _inventory(session: Session, device: int) -> Inventory | None:

@@ -43,16 +43,16 @@ _TAIL = re.compile(r"[ _-]*(status|state|stat|presence|present|prsnt)$", re.IGNO
 
 def supplies(measured: list[Measured], inventories: Inventories) -> list[Supply]:
     """Every bay that the sensors speak of."""
-    status = [one for one in measured if sensors.is_status(one.sensor)]
-    numbers = [one for one in measured if sensors.is_of_supply(one.sensor)]
-    by_name = _by_name([one.sensor for one in status])
+    status = [reading for reading in measured if sensors.is_status(reading.sensor)]
+    numbers = [reading for reading in measured if sensors.is_of_supply(reading.sensor)]
+    by_name = _by_name([reading.sensor for reading in status])
     bays: dict[Key, list[Measured]] = {}
-    for one in status or numbers:
-        bays.setdefault(_key(one.sensor, by_name), []).append(one)
+    for reading in status or numbers:
+        bays.setdefault(_key(reading.sensor, by_name), []).append(reading)
     listed = []
     for key, own in bays.items():
         answers = [answer for at, answer in inventories.items() if _key(at, by_name) == key]
-        belonging = [one for one in numbers if _key(one.sensor, by_name) == key]
+        belonging = [reading for reading in numbers if _key(reading.sensor, by_name) == key]
         listed.append(_supply(own, belonging, answers))
     return listed
 
@@ -60,9 +60,9 @@ def supplies(measured: list[Measured], inventories: Inventories) -> list[Supply]
 def _by_name(status: list[Sensor]) -> bool:
     """Whether instances do not tell supplies apart: another entity, or one instance for several numbers."""
     by_instance: dict[int, set[str]] = {}
-    for one in status:
-        by_instance.setdefault(one.instance, set()).add(_number(one.name) or "")
-    return any(one.entity != Entity.POWER_SUPPLY for one in status) or any(
+    for sensor in status:
+        by_instance.setdefault(sensor.instance, set()).add(_number(sensor.name) or "")
+    return any(sensor.entity != Entity.POWER_SUPPLY for sensor in status) or any(
         len(numbers) > 1 for numbers in by_instance.values()
     )
 
@@ -78,11 +78,11 @@ def _number(name: str) -> str | None:
 
 def _supply(own: list[Measured], numbers: list[Measured], answers: list[Inventory | None]) -> Supply:
     """One bay: its status sensors (or its numbers, where there are none), its numbers, its inventories."""
-    inventory = next((one for one in answers if one is not None), Inventory())
+    inventory = next((answer for answer in answers if answer is not None), Inventory())
     into = _watts(numbers, sensors.is_into)
     out_of = _watts(numbers, sensors.is_out_of)
     present = _present(own, gives=values.is_number(into) or values.is_number(out_of))
-    silent = all(one.states is None for one in own) and not isinstance(present, bool)
+    silent = all(reading.states is None for reading in own) and not isinstance(present, bool)
     if silent and answers and not any(answers):
         present = False
     line_input = _line_input(own)
@@ -105,19 +105,20 @@ def _supply(own: list[Measured], numbers: list[Measured], answers: list[Inventor
 
 def _bits(own: list[Measured], event: int) -> int | None:
     """States of all sensors of one event type together; None if none of them said anything."""
-    read = [one.states for one in own if one.sensor.event == event and one.states is not None]
+    read = [reading.states for reading in own if reading.sensor.event == event and reading.states is not None]
     return reduce(or_, read) if read else None
 
 
 def _can(own: list[Measured], mask: int) -> bool:
     """Whether a sensor of the supply can say one of these states; a record without a list can say all."""
     return any(
-        one.sensor.event == SPECIFIC and (one.sensor.states & mask or not one.sensor.states) for one in own
+        reading.sensor.event == SPECIFIC and (reading.sensor.states & mask or not reading.sensor.states)
+        for reading in own
     )
 
 
 def _present(own: list[Measured], *, gives: bool) -> Flag:
-    if own and all(one.absent for one in own):
+    if own and all(reading.absent for reading in own):
         return False
     bits, presence = _bits(own, SPECIFIC), _bits(own, PRESENCE)
     if presence is not None and presence & 0b11 in (0b01, 0b10):
@@ -156,7 +157,7 @@ def _state(own: list[Measured]) -> Text:
         return "UnavailableOffline"
     if bits is not None and bits & 0x80:
         return "StandbySpare"
-    return NOT_READ if all(one.states is None for one in own) else "Enabled"
+    return NOT_READ if all(reading.states is None for reading in own) else "Enabled"
 
 
 def _line_input(own: list[Measured]) -> Text:
@@ -172,17 +173,21 @@ def _line_input(own: list[Measured]) -> Text:
 
 def _watts(numbers: list[Measured], direction: Callable[[Sensor], bool]) -> Num:
     """Watts of the one sensor whose name says this direction."""
-    read = [sensors.watts(one) for one in numbers if one.sensor.is_a(Unit.WATT) and direction(one.sensor)]
+    read = [
+        sensors.watts(reading)
+        for reading in numbers
+        if reading.sensor.is_a(Unit.WATT) and direction(reading.sensor)
+    ]
     return read[0] if len(read) == 1 else NOT_READ
 
 
 def _input_volts(numbers: list[Measured], line_input: Text) -> Num:
     """Volts at the input: by name, or because no rail has as many."""
-    for one in numbers:
-        read = sensors.volts(one) if one.sensor.is_a(Unit.VOLT) else NOT_READ
+    for reading in numbers:
+        read = sensors.volts(reading) if reading.sensor.is_a(Unit.VOLT) else NOT_READ
         if isinstance(read, Unavailable):
             continue
-        if read > sensors.HIGHEST_RAIL or sensors.is_into(one.sensor):
+        if read > sensors.HIGHEST_RAIL or sensors.is_into(reading.sensor):
             lie = read == 0 and line_input == "Normal"
             return Unavailable("0 V, and the supply's status says that it has input") if lie else read
     return NOT_READ
@@ -191,17 +196,17 @@ def _input_volts(numbers: list[Measured], line_input: Text) -> Num:
 def redundancy(measured: list[Measured], *, installed: int) -> list[Redundancy]:
     """The groups as the BMC states them.  One supply alone is never redundant, and nothing is lost there."""
     groups = []
-    for one in measured:
-        if not sensors.is_redundancy(one.sensor) or not one.states:
+    for reading in measured:
+        if not sensors.is_redundancy(reading.sensor) or not reading.states:
             continue
-        bit = (one.states & -one.states).bit_length() - 1
+        bit = (reading.states & -reading.states).bit_length() - 1
         if bit >= len(REDUNDANCY):
             continue
         state, health = REDUNDANCY[bit]
         alone = bit in _ALONE and installed < 2
         groups.append(
             Redundancy(
-                name=one.name,
+                name=reading.name,
                 state=state,
                 health=Unavailable("one supply cannot be redundant") if alone else health,
             )

@@ -28,23 +28,23 @@ OUTPUT_SLACK = 1.03
 """Output above input by more than this is a lie: both sensors have a tolerance of 1 to 2 %."""
 
 
-async def of(tree: Tree, machines: list[Resource], *, parts: list[Resource]) -> dict[str, Any]:
+async def read_power(tree: Tree, machines: list[Resource], *, parts: list[Resource]) -> dict[str, Any]:
     """`watts`, `capacity_watts`, `lists_supplies`, `supplies`, `redundancy` and `rails` of the machine.
 
     `parts` are asked for supplies only if no machine's chassis lists any.
     """
-    read = list(await asyncio.gather(*(_chassis(tree, one) for one in machines)))
-    supplies = [supply for one in read for supply in one["supplies"]]
+    read = list(await asyncio.gather(*(_chassis(tree, machine) for machine in machines)))
+    supplies = [supply for chassis in read for supply in chassis["supplies"]]
     if not supplies:
-        listed = await asyncio.gather(*(_supplies_of_part(tree, one) for one in parts))
-        supplies = [supply for one in listed for supply in one]
+        listed = await asyncio.gather(*(_supplies_of_part(tree, part) for part in parts))
+        supplies = [supply for part_supplies in listed for supply in part_supplies]
     return {
-        "watts": _first_number(one["watts"] for one in read),
-        "capacity_watts": _first_number(one["capacity_watts"] for one in read),
-        "lists_supplies": any(one["lists_supplies"] for one in read),
+        "watts": _first_number(chassis["watts"] for chassis in read),
+        "capacity_watts": _first_number(chassis["capacity_watts"] for chassis in read),
+        "lists_supplies": any(chassis["lists_supplies"] for chassis in read),
         "supplies": supplies,
-        "redundancy": [group for one in read for group in one["redundancy"]],
-        "rails": [rail for one in read for rail in one["rails"]],
+        "redundancy": [group for chassis in read for group in chassis["redundancy"]],
+        "rails": [rail for chassis in read for rail in chassis["rails"]],
     }
 
 
@@ -56,13 +56,13 @@ async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
     )
     listed = await tree.members(link(subsystem, "PowerSupplies")) if subsystem is not None else None
     new_supplies, metrics_rails = await _new_supplies(tree, listed or [])
-    old_supplies = [_old_supply(one) for one in items(old or {}, "PowerSupplies")]
+    old_supplies = [_old_supply(supply) for supply in items(old or {}, "PowerSupplies")]
     rails = _old_rails(old or {}) or await _sensor_rails(tree, chassis)
     return {
         "watts": _watts(environment or {}, old or {}),
         "capacity_watts": _capacity(subsystem or {}, old or {}),
         "lists_supplies": listed is not None or "PowerSupplies" in (old or {}),
-        "supplies": [believable(one) for one in _merged(new_supplies, old_supplies)],
+        "supplies": [believable(supply) for supply in _merged(new_supplies, old_supplies)],
         "redundancy": _groups(subsystem or {}, "PowerSupplyRedundancy") or _groups(old or {}, "Redundancy"),
         "rails": rails + metrics_rails,
     }
@@ -71,14 +71,14 @@ async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
 async def _supplies_of_part(tree: Tree, part: Resource) -> list[Supply]:
     subsystem = await tree.get(link(part, "PowerSubsystem")) or {}
     supplies, _ = await _new_supplies(tree, await tree.members(link(subsystem, "PowerSupplies")) or [])
-    return [believable(one) for one in supplies]
+    return [believable(supply) for supply in supplies]
 
 
 async def _new_supplies(
     tree: Tree, listed: list[tuple[str, Resource | None]]
 ) -> tuple[list[Supply], list[Rail]]:
     """The supplies, also those that are listed and not given, and the rails at their outputs."""
-    metrics = await asyncio.gather(*(tree.get(link(one or {}, "Metrics")) for _, one in listed))
+    metrics = await asyncio.gather(*(tree.get(link(resource or {}, "Metrics")) for _, resource in listed))
     supplies, rails = [], []
     for (address, resource), metric in zip(listed, metrics, strict=True):
         if resource is None:
@@ -138,15 +138,18 @@ def _merged(new: list[Supply], old: list[Supply]) -> list[Supply]:
     if there are no new ones."""
     if not new:
         return old
-    by_serial = {one.serial: one for one in old if isinstance(one.serial, str)}
-    return [_filled(one, by_serial.get(one.serial)) if isinstance(one.serial, str) else one for one in new]
+    by_serial = {supply.serial: supply for supply in old if isinstance(supply.serial, str)}
+    return [
+        _filled(supply, by_serial.get(supply.serial)) if isinstance(supply.serial, str) else supply
+        for supply in new
+    ]
 
 
 def _filled(supply: Supply, other: Supply | None) -> Supply:
     if other is None:
         return supply
     both = zip(asdict(supply).items(), asdict(other).values(), strict=True)
-    lacking = {name: more for (name, one), more in both if isinstance(one, Unavailable)}
+    lacking = {name: more for (name, value), more in both if isinstance(value, Unavailable)}
     return replace(
         supply, **{name: more for name, more in lacking.items() if not isinstance(more, Unavailable)}
     )
@@ -188,29 +191,29 @@ def _watts(environment: Resource, old: Resource) -> Num:
     """What the machine draws: the newest kind of resource first, and 0 W never."""
     draws = [member(environment, "PowerWatts", "Reading")]
     control = items(old, "PowerControl")
-    whole = [one for one in control if one.get("PhysicalContext") in (None, "Chassis", "Intake")]
-    draws += [one.get("PowerConsumedWatts") for one in whole[:1]]
+    whole = [entry for entry in control if entry.get("PhysicalContext") in (None, "Chassis", "Intake")]
+    draws += [entry.get("PowerConsumedWatts") for entry in whole[:1]]
     return _first_number(values.watts(draw) for draw in draws)
 
 
 def _capacity(subsystem: Resource, old: Resource) -> Num:
     stated = [subsystem.get("CapacityWatts")]
-    stated += [one.get("PowerCapacityWatts") for one in items(old, "PowerControl")[:1]]
-    return _first_number(values.watts(one) for one in stated)
+    stated += [entry.get("PowerCapacityWatts") for entry in items(old, "PowerControl")[:1]]
+    return _first_number(values.watts(watts) for watts in stated)
 
 
 def _old_rails(old: Resource) -> list[Rail]:
     rails = []
-    for one in items(old, "Voltages"):
-        name = values.text(one.get("Name"))
-        if isinstance(name, str) and _is_rail(name) and not _is_absent(one):
+    for voltage in items(old, "Voltages"):
+        name = values.text(voltage.get("Name"))
+        if isinstance(name, str) and _is_rail(name) and not _is_absent(voltage):
             rails.append(
                 Rail(
                     name=name,
-                    volts=values.volts(one.get("ReadingVolts"), high=64.0),
-                    low_critical_volts=values.volts(one.get("LowerThresholdCritical"), high=64.0),
-                    high_critical_volts=values.volts(one.get("UpperThresholdCritical"), high=64.0),
-                    health=values.health(one),
+                    volts=values.volts(voltage.get("ReadingVolts"), high=64.0),
+                    low_critical_volts=values.volts(voltage.get("LowerThresholdCritical"), high=64.0),
+                    high_critical_volts=values.volts(voltage.get("UpperThresholdCritical"), high=64.0),
+                    health=values.health(voltage),
                 )
             )
     return [rail for rail in rails if not isinstance(rail.volts, Unavailable) or rail.health != NOT_READ]
@@ -220,7 +223,9 @@ async def _sensor_rails(tree: Tree, chassis: Resource) -> list[Rail]:
     """Rails out of single sensors, chosen by their name where the list cannot be fetched as a whole."""
     listed = await tree.get(link(chassis, "Sensors"))
     addresses = [
-        one for one in links(listed or {}, "Members") if _VOLTAGE_SENSOR.search(one.rpartition("/")[2])
+        address
+        for address in links(listed or {}, "Members")
+        if _VOLTAGE_SENSOR.search(address.rpartition("/")[2])
     ]
     rails = []
     for sensor in await tree.all(addresses[:MAX_SENSORS]):
@@ -273,4 +278,4 @@ def _name(resource: Resource) -> str:
 def _first_number(candidates: Any) -> Num:
     """The first number; else the first reason why there is none."""
     read = list(candidates)
-    return next((one for one in read if values.is_number(one)), next(iter(read), NOT_READ))
+    return next((value for value in read if values.is_number(value)), next(iter(read), NOT_READ))

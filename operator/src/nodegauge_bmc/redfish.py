@@ -78,10 +78,10 @@ async def read_tree(tree: Tree) -> ChassisReading:
     if not chassis:
         raise BmcError("the BMC lists chassis and gives none of them: restart the BMC, or try again later")
     machines = _machines(chassis, systems or [])
-    read_power, read_cooling, gpus = await asyncio.gather(
-        power.of(tree, machines, parts=[one for one in chassis if one not in machines]),
-        cooling.of(tree, machines),
-        board_gpus.of(tree, systems or []),
+    power_fields, cooling_fields, gpus = await asyncio.gather(
+        power.read_power(tree, machines, parts=[part for part in chassis if part not in machines]),
+        cooling.read_cooling(tree, machines),
+        board_gpus.read_gpus(tree, systems or []),
     )
     main = machines[0]
     return ChassisReading(
@@ -89,8 +89,8 @@ async def read_tree(tree: Tree) -> ChassisReading:
         product=_first((*(systems or []), main), "Model"),
         serial=_first((main, *(systems or [])), "SerialNumber"),
         power_on=_power_on([*(systems or []), main]),
-        **read_power,
-        **read_cooling,
+        **power_fields,
+        **cooling_fields,
         gpus=gpus,
         clocks=[clock for manager in managers or [] if (clock := _clock(manager)) is not None],
     )
@@ -98,15 +98,15 @@ async def read_tree(tree: Tree) -> ChassisReading:
 
 def _machines(chassis: list[Resource], systems: list[Resource]) -> list[Resource]:
     """The chassis that are machines, those of a computer system first; all if none says what it is."""
-    whole = [one for one in chassis if text(one.get("ChassisType")) not in PARTS]
+    whole = [machine for machine in chassis if text(machine.get("ChassisType")) not in PARTS]
     named = {address for system in systems for address in _chassis_of(system)}
-    ordered = sorted(whole, key=lambda one: link({"self": one}, "self") not in named)
+    ordered = sorted(whole, key=lambda machine: link({"self": machine}, "self") not in named)
     return ordered or chassis
 
 
 def _chassis_of(system: Resource) -> list[str]:
     listed = member(system, "Links", "Chassis")
-    return [link({"one": one}, "one") for one in listed] if isinstance(listed, list) else []
+    return [link({"chassis": entry}, "chassis") for entry in listed] if isinstance(listed, list) else []
 
 
 def _first(resources: Iterable[Resource], *keys: str) -> Text:

@@ -186,9 +186,9 @@ def _fields(data: bytes, start: int, head: int) -> list[str]:
 
 
 def _first(candidates: list[str]) -> Text:
-    for one in candidates:
-        if one and not _PLACEHOLDER.search(one):
-            return values.text(one)
+    for candidate in candidates:
+        if candidate and not _PLACEHOLDER.search(candidate):
+            return values.text(candidate)
     return Unavailable("a placeholder") if any(candidates) else NOT_READ
 
 

@@ -146,21 +146,25 @@ def is_whole(sensor: Sensor) -> bool:
 def fans(measured: list[Measured]) -> list[Fan]:
     """All fans; whether one is there says a sensor of the same entity."""
     there = {
-        (one.sensor.entity, one.sensor.instance): present
-        for one in measured
-        if is_fan_presence(one.sensor) and isinstance(present := _present(one), bool)
+        (reading.sensor.entity, reading.sensor.instance): present
+        for reading in measured
+        if is_fan_presence(reading.sensor) and isinstance(present := _present(reading), bool)
     }
     return [
         Fan(
-            name=one.name,
-            rpm=NOT_READ if one.sensor.percent else _checked(values.rpm, one.value),
-            percent=_checked(values.percent, one.value) if one.sensor.percent else NOT_READ,
-            low_critical_rpm=NOT_READ if one.sensor.percent else _checked(values.rpm, one.low_critical),
-            present=False if one.absent else there.get((one.sensor.entity, one.sensor.instance), NOT_READ),
-            health=crossed(one, _LOWER),
+            name=reading.name,
+            rpm=NOT_READ if reading.sensor.percent else _checked(values.rpm, reading.value),
+            percent=_checked(values.percent, reading.value) if reading.sensor.percent else NOT_READ,
+            low_critical_rpm=NOT_READ
+            if reading.sensor.percent
+            else _checked(values.rpm, reading.low_critical),
+            present=False
+            if reading.absent
+            else there.get((reading.sensor.entity, reading.sensor.instance), NOT_READ),
+            health=crossed(reading, _LOWER),
         )
-        for one in measured
-        if is_fan(one.sensor)
+        for reading in measured
+        if is_fan(reading.sensor)
     ]
 
 
@@ -168,15 +172,15 @@ def rails(measured: list[Measured]) -> list[Rail]:
     """All voltages inside the machine that were read."""
     return [
         Rail(
-            name=one.name,
+            name=reading.name,
             volts=volts,
-            low_critical_volts=_checked(values.volts, one.low_critical),
-            high_critical_volts=_checked(values.volts, one.high_critical),
-            health=crossed(one, _LOWER | _UPPER),
+            low_critical_volts=_checked(values.volts, reading.low_critical),
+            high_critical_volts=_checked(values.volts, reading.high_critical),
+            health=crossed(reading, _LOWER | _UPPER),
         )
-        for one in measured
-        if is_rail(one.sensor)
-        and not isinstance(volts := _checked(values.volts, one.value), Unavailable)
+        for reading in measured
+        if is_rail(reading.sensor)
+        and not isinstance(volts := _checked(values.volts, reading.value), Unavailable)
         and 0 < volts <= HIGHEST_RAIL
     ]
 
@@ -185,22 +189,22 @@ def air(measured: list[Measured]) -> list[AirTemperature]:
     """Air that enters and leaves; too cold is no fault of a machine's air."""
     return [
         AirTemperature(
-            name=one.name,
+            name=reading.name,
             inlet=inlet,
-            celsius=_checked(values.celsius, one.value),
-            high_caution_celsius=_checked(values.celsius, one.high_caution),
-            high_critical_celsius=_checked(values.celsius, one.high_critical),
-            health=crossed(one, _UPPER),
+            celsius=_checked(values.celsius, reading.value),
+            high_caution_celsius=_checked(values.celsius, reading.high_caution),
+            high_critical_celsius=_checked(values.celsius, reading.high_critical),
+            health=crossed(reading, _UPPER),
         )
-        for one in measured
-        if (inlet := is_inlet(one.sensor)) is not None and not one.absent
+        for reading in measured
+        if (inlet := is_inlet(reading.sensor)) is not None and not reading.absent
     ]
 
 
 def whole_watts(measured: list[Measured]) -> Num:
     """Watts of the machine, if exactly one sensor has them."""
-    read = [watts(one) for one in measured if is_whole(one.sensor)]
-    numbers = [one for one in read if values.is_number(one)]
+    read = [watts(reading) for reading in measured if is_whole(reading.sensor)]
+    numbers = [number for number in read if values.is_number(number)]
     return numbers[0] if len(numbers) == 1 else NOT_READ
 
 

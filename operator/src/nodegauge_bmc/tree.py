@@ -48,12 +48,12 @@ class Tree:
     async def all(self, paths: Iterable[str]) -> list[Resource]:
         """The resources at `paths` that the BMC gives, in their order."""
         got = await asyncio.gather(*(self.get(path) for path in paths))
-        return [one for one in got if one is not None]
+        return [resource for resource in got if resource is not None]
 
     async def collection(self, path: str) -> list[Resource] | None:
         """The members of a collection that the BMC gives; None if its list cannot be read."""
         listed = await self.members(path)
-        return None if listed is None else [one for _, one in listed if one is not None]
+        return None if listed is None else [resource for _, resource in listed if resource is not None]
 
     async def members(self, path: str) -> list[tuple[str, Resource | None]] | None:
         """Address and resource of every member of a collection; the resource is None where the BMC lists it
@@ -82,10 +82,10 @@ class Tree:
         except Unreadable:
             return None
         members = items(answer, "Members")
-        whole = all(len(one) > 1 for one in members) and not answer.get("Members@odata.nextLink")
+        whole = all(len(resource) > 1 for resource in members) and not answer.get("Members@odata.nextLink")
         if not whole or not isinstance(answer.get("Members"), list):
             return None
-        return [(link({"self": one}, "self"), one) for one in members]
+        return [(link({"self": resource}, "self"), resource) for resource in members]
 
     @property
     def unread(self) -> list[Unread]:

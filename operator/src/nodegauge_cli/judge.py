@@ -71,7 +71,7 @@ from nodegauge_operator.api.report import Report
 )
 @click.option(
     "--collective",
-    type=click.Choice([one.value for one in Collective]),
+    type=click.Choice([collective.value for collective in Collective]),
     help="The collective in a log of nccl-tests, if the log does not name it.",
 )
 @click.option(
@@ -134,7 +134,7 @@ def _criteria(policy: Path | None, cables: Path | None) -> Criteria:
     """Those of a policy, or the defaults; `cables` is a file with a power inventory."""
     spec = _spec(policy) if policy is not None else {}
     with _naming(policy):
-        criteria = Criteria.of(spec)
+        criteria = Criteria.from_spec(spec)
     if cables is None:
         return criteria
     with _naming(cables):

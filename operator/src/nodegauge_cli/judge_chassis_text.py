@@ -26,8 +26,8 @@ def show_chassis(reading: ChassisReading, judgement: ChassisJudgement) -> None:
         if reading.gpus:
             console.print()
             console.print(_board_gpus(reading.gpus))
-        for one in reading.unread[:UNREAD_LINES]:
-            console.print(Text(printable(f"unread   {one.path}: {one.reason}")), soft_wrap=True)
+        for unread in reading.unread[:UNREAD_LINES]:
+            console.print(Text(printable(f"unread   {unread.path}: {unread.reason}")), soft_wrap=True)
         if (rest := len(reading.unread) - UNREAD_LINES) > 0:
             console.print(f"         and {rest} more (--format json lists them)")
     write(console, captured.get())
@@ -44,7 +44,7 @@ def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table
     }
     listed = [f"{value} {what}" for what, value in watts.items() if value is not None]
     listed += [f"not known: {', '.join(what for what, value in watts.items() if value is None)}"]
-    table.add_row("watts", "; ".join(one for one in listed if one != "not known: "))
+    table.add_row("watts", "; ".join(part for part in listed if part != "not known: "))
     inlets = [f"{air.celsius:g} °C {air.name}" for air in reading.air if air.inlet and is_number(air.celsius)]
     if inlets:
         table.add_row("air", printable(", ".join(inlets)))
@@ -67,16 +67,16 @@ def _supplies(supplies: list[Supply]) -> Table:
     for column in range(6):
         table.add_column(justify="right" if column in (2, 3, 4) else "left", no_wrap=True)
     table.add_row("supply", "health", "size", "in", "out", "serial", style="bold")
-    for one in supplies:
-        status = [text for text in (one.health, one.state) if isinstance(text, str)]
+    for supply in supplies:
+        status = [text for text in (supply.health, supply.state) if isinstance(text, str)]
         table.add_row(
-            printable(one.name),
-            printable("empty bay" if one.present is False else " ".join(status) or "-"),
+            printable(supply.name),
+            printable("empty bay" if supply.present is False else " ".join(status) or "-"),
             *(
                 f"{watts:g} W" if is_number(watts) else "-"
-                for watts in (one.capacity_watts, one.input_watts, one.output_watts)
+                for watts in (supply.capacity_watts, supply.input_watts, supply.output_watts)
             ),
-            printable(one.serial if isinstance(one.serial, str) else "-"),
+            printable(supply.serial if isinstance(supply.serial, str) else "-"),
         )
     return table
 

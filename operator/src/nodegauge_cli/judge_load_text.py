@@ -52,7 +52,7 @@ def _head(result: Result, judgement: LoadJudgement) -> Table:
 
 
 def _kernels(load: LoadResult | None) -> list[str]:
-    return list(dict.fromkeys(one.kernel for one in load.gpus if one.kernel)) if load is not None else []
+    return list(dict.fromkeys(gpu.kernel for gpu in load.gpus if gpu.kernel)) if load is not None else []
 
 
 def _gpus(result: Result, load: LoadResult) -> Table:
@@ -61,19 +61,19 @@ def _gpus(result: Result, load: LoadResult) -> Table:
     for _ in COLUMNS:
         table.add_column(justify="right", no_wrap=True)
     table.add_row(*COLUMNS, style="bold")
-    for one in LoadCase(result=result, load=load, thresholds=Thresholds()).gpus:
-        table.add_row(*_line(one))
+    for loaded in LoadCase(result=result, load=load, thresholds=Thresholds()).gpus:
+        table.add_row(*_line(loaded))
     return table
 
 
-def _line(one: Loaded) -> tuple[str, ...]:
-    load = one.load
+def _line(loaded: Loaded) -> tuple[str, ...]:
+    load = loaded.load
     return (
         str(load.index),
         _shown(load.steady_mw, per=1000),
         _shown(load.limit_mw, per=1000),
-        _shown(celsius(one)),
-        _shown(distance(one)),
+        _shown(celsius(loaded)),
+        _shown(distance(loaded)),
         _shown(load.sm_mhz),
         _shown(load.tflops),
         _shown(load.memory_gbps),

@@ -54,7 +54,7 @@ class Criteria(NamedTuple):
     xids: tuple[XidRuleSpec, ...] = ()
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Criteria:
+    def from_spec(cls, spec: Mapping[str, Any]) -> Criteria:
         """Those of a policy's `spec`; the defaults where it says nothing.  Raises `Unusable`."""
         xids = _xids(spec)
         return cls(_thresholds(spec), _expectations(spec), _node(spec, xids), _interval(spec), xids)
@@ -124,7 +124,7 @@ def _regraded(report: Report, criteria: Criteria) -> NcclJudgement:
 
 def _of_probe(earlier: Sequence[Document], probe: str) -> list[Result]:
     """The earlier results.  Raises `NoHistory` if one is of another probe."""
-    results = [one for one in earlier if isinstance(one, Result) and one.probe == probe]
+    results = [result for result in earlier if isinstance(result, Result) and result.probe == probe]
     if len(results) != len(earlier):
         raise NoHistory(f"an earlier result of the same probe, `{probe}`")
     return results
@@ -135,7 +135,7 @@ def _thresholds(spec: Mapping[str, Any]) -> Thresholds:
     if not isinstance(values, dict):
         raise Unusable("spec.thresholds must be a mapping of names to numbers")
     try:
-        return Thresholds.of(values)
+        return Thresholds.from_spec(values)
     except ThresholdsInvalid as error:
         raise Unusable(str(error)) from None
 
@@ -157,7 +157,7 @@ def _node(spec: Mapping[str, Any], xids: Sequence[XidRuleSpec]) -> NodeFacts:
         power = power_inventory(spec.get("powerInventory") or {})
     except Unusable as error:
         raise Unusable(f"spec.powerInventory: {error}") from None
-    return NodeFacts(expected_gpus=expected, power=power, xids=tuple(one.rule() for one in xids))
+    return NodeFacts(expected_gpus=expected, power=power, xids=tuple(xid_rule.rule() for xid_rule in xids))
 
 
 def _expectations(spec: Mapping[str, Any]) -> Expectations:

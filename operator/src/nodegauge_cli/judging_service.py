@@ -113,7 +113,7 @@ def _spec(policy: dict[str, Any] | None) -> dict[str, Any]:
 
 def _criteria(spec: dict[str, Any], facts: Facts) -> Criteria:
     try:
-        criteria = Criteria.of(spec)
+        criteria = Criteria.from_spec(spec)
     except Unusable as error:
         raise Unusable(f"policy: {error}") from None
     try:
@@ -146,7 +146,7 @@ def _judgement(
                 **msgspec.to_builtins(chassis),
             }
         document = report_or_result(text)
-        before = [_earlier(one) for one in ([earlier] if isinstance(earlier, str) else earlier or [])]
+        before = [_earlier(pasted) for pasted in ([earlier] if isinstance(earlier, str) else earlier or [])]
         judgement = judged(document, criteria, earlier=before)
     except Unusable as error:
         return {"error": f"{name}: {error}"}
@@ -168,7 +168,7 @@ def _judgement(
 
 def _steps(findings: Iterable[Finding], *, node: str) -> dict[str, list[str]]:
     """What to do about each code, as the command line prints it."""
-    return {one.code: CATALOGUE[one.code].steps(one, node=node) for one in findings}
+    return {finding.code: CATALOGUE[finding.code].steps(finding, node=node) for finding in findings}
 
 
 def _limited(text: str) -> str:

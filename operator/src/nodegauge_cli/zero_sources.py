@@ -116,7 +116,7 @@ def _is_ring(node: Measurement) -> bool | None:
 
 
 def _always_ring(gpu: str, ranks: int) -> bool:
-    return ranks < NVLS_RANKS or known_models().of(gpu).nvls is False
+    return ranks < NVLS_RANKS or known_models().find(gpu).nvls is False
 
 
 def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Curve, ...]:
@@ -212,21 +212,21 @@ def _fewer_gpus(reports: Sequence[Report]) -> list[str]:
 
 def _published(group: Sequence[Expectation]) -> Machine:
     first = group[0]
-    all_reduce = [one for one in group if one.collective == Collective.ALL_REDUCE]
-    rings = [one for one in all_reduce if one.nvls is False]
-    fastest = [one for one in all_reduce if one.nvls] or rings or all_reduce
+    all_reduce = [expectation for expectation in group if expectation.collective == Collective.ALL_REDUCE]
+    rings = [expectation for expectation in all_reduce if expectation.nvls is False]
+    fastest = [expectation for expectation in all_reduce if expectation.nvls] or rings or all_reduce
     chosen = {Collective.ALL_REDUCE: fastest} if fastest else {}
     remarks = []
     for name in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-        own = [one for one in group if one.collective == name]
+        own = [expectation for expectation in group if expectation.collective == name]
         if own or (rings and fastest is not rings):
             chosen[name] = own or rings
         if not own and rings and fastest is not rings:
             remarks.append(f"For {name}: all_reduce without NVLS, which is a ring too.")
     model = " ".join(first.gpu.replace("*", " ").split()).removeprefix("NVIDIA ")
-    nvls = any(one.nvls for one in fastest)
+    nvls = any(expectation.nvls for expectation in fastest)
     known = nvls or bool(rings) or _always_ring(model, first.count)
-    origins = sorted({one.source for one in group if one.source})
+    origins = sorted({expectation.source for expectation in group if expectation.source})
     remarks += [f"From: {'; '.join(origins)}"] if origins else []
     return Machine(
         title=f"{first.count}x {model}" + (f", {first.link}" if first.link else ""),
@@ -241,7 +241,7 @@ def _published(group: Sequence[Expectation]) -> Machine:
 
 
 def _published_curve(collective: Collective, group: Sequence[Expectation]) -> Curve:
-    points = tuple(sorted({one.bytes: one.busbw for one in group}.items()))
+    points = tuple(sorted({expectation.bytes: expectation.busbw for expectation in group}.items()))
     return Curve(collective=collective, points=points, ranks=group[0].count)
 
 

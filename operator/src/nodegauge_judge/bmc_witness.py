@@ -26,13 +26,17 @@ PLAUSIBLE_CELSIUS = (1.0, 150.0)
 _TITLES = {rule.code: rule.title for rule in CHASSIS_RULES}
 
 
-def seconded(case: Case, code: str, one: Observation) -> Observation:
+def seconded(case: Case, code: str, observation: Observation) -> Observation:
     """The observation, with what the BMC says of the same thing."""
     says = _SAYS.get(code)
-    sentence = says(case, one) if says is not None and case.chassis is not None else ""
+    sentence = says(case, observation) if says is not None and case.chassis is not None else ""
     if not sentence:
-        return one
-    return replace(one, message=f"{one.message} {sentence}", evidence=one.evidence | {"bmc": sentence})
+        return observation
+    return replace(
+        observation,
+        message=f"{observation.message} {sentence}",
+        evidence=observation.evidence | {"bmc": sentence},
+    )
 
 
 def spare_watts(case: Case) -> int | None:
@@ -67,12 +71,12 @@ def ports(gpu: BoardGpu | None) -> tuple[int, int] | None:
     return int(up), int(listed)
 
 
-def _of_power(case: Case, one: Observation) -> str:
-    return _sentences(_agrees(case, OF_SUPPLIES), _slowed(case, one, HARDWARE))
+def _of_power(case: Case, observation: Observation) -> str:
+    return _sentences(_agrees(case, OF_SUPPLIES), _slowed(case, observation, HARDWARE))
 
 
-def _of_heat(case: Case, one: Observation) -> str:
-    gpu = _gpu_of(case, one)
+def _of_heat(case: Case, observation: Observation) -> str:
+    gpu = _gpu_of(case, observation)
     celsius, memory = (number(gpu.celsius), number(gpu.memory_celsius)) if gpu is not None else (None, None)
     read = [
         f"{_at(celsius)} at this GPU" if _at(celsius) else "",
@@ -82,7 +86,7 @@ def _of_heat(case: Case, one: Observation) -> str:
     return _sentences(
         _agrees(case, OF_COOLING),
         f"The BMC reads {temperatures}." if temperatures else "",
-        _slowed(case, one, THERMAL, HARDWARE),
+        _slowed(case, observation, THERMAL, HARDWARE),
     )
 
 
@@ -92,8 +96,8 @@ def slowdown(gpu: BoardGpu, *causes: str) -> float:
     return max((value for value in lately if 0 < value < math.inf), default=0.0)
 
 
-def _slowed(case: Case, one: Observation, *causes: str) -> str:
-    gpu = _gpu_of(case, one)
+def _slowed(case: Case, observation: Observation, *causes: str) -> str:
+    gpu = _gpu_of(case, observation)
     window = number(case.chassis.since_seconds) if case.chassis is not None else None
     seconds = slowdown(gpu, *causes) if gpu is not None else 0.0
     if not window or not seconds:
@@ -101,8 +105,8 @@ def _slowed(case: Case, one: Observation, *causes: str) -> str:
     return f"The BMC counted {seconds:.3g} s of such slowdown in {window:.0f} s."
 
 
-def _gpu_of(case: Case, one: Observation) -> BoardGpu | None:
-    return board_gpu(case, one.gpus[0]) if one.gpus else None
+def _gpu_of(case: Case, observation: Observation) -> BoardGpu | None:
+    return board_gpu(case, observation.gpus[0]) if observation.gpus else None
 
 
 def _at(celsius: float | None) -> str:
@@ -114,8 +118,8 @@ def _sentences(*texts: str) -> str:
     return " ".join(text for text in texts if text)
 
 
-def _of_links(case: Case, one: Observation) -> str:
-    known = ports(_gpu_of(case, one))
+def _of_links(case: Case, observation: Observation) -> str:
+    known = ports(_gpu_of(case, observation))
     if known is None or known[0] == known[1]:
         return ""
     return f"The BMC agrees: {known[0]} of {known[1]} ports are up."

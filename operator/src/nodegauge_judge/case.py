@@ -56,7 +56,7 @@ class Case(Struct, frozen=True, kw_only=True):
     """Answers of functions that are marked `once`."""
 
     @classmethod
-    def of(
+    def from_result(
         cls,
         result: Result,
         *,
@@ -74,13 +74,13 @@ class Case(Struct, frozen=True, kw_only=True):
         own = tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus)
         return cls(
             result=result,
-            topology=topology.of(result),
+            topology=topology.build_topology(result),
             thresholds=thresholds,
             history=history,
             node=node,
             peers=peers,
             chassis=chassis,
-            growth=growth.of(result, history=history, thresholds=thresholds, interval=interval),
+            growth=growth.build_growth(result, history=history, thresholds=thresholds, interval=interval),
             keys=own,
             xids=xids.count(result, keys=own, history=history, windows=node.xid_windows, read_at=read_at),
         )

@@ -205,13 +205,13 @@ class GpuModels(Struct, frozen=True, eq=False):
 
     rows: tuple[GpuModel, ...]
 
-    def of(self, name: object) -> GpuModel:
+    def find(self, name: object) -> GpuModel:
         """The row of NVML's product name; `NO_ROW` for an unknown or unread one."""
         return _find(self, name) if isinstance(name, str) else NO_ROW
 
     def links(self, name: str) -> ModelLinks | None:
         """The NVLinks of a product, if it is known to have some."""
-        return self.of(name).nvlink
+        return self.find(name).nvlink
 
     def rates(self) -> list[float]:
         """GB/s per NVLink and direction that there are."""
@@ -219,14 +219,16 @@ class GpuModels(Struct, frozen=True, eq=False):
 
     def base_mhz(self, name: str) -> int | None:
         """Base SM clock of a product in MHz; None if it is not known."""
-        return self.of(name).base_mhz.get(name.removeprefix("NVIDIA "))
+        return self.find(name).base_mhz.get(name.removeprefix("NVIDIA "))
 
     def published(self) -> Iterator[Published]:
         """What machines with NVSwitches reached, with the capability and the share of the links' rate."""
         for row in self.rows:
-            for one in row.reached:
-                ranks = range(one.gpus[0], one.gpus[1] + 1)
-                yield Published(row.sm, one.algorithm, ranks, one.gbps / row.nvlink_gbps, one.source)
+            for reached in row.reached:
+                ranks = range(reached.gpus[0], reached.gpus[1] + 1)
+                yield Published(
+                    row.sm, reached.algorithm, ranks, reached.gbps / row.nvlink_gbps, reached.source
+                )
 
 
 @lru_cache(maxsize=1024)

@@ -71,7 +71,7 @@ def judge_health(
     `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
     `read_at`: when the result was read, seconds since the epoch; 0 if unknown.
     """
-    case = Case.of(
+    case = Case.from_result(
         result,
         thresholds=thresholds or Thresholds(),
         history=history or History(),
@@ -84,7 +84,7 @@ def judge_health(
     observed = [
         (rule, seen)
         for rule in HEALTH_RULES
-        if (seen := [bmc_witness.seconded(case, rule.code, one) for one in rule.check(case)])
+        if (seen := [bmc_witness.seconded(case, rule.code, observation) for observation in rule.check(case)])
     ]
     findings, locations = (
         [_sourced(finding, result) for finding in findings]

@@ -22,7 +22,7 @@ def listed(observed: Observed, known: Sequence[GpuIdentity]) -> tuple[list[Findi
     """The findings, one per code and severity, and one per location: the worst first, with all that `known`
     says of their GPUs."""
     summed_up = (finding for rule, seen in observed for finding in rule.summed_up(seen))
-    located = (rule.located(one) for rule, seen in observed for one in seen)
+    located = (rule.located(observation) for rule, seen in observed for observation in seen)
     return worst_first(identified(summed_up, known)), worst_first(identified(located, known))
 
 

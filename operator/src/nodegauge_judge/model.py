@@ -256,7 +256,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
         return windows
 
     @classmethod
-    def of(
+    def from_node(
         cls,
         *,
         labels: Mapping[str, str],

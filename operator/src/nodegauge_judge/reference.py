@@ -210,7 +210,10 @@ def expectations_page() -> str:
         smallest=size_text(SMALLEST_LABEL_SIZE),
         switched="\n".join(map(_switched_row, known_models().published())),
     )
-    lines = (_expectation_row(one, share=numbers.busbw_expected_share) for one in Expectations.default())
+    lines = (
+        _expectation_row(expectation, share=numbers.busbw_expected_share)
+        for expectation in Expectations.default()
+    )
     models = "\n".join(map(_model_row, known_models().rows))
     return head + "\n".join(lines) + "\n" + _MODELS + models + "\n"
 

@@ -126,11 +126,13 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
         """One finding per severity that occurs, worst first: it describes the worst location and names the
         others, so that a node with sixteen hot GPUs still fits into a report."""
         for severity in _WORST_FIRST:
-            alike = [one for one in observations if one.severity is severity]
+            alike = [observation for observation in observations if observation.severity is severity]
             if not alike:
                 continue
-            worst = max(alike, key=lambda one: one.weight)
-            others = [one.short or one.location for one in alike if one is not worst]
+            worst = max(alike, key=lambda observation: observation.weight)
+            others = [
+                observation.short or observation.location for observation in alike if observation is not worst
+            ]
             finding = self.located(worst)
             yield replace(
                 finding,
@@ -138,15 +140,16 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
                 evidence=worst.evidence | ({"also": _names(others)} if others else {}),
             )
 
-    def located(self, one: Observation) -> Finding:
+    def located(self, observation: Observation) -> Finding:
         """The finding about one location alone."""
+        next_step = filled(self.next_step, gpus=observation.gpus, evidence=observation.evidence)
         return Finding(
             code=self.code,
-            severity=one.severity,
-            subject=one.location,
-            message=f"{one.message}{NEXT}{filled(self.next_step, gpus=one.gpus, evidence=one.evidence)}",
-            evidence=one.evidence,
-            gpus=list(one.gpus),
+            severity=observation.severity,
+            subject=observation.location,
+            message=f"{observation.message}{NEXT}{next_step}",
+            evidence=observation.evidence,
+            gpus=list(observation.gpus),
         )
 
     def steps(self, finding: Finding, *, node: str = "") -> list[str]:

@@ -258,7 +258,7 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
             raise ValueError("hotForLongRuns must not be above hotForLongOf: lower hotForLongRuns")
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Thresholds:
+    def from_spec(cls, spec: Mapping[str, Any]) -> Thresholds:
         """Thresholds out of a policy's `spec.thresholds`; raises `ThresholdsInvalid`, naming the field.
 
         Stricter than decoding a whole policy: an unknown name is an error here, for a person typed it.

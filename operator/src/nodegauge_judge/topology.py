@@ -32,7 +32,7 @@ _known: dict[bytes, Topology] = {}
 _encoder = msgspec.json.Encoder()
 
 
-def of(result: Result) -> Topology:
+def build_topology(result: Result) -> Topology:
     """The topology of the machine of this result."""
     if result.probe == PASTED:  # judged once, and its texts need not be Unicode
         return _computed(result)

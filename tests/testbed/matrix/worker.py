@@ -145,7 +145,7 @@ class NodeHarness:
     @property
     def facts(self) -> NodeFacts:
         node = self.node
-        return NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
+        return NodeFacts.from_node(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
 
     def clone(self) -> NodeHarness:
         """The same node with a future of its own."""

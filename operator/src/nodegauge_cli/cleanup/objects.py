@@ -288,7 +288,7 @@ class CleanUp:
     ) -> int:
         """Clean all, a few at a time; how many succeeded.  The others are recorded."""
 
-        async def one(item: T) -> bool:
+        async def cleaned(item: T) -> bool:
             async with self._in_flight:
                 try:
                     await clean(item)
@@ -298,7 +298,7 @@ class CleanUp:
             self.remaining.discard(named(item))
             return True
 
-        return sum(await asyncio.gather(*(one(item) for item in items)))
+        return sum(await asyncio.gather(*(cleaned(item) for item in items)))
 
     def _done(self, word: str) -> str:
         return f" would be {word} (dry run: nothing was changed)" if self._dry_run else f" {word}"

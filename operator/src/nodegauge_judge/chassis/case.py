@@ -40,25 +40,25 @@ class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
     def installed(self) -> list[Supply]:
         """Supplies that are there and say something of themselves beside a health (a module without a supply
         in it is listed as healthy, too)."""
-        there = [one for one in self.reading.supplies if one.present is not False]
-        if any(_speaks(one) for one in there):
-            return [one for one in there if _speaks(one) or is_broken(one) or is_unread(one)]
+        there = [supply for supply in self.reading.supplies if supply.present is not False]
+        if any(_speaks(supply) for supply in there):
+            return [supply for supply in there if _speaks(supply) or is_broken(supply) or is_unread(supply)]
         return there
 
     @cached_property
     def working(self) -> list[Supply]:
         """Installed supplies that carry load or could."""
-        return [one for one in self.installed if not is_broken(one) and not is_unread(one)]
+        return [supply for supply in self.installed if not is_broken(supply) and not is_unread(supply)]
 
     @cached_property
     def unread(self) -> list[Supply]:
         """Supplies that the BMC lists and says nothing of."""
-        return [one for one in self.installed if is_unread(one)]
+        return [supply for supply in self.installed if is_unread(supply)]
 
     @cached_property
     def capacity_each(self) -> float | None:
         """Watts of the smallest working supply; None unless every one states its size."""
-        sizes = [_watts(one.capacity_watts) or None for one in self.working]
+        sizes = [_watts(supply.capacity_watts) or None for supply in self.working]
         known = [size for size in sizes if size is not None]
         return min(known) if known and len(known) == len(sizes) else None
 
@@ -68,7 +68,7 @@ class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
         stated = _watts(self.reading.watts)
         if stated is not None:
             return stated
-        outputs = [_watts(one.output_watts) for one in self.working]
+        outputs = [_watts(supply.output_watts) for supply in self.working]
         known = [watts for watts in outputs if watts is not None]
         return sum(known) if known and len(known) == len(outputs) else None
 
@@ -89,7 +89,7 @@ class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
         computed = None
         if watts is not None and self.capacity_each:
             computed = math.ceil(watts / self.capacity_each)
-        known = [one for one in (computed, self.needed) if one is not None]
+        known = [count for count in (computed, self.needed) if count is not None]
         return max(known) if known else None
 
 

@@ -97,7 +97,7 @@ def clock_off(case: ChassisCase) -> Iterator[Observation]:
 
 def _limit(air: AirTemperature) -> float:
     bounds = [number(air.high_caution_celsius), number(air.high_critical_celsius)]
-    return min((one for one in bounds if one is not None and one > 0), default=HOTTEST_INLET)
+    return min((bound for bound in bounds if bound is not None and bound > 0), default=HOTTEST_INLET)
 
 
 def _fan(fan: Fan, rpm: float | None, low: float | None, *, weight: float) -> Observation:

@@ -98,7 +98,7 @@ def _psu(case: ChassisCase, findings: list[Finding]) -> Psu | None:
         return Psu.FAULT
     if any(finding.code in _OF_SUPPLIES for finding in findings):
         return Psu.REDUNDANCY_LOST
-    known = all(says_how_it_is(one) for one in case.working)
+    known = all(says_how_it_is(supply) for supply in case.working)
     return Psu.OK if case.working and known and not case.unread else None
 
 

@@ -31,7 +31,7 @@ def supply_failed(case: ChassisCase) -> Iterator[Observation]:
     """Supplies that the BMC calls failed, off, or in need of a look."""
     for supply in case.installed:
         if is_failed(supply):
-            status = ", ".join(one for one in (text(supply.health), text(supply.state)) if one)
+            status = ", ".join(word for word in (text(supply.health), text(supply.state)) if word)
             yield _of(supply, Severity.WARN, f"The BMC calls it {status}.", weight=1.0)
         elif supply.health == "Warning":
             yield _of(supply, Severity.WARN, "The BMC calls its health Warning.")
@@ -131,13 +131,13 @@ def rails_read(case: ChassisCase) -> bool:
 def supplies_unread(case: ChassisCase) -> Iterator[Observation]:
     """Supplies, or their whole list, that the BMC names and does not give."""
     if case.unread:
-        names = ", ".join(clip(one.name) for one in case.unread[:8])
+        names = ", ".join(clip(supply.name) for supply in case.unread[:8])
         message = f"The BMC lists {names} and says nothing of {'it' if len(case.unread) == 1 else 'them'}."
-    elif not case.reading.lists_supplies and any("Power" in one.path for one in case.reading.unread):
+    elif not case.reading.lists_supplies and any("Power" in unread.path for unread in case.reading.unread):
         message = "The BMC does not give its list of power supplies."
     else:
         return
-    first = next((one for one in case.reading.unread if "Power" in one.path), None)
+    first = next((unread for unread in case.reading.unread if "Power" in unread.path), None)
     evidence: dict[str, Scalar] = {"path": clip(first.path), "reason": clip(first.reason)} if first else {}
     yield Observation(severity=Severity.WARN, location="node", message=message, evidence=evidence)
 

@@ -118,7 +118,7 @@ class Growth(Struct, frozen=True, kw_only=True):
     """Ports that are up, by `device/port`."""
 
 
-def of(result: Result, *, history: History, thresholds: Thresholds, interval: float) -> Growth:
+def build_growth(result: Result, *, history: History, thresholds: Thresholds, interval: float) -> Growth:
     """Growth from `history` to `result`; `interval` is the policy's, in seconds."""
     since = _interval(result, history, thresholds=thresholds, expected=interval)
     up = _ports_up(result)

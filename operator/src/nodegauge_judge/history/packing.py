@@ -19,7 +19,7 @@ class Packed(Protocol):
 
 def joined(histories: Mapping[str, Packed]) -> str:
     """As one text, `mlx5_0/1 bp0.-0,mlx5_1/1 bp0.-0`: shorter than a mapping in JSON."""
-    return ",".join(f"{key} {one.packed()}" for key, one in histories.items() if "," not in key)
+    return ",".join(f"{key} {history.packed()}" for key, history in histories.items() if "," not in key)
 
 
 def pairs(text: str | Mapping[str, str]) -> dict[str, str]:

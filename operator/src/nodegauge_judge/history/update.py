@@ -136,7 +136,7 @@ def _bad_bits(case: Case, answers: GpuAnswers) -> list[tuple[int, tuple[Answer, 
         for rule in GATED
         if rule.history_bit is not None
     ]
-    return [one for one in bits if one[2] or Answer.BAD in one[1]]
+    return [entry for entry in bits if entry[2] or Answer.BAD in entry[1]]
 
 
 def _stays_bad(gpus: tuple[Answer, ...], *, gpu_index: int, before: bool) -> bool:

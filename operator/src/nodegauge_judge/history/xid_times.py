@@ -38,11 +38,11 @@ class XidHistory(Struct, frozen=True):
 
     def after(self, time: float) -> XidHistory:
         """Those after this time alone."""
-        return XidHistory(tuple(one for one in self.times if one[0] > time))
+        return XidHistory(tuple(pair for pair in self.times if pair[0] > time))
 
     def until(self, time: float) -> XidHistory:
         """Those up to this time alone."""
-        return XidHistory(tuple(one for one in self.times if one[0] <= time))
+        return XidHistory(tuple(pair for pair in self.times if pair[0] <= time))
 
     @property
     def total(self) -> int:
@@ -51,7 +51,7 @@ class XidHistory(Struct, frozen=True):
 
     def packed(self) -> str:
         """As `GpuHistory.packed`."""
-        return ".".join(to_digits(number) for one in self.times for number in one)
+        return ".".join(to_digits(number) for pair in self.times for number in pair)
 
     @classmethod
     def unpacked(cls, text: str) -> XidHistory:
@@ -62,7 +62,7 @@ class XidHistory(Struct, frozen=True):
 
 def newest(xids: Mapping[str, XidHistory], most: int) -> dict[str, XidHistory]:
     """So many times at most, of all GPUs and Xids together; the oldest go first."""
-    ranked = sorted(((at, key) for key, one in xids.items() for at, _ in one.times), reverse=True)
+    ranked = sorted(((at, key) for key, history in xids.items() for at, _ in history.times), reverse=True)
     few = set(ranked[:most])
-    kept = {key: tuple(one for one in xids[key].times if (one[0], key) in few) for key in xids}
+    kept = {key: tuple(pair for pair in xids[key].times if (pair[0], key) in few) for key in xids}
     return {key: XidHistory(times) for key, times in kept.items() if times}

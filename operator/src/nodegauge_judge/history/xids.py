@@ -46,14 +46,14 @@ def up_to_date(result: Result, history: History) -> Result:
     what the history knows is left out, so that nothing is judged twice."""
     known, repeated = history.reported, result.watch.repeated if result.watch is not None else []
     since = known.at if known is not None and known.boot == _boot(result) else -1
-    missed = [one for one in repeated if one.last > since]
+    missed = [xid for xid in repeated if xid.last > since]
     if not missed:
         return result
     gpus = []
     for gpu in result.gpus:
-        own = [one for one in missed if one.gpu == gpu.index]
-        seen = [*(one.code for one in own), *gpu.xids.seen]
-        counts = [XidCount(count=one.count, first=one.first, last=one.last) for one in own]
+        own = [xid for xid in missed if xid.gpu == gpu.index]
+        seen = [*(xid.code for xid in own), *gpu.xids.seen]
+        counts = [XidCount(count=xid.count, first=xid.first, last=xid.last) for xid in own]
         gpus.append(replace(gpu, xids=replace(gpu.xids, seen=seen, counts=[*counts, *gpu.xids.counts])))
     return replace(result, gpus=gpus)
 
@@ -66,11 +66,11 @@ def overtaking(result: Result, report: Result) -> Result:
     index = {gpu.uuid: gpu.index for gpu in result.gpus if isinstance(gpu.uuid, str)}
     now = {gpu.index: index.get(str(gpu.uuid), gpu.index) for gpu in report.gpus}
     own = [
-        RepeatedXid(gpu=gpu.index, code=code, count=one.count, first=one.first, last=one.last)
+        RepeatedXid(gpu=gpu.index, code=code, count=counted.count, first=counted.first, last=counted.last)
         for gpu in report.gpus
-        for code, one in _counts(gpu, up=report.watch.at)
+        for code, counted in _counts(gpu, up=report.watch.at)
     ]
-    repeated = [replace(one, gpu=now.get(one.gpu, one.gpu)) for one in [*report.watch.repeated, *own]]
+    repeated = [replace(xid, gpu=now.get(xid.gpu, xid.gpu)) for xid in [*report.watch.repeated, *own]]
     return replace(result, watch=WatchReport(at=report.watch.at, repeated=repeated, lost=report.watch.lost))
 
 
@@ -101,9 +101,9 @@ def ends_at(kept: Mapping[str, XidHistory], rules: Sequence[XidRule], *, after: 
     ends = []
     for rule in rules:
         by_gpu: dict[str, list[int]] = {}
-        for key, one in kept.items():
+        for key, history in kept.items():
             if _code(key) in rule.codes and rule.severity is not None:
-                each = (at for at, came in one.times for _ in range(min(came, rule.count)))
+                each = (at for at, came in history.times for _ in range(min(came, rule.count)))
                 by_gpu.setdefault(key.rpartition(" ")[0], []).extend(each)
         ends += [sorted(at)[-rule.count] + rule.window for at in by_gpu.values() if len(at) >= rule.count]
     return min((at for at in ends if at > after), default=None)
@@ -147,8 +147,8 @@ def count(
                 kept[key] = kept.get(key, XidHistory()).plus(shifted)
                 fresh[key] = (*fresh.get(key, ()), at)
     kept = {
-        key: one.after(min(now, *fresh.get(key, (now,))) - windows.get(_code(key), 0))
-        for key, one in kept.items()
+        key: xid_history.after(min(now, *fresh.get(key, (now,))) - windows.get(_code(key), 0))
+        for key, xid_history in kept.items()
     }
     return XidCounts(booted=booted, now=now, kept=newest(kept, MOST_XIDS), fresh=fresh, gpus=gpus)
 
@@ -156,9 +156,9 @@ def count(
 def _counts(gpu: Gpu, *, up: int) -> Iterator[tuple[int, XidCount]]:
     """Of each code; one that came without a count or with an impossible one came once, now."""
     once = XidCount(count=1, first=up, last=up)
-    for code, one in zip(gpu.xids.seen, chain(gpu.xids.counts, repeat(once)), strict=False):
-        possible = 0 < one.count < 2**31 and 0 <= one.first <= one.last <= up + SAME_BOOT
-        yield code, one if possible else once
+    for code, counted in zip(gpu.xids.seen, chain(gpu.xids.counts, repeat(once)), strict=False):
+        possible = 0 < counted.count < 2**31 and 0 <= counted.first <= counted.last <= up + SAME_BOOT
+        yield code, counted if possible else once
 
 
 def _named(result: Result, keys: Sequence[str | None], history: History) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ _CARD_CHIPS = re.compile(r"7\.5|8\.6|8\.9|12\.\d+")
 
 def form(gpu: Gpu) -> Form:
     """The form of the GPU's board; see the module's text for the reasons."""
-    named = known_models().of(gpu.name).form
+    named = known_models().find(gpu.name).form
     chip = gpu.compute_capability if isinstance(gpu.compute_capability, str) else ""
     if named is not Form.UNKNOWN:
         return named
@@ -54,7 +54,7 @@ def form(gpu: Gpu) -> Form:
 
 def links_behind_switch(gpu: Gpu) -> int:
     """NVLinks that a healthy GPU of this model has behind NVSwitches; 0 if no source tells."""
-    return known_models().of(gpu.name).links_behind_switch
+    return known_models().find(gpu.name).links_behind_switch
 
 
 def idle_links(gpu: Gpu) -> int:

@@ -75,18 +75,22 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
     def gpus(self) -> list[Loaded]:
         """GPUs that were loaded, in the order of the document."""
         known = {gpu.index: gpu for gpu in self.result.gpus}
-        return [Loaded(gpu=known.get(one.index) or Gpu(index=one.index), load=one) for one in self.load.gpus]
+        return [
+            Loaded(gpu=known.get(load.index) or Gpu(index=load.index), load=load) for load in self.load.gpus
+        ]
 
     @cached_property
     def finished(self) -> list[Loaded]:
         """GPUs whose load went on until the probe ended it."""
-        return [one for one in self.gpus if one.load.ended not in UNFINISHED]
+        return [loaded for loaded in self.gpus if loaded.load.ended not in UNFINISHED]
 
     @cached_property
     def light(self) -> list[Loaded]:
         """GPUs that drew too little for a load, or whose power is not known."""
         least = self.thresholds.load_power_share
-        return [one for one in self.finished if one.power_share is None or one.power_share < least]
+        return [
+            loaded for loaded in self.finished if loaded.power_share is None or loaded.power_share < least
+        ]
 
     @property
     def expected(self) -> int:
@@ -97,7 +101,7 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
     def stopped_by_heat(self) -> bool:
         """Whether the probe ended the load at its own temperature stop."""
         return self.load.ended == LoadEnd.TEMPERATURE or any(
-            one.load.ended == LoadEnd.TEMPERATURE for one in self.gpus
+            loaded.load.ended == LoadEnd.TEMPERATURE for loaded in self.gpus
         )
 
     @cached_property
@@ -105,27 +109,27 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
         """Whether every GPU was loaded to the end."""
         return self.result.problem is None and 0 < self.expected <= len(self.finished)
 
-    def alike(self, one: Loaded) -> list[Loaded]:
+    def alike(self, loaded: Loaded) -> list[Loaded]:
         """The other GPUs that should do as well as this one."""
         return [
             other
             for other in self.finished
-            if other is not one and other.make == one.make and one.make is not None
+            if other is not loaded and other.make == loaded.make and loaded.make is not None
         ]
 
     def against_siblings(self, value: Value) -> Iterator[tuple[Loaded, float, float, int]]:
         """Each GPU with a value: its own, the median of its identical siblings, and how many those are."""
-        for one in self.finished:
-            own = value(one)
-            others = [other for sibling in self.alike(one) if (other := value(sibling)) is not None]
+        for loaded in self.finished:
+            own = value(loaded)
+            others = [other for sibling in self.alike(loaded) if (other := value(sibling)) is not None]
             if own is not None and others:
-                yield one, own, median(others), len(others)
+                yield loaded, own, median(others), len(others)
 
     @property
     def fingerprint(self) -> str:
         """Nodes with the same one are comparable: GPU model and limit, kernel, seconds, driver branch.  Empty
         where the GPUs are not alike or were not loaded to the end."""
-        makes = {one.make for one in self.gpus}
+        makes = {loaded.make for loaded in self.gpus}
         seconds, driver = positive(self.load.seconds), text(self.result.system.driver).split(".")[0]
         make = makes.pop() if len(makes) == 1 else None
         if make is None or not self.complete or self.light or seconds is None or not driver:
@@ -135,9 +139,9 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def tflops(self) -> float | None:
         """Of the median GPU; None where the GPUs are not alike or one is unread."""
-        read = [positive(one.load.tflops) for one in self.gpus]
+        read = [positive(loaded.load.tflops) for loaded in self.gpus]
         speeds = [speed for speed in read if speed is not None and speed <= MAX_TFLOPS]
-        alike = len({one.make for one in self.gpus}) == 1
+        alike = len({loaded.make for loaded in self.gpus}) == 1
         return median(speeds) if alike and speeds and len(speeds) == len(self.gpus) else None
 
 

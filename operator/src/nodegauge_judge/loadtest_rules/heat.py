@@ -22,22 +22,25 @@ STEEPEST = 30.0
 
 def hot_under_load(case: LoadCase) -> Iterator[Observation]:
     """GPUs that came close to their slowdown, will come there, or made the probe stop."""
-    near = [one for one in case.gpus if _is_near(case, one)]
-    rising = [one for one in case.finished if one not in near and _will_be_near(one)]
+    near = [loaded for loaded in case.gpus if _is_near(case, loaded)]
+    rising = [loaded for loaded in case.finished if loaded not in near and _will_be_near(loaded)]
     alike = 1 < len(case.gpus) == len(near)
     where = " All GPUs are as hot: look at inlet air and the room." if alike else ""
-    for one in near:
-        left = distance(one)
+    for loaded in near:
+        left = distance(loaded)
         stopped = " The probe ended the load for it." if case.stopped_by_heat else ""
         severity = Severity.FAIL if case.stopped_by_heat and _reached(case, left) else Severity.WARN
-        yield one.observed(
-            severity, f"{_sentence(one, left)}{stopped}{where}", _evidence(one, left), weight=_weight(left)
+        yield loaded.observed(
+            severity,
+            f"{_sentence(loaded, left)}{stopped}{where}",
+            _evidence(loaded, left),
+            weight=_weight(left),
         )
-    for one in rising:
-        slope = number(one.load.slope_c_per_min) or 0.0
-        text = f"{_sentence(one, distance(one))} It still rises by {slope:.0f} °C a minute."
-        evidence = _evidence(one, distance(one)) | {"celsius_per_minute": round(slope, 1)}
-        yield one.observed(Severity.WARN, text, evidence)
+    for loaded in rising:
+        slope = number(loaded.load.slope_c_per_min) or 0.0
+        text = f"{_sentence(loaded, distance(loaded))} It still rises by {slope:.0f} °C a minute."
+        evidence = _evidence(loaded, distance(loaded)) | {"celsius_per_minute": round(slope, 1)}
+        yield loaded.observed(Severity.WARN, text, evidence)
     if case.stopped_by_heat and not near:
         yield Observation(
             severity=Severity.WARN,
@@ -50,10 +53,10 @@ def hot_under_load(case: LoadCase) -> Iterator[Observation]:
 def hotter_than_siblings(case: LoadCase) -> Iterator[Observation]:
     """GPUs that are much hotter than their identical siblings at the same work."""
     limit = case.thresholds.load_hotter_than_siblings
-    for one, own, others, count in case.against_siblings(celsius):
+    for loaded, own, others, count in case.against_siblings(celsius):
         if own - others >= limit:
             siblings = f"{count} like GPU{'s' if count > 1 else ''}"
-            yield one.observed(
+            yield loaded.observed(
                 Severity.WARN,
                 f"{own:g} °C; the median of {siblings} is {others:g} °C.",
                 {"celsius": own, "siblings_celsius": others, "siblings": count},
@@ -61,21 +64,21 @@ def hotter_than_siblings(case: LoadCase) -> Iterator[Observation]:
             )
 
 
-def celsius(one: Loaded) -> float | None:
+def celsius(loaded: Loaded) -> float | None:
     """Temperature at the end of the load, °C."""
-    return plausible(one.load.steady_c) or plausible(one.load.max_c)
+    return plausible(loaded.load.steady_c) or plausible(loaded.load.max_c)
 
 
-def distance(one: Loaded) -> float | None:
+def distance(loaded: Loaded) -> float | None:
     """Least °C between core or memory and the nearest limit of its vendor; None if unknown."""
-    limits = one.gpu.temperature
-    pairs = ((one.load.max_c, limits.gpu_max), (one.load.memory_max_c, limits.memory_max))
+    limits = loaded.gpu.temperature
+    pairs = ((loaded.load.max_c, limits.gpu_max), (loaded.load.memory_max_c, limits.memory_max))
     known: list[float] = []
     for value, bound in pairs:
         reading, limit = plausible(value), number(bound)
         if reading is not None and limit is not None and limit in PLAUSIBLE_LIMIT:
             known.append(limit - reading)
-    margin = number(one.load.margin_c)
+    margin = number(loaded.load.margin_c)
     if margin is not None and margin > 0:  # 0 or less is unreliable on some GPUs (rules.thermal)
         known.append(margin)
     return min(known, default=None)
@@ -87,13 +90,13 @@ def plausible(value: object) -> float | None:
     return read if read is not None and PLAUSIBLE_READING.start <= read < PLAUSIBLE_READING.stop else None
 
 
-def _is_near(case: LoadCase, one: Loaded) -> bool:
+def _is_near(case: LoadCase, loaded: Loaded) -> bool:
     """The GPU came close to a limit, or to where the probe stops."""
-    left, hottest = distance(one), plausible(one.load.max_c)
+    left, hottest = distance(loaded), plausible(loaded.load.max_c)
     if left is None and hottest is not None and hottest >= case.thresholds.hot_warn:
         return True
-    stop, stop_margin = number(one.load.stop_c), number(one.load.stop_margin_c)
-    margin = number(one.load.margin_c)
+    stop, stop_margin = number(loaded.load.stop_c), number(loaded.load.stop_margin_c)
+    margin = number(loaded.load.margin_c)
     at_stop = hottest is not None and stop is not None and hottest >= stop > 0
     at_margin = margin is not None and stop_margin is not None and 0 < margin <= stop_margin
     stopped = case.stopped_by_heat and (at_stop or at_margin)
@@ -105,8 +108,8 @@ def _reached(case: LoadCase, left: float | None) -> bool:
     return left is not None and left <= case.thresholds.hot_margin
 
 
-def _will_be_near(one: Loaded) -> bool:
-    left, slope = distance(one), number(one.load.slope_c_per_min)
+def _will_be_near(loaded: Loaded) -> bool:
+    left, slope = distance(loaded), number(loaded.load.slope_c_per_min)
     if left is None or slope is None or not 0 < slope <= STEEPEST:
         return False
     return left - slope * AHEAD_MINUTES <= 0
@@ -116,18 +119,18 @@ def _weight(left: float | None) -> float:
     return 0.0 if left is None else -left
 
 
-def _sentence(one: Loaded, left: float | None) -> str:
-    core, memory = plausible(one.load.max_c), plausible(one.load.memory_max_c)
+def _sentence(loaded: Loaded, left: float | None) -> str:
+    core, memory = plausible(loaded.load.max_c), plausible(loaded.load.memory_max_c)
     parts = [f"{core:g} °C"] if core is not None else []
     parts += [f"memory {memory:g} °C"] if memory is not None else []
     parts += [f"{left:g} °C below the nearest limit"] if left is not None else []
     return f"{', '.join(parts)}." if parts else "It came to its temperature stop."
 
 
-def _evidence(one: Loaded, left: float | None) -> dict[str, Scalar]:
+def _evidence(loaded: Loaded, left: float | None) -> dict[str, Scalar]:
     known = {
-        "celsius": plausible(one.load.max_c),
-        "memory_celsius": plausible(one.load.memory_max_c),
+        "celsius": plausible(loaded.load.max_c),
+        "memory_celsius": plausible(loaded.load.memory_max_c),
         "celsius_left": left,
     }
     return {name: value for name, value in known.items() if value is not None}
@@ -136,7 +139,7 @@ def _evidence(one: Loaded, left: float | None) -> dict[str, Scalar]:
 def answer_hot(case: LoadCase) -> Answer:
     """What the run says about the gate of heat."""
     bad = any(seen.severity is Severity.FAIL for seen in hot_under_load(case))
-    read = all(distance(one) is not None for one in case.finished) and not case.stopped_by_heat
+    read = all(distance(loaded) is not None for loaded in case.finished) and not case.stopped_by_heat
     return answered(case, bad=bad, read=read)
 
 

@@ -76,8 +76,8 @@ def judge_load(
     verdict, reason = _verdict(findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     gated = [(rule.code, rule.answer) for rule in LOAD_RULES if rule.answer is not None]
-    shares = [share for one in case.gpus if (share := one.power_share) is not None]
-    heats = [celsius for one in case.gpus if (celsius := plausible(one.load.max_c)) is not None]
+    shares = [share for loaded in case.gpus if (share := loaded.power_share) is not None]
+    heats = [celsius for loaded in case.gpus if (celsius := plausible(loaded.load.max_c)) is not None]
     return LoadJudgement(
         verdict=verdict,
         readable=readable,
@@ -105,7 +105,7 @@ def _without_measurement(result: Result) -> LoadJudgement | None:
         verdict = Verdict.UNKNOWN if load.skipped in _NOT_SKIPPED else Verdict.SKIPPED
         cause = clip(load.message) or clip(load.skipped)
         return _unreadable(verdict, pascal(load.skipped), f"no GPU was loaded: {cause}")
-    ends = {load.ended, *(one.ended for one in load.gpus)}
+    ends = {load.ended, *(gpu.ended for gpu in load.gpus)}
     if LoadEnd.GAVE_WAY in ends:
         return _unreadable(Verdict.SKIPPED, "GaveWay", _ended(load, "another process wanted a GPU"))
     if LoadEnd.CUT in ends:
@@ -134,16 +134,16 @@ def _verdict(findings: list[Finding]) -> tuple[Verdict, str]:
 
 
 def _summary(case: LoadCase, verdict: Verdict, findings: list[Finding]) -> str:
-    names = {text(one.gpu.name) for one in case.gpus}
+    names = {text(loaded.gpu.name) for loaded in case.gpus}
     name = names.pop() if len(names) == 1 else ""
     machine = f"{len(case.gpus)}x {name}" if name else f"{len(case.gpus)} GPUs"
     first = _first(findings, verdict)
     if first is not None:
         others = sum(finding.severity is not Severity.INFO for finding in findings) - 1
         return f"{machine}: {in_summary(first, title=_RULES[first.code].title, others=others)}."
-    shares = [share for one in case.gpus if (share := one.power_share) is not None]
+    shares = [share for loaded in case.gpus if (share := loaded.power_share) is not None]
     parts = [f"{min(shares):.0%} or more of the power limit"] if shares else []
-    heats = [celsius for one in case.gpus if (celsius := plausible(one.load.max_c)) is not None]
+    heats = [celsius for loaded in case.gpus if (celsius := plausible(loaded.load.max_c)) is not None]
     parts += [f"at most {max(heats):g} °C"] if heats else []
     parts += [f"{case.tflops:.4g} TFLOPS each"] if case.tflops is not None else []
     return f"{machine}: no fault under load; {', '.join(parts) or 'nothing more was read'}."

@@ -18,14 +18,14 @@ DIRECTIONS = (("h2d", "from the host"), ("d2h", "to the host"))
 
 def copies_slow(case: LoadCase) -> Iterator[Observation]:
     """GPUs whose copies, one GPU at a time, are slow for their PCIe link."""
-    for one in case.finished:
-        rate = link_gbps(one)
+    for loaded in case.finished:
+        rate = link_gbps(loaded)
         for key, direction in DIRECTIONS:
-            gbps = positive(getattr(one.load, f"{key}_gbps"))
+            gbps = positive(getattr(loaded.load, f"{key}_gbps"))
             if rate is None or gbps is None or gbps >= case.thresholds.load_copy_share * rate:
                 continue
             share = case.thresholds.load_copy_share
-            yield one.observed(
+            yield loaded.observed(
                 Severity.WARN,
                 f"Copies {direction} reach {gbps:.1f} GB/s of the link's {rate:.1f} GB/s: below {share:.0%}.",
                 {f"{key}_gbps": round(gbps, 2), "link_gbps": round(rate, 1)},
@@ -37,13 +37,13 @@ def copies_slow(case: LoadCase) -> Iterator[Observation]:
 def uplink_shared(case: LoadCase) -> Iterator[Observation]:
     """GPUs that copy much more slowly when all copy at the same time: a matter of how the node is built."""
     shared = []
-    for one in case.finished:
-        kept = [share for key, _ in DIRECTIONS if (share := _kept(one, key)) is not None]
+    for loaded in case.finished:
+        kept = [share for key, _ in DIRECTIONS if (share := _kept(loaded, key)) is not None]
         if kept and min(kept) < case.thresholds.load_shared_share:
-            shared.append((min(kept), one))
+            shared.append((min(kept), loaded))
     if shared:
         least = min(share for share, _ in shared)
-        names = ", ".join(short_name(one.gpu) for _, one in shared)
+        names = ", ".join(short_name(loaded.gpu) for _, loaded in shared)
         yield Observation(
             severity=Severity.INFO,
             location=names,
@@ -52,15 +52,15 @@ def uplink_shared(case: LoadCase) -> Iterator[Observation]:
                 f"uplink."
             ),
             evidence={"least_share": round(least, 3), "gpus": len(shared)},
-            gpus=tuple(identity(one.gpu) for _, one in shared),
+            gpus=tuple(identity(loaded.gpu) for _, loaded in shared),
         )
 
 
 def pcie_dropped(case: LoadCase) -> Iterator[Observation]:
     """GPUs whose PCIe link has fewer lanes under load than at rest, or stays below its generation."""
-    for one in case.finished:
-        width, rest = positive(one.load.width), positive(one.gpu.pcie.width)
-        generation, best = positive(one.load.generation), positive(one.gpu.pcie.max_generation)
+    for loaded in case.finished:
+        width, rest = positive(loaded.load.width), positive(loaded.gpu.pcie.width)
+        generation, best = positive(loaded.load.generation), positive(loaded.gpu.pcie.max_generation)
         fewer = width is not None and rest is not None and width < rest
         slower = generation is not None and best is not None and generation < best
         if not fewer and not slower:
@@ -70,7 +70,7 @@ def pcie_dropped(case: LoadCase) -> Iterator[Observation]:
         known = {"width": width, "width_at_rest": rest, "generation": generation, "max_generation": best}
         evidence: dict[str, Scalar] = {name: value for name, value in known.items() if value is not None}
         text = "; ".join(parts)
-        yield one.observed(
+        yield loaded.observed(
             Severity.WARN, f"{text[0].upper()}{text[1:]}.", evidence, weight=2.0 * fewer + slower
         )
 
@@ -100,21 +100,21 @@ def rail_droop(case: LoadCase) -> Iterator[Observation]:
         )
 
 
-def link_gbps(one: Loaded) -> float | None:
+def link_gbps(loaded: Loaded) -> float | None:
     """GB/s one way of the GPU's PCIe link as it was under load, else at its best; None if unknown."""
-    pcie = one.gpu.pcie
-    generation = number(one.load.generation) or number(pcie.max_generation)
-    width = number(one.load.width) or number(pcie.max_width)
+    pcie = loaded.gpu.pcie
+    generation = number(loaded.load.generation) or number(pcie.max_generation)
+    width = number(loaded.load.width) or number(pcie.max_width)
     if generation not in LANE_GBPS or width is None or not 1 <= width <= 32:
         return None
     return LANE_GBPS[int(generation)] * width
 
 
-def _kept(one: Loaded, key: str) -> float | None:
+def _kept(loaded: Loaded, key: str) -> float | None:
     """Copy speed with all others as a share of that alone."""
     alone, together = (
-        positive(getattr(one.load, f"{key}_gbps")),
-        positive(getattr(one.load, f"{key}_all_gbps")),
+        positive(getattr(loaded.load, f"{key}_gbps")),
+        positive(getattr(loaded.load, f"{key}_all_gbps")),
     )
     return None if alone is None or together is None else together / alone
 

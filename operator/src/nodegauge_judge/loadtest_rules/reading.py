@@ -15,10 +15,10 @@ def too_light(case: LoadCase) -> Iterator[Observation]:
     if case.stopped_by_heat:
         return
     least = case.thresholds.load_power_share
-    for one in case.light:
-        share = one.power_share
+    for loaded in case.light:
+        share = loaded.power_share
         text = "Its power could not be read" if share is None else f"It drew {share:.0%} of its power limit"
-        yield one.observed(
+        yield loaded.observed(
             Severity.WARN,
             f"{text}; a load draws {least:.0%} or more.",
             {} if share is None else {"power_share": round(share, 3)},
@@ -28,13 +28,13 @@ def too_light(case: LoadCase) -> Iterator[Observation]:
 
 def incomplete(case: LoadCase) -> Iterator[Observation]:
     """GPUs whose load failed or hung, and GPUs that were not loaded."""
-    for one in case.gpus:
-        if one not in case.finished:
-            why = clip(one.load.message)
-            yield one.observed(
+    for loaded in case.gpus:
+        if loaded not in case.finished:
+            why = clip(loaded.load.message)
+            yield loaded.observed(
                 Severity.WARN,
-                f"Its load ended early ({clip(one.load.ended)}){f': {why}' if why else ''}.",
-                {"ended": clip(one.load.ended)},
+                f"Its load ended early ({clip(loaded.load.ended)}){f': {why}' if why else ''}.",
+                {"ended": clip(loaded.load.ended)},
                 weight=1.0,
             )
     problem = case.result.problem

@@ -20,20 +20,20 @@ from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REPORT, RESET, VENDOR, Obser
 def corruption(case: LoadCase) -> Iterator[Observation]:
     """GPUs that computed or stored something wrong."""
     common = _common_checksum(case)
-    for one in case.gpus:
-        wrong, stored = number(one.load.mismatches) or 0, number(one.load.memory_mismatches) or 0
-        other = _unexpected(one) and not common
+    for loaded in case.gpus:
+        wrong, stored = number(loaded.load.mismatches) or 0, number(loaded.load.memory_mismatches) or 0
+        other = _unexpected(loaded) and not common
         if wrong <= 0 and stored <= 0 and not other:
             continue
-        parts = [f"{wrong:g} wrong results in {one.load.checks} checked launches"] if wrong > 0 else []
+        parts = [f"{wrong:g} wrong results in {loaded.load.checks} checked launches"] if wrong > 0 else []
         parts += [f"{stored:g} pieces of memory (16 bytes) read back differently"] if stored > 0 else []
         parts += ["its checksum is not the one that the CPU computed"] if other and not wrong else []
         evidence: dict[str, Scalar] = {
             "mismatches": wrong,
             "memory_mismatches": stored,
-            "checks": one.load.checks,
+            "checks": loaded.load.checks,
         }
-        yield one.observed(
+        yield loaded.observed(
             Severity.FAIL,
             f"{'; '.join(parts)[0].upper()}{'; '.join(parts)[1:]}: this GPU corrupts data silently.",
             evidence,
@@ -59,12 +59,14 @@ def checksum_unexpected(case: LoadCase) -> Iterator[Observation]:
 
 def slow_gpu(case: LoadCase) -> Iterator[Observation]:
     """GPUs that compute more slowly than their identical siblings, with no slowdown that explains it."""
-    return _below_siblings(case, lambda one: positive(one.load.tflops), unit="TFLOPS", key="tflops")
+    return _below_siblings(case, lambda loaded: positive(loaded.load.tflops), unit="TFLOPS", key="tflops")
 
 
 def slow_memory(case: LoadCase) -> Iterator[Observation]:
     """GPUs whose memory is slower than that of their identical siblings."""
-    return _below_siblings(case, lambda one: positive(one.load.memory_gbps), unit="GB/s", key="memory_gbps")
+    return _below_siblings(
+        case, lambda loaded: positive(loaded.load.memory_gbps), unit="GB/s", key="memory_gbps"
+    )
 
 
 def below_peers(case: LoadCase) -> Iterator[Observation]:
@@ -79,20 +81,20 @@ def below_peers(case: LoadCase) -> Iterator[Observation]:
         message=f"{own:.4g} TFLOPS; the median of {among[1]} comparable nodes is {among[0]:.4g}: "
         f"{own / among[0]:.0%}, below {share:.0%}.",
         evidence={"tflops": round(own, 1), "usual_tflops": round(among[0], 1), "nodes": among[1]},
-        gpus=tuple(identity(one.gpu) for one in case.gpus),
+        gpus=tuple(identity(loaded.gpu) for loaded in case.gpus),
     )
 
 
 def _below_siblings(case: LoadCase, value: Value, *, unit: str, key: str) -> Iterator[Observation]:
     limits = case.thresholds
-    for one, own, others, count in case.against_siblings(value):
-        if own >= limits.load_slow_warn * others or is_slowed(case, one):
+    for loaded, own, others, count in case.against_siblings(value):
+        if own >= limits.load_slow_warn * others or is_slowed(case, loaded):
             continue
         share = own / others
         failed = share < limits.load_slow_fail
         limit = limits.load_slow_fail if failed else limits.load_slow_warn
         siblings = f"{count} like GPU{'s' if count > 1 else ''}"
-        yield one.observed(
+        yield loaded.observed(
             Severity.FAIL if failed else Severity.WARN,
             f"{own:.4g} {unit}; the median of {siblings} is {others:.4g}: {share:.0%}, below {limit:.0%}.",
             {key: round(own, 1), f"siblings_{key}": round(others, 1), "share": round(share, 3)},
@@ -100,21 +102,23 @@ def _below_siblings(case: LoadCase, value: Value, *, unit: str, key: str) -> Ite
         )
 
 
-def _unexpected(one: Loaded) -> bool:
-    checksum, expected = text(one.load.checksum), text(one.load.expected)
+def _unexpected(loaded: Loaded) -> bool:
+    checksum, expected = text(loaded.load.checksum), text(loaded.load.expected)
     return bool(checksum and expected) and checksum != expected
 
 
 def _common_checksum(case: LoadCase) -> bool:
     """All GPUs have the same unexpected checksum, and no mismatch."""
-    sums = {text(one.load.checksum) for one in case.gpus}
-    steady = all(not (number(one.load.mismatches) or 0) for one in case.gpus)
-    return len(sums) == 1 and steady and all(_unexpected(one) for one in case.gpus)
+    sums = {text(loaded.load.checksum) for loaded in case.gpus}
+    steady = all(not (number(loaded.load.mismatches) or 0) for loaded in case.gpus)
+    return len(sums) == 1 and steady and all(_unexpected(loaded) for loaded in case.gpus)
 
 
 def answer_corruption(case: LoadCase) -> Answer:
     """Good only if every GPU's results were checked; a light load shows wrong results too, but not all."""
-    checked = all(one.load.checks > 0 and number(one.load.mismatches) is not None for one in case.gpus)
+    checked = all(
+        loaded.load.checks > 0 and number(loaded.load.mismatches) is not None for loaded in case.gpus
+    )
     return answered(
         case, bad=any(True for _ in corruption(case)), read=checked and not _common_checksum(case)
     )
@@ -124,7 +128,7 @@ def _answer(check: Callable[[LoadCase], Iterator[Observation]], value: Value) ->
     def answer(case: LoadCase) -> Answer:
         bad = any(seen.severity is Severity.FAIL for seen in check(case))
         compared = len(list(case.against_siblings(value))) == len(case.finished)
-        explained = any(is_slowed(case, one) for one in case.finished)
+        explained = any(is_slowed(case, loaded) for loaded in case.finished)
         return answered(case, bad=bad, read=compared and not explained)
 
     return answer
@@ -181,7 +185,7 @@ RULES = (
         probe=Probe.LOAD,
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU),
         check=slow_gpu,
-        answer=_answer(slow_gpu, lambda one: positive(one.load.tflops)),
+        answer=_answer(slow_gpu, lambda loaded: positive(loaded.load.tflops)),
     ),
     LoadRule(
         code="load-slow-memory",
@@ -195,7 +199,7 @@ RULES = (
         probe=Probe.LOAD,
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU),
         check=slow_memory,
-        answer=_answer(slow_memory, lambda one: positive(one.load.memory_gbps)),
+        answer=_answer(slow_memory, lambda loaded: positive(loaded.load.memory_gbps)),
     ),
     LoadRule(
         code="load-below-peers",

@@ -41,22 +41,24 @@ class Slowed(Struct, frozen=True, kw_only=True):
     uncertain: bool = False
 
 
-def heat(one: Loaded, *, longest: int) -> Slowed | None:
+def heat(loaded: Loaded, *, longest: int) -> Slowed | None:
     """Slowdown by heat, by software or hardware; None if unread."""
-    return _slowed(one, Bit.SW_THERMAL | Bit.HW_THERMAL, ("sw_thermal_ns", "hw_thermal_ns"), longest=longest)
+    return _slowed(
+        loaded, Bit.SW_THERMAL | Bit.HW_THERMAL, ("sw_thermal_ns", "hw_thermal_ns"), longest=longest
+    )
 
 
-def brake(one: Loaded, *, longest: int) -> Slowed | None:
+def brake(loaded: Loaded, *, longest: int) -> Slowed | None:
     """The external power brake; None if unread."""
-    return _slowed(one, Bit.POWER_BRAKE, ("power_brake_ns",), longest=longest)
+    return _slowed(loaded, Bit.POWER_BRAKE, ("power_brake_ns",), longest=longest)
 
 
-def hardware(one: Loaded, *, longest: int) -> Slowed | None:
+def hardware(loaded: Loaded, *, longest: int) -> Slowed | None:
     """Hardware slowdown that is neither heat nor the brake; None if unread."""
-    named = [_with_bit(one, bit) for bit in (Bit.HW_THERMAL, Bit.POWER_BRAKE)]
+    named = [_with_bit(loaded, bit) for bit in (Bit.HW_THERMAL, Bit.POWER_BRAKE)]
     if any(named):
         return Slowed(share=0.0)
-    return _slowed(one, Bit.HW_SLOWDOWN, (), longest=longest)
+    return _slowed(loaded, Bit.HW_SLOWDOWN, (), longest=longest)
 
 
 Measure = Callable[..., Slowed | None]
@@ -79,13 +81,13 @@ def hardware_slowdown(case: LoadCase) -> Iterator[Observation]:
 
 def capped_below_limit(case: LoadCase) -> Iterator[Observation]:
     """GPUs that a power cap holds well below their power limit."""
-    for one in case.finished:
-        share, read = one.power_share, number(one.load.reasons_read)
-        capped = sum(reason.samples for reason in _with_bit(one, SW_POWER_CAP))
+    for loaded in case.finished:
+        share, read = loaded.power_share, number(loaded.load.reasons_read)
+        capped = sum(reason.samples for reason in _with_bit(loaded, SW_POWER_CAP))
         if share is None or not read or read < FEWEST_SAMPLES or share >= CAPPED_BELOW:
             continue
-        if capped / read >= CAPPED_SHARE and not is_slowed(case, one):
-            yield one.observed(
+        if capped / read >= CAPPED_SHARE and not is_slowed(case, loaded):
+            yield loaded.observed(
                 Severity.WARN,
                 f"The power cap holds it at {share:.0%} of its power limit.",
                 {"power_share": round(share, 3), "capped_share": round(capped / read, 3)},
@@ -93,47 +95,47 @@ def capped_below_limit(case: LoadCase) -> Iterator[Observation]:
             )
 
 
-def is_slowed(case: LoadCase, one: Loaded) -> bool:
+def is_slowed(case: LoadCase, loaded: Loaded) -> bool:
     """Whether heat, brake or hardware explain that the GPU is slow."""
     longest, least = case.thresholds.bit_warn_samples, case.thresholds.load_throttle_warn_share
-    seen = [measure(one, longest=longest) for measure in (heat, brake, hardware)]
+    seen = [measure(loaded, longest=longest) for measure in (heat, brake, hardware)]
     return any(slowed is not None and slowed.share > least for slowed in seen)
 
 
-def _slowed(one: Loaded, bits: int, counters: tuple[str, ...], *, longest: int) -> Slowed | None:
+def _slowed(loaded: Loaded, bits: int, counters: tuple[str, ...], *, longest: int) -> Slowed | None:
     """`longest`: samples in a row that a reason needs to count; a clock change raises some for a moment."""
-    counted = _counted(one, counters)
-    read = number(one.load.reasons_read)
+    counted = _counted(loaded, counters)
+    read = number(loaded.load.reasons_read)
     if read is None or read < FEWEST_SAMPLES:
         return None if counted is None else Slowed(share=counted)
-    seen = [reason for reason in _with_bit(one, bits) if reason.longest >= longest]
+    seen = [reason for reason in _with_bit(loaded, bits) if reason.longest >= longest]
     if not seen:
         uncertain = counted is not None and counted > 0
         return Slowed(share=counted or 0.0, uncertain=uncertain)
     return Slowed(
         share=min(1.0, max(reason.samples for reason in seen) / read),
         after=min(reason.first_ms for reason in seen) / 1000,
-        to_the_end=any(_lasts(one, reason, read) for reason in seen),
+        to_the_end=any(_lasts(loaded, reason, read) for reason in seen),
     )
 
 
-def _counted(one: Loaded, counters: tuple[str, ...]) -> float | None:
+def _counted(loaded: Loaded, counters: tuple[str, ...]) -> float | None:
     """The largest counter's share of the load; None without one."""
-    seconds = one.seconds
-    if one.load.growth is None or seconds is None:
+    seconds = loaded.seconds
+    if loaded.load.growth is None or seconds is None:
         return None
-    grown = [number(getattr(one.load.growth, name)) for name in counters]
+    grown = [number(getattr(loaded.load.growth, name)) for name in counters]
     known = [nanoseconds for nanoseconds in grown if nanoseconds is not None and nanoseconds >= 0]
     return min(1.0, max(known) / 1e9 / seconds) if known else None
 
 
-def _with_bit(one: Loaded, bits: int) -> list[LoadReason]:
-    return [reason for reason in one.load.reasons if reason.bit & bits and reason.samples > 0]
+def _with_bit(loaded: Loaded, bits: int) -> list[LoadReason]:
+    return [reason for reason in loaded.load.reasons if reason.bit & bits and reason.samples > 0]
 
 
-def _lasts(one: Loaded, reason: LoadReason, read: float) -> bool:
+def _lasts(loaded: Loaded, reason: LoadReason, read: float) -> bool:
     """Whether the longest stretch of samples reaches the end of the load, within two samples."""
-    seconds = one.seconds
+    seconds = loaded.seconds
     if seconds is None:
         return False
     step = seconds / read
@@ -151,8 +153,8 @@ def _severity(case: LoadCase, slowed: Slowed) -> Severity | None:
 
 
 def _observe(case: LoadCase, measure: Measure, *, what: str) -> Iterator[Observation]:
-    for one in case.finished:
-        slowed = measure(one, longest=case.thresholds.bit_warn_samples)
+    for loaded in case.finished:
+        slowed = measure(loaded, longest=case.thresholds.bit_warn_samples)
         severity = None if slowed is None else _severity(case, slowed)
         if slowed is None or severity is None:
             continue
@@ -161,7 +163,7 @@ def _observe(case: LoadCase, measure: Measure, *, what: str) -> Iterator[Observa
         doubt = "; only the driver's counter says so, no sample shows it" if slowed.uncertain else ""
         evidence: dict[str, Scalar] = {"share": round(slowed.share, 4)}
         evidence |= {} if slowed.after is None else {"first_after_seconds": round(slowed.after, 1)}
-        yield one.observed(
+        yield loaded.observed(
             severity,
             f"{what} slowed it down for {slowed.share:.0%} of the load{after}{last}{doubt}.",
             evidence,
@@ -175,7 +177,7 @@ def _answer(
     def answer(case: LoadCase) -> Answer:
         bad = any(seen.severity is Severity.FAIL for seen in check(case))
         longest = case.thresholds.bit_warn_samples
-        read = all(measure(one, longest=longest) is not None for one in case.finished)
+        read = all(measure(loaded, longest=longest) is not None for loaded in case.finished)
         return answered(case, bad=bad, read=read)
 
     return answer

@@ -60,24 +60,24 @@ def graded_cells(grading: Grading) -> list[GradedCell]:
         if gbps is not None:
             key = (arm.name, run_key(cell))
             graded.setdefault(key, GradedCell(cell=cell, arm=arm, gbps=gbps, floor=floor))
-    return sorted(graded.values(), key=lambda one: one.gbps / one.floor.gbps)
+    return sorted(graded.values(), key=lambda graded_cell: graded_cell.gbps / graded_cell.floor.gbps)
 
 
 def busbw_low(grading: Grading) -> Iterator[Observation]:
     """Collectives below their floor."""
-    yield from [_low(grading, one) for one in graded_cells(grading) if one.below]
+    yield from [_low(grading, graded_cell) for graded_cell in graded_cells(grading) if graded_cell.below]
 
 
 def answer_busbw(grading: Grading) -> Answer:
     """Bad below a floor that a published machine reaches, unsure below any other; good if all_reduce is above
     its floor, or if no floor can exist."""
     graded = graded_cells(grading)
-    gating = [one for one in graded if one.below and one.floor.gates]
+    gating = [graded_cell for graded_cell in graded if graded_cell.below and graded_cell.floor.gates]
     if gating:
         return Answer.UNSURE if _cpu_throttled(gating[0].arm, grading.measurement) else Answer.BAD
-    if any(one.below for one in graded):
+    if any(graded_cell.below for graded_cell in graded):
         return Answer.UNSURE
-    if any(one.cell.collective is Collective.ALL_REDUCE for one in graded):
+    if any(graded_cell.cell.collective is Collective.ALL_REDUCE for graded_cell in graded):
         return Answer.GOOD
     return Answer.GOOD if has_no_floor(grading) else Answer.UNSURE
 

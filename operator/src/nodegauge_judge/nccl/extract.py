@@ -72,7 +72,7 @@ def nvls_disabled(environment: Mapping[str, str]) -> bool:
 def measure(result: Result, *, history: History, environment: Mapping[str, str]) -> Measurement:
     """The measurement in `result`, without anything from earlier runs."""
     nccl = result.nccl or NcclResult()
-    case = Case.of(
+    case = Case.from_result(
         replace(result, bus=Bus(), problem=None),
         thresholds=Thresholds(),
         history=History(),

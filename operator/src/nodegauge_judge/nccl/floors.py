@@ -90,9 +90,9 @@ def lowest_floor(
     unknown = ran_nvls(cell, arm) is None
     cells = [replace(cell, algorithm=name) for name in (NVLS, RINGS)] if unknown else [cell]
     floors = [
-        by_expectation(machine, one, arm, criteria=criteria)
-        or by_link_rate(machine, one, arm, criteria=criteria)
-        for one in cells
+        by_expectation(machine, candidate, arm, criteria=criteria)
+        or by_link_rate(machine, candidate, arm, criteria=criteria)
+        for candidate in cells
     ]
     known = [floor for floor in floors if floor is not None]
     if len(known) < len(floors):
@@ -107,7 +107,7 @@ def lowest_floor(
 
 def _with_named_links(measurement: Measurement) -> Measurement:
     """With the NVLinks that follow from the product name, for a log of nccl-tests, which names none."""
-    model = known_models().of(measurement.gpu)
+    model = known_models().find(measurement.gpu)
     board, ranks = model.board, measurement.ranks
     if not measurement.from_log or board is None or not board.tells(ranks):
         return measurement
@@ -205,8 +205,12 @@ def _reached_on_direct_links(floor: Floor, measurement: Measurement, *, criteria
         and expectation.count == measurement.ranks
         and is_model(measurement.gpu, expectation.gpu)
     ]
-    reached = max((one.busbw for one in alike if one.kind in KINDS_WITH_FLOOR), default=0.0)
-    complained = max((one.busbw for one in alike if one.kind == "complaint"), default=0.0)
+    reached = max(
+        (expectation.busbw for expectation in alike if expectation.kind in KINDS_WITH_FLOOR), default=0.0
+    )
+    complained = max(
+        (expectation.busbw for expectation in alike if expectation.kind == "complaint"), default=0.0
+    )
     most = reached or complained
     if 0 < most < floor.gbps:
         share = criteria.thresholds.busbw_expected_share

@@ -56,7 +56,9 @@ class Grading(Struct, frozen=True, kw_only=True):
     headlines: dict[Collective, Headline]
 
     @classmethod
-    def of(cls, measurement: Measurement, *, criteria: Criteria, node: NodeFacts, peers: Peers) -> Grading:
+    def from_measurement(
+        cls, measurement: Measurement, *, criteria: Criteria, node: NodeFacts, peers: Peers
+    ) -> Grading:
         """The grading of one measurement."""
         return cls(
             measurement=measurement,

@@ -92,14 +92,14 @@ def judge_nccl(
     measurement = measure(result, history=history or History(), environment=environment or {})
     last = Measurement.decode(previous)
     if last is not None:
-        last_judgement = _grade(Grading.of(last, criteria=criteria, node=node, peers=peers))
+        last_judgement = _grade(Grading.from_measurement(last, criteria=criteria, node=node, peers=peers))
         measurement = replace(measurement, bad_codes=_bad_codes(last_judgement))
         if (last.fingerprint, last.gpu_set) != (measurement.fingerprint, measurement.gpu_set):
             last = None  # other GPUs or another NCCL: their runs are not comparable
     runs = _runs(measurement, last, limit=criteria.thresholds.busbw_disagreement)
     measurement = trimmed(replace(measurement, runs=runs))
     gpus = [*(identity(gpu) for gpu in result.gpus), *known]
-    return _grade(Grading.of(measurement, criteria=criteria, node=node, peers=peers), gpus)
+    return _grade(Grading.from_measurement(measurement, criteria=criteria, node=node, peers=peers), gpus)
 
 
 def regrade(
@@ -122,7 +122,9 @@ def regrade(
     criteria = Criteria(
         expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds()
     )
-    graded = Grading.of(trimmed(measurement), criteria=criteria, node=node or NodeFacts(), peers=peers)
+    graded = Grading.from_measurement(
+        trimmed(measurement), criteria=criteria, node=node or NodeFacts(), peers=peers
+    )
     return _grade(graded, known)
 
 
@@ -149,9 +151,9 @@ def _runs(
     """By collective and size: this run and the earlier ones to keep."""
     earlier = last.runs if last is not None else {}
     return {
-        key: tuple(float(f"{run:.6g}") for run in updated_runs(earlier.get(key), one.gbps, limit=limit))
-        for one in headlines(measurement).values()
-        for key in [run_key(one.cell)]
+        key: tuple(float(f"{run:.6g}") for run in updated_runs(earlier.get(key), headline.gbps, limit=limit))
+        for headline in headlines(measurement).values()
+        for key in [run_key(headline.cell)]
     }
 
 
@@ -249,9 +251,9 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
         return f"{machine}: {worst}."
     if not grading.headlines and verdict is Verdict.UNKNOWN:
         return f"{machine}: nothing was measured that could be graded."
-    numbers = ", ".join(f"{c.value} {gbps_text(one.gbps)}" for c, one in grading.headlines.items())
+    numbers = ", ".join(f"{c.value} {gbps_text(headline.gbps)}" for c, headline in grading.headlines.items())
     graded = bandwidth.graded_cells(grading)
-    assumed = next((one.floor.assumed for one in graded if one.floor.assumed), "")
+    assumed = next((graded_cell.floor.assumed for graded_cell in graded if graded_cell.floor.assumed), "")
     if assumed:
         return f"{machine}: collectives reach the lowest floor that could apply; {numbers}; {assumed}."
     if graded:

@@ -139,7 +139,7 @@ def _choose(curves: Sequence[Curve], wanted: Collective, *, rings: bool) -> Curv
     allowed = [wanted, *halves] if wanted in halves or rings else [wanted]
     allowed += [Collective.ALL_REDUCE] if rings else []
     by_collective = {curve.collective: curve for curve in curves}
-    return next((by_collective[one] for one in allowed if one in by_collective), None)
+    return next((by_collective[collective] for collective in allowed if collective in by_collective), None)
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -175,13 +175,16 @@ def _cost(job: Job, scheme: Scheme, bandwidths: Bandwidths) -> Cost:
     seconds = _seconds(job, transfers, used)
     backward = (job.compute or 0.0) * BACKWARD_SHARE
     exposed = None if seconds is None else max(0.0, seconds - backward) if job.compute else 0.0
-    moved = (_times(job, one) * job.bytes * busbw_factor(one.collective, job.ranks) for one in transfers)
+    moved = (
+        _times(job, transfer) * job.bytes * busbw_factor(transfer.collective, job.ranks)
+        for transfer in transfers
+    )
     return Cost(
         scheme=scheme,
         gigabytes=sum(moved) / 1e9,
         seconds=seconds,
         exposed=exposed,
-        p2p_off=_seconds(job, transfers, [bandwidths.without_p2p(one) for one in collectives]),
+        p2p_off=_seconds(job, transfers, [bandwidths.without_p2p(collective) for collective in collectives]),
         substitutes=tuple(
             f"{wanted} as {curve.collective}"
             for wanted, curve in zip(collectives, used, strict=True)

@@ -160,7 +160,9 @@ def answer_slow_clock(case: Case, gpu_index: int) -> Answer:
     if loaded is Load.UNKNOWN or _clock(case, gpu_index) is None:
         return Answer.UNSURE
     answers = {_answer_of_siblings(case, gpu_index), _answer_of_peers(case)}
-    return next((one for one in (Answer.BAD, Answer.UNSURE, Answer.GOOD) if one in answers), Answer.UNSURE)
+    return next(
+        (answer for answer in (Answer.BAD, Answer.UNSURE, Answer.GOOD) if answer in answers), Answer.UNSURE
+    )
 
 
 def _answer_of_siblings(case: Case, gpu_index: int) -> Answer | None:
@@ -188,15 +190,19 @@ def _pace(case: Case, gpu_index: int) -> Pace | None:
     """None without a clock to compare, or without a sibling."""
     gpu = case.result.gpus[gpu_index]
     workers = _at_work(case)
-    own = next((one for one in workers if one.gpu_index == gpu_index), None)
+    own = next((worker for worker in workers if worker.gpu_index == gpu_index), None)
     if own is None or not isinstance(gpu.name, str):
         return None
-    others = [one for one in workers if one is not own and one.kind == own.kind and _same_work(own, one)]
+    others = [
+        worker
+        for worker in workers
+        if worker is not own and worker.kind == own.kind and _same_work(own, worker)
+    ]
     if not others:
         return None
-    siblings = median(one.mhz for one in others)
+    siblings = median(worker.mhz for worker in others)
     still = not _moves(gpu) and not gpu.events.seen
-    still = still and all(_moves(case.result.gpus[one.gpu_index]) for one in others)
+    still = still and all(_moves(case.result.gpus[worker.gpu_index]) for worker in others)
     pinned = still and own.mhz >= LEAST_LOCKED * siblings
     return Pace(own=own.mhz, siblings=siblings, count=len(others), pinned=pinned)
 
@@ -252,14 +258,18 @@ def _kind(case: Case, gpu_index: int) -> tuple[str, bool]:
     return make, is_capped(gpu)
 
 
-def _same_work(one: AtWork, other: AtWork) -> bool:
+def _same_work(worker: AtWork, other: AtWork) -> bool:
     """Whether two GPUs did like work, as far as known."""
-    if one.busy is not None and other.busy is not None and abs(one.busy - other.busy) > LIKE_UTILIZATION:
+    if (
+        worker.busy is not None
+        and other.busy is not None
+        and abs(worker.busy - other.busy) > LIKE_UTILIZATION
+    ):
         return False
-    if one.power is None or other.power is None:
+    if worker.power is None or other.power is None:
         return True
-    least = other.power * min(1, one.mhz / other.mhz) ** VOLTAGE_EXPONENT
-    return least <= one.power <= other.power + LIKE_POWER
+    least = other.power * min(1, worker.mhz / other.mhz) ** VOLTAGE_EXPONENT
+    return least <= worker.power <= other.power + LIKE_POWER
 
 
 def _moves(gpu: Gpu) -> bool:

@@ -26,10 +26,10 @@ def power_contradicted(case: Case) -> Iterator[Observation]:
     spare = bmc_witness.spare_watts(case)
     if spare is None:
         return
-    for one in chain(throttling.power_brake(case), _without_power(case)):
-        if one.severity is not Severity.INFO:
+    for observation in chain(throttling.power_brake(case), _without_power(case)):
+        if observation.severity is not Severity.INFO:
             yield replace(
-                one,
+                observation,
                 severity=Severity.WARN,
                 message=(
                     "NVML says that power is short, and the BMC calls every supply healthy, with "

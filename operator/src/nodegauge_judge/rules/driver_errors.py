@@ -73,13 +73,15 @@ def xid(case: Case) -> Iterator[Observation]:
         for severity in (Severity.FAIL, Severity.WARN):
             own = [_own(case, gpu_index, rule) for rule in case.node.xids if rule.severity is severity]
             listed = _xids(gpu, severity, [xid for xid in unruled if bucket_of(xid).severity is severity])
-            parts = [one for one in (*own, listed) if one is not None]
+            parts = [part for part in (*own, listed) if part is not None]
             if parts:
                 yield replace(
                     parts[0],
-                    message=" ".join(one.message for one in parts),
-                    evidence={name: value for one in reversed(parts) for name, value in one.evidence.items()},
-                    weight=max(one.weight for one in parts),
+                    message=" ".join(part.message for part in parts),
+                    evidence={
+                        name: value for part in reversed(parts) for name, value in part.evidence.items()
+                    },
+                    weight=max(part.weight for part in parts),
                 )
 
 
@@ -98,7 +100,10 @@ def _own(case: Case, gpu_index: int, rule: XidRule) -> Observation | None:
     kept = {code: counts.kept[key] for key, code in keys.items() if key in counts.kept}
     ends = {counts.now, *(at for key in keys for at in counts.fresh.get(key, ()))}
     windows = [
-        {code: one.until(end).after(min(counts.now, end) - rule.window).total for code, one in kept.items()}
+        {
+            code: history.until(end).after(min(counts.now, end) - rule.window).total
+            for code, history in kept.items()
+        }
         for end in sorted(ends, reverse=True)
     ]
     recent = max(windows, key=lambda window: sum(window.values()))

@@ -36,7 +36,7 @@ def memory_worn(case: Case) -> Iterator[Observation]:
         if not messages:
             continue
         order = (Severity.FAIL, Severity.WARN, Severity.INFO)
-        messages.sort(key=lambda one: order.index(one[0]))
+        messages.sort(key=lambda message: order.index(message[0]))
         text = "; ".join(text for _, text in messages)
         yield of_gpu(
             gpu, messages[0][0], f"{text[0].upper()}{text[1:]}.", _evidence(gpu), weight=len(messages)

@@ -32,9 +32,9 @@ def hw_thermal_slowdown(case: Case) -> Iterator[Observation]:
 
 def power_brake(case: Case) -> Iterator[Observation]:
     """GPUs that something outside told to draw less power."""
-    for one in _observe(case, _power_brake, what="The external power brake was on"):
-        idle = one.severity is Severity.INFO
-        yield replace(one, message=f"{one.message} {_IDLE_BRAKE}") if idle else one
+    for observation in _observe(case, _power_brake, what="The external power brake was on"):
+        idle = observation.severity is Severity.INFO
+        yield replace(observation, message=f"{observation.message} {_IDLE_BRAKE}") if idle else observation
 
 
 def hw_slowdown(case: Case) -> Iterator[Observation]:
@@ -89,7 +89,9 @@ def _umbrella_under_load(case: Case, gpu_index: int) -> Slowdown | None:
 
 def _known_for_all(case: Case, measure: Measure) -> bool:
     slowdowns = [measure(case, gpu_index) for gpu_index in range(len(case.result.gpus))]
-    return bool(slowdowns) and not any(one is None or _is_early(case, one) for one in slowdowns)
+    return bool(slowdowns) and not any(
+        slowdown is None or _is_early(case, slowdown) for slowdown in slowdowns
+    )
 
 
 def _is_early(case: Case, slowdown: Slowdown) -> bool:

@@ -40,7 +40,7 @@ class Objects:
     async def _names(self, path: str, selector: str) -> dict[str, str]:
         listed: dict[str, str] = {}
         async for page in self._client.pages(path, label_selector=selector, metadata_only=True):
-            listed |= {one["metadata"]["name"]: one["metadata"]["uid"] for one in page.get("items") or ()}
+            listed |= {item["metadata"]["name"]: item["metadata"]["uid"] for item in page.get("items") or ()}
         return listed
 
     async def number(self, node: str) -> int:

@@ -52,14 +52,14 @@ def status_of(reading: ChassisReading, *, address: str, now: float) -> ChassisSt
     size = len(msgspec.json.encode(document))
     if size > MAX_READING:
         raise ValueError(f"the reading has {size} bytes and may have {MAX_READING}; report this machine")
-    present = [one for one in reading.supplies if one.present is not False]
+    present = [supply for supply in reading.supplies if supply.present is not False]
     return ChassisStatus(
         source=reading.source,
         address=address,
         read_at=stamp(now),
         tried_at=stamp(now),
         supplies_present=len(present) if reading.lists_supplies else None,
-        supplies_healthy=sum(one.health == "OK" for one in present) if reading.lists_supplies else None,
+        supplies_healthy=sum(supply.health == "OK" for supply in present) if reading.lists_supplies else None,
         watts=round(reading.watts) if isinstance(reading.watts, int | float) and reading.watts >= 0 else None,
         reading=document,
     )

@@ -102,7 +102,7 @@ def _narrows(constraints: Mapping[str, Any]) -> bool:
 
 def _same(entries: Any, wanted: tuple[dict[str, str], ...], probe_user: str) -> bool:
     """Whether each has the name and the expression that it should have; messages may differ."""
-    expressions = [(one.get("name"), one.get("expression")) for one in entries or ()]
+    expressions = [(entry.get("name"), entry.get("expression")) for entry in entries or ()]
     return expressions == [
-        (one.get("name"), one["expression"].replace(PROBE_USER, probe_user)) for one in wanted
+        (entry.get("name"), entry["expression"].replace(PROBE_USER, probe_user)) for entry in wanted
     ]

@@ -32,7 +32,7 @@ class Peers:
         """Fingerprint and value of each node."""
         self._ranks: dict[str, list[tuple[float, str]]] = {}
 
-    def of(self, fingerprint: str, *, but: str) -> Sequence[float]:
+    def other_values(self, fingerprint: str, *, but: str) -> Sequence[float]:
         """Values of the other nodes with this fingerprint; of more than 64, the middle ones."""
         if not fingerprint:
             return ()

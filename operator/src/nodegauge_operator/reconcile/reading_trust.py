@@ -66,7 +66,7 @@ class Trust:
             why = reading_admission.wrong(policy, binding, probe_user=self._probe_user)
             text = f"the admission policy {reading_admission.NAME} does not protect them: {why}; {WAY_OUT}"
             if not why:
-                self.identity = names.digest("/".join(_version(one) for one in (policy, binding)))
+                self.identity = names.digest("/".join(_version(body) for body in (policy, binding)))
             self._note(text if why else "", on_change=on_change)
 
     def _note(self, problem: str, *, on_change: Callable[[], None]) -> None:

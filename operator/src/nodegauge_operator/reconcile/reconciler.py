@@ -133,7 +133,7 @@ class Reconciler:
         Raises `KubeError` if another try has to solve it.
         """
         fresh: frozenset[type] = frozenset()
-        declined = self._refused.of(name)
+        declined = self._refused.messages_by_key(name)
         gone = False
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
@@ -222,7 +222,7 @@ class Reconciler:
             now=self._clock(),
             granted=granted,
             kinds=EVERY,
-            peers={kind: partial(peers.of, but=name) for kind, peers in self._peers.items()},
+            peers={kind: partial(peers.other_values, but=name) for kind, peers in self._peers.items()},
             last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             incidents=self.breaker.holding(name),
@@ -239,7 +239,7 @@ class Reconciler:
             reading=self._cache.readings.get(name) if node is not None or gone else None,
             distrust=self.trust.problem,
             trusted=self.trust.identity,
-            watchers=self.watch_sets.pods.of(name, watch_set, trusted=self.trust.identity),
+            watchers=self.watch_sets.pods.names_by_uid(name, watch_set, trusted=self.trust.identity),
             watch_since=watch_set.since if watch_set else 0.0,
         )
 

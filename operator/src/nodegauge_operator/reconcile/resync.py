@@ -109,7 +109,7 @@ class _Comparison:
     def __init__(self, known: Iterable[Versioned], beat: Callable[[], None]) -> None:
         self.listed: dict[str, str] = {}
         """UIDs by name."""
-        self._versions = {one.name: version_of(one.resource_version) for one in known}
+        self._versions = {view.name: version_of(view.resource_version) for view in known}
         self._beat = beat
 
     @property

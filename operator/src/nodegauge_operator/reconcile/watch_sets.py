@@ -67,9 +67,9 @@ class WatchPods:
         if pod.gone and pod.node not in self._cache.nodes:
             self.forget_gone(pod.node)
             return before is None
-        gone = sorted((one for one in pods.values() if one.gone), key=lambda one: one.created_at)
-        for one in gone[:-1]:
-            del pods[one.uid]
+        gone = sorted((view for view in pods.values() if view.gone), key=lambda view: view.created_at)
+        for view in gone[:-1]:
+            del pods[view.uid]
         return before is None
 
     def forget_gone(self, node: str) -> None:
@@ -78,7 +78,7 @@ class WatchPods:
         if left:
             self._pods[node] = left
 
-    def of(self, node: str, watch_set: WatchSet | None, *, trusted: str) -> dict[str, str]:
+    def names_by_uid(self, node: str, watch_set: WatchSet | None, *, trusted: str) -> dict[str, str]:
         """UID and name of the pods of this DaemonSet on the node that were made for this admission policy."""
         known = self._pods.get(node, {}).values() if watch_set is not None else ()
         owner = watch_set.uid if watch_set is not None else ""

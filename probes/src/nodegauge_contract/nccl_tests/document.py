@@ -45,7 +45,9 @@ def result(text: str, *, collective: Collective | None = None, ranks: int | None
         )
     measured = _supported(log, collective)
     number = count(log, measured, given=ranks)
-    every = [_with_algorithm(cell, log, number) for one in measured for cell in cells_of(one)]
+    every = [
+        _with_algorithm(cell, log, number) for measured_table in measured for cell in cells_of(measured_table)
+    ]
     kept = sorted(every, key=lambda cell: (not _is_wrong(cell), -cell.bytes))[:MAX_CELLS]
     truncated = f"the {len(kept)} largest of {len(every)} sizes" if len(kept) < len(every) else ""
     nccl = NcclResult(
@@ -93,16 +95,20 @@ def _with_algorithm(cell: Cell, log: Log, ranks: int) -> Cell:
     return cell if chosen is None else replace(cell, algorithm=chosen[0], protocol=chosen[1])
 
 
-def cells_of(one: Measured) -> list[Cell]:
+def cells_of(measured_table: Measured) -> list[Cell]:
     """A cell per size above 0, in the order of the table.  Raises `NcclTestsError`."""
-    table = one.table
+    table = measured_table.table
     rows: dict[int, list[Row]] = {}
     for row in table.rows:
         if row.bytes:
             rows.setdefault(row.bytes, []).append(row)
     worst = max(table.rows, key=lambda row: max(half.error or 0.0 for half in _halves(row)))
     cells = [
-        _cell(one.collective, alike, summed=table.wrong if table.wrong == 0 or worst in alike else None)
+        _cell(
+            measured_table.collective,
+            alike,
+            summed=table.wrong if table.wrong == 0 or worst in alike else None,
+        )
         for alike in rows.values()
     ]
     if table.wrong and not any(map(_is_wrong, cells)):

@@ -91,7 +91,9 @@ class Log(Struct, kw_only=True):
 
 def looks_like(text: str) -> bool:
     """Whether this may be such a log: a header of its table, or a line of its list of ranks."""
-    return any(Columns.of(_untagged(line)) is not None or _DEVICE.search(line) for line in text.splitlines())
+    return any(
+        Columns.from_header(_untagged(line)) is not None or _DEVICE.search(line) for line in text.splitlines()
+    )
 
 
 def parse(text: str) -> Log:
@@ -142,7 +144,7 @@ class _Reader:
         self._facts(line)
         if device := _DEVICE.search(line):
             self._device(number, device)
-        elif (columns := Columns.of(line)) is not None:
+        elif (columns := Columns.from_header(line)) is not None:
             self._columns, self._partial = columns, None
             self.log.tables.append(Table(header=number, program=self._program))
         elif self._columns is not None and not line.lstrip().startswith("#"):

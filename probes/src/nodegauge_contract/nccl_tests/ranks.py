@@ -58,7 +58,7 @@ def count(log: Log, measured: Sequence[Measured], *, given: int | None = None) -
         raise NcclTestsError(f"{given} ranks were given, but the log lists rank {_fewest(log) - 1}")
     if not measured:
         return given or max(_fewest(log), log.per_process)
-    bounds = [bound for one in measured for bound in _bounds(one)]
+    bounds = [bound for measured_table in measured for bound in _bounds(measured_table)]
     candidates = _candidates(log, measured, bounds)
     wanted = given or (len(listed(log)) if _complete(log) else 0)
     if wanted in candidates:
@@ -103,12 +103,12 @@ def _complete(log: Log) -> bool:
     return bool(numbers) and numbers == list(range(len(numbers))) and whole and not log.elided
 
 
-def _bounds(one: Measured) -> Iterator[_Bound]:
-    for row in one.table.rows:
+def _bounds(measured_table: Measured) -> Iterator[_Bound]:
+    for row in measured_table.table.rows:
         for half in (row.in_place, row.out_of_place) if row.bytes else ():
             if half is not None:
                 low, high = half.factor(row.bytes)
-                yield _Bound(row=row, half=half, collective=one.collective, low=low, high=high)
+                yield _Bound(row=row, half=half, collective=measured_table.collective, low=low, high=high)
 
 
 def _candidates(log: Log, measured: Sequence[Measured], bounds: Sequence[_Bound]) -> list[int]:
@@ -124,7 +124,7 @@ def _candidates(log: Log, measured: Sequence[Measured], bounds: Sequence[_Bound]
         ranks
         for ranks in range(_fewest(log), MAX_DEVICES + 1)
         if ranks % (log.per_process or 1) == 0
-        and all(one.times in (1, ranks) for one in measured)
+        and all(measured_table.times in (1, ranks) for measured_table in measured)
         and all(bound.allows(ranks) for bound in tightest)
     ]
 
@@ -138,10 +138,11 @@ def _likeliest(bounds: Sequence[_Bound], fewest: int) -> int:
 
 def _contradiction(ranks: int, measured: Sequence[Measured], bounds: Sequence[_Bound]) -> NcclTestsError:
     """The first row that contradicts the number."""
-    for one in measured:
-        if one.times not in (1, ranks):
+    for measured_table in measured:
+        if measured_table.times not in (1, ranks):
             return NcclTestsError(
-                f"line {one.table.rows[0].line}: the sizes are those of {one.times} ranks, not of {ranks}"
+                f"line {measured_table.table.rows[0].line}: the sizes are those of {measured_table.times} "
+                f"ranks, not of {ranks}"
             )
     bound = next((bound for bound in bounds if not bound.allows(ranks)), None)
     if bound is None:

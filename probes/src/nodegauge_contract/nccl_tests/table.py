@@ -52,7 +52,7 @@ class Columns(Struct, frozen=True, kw_only=True):
     stamped: bool
 
     @classmethod
-    def of(cls, line: str) -> Columns | None:
+    def from_header(cls, line: str) -> Columns | None:
         """None if the line is not a header; a launcher may have put its own prefix before it."""
         match = _HEADER.search(line)
         names = match[0].split() if match is not None else []

@@ -266,6 +266,8 @@ def _cells(row: _Row, name: str, *, columns: list[str], pattern: re.Pattern[str]
 def _check_symmetry(table: Table, lines: list[int]) -> None:
     for i in range(table.gpus):
         for j in range(i):
-            one, other = table.cells[i][j], table.cells[j][i]
-            if one != other:
-                raise _Damaged(f"line {lines[i]}: GPU{i} to GPU{j} is {one}, but GPU{j} to GPU{i} is {other}")
+            there, back = table.cells[i][j], table.cells[j][i]
+            if there != back:
+                raise _Damaged(
+                    f"line {lines[i]}: GPU{i} to GPU{j} is {there}, but GPU{j} to GPU{i} is {back}"
+                )

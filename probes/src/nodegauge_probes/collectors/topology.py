@@ -49,10 +49,10 @@ def pairs(nvml: Nvml, devices: list[Device], result: ResultBuilder) -> None:
         (result.pairs.write, "nvmlDeviceGetP2PStatus", (library.WRITE,)),
         (result.pairs.nvlink, "nvmlDeviceGetP2PStatus", (library.NVLINK,)),
     ):
-        for i, one in enumerate(devices):
+        for i, device in enumerate(devices):
             for j, other in enumerate(devices):
                 if i != j:
-                    cells[i][j] = nvml.pair(one, other, call, *arguments)
+                    cells[i][j] = nvml.pair(device, other, call, *arguments)
 
 
 def links(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:

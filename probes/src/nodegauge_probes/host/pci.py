@@ -148,23 +148,23 @@ def numa_nodes(root: Path) -> NumaNodes:
     return NumaNodes.SEVERAL if len(nodes) > 1 else NumaNodes.ONE
 
 
-def distance(one: Location | Unavailable, other: Location | Unavailable, *, nodes: NumaNodes) -> Text:
+def distance(location: Location | Unavailable, other: Location | Unavailable, *, nodes: NumaNodes) -> Text:
     """The path between two PCI functions in nvidia-smi's letters.
 
     Different host bridges: NODE on one NUMA node, SYS otherwise.  The same one without a shared bridge: PHB.
     A shared bridge: PIX if at most one bridge is below it on either side (the ports of one switch), else PXB.
     Source: the legend of `nvidia-smi topo -m`; NCCL src/graph/xml.cc walks the same way.
     """
-    if isinstance(one, Unavailable):
-        return one
+    if isinstance(location, Unavailable):
+        return location
     if isinstance(other, Unavailable):
         return other
-    if one.root != other.root:
-        if isinstance(one.numa, int) and isinstance(other.numa, int):
-            return "NODE" if one.numa == other.numa else "SYS"
+    if location.root != other.root:
+        if isinstance(location.numa, int) and isinstance(other.numa, int):
+            return "NODE" if location.numa == other.numa else "SYS"
         return "NODE" if nodes is NumaNodes.ONE else Unavailable("NUMA node not known")
-    pairs = zip(one.bridges, other.bridges, strict=False)
+    pairs = zip(location.bridges, other.bridges, strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if not shared:
         return "PHB"
-    return "PIX" if max(len(one.bridges), len(other.bridges)) - shared <= 1 else "PXB"
+    return "PIX" if max(len(location.bridges), len(other.bridges)) - shared <= 1 else "PXB"

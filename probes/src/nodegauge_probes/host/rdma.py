@@ -30,8 +30,8 @@ def nics(root: Path, gpus: list[Location | Unavailable]) -> Nics:
         pci=[each if isinstance(each, Unavailable) else each.address for each in locations],
         to_gpu=[[distance(nic, gpu, nodes=nodes) for gpu in gpus] for nic in locations],
         to_nic=[
-            ["X" if i == j else distance(one, other, nodes=nodes) for j, other in enumerate(locations)]
-            for i, one in enumerate(locations)
+            ["X" if i == j else distance(nic, other, nodes=nodes) for j, other in enumerate(locations)]
+            for i, nic in enumerate(locations)
         ],
     )
 

@@ -146,17 +146,17 @@ class SensorRecord(Struct):
     loaded: list[float] = field(default_factory=list)
 
     def build(self) -> LoadSensor:
-        def of(values: list[float], choose: Callable[[list[float]], float]) -> Num:
+        def statistic(values: list[float], choose: Callable[[list[float]], float]) -> Num:
             return short(choose(values)) if values else NOT_READ
 
         return LoadSensor(
             chip=self.sensor.chip,
             name=self.sensor.name,
             label=self.sensor.label,
-            idle=of(list(self.idle), median),
-            loaded=of(list(self.loaded), median),
-            min=of(list(self.loaded), min),
-            max=of(list(self.loaded), max),
+            idle=statistic(list(self.idle), median),
+            loaded=statistic(list(self.loaded), median),
+            min=statistic(list(self.loaded), min),
+            max=statistic(list(self.loaded), max),
             samples=len(self.loaded),
         )
 

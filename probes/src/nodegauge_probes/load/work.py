@@ -203,4 +203,4 @@ def _differing(results: bytes, reference: bytes) -> int:
     if results == reference:
         return 0
     pairs = zip(memoryview(results).cast("I"), memoryview(reference).cast("I"), strict=True)
-    return sum(one != other for one, other in pairs)
+    return sum(result != expected for result, expected in pairs)

@@ -183,14 +183,14 @@ def _check(cell: CellOrder, gpus: Gpus, emitter: Emitter) -> int:
 def _pairs(order: Order, gpus: Gpus) -> list[list[Num]]:
     """GB/s one way between every ordered pair, or why the copy failed."""
     ranks = range(len(order.uuids))
-    return [[_pair(order, gpus, one, other) for other in ranks] for one in ranks]
+    return [[_pair(order, gpus, source, target) for target in ranks] for source in ranks]
 
 
-def _pair(order: Order, gpus: Gpus, one: int, other: int) -> Num:
-    if one == other:
+def _pair(order: Order, gpus: Gpus, source: int, target: int) -> Num:
+    if source == target:
         return SAME
     try:
-        times = gpus.copies(one, other, order.pairs_bytes, order.pair_copies)
+        times = gpus.copies(source, target, order.pairs_bytes, order.pair_copies)
     except Failure as failure:
         if failure.kind == NCCL_ERROR:
             raise

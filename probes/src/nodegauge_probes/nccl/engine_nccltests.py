@@ -149,7 +149,7 @@ def _run(argv: Sequence[str], emitter: Emitter, *, clock: Callable[[], float]) -
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if began is None and Columns.of(line) is not None:
+            if began is None and Columns.from_header(line) is not None:
                 began = clock()
                 emitter.phase(Phase.MEASURE)
             if len(line) <= chars_left:

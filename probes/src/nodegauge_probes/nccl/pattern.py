@@ -46,10 +46,10 @@ def total(collective: str, size: int, ranks: int) -> int:
 
 def values(scale: int, *, start: int, stop: int) -> bytes:
     """Elements `start` to `stop` of the pattern, times `scale`."""
-    one = array("f", [scale * (i + 1) for i in range(PERIOD)]).tobytes()
+    period = array("f", [scale * (i + 1) for i in range(PERIOD)]).tobytes()
     first = start % PERIOD
     repeats = (first + stop - start) // PERIOD + 1
-    return (one * repeats)[first * ELEMENT : (first + stop - start) * ELEMENT]
+    return (period * repeats)[first * ELEMENT : (first + stop - start) * ELEMENT]
 
 
 def expected(collective: str, *, ranks: int, rank: int, count: int, start: int, stop: int) -> bytes:
@@ -83,4 +83,4 @@ def wrong(actual: bytes, correct: bytes) -> int:
     if actual == correct:
         return 0
     pairs = zip(array("f", actual), array("f", correct), strict=True)
-    return sum(one != other for one, other in pairs)
+    return sum(element != expected for element, expected in pairs)

@@ -152,7 +152,7 @@ class Emitter:
         self._descriptor = descriptor
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Emitter:
+    def from_environment(cls, environment: Mapping[str, str]) -> Emitter:
         """For the descriptor in the environment.  Raises KeyError or ValueError without one."""
         return cls(int(environment[FD_VARIABLE]))
 
@@ -199,7 +199,7 @@ def serve(
     parser.add_argument("--order", required=True)
     try:
         order = decode_order(parser.parse_args(arguments).order)
-        emitter = Emitter.of(environment)
+        emitter = Emitter.from_environment(environment)
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
         print(f"invalid order, or no {FD_VARIABLE}: {error!r}", file=sys.stderr)
         return BAD_ORDER

@@ -101,7 +101,7 @@ class Ranks:
     """All ranks of one order."""
 
     def __init__(self, program: Sequence[str], order: Order, environment: Mapping[str, str]) -> None:
-        self._emitter = Emitter.of(environment)
+        self._emitter = Emitter.from_environment(environment)
         self._ranks = [
             Rank(program, replace(order, rank=rank), environment) for rank in range(len(order.uuids))
         ]

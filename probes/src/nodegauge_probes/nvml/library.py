@@ -172,14 +172,16 @@ class Nvml:
         answer = self.value(device, call, **options)
         return answer if isinstance(answer, Unavailable) else str(answer)[:128]
 
-    def pair(self, one: Device, other: Device, call: str, *arguments: Any) -> int | Unavailable:
+    def pair(self, device: Device, other: Device, call: str, *arguments: Any) -> int | Unavailable:
         """A call about two GPUs; a refusal is no fault of either of them."""
-        lost = one.lost or other.lost
+        lost = device.lost or other.lost
         if lost is not None:
             return lost
-        subject = f"GPU {one.index} and GPU {other.index}"
+        subject = f"GPU {device.index} and GPU {other.index}"
         try:
-            return results.whole(self._invoke(call, (one.handle, other.handle, *arguments), subject=subject))
+            return results.whole(
+                self._invoke(call, (device.handle, other.handle, *arguments), subject=subject)
+            )
         except Refused as refused:
             return Unavailable(refused.reason)
 

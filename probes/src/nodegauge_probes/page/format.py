@@ -65,7 +65,7 @@ def with_unit(value: Any, after: str, *, before: str = "") -> str:
     return NOTHING if isinstance(value, Unavailable) else f"{before}{value}{after}"
 
 
-def of(value: str, limit: str, *, between: str, unit: str = "") -> str:
+def with_limit(value: str, limit: str, *, between: str, unit: str = "") -> str:
     """`72 / 700 W`, `345 / 1980`; "-" if both are missing."""
     return NOTHING if value == limit == NOTHING else f"{value}{between}{limit}{unit}"
 

@@ -21,7 +21,16 @@ from nodegauge_contract import (
     Xids,
 )
 from nodegauge_probes.page import format
-from nodegauge_probes.page.format import NOTHING, Cells, columns, known_columns, merged, of, shown, with_unit
+from nodegauge_probes.page.format import (
+    NOTHING,
+    Cells,
+    columns,
+    known_columns,
+    merged,
+    shown,
+    with_limit,
+    with_unit,
+)
 
 NAME_WIDTH = 24
 HOUR_NS = 3_600_000_000_000
@@ -43,8 +52,8 @@ def _health_row(gpu: Gpu) -> tuple[str, ...]:
         with_unit(temperature.gpu, " C"),
         _limit(gpu),
         with_unit(temperature.memory, " C"),
-        of(_watts(gpu.power.usage_mw), _watts(gpu.power.enforced_limit_mw), between=" / ", unit=" W"),
-        of(str(shown(clocks.sm_mhz)), str(shown(clocks.max_sm_mhz)), between=" / "),
+        with_limit(_watts(gpu.power.usage_mw), _watts(gpu.power.enforced_limit_mw), between=" / ", unit=" W"),
+        with_limit(str(shown(clocks.sm_mhz)), str(shown(clocks.max_sm_mhz)), between=" / "),
         with_unit(clocks.pstate, "", before="P"),
         _span(gpu.window.utilization if gpu.window else None),
         format.reasons(gpu.events),
@@ -81,8 +90,8 @@ def links(result: Result) -> str:
 
 def _pcie(gpu: Gpu) -> str:
     pcie = gpu.pcie
-    generation = of(str(shown(pcie.generation)), str(shown(pcie.max_generation)), between="/")
-    width = of(str(shown(pcie.width)), str(shown(pcie.max_width)), between="/")
+    generation = with_limit(str(shown(pcie.generation)), str(shown(pcie.max_generation)), between="/")
+    width = with_limit(str(shown(pcie.width)), str(shown(pcie.max_width)), between="/")
     return NOTHING if generation == width == NOTHING else f"gen {generation} x{width}"
 
 
@@ -209,7 +218,7 @@ def _above_zero(counts: dict[str, Int]) -> str:
 
 def _xids(xids: Xids) -> str:
     if xids.seen:
-        counts = [one.count for one in xids.counts] or [1] * len(xids.seen)
+        counts = [xid_count.count for xid_count in xids.counts] or [1] * len(xids.seen)
         pairs = zip(xids.seen, counts, strict=False)
         return ", ".join(f"{code} ({count}x)" if count > 1 else str(code) for code, count in pairs)
     return "none" if xids.registered is True else NOTHING

@@ -143,9 +143,9 @@ def _in_part(name: str, part: msgspec.Struct) -> Iterator[tuple[ValueName, str]]
     if len(missing) == len(leaves) and len(set(missing.values())) == 1:
         yield (name, ""), next(iter(missing.values()))
         return
-    one, other = EITHER_OR.get(name, (frozenset(), frozenset()))
-    irrelevant = (other if one - missing.keys() else frozenset()) | (
-        one if other - missing.keys() else frozenset()
+    first, second = EITHER_OR.get(name, (frozenset(), frozenset()))
+    irrelevant = (second if first - missing.keys() else frozenset()) | (
+        first if second - missing.keys() else frozenset()
     )
     for leaf, reason in missing.items():
         if leaf not in irrelevant:

@@ -216,7 +216,7 @@ class Resident:
         while (self.state.xids or self._delivery.pending()) and time.monotonic() < until:
             time.sleep(0.05)
         if self.state.xids:
-            count = sum(one.count for one in self.state.xids)
+            count = sum(xid.count for xid in self.state.xids)
             say(f"ended before anybody was told of {count} Xids")
         if self._delivery.pending():
             say("ended before the last reading was written")
@@ -334,10 +334,10 @@ class Watcher:
     def add_xids(self) -> None:
         """New Xids into the state and its file, so that they outlive a killed container.  Hold the lock."""
         known, taken, now = self._resident.state, self._reader.take_xids(), kernel.boottime_ms() / 1000
-        waiting = {schedule.xid_name(one.gpu, one.code) for one in known.xids}
+        waiting = {schedule.xid_name(xid.gpu, xid.code) for xid in known.xids}
         for gpu, code, uuid in taken:
-            one = SeenXid(gpu=gpu, code=code, count=1, first=now, last=now, uuid=uuid)
-            xids.add(known, one)
+            xid = SeenXid(gpu=gpu, code=code, count=1, first=now, last=now, uuid=uuid)
+            xids.add(known, xid)
         if taken:
             # An Xid that comes again before it was told is one piece of news: only then may it be braked.
             self._note(sorted({schedule.xid_name(gpu, code) for gpu, code, _ in taken} - waiting), now=now)

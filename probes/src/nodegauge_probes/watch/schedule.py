@@ -81,7 +81,7 @@ def decide(
     if state.reports == 0:
         return Decision(why="first", confirmed=0, fresh=True)
     changed = different(values, state)
-    xids = {xid_name(one.gpu, one.code): one for one in state.xids}
+    xids = {xid_name(xid.gpu, xid.code): xid for xid in state.xids}
     names = [*changed, *xids]
     free = [name for name in names if not is_braked(state, name, now=now)]
     if (free and since >= SHORTEST_S) or (names and since >= BRAKED_S):

@@ -30,10 +30,10 @@ def add(state: State, new: SeenXid) -> None:
     readers tell by whole seconds what that had."""
     earliest = state.reported_until + 1
     new.first, new.last = max(new.first, earliest), max(new.last, earliest)
-    for one in state.xids:
-        if one.code == new.code and _is_of(one, gpu=new.gpu, uuid=new.uuid):
-            one.count += new.count
-            one.last = new.last
+    for xid in state.xids:
+        if xid.code == new.code and _is_of(xid, gpu=new.gpu, uuid=new.uuid):
+            xid.count += new.count
+            xid.last = new.last
             return
     if len(state.xids) < MOST_NEW:
         state.xids.append(new)
@@ -51,40 +51,40 @@ def report(result: ResultBuilder, state: State, *, now: float, interval: float, 
         state.written_until = state.reported_until
         state.lost_xids, state.told_lost = state.lost_xids - state.told_lost, 0
     since = now - max(REPEATED_S, REPEATED_INTERVALS * interval)
-    recent = [one for one in state.reported_xids if one.last >= since or one.last > state.written_until]
+    recent = [xid for xid in state.reported_xids if xid.last >= since or xid.last > state.written_until]
     earlier, dropped = _fewer(recent)
-    state.lost_xids += sum(one.count for one in dropped if one.last > state.written_until)
-    for one in state.xids:
-        if (gpu := _gpu_of(one, result.gpus)) is not None:
+    state.lost_xids += sum(xid.count for xid in dropped if xid.last > state.written_until)
+    for xid in state.xids:
+        if (gpu := _gpu_of(xid, result.gpus)) is not None:
             # in place of what the reading's own window counted: this probe listens longer
-            count = XidCount(count=one.count, first=int(one.first), last=int(one.last))
-            counters.set_xid(gpu, one.code, count)
-    repeated = [_repeated(one, gpu) for one in earlier if (gpu := _gpu_of(one, result.gpus)) is not None]
+            count = XidCount(count=xid.count, first=int(xid.first), last=int(xid.last))
+            counters.set_xid(gpu, xid.code, count)
+    repeated = [_repeated(xid, gpu) for xid in earlier if (gpu := _gpu_of(xid, result.gpus)) is not None]
     if result.gpus:
-        seconds = (int(one.last) for one in (*earlier, *state.xids))
+        seconds = (int(xid.last) for xid in (*earlier, *state.xids))
         state.reported_until = max(state.reported_until, int(now), *seconds)
         result.watch = WatchReport(at=state.reported_until, repeated=repeated, lost=state.lost_xids)
         state.told_lost = state.lost_xids
-    state.reported_xids = [*earlier, *sorted(state.xids, key=lambda one: one.last)]
+    state.reported_xids = [*earlier, *sorted(state.xids, key=lambda xid: xid.last)]
     state.xids = []
 
 
-def _repeated(one: SeenXid, gpu: GpuBuilder) -> RepeatedXid:
-    times = {"first": int(one.first), "last": int(one.last)}
-    return RepeatedXid(gpu=gpu.index, code=one.code, count=one.count, **times)
+def _repeated(xid: SeenXid, gpu: GpuBuilder) -> RepeatedXid:
+    times = {"first": int(xid.first), "last": int(xid.last)}
+    return RepeatedXid(gpu=gpu.index, code=xid.code, count=xid.count, **times)
 
 
-def _gpu_of(one: SeenXid, gpus: Iterable[GpuBuilder]) -> GpuBuilder | None:
+def _gpu_of(xid: SeenXid, gpus: Iterable[GpuBuilder]) -> GpuBuilder | None:
     for gpu in gpus:
         uuid = gpu.identity.uuid
-        if _is_of(one, gpu=gpu.index, uuid=uuid if isinstance(uuid, str) else ""):
+        if _is_of(xid, gpu=gpu.index, uuid=uuid if isinstance(uuid, str) else ""):
             return gpu
     return None
 
 
-def _is_of(one: SeenXid, *, gpu: int, uuid: str) -> bool:
+def _is_of(xid: SeenXid, *, gpu: int, uuid: str) -> bool:
     """By UUID, for a GPU that is lost may change the index of others; by index if there is no UUID."""
-    return one.uuid == uuid if one.uuid and uuid else one.gpu == gpu
+    return xid.uuid == uuid if xid.uuid and uuid else xid.gpu == gpu
 
 
 def _fewer(xids: Sequence[SeenXid]) -> tuple[list[SeenXid], list[SeenXid]]:
@@ -94,7 +94,7 @@ def _fewer(xids: Sequence[SeenXid]) -> tuple[list[SeenXid], list[SeenXid]]:
     kept, dropped = list(xids), []
     while len(kept) > MOST_REPEATED:
         [(often, times)] = Counter(map(_kind, kept)).most_common(1)
-        first, second, *_ = [*(n for n, one in enumerate(kept) if _kind(one) == often), 0]
+        first, second, *_ = [*(n for n, xid in enumerate(kept) if _kind(xid) == often), 0]
         if times > 1:
             kept[second] = _joined(kept[first], kept[second])
             del kept[first]
@@ -103,8 +103,8 @@ def _fewer(xids: Sequence[SeenXid]) -> tuple[list[SeenXid], list[SeenXid]]:
     return kept, dropped
 
 
-def _kind(one: SeenXid) -> tuple[str | int, int]:
-    return one.uuid or one.gpu, one.code
+def _kind(xid: SeenXid) -> tuple[str | int, int]:
+    return xid.uuid or xid.gpu, xid.code
 
 
 def _joined(old: SeenXid, new: SeenXid) -> SeenXid:

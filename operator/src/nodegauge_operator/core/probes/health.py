@@ -144,12 +144,12 @@ class HealthKind(ProbeKind):
             result,
             thresholds=context.policy.spec.thresholds,
             history=History.decode(status.probe(self.name).history),
-            node=NodeFacts.of(
+            node=NodeFacts.from_node(
                 labels=node.labels,
                 capacity={names.GPU_RESOURCE: node.gpu_capacity},
                 expected_gpus=context.policy.spec.expected_gpus or None,
                 power=context.policy.spec.power_inventory,
-                xids=tuple(one.rule() for one in context.policy.spec.xids),
+                xids=tuple(xid_rule.rule() for xid_rule in context.policy.spec.xids),
             ),
             interval=context.policy.interval_of(self.name),
             peers=context.peers.get(self.name, no_peers),
@@ -225,7 +225,7 @@ def _xids_end_at(context: Context, probe: ProbeStatus) -> float:
     """When a finding of the policy's rules about Xids ends by itself, epoch seconds; `NEVER` if none stands.
 
     The judge's clock starts with the boot, and may be behind by `SAME_BOOT`."""
-    rules = [one.rule() for one in context.policy.spec.xids]
+    rules = [xid_rule.rule() for xid_rule in context.policy.spec.xids]
     if not rules or all(finding.code != "xid" for finding in probe.findings):
         return NEVER
     history = History.decode(probe.history) or History()

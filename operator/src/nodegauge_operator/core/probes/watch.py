@@ -238,8 +238,8 @@ def _terms(selector: Selector, watched: list[dict[str, Any]]) -> list[dict[str, 
     """
     own = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.match_labels.items())]
     for wanted in selector.match_expressions:
-        one = {"key": wanted.key, "operator": wanted.operator.value}
-        own.append(one | ({"values": list(wanted.values)} if wanted.values else {}))
+        expression = {"key": wanted.key, "operator": wanted.operator.value}
+        own.append(expression | ({"values": list(wanted.values)} if wanted.values else {}))
     busy = {names.MIG_CONFIG_STATE: names.MIG_CONFIG_UNDER_WAY}
     busy |= dict.fromkeys(names.GPU_DEPLOY, names.GPU_PAUSED)
     own += [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in busy.items()]
