@@ -59,29 +59,46 @@ class Entity(IntEnum):
 
 
 class Sensor(Struct, frozen=True, kw_only=True):
-    """One sensor.  `states`: those that it can report, as bits; 0 where its record lists none.  `number`,
-    `lun` and `owner` address it; `m`, `b`, `b_exponent`, `exponent` and `linear` make a value of a raw byte.
-    """
+    """One sensor: its address, what it watches, and how a raw byte of it becomes a value (section 43)."""
 
     name: str
+    """Its text in the record; `sensor NUMBER` for none."""
     owner: int
+    """Address of the controller that answers for it; the BMC is 0x20."""
     lun: int
+    """Unit (LUN) of that controller, 0 to 3."""
     number: int
+    """Its number there, 0 to 255."""
     entity: int
+    """What it watches, an `Entity` or another number."""
     instance: int
+    """Which of several such entities."""
     kind: int
+    """Its type, a `Kind` or another number."""
     event: int
+    """Its event type: `THRESHOLD`, `SPECIFIC` or another (table 42-1)."""
     states: int
+    """States that it can report, as bits 0 to 14; 0 where its record lists none."""
     thresholds: int
+    """Access to its thresholds: 0 none, 1 and 2 readable, 3 fixed and unreadable."""
     form: int = 3
+    """Form of the raw byte: 0 unsigned, 1 ones' complement, 2 two's complement, 3 no number."""
     percent: bool = False
+    """Whether its number is per cent."""
     per: bool = False
+    """Whether a rate or a second unit belongs to `unit`."""
     unit: int = 0
+    """Unit of its number, a `Unit` or another number."""
     linear: int = 0
+    """Linearization L, a key of `_LINEAR` or an unknown one."""
     m: int = 1
+    """Factor of the raw byte, 10 bits signed (`value`)."""
     b: int = 0
+    """What is added to the product, 10 bits signed."""
     b_exponent: int = 0
+    """Power of ten of `b` (k1), -8 to 7."""
     exponent: int = 0
+    """Power of ten of the sum (k2), -8 to 7."""
 
     @property
     def analog(self) -> bool:

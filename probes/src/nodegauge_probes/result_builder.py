@@ -80,23 +80,41 @@ class Identity(Struct, kw_only=True):
     """The members of `Gpu` that are in no group."""
 
     uuid: Text = NOT_READ
+    """As NVML gives it (`GPU-...`)."""
     name: Text = NOT_READ
+    """Product name."""
     pci: Text = NOT_READ
+    """PCI address in sysfs form, `0000:0f:00.0`."""
     minor: Int = NOT_READ
+    """Number of its device file (`/dev/nvidiaN`)."""
     serial: Text = NOT_READ
+    """Serial number of the board."""
     vbios: Text = NOT_READ
+    """Version of the VBIOS."""
     architecture: Int = NOT_READ
+    """NVML_DEVICE_ARCH_*."""
     compute_capability: Text = NOT_READ
+    """`MAJOR.MINOR`."""
     module_id: Int = NOT_READ
+    """Number of the module on its baseboard, on SXM boards."""
     memory_mib: Int = NOT_READ
+    """Total memory, MiB."""
     persistence: Flag = NOT_READ
+    """Whether persistence mode is on."""
     mig: Int = NOT_READ
+    """MIG mode in force: 0 off, 1 on."""
     cpus: Text = NOT_READ
+    """CPUs near the GPU, as ranges (`0-31,64-95`)."""
     memory_nodes: Text = NOT_READ
+    """NUMA nodes of the memory near the GPU, as ranges."""
     numa_node: Int = NOT_READ
+    """NUMA node of the PCI device, from sysfs."""
     gpu_numa_id: Int = NOT_READ
+    """NUMA node that the GPU itself is."""
     switch_links: Int = NOT_READ
+    """Links to an NVSwitch (field 147)."""
     virtualization: Int = NOT_READ
+    """nvmlGpuVirtualizationMode_t, 0 to 4."""
 
 
 class GpuBuilder:
@@ -149,24 +167,43 @@ class ArmBuilder(Struct):
     """One arm of an NCCL run, with the members of `Arm`; until its outcome is known, it was cut short."""
 
     name: str
+    """An `ArmName`."""
     outcome: ArmOutcome = ArmOutcome.CUT
+    """How it ended; cut until it has."""
     phase: str = ""
+    """Where it is, or was when it was ended, a `Phase`; empty before it begins and once it is done."""
     message: str = ""
+    """What NCCL, CUDA or the probe says about it."""
     exit_code: Int = NOT_READ
+    """Exit code of its process; 128 and the signal's number if a signal ended it."""
     spawn_ms: Int = NOT_READ
+    """ms for Python and libraries."""
     init_ms: Int = NOT_READ
+    """ms for communicators."""
     load_ms: Int = NOT_READ
+    """ms for the first kernel."""
     measure_ms: Int = NOT_READ
+    """ms of measuring, with checks and pairs."""
     teardown_ms: Int = NOT_READ
+    """ms for the end."""
     cells: list[Cell] = field(default_factory=list)
+    """What was measured so far."""
     pairs: list[list[Num]] = field(default_factory=list)
+    """GB/s from rank to rank; empty if not measured."""
     transport: Text = NOT_READ
+    """How NCCL connected the ranks, from its log."""
     nvls: Flag = NOT_READ
+    """Whether NVLS channels were made, from NCCL's log."""
     channels: Int = NOT_READ
+    """Channels of collectives that NCCL made, from its log."""
     host_buffers: Text = NOT_READ
+    """Kind of NCCL's host memory, from its log."""
     starts: int = 1
+    """How often it was started."""
     processes: Int = NOT_READ
+    """Processes that drive the GPUs: 1, or one per rank."""
     multicast: Flag = NOT_READ
+    """Whether NCCL logged that the GPUs support multicast."""
 
     def build(self) -> Arm:
         return Arm(**(asdict(self) | {"cells": list(self.cells), "pairs": [list(row) for row in self.pairs]}))
@@ -176,18 +213,31 @@ class NcclBuilder(Struct, kw_only=True):
     """An NCCL run, with the members of `NcclResult`."""
 
     engine: str
+    """The engine that was asked for, then the one that a child reports."""
     expected: int
+    """GPUs that the node should have; 0 if unknown."""
     shm_bytes: Int
+    """Size of /dev/shm."""
     engine_version: Text = NOT_READ
+    """The engine's, from the first child that reports it."""
     nccl: Text = NOT_READ
+    """Version of NCCL, from the first child that reports it, else from NCCL's log."""
     cuda: Text = NOT_READ
+    """Version of CUDA, likewise."""
     ranks: int = 0
+    """GPUs to measure; 0 if nothing is."""
     uuids: list[str] = field(default_factory=list)
+    """UUIDs in rank order."""
     skipped: str = ""
+    """A `Skip` if nothing is measured; else empty."""
     message: str = ""
+    """Explains `skipped`, or names GPUs that take no part."""
     arms: list[ArmBuilder] = field(default_factory=list)
+    """Its configurations, in the order of the plan."""
     cut: list[str] = field(default_factory=list)
+    """What did not fit the budget, as COLLECTIVE/BYTES, with the arm before it unless it is the default."""
     throttled_periods: Int = NOT_READ
+    """Growth of nr_throttled in the pod's cpu.stat since the first arm began."""
 
     def add_versions(self, *, engine_version: Text = NOT_READ, nccl: Text, cuda: Text) -> None:
         """Fill in versions that are not known yet."""

@@ -51,32 +51,52 @@ class BadSettings(Exception):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One run: seconds for `window`, `deadline`, `budget`, `seconds` (of load) and `limits` (startup,
-    measuring, teardown; a null startup follows the number of GPUs), samples per second for `hz`, °C for
-    `stop_below`.  Settings of other probes have their defaults."""
+    """One run.  Settings of other probes have their defaults."""
 
     probe: str
+    """Name of the probe."""
     format: Format
+    """Form of the output on stdout."""
     run: str
+    """Id of the run, echoed in the result."""
     node: str
+    """Name of the node, echoed in the result."""
     sysfs: Path
+    """Root to use as /sys."""
     procfs: Path
+    """Root to use as /proc."""
     termination_log: Path | None
+    """File for the container's last words; None without one."""
     window: float
+    """Seconds of sampling, 0 to 600."""
     slowed_window: float
+    """Seconds of sampling while a GPU is slowed down, 0 to 600."""
     hz: float
+    """Samples per second, 0.1 to 50; under load at least 2."""
     deadline: float
+    """Seconds of the whole run, 1 to 3600; of the watch probe, of one reading."""
     engine: str
+    """Engine of the NCCL probe."""
     child: str
+    """Absolute path of a program to run instead of the engine; or empty."""
     processes: Processes
+    """How many processes drive the GPUs in an NCCL run."""
     expected: int
+    """GPUs that the node should have, up to 1024; 0 if unknown."""
     shared: str
+    """How the GPUs are shared; empty if they are not."""
     nccl_variables: dict[str, str]
+    """The policy's NCCL_* variables."""
     limits: tuple[float | None, float, float]
+    """Seconds for starting (None: by configuration and GPUs), measuring and ending a child, 0.1 to 600."""
     budget: float
+    """Seconds for all arms of an NCCL run together, 1 to 600."""
     seconds: float
+    """Seconds of load, 1 to 900."""
     stop_below: int
+    """°C below the vendor's slowdown at which the load ends, 0 to 50."""
     watch: watch_options.Options
+    """Options of the watch probe."""
 
 
 def parse(

@@ -18,23 +18,38 @@ MOST_CONFIRMATIONS = 10
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """Seconds for `poll`, `interval`, `confirm` and the three `*_seconds`; °C for the temperatures."""
+    """Options of one watch container; `NUMBERS` has defaults and bounds."""
 
     state: Path
+    """File that keeps what was reported."""
     interval: float
+    """Seconds after the last reading in which the next is due."""
     poll: float
+    """Seconds between two looks."""
     confirm: tuple[float, ...]
+    """Seconds from a reading of something new to each of its confirmations, at most ten."""
     temperature: float
+    """°C from which a GPU is warm."""
     temperature_fail: float
+    """°C from which it is hot, without a vendor's limit."""
     memory_temperature: float
+    """°C from which memory is warm, without a vendor's limit."""
     memory_temperature_fail: float
+    """°C from which memory is hot, without a vendor's limit."""
     margin: float
+    """°C below a vendor's limit from which a GPU or its memory is warm."""
     hysteresis: float
+    """°C that it must cool down to leave a class."""
     sw_thermal_seconds: float
+    """Seconds of software thermal slowdown within a minute that are a change."""
     hw_thermal_seconds: float
+    """Seconds of hardware thermal slowdown within a minute that are a change."""
     power_brake_seconds: float
+    """Seconds of power brake within a minute that are a change."""
     throttle_share: float
+    """Share of a minute up to which a slowdown is over."""
     corrected_per_minute: float
+    """Corrected memory errors within a minute that are a change."""
 
 
 NUMBERS = (

@@ -19,21 +19,30 @@ _OF_SUPPLIES = frozenset({"redundancy-lost", "supply-failed", "supply-no-input"}
 
 
 class ChassisJudgement(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one reading says.  `answers`: by code, for every rule with a gate, unless nothing could be judged.
-    `psu`: None if no supply was read.  Watts: of the load now, at full load of the
-    GPUs, and what the working supplies give; None if not known."""
+    """What one reading says."""
 
     verdict: Verdict
+    """The worst finding; unknown if supplies could not be read, or nothing at all was."""
     summary: str
+    """One sentence for people."""
     findings: list[Finding] = []
+    """The worst first."""
     answers: dict[str, Answer] = {}
+    """By code, for every rule with a gate; empty if nothing could be judged."""
     psu: Psu | None = None
+    """The supplies in one word; None if none is known to be faulty, and not all are known to work."""
     installed: int = 0
+    """Supplies that are there."""
     working: int = 0
+    """Installed supplies that carry load or could."""
     needed: int | None = None
+    """Supplies that the machine needs, at full load of the GPUs if that is known; None if not known."""
     load_watts: int | None = None
+    """W that the machine draws now; None if not known."""
     peak_watts: int | None = None
+    """W at full load of the GPUs; None if not known."""
     capacity_watts: int | None = None
+    """W that the working supplies give; None if not known."""
 
 
 def judge_chassis(

@@ -32,26 +32,32 @@ _NOT_SKIPPED = (LoadSkip.NO_CUDA, LoadSkip.HOT, LoadSkip.NO_GPU)
 
 
 class LoadJudgement(Struct, frozen=True, kw_only=True):
-    """The judgement of one load run.
-
-    `readable`: the load was heavy enough, over all GPUs, or a fault was found nonetheless.  `answers`: by
-    code of each gated finding of the load probe.  `tflops`: of the median GPU; `power_percent`: power of the
-    GPU least close to its limit; `hottest`: °C.  `fingerprint`: equal for comparable nodes.  `reason`:
-    PascalCase, why the run was unreadable or skipped.  `locations`: the findings, one per location.
-    """
+    """The judgement of one load run."""
 
     verdict: Verdict
+    """The worst finding; no-load, skipped or unknown if the run says too little."""
     readable: bool
+    """Whether the load was heavy enough, over all GPUs, or a fault was found nonetheless."""
     summary: str
+    """One sentence for people."""
     findings: list[Finding] = []
+    """The worst first, one per code and severity."""
     answers: dict[str, Answer] = {}
+    """By code of each gated finding of the load probe; empty if unreadable."""
     tflops: float | None = None
+    """1e12 operations a second of the median GPU; None if one was not read or they are not alike."""
     power_percent: int | None = None
+    """Power of the GPU least close to its limit, per cent of it, at most 999; None if not read."""
     hottest: int | None = None
+    """Highest temperature of a GPU, °C; None if not read."""
     gpus: int = 0
+    """GPUs that worked."""
     fingerprint: str = ""
+    """Equal for comparable nodes."""
     reason: str = ""
+    """PascalCase, why the run was unreadable or skipped; empty if it was readable."""
     locations: list[Finding] = []
+    """The findings, one per location."""
 
 
 def judge_load(

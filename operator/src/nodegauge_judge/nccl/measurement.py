@@ -62,23 +62,30 @@ class MeasuredCell(Struct, frozen=True, array_like=True):
 
 
 class MeasuredArm(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One NCCL configuration and how its process ended; null or empty where a value could not be read.
-
-    `start_ms`: time for communicators and kernels; `starts`: how often it was started; `multicast`: whether
-    NCCL found what NVLS needs.
-    """
+    """One NCCL configuration and how its process ended; null or empty where a value could not be read."""
 
     name: _Text
+    """An `ArmName`."""
     outcome: _Text = "done"
+    """An `ArmOutcome`."""
     phase: _Text = ""
+    """Where it was if it was ended, a `Phase`; else empty."""
     message: Annotated[str, Meta(max_length=512)] = ""
+    """What NCCL, CUDA or the probe says about it."""
     start_ms: _Count | None = None
+    """ms for communicators and kernels."""
     measure_ms: _Count | None = None
+    """ms of measuring, with checks and pairs."""
     transport: _Text = ""
+    """How NCCL connected the ranks, as it logged it."""
     nvls: bool | None = None
+    """Whether NVLS channels were made."""
     cells: Annotated[tuple[MeasuredCell, ...], Meta(max_length=64)] = ()
+    """What was measured, in the order of the result."""
     starts: _SmallCount = 1
+    """How often it was started."""
     multicast: bool | None = None
+    """Whether NCCL found what NVLS needs."""
 
 
 class MeasuredPair(Struct, frozen=True, array_like=True):
@@ -104,48 +111,64 @@ class PairGroup(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One NCCL run on one node.
-
-    `gpu`: the product name; `ranks`: GPUs that took part; `gpu_set`: a digest of them; `missing`: names of
-    GPUs that took no part; `sm`: compute capability as NCCL counts it (90 is 9.0).  `interconnect`,
-    `nvlink_gbps`: the class and the rate per GPU that NVML reported in the same result; `link_counts`: a
-    histogram of links per GPU ("18x8": eight GPUs with 18); `pcie_gbps`: one-way rate of the slowest GPU's
-    PCIe link; `through_cpu`: traffic between some GPUs leaves the PCIe switches, or the topology is unknown.
-    `p2p_disabled`, `nvls_disabled`: the policy's environment disables P2P, NVLS.  `virtual`: the GPUs were
-    passed through to a virtual machine.  `runs`: busbw in GB/s by "collective/bytes": one accepted value, two
-    that disagree, or three whose median counts.  `bad_codes`: codes that the previous run answered with
-    "bad".
-    """
+    """One NCCL run on one node."""
 
     version: int = msgspec.field(default=0, name="v")
+    """Version of this record, `VERSION`; another one is not read."""
     engine: _Text = ""
+    """What measured, such as nccl4py; `NCCL_TESTS` for a log."""
     nccl: _Text = ""
+    """Version of NCCL; empty if unknown."""
     driver: _Text = ""
+    """Branch of the driver, the first number of its version; empty if unknown."""
     gpu: _Text = ""
+    """Product name of the GPUs, several joined with a plus sign."""
     gpu_set: _Text = ""
+    """Digest of the UUIDs of the GPUs that took part."""
     sm: _SmallCount | None = None
+    """Lowest compute capability as NCCL counts it (90 is 9.0); null if one is unknown."""
     ranks: _SmallCount = 0
+    """GPUs that took part."""
     expected: _SmallCount = 0
+    """GPUs that the node should have; 0 if unknown."""
     nodes: _Count = 1
+    """Machines that took part; 0 if unknown."""
     interconnect: _Text = ""
+    """Class that NVML reported in the same result, an `InterconnectClass`; empty if unknown."""
     nvlink_gbps: _Gbps | None = None
+    """NVLink rate per GPU that NVML reported in the same result, GB/s one way."""
     link_counts: _Text = ""
+    """Histogram of links per GPU ("18x8": eight GPUs with 18), most links first."""
     nvswitch: bool = False
+    """Whether the links lead to NVSwitches."""
     pcie_gbps: _Gbps | None = None
+    """One-way rate of the slowest GPU's PCIe link at its best, GB/s; null if unknown."""
     through_cpu: bool = False
+    """Traffic between some GPUs leaves the PCIe switches, or the topology is unknown."""
     p2p_disabled: bool = False
+    """The policy's environment disables P2P."""
     nvls_disabled: bool = False
+    """The policy's environment disables NVLS."""
     virtual: bool = False
+    """GPUs were passed through to a virtual machine."""
     missing: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
+    """Names of GPUs that took no part."""
     arms: Annotated[tuple[MeasuredArm, ...], Meta(max_length=8)] = ()
+    """Its configurations, in the order of the result."""
     pairs: Annotated[tuple[PairGroup, ...], Meta(max_length=64)] = ()
+    """Copies between two GPUs, most NVLinks first."""
     cut: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
+    """What did not fit the budget, as in `NcclResult.cut`."""
     throttled: _Count = 0
+    """Periods in which the CPU limit throttled the pod; 0 also if unread."""
     problem: Annotated[str, Meta(max_length=512)] = ""
+    """Why the run ended early; empty if it did not."""
     runs: Annotated[
         dict[str, Annotated[tuple[_Gbps, ...], Meta(min_length=1, max_length=3)]], Meta(max_length=16)
     ] = {}
+    """GB/s of busbw by "collective/bytes": one accepted value, two that disagree, or three (median)."""
     bad_codes: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
+    """Codes that the previous run answered with "bad", and a failed NCCL of it."""
 
     @property
     def from_log(self) -> bool:
@@ -250,30 +273,37 @@ class Agreement(StrEnum):
 
 
 class NcclJudgement(Struct, frozen=True, kw_only=True):
-    """The judgement of one NCCL run.
-
-    `readable`: something was measured and could be graded.  `message`: one sentence on `agreement`, with the
-    numbers behind it.  `busbw`: whole GB/s, rounded down, by collective at the size that labels use (1 GiB;
-    smaller only if a finding says so).  `p2p_off`: all_reduce GB/s with P2P disabled.  `answers`: by code of
-    each gated finding of the NCCL probe.  `again`: another run should follow soon (a first run below the
-    floor, runs that disagree, a first hang).  `record`: text for the report, which `regrade` reads.
-    `fingerprint`: equal for comparable nodes.  `reason`: PascalCase, why the run was unreadable or skipped.
-    `locations`: the findings, one per location.
-    """
+    """The judgement of one NCCL run."""
 
     verdict: Verdict
+    """The worst finding; skipped or unknown if nothing could be graded."""
     readable: bool
+    """Whether something was measured and could be graded."""
     summary: str
+    """One sentence for people."""
     findings: list[Finding]
+    """The worst first, one per code and severity."""
     answers: dict[str, Answer]
+    """By code of each gated finding of the NCCL probe; empty if unreadable."""
     agreement: Agreement
+    """Whether the bandwidth agrees with the interconnect that NVML reports."""
     message: str
+    """One sentence on `agreement`, with the numbers behind it; why the run is unreadable, if it is."""
     busbw: dict[str, int]
+    """Whole GB/s, rounded down, by collective at 1 GiB (smaller only if a finding says so)."""
     p2p_off: float | None
+    """all_reduce with P2P disabled, GB/s; None if not measured."""
     ranks: int
+    """GPUs that took part."""
     expected: int
+    """GPUs that the node should have; 0 if unknown."""
     again: bool
+    """Whether another run should follow soon: a first one that is bad, or runs that disagree."""
     record: str
+    """Text for the report, which `regrade` reads."""
     fingerprint: str
+    """Equal for comparable nodes."""
     reason: str = ""
+    """PascalCase, why the run was unreadable or skipped; empty if it was readable."""
     locations: list[Finding] = []
+    """The findings, one per location."""

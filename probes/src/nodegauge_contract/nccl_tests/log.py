@@ -70,23 +70,28 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Log(Struct, kw_only=True):
-    """A whole log.
-
-    `failure`, `timeout`: the lines in which a test gave up, empty if none did.  `elided`: somebody shortened
-    the list of devices.  `per_process`: ranks of one process (`-t` times `-g`), 0 if the log does not say.
-    `chosen`: algorithm and protocol by NCCL's name of the collective and the bytes that one rank contributes.
-    """
+    """A whole log."""
 
     devices: list[Device] = field(default_factory=list)
+    """The ranks of the last list before the first table."""
     tables: list[Table] = field(default_factory=list)
+    """In the order of the log."""
     nccl: Text = NOT_READ
+    """Version of NCCL."""
     cuda: Text = NOT_READ
+    """Version of CUDA that NCCL's version line names."""
     version: Text = NOT_READ
+    """Version of nccl-tests."""
     failure: str = ""
+    """The first line in which a test failed; empty if none did."""
     timeout: str = ""
+    """The last line in which a test gave up waiting; empty if none did."""
     elided: bool = False
+    """Whether somebody shortened the list of devices."""
     per_process: int = 0
+    """Ranks of one process (`-t` times `-g`); 0 if the log does not say."""
     chosen: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
+    """Algorithm and protocol by NCCL's name of the collective and the bytes that one rank contributes."""
 
 
 def looks_like(text: str) -> bool:

@@ -134,17 +134,24 @@ def _unit(text: str) -> float:
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of a table: its line number, the size as printed, `count` elements of `element` bytes, and
-    times.  `redop`, `root`: whether it names a reduction and a root rank."""
+    """One line of a table."""
 
     line: int
+    """Its number in the log, from 1."""
     bytes: int
+    """The size as printed."""
     count: int
+    """Elements as printed."""
     element: int
+    """Bytes of one element."""
     redop: bool
+    """Whether it names a reduction."""
     root: bool
+    """Whether it names a root rank."""
     in_place: Timing | None = None
+    """The last half of its times; None if that is blank."""
     out_of_place: Timing | None = None
+    """The first of two halves; None if it is blank, or there is one half."""
 
 
 class Table(Struct, kw_only=True):

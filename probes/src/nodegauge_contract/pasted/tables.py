@@ -45,26 +45,32 @@ class Kind(StrEnum):
 
 
 class Table(Struct, kw_only=True):
-    """One table.  `cells[i][j]`: GPU i to GPU j.  `nics`: names of the columns after the GPUs, from the
-    legend if it has them; `nic_cells[i][n]`: GPU i to NIC n; `nic_rows[n][m]`: NIC n to NIC m, empty for a
-    row that is not whole.  `cpus`, `memory`: per GPU, empty where not clear.
-
-    `problem`: why the table cannot be believed; the cells are then empty.  `capabilities`: letters of
-    `-p2p` (r, w, n, a, p), empty if the paste does not tell.  `pcie_only`: `topo -mp`, which hides NVLinks.
-    """
+    """One table; its cells are empty if it has a problem."""
 
     kind: Kind
+    """The command that printed it."""
     line: int
+    """Line of its header, from 1."""
     gpus: int = 0
+    """GPUs in its header."""
     cells: list[list[str]] = []
+    """`cells[i][j]`: GPU i to GPU j, as printed."""
     nics: list[str] = []
+    """Names of the columns after the GPUs, from the legend if it has them."""
     nic_cells: list[list[str]] = []
+    """`nic_cells[i][n]`: GPU i to NIC n."""
     nic_rows: list[list[str]] = []
+    """`nic_rows[n][m]`: NIC n to NIC m; empty for a row that is not whole."""
     cpus: list[str] = []
+    """CPU affinity of each GPU; empty where not clear."""
     memory: list[str] = []
+    """NUMA affinity of each GPU; empty where not clear."""
     capabilities: str = ""
+    """Letters of `-p2p` (r, w, n, a, p); empty if the paste does not tell."""
     pcie_only: bool = False
+    """Whether it is of `topo -mp`, which hides NVLinks."""
     problem: str = ""
+    """Why it cannot be believed, with the line; empty if it can."""
 
 
 class _Row(Struct):

@@ -26,14 +26,23 @@ class Sample(Struct, frozen=True, kw_only=True):
     """One GPU at one moment."""
 
     reasons: Int
+    """Clocks event reasons, as bits (nvml.h, nvmlClocksEventReason*)."""
     utilization: Int
+    """NVML's per cent of time in which a kernel ran."""
     temperature: Int
+    """Of the GPU, °C."""
     power_mw: Int
+    """Draw, mW (nvmlDeviceGetPowerUsage)."""
     sm_mhz: Int
+    """SM clock, MHz."""
     pstate: Int
+    """Performance state, 0 (fastest) to 15."""
     memory_temperature: Int
+    """Of the memory, °C, on boards with a sensor there."""
     generation: Int
+    """PCIe generation in use."""
     width: Int
+    """PCIe lanes in use."""
 
 
 def supported_reasons(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:

@@ -45,19 +45,26 @@ CONDITION = (telemetry.temperature, telemetry.power, telemetry.clocks, sampling.
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One run: `seconds` of load, `hz` samples per second, `stop_below`: °C below the vendor's slowdown;
-    `expected`: GPUs that the node should have, 0 if unknown; `shared`: how the GPUs are shared, empty if they
-    are not; `environment`: the probe's; `deadline` in seconds."""
+    """One run of the load probe."""
 
     seconds: float
+    """Seconds of computing."""
     hz: float
+    """Samples of NVML per second."""
     stop_below: int
+    """°C below the vendor's slowdown at which the probe ends the load."""
     expected: int
+    """GPUs that the node should have; 0 if unknown."""
     shared: str
+    """How the GPUs are shared; empty if they are not."""
     environment: Mapping[str, str]
+    """The probe's own."""
     deadline: float
+    """Seconds of the whole run."""
     sysfs: Path
+    """Root to use as /sys."""
     procfs: Path
+    """Root to use as /proc."""
 
     @property
     def child_environment(self) -> dict[str, str]:

@@ -95,17 +95,26 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One line."""
+    """One line; exactly one member is set."""
 
     phase: Phase | None = None
+    """All GPUs begin this phase."""
     ready: Ready | None = None
+    """A GPU was set up."""
     copies: Copies | None = None
+    """A GPU's copies from and to the host."""
     memory: Memory | None = None
+    """A GPU's copies within its memory."""
     interval: Interval | None = None
+    """About a second of a GPU's computing."""
     finished: Index | None = None
+    """This GPU has computed for the whole time."""
     failed: Failed | None = None
+    """A GPU cannot go on; the others do."""
     no_cuda: Str = ""
+    """Why no GPU can be loaded at all; empty if they can."""
     done: bool = False
+    """The last line of a run."""
 
 
 _encoder = msgspec.json.Encoder()

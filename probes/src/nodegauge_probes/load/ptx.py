@@ -33,19 +33,28 @@ UNROLL = 4
 
 
 class Variant(Struct, frozen=True, kw_only=True):
-    """One instruction.  `since`: the first compute capability that has it; `m`, `n`, `k`: its shape; `a`,
-    `b`, `c`: registers of one thread for each matrix."""
+    """One instruction."""
 
     name: str
+    """Type of its inputs and its shape, or `f32-fma`."""
     since: tuple[int, int]
+    """The first compute capability that has it."""
     target: str
+    """PTX target of that capability."""
     version: str
+    """The oldest PTX version that has it."""
     m: int
+    """Rows of A and of the sum."""
     n: int
+    """Columns of B and of the sum."""
     k: int
+    """Columns of A, rows of B."""
     a: int
+    """Registers of one thread for a matrix A."""
     b: int
+    """Registers of one thread for a matrix B."""
     c: int
+    """Registers of one thread for a sum."""
 
     @property
     def operations(self) -> int:

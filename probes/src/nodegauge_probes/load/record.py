@@ -31,25 +31,42 @@ class Stop(Struct, frozen=True, kw_only=True):
 
 
 class GpuRecord(Struct, kw_only=True):
-    """One GPU; `idle`, `copying` and `loaded` are the samples of that time."""
+    """One GPU so far."""
 
     index: int
+    """NVML's index."""
     uuid: str
+    """Its UUID."""
     stop: Stop
+    """Where the probe stops its load."""
     limit_mw: Int
+    """The enforced power limit before the load, mW."""
     ended: LoadEnd = LoadEnd.CUT
+    """Why its load ended; cut until it has."""
     message: str = ""
+    """What CUDA or the probe says about that end."""
     over: bool = False
+    """Whether its load has ended."""
     seconds: Num = NOT_READ
+    """Seconds under load, once it has ended."""
     idle: list[Reading] = field(default_factory=list)
+    """Samples before the process that loads it starts."""
     copying: list[Reading] = field(default_factory=list)
+    """Samples while it is set up and copies."""
     loaded: list[Reading] = field(default_factory=list)
+    """Samples while it computes."""
     growth: Growth | None = None
+    """Throttle counters and energy, from before the load until after it."""
     ready: Ready | None = None
+    """What its process reported when it was set up."""
     alone: Copies | None = None
+    """Its copies while the other GPUs copied nothing."""
     together: Copies | None = None
+    """Its copies while all GPUs copied."""
     memory: Memory | None = None
+    """Its copies within its memory."""
     intervals: list[Interval] = field(default_factory=list)
+    """What it computed, about one a second, oldest first."""
 
     def end(self, how: LoadEnd, message: str = "", *, seconds: float | None = None) -> None:
         """The load of this GPU is over; what ended it first counts."""
@@ -162,16 +179,24 @@ class SensorRecord(Struct):
 
 
 class LoadRecord(Struct, kw_only=True):
-    """One run; `hz` is worked out from the samples, until then nothing was loaded."""
+    """One run so far."""
 
     planned: float
+    """Seconds that the load was to last."""
     expected: int
+    """GPUs that the node should have; 0 if unknown."""
     skipped: str = ""
+    """A `LoadSkip` if nothing was loaded; else empty."""
     ended: LoadEnd = LoadEnd.CUT
+    """Why the load of the node ended; cut until it has."""
     message: str = ""
+    """Explains `skipped` or `ended`, or names GPUs that took no part."""
     loaded_seconds: Num = NOT_READ
+    """Seconds in which at least one GPU computed."""
     gpus: list[GpuRecord] = field(default_factory=list)
+    """The GPUs that are loaded."""
     sensors: dict[tuple[str, str, int], SensorRecord] = field(default_factory=dict)
+    """Supply sensors by chip, name and place among those of the same names."""
 
     def add_sensors(self, sensors: list[Sensor], *, loaded: bool) -> None:
         """One reading of all sensors; supplies of one kind are told apart by their order."""

@@ -35,23 +35,32 @@ ONE_START_PER_COLLECTIVE = frozenset({"nccl-tests"})
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One run.  `child`: a program to use instead of the engine, one for all GPUs unless `processes` says
-    otherwise; `expected`: GPUs that the node should have,
-    0 if unknown; `shared`: how the GPUs are shared, empty if they are not; `nccl_variables`: the policy's
-    NCCL_* variables; `environment`: the probe's; seconds for `deadline` and `budget`."""
+    """One run of the NCCL probe."""
 
     engine: str
+    """Name of the engine, a key of `plan.ENGINES`."""
     child: str
+    """A program to use instead of the engine, by default one for all GPUs; or empty."""
     processes: Processes
+    """How many processes drive the GPUs."""
     expected: int
+    """GPUs that the node should have; 0 if unknown."""
     shared: str
+    """How the GPUs are shared; empty if they are not."""
     nccl_variables: Mapping[str, str]
+    """The policy's NCCL_* variables."""
     environment: Mapping[str, str]
+    """The probe's own."""
     limits: Limits
+    """Seconds that a child may take."""
     deadline: float
+    """Seconds of the whole run."""
     budget: float
+    """Seconds for all arms together."""
     sysfs: Path
+    """Root to use as /sys."""
     procfs: Path
+    """Root to use as /proc."""
 
     @property
     def program(self) -> tuple[str, ...]:

@@ -44,37 +44,47 @@ MAX_LINE = 64 * 1024
 
 
 class CellOrder(Struct, frozen=True, kw_only=True):
-    """One cell to measure: batches of at least `batch_ms`, at least `batches` of them, done when their
-    coefficient of variation is below `spread` (0 never stops early) or `max_ms` are over; or, with `calls`
-    above 0, one batch of so many calls.  `check`: verify the data first."""
+    """One cell to measure: one batch of `calls`, or batches until they agree or their time is up."""
 
     collective: str
+    """A `Collective`."""
     bytes: int
+    """The size as nccl-tests prints it: for all_gather and reduce_scatter the total over all ranks."""
     calls: int = 0
+    """Calls of the only batch; 0 for batches by time."""
     batch_ms: float = 20.0
+    """ms that a batch is to take."""
     batches: int = 5
+    """The last so many batches have to agree."""
     spread: float = 0.02
+    """Coefficient of variation below which they agree; 0 never stops early."""
     max_ms: float = 3000.0
+    """ms after which no further batch begins."""
     check: bool = False
+    """Whether to verify the data first."""
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """The work of one child.  `uuids`: the GPUs in rank order; `cells` by decreasing value;
-    `warm_up_ms`: calls at a large size before anything is timed; `budget_ms`: for all measuring: cells that
-    would begin later are left out; `pairs_bytes`: bytes to copy between every ordered pair, 0 for no pair
-    matrix; `pair_copies`: copies per event pair.  `rank`: the only rank of this process if each GPU has a
-    process of its own, -1 if one process drives them all; `meeting`: a path in a private folder, by which
-    such processes find each other."""
+    """The work of one child."""
 
     arm: str
+    """An `ArmName`."""
     uuids: tuple[str, ...]
+    """The GPUs in rank order; empty to ask for the engine alone."""
     cells: tuple[CellOrder, ...]
+    """What to measure, by decreasing value."""
     warm_up_ms: float = 300.0
+    """ms of calls at a large size before anything is timed."""
     budget_ms: float = 45_000.0
+    """ms for all measuring: cells that would begin later are left out, but the first."""
     pairs_bytes: int = 0
+    """Bytes to copy between every ordered pair; 0 for no pair matrix."""
     pair_copies: int = 5
+    """Copies per event pair."""
     rank: int = -1
+    """The only rank of this process if each GPU has one of its own; -1 if it drives all GPUs."""
     meeting: str = ""
+    """A path in a private folder, by which processes of one GPU each find each other; else empty."""
 
 
 class EngineInfo(Struct, frozen=True, kw_only=True):

@@ -126,19 +126,26 @@ class PhaseClock:
 
 
 class Child(Struct, frozen=True, kw_only=True):
-    """A program to run, and its limits.  `startup`: seconds that its start may take; `until`: the end of the
-    whole run (monotonic seconds); `oom_kills`: how often the kernel has killed for lack of memory in this
-    container."""
+    """A program to run, and its limits."""
 
     program: tuple[str, ...]
+    """Its argument list."""
     environment: Mapping[str, str]
+    """All of its environment but the descriptor for its lines."""
     ranks: int
+    """GPUs that it drives."""
     limits: Limits
+    """Seconds of its phases."""
     startup: float
+    """Seconds that its start may take, unless `limits` has its own."""
     until: float
+    """End of the whole run, monotonic seconds."""
     oom_kills: Callable[[], Int]
+    """How often the kernel has killed for lack of memory in this container."""
     on_engine: Callable[[EngineInfo], None]
+    """Called with the engine that it reports."""
     on_cut: Callable[[str], None]
+    """Called with the name of what it left out."""
 
 
 class End(Struct, frozen=True, kw_only=True):

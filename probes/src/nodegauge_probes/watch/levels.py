@@ -36,11 +36,15 @@ class Watched(Struct, kw_only=True):
     """One GPU, with what does not change while it is watched."""
 
     nvml: Nvml
+    """The open session."""
     device: Device
+    """Its handle in that session."""
     peers: list[Device]
+    """All other GPUs."""
     limits: GpuBuilder
     """Its temperature limits, as the health probe reads them."""
     links: list[int]
+    """Numbers of its NVLinks."""
     link_fields: bool
     """Whether the state of links is a field."""
     trio: tuple[int, ...] = ()

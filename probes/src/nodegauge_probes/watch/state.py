@@ -31,29 +31,36 @@ class SeenXid(Struct, kw_only=True):
 
 
 class State(Struct, kw_only=True):
-    """Times are seconds since boot.  `values`: level and reading by name, as in the last reading.
-
-    `sequence`: of the last reading; `reported`: when it was taken; `reports`: how often these values were
-    read; `confirmed`: confirmations so far.  `changes`: when each name changed lately.  `xids`: in no reading
-    yet; `reported_xids`: to be repeated, oldest first; `reported_until`: the second up to which all are in a
-    reading; `written_until`: up to which those readings were written.  `lost_xids`: how many were dropped for
-    lack of room before anybody was told; `told_lost`: of these, those that the last reading names.
-    """
+    """What was reported, and what is to be.  Times are seconds since boot."""
 
     version: int = VERSION
+    """Version of the file, `VERSION`; another one is no state."""
     boot_id: str
+    """The boot that it is of."""
     sequence: int = 0
+    """Number of the last reading; 0 before the first."""
     reported: float = -1.0
+    """When the last reading was taken; -1 before the first."""
     reports: int = 0
+    """Readings of these values so far."""
     confirmed: int = 0
+    """Confirmations of these values so far."""
     values: dict[str, Pair] = {}
+    """Level and reading by name, as in the last reading."""
     changes: dict[str, list[float]] = {}
+    """When each name changed lately."""
     xids: list[SeenXid] = []
+    """Xids that are in no reading yet."""
     reported_xids: list[SeenXid] = []
+    """Xids to be repeated, oldest first."""
     reported_until: int = -1
+    """The second up to which all Xids are in a reading; -1 before the first."""
     written_until: int = -1
+    """The second up to which those readings were written; -1 before the first."""
     lost_xids: int = 0
+    """Xids that were dropped for lack of room before anybody was told."""
     told_lost: int = 0
+    """Of these, those that the last reading names."""
 
 
 def load(path: Path, *, boot_id: Text) -> State | None:
