@@ -85,5 +85,4 @@ class Host:
         return subprocess.CompletedProcess(command, running.returncode, out, err)
 
     def left(self) -> list[str]:
-        """What is in the folder for temporary files."""
         return sorted(path.name for path in self.unpacked.iterdir())

@@ -84,7 +84,6 @@ class Fleet:
     def report(
         self, name: str, *taints: DesiredTaint, gates: tuple[GateStatus, ...] = (), **status: Any
     ) -> Report:
-        """A newer report of the node holds these taints and gates."""
         known = make_report(self.cache.nodes[name], version=self._next())
         wanted = replace(known.status, desired=DesiredNode(taints=list(taints)), gates=list(gates), **status)
         self.cache.put_report(replace(known, status=wanted))
@@ -113,7 +112,6 @@ class Fleet:
         return answered
 
     def lift(self, name: str) -> None:
-        """The node is well again."""
         self._write(name)
 
     def _write(self, name: str, *taints: DesiredTaint) -> None:
@@ -139,7 +137,6 @@ class Fleet:
         return len([policy for policy in recent if pool in ("", policy)])
 
     def offered(self, busy: frozenset[str] = NOBODY) -> list[str]:
-        """The nodes that are called to use a slot."""
         return self.budget.offer(busy=busy)
 
     def _next(self) -> int:

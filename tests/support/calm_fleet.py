@@ -32,7 +32,6 @@ class CalmFleet:
         self._lives: list[asyncio.Task[None]] = []
 
     async def begin(self, count: int, **spec: Any) -> None:
-        """So many nodes are read for the first time."""
         off = {"enabled": False}
         self.operator.nodes(count)
         probes = {"health": {"mode": "Watch"}, "load": off, "nccl": off}
@@ -49,7 +48,6 @@ class CalmFleet:
         self.cluster.subscribers.append(self._roll_out)
 
     def _made(self) -> Body:
-        """The only DaemonSet."""
         (made,) = self.cluster.objects[DAEMONSETS].values()
         return made
 
@@ -82,7 +80,6 @@ class CalmFleet:
         await self.operator.after(5)
 
     def edit(self, patch: Body) -> None:
-        """Somebody edits the policy."""
         generation = self.cluster.objects[POLICIES]["default"]["metadata"]["generation"]
         metadata = patch.get("metadata", {}) | {"generation": generation + 1}
         self.cluster.change(POLICIES, "default", patch | {"metadata": metadata})
@@ -105,6 +102,5 @@ class CalmFleet:
         )
 
     def status(self, name: str = "node-0") -> Body:
-        """The status of the node's report."""
         status: Body = self.cluster.objects[REPORTS][name]["status"]
         return status

@@ -92,7 +92,6 @@ class Helm:
         return self.run(verb, RELEASE, *chart, "--namespace", NAMESPACE, *options, values=values)
 
     def install(self, values: Object | None = None) -> str:
-        """Output of `helm install`."""
         return self.release("install", values=values)
 
     def upgrade(self, values: Object | None = None) -> str:
@@ -104,7 +103,6 @@ class Helm:
         return _rendered(self, json.dumps(values or {}), options, release)
 
     def objects(self, values: Object | None = None, *options: str, release: str = RELEASE) -> list[Object]:
-        """The rendered manifests."""
         return deepcopy(_objects(self.template(values, *options, release=release)))
 
 
@@ -120,7 +118,6 @@ def _objects(text: str) -> list[Object]:
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    """The objects of one kind."""
     return [o for o in objects if o["kind"] == kind]
 
 
@@ -153,13 +150,11 @@ def environment(objects: list[Object], *, of: str = "operator") -> dict[str, str
 
 
 def events(o: Object) -> list[str]:
-    """The hook events of an object; empty for an ordinary object."""
     hook = o["metadata"].get("annotations", {}).get("helm.sh/hook", "")
     return [event for event in hook.split(",") if event]
 
 
 def component(o: Object) -> str:
-    """The component label of an object."""
     return str(o["metadata"]["labels"]["app.kubernetes.io/component"])
 
 
@@ -196,17 +191,14 @@ PART_OF = "app.kubernetes.io/part-of"
 
 
 def installed_crds(rest: Rest) -> list[str]:
-    """Names of nodegauge's CRDs."""
     return [o["metadata"]["name"] for o in rest.get(CRDS)["items"] if o["spec"]["group"] == "nodegauge.dev"]
 
 
 def is_served(rest: Rest) -> bool:
-    """Whether the API server still serves nodegauge's group."""
     return "nodegauge.dev" in [group["name"] for group in rest.get("/apis")["groups"]]
 
 
 def remove_crds(rest: Rest) -> None:
-    """Delete nodegauge's CRDs, and wait until they and their group are gone."""
     if there := installed_crds(rest):
         delete_crds(rest, *there)
     wait_for(lambda: not is_served(rest), what="the group gone")
@@ -230,7 +222,6 @@ def clear(helm: Helm, rest: Rest) -> None:
 
 
 def policies(rest: Rest) -> dict[str, Object]:
-    """Policies by name."""
     return {o["metadata"]["name"]: o for o in rest.get(POLICIES)["items"]}
 
 

@@ -64,7 +64,6 @@ class DirtyCluster(FakeClient):
         )
 
     def add_probe(self, name: str, *, node: str = "node-0", phase: str = "Running") -> None:
-        """A probe pod on a node."""
         annotations = {names.POD_NODE: node, names.POD_NODE_UID: "uid", names.POD_RUN: "1"}
         labels = {names.POD_PROBE: names.PROBE_HEALTH}
         metadata = {"name": name, "labels": labels, "annotations": annotations}
@@ -72,7 +71,6 @@ class DirtyCluster(FakeClient):
         self.cluster.pod_status(name, {"phase": phase}, node=node)
 
     def add_operator(self, name: str = "operator-1", *, namespace: str = NAMESPACE) -> None:
-        """A running pod of the operator."""
         self.operators[name] = {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}}
 
     async def call(self, method: str, path: str, **options: Any) -> Body:
@@ -145,7 +143,6 @@ class DirtyCluster(FakeClient):
         return marks
 
     def left(self) -> tuple[dict[str, list[str]], list[str], list[str]]:
-        """Marks on nodes, reports, probe pods."""
         objects = self.cluster.objects
         return self.marks(), sorted(objects[REPORTS]), sorted(objects[PODS])
 

@@ -130,7 +130,6 @@ class FakeCluster(FakeApiServer):
         return addressed(results[view.probe], view)
 
     def schedule(self, pod: Body) -> None:
-        """The scheduler binds a pod, and its container starts."""
         self._container(pod, "Running", {"running": {"startedAt": stamp(self.clock())}})
 
     def write_reading(self, node: str, probe: str, document: str, *, pod: Body, sequence: int = 1) -> None:

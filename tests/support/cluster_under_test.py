@@ -48,8 +48,6 @@ def run_of(pod: Object) -> tuple[str, str]:
 
 
 def answering(result: Result) -> Callable[[Object], str]:
-    """A probe that always measures this machine."""
-
     def answer(pod: Object) -> str:
         run, node = run_of(pod)
         return text(replace(result, run=run, node=node))
@@ -99,7 +97,6 @@ class ClusterUnderTest:
         self._asked = 0
 
     def add_node(self, *, boot: str = "boot-1", **labels: str) -> str:
-        """A GPU node that this test's policies select."""
         name = f"node-{self.mark}-{len(self.nodes)}"
         create_node(self.api, name, labels={"test": self.mark, **labels}, boot=boot)
         self.nodes.append(name)
@@ -128,7 +125,6 @@ class ClusterUnderTest:
     def operator(
         self, *, kubeconfig: Path | None = None, name: str = "operator", **env: str
     ) -> OperatorProcess:
-        """An operator, not yet started."""
         return OperatorProcess(
             kubeconfig=kubeconfig or self.kubeconfig,
             namespace=self.namespace,
@@ -147,31 +143,24 @@ class ClusterUnderTest:
         self.api.patch(f"{GROUP}/nodereports/{node}", {"spec": {"requestedAt": moment}})
 
     def node(self, name: str) -> Object:
-        """The node."""
         return self.api.get(f"/api/v1/nodes/{name}")
 
     def labels(self, name: str) -> dict[str, str]:
-        """All labels of the node."""
         return self.node(name)["metadata"].get("labels", {})
 
     def ours(self, name: str) -> dict[str, str]:
-        """The node's labels under our prefix, and the short key, without the time."""
         return ours_of(self.node(name))
 
     def taints(self, name: str) -> list[str]:
-        """The node's taints under our prefix, as kubectl writes them."""
         return taints_of(self.node(name))
 
     def condition(self, name: str) -> Object:
-        """Our condition without its times; empty where there is none."""
         return condition_of(self.node(name))
 
     def report(self, name: str) -> Object:
-        """The node's report; empty where there is none."""
         return self.get_or_empty(f"{GROUP}/nodereports/{name}")
 
     def reading(self, name: str) -> Object:
-        """The node's reading; empty where there is none."""
         return self.get_or_empty(f"{GROUP}/nodereadings/{name}")
 
     def get_or_empty(self, path: str) -> Object:
@@ -184,11 +173,9 @@ class ClusterUnderTest:
             raise
 
     def last_run(self, name: str) -> Object:
-        """The last run of the health probe; empty before the first."""
         return last_run_of(self.report(name))
 
     def pods(self) -> list[Object]:
-        """Every pod in the test's namespace."""
         return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
 
     def counts(self) -> dict[str, int]:
@@ -197,7 +184,6 @@ class ClusterUnderTest:
         return policy.get("status", {}).get("nodes", {"validated": 0})
 
     def events(self, name: str) -> list[Object]:
-        """Our events regarding the node."""
         uid = self.node(name)["metadata"]["uid"]
         items = self.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         by_us = [e for e in items if e.get("reportingController") == "nodegauge.dev/operator"]
@@ -226,7 +212,6 @@ class ClusterUnderTest:
         wait_for(agree, what=f"node {name} as its report says")
 
     def clean(self) -> None:
-        """Delete what the test created."""
         paths = [f"{GROUP}/gpuvalidationpolicies/{name}" for name in self.policies]
         paths += [f"/api/v1/nodes/{name}" for name in self.nodes]
         paths += [f"{GROUP}/{plural}/{name}" for name in self.nodes for plural in PER_NODE]
@@ -323,7 +308,6 @@ def _crds() -> list[Object]:
 
 
 def served(api: Rest) -> bool:
-    """Whether all of our resources can be listed."""
     try:
         for plural in ("gpuvalidationpolicies", *PER_NODE):
             api.get(f"{GROUP}/{plural}")

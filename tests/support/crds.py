@@ -31,7 +31,6 @@ def crd(plural: str) -> Schema:
 
 
 def part(plural: str, name: str) -> Schema:
-    """The schema of `spec` or `status`."""
     return version(plural)["schema"]["openAPIV3Schema"]["properties"][name]
 
 
@@ -194,7 +193,6 @@ KINDS = {POLICIES: names.POLICY_KIND, REPORTS: names.REPORT_KIND}
 
 
 def manifest(path: str, spec: object) -> dict[str, Any]:
-    """A policy or a report with a unique name."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": KINDS[path],

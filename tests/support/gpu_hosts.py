@@ -92,7 +92,6 @@ def fake_archive(path: Path, body: str) -> Path:
 
 
 def running(mark: str) -> list[int]:
-    """The processes whose command line contains the mark."""
     return [
         int(entry.name)
         for entry in Path("/proc").iterdir()

@@ -71,7 +71,6 @@ class Guarded:
         return _without_owner(made)
 
     def daemon_set(self) -> Object:
-        """The DaemonSet of a policy in mode Watch, as the operator makes it."""
         defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
         return _without_owner(watch.daemon_set(make_policy(), defaults))
 
@@ -124,7 +123,6 @@ class Writer:
         return self.rest.create(f"{READINGS}?fieldValidation=Strict{query}", body)
 
     def end(self) -> None:
-        """Remove the object and the pod, where they are there."""
         for path in (self.path, self.pod_path):
             with contextlib.suppress(ApiError):
                 self.api.delete(path, {"gracePeriodSeconds": 0})
@@ -206,7 +204,6 @@ def status_patch(rest: Rest, body: Object) -> Object:
 
 
 def of_kind(kind: str) -> Object:
-    """An object of one of our kinds, about the node."""
     return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": NODE}}
 
 

@@ -42,7 +42,6 @@ class Built:
 
 
 def build(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m images` from the repository's root."""
     command = [sys.executable, "-m", "images", *arguments]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
 
@@ -92,7 +91,6 @@ def read(path: Path, *, name: str, folder: Path) -> Built:
 def run(
     image: Built, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the image's Python with the image's libraries only."""
     library = str(image.root / "opt/nodegauge/lib")
     own = {**image.environment, "PYTHONPATH": library, "PATH": os.environ["PATH"]}
     command, own = [str(image.python), *arguments], {**own, **(env or {})}

@@ -42,7 +42,6 @@ LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", cod
 
 
 def span(low: float, high: float | None = None) -> Span:
-    """A span of samples from `low` to `high`."""
     top = low if high is None else high
     return Span(min=low, median=(low + top) / 2, max=top)
 
@@ -54,7 +53,6 @@ def events(bits: Mapping[int, int], *, read: int = SAMPLES, supported: int = ALL
 
 
 def working(*, bits: Mapping[int, int] | None = None, seconds: float = 3.0, **window: Any) -> dict[str, Any]:
-    """Fields of a GPU at work in the window."""
     spans = {
         "utilization": span(98, 100),
         "temperature": span(64, 66),
@@ -69,7 +67,6 @@ def working(*, bits: Mapping[int, int] | None = None, seconds: float = 3.0, **wi
 
 
 def resting(*, bits: Mapping[int, int] | None = None, **window: Any) -> dict[str, Any]:
-    """Fields of an idle GPU."""
     spans = {
         "utilization": span(0),
         "temperature": span(31),
@@ -136,7 +133,6 @@ def later(
 
 
 def grew(seconds: float = 3.0, **by: float) -> Growth:
-    """Growth within a window, seconds."""
     return Growth(
         elapsed_ms=round(seconds * 1000), **{f"{n}_ns": round(v * NANOSECONDS) for n, v in by.items()}
     )
@@ -158,7 +154,6 @@ def cool(**values: int) -> Result:
 
 
 def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
     return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
 
 

@@ -17,7 +17,6 @@ QUICK = ("--seconds", "2")
 
 
 def load(run: NcclRun, *options: str) -> LoadResult:
-    """What a run without a problem loaded."""
     with following(run.hardware):
         result = run.result(*(options or QUICK), probe="load")
     assert result.problem is None
@@ -42,7 +41,6 @@ class Burning:
 
 @contextmanager
 def burning(run: NcclRun, *options: str) -> Iterator[Burning]:
-    """A run, once its GPUs compute."""
     loads = run.hardware.directory / LOADS
     loads.unlink(missing_ok=True)  # what a run before has announced
     with following(run.hardware):

@@ -63,7 +63,6 @@ def card(index: int, name: str = "NVIDIA H100 80GB HBM3") -> Gpu:
 
 
 def loaded(*gpus: LoadGpu, **more: Any) -> Result:
-    """A load run over these GPUs; eight that do well unless given."""
     gpus = gpus or tuple(gpu(index) for index in range(8))
     known: dict[str, Any] = {"seconds": SECONDS, "loaded_seconds": SECONDS, "hz": 4.0}
     cards = [card(one.index) for one in gpus]

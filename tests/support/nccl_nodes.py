@@ -50,7 +50,6 @@ STRICT: dict[str, Any] = {"expectations": [FLOOR | {"floor": 550}]}
 
 
 def skipping(why: Skip, message: str = "") -> Result:
-    """An NCCL run that measured nothing although all was well."""
     return replace(made.h100(), probe="nccl", nccl=NcclResult(skipped=why, message=message))
 
 

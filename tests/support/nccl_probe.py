@@ -129,14 +129,12 @@ class NcclRun:
         return self.finish(self.start(*options, probe=probe))
 
     def nccl(self, *options: str) -> NcclResult:
-        """What was measured by a run without a problem."""
         result = self.result(*options)
         assert result.problem is None
         assert result.nccl is not None
         return result.nccl
 
     def arms(self, *options: str) -> dict[str, Arm]:
-        """The arms by name."""
         return {arm.name: arm for arm in self.nccl(*options).arms}
 
     def left_behind(self) -> list[int]:
@@ -203,5 +201,4 @@ def subreaper_off() -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes with this mark."""
     return [*with_variable(f"{MARK}={mark}")]

@@ -65,7 +65,6 @@ def p2p_off_arm(gbps: float, *, ranks: int, **more: Any) -> Arm:
 
 
 def nvls_off_arm(gbps: float, *, ranks: int, **more: Any) -> Arm:
-    """The arm without SHARP."""
     cells = [cell(AR, GIB, gbps, ranks=ranks, algorithm="RING", wrong=0)]
     return arm(ArmName.NVLS_OFF, cells, **({"transport": P2P, "nvls": False} | more))
 
@@ -140,7 +139,6 @@ def with_pairs(result: Result, gbps: float, *, slow: dict[tuple[int, int], float
 
 
 def codes(judgement: NcclJudgement) -> set[str]:
-    """Codes with severities, as `code/severity`."""
     return {f"{finding.code}/{finding.severity.value}" for finding in judgement.findings}
 
 

@@ -46,7 +46,6 @@ BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="the node 
 
 
 def read(result: Result) -> RunEnd:
-    """The end of a run that brought this document."""
     return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
 
 
@@ -90,7 +89,6 @@ class ANode(NodeView, frozen=True, kw_only=True):
         return replace(self, boot_id=boot_id)
 
     def patched(self, labels: dict[str, str | None], taints: tuple[Taint, ...] | None = None) -> Self:
-        """After a patch of ours, as the API server would answer."""
         kept = {k: v for k, v in self.labels.items() if k not in labels}
         added = {k: v for k, v in labels.items() if v is not None}
         managed = (self.managed_labels - labels.keys()) | added.keys()
@@ -113,11 +111,9 @@ class APod(PodView, frozen=True, kw_only=True):
     wrote_at: float = NOW
 
     def running(self, since: float = NOW) -> Self:
-        """Placed, and its container started."""
         return replace(self, scheduled=True, phase="Running", started_at=since)
 
     def pending(self, reason: str = "", message: str = "", *, placed: bool = False) -> Self:
-        """Not started, and why."""
         return replace(self, scheduled=placed, pending_reason=reason, pending_message=message)
 
     def finished_with(self, message: str, *, code: int = 0, reason: str = "") -> Self:
@@ -312,7 +308,6 @@ def make_policy(name: str = "default") -> APolicy:
 
 
 def make_report(node: NodeView | None = None, *, version: int = 10) -> AReport:
-    """An empty report of a node."""
     node = node or make_node()
     return AReport(name=node.name, uid=f"{node.uid}-report", resource_version=str(version), node_uid=node.uid)
 

@@ -142,7 +142,6 @@ class SteppedOperator:
         self.inbox.append((path, kind, copied(body)))
 
     def die(self) -> None:
-        """The process ends: no more watch events."""
         self.cluster.subscribers.remove(self._receive)
 
     def restart(self) -> None:
@@ -183,7 +182,6 @@ class SteppedOperator:
         return result
 
     def run(self, message: str | None = None) -> None:
-        """One whole run on node-1; the probe leaves the document `message`, or its node's result."""
         self.reconcile()
         (pod,) = self.cluster.pods()
         self.cluster.end(pod, self.cluster.result(pod) if message is None else message)
@@ -245,11 +243,9 @@ class SteppedOperator:
 
     @property
     def events(self) -> list[tuple[str, str]]:
-        """Reason and message of every event, in order."""
         return [(body["reason"], body["message"]) for body in self.cluster.objects[EVENTS].values()]
 
     def runs_counted(self) -> float:
-        """The value of the metric of finished runs."""
         return sum(
             sample.value
             for metric in self.metrics.runs.collect()
@@ -266,7 +262,6 @@ def one_node(**labels: str) -> SteppedOperator:
 def some_nodes(
     *nodes: str, taints: tuple[str, ...] = (), labels: dict[str, str] | None = None, **spec: Any
 ) -> SteppedOperator:
-    """The same of these nodes, alike, and a policy with this spec."""
     cluster = FakeCluster()
     for name in nodes:
         cluster.add_node(name, taints=taints, **labels or {})

@@ -104,7 +104,6 @@ class PlannerLoop:
         self._since, self._posted, self._judged = self.now, ("", ""), None
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and what a kubelet deletes is gone."""
         self.now += seconds
         self.pods = [pod for pod in self.pods if not pod.gone and not pod.deleting_since]
 
@@ -130,7 +129,6 @@ class PlannerLoop:
 
     @property
     def status(self) -> ReportStatus:
-        """What the report holds."""
         return self.report.status if self.report else ReportStatus()
 
     def _write(self, step: actions.Step) -> None:
@@ -215,7 +213,6 @@ class PlannerLoop:
 
 
 def _written_again(report: Report) -> Report:
-    """The report under its next version."""
     return replace(report, resource_version=str(int(report.resource_version) + 1))
 
 

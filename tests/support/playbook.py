@@ -65,7 +65,6 @@ class Played:
     tasks: list[Task]
 
     def task(self, name: str, host: str) -> Task:
-        """The one task of this name on this host."""
         [match] = [task for task in self.tasks if (task.name, task.host) == (name, host)]
         return match
 
@@ -105,7 +104,6 @@ class Ansible:
     def run(
         self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 600
     ) -> subprocess.CompletedProcess[str]:
-        """One of Ansible's programs until its end."""
         command, env = [str(self.tools / program), *options], self.env(more)
         return subprocess.run(
             command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=seconds, check=False

@@ -66,7 +66,6 @@ class Probe:
         return probe_environment(self.hardware, self.termination_log, self.environment)
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """The probe until its end."""
         self.termination_log.unlink(missing_ok=True)
         command = self.command(*options)
         return forkserver.run(

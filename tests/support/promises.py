@@ -101,7 +101,6 @@ class InterleavedOperator:
             self.cluster.add_policy(**(SELECTED | spec))
 
     def label(self, name: str, label: str) -> None:
-        """Somebody sets a label, or removes it."""
         if name in self.cluster.objects[NODES]:
             key, _, value = label.partition("=")
             patch = {"metadata": {"labels": {key: value or None}}}
@@ -122,7 +121,6 @@ class InterleavedOperator:
         self._race = lambda: self.stranger(name, taint)
 
     def deliver(self) -> None:
-        """The operator hears of everything."""
         self.operator.deliver()
 
     def go(self, name: str) -> None:
@@ -170,7 +168,6 @@ class InterleavedOperator:
         raise Broken("the operator never comes to rest")
 
     def taints(self, name: str) -> list[str]:
-        """Keys of our taints for faults on the node."""
         return _faults(self.cluster.objects[NODES][name])
 
     # -- inside -------------------------------------------------------------------------------------------

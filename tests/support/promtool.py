@@ -84,7 +84,6 @@ class Promtool:
     groups: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """promtool's exit code and output."""
         (self.directory / "rules.json").write_text(json.dumps({"groups": self.groups}))
         command = [build_promtool(lambda _: None), *arguments]
         return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=100)
@@ -121,7 +120,6 @@ class Promtool:
 
 
 def dashboard() -> dict[str, Any]:
-    """The chart's Grafana dashboard."""
     body: dict[str, Any] = json.loads((CHART / "files" / "dashboard.json").read_text("utf-8"))
     return body
 

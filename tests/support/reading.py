@@ -53,7 +53,6 @@ class Rig:
         )
 
     def file(self, name: str, **fields: Any) -> None:
-        """Write a file of the inventory."""
         (self.folder / name).write_text(yaml.safe_dump(fields))
 
     async def look(self) -> None:
@@ -62,7 +61,6 @@ class Rig:
         await self.loop.one_pass()
 
     def status(self, node: str) -> Any:
-        """The status of the node's object; empty without one."""
         return self.objects.get(node, {}).get("status", {})
 
     async def until(self, condition: Any) -> None:
@@ -103,7 +101,6 @@ class Rig:
 
 @asynccontextmanager
 async def reader(folder: Path, **options: Any) -> AsyncIterator[Rig]:
-    """A rig whose tasks end with the test."""
     rig = Rig(folder, **options)
     try:
         yield rig

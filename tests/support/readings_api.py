@@ -67,7 +67,6 @@ class ReadingsApi:
 
     @property
     def calls(self) -> list[tuple[str, int]]:
-        """Method and connection of each."""
         return [(one.method, one.connection) for one in self.requests]
 
     def refuses(self, status: int, message: str = "", **headers: str) -> None:

@@ -97,7 +97,6 @@ def direct(gpu_index: int, row: Sequence[int], *, mbps: int) -> list[LinkGroup]:
 
 
 def to_switch(count: int, *, mbps: int, **more: Any) -> list[LinkGroup]:
-    """`count` active links to NVSwitches."""
     known: dict[str, Any] = {"remote": "0000:c0:00.0", "remote_type": 2, "state": 1, "p2p": 1, "mbps": mbps}
     return [LinkGroup(links=list(range(count)), **(known | more))]
 
@@ -118,7 +117,6 @@ def pairs(joined: Sequence[Sequence[bool | int]]) -> Pairs:
 
 
 def machine(gpus: Sequence[Gpu], joined: Sequence[Sequence[bool | int]], **more: Any) -> Result:
-    """A whole document around these GPUs."""
     return Result(
         probe="health",
         run="run-1",
@@ -162,7 +160,6 @@ def a100() -> Result:
 
 
 def hgx_a100_4() -> Result:
-    """HGX A100 4-GPU: no switch, four links between any two."""
     nv = [[0 if i == j else 4 for j in range(4)] for i in range(4)]
     return mesh(nv, name="NVIDIA A100-SXM4-40GB", mbps=25_000)
 
@@ -223,7 +220,6 @@ def every_link(result: Result, **changes: Any) -> Result:
 
 
 def without_links(result: Result, gpu_index: int, *, count: int) -> Result:
-    """The document with the last `count` links of one GPU inactive."""
     groups: list[LinkGroup] = []
     left = count
     for group in reversed(result.gpus[gpu_index].links):
@@ -269,7 +265,6 @@ def rebooted(result: Result) -> Result:
 
 
 def with_bus(result: Result, *, more: Sequence[str] = ()) -> Result:
-    """The document with a PCI bus that shows its GPUs, and `more`."""
     addresses = [gpu.pci for gpu in result.gpus if isinstance(gpu.pci, str)]
     return replace(result, bus=Bus(gpus=[*addresses, *more], silent=[]))
 

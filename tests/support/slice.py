@@ -61,7 +61,6 @@ class Slice(ClusterUnderTest):
     # -- the release -----------------------------------------------------------------------------------------
 
     def installed(self) -> bool:
-        """Whether helm knows the release, in whatever state."""
         known = f"/api/v1/namespaces/{NAMESPACE}/secrets?labelSelector=owner=helm,name={RELEASE}"
         return bool(self.api.get(known)["items"])
 
@@ -78,7 +77,6 @@ class Slice(ClusterUnderTest):
         self.testbed.helm(*command, "--wait", "--timeout", "120s")
 
     def uninstall(self) -> None:
-        """`helm uninstall`, hooks included."""
         self.testbed.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "180s")
 
     @contextlib.contextmanager
@@ -95,7 +93,6 @@ class Slice(ClusterUnderTest):
         return [pod for pod in super().pods() if OURS + "run" in pod["metadata"].get("annotations", {})]
 
     def watch_sets(self) -> list[Object]:
-        """The DaemonSets of mode Watch."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
         items: list[Object] = self.api.get(path)["items"]
         return items
@@ -107,12 +104,10 @@ class Slice(ClusterUnderTest):
         return {p["spec"]["nodeName"]: p for p in pods if p["status"].get("phase") == "Running"}
 
     def operator_pod(self) -> Object:
-        """The operator's only pod."""
         [pod] = [pod for pod in super().pods() if _component(pod) == "operator"]
         return pod
 
     def probing(self) -> list[PodProcess]:
-        """The probes that run just now."""
         return self.testbed.processes(NAMESPACE, "nodegauge-health")
 
     # -- runs ------------------------------------------------------------------------------------------------
@@ -141,7 +136,6 @@ class Slice(ClusterUnderTest):
         return {finding["code"]: finding for finding in probe.get("findings", [])}
 
     def reasons(self, node: str) -> list[str]:
-        """The reasons of the events regarding the node."""
         return [event["reason"] for event in self.events(node)]
 
     def ready(self) -> None:

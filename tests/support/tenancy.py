@@ -45,7 +45,6 @@ class Tenancy:
 
     @contextlib.contextmanager
     def started(self, directory: Path) -> Any:
-        """The control plane of this process."""
         with ControlPlane(directory) as plane, contextlib.closing(self):
             self._plane = plane
             yield plane
@@ -70,7 +69,6 @@ class Tenancy:
         return self._guests.enter_context(guest)
 
     def close(self) -> None:
-        """Everybody leaves."""
         self._guests.close()
         self._plane = None
 

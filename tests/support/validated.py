@@ -36,7 +36,6 @@ MATRIX = (
 
 
 def simulate(collection: Path) -> None:
-    """Replace the modules of a staged collection."""
     for module in MODULES:
         (collection / "plugins" / "action" / f"{module}.py").write_text(ACTION, encoding="utf-8")
         (collection / "plugins" / "modules" / f"{module}.py").write_text("", encoding="utf-8")
@@ -51,7 +50,6 @@ def host(folder: Path, name: str, **values: Any) -> dict[str, Any]:
 
 
 def finding(code: str = "link-down", severity: str = "fail", **more: Any) -> dict[str, Any]:
-    """A finding with a step."""
     return {
         "code": code,
         "severity": severity,

@@ -163,7 +163,6 @@ class VirtualTimeOperator(VirtualProcess):
             self.cluster.end(pod, self.cluster.result(pod))
 
     def nodes(self, count: int, *, gpus: int = 0) -> None:
-        """So many nodes register, each of which offers so many GPUs."""
         for n in range(count):
             self.cluster.add_node(f"node-{n}")
             offered = {names.GPU_RESOURCE: str(gpus)} if gpus else {}
@@ -198,7 +197,6 @@ class VirtualTimeOperator(VirtualProcess):
 
     @contextmanager
     def unheard(self) -> Iterator[None]:
-        """No watch tells of what happens within."""
         subscribers, self.cluster.subscribers = self.cluster.subscribers, []
         yield
         self.cluster.subscribers = subscribers
@@ -241,7 +239,6 @@ class VirtualTimeOperator(VirtualProcess):
         super().reconnect(resumed=resumed)
 
     def lists(self) -> int:
-        """How often nodes have been listed."""
         return self.client.reads.count(NODES)
 
     def calls(self) -> int:
@@ -250,7 +247,6 @@ class VirtualTimeOperator(VirtualProcess):
         return self.client.calls - reads.count(admission.POLICY) - reads.count(admission.BINDING)
 
     def read(self) -> list[str]:
-        """Names of nodes that carry a health label."""
         return sorted(
             name
             for name, body in self.cluster.objects[NODES].items()
@@ -298,5 +294,4 @@ def with_nccl(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def refusing(error: KubeError, verb: str, path: str) -> Callable[[str, str], KubeError | None]:
-    """Refuse one kind of call."""
     return lambda v, p: error if v == verb and p.startswith(path) else None

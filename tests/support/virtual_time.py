@@ -28,7 +28,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def jump(self, seconds: float) -> None:
-        """Let time pass."""
         self._now += seconds
 
 

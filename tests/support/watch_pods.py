@@ -38,7 +38,6 @@ class WatchPod:
         self.writes(text(replace(result, **given)), later=later)
 
     def writes(self, document: str, *, later: float = 20.0) -> None:
-        """The container writes this text."""
         self._cluster.pass_time(later)
         self.sequence += 1
         self._cluster.write_reading(

@@ -75,12 +75,10 @@ class Taken:
 
     @property
     def xids(self) -> list[list[int]]:
-        """The Xids of each GPU."""
         return [gpu.xids.seen for gpu in self.result.gpus]
 
     @property
     def codes(self) -> set[str]:
-        """What the judge finds."""
         return {finding.code for finding in judge_health(self.result).findings}
 
 
@@ -94,14 +92,12 @@ class Life:
 
     @property
     def readings(self) -> list[Taken]:
-        """All so far."""
         lines = (self._folder / "out").read_text().splitlines(keepends=True)
         documents = [decode(line) for line in lines if line.endswith("\n")]
         return [Taken(document, why) for document, why in zip(documents, self.reasons, strict=False)]
 
     @property
     def errors(self) -> list[str]:
-        """What it says on standard error."""
         return (self._folder / "err").read_text().splitlines()
 
     @property
@@ -111,7 +107,6 @@ class Life:
 
     @property
     def looks(self) -> int:
-        """How many it has had."""
         return (self._folder / "looks").stat().st_size
 
     def next_reading(self) -> Taken:
@@ -147,7 +142,6 @@ class Life:
         self.sees(looks)
 
     def sees(self, looks: int) -> None:
-        """It has had so many more looks."""
         wanted = self.looks + looks
         wait_for(lambda: self._has_ended or self.looks >= wanted, what=f"{wanted} looks")
 

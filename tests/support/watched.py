@@ -81,7 +81,6 @@ class Watched(SteppedOperator):
         self.cluster.pass_time(-ahead)
 
     def request(self) -> None:
-        """Somebody asks for a run now."""
         self.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": stamp(self.cluster.clock())}})
 
     def begin_health_pod(self) -> str:
@@ -115,7 +114,6 @@ class Watched(SteppedOperator):
 
     @property
     def taints(self) -> list[str]:
-        """Values of our taints for faults."""
         return self.cluster.faults()
 
     @property
@@ -126,7 +124,6 @@ class Watched(SteppedOperator):
 
     @property
     def run_pods(self) -> list[Body]:
-        """Pods of single runs."""
         return [
             pod for pod in self.cluster.pods() if names.POD_NODE in pod["metadata"].get("annotations", {})
         ]

@@ -147,7 +147,6 @@ def build_kubelet(progress: Progress = say) -> Path:
 
 
 def build_kubectl(progress: Progress = say) -> Path:
-    """A kubectl of the API server's version."""
     return _build_missing([_kubernetes("kubectl", "30 s")], progress)["kubectl"]
 
 
@@ -341,7 +340,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Find or build everything and print the paths; the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:

@@ -232,7 +232,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
     options = parser().parse_args(argv)
     options.dir = options.dir.resolve()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored

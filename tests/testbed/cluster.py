@@ -83,7 +83,6 @@ class Testbed(Running):
             self.nodes.add(self._wanted)
 
     def stop(self) -> None:
-        """End everything; harmless when nothing runs."""
         with contextlib.ExitStack() as stack:
             if not self._borrowed:
                 stack.callback(self.control_plane.stop)
@@ -98,7 +97,6 @@ class Testbed(Running):
         return self.nodes.hardware(node)
 
     def helm(self, *arguments: str) -> str:
-        """Run helm as administrator; its output. TestbedError with its words when it fails."""
         return self.control_plane.helm(*arguments)
 
     def processes(self, namespace: str, pod: str = "") -> list[PodProcess]:

@@ -160,7 +160,6 @@ class ControlPlane(Running):
     # Talking to it.
 
     def rest(self, token: str | None = None) -> Rest:
-        """Plain calls, as administrator or with the given bearer token."""
         return Rest(self.server, ca_file=self.ca_file, token=token or self.admin_token)
 
     @property

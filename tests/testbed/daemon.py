@@ -117,7 +117,6 @@ def wait_ready(directory: Path, alive: Callable[[], bool]) -> None:
 
 
 def stop(directory: Path) -> bool:
-    """End the holder and what it started; whether there was one."""
     known = holder(directory)
     if known is None:
         return False

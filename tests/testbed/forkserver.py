@@ -56,7 +56,6 @@ CANNOT_EXECUTE = 127
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """The process, as `subprocess.Popen` gives it."""
     kind = Forked if _can_fork(command, options) else subprocess.Popen
     process: subprocess.Popen[Any] = kind(command, **options)
     return process
@@ -65,7 +64,6 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 def run(
     command: Sequence[str], *, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """The end of the process, as `subprocess.run` gives it."""
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with popen(command, **options) as process:

@@ -85,7 +85,6 @@ class Nodes:
         self._change({name: self.spec(name).restarted()})
 
     def hardware(self, name: str) -> Hardware:
-        """The hardware of a node; TestbedError when it has none."""
         profile = self.spec(name).profile
         if profile is None:
             others = sorted(name for name, spec in self.specs().items() if spec.profile)
@@ -104,7 +103,6 @@ class Nodes:
         )
 
     def _change(self, changes: Mapping[str, NodeSpec | None]) -> None:
-        """Write the change and wait for the host."""
         with self._file.change() as nodes:
             for name, spec in changes.items():
                 if spec is None:

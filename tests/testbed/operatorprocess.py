@@ -97,12 +97,9 @@ class OperatorProcess(Running):
         return self.wait(within)
 
     def output(self) -> str:
-        """What it printed since its last start."""
         return self.log.read_bytes()[self._read_from :].decode(errors="replace") if self.log.exists() else ""
 
     def port(self) -> int:
-        """Its HTTP port, once it listens."""
-
         def listens() -> re.Match[str] | None:
             if not self.running():
                 raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
@@ -113,7 +110,6 @@ class OperatorProcess(Running):
         return int(result[1])
 
     def http(self, path: str) -> tuple[int, str]:
-        """GET from its HTTP server: status and text."""
         try:
             url = f"http://127.0.0.1:{self.port()}{path}"
             with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:

@@ -33,8 +33,6 @@ class PodRunner:
         return name
 
     def until(self, name: str, reached: Callable[[Object], Any]) -> Object:
-        """The pod, once `reached` is true of it."""
-
         def look() -> Object | None:
             pod = self.api.get(f"{PODS}/{name}")
             return pod if reached(pod) else None

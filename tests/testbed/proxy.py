@@ -135,7 +135,6 @@ class FaultProxy(Running):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen on a free port."""
         self._port = reserve_port()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -171,7 +170,6 @@ class FaultProxy(Running):
         return f"https://{LOOPBACK}:{self._port}"
 
     def kubeconfig(self) -> Path:
-        """A kubeconfig for the proxy, as administrator."""
         token = self._upstream.admin_token
         return self._upstream.user_kubeconfig(f"proxy-{self._port}", token=token, server=self.server)
 
@@ -341,7 +339,6 @@ def _dropped(request: web.Request) -> web.StreamResponse:
 
 
 def _hung_up(request: web.Request) -> bool:
-    """Whether the client's end is closed, asked of the kernel: a dead process has closed it by now."""
     connection = request.transport.get_extra_info("socket") if request.transport else None
     if connection is None or connection.fileno() < 0:
         return True

@@ -95,5 +95,4 @@ class Rest:
 
 @functools.cache
 def _pool(authority: str) -> urllib3.PoolManager:
-    """The connections to servers that these certificates (PEM) verify, of all threads."""
     return urllib3.PoolManager(ca_cert_data=authority, timeout=TIMEOUT_SECONDS, maxsize=16)

@@ -31,7 +31,6 @@ def stamp() -> str:
 def create_node(
     api: Rest, name: str, *, labels: Mapping[str, str] | None = None, boot: str = "boot-1"
 ) -> Object:
-    """A Ready GPU node with room for pods; no kubelet renews its lease."""
     own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
     node = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
     free = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}

@@ -67,6 +67,5 @@ def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
 
 @contextmanager
 def pods(plane: ControlPlane, *, namespace: str, selector: str) -> Iterator[Events]:
-    """The events of these pods."""
     with watch(plane.rest(), f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector) as seen:
         yield seen

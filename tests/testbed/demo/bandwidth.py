@@ -103,7 +103,6 @@ def _about(busbw: str, machine: Machine) -> bool:
 
 
 def _show_contradiction(session: Session) -> None:
-    """The node whose measured bandwidth contradicts its reported interconnect."""
     result = session.current_report(BROKEN_LINKS)["interconnect"]
     if (result.get("reported"), result.get("reason")) != ("nvlink", "Contradicted"):
         raise TestbedError(f"{BROKEN_LINKS}: NVLink is not contradicted: {result}")
@@ -112,7 +111,6 @@ def _show_contradiction(session: Session) -> None:
 
 
 def _show_seven(session: Session) -> None:
-    """The node whose device plugin offers seven of eight GPUs."""
     report = session.current_report(SEVEN_NODE)
     measured = report["bandwidth"]
     codes = {f["code"]: f["message"] for f in probe_of(report, "nccl").get("findings") or ()}

@@ -35,7 +35,6 @@ def heat(session: Session) -> None:
 
 
 def avoid(session: Session) -> None:
-    """A second ZeRO job runs on another node; one that can only run here waits."""
     session.say("a second ZeRO job asks for NVLink")
     jobs.run_job(session, "zero-second", jobs.ANY_NVLINK, allowed=jobs.nvlink_nodes() - {HOT_NODE})
     message = jobs.waits_for_a_node(session, "zero-only-here", HERE)
@@ -90,7 +89,6 @@ def _last_run(session: Session) -> Object:
 
 
 def _gate(session: Session) -> str:
-    """State and run counts of the node's gates."""
     gates = session.report(HOT_NODE).get("gates") or []
     counted = [(gate["code"], gate.get("state"), gate.get("bad", 0), gate.get("good", 0)) for gate in gates]
     message = [f"{code} is {state}, {bad} bad and {good} good in a row" for code, state, bad, good in counted]

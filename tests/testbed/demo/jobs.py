@@ -41,7 +41,6 @@ def run_job(session: Session, name: str, asks: Object, *, allowed: set[str]) -> 
 
 
 def waits_for_a_node(session: Session, name: str, asks: Object) -> str:
-    """Create a job that fits no node, and return the scheduler's message."""
     session.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, asks))
     session.until(lambda: bool(_refusal(session, name)), f"the scheduler's message about {name}")
     return _refusal(session, name)

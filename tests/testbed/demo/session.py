@@ -76,7 +76,6 @@ class Session:
         return reading
 
     def marks(self, name: str) -> Marks:
-        """The labels and taints that nodegauge set on the node."""
         node = self.node(name)
         labels: dict[str, str] = node["metadata"].get("labels", {})
         short, full = labels.get("interconnect", ""), labels.get(PREFIX + "interconnect", "")
@@ -91,7 +90,6 @@ class Session:
         )
 
     def measure(self, names: Iterable[str]) -> None:
-        """Ask for a run on each node now, and wait until each has been judged."""
         wanted = list(names)
         asked = self.ask(wanted)
         self.until(
@@ -108,7 +106,6 @@ class Session:
         return asked
 
     def until(self, reached: Callable[[], bool], what: str) -> None:
-        """Wait until `reached` is true; raises `TestbedError` after the deadline."""
         wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
 
     def until_empty(self, problems: Callable[[], list[str]], what: str) -> None:
@@ -127,7 +124,6 @@ class Session:
 
 
 def our_taints(node: Object) -> list[str]:
-    """The taints that nodegauge set on a node, as KEY=VALUE:EFFECT."""
     return [shown_taint(t) for t in node["spec"].get("taints") or () if t["key"].startswith(PREFIX)]
 
 
@@ -144,7 +140,6 @@ def _but_time(labels: dict[str, str]) -> dict[str, str]:
 
 
 def answered(report: Object) -> str:
-    """The request that the report's last health run answered."""
     return str(probe_of(report, "health").get("request", ""))
 
 
@@ -154,7 +149,6 @@ def probe_of(report: Object, name: str) -> Object:
 
 
 def condition(node: Object) -> str:
-    """Status of GPUValidated; a dash where there is none."""
     result = (c["status"] for c in node["status"].get("conditions", []) if c["type"] == "GPUValidated")
     return next(result, "-")
 

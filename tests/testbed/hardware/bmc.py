@@ -30,7 +30,6 @@ Resources = dict[str, Any] | Callable[[], dict[str, Any]]
 
 
 def tree(name: str) -> dict[str, Any]:
-    """A recorded tree by its file's name or stem, as path to resource; the caller may change it."""
     return copy.deepcopy(recorded(name))
 
 

@@ -67,7 +67,6 @@ class Case:
 
 
 def draw_watts(machine: Machine, gpu_watts: Sequence[float]) -> float:
-    """Watts (DC) of the whole machine; its host works as hard as its GPUs."""
     chassis, model = machine.profile.chassis, machine.profile.model
     assert chassis is not None
     full = len(gpu_watts) * (model.power.full - model.power.idle) / 1000

@@ -75,12 +75,10 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         self.faults.append(fault)
 
     def restart(self, gpus: Iterable[int], *, now: int) -> None:
-        """The counters of these GPUs begin anew."""
         for gpu in gpus:
             self.pasts[gpu].epoch, self.pasts[gpu].counted = now, {}
 
     def chosen(self, gpu: int | None) -> list[int]:
-        """One GPU, checked, or all of them."""
         return list(range(len(self.pasts))) if gpu is None else [Machine.healthy(self.profile).gpu(gpu)]
 
     def settle(self, machine: Machine, now: int) -> None:

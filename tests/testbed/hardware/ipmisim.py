@@ -74,7 +74,6 @@ class Simulator:
         return f"ipmi://127.0.0.1:{self.port}"
 
     async def change(self, sensor: Sensor, *, raw: int | None = None, states: int | None = None) -> None:
-        """Set a sensor's byte or its bits."""
         if raw is not None:
             await self.command(f"sensor_set_value 0x20 0 {sensor.number} {raw} 0")
         for bit in range(15 if states is not None else 0):

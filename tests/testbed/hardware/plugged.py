@@ -85,7 +85,6 @@ class Hardware:
         self._clock = clock
 
     def condition(self) -> Condition:
-        """What was done to the machine so far."""
         path = self.directory / CONDITION
         try:
             return msgspec.json.decode(path.read_bytes(), type=Condition)
@@ -100,7 +99,6 @@ class Hardware:
 
     @property
     def gpu_count(self) -> int:
-        """How many GPUs are in the machine, whatever NVML can see of them."""
         return len(self.profile.gpus)
 
     @property
@@ -109,7 +107,6 @@ class Hardware:
 
     @property
     def gpu_capacity(self) -> int:
-        """How many nvidia.com/gpu the device plugin tells of it."""
         node = self.profile.node
         return self.gpu_count if node.gpu_capacity is None else node.gpu_capacity
 
@@ -120,7 +117,6 @@ class Hardware:
 
     @property
     def uuids(self) -> list[str]:
-        """The UUID of every GPU, in the profile's order."""
         return _uuids(self.condition())
 
     def env(self) -> dict[str, str]:
@@ -139,7 +135,6 @@ class Hardware:
             condition.add(ActiveFault(name, parameters), now=self._clock())
 
     def heal(self, name: str | None = None) -> None:
-        """Undo all faults, or those of one name."""
         if name is not None:
             faults.find(name)
         with self._changing() as condition:

@@ -45,7 +45,6 @@ class View:
 
     @property
     def draw(self) -> float:
-        """Watts of the whole machine."""
         return case.draw_watts(self.machine, self.watts) if self.is_on else 0.0
 
 

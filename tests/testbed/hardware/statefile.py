@@ -65,7 +65,6 @@ def render(machine: Machine, *, seed: str, pasts: list[Past]) -> str:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a file into place in one step."""
     skipped = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     skipped.write_bytes(content)
     skipped.replace(path)

@@ -198,7 +198,6 @@ class Kubelet:
 
 
 def _tell(task: asyncio.Task[None]) -> None:
-    """Nothing breaks in silence."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("%s broke", task.get_name(), exc_info=error)
 

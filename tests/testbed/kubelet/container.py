@@ -282,7 +282,6 @@ class Runner:
         self._changed()
 
     def _unalive(self) -> None:
-        """End the process with the pod's grace period; the restart policy does the rest."""
         if self._process is None:
             return
         log.info("%s failed its liveness check", self._name)

@@ -73,7 +73,6 @@ class DesiredFile:
             _replace(self.path, Desired(revision=before.revision + 1, nodes=nodes))
 
     def observed(self) -> Observed:
-        """What has been carried out so far."""
         try:
             return json.decode(self._observed.read_bytes(), type=Observed)
         except FileNotFoundError:

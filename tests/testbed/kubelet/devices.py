@@ -104,7 +104,6 @@ class Devices:
             self._write()
 
     def release(self, pod_uid: str) -> None:
-        """The pod is over: its GPUs are free."""
         for in_use in (self._given, self._pids):
             for key in [key for key in in_use if key[0] == pod_uid]:
                 in_use.pop(key)

@@ -78,7 +78,6 @@ async def pod_environment(
 
 
 def field_value(path: str, pod: Object, node: NodeContext) -> str:
-    """A downward API field; NotSimulated for one that is not known here."""
     metadata, spec = pod["metadata"], pod["spec"]
     values = {
         "metadata.name": metadata["name"],

@@ -187,7 +187,6 @@ class NodeAgent:
 
 
 async def delete_node(kubeconfig: Path, name: str) -> None:
-    """Take a node out of the cluster; its lease goes with it. No error when it is not there."""
     async with await Api.connect(kubeconfig, agent="kubelet-testbed") as api:
         try:
             await retry(lambda: api.delete(f"/api/v1/nodes/{name}"))

@@ -37,7 +37,6 @@ VOLATILE = (
 
 
 def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> Facts:
-    """All facts about one pod; `acted` is when something was done to it."""
     last = events[-1].body
     status = last["status"]
     facts: Facts = {
@@ -94,7 +93,6 @@ def step(pod: Object) -> str:
 
 
 def state(result: Object) -> str:
-    """Waiting, running or terminated, with the reason and the code."""
     if end := result.get("terminated"):
         return f"terminated {end.get('reason', '')} {end['exitCode']}"
     kind = next(iter(result), "waiting")
@@ -116,7 +114,6 @@ def conditions(status: Object) -> list[str]:
 
 
 def container(status: Object) -> Facts:
-    """The first container at last."""
     statuses = status.get("containerStatuses") or [{}]
     result = statuses[0]
     now = result.get("state", {})
@@ -151,19 +148,16 @@ def _names(objects: Iterable[Object]) -> list[str]:
 
 
 def read() -> dict[str, Facts]:
-    """What the API showed, by the samples' names."""
     pods: dict[str, Facts] = json.loads(RECORDED.read_text(encoding="utf-8"))["pods"]
     return pods
 
 
 def versions() -> dict[str, str]:
-    """The programs that it was recorded with."""
     result: dict[str, str] = json.loads(RECORDED.read_text(encoding="utf-8"))["versions"]
     return result
 
 
 def write(pods: dict[str, Facts], *, versions: dict[str, str]) -> None:
-    """Replace the record."""
     document: dict[str, Any] = {"versions": versions, "pods": pods}
     RECORDED.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

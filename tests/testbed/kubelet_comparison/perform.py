@@ -170,7 +170,6 @@ def process_field(number: int, name: str, *, base: int = 10, at: int = 1) -> int
 
 
 def make_room(api: Rest, *, node: str) -> None:
-    """One place on the node, and a priority that gets it."""
     location = {SLOT: "1"}
     api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": location, "allocatable": location}})
     priority = {"metadata": {"name": URGENT}, "value": 1000}

@@ -82,7 +82,6 @@ class Sample:
 
 
 def running(name: str, script: str) -> Object:
-    """A container that runs a script."""
     command = ["python", "-c", SAY + script]
     return {"name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": command}
 

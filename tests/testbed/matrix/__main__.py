@@ -15,7 +15,6 @@ from testbed.matrix.expected import machines, scenarios
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when every pair is as expected."""
     parser = argparse.ArgumentParser(
         prog="make matrix", description="Judge every simulated machine with every fault."
     )
@@ -40,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(cells: list[Cell]) -> None:
-    """The lines of one machine."""
     print(f"{cells[0].machine.profile}  ({cells[0].machine.why})")
     for cell in cells:
         if cell.must is None and cell.good:

@@ -36,7 +36,6 @@ class Cell:
 
     @property
     def good(self) -> bool:
-        """Whether it is as it must be."""
         return isinstance(self.seen, str) if self.must is None else self.must == self.seen
 
     @property

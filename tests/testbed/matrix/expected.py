@@ -95,7 +95,6 @@ class Row(Base, frozen=True, kw_only=True):
 
 
 def machines() -> list[Machine]:
-    """Every profile, as it must be while it is healthy."""
     return [_machine(profiles.load(name)) for name in profiles.names()]
 
 
@@ -115,17 +114,14 @@ def _machine(profile: Profile) -> Machine:
 
 
 def scenarios() -> list[Scenario]:
-    """Every fault, as it must be judged."""
     return msgspec.convert(yaml.safe_load(SCENARIOS.read_text()), list[Scenario], strict=False)
 
 
 def exists(machine: Machine, scenario: Scenario) -> bool:
-    """Whether the machine can have the fault at all."""
     return set(scenario.where) <= set(machine.has)
 
 
 def healthy(machine: Machine, *, load: int) -> Row:
-    """The row of a machine without a fault."""
     readable = machine.verdict != "unknown"
     return Row(
         findings=machine.findings,
@@ -140,7 +136,6 @@ def healthy(machine: Machine, *, load: int) -> Row:
 
 
 def expected(machine: Machine, scenario: Scenario) -> Row:
-    """The row that must follow when the fault meets the machine."""
     before = healthy(machine, load=scenario.load)
     other = next((differs for differs in scenario.otherwise if differs.has in machine.has), None)
 

@@ -246,7 +246,6 @@ class Machine:
 
 
 def _measure(hardware: Hardware) -> str:
-    """The probe in this process."""
     builder, environ = ResultBuilder(probe=health.NAME, run="", node="node-1"), hardware.env()
     settings = health.Settings(
         sysfs=Path(environ["NODEGAUGE_SYSFS"]),

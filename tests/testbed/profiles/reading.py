@@ -51,7 +51,6 @@ def parse(document: bytes, *, name: str) -> Profile:
 
 
 def _whole(document: bytes) -> dict[str, Any]:
-    """A profile's text as a mapping, laid over the profile that it extends."""
     own: dict[str, Any] = msgspec.yaml.decode(document, type=dict[str, Any])
     if (base := own.pop("extends", None)) is None:
         return own
@@ -75,7 +74,6 @@ def _over(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def contradictions(profile: Profile) -> list[str]:
-    """What does not fit together in a profile, in words."""
     there = functions(profile.host).keys()
     named = {f"gpus: no PCI function {gpu.address}" for gpu in profile.gpus if gpu.address not in there}
     named |= {

@@ -73,7 +73,6 @@ def log_init(log: DebugLog, ranks: int, *, transport: str, nvls: bool | None, nc
 
 
 def log_call(log: DebugLog, name: str, size: int, *, algorithm: str, protocol: str) -> None:
-    """What NCCL says of a call that it enqueues."""
     log.info(
         "TUNING", f"{name}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{0..15}}"
     )

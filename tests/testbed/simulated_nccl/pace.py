@@ -40,7 +40,6 @@ class Batches:
 
     @property
     def seconds(self) -> float:
-        """What all calls took."""
         return statistics.fmean(self.times) * self.calls / 1e6
 
 
