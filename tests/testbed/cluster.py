@@ -4,8 +4,7 @@
         testbed.helm("list")
         testbed.hardware("gpu-1").fault("p2p-refused")
 
-It holds two things that run: the control plane's processes, and one process with all kubelets.  Both end with
-the program that holds the testbed, however that ends.  Nothing here knows what nodegauge does.
+The control plane's processes, and one process with all kubelets, end with the program that holds the testbed.
 """
 
 from __future__ import annotations
@@ -88,10 +87,6 @@ class Testbed(Running):
                 stack.callback(self.control_plane.stop)
             if self._kubelets is not None:  # the containers end with them
                 self._kubelets.stop(grace=STOP_SECONDS)
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.control_plane.kubeconfig
 
     def hardware(self, node: str) -> Hardware:
         return self.nodes.hardware(node)

@@ -3,9 +3,8 @@
     with ControlPlane(directory) as control_plane:
         control_plane.helm("list")
 
-Needs no root, no container and no openssl; everything lies below `directory`, and data stays there when it is
-stopped and started again.  Several run side by side.  No process outlives the Python process that started it.
-There is no kubelet: nodes are somebody else's business.
+Everything lies below `directory`, and data stays there when it is stopped and started again.  No process
+outlives the Python process that started it.
 """
 
 from __future__ import annotations
@@ -57,8 +56,12 @@ class ControlPlane(Running):
     ) -> None:
         self.directory = directory.absolute()
         self.layout = config.Layout(self.directory)
-        self._given = binaries
-        self._progress = progress or (lambda _: None)
+        self.kubeconfig, self.audit_log = self.layout.admin_kubeconfig, self.layout.audit_log
+        self.kubelet_kubeconfig = self.layout.kubeconfig(config.KUBELET)
+        """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
+        self.ca_file = self.layout.ca_file
+        """Verifies the API server (and the fault proxy)."""
+        self._given, self._progress = binaries, progress or (lambda _: None)
         self._processes: dict[str, Process] = {}
         self._port = 0
         self._etcd_port = 0
@@ -67,33 +70,11 @@ class ControlPlane(Running):
 
     @cached_property
     def binaries(self) -> Binaries:
-        """The programs; found, or built, at first use."""
         return self._given or find_or_build(self._progress)
 
     @property
     def server(self) -> str:
-        if not self._port:
-            raise ControlPlaneError(f"the control plane in {self.directory} was never started")
         return f"https://{config.LOOPBACK}:{self._port}"
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.layout.admin_kubeconfig
-
-    @property
-    def kubelet_kubeconfig(self) -> Path:
-        """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
-        return self.layout.kubeconfig(config.KUBELET)
-
-    @property
-    def ca_file(self) -> Path:
-        """Verifies the API server (and the fault proxy)."""
-        return self.layout.ca_file
-
-    @property
-    def audit_log(self) -> Path:
-        """One JSON event per line; `testbed.audit` reads it."""
-        return self.layout.audit_log
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
@@ -136,15 +117,10 @@ class ControlPlane(Running):
         finally:
             process.send(signal.SIGCONT)
 
-    def restart_apiserver(self, *, grace: float = STOP_SECONDS) -> None:
-        """Stop and start kube-apiserver, on the same port and data: every watch breaks, every client has to
-        come back.  `grace`: seconds until SIGKILL."""
-        with self.without_apiserver(grace=grace):
-            pass
-
     @contextlib.contextmanager
     def without_apiserver(self, *, grace: float = STOP_SECONDS) -> Iterator[None]:
-        """Nothing listens on kube-apiserver's port meanwhile; see `restart_apiserver`."""
+        """Nothing listens on kube-apiserver's port meanwhile; then it starts there again, on the same data:
+        every watch breaks.  `grace`: seconds until SIGKILL."""
         self._processes.pop(APISERVER).stop(grace=grace)
         try:
             yield
@@ -160,11 +136,8 @@ class ControlPlane(Running):
     # Talking to it.
 
     def rest(self, token: str | None = None) -> Rest:
-        return Rest(self.server, ca_file=self.ca_file, token=token or self.admin_token)
-
-    @property
-    def admin_token(self) -> str:
-        return self._tokens()[config.ADMIN]
+        authority = self.ca_file.read_text(encoding="ascii")
+        return Rest(self.server, authority=authority, token=token or self.tokens()[config.ADMIN])
 
     def service_account_token(self, namespace: str, name: str) -> str:
         """A TokenRequest token of an existing service account, as a kubelet asks for one."""
@@ -210,7 +183,8 @@ class ControlPlane(Running):
         self.layout.audit_policy.write_text(config.AUDIT_POLICY, encoding="utf-8")
         write_private(self.layout.scheduler_config, config.scheduler_config(self.layout))
 
-    def _tokens(self) -> Mapping[str, str]:
+    def tokens(self) -> Mapping[str, str]:
+        """By user."""
         with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
             return {row[1]: row[0] for row in csv.reader(lines)}
 
@@ -220,10 +194,8 @@ class ControlPlane(Running):
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:
-        """Start these and wait until the API server is ready.
-
-        Their ports are theirs; what uses one as its local end just now will let it go, so they try again.
-        """
+        """Start these and wait until the API server is ready.  What uses one of their ports as its local end
+        just now will let it go, so they try again."""
         until = time.monotonic() + READY_SECONDS
         while True:
             for name, (program, flags) in programs.items():
@@ -240,7 +212,7 @@ class ControlPlane(Running):
                 return
 
     def _start_controllers(self) -> None:
-        tokens = self._tokens()
+        tokens = self.tokens()
         for user in config.USERS:
             self.user_kubeconfig(user, token=tokens[user])
         self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)

@@ -1,8 +1,4 @@
-"""Flags and files of the four programs of a control plane, as pure functions.
-
-What differs from a real cluster, and why, is said beside each setting.  Whatever is not mentioned is the
-program's default: ServiceAccount admission, RBAC, all controllers that need no cloud.
-"""
+"""Flags and files of the four programs of a control plane; what differs from a real cluster, and why."""
 
 from __future__ import annotations
 
@@ -75,10 +71,8 @@ class Layout:
 
 
 def etcd_flags(layout: Layout, *, port: int) -> list[str]:
-    """One member, on loopback, that does not wait for the disk: only a crash of the machine loses data.
-
-    It never talks to itself: the peer address that it announces only names it, the one it listens on is any.
-    """
+    """One member, on loopback, that does not wait for the disk: only a crash of the machine loses data.  The
+    peer address that it announces only names it."""
     client = f"http://{LOOPBACK}:{port}"
     return [
         f"--data-dir={layout.etcd_data}",
@@ -97,9 +91,7 @@ def etcd_flags(layout: Layout, *, port: int) -> list[str]:
 
 def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
     """Self-signed, RBAC, static tokens for our users, audit lines written before the next request is served.
-
-    `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service.
-    """
+    `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service."""
     return [
         f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
         f"--secure-port={port}",
@@ -119,18 +111,14 @@ def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
         "--audit-log-mode=blocking",
         "--audit-log-maxsize=100000",
         "--profiling=false",
-        # Nodes have no DNS name: their kubelets are asked for logs at their address.
-        "--kubelet-preferred-address-types=InternalIP",
         # Ends watches when it is told to stop; without this it waits a minute for clients to hang up.
         "--shutdown-watch-termination-grace-period=100ms",
     ]
 
 
 def scheduler_config(layout: Layout) -> str:
-    """Its configuration file (JSON, so that any path can stand in it).
-
-    A pod that did not fit is tried again after a second, not after up to ten: tests and people wait for it.
-    """
+    """Its configuration file.  A pod that did not fit is tried again after a second, not after up to ten:
+    tests and people wait for it."""
     document = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,7 +1,5 @@
-"""The testbed as a process that stays: started detached, found again by its lock, ended.
-
-Who has locked `testbed.lock` holds the testbed: the kernel names that process, and forgets it when it ends.
-The file says `ready` once everything has been started.
+"""The testbed as a process that stays: whoever has locked `testbed.lock`; the kernel names that process, and
+forgets it when it ends.  The file says `ready` once everything has been started.
 """
 
 from __future__ import annotations
@@ -77,11 +75,8 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    """Start a detached holder and wait until it is ready.
-
-    TestbedError with the end of its log when it does not get there; nothing of it is left then, nor when the
-    wait is interrupted.
-    """
+    """Start a detached holder and wait until it is ready; TestbedError with the end of its log when it does
+    not get there.  Nothing of it is left then, nor when the wait is interrupted."""
     directory.mkdir(parents=True, exist_ok=True)
     plugs = [f"{name}={profile or ''}" for name, profile in nodes.items()]
     with (directory / "testbed.log").open("wb") as output:

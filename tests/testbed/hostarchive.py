@@ -1,7 +1,4 @@
-"""The archive that the Ansible collection brings to hosts, built once for all processes with the same source.
-
-Must not know what its commands do.
-"""
+"""The archive that the Ansible collection brings to hosts, built once for all with the same source."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Nodes of a running testbed: added, removed, restarted, and their hardware, from any process.
 
-Everything goes through files below the testbed's directory (the kubelets' `nodes.json`, the hardware's
-state), so the command line and the program that holds the testbed do the same thing.  Each change waits until
-the host of the kubelets has carried it out.
+Everything goes through files below the testbed's directory.  Each change waits until the host of the kubelets
+has carried it out.
 """
 
 from __future__ import annotations
@@ -34,16 +33,10 @@ class Nodes:
     def __init__(self, directory: Path) -> None:
         self._kubelets = directory / "kubelet"
         self._hardware = directory / "hardware"
-        self._file = DesiredFile(self._kubelets)
-
-    @property
-    def log(self) -> Path:
-        return self._kubelets / "kubelet.log"
-
-    @property
-    def pods(self) -> Path:
+        self.log = self._kubelets / "kubelet.log"
+        self.pods = self._kubelets / "nodes"
         """Folder of every node's pods: NODE/pods/NAMESPACE_NAME_UID/CONTAINER."""
-        return self._kubelets / "nodes"
+        self._file = DesiredFile(self._kubelets)
 
     def specs(self) -> Mapping[str, NodeSpec]:
         return self._file.read().nodes

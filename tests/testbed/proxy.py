@@ -1,13 +1,11 @@
 """A reverse proxy before the API server that injects faults at the moment a test chooses.
 
     with FaultProxy(control_plane) as proxy:
-        proxy.on(path=r"/api/v1/nodes/n1$", when="before", do=lambda *_: operator.kill())
+        proxy.on(path=r"/api/v1/nodes/n1$", do=lambda *_: operator.kill())
         ... run a program with KUBECONFIG=proxy.kubeconfig() ...
 
 It passes on everything else unchanged: tokens, watches event by event, compressed bodies.  It serves TLS with
-the API server's own certificate, because client-go sends no token over plain HTTP.
-
-The proxy runs on its own thread; every method may be called from any thread or event loop.
+the API server's own certificate.  Every method may be called from any thread or event loop.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from testbed.controlplane import ControlPlane
+from testbed.controlplane_config import ADMIN
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Running
@@ -105,7 +104,7 @@ Do = Callable[[RequestInfo, ResponseInfo | None], Action] | Action
 class Rule:
     """One rule and what became of it. `times`: how often it may fire, None for ever."""
 
-    path: re.Pattern[str] | None
+    path: str
     when: When
     times: int | None
     do: Do
@@ -115,7 +114,7 @@ class Rule:
         """Whether it fires for this request now; counts it."""
         fires = (
             when is self.when
-            and (self.path is None or self.path.search(request.path) is not None)
+            and re.search(self.path, request.path) is not None
             and (self.times is None or len(self.fired) < self.times)
         )
         self.fired += [request] * fires
@@ -170,16 +169,11 @@ class FaultProxy(Running):
         return f"https://{LOOPBACK}:{self._port}"
 
     def kubeconfig(self) -> Path:
-        token = self._upstream.admin_token
-        return self._upstream.user_kubeconfig(f"proxy-{self._port}", token=token, server=self.server)
+        name, token = f"proxy-{self._port}", self._upstream.tokens()[ADMIN]
+        return self._upstream.user_kubeconfig(name, token=token, server=self.server)
 
     def on(
-        self,
-        *,
-        path: str | re.Pattern[str] | None = None,
-        when: When | str = When.BEFORE,
-        times: int | None = 1,
-        do: Do = None,
+        self, *, path: str = "", when: When = When.BEFORE, times: int | None = None, do: Do = None
     ) -> Rule:
         """Add a rule; of several that match, each acts, in the order of their addition.
 
@@ -187,9 +181,7 @@ class FaultProxy(Running):
         thread of its own while its request, and no other, waits.  When the client is gone after that (it was
         killed), its request is not passed on.
         """
-        pattern = re.compile(path) if isinstance(path, str) else path
-        rule = Rule(path=pattern, when=When(when), times=times, do=do)
-        self._rules.append(rule)
+        self._rules.append(rule := Rule(path=path, when=when, times=times, do=do))
         return rule
 
     def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:

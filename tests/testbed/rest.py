@@ -1,7 +1,7 @@
 """A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours.
 
-JSON in and out; `watching` reads watches.  Connections are kept, because tests poll and a TLS handshake costs
-more than the read; a write is never sent twice.
+Connections are kept, because tests poll and a TLS handshake costs more than the read; a write is never sent
+twice.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import urllib3
 
 from testbed.errors import ApiError
+from testbed.kubeconfig import read_kubeconfig
 
 Object = dict[str, Any]
 
@@ -27,15 +28,17 @@ TIMEOUT_SECONDS = 15.0
 class Rest:
     """Calls to `server` (an https URL) with a bearer token; the certificate is always verified."""
 
-    def __init__(self, server: str, *, ca_file: Path, token: str | None) -> None:
-        self._server = server
-        self._pool = _pool(ca_file.read_text(encoding="ascii"))
-        self._token = token
+    def __init__(self, server: str, *, authority: str, token: str) -> None:
+        self._server, self._authority, self._token = server, authority, token
+        self._pool = _pool(authority)
+
+    @classmethod
+    def of(cls, kubeconfig: Path) -> Self:
+        """As a kubeconfig says, such as `testbed.kubeconfig` writes."""
+        return cls(**read_kubeconfig(kubeconfig))
 
     def with_token(self, token: str) -> Rest:
-        other = Rest.__new__(Rest)
-        other._server, other._pool, other._token = self._server, self._pool, token
-        return other
+        return Rest(self._server, authority=self._authority, token=token)
 
     def get(self, path: str) -> Object:
         return self.call("GET", path)
@@ -84,9 +87,8 @@ class Rest:
     def _request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **how: Any
     ) -> urllib3.BaseHTTPResponse:
-        sent = {"Accept": JSON, "User-Agent": "nodegauge-testbed", **(headers or {})}
-        if self._token:
-            sent["Authorization"] = f"Bearer {self._token}"
+        own = {"User-Agent": "nodegauge-testbed", "Authorization": f"Bearer {self._token}"}
+        sent = {"Accept": JSON, **own, **(headers or {})}
         try:
             return self._pool.request(method, self._server + path, headers=sent, **how)
         except urllib3.exceptions.HTTPError as error:

@@ -44,13 +44,12 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """Everything that a pod's worker needs of its node; `port`: the kubelet's own, for logs."""
+    """Everything that a pod's worker needs of its node."""
 
     name: str
     api: Api
     http: aiohttp.ClientSession
     images: Mapping[str, Image]
     directory: Path
-    port: int
     hardware: Hardware | None
     devices: Devices

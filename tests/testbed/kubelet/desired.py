@@ -1,8 +1,5 @@
-"""Which simulated nodes there should be: a file, written by whoever plugs and read by the kubelets' host.
-
-A file and not a socket: it survives its readers, its path may be long, several programs may change it (under
-a lock), and a person can read it.  The host answers in a second file, `observed.json`, with the revision that
-it has carried out and what came of each node.
+"""Which simulated nodes there should be: a file, written (under a lock) by whoever plugs and read by the
+kubelets' host, which answers in `observed.json` with the revision that it has carried out.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 As NVIDIA's plugin does with the strategy `envvar`: the chosen GPUs' UUIDs stand in NVIDIA_VISIBLE_DEVICES,
 which the pod's own environment may override; a GPU that is unhealthy stays in the node's capacity, leaves its
-allocatable, and is given to nobody.  Who has GPUs computes on them, as NVML then tells: the driver reads that
-from a file beside its state.  Nothing here knows of pods that hold none.
+allocatable, and is given to nobody.  Who has GPUs computes on them, as NVML then tells.
 """
 
 from __future__ import annotations
@@ -60,10 +59,8 @@ class Devices:
         return self._gpus()
 
     def allocate(self, pod_uid: str, container: Object) -> dict[str, str]:
-        """The environment that the plugin answers with; StartFailed when it has not enough left.
-
-        A container that starts again gets what it had.
-        """
+        """The environment that the plugin answers with, the same at every start; StartFailed when it has not
+        enough left."""
         if not (count := requested(container)) or not (gpus := self._gpus()):
             return {}
         key = (pod_uid, container["name"])

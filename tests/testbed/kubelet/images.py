@@ -1,8 +1,5 @@
-"""What stands in for container images: a table from image name to the program that it would contain.
-
-There is no registry and no unpacking.  An image is a checkout's source folders plus the interpreter that runs
-this kubelet, or a few harmless host programs.  A name that is not in the table is "not there": its pods wait
-in ErrImagePull and ImagePullBackOff, as they would with a typing error on a real cluster.
+"""What stands in for container images: a checkout's source folders plus the interpreter that runs this
+kubelet, or a few harmless host programs.  Pods of a name that is not in the table wait in ErrImagePull.
 """
 
 from __future__ import annotations
@@ -97,19 +94,11 @@ def default_images(checkout: Path | None = None) -> dict[str, Image]:
     }
 
 
-def repository(reference: str) -> str:
-    """`registry:5000/group/name:tag@digest` without tag and digest."""
-    name = reference.partition("@")[0]
-    head, slash, last = name.rpartition("/")
-    return head + slash + last.partition(":")[0]
-
-
 def find(images: Mapping[str, Image], reference: str, *, pull_policy: str) -> Image:
-    """The image of a reference, whatever its registry prefix, tag or digest.
-
-    ContainerWaits with ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull.
-    """
-    parts = repository(reference).split("/")
+    """The image of `registry:5000/group/name:tag@digest`, whatever its registry prefix, tag or digest.
+    ContainerWaits with ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull."""
+    *parts, last = reference.partition("@")[0].split("/")
+    parts.append(last.partition(":")[0])
     for start in range(len(parts)):
         if (image := images.get("/".join(parts[start:]))) is not None:
             return image

@@ -1,12 +1,9 @@
 """What stands behind a container's mounts: Secrets, empty directories, and the pod's service account.
 
-On a real node they are mounted at a path of the container's own.  Processes here share the host's file
-system: variables and arguments that name the mount's path name a folder of the pod instead, which outlives
-the container.  A Secret's files are written when a container starts; one that changes later is not written
-again.  A service account has a real TokenRequest token, the API server's authority, and a kubeconfig that
-points to both: KUBECONFIG names it for programs that look in a pod's usual place.  Whether a container gets
-one is decided by what the API server's ServiceAccount admission put into the pod: a mounted projected volume
-with a serviceAccountToken.
+Processes here share the host's file system: variables and arguments that name the mount's path name a folder
+of the pod instead, which outlives the container.  A Secret's files are written when a container starts.  A
+service account has a real TokenRequest token where the API server's admission mounted one, the API server's
+authority, and a kubeconfig that points to both.
 """
 
 from __future__ import annotations
@@ -34,9 +31,7 @@ REFRESH_AT = 0.8
 
 async def mounted(container: Object, pod: Object, node: NodeContext, *, below: Path) -> dict[str, Path]:
     """Path of each mount of a Secret or an empty directory, and the folder behind it, which is there.
-
-    ConfigMissing while a Secret is not there, unless the volume says that it is optional.
-    """
+    ConfigMissing while a Secret is not there, unless the volume says that it is optional."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     result: dict[str, Path] = {}
     for mount in container.get("volumeMounts", []):

@@ -1,6 +1,6 @@
 """What the API showed of a pod, in words that can be compared, and what a real kubelet showed.
 
-Left out is what differs from pod to pod and from run to run: times, ids, addresses, resource versions.
+Left out is what differs from run to run: times, ids, addresses, resource versions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ Facts = dict[str, Any]
 """Aspect to value: texts, numbers, and lists of texts."""
 
 RECORDED = Path(__file__).with_name("recorded.json")
-"""What a real kubelet showed, and the versions it was recorded with; `make e2e ARGS=--record` writes it."""
-LONG_BYTES = 300
-EDGE = 24
+LONG_BYTES, EDGE = 300, 24
 SCHEDULERS = ("PodScheduled",)
 """Conditions that are not the kubelet's."""
+SHOWN = ("type", "status", "reason")
 ALTERNATING = {"ImagePullBackOff": "ErrImagePull"}
 """A kubelet says the one when it has tried and the other until it tries again: which is seen is chance."""
 VOLATILE = (
@@ -44,11 +43,16 @@ def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> F
         "phase": status.get("phase", ""),
         "reason": status.get("reason", ""),
         "message": without_ids(status.get("message", "")),
-        "conditions": conditions(status),
+        "conditions": sorted(
+            " ".join(filter(None, (*(one.get(key) for key in SHOWN), without_ids(one.get("message") or ""))))
+            for one in status.get("conditions", [])
+            if one["type"] not in SCHEDULERS
+        ),
         **container(status),
     }
     if acted is not None:
-        facts["end"] = timing(events, acted=acted, grace=sample.grace)
+        over = [event.at for event in events if event.kind == "DELETED"] or [events[-1].at]
+        facts["end"] = f"{'before' if over[0] - acted < sample.grace else 'after'} the grace period's end"
     return facts
 
 
@@ -68,24 +72,18 @@ def fields(events: Iterable[Event]) -> Facts:
 
 def steps(events: Sequence[Event]) -> list[str]:
     """Phase and state of the containers, each time that one of them changed, and at last `gone`."""
-    reported = [
-        step(event.body) for event in events if event.kind != "DELETED" and not _half_started(event.body)
-    ]
+    reported = [step(event.body) for event in events if event.kind != "DELETED"]
     gone = ["gone"] if any(event.kind == "DELETED" for event in events) else []
-    return [message for message, _ in groupby(reported) if message] + gone
-
-
-def _half_started(pod: Object) -> bool:
-    """Whether one container runs and the next is being made: how long that is seen is chance."""
-    reported = [state(one.get("state", {})) for one in pod["status"].get("containerStatuses", [])]
-    return "running" in reported and "waiting ContainerCreating" in reported
+    return [message for message, _ in groupby(filter(None, reported))] + gone
 
 
 def step(pod: Object) -> str:
-    """Phase, the pod's reason, deletion, and the state of each container that has one."""
+    """Phase, the pod's reason, deletion, and the state of each container that has one.  Empty where nothing
+    has begun, and while one container runs and the next is being made: how long that is seen is chance."""
     status = pod["status"]
     states = [state(one.get("state", {})) for one in status.get("containerStatuses", [])]
-    if not states and status.get("phase") == "Pending":
+    half_started = "running" in states and "waiting ContainerCreating" in states
+    if half_started or (not states and status.get("phase") == "Pending"):
         return ""
     deleting = "deleting" if pod["metadata"].get("deletionTimestamp") else ""
     head = " ".join(filter(None, [status.get("phase", ""), status.get("reason", ""), deleting]))
@@ -98,19 +96,6 @@ def state(result: Object) -> str:
     kind = next(iter(result), "waiting")
     reason = result.get(kind, {}).get("reason", "")
     return " ".join(filter(None, [kind, ALTERNATING.get(reason, reason)]))
-
-
-def conditions(status: Object) -> list[str]:
-    """The kubelet's conditions at last: status, reason and message."""
-    result = [one for one in status.get("conditions", []) if one["type"] not in SCHEDULERS]
-    return sorted(
-        " ".join(
-            filter(
-                None, [one["type"], one["status"], one.get("reason"), without_ids(one.get("message") or "")]
-            )
-        )
-        for one in result
-    )
 
 
 def container(status: Object) -> Facts:
@@ -127,12 +112,6 @@ def container(status: Object) -> Facts:
         "restarted": "yes" if result.get("restartCount") else "no",
         "before": state(result["lastState"]) if result.get("lastState") else "",
     }
-
-
-def timing(events: Sequence[Event], *, acted: float, grace: int) -> str:
-    """Whether it was over before the grace period's end or after it."""
-    over = [event.at for event in events if event.kind == "DELETED"] or [events[-1].at]
-    return f"{'before' if over[0] - acted < grace else 'after'} the grace period's end"
 
 
 def without_ids(text: str) -> str:

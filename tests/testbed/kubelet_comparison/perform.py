@@ -1,7 +1,6 @@
 """Run the table of pods on one node, all at once, and say what the API showed of each.
 
-The node is whatever bears the host name: a real kubelet's or a simulated one's.  It must see the node's
-processes in /proc, to know when a container handles SIGTERM.  Leaves no pod.
+The node's processes must be seen in /proc, to know when a container handles SIGTERM.  Leaves no pod.
 """
 
 from __future__ import annotations
@@ -77,12 +76,9 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample]) -> dic
 def compared(
     plane: ControlPlane, *, node: str, but: Collection[Difference] = ()
 ) -> tuple[dict[str, Facts], set[str]]:
-    """What every sample showed on this node, and which were run twice, the second time by themselves: those
-    that did otherwise than is written down, in more than `but` the known differences.
-
-    A machine that is too busy can swallow a step or start a container after its deadline; a kubelet that does
-    otherwise does so twice.
-    """
+    """What every sample showed on this node, and which were run twice, the second time by themselves, since
+    a busy machine can swallow a step: those that did otherwise than is written down, in more than `but` the
+    known differences."""
     seen = perform(plane, node=node, samples=SAMPLES)
     wrong = {
         pod
@@ -90,8 +86,7 @@ def compared(
         if not {(pod, aspect), (pod, "")} & {*but}
     }
     if samples := [sample for sample in SAMPLES if sample.name in wrong]:
-        second = perform(plane, node=node, samples=samples)
-        seen |= {sample.name: second[sample.name] for sample in samples}
+        seen |= perform(plane, node=node, samples=samples) | {EVERY_POD: seen[EVERY_POD]}
     return seen, wrong
 
 
@@ -129,7 +124,8 @@ def _reached(pod: _Pod, name: str) -> bool:
         case "runs":
             return "running" in now
         case "handles SIGTERM":
-            return "running" in now and handles_sigterm(name)
+            caught = (process_field(number, "SigCgt", base=16) for number in processes_of(name))
+            return "running" in now and any(mask >> (signal.SIGTERM - 1) & 1 for mask in caught)
         case "waits with a reason":
             return now.get("waiting", {}).get("reason", "") not in ("", "ContainerCreating")
         case "has ended":
@@ -146,13 +142,6 @@ def _act(act: Act, pod: str, *, api: Rest, urgent: Object) -> None:
             api.create(f"{pod}/eviction", body)
         case "preempt":
             api.create(collection, urgent)
-
-
-def handles_sigterm(pod: str) -> bool:
-    """Whether a process of the pod has a handler for SIGTERM."""
-    return any(
-        process_field(number, "SigCgt", base=16) >> (signal.SIGTERM - 1) & 1 for number in processes_of(pod)
-    )
 
 
 def processes_of(pod: str) -> Iterator[int]:

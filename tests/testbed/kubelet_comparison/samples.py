@@ -1,8 +1,7 @@
-"""The pods that are run on both kubelets, one table: what each container does, and what is done to the pod.
+"""The pods that are run on both kubelets: what each container does, and what is done to the pod.
 
-Every pod is the same body on both: the image's name is one that both have, and a script finds the file of
-its last words under either kubelet's name for it.  Scripts stay for some seconds before they end by
-themselves, so that no state follows another faster than a busy machine shows it.
+Scripts stay for some seconds before they end by themselves, so that no state follows another faster than a
+busy machine shows it.
 """
 
 from __future__ import annotations
