@@ -44,15 +44,11 @@ class CalmFleet:
             self._lives.append(asyncio.create_task(self._live(name)))
         await self.operator.after(60)
 
-        self._template = self._made()["spec"]["template"]
+        (made,) = self.cluster.objects[DAEMONSETS].values()
+        self._template = made["spec"]["template"]
         self.cluster.subscribers.append(self._roll_out)
 
-    def _made(self) -> Body:
-        (made,) = self.cluster.objects[DAEMONSETS].values()
-        return made
-
     def _roll_out(self, path: str, _: str, body: Body) -> None:
-        """The DaemonSet's controller: another template makes new pods."""
         if path != DAEMONSETS or body["spec"]["template"] == self._template:
             return
         self._template = body["spec"]["template"]
@@ -94,7 +90,6 @@ class CalmFleet:
         return self.operator.loop.time() - began
 
     def tainted(self, *nodes: str) -> bool:
-        """Whether each of these nodes carries a taint for a fault."""
         bodies = [self.cluster.objects[NODES][name] for name in nodes]
         return all(
             any(taint["key"] in names.TAINTS_OF_FAULTS for taint in body["spec"].get("taints") or ())

@@ -23,7 +23,6 @@ import yaml
 
 from support.cluster_under_test import delete_crds
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
 from testbed.scripted import ScriptedKubelet, create_node
 from testbed.wait import wait_for
@@ -87,7 +86,6 @@ class Helm:
         return done.stdout
 
     def release(self, verb: str, *options: str, values: Object | None = None) -> str:
-        """Output of `helm install`, `upgrade`, `rollback` or `uninstall` of the release."""
         chart = [str(CHART)] if verb in RENDERING else []
         return self.run(verb, RELEASE, *chart, "--namespace", NAMESPACE, *options, values=values)
 
@@ -95,11 +93,9 @@ class Helm:
         return self.release("install", values=values)
 
     def upgrade(self, values: Object | None = None) -> str:
-        """Output of `helm upgrade` to exactly these values."""
         return self.release("upgrade", "--reset-values", values=values)
 
     def template(self, values: Object | None = None, *options: str, release: str = RELEASE) -> str:
-        """The rendered manifests, including hooks, as text."""
         return _rendered(self, json.dumps(values or {}), options, release)
 
     def objects(self, values: Object | None = None, *options: str, release: str = RELEASE) -> list[Object]:
@@ -205,7 +201,6 @@ def remove_crds(rest: Rest) -> None:
 
 
 def clear(helm: Helm, rest: Rest) -> None:
-    """Remove the release and its CRDs, and wait until both are gone."""
     if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
         helm.release("uninstall", "--no-hooks")
     remove_crds(rest)
@@ -213,7 +208,6 @@ def clear(helm: Helm, rest: Rest) -> None:
         rest.delete(owners, {"propagationPolicy": "Background"})
 
     def pods() -> list[str]:
-        """Pods that are there still, and are on their way."""
         left = [one["metadata"]["name"] for one in rest.get(PODS)["items"]]
         rest.delete(PODS, {"gracePeriodSeconds": 0})
         return left
@@ -232,10 +226,7 @@ def left_behind(rest: Rest) -> set[tuple[str, str]]:
         if kind == "Pod":
             continue  # a Deployment's pods come and go with it
         for namespace in (NAMESPACE, "default") if "{}" in collection else ("",):
-            try:
-                items = rest.get(collection.format(namespace))["items"]
-            except ApiError:
-                continue  # the CRD is gone
+            items = rest.find(collection.format(namespace)).get("items", ())  # none: the CRD is gone
             ours = [o for o in items if o["metadata"].get("labels", {}).get(PART_OF) == "nodegauge"]
             objects |= {(kind, o["metadata"]["name"]) for o in ours}
     return objects

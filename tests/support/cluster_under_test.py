@@ -1,6 +1,5 @@
-"""One test's part of the real control plane: nodes, a policy, a namespace and an operator.
-
-Pods end as the test says (`testbed.scripted`); the control plane and the operator are real.
+"""One test's part of the real control plane: nodes, a policy, a namespace and an operator.  Pods end as the
+test says (`testbed.scripted`).
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, Span, Temperature, Window, text
 from nodegauge_operator.core.reading_policy import NAME
-from nodegauge_operator.kube import admission
-from support.api_server import NO_BREAKER
+from support.api_server import ADMISSION, BINDINGS, NO_BREAKER
 from support.cluster import reading_protection
 from support.objects import by_pods
 from support.results import every_gpu, h100
@@ -104,21 +102,13 @@ class ClusterUnderTest:
 
     def add_policy(self, name: str = "", **spec: Any) -> str:
         """A policy for this test's nodes, by pods, without load runs: a request would start one of those too.
-
         Tests of the rate of new taints and of incidents state them."""
         spec["budget"] = {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"} | spec.get("budget", {})
         name = name or f"policy-{self.mark}-{len(self.policies)}"
-        body = {
-            "apiVersion": "nodegauge.dev/v1alpha1",
-            "kind": "GPUValidationPolicy",
-            "metadata": {"name": name},
-            "spec": {
-                "nodeSelector": {"matchLabels": {"test": self.mark}},
-                "breaker": NO_BREAKER,
-                **by_pods({"probes": {"load": {"enabled": False}}} | spec),
-            },
-        }
-        self.api.create(f"{GROUP}/gpuvalidationpolicies", body)
+        whole = {"nodeSelector": {"matchLabels": {"test": self.mark}}, "breaker": NO_BREAKER}
+        whole |= by_pods({"probes": {"load": {"enabled": False}}} | spec)
+        kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "GPUValidationPolicy"}
+        self.api.create(f"{GROUP}/gpuvalidationpolicies", kind | {"metadata": {"name": name}, "spec": whole})
         self.policies.append(name)
         return name
 
@@ -133,7 +123,6 @@ class ClusterUnderTest:
         )
 
     def kubelet(self, answer: Callable[[Object], str | None] | None = None) -> ScriptedKubelet:
-        """Ends probe pods; by default with a healthy 8x H100."""
         return ScriptedKubelet(self.api, namespace=self.namespace, answer=answer or answering(h100()))
 
     def ask_for_run(self, node: str) -> None:
@@ -158,19 +147,10 @@ class ClusterUnderTest:
         return condition_of(self.node(name))
 
     def report(self, name: str) -> Object:
-        return self.get_or_empty(f"{GROUP}/nodereports/{name}")
+        return self.api.find(f"{GROUP}/nodereports/{name}")
 
     def reading(self, name: str) -> Object:
-        return self.get_or_empty(f"{GROUP}/nodereadings/{name}")
-
-    def get_or_empty(self, path: str) -> Object:
-        """What is there; empty if nothing is."""
-        try:
-            return self.api.get(path)
-        except ApiError as error:
-            if error.status == 404:
-                return {}
-            raise
+        return self.api.find(f"{GROUP}/nodereadings/{name}")
 
     def last_run(self, name: str) -> Object:
         return last_run_of(self.report(name))
@@ -179,7 +159,6 @@ class ClusterUnderTest:
         return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
 
     def counts(self) -> dict[str, int]:
-        """Counts of nodes in the status of the last policy."""
         policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
         return policy.get("status", {}).get("nodes", {"validated": 0})
 
@@ -196,7 +175,6 @@ class ClusterUnderTest:
         return self.last_run(name)
 
     def wait_up_to_date(self, name: str, number: int = 1) -> None:
-        """Wait for a run, and until node and report agree."""
         self.wait_run(name, number)
 
         def agree() -> bool:
@@ -221,7 +199,6 @@ class ClusterUnderTest:
 
 
 def ours_of(node: Object) -> dict[str, str]:
-    """A node's labels under our prefix, and the short key, without the time."""
     labels = node["metadata"].get("labels", {})
     kept = {k: v for k, v in labels.items() if k.startswith(OURS) or k == "interconnect"}
     kept.pop(OURS + "validated-at", None)
@@ -242,7 +219,6 @@ def condition_of(node: Object) -> Object:
 
 
 def last_run_of(report: Object) -> Object:
-    """The last run of the health probe; empty before the first."""
     probes = report.get("status", {}).get("probes") or [{}]
     return probes[0].get("lastRun") or {}
 
@@ -254,14 +230,12 @@ def protect_readings(api: Rest, namespace: str) -> None:
     rule = {"apiGroups": ["nodegauge.dev"], "resources": ["nodereadings"], "verbs": ["create", "patch"]}
     account = {"kind": "ServiceAccount", "namespace": namespace, "name": "default"}
     policy, binding = reading_protection(namespace)
+    bound = {"metadata": {"name": f"probes-{namespace}"}, "roleRef": role, "subjects": [account]}
     for path, body in (
         (f"{RBAC}/clusterroles", {"metadata": {"name": "probes"}, "rules": [rule]}),
-        (
-            f"{RBAC}/clusterrolebindings",
-            {"metadata": {"name": f"probes-{namespace}"}, "roleRef": role, "subjects": [account]},
-        ),
-        (admission.POLICY.rpartition("/")[0], {"metadata": {"name": NAME}, "spec": policy}),
-        (admission.BINDING.rpartition("/")[0], {"metadata": {"name": NAME}, "spec": binding}),
+        (f"{RBAC}/clusterrolebindings", bound),
+        (ADMISSION, {"metadata": {"name": NAME}, "spec": policy}),
+        (BINDINGS, {"metadata": {"name": NAME}, "spec": binding}),
     ):
         try:
             api.create(path, body)
@@ -282,11 +256,8 @@ def install_crds(api: Rest) -> None:
 
 
 def delete_crds(api: Rest, *names: str) -> None:
-    """Delete these CRDs, by default all of this checkout, and wait until they are gone.
-
-    One that is on its way is no longer served, and cannot be made again yet.  The API server, which cannot
-    list objects of a young CRD, waits minutes before it tries again, or for a change of the CRD.
-    """
+    """Delete these CRDs, by default all of this checkout, and wait until they are gone.  Where it cannot list
+    objects of a young CRD, the API server waits minutes before it tries again, or for a change of the CRD."""
     going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):

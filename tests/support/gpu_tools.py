@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pynvml
 
-from nodegauge_contract import ArmName, Cell, Collective, Result, decode
+from nodegauge_contract import ArmName, Collective, Result, decode
 from nodegauge_probes.nccl.plan import child_environment
 from nodegauge_probes.nccl.protocol import CellOrder, Line, Order, decode_line, encode_order
 from testbed.wait import wait_for
@@ -56,7 +56,6 @@ class Child:
         self._speech = os.fdopen(reading, "rb")
 
     def line(self) -> Line | None:
-        """The next line; None at the end."""
         data = self._speech.readline()
         return decode_line(data) if data else None
 
@@ -64,11 +63,6 @@ class Child:
         return list(iter(self.line, None))
 
     def close(self) -> int:
-        """Kill it where it still runs; its exit code."""
         self.process.kill()
         self._speech.close()
         return self.process.wait()
-
-
-def cells(lines: list[Line]) -> list[Cell]:
-    return [line.cell for line in lines if line.cell is not None]

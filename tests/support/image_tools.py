@@ -37,7 +37,6 @@ class Built:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a container of it starts with."""
         return dict(pair.split("=", 1) for pair in self.config["config"]["Env"])
 
 
@@ -47,7 +46,6 @@ def build(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.C
 
 
 def archives(*names: str, out: Path) -> dict[str, Path]:
-    """Build the named archives in `out`; skips if this machine has no Debian packages."""
     done = build("archives", *names, "--out", str(out))
     if done.returncode == UNAVAILABLE:
         pytest.skip(" ".join(done.stderr.split("\nimages: ")[-1].split()))
@@ -56,7 +54,6 @@ def archives(*names: str, out: Path) -> dict[str, Path]:
 
 
 def read(path: Path, *, name: str, folder: Path) -> Built:
-    """Read a whole archive and unpack its layers below `folder`."""
     from images.interpreter import wrapper
 
     with tarfile.open(path) as tar:

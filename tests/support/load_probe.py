@@ -49,10 +49,8 @@ def burning(run: NcclRun, *options: str) -> Iterator[Burning]:
         def computes() -> bool:
             """Set-up computes, then copies, then the load: what each GPU announced last, and how often."""
             lines = [line.split() for line in loads.read_text().splitlines()] if loads.exists() else []
-            changes = {
-                uuid: [percent for _, own, _, percent in lines if own == uuid] for uuid in run.hardware.uuids
-            }
-            return all(len(each) > 2 and each[-1] == "100" for each in changes.values())
+            each = ([percent for _, own, _, percent in lines if own == u] for u in run.hardware.uuids)
+            return all(len(percents) > 2 and percents[-1] == "100" for percents in each)
 
         try:
             wait_for(computes, what="all GPUs compute")

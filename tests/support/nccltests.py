@@ -46,7 +46,6 @@ PROCESS = "# nThread 1 nGpus 8 minBytes 8 maxBytes 8589934592 step: 2(factor)\n#
 
 
 def row(size: int, *times: float, ranks: int = 2, collective: str = "all_reduce", wrong: str = "0") -> str:
-    """A row as nccl-tests prints it, from bytes and microseconds (out of place, in place)."""
     redop = "none -1" if collective == "all_gather" else "sum -1"
     share = 1 if collective == "all_reduce" else ranks
     count = size // 4 // share

@@ -1,7 +1,4 @@
-"""Playbooks against simulated hosts: the staged collection, and what each task returned.
-
-Must not know what the plays do.
-"""
+"""Playbooks against simulated hosts: the staged collection, and what each task returned."""
 
 from __future__ import annotations
 
@@ -27,11 +24,8 @@ LEFT_OUT = ("archive", "__pycache__", "*.pyc")
 
 
 def stage(into: Path, *, archive: Path | None = None) -> Path:
-    """The collection below `into`, laid out as `ansible-galaxy collection install` does.
-
-    What is in the repository only once comes along: the licence, the chart for the role `operator`, and the
-    archive if one is named (else one that was built into the checkout, if any).
-    """
+    """The collection below `into`, laid out as `ansible-galaxy collection install` does, with what is in the
+    repository only once: the licence, the chart for the role `operator`, and the archive if one is named."""
     folder = into / "ansible_collections" / "nodegauge" / "gpu"
     shutil.copytree(COLLECTION, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     shutil.copy(ROOT / "LICENSE", folder)
@@ -75,10 +69,8 @@ class Played:
 
 @dataclass(frozen=True)
 class Ansible:
-    """An ansible-core, with the staged collections and a home of its own in `folder`.
-
-    `tools` is the folder of its programs; that of the test environment, unless one is named.
-    """
+    """An ansible-core, with the staged collections and a home of its own in `folder`; `tools`: the folder of
+    its programs."""
 
     folder: Path
     tools: Path = TOOLS
@@ -116,7 +108,6 @@ class Ansible:
         *options: str,
         more: Mapping[str, str] | None = None,
     ) -> Played:
-        """A playbook on these hosts (name to variables); local connection and this Python are the default."""
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         inventory = {"all": {"hosts": {host: {**local, **values} for host, values in hosts.items()}}}
         (self.folder / "inventory.yml").write_text(yaml.safe_dump(inventory), encoding="utf-8")

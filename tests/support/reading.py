@@ -56,7 +56,6 @@ class Rig:
         (self.folder / name).write_text(yaml.safe_dump(fields))
 
     async def look(self) -> None:
-        """A pass that lists everything."""
         self.loop._listed_at = -app.LIST_SECONDS
         await self.loop.one_pass()
 
@@ -64,7 +63,6 @@ class Rig:
         return self.objects.get(node, {}).get("status", {})
 
     async def until(self, condition: Any) -> None:
-        """Wait for it, in the loop's time."""
         end = asyncio.get_running_loop().time() + 600
         while not condition():
             known = {name: body.get("status", {}).get("problem") for name, body in self.objects.items()}

@@ -1,7 +1,4 @@
-"""Results as the modules return them, and simulated modules for tests of the roles.
-
-Must not measure.
-"""
+"""Results as the modules return them, and simulated modules for tests of the roles."""
 
 from __future__ import annotations
 
@@ -61,7 +58,6 @@ def finding(code: str = "link-down", severity: str = "fail", **more: Any) -> dic
 
 
 def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, **more: Any) -> dict[str, Any]:
-    """What `gpu_health` returns for two TITAN RTX with a bridge."""
     return {
         "verdict": verdict,
         "summary": f"{gpus}x TITAN RTX: {verdict}.",

@@ -33,7 +33,6 @@ class WatchPod:
         self.uid, self.name = self.body["metadata"]["uid"], self.body["metadata"]["name"]
 
     def reports(self, result: Result, *, later: float = 20.0, **other: Any) -> None:
-        """The container writes this reading, `later` seconds after what was before."""
         given = {"run": self.uid, "node": self.node, "probe": "health"} | other
         self.writes(text(replace(result, **given)), later=later)
 

@@ -1,5 +1,5 @@
 """Reads the audit log of a control plane: who wrote what, with which body, and what the answer was.
-`controlplane_config.AUDIT_POLICY` decides what is in it.
+`audit-policy.yaml` decides what is in it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class AuditTrail:
         self._start = self._marked()
 
     def entries(self) -> list[Entry]:
-        """All entries of requests that were answered before this call, in the order of their answers."""
         end = self._marked()
         with self._log.open("rb") as log:
             log.seek(self._start)

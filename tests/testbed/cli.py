@@ -198,7 +198,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     def command(run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
+        added: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
         for argument in arguments:
             added.add_argument(argument)
         added.set_defaults(run=run)

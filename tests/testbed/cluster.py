@@ -52,7 +52,6 @@ class Testbed(Running):
         control_plane: ControlPlane | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """`control_plane`: one that runs already and goes on afterwards."""
         self.directory = directory.resolve()
         self._progress = progress or (lambda _: None)
         self._borrowed = control_plane is not None
@@ -64,7 +63,6 @@ class Testbed(Running):
         self._kubelets: Process | None = None
 
     def start(self) -> None:
-        """Control plane, kubelets, nodes; returns when every node is registered."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._borrowed:
             self.control_plane.start()
@@ -95,7 +93,6 @@ class Testbed(Running):
         return self.control_plane.helm(*arguments)
 
     def processes(self, namespace: str, pod: str = "") -> list[PodProcess]:
-        """The running containers of pods whose name starts with `pod`."""
         result = []
         for file in sorted(self.nodes.pods.glob(f"*/pods/{namespace}_{pod}*/*/pid")):
             with contextlib.suppress(OSError, ValueError):  # it may have just ended

@@ -80,7 +80,6 @@ class ControlPlane(Running):
         return self._processes[name].pid
 
     def runs(self, name: str) -> bool:
-        """Whether one of the programs was started, and not stopped since."""
         return name in self._processes
 
     # Its life.
@@ -94,7 +93,14 @@ class ControlPlane(Running):
         try:
             self._bring_up({"etcd": etcd, APISERVER: self._apiserver()})
             self._progress(f"kube-apiserver answers on {self.server} after {time.monotonic() - began:.1f} s")
-            self._start_controllers()
+            tokens = self.tokens()
+            for user in config.USERS:
+                self.user_kubeconfig(user, token=tokens[user])
+            self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)
+            self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
+            flags = config.controller_manager_flags(self.layout)
+            self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
+            self.await_objects(namespace="default")
             self._progress(f"scheduler and controllers run after {time.monotonic() - began:.1f} s")
         except BaseException:
             self.stop(grace=0.0)
@@ -140,7 +146,6 @@ class ControlPlane(Running):
         return Rest(self.server, authority=authority, token=token or self.tokens()[config.ADMIN])
 
     def service_account_token(self, namespace: str, name: str) -> str:
-        """A TokenRequest token of an existing service account, as a kubelet asks for one."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         token: str = self.rest().create(path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
         return token
@@ -180,7 +185,6 @@ class ControlPlane(Running):
                     [secrets.token_urlsafe(24), user, user, *([group] if group else [])]
                 )
             write_private(self.layout.tokens, lines.getvalue())
-        self.layout.audit_policy.write_text(config.AUDIT_POLICY, encoding="utf-8")
         write_private(self.layout.scheduler_config, config.scheduler_config(self.layout))
 
     def tokens(self) -> Mapping[str, str]:
@@ -211,16 +215,6 @@ class ControlPlane(Running):
             else:
                 return
 
-    def _start_controllers(self) -> None:
-        tokens = self.tokens()
-        for user in config.USERS:
-            self.user_kubeconfig(user, token=tokens[user])
-        self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)
-        self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
-        flags = config.controller_manager_flags(self.layout)
-        self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
-        self.await_objects(namespace="default")
-
     def _answers(self, path: str) -> bool:
         try:
             self.rest().get(path)
@@ -229,7 +223,6 @@ class ControlPlane(Running):
         return True
 
     def _start(self, name: str, program: Path, flags: Sequence[str]) -> None:
-        """Start a program, with an empty log."""
         log = self.layout.log(name)
         log.write_bytes(b"")
         environ = {"GOGC": GARBAGE_PERCENT, **os.environ}

@@ -18,32 +18,7 @@ CONTROLLER_MANAGER = "system:kube-controller-manager"
 USERS = {ADMIN: "system:masters", KUBELET: "system:masters", SCHEDULER: "", CONTROLLER_MANAGER: ""}
 """Static users and their group. Scheduler and controller manager have no more rights than in any cluster."""
 
-AUDIT_POLICY = """\
-# First match wins. Reads by people and by the control plane are left out, those by other programs are not.
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-  - level: None
-    verbs: [get, list, watch]
-    userGroups: [system:masters, "system:serviceaccounts:kube-system"]
-  - level: Metadata
-    verbs: [get, list, watch]
-    userGroups: ["system:serviceaccounts"]
-  - level: None
-    verbs: [get, list, watch]
-  # The heartbeats of kubelets: many, and nothing of ours.
-  - level: None
-    userGroups: [system:masters]
-    namespaces: [kube-node-lease]
-  - level: Request
-    resources:
-      - group: ""
-        resources: [nodes, "nodes/*", pods, "pods/*", events]
-      - group: events.k8s.io
-      - group: nodegauge.dev
-  - level: Metadata
-"""
+AUDIT_POLICY = Path(__file__).with_name("audit-policy.yaml")
 
 
 class Layout:
@@ -58,7 +33,6 @@ class Layout:
         """The API server's key; it also signs service account tokens (the flag's own default)."""
         self.etcd_data = directory / "etcd"
         self.tokens = directory / "tokens.csv"
-        self.audit_policy = directory / "audit-policy.yaml"
         self.audit_log = directory / "audit.log"
         self.scheduler_config = directory / "scheduler.json"
         self.admin_kubeconfig = directory / "kubeconfig"
@@ -106,7 +80,7 @@ def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
         f"--token-auth-file={layout.tokens}",
         "--authorization-mode=RBAC",
         "--allow-privileged=true",
-        f"--audit-policy-file={layout.audit_policy}",
+        f"--audit-policy-file={AUDIT_POLICY}",
         f"--audit-log-path={layout.audit_log}",
         "--audit-log-mode=blocking",
         "--audit-log-maxsize=100000",

@@ -37,7 +37,6 @@ class Holder:
 
 
 def holder(directory: Path) -> Holder | None:
-    """Who holds the testbed in this directory; None when nobody does any more."""
     with contextlib.suppress(FileNotFoundError), (directory / "testbed.lock").open("rb") as file:
         question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, *_, pid = struct.unpack(FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
@@ -124,6 +123,5 @@ def stop(directory: Path) -> bool:
 
 
 def clear(directory: Path) -> None:
-    """Remove what an earlier testbed left in this directory, and nothing else."""
     for part in PARTS:
         shutil.rmtree(directory / part, ignore_errors=True)

@@ -17,14 +17,6 @@ class BinaryError(TestbedError):
     """A program that the control plane needs cannot be found or used; the text says what to do."""
 
 
-class BuildError(BinaryError):
-    """Building a program, or installing Go, failed."""
-
-
-class ProcessError(TestbedError):
-    """A process did not start or ended before its time."""
-
-
 class ControlPlaneError(TestbedError):
     """The control plane did not reach, or is not in, the state that was asked for."""
 

@@ -111,7 +111,6 @@ class Rule:
     fired: list[RequestInfo] = field(default_factory=list)
 
     def claim(self, request: RequestInfo, when: When) -> bool:
-        """Whether it fires for this request now; counts it."""
         fires = (
             when is self.when
             and re.search(self.path, request.path) is not None
@@ -145,7 +144,6 @@ class FaultProxy(Running):
         self.resume()
 
     def stop(self) -> None:
-        """Cut every connection and end; TestbedError when a rule's callable has raised. Harmless twice."""
         if self._thread is None:
             return
         self.pause()
@@ -157,11 +155,9 @@ class FaultProxy(Running):
             raise TestbedError(f"a rule's callable raised {self._failures[0]!r}") from self._failures[0]
 
     def pause(self) -> None:
-        """Listen no more and cut every connection: as if the API server were gone."""
         self._call(self._close())
 
     def resume(self) -> None:
-        """Listen again, on the same port."""
         self._call(self._listen())
 
     @property
@@ -269,7 +265,6 @@ class FaultProxy(Running):
     async def _act(
         self, request: web.Request, info: RequestInfo, answer: ResponseInfo | None
     ) -> web.StreamResponse | None:
-        """Do what the rules say; an answer when there is nothing else to be done."""
         when = When.BEFORE if answer is None else When.AFTER
         acted = [rule for rule in list(self._rules) if rule.claim(info, when)]
         for rule in acted:
@@ -314,7 +309,6 @@ class FaultProxy(Running):
 
 
 def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """All headers but those of the connection itself, repeated ones too."""
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP)
 
 

@@ -43,15 +43,22 @@ class Rest:
     def get(self, path: str) -> Object:
         return self.call("GET", path)
 
+    def find(self, path: str) -> Object:
+        """What is there; empty if nothing is."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return {}
+            raise
+
     def create(self, path: str, body: Object) -> Object:
         return self.call("POST", path, body=body)
 
     def patch(self, path: str, body: Object | list[Object], *, content_type: str = MERGE) -> Object:
-        """PATCH; a merge patch unless `content_type` says otherwise."""
         return self.call("PATCH", path, body=body, content_type=content_type)
 
     def delete(self, path: str, body: Object | None = None) -> Object:
-        """DELETE; `body` is a DeleteOptions."""
         return self.call("DELETE", path, body=body)
 
     def call(

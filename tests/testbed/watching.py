@@ -1,7 +1,4 @@
-"""A watch, so that also what the API shows for a moment only is seen.
-
-One connection in a thread, until it is closed; what it saw is a list that only grows.
-"""
+"""A watch, so that also what the API shows for a moment only is seen."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class Events(list[Event]):
 
 @contextmanager
 def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
-    """Every event, as it comes, in a list that grows."""
     response = api.stream(f"{path}?{urlencode({'watch': '1', **query})}")
     seen = Events()
 

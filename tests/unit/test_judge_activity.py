@@ -19,6 +19,7 @@ from nodegauge_contract import (
     Port,
     Problem,
     Result,
+    Temperature,
     Unavailable,
 )
 from nodegauge_judge import (
@@ -284,7 +285,7 @@ BARE = every(
     node(),
     counters=Counters(),
     window=None,
-    temperature=made.Temperature(),
+    temperature=Temperature(),
     events=made.gpu(0, name="x").events,
 )
 SW = "sw-thermal-slowdown"

@@ -15,9 +15,9 @@ from nodegauge_contract import Arm, ArmName, ArmOutcome, Result, Skip, text
 from nodegauge_contract.reading import PART_BYTES
 from nodegauge_judge import Thresholds
 from nodegauge_judge.nccl.judge import judge_nccl
+from support.nccl_probe import simulated as run
 from testbed import profiles
 from testbed.hardware import FAULTS, plug
-from testbed.simulated_nccl.run import run
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     and confirms the interconnect, its part has room for it, and no process is left."""
     hardware = plug(profile, tmp_path / "hardware")
     ran = run(hardware)
-    nccl, known = ran.result.nccl, hardware.profile.nccl
+    nccl, known = ran.nccl, hardware.profile.nccl
     assert nccl is not None
     assert known is not None
 
@@ -67,16 +67,16 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     way = known.ways["nvls" if nvls else "p2p" if "p2p" in known.ways else "host"]
     wanted = way.busbw["all_reduce"]
     best = wanted[max(n for n in wanted if n <= ranks)]
-    assert busbw(ran.result, ArmName.DEFAULT) == pytest.approx(best, rel=0.02)
-    assert arm(ran.result, ArmName.DEFAULT).nvls is nvls
-    off = arm(ran.result, ArmName.P2P_OFF)
+    assert busbw(ran, ArmName.DEFAULT) == pytest.approx(best, rel=0.02)
+    assert arm(ran, ArmName.DEFAULT).nvls is nvls
+    off = arm(ran, ArmName.P2P_OFF)
     assert (off.transport, off.nvls, off.host_buffers) == ("SHM/direct/direct", False, "/dev/shm")
-    assert [row[n] for n, row in enumerate(arm(ran.result, ArmName.DEFAULT).pairs)] == [-1] * ranks
-    judged = judge_nccl(ran.result)
+    assert [row[n] for n, row in enumerate(arm(ran, ArmName.DEFAULT).pairs)] == [-1] * ranks
+    judged = judge_nccl(ran)
     assert judged.verdict in ("pass", "unknown"), judged.summary
     assert judged.agreement in ("confirmed", "unsure"), judged.message
-    assert len(text(ran.result)) <= 0.8 * PART_BYTES["nccl"]
-    assert (ran.message, ran.left) == ("", [])
+    assert len(text(ran)) <= 0.8 * PART_BYTES["nccl"]
+    assert ran.problem is None
 
 
 TITAN, H100, OOM, AGAINST = "titan-rtx-nv2", "h100-sxm-8", "out-of-memory", "contradicted"
@@ -142,11 +142,10 @@ def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends:
     hardware = plug(ends.profile, tmp_path / "hardware")
     hardware.fault(ends.fault, **ends.parameters)
     ran = run(hardware, more=LIMITS if ends.fault == "nccl-hang" else {})
-    assert ran.left == []
-    assert ran.result.nccl is not None
-    assert [one.outcome for one in ran.result.nccl.arms] == ends.arms.split()
-    assert arm(ran.result, ArmName.DEFAULT).phase == ends.phase
-    judged = judge_nccl(ran.result)
+    assert ran.nccl is not None
+    assert [one.outcome for one in ran.nccl.arms] == ends.arms.split()
+    assert arm(ran, ArmName.DEFAULT).phase == ends.phase
+    judged = judge_nccl(ran)
     assert [finding.code for finding in judged.findings] == ends.codes.split()
     assert (judged.verdict, ends.agreement in ("", judged.agreement)) == (ends.verdict, True), judged.message
 
@@ -164,21 +163,21 @@ def test_a_cold_start_is_told_apart_from_measuring(tmp_path: Path) -> None:
     hardware = plug(TITAN, tmp_path / "hardware")
     hardware.fault("nccl-cold-init", seconds=2, arm="default")
     ran = run(hardware)
-    cold = arm(ran.result, ArmName.DEFAULT).init_ms
+    cold = arm(ran, ArmName.DEFAULT).init_ms
     assert isinstance(cold, int)
     assert cold >= 2000
-    assert judge_nccl(ran.result, thresholds=Thresholds(slow_init_seconds=1)).findings[0].code == "slow-init"
+    assert judge_nccl(ran, thresholds=Thresholds(slow_init_seconds=1)).findings[0].code == "slow-init"
 
 
 def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
     """Two runs of which one reaches 80 per cent: the judge wants another; the same names give the same."""
     hardware = plug(TITAN, tmp_path / "hardware")
     hardware.fault("nccl-unsteady")
-    machine_file = {name: run(hardware, name=name).result for name in "1234"}
+    machine_file = {name: run(hardware, name=name) for name in "1234"}
     by_speed = {name: busbw(result, ArmName.DEFAULT) for name, result in machine_file.items()}
     fast, slow = max(by_speed, key=lambda n: by_speed[n]), min(by_speed, key=lambda n: by_speed[n])
     assert by_speed[slow] == pytest.approx(0.8 * by_speed[fast], rel=0.03)
-    assert busbw(run(hardware, name=slow).result, ArmName.DEFAULT) == by_speed[slow]
+    assert busbw(run(hardware, name=slow), ArmName.DEFAULT) == by_speed[slow]
     first = judge_nccl(machine_file[fast])
     assert not first.again
     assert judge_nccl(machine_file[slow], previous=first.record).again
@@ -199,6 +198,6 @@ def test_what_cannot_be_measured_is_skipped(
     hardware = plug(TITAN, tmp_path / "hardware")
     hardware.fault(fault, **parameters)
     ran = run(hardware)
-    assert ran.result.nccl is not None
-    assert (ran.result.nccl.skipped, ran.result.nccl.arms) == (reason, [])
-    assert judge_nccl(ran.result).verdict == "skipped"
+    assert ran.nccl is not None
+    assert (ran.nccl.skipped, ran.nccl.arms) == (reason, [])
+    assert judge_nccl(ran).verdict == "skipped"

@@ -1,7 +1,6 @@
 """The state file that the simulated driver answers from: `key value` lines, see driver/src/state.h.
 
-What NVML cannot read on this hardware has no line.  Written beside and moved into place, so that a reader
-sees one state or the other.
+What NVML cannot read on this hardware has no line.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class Past(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def render(machine: Machine, *, seed: str, pasts: list[Past]) -> str:
-    """The whole file; `pasts` in the order of the GPUs."""
     lines = _driver(machine) | _pairs(machine)
     for number, past in enumerate(pasts):
         own = gpu_lines(machine, number, seed=seed) | past.lines()

@@ -62,11 +62,9 @@ class Kubelet:
 
     @property
     def healthy(self) -> bool:
-        """Whether it runs and none of its loops has broken."""
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     async def start(self) -> None:
-        """Register the node and begin to run its pods; raises what the API server answers when that fails."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._node = NodeContext(
             name=self.name,
@@ -104,7 +102,6 @@ class Kubelet:
         await self._node.api.close()
 
     async def _watch_pods(self) -> None:
-        """List, watch, and list again after every gap."""
         api, selector = self._node.api, f"spec.nodeName={self.name}"
         while True:
             listed = await retry(lambda: api.get(PODS, fieldSelector=selector))
@@ -152,7 +149,6 @@ class Kubelet:
             self._remove(pod)
 
     def _ended(self, uid: str, worker: PodWorker, task: asyncio.Task[None]) -> None:
-        """A pod's status is final; take it away if somebody has deleted it."""
         self._workers.pop(uid, None)
         self._node.devices.release(uid)
         _tell(task)

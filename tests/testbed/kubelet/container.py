@@ -85,7 +85,6 @@ class Runner:
             self._process.signal(number)
 
     async def run(self) -> None:
-        """Start, watch, restart; cancelling it kills the container."""
         attempt = 0
         if self.record.ended:  # found dead by a kubelet that has just started
             if not self._restarts:
@@ -123,7 +122,6 @@ class Runner:
         self.record.restarts += 1
 
     async def _waits(self, reason: str, text: str, seconds: float) -> None:
-        """Show why it waits, and sleep, but not beyond the order to end."""
         if self._ending.is_set():
             return
         self.record.state = status.waiting(reason, text)
@@ -200,7 +198,6 @@ class Runner:
         return self._directory / f"{self.record.restarts}.log"
 
     async def _live(self, process: ContainerProcess) -> None:
-        """Follow one process from start to end."""
         self._process = process
         self._began = stamp()
         self.record.container_id = f"testbed://{uuid.uuid4().hex}"
@@ -319,8 +316,6 @@ def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
 
 
 def refuse_unknown(pod: Object, container: Object) -> None:
-    """NotSimulated for what a program would miss: init containers, checks other than these by httpGet or
-    exec, a restart after failures alone, and a mount that is not written."""
     if pod["spec"].get("initContainers") or pod["spec"].get("restartPolicy") == "OnFailure":
         raise NotSimulated("the simulated kubelet knows no init containers, sidecars, and restarts OnFailure")
     checks = [container.get(kind, {"httpGet": {}}) for kind in CHECKS]

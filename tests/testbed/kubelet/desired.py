@@ -51,7 +51,6 @@ class DesiredFile:
         self._lock = directory / ".nodes.lock"
 
     def read(self) -> Desired:
-        """What should be; empty when nothing was ever asked for."""
         try:
             return json.decode(self.path.read_bytes(), type=Desired)
         except FileNotFoundError:

@@ -87,7 +87,6 @@ class Devices:
         return [uuid for names in rounds for uuid in names]
 
     def given(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What the driver is told of a container with this environment: UUIDs, or nothing for all GPUs."""
         chosen = env.get(VISIBLE_DEVICES, "all")
         if chosen == "all" or not (gpus := self._gpus()):
             return {}
@@ -117,7 +116,6 @@ class Devices:
         return reported
 
     def _write(self) -> None:
-        """UUID PID lines of whoever computes."""
         if (path := self._file(PROCESSES_SUFFIX)) is None or not path.parent.is_dir():
             return
         in_use = [(pid, dict.fromkeys(self._given[key])) for key, pid in self._pids.items()]

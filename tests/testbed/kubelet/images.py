@@ -40,7 +40,6 @@ class Image:
         return self.entrypoint[-1:] == (PROBES,)
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:
-        """The argv to execute; StartFailed when argv[0] is not in the image."""
         message = [*(command or self.entrypoint), *args]
         if not message:
             raise StartFailed("no command specified")
@@ -64,7 +63,6 @@ def python_image(*sources: Path, module: str = "") -> Image:
 
 
 def simulated_nccl_environment(checkout: Path) -> dict[str, str]:
-    """What makes the NCCL run take the simulated NCCL of a checkout, with this interpreter."""
     launcher = checkout / "tests/testbed/simulated_nccl/nccl"
     return {CHILD_VARIABLE: str(launcher), "NODEGAUGE_SIMULATED_NCCL_PYTHON": sys.executable}
 

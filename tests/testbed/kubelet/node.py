@@ -46,7 +46,6 @@ HEALTHY = (
 
 
 def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
-    """The kubelet's own labels, and those that GPU feature discovery would add for the hardware."""
     architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
     labels = {
         "kubernetes.io/hostname": name,
@@ -83,7 +82,6 @@ def node_info(name: str, hardware: Hardware | None) -> Object:
 
 
 def node_status(node: NodeContext, *, before: list[Object]) -> Object:
-    """The status that the kubelet owns; `before` are the conditions as they stand."""
     capacity, allocatable = dict(CAPACITY), dict(CAPACITY)
     if (registered := node.devices.capacity()) is not None:
         capacity[GPU_RESOURCE] = str(registered)
@@ -112,7 +110,6 @@ class NodeAgent:
         self.path = f"/api/v1/nodes/{node.name}"
 
     async def register(self) -> None:
-        """Create the node, or take up the one that is there; then the lease."""
         metadata = {"name": self._name, "labels": self._labels}
         body = {"metadata": metadata, "status": self._status(before=[])}
         try:

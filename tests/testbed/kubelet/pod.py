@@ -63,7 +63,6 @@ async def cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
 
 
 async def remove(pod: Object, node: NodeContext) -> None:
-    """Take an ended pod out of the API: no grace, and only this very pod."""
     options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
     try:
         await retry(lambda: node.api.delete(path_of(pod), options))
@@ -108,7 +107,6 @@ class PodWorker:
         self._news.set()
 
     async def run(self) -> None:
-        """Live, end, tell; cancelling it kills everything at once and tells nobody."""
         try:
             self._touch()
             await self._live()
@@ -126,7 +124,6 @@ class PodWorker:
         task.add_done_callback(self._tasks.discard)
 
     async def _publish(self) -> None:
-        """Write the present state, unless it is written already, or the pod is gone, or another's."""
         async with self._publishing:
             status = pod_status(
                 self.pod,
@@ -186,7 +183,6 @@ class PodWorker:
             self._touch()
 
     async def _live(self) -> None:
-        """Until the containers rest, or have been ended."""
         if self._credentials:
             self._tasks.add(asyncio.ensure_future(self._credentials.keep_fresh()))
         containers = asyncio.ensure_future(self._run_containers())
@@ -229,7 +225,6 @@ class PodWorker:
         await self._publish()
 
     async def _end(self, containers: asyncio.Future[None]) -> None:
-        """SIGTERM, the grace period (which may be shortened meanwhile), SIGKILL."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self._signal(signal.SIGTERM)

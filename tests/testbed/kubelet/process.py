@@ -83,7 +83,6 @@ class ContainerProcess:
         return await self.wait()
 
     def abandon(self) -> None:
-        """Hang up on the shim, which then kills all that it may have started, and ends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

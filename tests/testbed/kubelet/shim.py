@@ -44,7 +44,6 @@ def read_line(fd: int) -> bytes:
 
 
 def send(message: dict[str, object]) -> None:
-    """Tell the kubelet; it may be gone."""
     with contextlib.suppress(OSError):
         os.write(0, json.dumps(message).encode() + b"\n")
 
@@ -122,7 +121,6 @@ def kill_all() -> bool:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Whether the process has a handler of its own for the signal (SigCgt of /proc/PID/status)."""
     try:
         with open(f"/proc/{pid}/status") as file:  # noqa: PTH123
             caught = next((line for line in file if line.startswith("SigCgt:")), "SigCgt: 0")
@@ -174,7 +172,6 @@ def serve(pid: int, wakeup: int) -> int | None:
 
 
 def main() -> int:
-    """Start the container that the first line describes and stay until it is over; nothing of it is left."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)

@@ -39,24 +39,20 @@ async def mounted(container: Object, pod: Object, node: NodeContext, *, below: P
         if volume.keys() & {"secret", "emptyDir"}:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             result[mount["mountPath"].rstrip("/")] = folder
-        if secret := volume.get("secret"):
-            for name, value in (await _data(secret, pod["metadata"]["namespace"], node)).items():
+        if named := volume.get("secret"):
+            secrets = f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets"
+            try:
+                data = (await node.api.get(f"{secrets}/{named['secretName']}")).get("data") or {}
+            except ApiError as error:
+                if error.status != 404 or not named.get("optional"):
+                    raise ConfigMissing(str(error)) from error
+                data = {}
+            for name, value in data.items():
                 (folder / name).write_bytes(base64.b64decode(value))
     return result
 
 
-async def _data(volume: Object, namespace: str, node: NodeContext) -> dict[str, str]:
-    try:
-        secret = await node.api.get(f"/api/v1/namespaces/{namespace}/secrets/{volume['secretName']}")
-    except ApiError as error:
-        if error.status == 404 and volume.get("optional"):
-            return {}
-        raise ConfigMissing(str(error)) from error
-    return secret.get("data") or {}
-
-
 def moved(word: str, behind: dict[str, Path]) -> str:
-    """`PATH` or `--option=PATH` with the folder in place of the mount's path."""
     option, equals, value = word.rpartition("=")
     for path, folder in behind.items():
         if value == path or value.startswith(f"{path}/"):

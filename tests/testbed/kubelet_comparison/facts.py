@@ -71,7 +71,6 @@ def fields(events: Iterable[Event]) -> Facts:
 
 
 def steps(events: Sequence[Event]) -> list[str]:
-    """Phase and state of the containers, each time that one of them changed, and at last `gone`."""
     reported = [step(event.body) for event in events if event.kind != "DELETED"]
     gone = ["gone"] if any(event.kind == "DELETED" for event in events) else []
     return [message for message, _ in groupby(filter(None, reported))] + gone
@@ -142,7 +141,6 @@ def write(pods: dict[str, Facts], *, versions: dict[str, str]) -> None:
 
 
 def differences(wanted: dict[str, Facts], seen: dict[str, Facts]) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """(pod, aspect) to what was wanted and what was seen, None where one side says nothing of it."""
     keys = [(pod, aspect) for pods in (wanted, seen) for pod, facts in pods.items() for aspect in facts]
     both = {
         (pod, aspect): (wanted.get(pod, {}).get(aspect), seen.get(pod, {}).get(aspect))

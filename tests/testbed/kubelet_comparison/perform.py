@@ -93,7 +93,6 @@ def compared(
 def _follow(
     running: dict[str, _Pod], seen: list[Event], *, api: Rest, node: str, path: str, label: str
 ) -> None:
-    """Sort the events, act when it is time, until every pod is over."""
     taken = 0
 
     def all_over() -> bool:
@@ -115,7 +114,6 @@ def _follow(
 
 
 def _reached(pod: _Pod, name: str) -> bool:
-    """Whether it is time to act on it."""
     if not pod.events:
         return False
     status = (pod.events[-1].body["status"].get("containerStatuses") or [{}])[0]
@@ -145,7 +143,6 @@ def _act(act: Act, pod: str, *, api: Rest, urgent: Object) -> None:
 
 
 def processes_of(pod: str) -> Iterator[int]:
-    """Processes that have the pod's name as their host's name."""
     return with_variable(f"HOSTNAME={pod}")
 
 

@@ -62,7 +62,6 @@ class Sample:
     grace: int = 30
 
     def body(self, *, node: str, label: str) -> Object:
-        """The pod, for the node of this host name; found by the label `comparison`, and named after it."""
         spec = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,

@@ -51,9 +51,7 @@ def play(
     done: Callable[[list[Cell]], None] = lambda _: None,
 ) -> list[Cell]:
     """Each machine while healthy and with the scenarios of its profile; `done` gets a machine's cells.
-
-    Raises TestbedError with the last words of the program that plays them if it fails.
-    """
+    TestbedError with the last words of the program that plays them if it fails."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as top:
         orders = {one.profile: _order(one, scenarios[one.profile], Path(top)) for one in machines}
         by_profile = {machine.profile: machine for machine in machines}
@@ -85,7 +83,6 @@ def play(
 
 
 def _order(machine: Machine, scenarios: Sequence[Scenario], top: Path) -> worker.Order:
-    """What the worker is to do; the machine's driver is built by now."""
     library_folder(profiles.load(machine.profile).driver.version)
     (top / machine.profile).mkdir()
     items: list[tuple[Scenario | None, int]] = [(None, 0), (None, 100)]
@@ -100,19 +97,10 @@ def _order(machine: Machine, scenarios: Sequence[Scenario], top: Path) -> worker
 
 def _cells(machine: Machine, order: worker.Order) -> list[Cell]:
     seen = dict(msgspec.json.decode(order.answers.read_bytes(), type=worker.Answers))
-    return [
-        Cell(
-            machine=machine,
-            scenario=scenario,
-            load=load,
-            must=_must(machine, scenario, load),
-            seen=seen[number],
-        )
-        for number, scenario, load in order.items
-    ]
-
-
-def _must(machine: Machine, scenario: Scenario | None, load: int) -> Row | None:
-    if scenario is None:
-        return healthy(machine, load=load)
-    return expected(machine, scenario) if exists(machine, scenario) else None
+    cells = []
+    for number, scenario, load in order.items:
+        must = healthy(machine, load=load) if scenario is None else None
+        if scenario is not None and exists(machine, scenario):
+            must = expected(machine, scenario)
+        cells.append(Cell(machine=machine, scenario=scenario, load=load, must=must, seen=seen[number]))
+    return cells

@@ -14,8 +14,6 @@ import msgspec
 from testbed.profiles.hostmodel import Base, Chassis, Host
 from testbed.simulated_nccl.machine import Way
 
-WAYS = ("nvls", "p2p", "host")
-"""NVLS takes all_reduce on NVSwitches; P2P is NVLink or PCIe between GPUs; host goes through host memory."""
 FAR_SWITCH = "switch"
 """The far end of a link to an NVSwitch that is no PCI function of this machine, as in a rack."""
 
@@ -227,8 +225,9 @@ class Node(Base, frozen=True, kw_only=True):
 
 
 class NcclResult(Base, frozen=True, kw_only=True):
-    """`link_gbps`: one way over one NVLink by copies, `pcie_gbps`: over PCIe; `nvls_from`: ranks from which
-    NCCL chooses NVLS.  Without `p2p` among its ways a machine is one where NCCL uses none: A equals B."""
+    """`ways`: nvls takes all_reduce on NVSwitches, p2p is NVLink or PCIe between GPUs, host goes through host
+    memory.  `link_gbps`: one way over one NVLink by copies, `pcie_gbps`: over PCIe; `nvls_from`: ranks from
+    which NCCL chooses NVLS.  Without `p2p` NCCL uses none: A equals B."""
 
     ways: dict[str, Way]
     pcie_gbps: float

@@ -27,7 +27,6 @@ class DebugLog:
         self._file = self._open(named) if self._speaks and named else sys.stdout
 
     def info(self, subsystems: str, text: str, *, device: int = 0) -> None:
-        """A line of one of these subsystems (joined by commas)."""
         if self._speaks and self._subsystems & {*subsystems.split(",")}:
             self._write(f"[{device}] NCCL INFO {text}")
 

@@ -81,7 +81,6 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load(environment: Mapping[str, str]) -> Machine:
-    """The machine that the environment names, or else that of the image; MachineMissing where none is."""
     named = environment.get(MACHINE_VARIABLE) or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     if named is None:
         raise MachineMissing(f"{MACHINE_VARIABLE} is not set: it names the file of the machine to stand for")

@@ -44,7 +44,6 @@ class Batches:
 
 
 def factor(collective: str, ranks: int) -> float:
-    """busbw over algbw."""
     return (2 if collective == Collective.ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
@@ -79,7 +78,6 @@ def share(shape: Curve, size: int) -> float:
 
 
 def batches(order: CellOrder, us: float, *, random: Random) -> Batches:
-    """The batches that the order asks for, of calls that take about `us`."""
     if order.calls:
         return Batches(times=[us * _wobble(random)], calls=order.calls)
     each = max(1, math.ceil(order.batch_ms * 1000 / us))
