@@ -1,6 +1,5 @@
 """One test's part of the real control plane: nodes, a policy, a namespace and an operator.  Pods end as the
-test says (`testbed.scripted`).
-"""
+test says (`testbed.scripted`)."""
 
 from __future__ import annotations
 

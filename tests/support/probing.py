@@ -1,6 +1,5 @@
 """The real probe program on simulated hardware, run as a pod's container would run it, but forked
-(`testbed.forkserver`).
-"""
+(`testbed.forkserver`)."""
 
 from __future__ import annotations
 

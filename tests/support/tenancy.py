@@ -1,6 +1,5 @@
 """One control plane for all tests of a worker: a folder that needs it to itself takes it over as new.  Tests
-that break the control plane itself have their own.
-"""
+that break the control plane itself have their own."""
 
 from __future__ import annotations
 

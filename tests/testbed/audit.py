@@ -1,6 +1,5 @@
 """Reads the audit log of a control plane: who wrote what, with which body, and what the answer was.
-`audit-policy.yaml` decides what is in it.
-"""
+`audit-policy.yaml` decides what is in it."""
 
 from __future__ import annotations
 

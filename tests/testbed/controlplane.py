@@ -28,7 +28,7 @@ from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import reserve_port
 from testbed.processes import Process, Running
 from testbed.rest import Rest
-from testbed.wait import DEADLINE_SECONDS
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 STOP_SECONDS = 10.0
 READY_SECONDS = DEADLINE_SECONDS
@@ -230,18 +230,13 @@ class ControlPlane(Running):
         self._processes[name].start()
 
     def _wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
-        """Poll; ControlPlaneError as soon as a program has ended, or after READY_SECONDS."""
-        until = time.monotonic() + READY_SECONDS
-        while not condition():
+        """ControlPlaneError as soon as a program has ended."""
+
+        def met() -> bool:
             for name, process in self._processes.items():
                 if not process.running:
-                    raise ControlPlaneError(
-                        f"{name} ended with exit code {process.exit_code}; the end of {process.log}:\n"
-                        f"{process.last_words()}"
-                    )
-            if time.monotonic() > until:
-                logs = "\n".join(f"{one.log}:\n{one.last_words()}" for one in self._processes.values())
-                raise ControlPlaneError(
-                    f"{what}: not there after {READY_SECONDS:.0f} s; ends of logs:\n{logs}"
-                )
-            time.sleep(LOOK_SECONDS)
+                    ended = f"{name} ended with exit code {process.exit_code}; the end of {process.log}"
+                    raise ControlPlaneError(f"{ended}:\n{process.last_words()}")
+            return condition()
+
+        wait_for(met, every=LOOK_SECONDS, what=f"{what}, see the logs in {self.layout.log('')}")

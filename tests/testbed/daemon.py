@@ -1,6 +1,5 @@
 """The testbed as a process that stays: whoever has locked `testbed.lock`; the kernel names that process, and
-forgets it when it ends.  The file says `ready` once everything has been started.
-"""
+forgets it when it ends.  The file says `ready` once everything has been started."""
 
 from __future__ import annotations
 

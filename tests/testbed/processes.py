@@ -1,6 +1,5 @@
 """Processes that never outlive the Python process that started them, also when that gets SIGKILL
-(`forkserver` sees to it).
-"""
+(`forkserver` sees to it)."""
 
 from __future__ import annotations
 

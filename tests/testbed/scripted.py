@@ -1,6 +1,5 @@
 """Nodes without a kubelet, and a kubelet that ends their pods as a test says: for what a real probe cannot do
-on demand.  Only the pod's status and its reading are written here.
-"""
+on demand.  Only the pod's status and its reading are written here."""
 
 from __future__ import annotations
 

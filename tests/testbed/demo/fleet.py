@@ -1,6 +1,5 @@
 """The demo's machines, and the labels and taints that their hardware calls for; no value comes from a run:
-interconnect and rates follow from the NVLink counts and rates in the profiles' sources.
-"""
+interconnect and rates follow from the NVLink counts and rates in the profiles' sources."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The demo's power supplies, which the BMC reader reads over HTTPS, and its load run; CUDA is simulated, and
-the machine feels its load.
-"""
+the machine feels its load."""
 
 from __future__ import annotations
 

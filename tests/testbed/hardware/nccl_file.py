@@ -1,6 +1,5 @@
 """The machine file of the simulated NCCL: what its profile says, and what NCCL would notice by itself (links
-that are down take bandwidth away, P2P refused between NVLinked GPUs fails its init).
-"""
+that are down take bandwidth away, P2P refused between NVLinked GPUs fails its init)."""
 
 from __future__ import annotations
 

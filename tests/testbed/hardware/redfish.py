@@ -1,6 +1,5 @@
 """The Redfish tree that a machine's BMC shows, made from its profile's chassis and its present state.  Shapes
-follow DMTF DSP0268, with the resources that are new since 2020; others are in tests/fixtures/redfish.
-"""
+follow DMTF DSP0268, with the resources that are new since 2020; others are in tests/fixtures/redfish."""
 
 from __future__ import annotations
 

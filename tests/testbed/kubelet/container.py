@@ -1,6 +1,5 @@
 """One container of one pod: wait for image and configuration, run, restart as the policy says.  Writing to
-the API is the pod's business, and so is deciding when a container has to end.
-"""
+the API is the pod's business, and so is deciding when a container has to end."""
 
 from __future__ import annotations
 

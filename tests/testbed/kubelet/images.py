@@ -1,6 +1,5 @@
 """What stands in for container images: a checkout's source folders plus the interpreter that runs this
-kubelet, or a few harmless host programs.  Pods of a name that is not in the table wait in ErrImagePull.
-"""
+kubelet, or a few harmless host programs.  Pods of a name that is not in the table wait in ErrImagePull."""
 
 from __future__ import annotations
 

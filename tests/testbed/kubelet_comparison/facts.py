@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -54,20 +54,6 @@ def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> F
         over = [event.at for event in events if event.kind == "DELETED"] or [events[-1].at]
         facts["end"] = f"{'before' if over[0] - acted < sample.grace else 'after'} the grace period's end"
     return facts
-
-
-def fields(events: Iterable[Event]) -> Facts:
-    """Names of the fields that appear in statuses, over all pods."""
-    statuses = [event.body["status"] for event in events]
-    containers = [one for status in statuses for one in status.get("containerStatuses", [])]
-    ends = [one["state"]["terminated"] for one in containers if "terminated" in one.get("state", {})]
-    kubelets = [c for s in statuses for c in s.get("conditions", []) if c["type"] not in SCHEDULERS]
-    return {
-        "fields of the status": _names(statuses),
-        "fields of a container's status": _names(containers),
-        "fields of a container's end": _names(ends),
-        "fields of a condition": _names(kubelets),
-    }
 
 
 def steps(events: Sequence[Event]) -> list[str]:
@@ -119,10 +105,6 @@ def without_ids(text: str) -> str:
         text = pattern.sub(stands, text)
     size = len(text.encode())
     return text if size <= LONG_BYTES else f"{size} bytes: {text[:EDGE]} ... {text[-EDGE:]}"
-
-
-def _names(objects: Iterable[Object]) -> list[str]:
-    return sorted({name for one in objects for name, value in one.items() if value is not None})
 
 
 def read() -> dict[str, Facts]:

@@ -32,8 +32,6 @@ Difference = tuple[str, str]
 """Pod and aspect; no aspect stands for all."""
 SETTLE_SECONDS = 1.0
 """A pod whose phase is final may still get its container's end."""
-EVERY_POD = "every pod"
-"""The entry with what is the same for all."""
 
 
 @dataclass
@@ -69,8 +67,7 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample]) -> dic
             for name in (*running, f"{URGENT}-{label}"):  # no pod stays; those that have ended go at once
                 with _but(404):
                     api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
-    result = {p.sample.name: facts.of_pod(p.sample, p.events, acted=p.acted) for p in running.values()}
-    return result | {EVERY_POD: facts.fields(event for pod in running.values() for event in pod.events)}
+    return {p.sample.name: facts.of_pod(p.sample, p.events, acted=p.acted) for p in running.values()}
 
 
 def compared(
@@ -86,7 +83,7 @@ def compared(
         if not {(pod, aspect), (pod, "")} & {*but}
     }
     if samples := [sample for sample in SAMPLES if sample.name in wrong]:
-        seen |= perform(plane, node=node, samples=samples) | {EVERY_POD: seen[EVERY_POD]}
+        seen |= perform(plane, node=node, samples=samples)
     return seen, wrong
 
 

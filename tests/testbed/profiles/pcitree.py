@@ -1,6 +1,5 @@
 """The PCI functions of a machine as a tree, and how far apart two of them are, derived as nvidia-smi does it:
-tests compare that with the recorded matrices.
-"""
+tests compare that with the recorded matrices."""
 
 from __future__ import annotations
 
