@@ -239,10 +239,8 @@ TERMINATION_MESSAGE_BYTES = 2048
 
 
 class ChartPods(ScriptedKubelet):
-    """Runs the release's pods as processes of this machine, with the rights of their service accounts.
-
-    Only hooks run; the operator's pod gets an address.  `output`: what each component's last pod printed.
-    """
+    """Runs the release's pods as processes of this machine, with the rights of their service accounts.  Only
+    hooks run; the operator's pod gets an address.  `output`: what each component's last pod printed."""
 
     def __init__(self, plane: ControlPlane, *, directory: Path) -> None:
         super().__init__(plane.rest(), namespace=NAMESPACE, answer=self._look_at)

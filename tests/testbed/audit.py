@@ -22,11 +22,9 @@ SYNC_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectRevie
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One finished request.
-
-    resource: as RBAC names it, `nodes` or `nodes/status`; group: "" for the core.  path: without the query.
-    body: None where there was none, or the policy keeps none.  code: the HTTP status.
-    """
+    """One finished request.  resource: as RBAC names it, `nodes` or `nodes/status`; group: "" for the core.
+    path: without the query. body: None where there was none, or the policy keeps none.  code: the HTTP
+    status."""
 
     user: str
     verb: str

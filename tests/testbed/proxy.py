@@ -171,12 +171,10 @@ class FaultProxy(Running):
     def on(
         self, *, path: str = "", when: When = When.BEFORE, times: int | None = None, do: Do = None
     ) -> Rule:
-        """Add a rule; of several that match, each acts, in the order of their addition.
-
-        `path` is searched in the path without the query.  `do` is an action, or a callable that runs on a
-        thread of its own while its request, and no other, waits.  When the client is gone after that (it was
-        killed), its request is not passed on.
-        """
+        """Add a rule; of several that match, each acts, in the order of their addition.  `path` is searched
+        in the path without the query.  `do` is an action, or a callable that runs on a thread of its own
+        while its request, and no other, waits.  When the client is gone after that (it was killed), its
+        request is not passed on."""
         self._rules.append(rule := Rule(path=path, when=when, times=times, do=do))
         return rule
 

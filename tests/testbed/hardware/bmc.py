@@ -36,13 +36,10 @@ def recorded(name: str) -> dict[str, Any]:
 
 @dataclass
 class Behaviour:
-    """What is wrong with the BMC itself.
-
-    `sessions`: it has a session service, else only Basic authentication.  `delay`: seconds before each
-    answer.  `hang`: paths that are never answered.  `broken`: HTTP status by path.  `body`: raw answer by
-    path.  `expand`: it keeps the expansion that its root announces.  `busy`: answers 503 before the first
-    good one.
-    """
+    """What is wrong with the BMC itself.  `sessions`: it has a session service, else only Basic
+    authentication.  `delay`: seconds before each answer.  `hang`: paths that are never answered.  `broken`:
+    HTTP status by path.  `body`: raw answer by path.  `expand`: it keeps the expansion that its root
+    announces.  `busy`: answers 503 before the first good one."""
 
     sessions: bool = True
     delay: float = 0.0

@@ -22,16 +22,14 @@ from testbed.hardware.ipmimachine import PASSWORD, THRESHOLD, USER, Machine, Sen
 
 @dataclass
 class Behaviour:
-    """What is wrong with the BMC.
-
-    `suites`: cipher suites that it has.  `downgrades`: it confirms algorithms "none".  `silent_after`:
-    commands after which it answers nothing.  `loses`: every how many packets one gets lost.  `most`: bytes of
-    a record that it gives at once.  `cancels`: reservations that it cancels.  `busy`: commands that it is too
-    busy for.  `version`: 1.5 or 2.0.  `role`: the user may log in over LAN.  `endless`: its records never
-    end.  `own_key`: it has a key Kg.  `repository`: it has one, else its sensors' own records.  `raw`:
-    answers by network function and command, instead of the right ones.  `replays`: before
-    each answer it sends that of 64 commands ago again, whose request had the same number.
-    """
+    """What is wrong with the BMC.  `suites`: cipher suites that it has.  `downgrades`: it confirms algorithms
+    "none".  `silent_after`: commands after which it answers nothing.  `loses`: every how many packets one
+    gets lost.  `most`: bytes of a record that it gives at once.  `cancels`: reservations that it cancels.
+    `busy`: commands that it is too busy for.  `version`: 1.5 or 2.0.  `role`: the user may log in over LAN.
+    `endless`: its records never end.  `own_key`: it has a key Kg.  `repository`: it has one, else its
+    sensors' own records.  `raw`: answers by network function and command, instead of the right ones.
+    `replays`: before each answer it sends that of 64 commands ago again, whose request had the same
+    number."""
 
     suites: tuple[int, ...] = (17, 3)
     downgrades: bool = False

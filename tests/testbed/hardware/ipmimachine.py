@@ -20,8 +20,7 @@ THERE, FAILED, PREDICTED, NO_INPUT, NO_INPUT_OR_RANGE, INPUT_RANGE, CONFIGURATIO
 class Sensor:
     """One sensor.  `raw`: its byte; a value is (m raw + b 10^b_exponent) 10^exponent.  `states`: its bits
     now, `possible` those that its record lists.  `bounds`: raw bytes, from lower non-critical, critical,
-    non-recoverable to the upper ones; None where it has none.
-    """
+    non-recoverable to the upper ones; None where it has none."""
 
     name: str
     number: int

@@ -48,18 +48,15 @@ class PciPresence(Enum):
 @dataclass
 class Machine:
     """`down`: (GPU, link) that are down.  `refused`: P2P status of (GPU, GPU, capability) that is not usual.
-
     `handles`: NVML error of GPUs that cannot be had.  `calls`: what a call does instead of answering, for one
     GPU or (None) for all: "hang" or an NVML error.  `values`: lines of the driver's state for (GPU, key) that
     replace the healthy ones.  `holds`: per mille of the time for which a clocks event reason holds on (GPU,
     reason), and while what.  `rates`: thousandths per second by which a counter (GPU, name) grows; `steps`:
-    by how much at once, when a fault comes.  `restarts`: GPUs whose counters begin anew then.
-
-    `ports`: files of the port of (NIC, file) that replace the usual ones; `port_steps`: errors that come with
-    a fault.  `sensors`: hwmon files of (chip, sensor, file).  `clock_step`: seconds the wall clock is off.
-    `load`: per cent of each GPU, as it is now.  `nccl`: what goes wrong in an NCCL run.  `withdrawn`: GPUs
-    that the device plugin calls unhealthy.  `case`: supplies, fans and air.
-    """
+    by how much at once, when a fault comes.  `restarts`: GPUs whose counters begin anew then.  `ports`: files
+    of the port of (NIC, file) that replace the usual ones; `port_steps`: errors that come with a fault.
+    `sensors`: hwmon files of (chip, sensor, file).  `clock_step`: seconds the wall clock is off. `load`: per
+    cent of each GPU, as it is now.  `nccl`: what goes wrong in an NCCL run.  `withdrawn`: GPUs that the
+    device plugin calls unhealthy.  `case`: supplies, fans and air."""
 
     profile: Profile
     visible: list[int] = field(default_factory=list)

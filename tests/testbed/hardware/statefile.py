@@ -21,11 +21,9 @@ Points = list[tuple[int, int]]
 
 class Past(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One GPU's past: when its counters began, what they stood at then (ns), and what changed over time.
-
     `load` in per cent, `power` in milliwatts, `warmth` in per mille of the way from idle to full load;
     `reasons` in per mille of the time for which a clocks event reason holds, `rates` in thousandths per
-    second, `steps` as what was added at once.
-    """
+    second, `steps` as what was added at once."""
 
     epoch: int
     counted: dict[str, int] = {}

@@ -42,11 +42,8 @@ KEPT_PODS = 200
 
 
 class Kubelet:
-    """One simulated node.
-
-    server: kubeconfig of an administrator (a real kubelet has an identity of its own).
-    directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`.
-    """
+    """One simulated node.  server: kubeconfig of an administrator (a real kubelet has an identity of its
+    own). directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`."""
 
     def __init__(self, *, name: str, server: Path, directory: Path, hardware: Hardware | None = None) -> None:
         self.name = name

@@ -21,12 +21,9 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What a container of this image finds.
-
-    entrypoint: the argv when the pod gives no `command`, before `args`.
-    env: the image's own environment; the pod's wins.
-    programs: name in argv[0] (or its last path element) to the argv that it stands for.
-    """
+    """What a container of this image finds.  entrypoint: the argv when the pod gives no `command`, before
+    `args`. env: the image's own environment; the pod's wins. programs: name in argv[0] (or its last path
+    element) to the argv that it stands for."""
 
     entrypoint: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

@@ -137,10 +137,8 @@ def pod_status(
     address: str,
     now: str,
 ) -> Object:
-    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes).
-
-    `late`: the pod ends by its deadline, not by its containers.  `host`, `address`: the node's and the pod's.
-    """
+    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes).  `late`:
+    the pod ends by its deadline, not by its containers.  `host`, `address`: the node's and the pod's."""
     current = "Failed" if late else phase(records, over=over)
     begun = any(record.container_id for record in records)
     # A pod that is deleted before it has run keeps the conditions that it had.

@@ -48,10 +48,8 @@ When = Literal["runs", "handles SIGTERM", "waits with a reason", "has ended"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """`script` is the first container's; `container` and `spec` are merged over the usual ones.
-
-    `act` is done at `when`.  A pod that is not taken away is awaited until its phase is final.
-    """
+    """`script` is the first container's; `container` and `spec` are merged over the usual ones.  `act` is
+    done at `when`.  A pod that is not taken away is awaited until its phase is final."""
 
     name: str
     script: str = ""

@@ -23,10 +23,8 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One machine with one fault (None: healthy, under `load`): what must be, and what was seen.
-
-    `seen` is text where the hardware refused the fault; `must` None where it has to.
-    """
+    """One machine with one fault (None: healthy, under `load`): what must be, and what was seen.  `seen` is
+    text where the hardware refused the fault; `must` None where it has to."""
 
     machine: Machine
     scenario: Scenario | None

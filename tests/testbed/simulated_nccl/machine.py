@@ -27,10 +27,8 @@ class MachineMissing(Exception):
 
 class Way(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way in which NCCL joins ranks: busbw in GB/s (1e9) at 1 GiB by collective and number of ranks.
-
     `transport` as NCCL's log names it; `latency_us`: of the smallest call; `shape`: how the value depends on
-    the size.
-    """
+    the size."""
 
     transport: str
     latency_us: float
@@ -47,11 +45,9 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that goes wrong (`kind`: see `trouble`) in the arms that `arm` names ("": all).
-
-    `phase` where it happens, `seconds` how long it takes, `percent` of what is usual, `gpus` of whom,
-    `message` what is said of it.
-    """
+    """One thing that goes wrong (`kind`: see `trouble`) in the arms that `arm` names ("": all).  `phase`
+    where it happens, `seconds` how long it takes, `percent` of what is usual, `gpus` of whom, `message` what
+    is said of it."""
 
     kind: str
     arm: str = ""
