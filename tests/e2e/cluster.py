@@ -78,11 +78,11 @@ class PodPlane(ControlPlane):
         return f"https://{SERVICE_ADDRESS}:{PORT}"
 
     def node_kubeconfig(self) -> Path:
-        return self.user_kubeconfig(self._node_user, token=self._tokens()[self._node_user])
+        return self.user_kubeconfig(self._node_user, token=self.tokens()[self._node_user])
 
     def _write_files(self) -> None:
         super()._write_files()
-        if self._node_user not in self._tokens():
+        if self._node_user not in self.tokens():
             with self.layout.tokens.open("a", newline="", encoding="utf-8") as lines:
                 row = [secrets.token_urlsafe(24), self._node_user, self._node_user, "system:nodes"]
                 csv.writer(lines).writerow(row)

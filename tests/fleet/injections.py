@@ -47,7 +47,8 @@ def lasting(what: str, hits: Callable[[], int], *, times: int) -> None:
 def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
     """SIGKILL to kube-apiserver in the middle of the runs, and its restart."""
     fleet.after_calls(MOMENT)
-    fleet.plane.restart_apiserver(grace=0)
+    with fleet.plane.without_apiserver(grace=0):
+        pass
     yield
 
 
@@ -213,7 +214,7 @@ def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
     until(
-        lambda: not fleet.rig.get_or_empty(path),
+        lambda: not fleet.rig.api.find(path),
         what="the namespace gone",
         seen=lambda: fleet.rig.api.get(path),
     )

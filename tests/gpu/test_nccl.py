@@ -16,7 +16,8 @@ import pytest
 from nodegauge_contract import Skip
 from nodegauge_probes.nccl import debuglog
 from nodegauge_probes.nccl.protocol import CellOrder, Order
-from support.gpu_tools import CELLS, TWO_RANKS, Child, cells, probe, wait_until_free
+from support.engines import cells
+from support.gpu_tools import CELLS, TWO_RANKS, Child, probe, wait_until_free
 
 MIB = 1 << 20
 Start = Callable[..., Child]

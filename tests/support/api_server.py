@@ -1,15 +1,14 @@
 """An API server in memory: as much of one as the operator's adapter can tell from the real one.
 
-Objects are kept as JSON, with one revision counter; merge patches, resourceVersion and UID preconditions,
-graceful deletion, managedFields of labels, status subresources and our CRDs' schemas follow the real API
-server; tests/cluster checks the same behaviour on a real one.  Subscribers get the watch events.
+Merge patches, preconditions, graceful deletion, managedFields of labels, status subresources and our CRDs'
+schemas follow the real API server; tests/cluster checks the same on a real one.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -33,19 +32,8 @@ READINGS = f"/apis/{names.API_VERSION}/{names.READING_PLURAL}"
 CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 ADMISSION, BINDINGS = (path.rpartition("/")[0] for path in (admission.POLICY, admission.BINDING))
-COLLECTIONS = (
-    DAEMONSETS,
-    NODES,
-    PODS,
-    EVENTS,
-    POLICIES,
-    REPORTS,
-    READINGS,
-    CHASSIS,
-    LEASES,
-    ADMISSION,
-    BINDINGS,
-)
+CORE = (NODES, PODS, EVENTS, DAEMONSETS, LEASES, ADMISSION, BINDINGS)
+COLLECTIONS = (*CORE, POLICIES, REPORTS, READINGS, CHASSIS)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, READINGS: names.READING_PLURAL}
 
@@ -135,20 +123,20 @@ class FakeApiServer:
         after = merged(before, patch)
         after["metadata"] |= {key: before["metadata"][key] for key in ("resourceVersion", "uid")}
         if path in CUSTOM:
-            kept, taken = ("status", before) if not sub else ("spec", before)
-            after = {k: v for k, v in after.items() if k != kept} | (
-                {kept: taken[kept]} if kept in taken else {}
-            )
-            after = schema.prune(after, schema.schema(CUSTOM[path]) | {"metadata": {}}) | {
-                "metadata": after["metadata"]
-            }
+            kept = "spec" if sub else "status"
+            own = {kept: before[kept]} if kept in before else {}
+            after = {k: v for k, v in after.items() if k != kept} | own
+            pruned = schema.prune(after, schema.schema(CUSTOM[path]) | {"metadata": {}})
+            after = pruned | {"metadata": after["metadata"]}
         if path == NODES:
             _own_labels(before, after, manager)
         self._check(path, after)
         if _same(before, after):
             return copied(before)
         if path == REPORTS:
-            self._note_run(before, after)
+            old, new = _last_run(before), _last_run(after)
+            if new and new != old:
+                self.judged.append((after["metadata"]["name"], new["number"], new["podUID"]))
         return self._store(path, after, "MODIFIED")
 
     def patch_conditions(self, name: str, patch: Body) -> Body:
@@ -173,9 +161,8 @@ class FakeApiServer:
         if body is None:
             raise not_found(name)
         self._preconditions(body, version=None, uid=options.get("preconditions", {}).get("uid"))
-        grace = options.get(
-            "gracePeriodSeconds", body.get("spec", {}).get("terminationGracePeriodSeconds", 0)
-        )
+        usual = body.get("spec", {}).get("terminationGracePeriodSeconds", 0)
+        grace = options.get("gracePeriodSeconds", usual)
         finished = body.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if path != PODS or grace == 0 or finished or not body["spec"].get("nodeName"):
             self._remove(path, name)
@@ -201,7 +188,9 @@ class FakeApiServer:
             if wrong:
                 raise ApiError(422, "Invalid", "; ".join(wrong))
         if path == NODES:
-            _check_taints(body)
+            taints = [(t["key"], t["effect"]) for t in body["spec"].get("taints") or ()]
+            if len(set(taints)) < len(taints) or {effect for _, effect in taints} - EFFECTS:
+                raise ApiError(422, "Invalid", f"spec.taints: {taints}")
         note = body.get("message", "")
         if path == EVENTS and len(note.encode()) > 1024:
             raise ApiError(422, "Invalid", "message: can have at most 1024 bytes")
@@ -223,17 +212,6 @@ class FakeApiServer:
     def _notify(self, path: str, kind: str, body: Body) -> None:
         for subscriber in self.subscribers:
             subscriber(path, kind, copied(body))
-
-    def _note_run(self, before: Body, after: Body) -> None:
-        old, new = _last_run(before), _last_run(after)
-        if new and new != old:
-            self.judged.append((after["metadata"]["name"], new["number"], new["podUID"]))
-
-
-def _check_taints(node: Body) -> None:
-    taints = [(t["key"], t["effect"]) for t in node["spec"].get("taints") or ()]
-    if len(set(taints)) < len(taints) or {effect for _, effect in taints} - EFFECTS:
-        raise ApiError(422, "Invalid", f"spec.taints: {taints}")
 
 
 def merged(before: Any, patch: Any) -> Any:
@@ -265,20 +243,16 @@ def _last_run(report: Body) -> Body | None:
 def _own_labels(before: Body, after: Body, manager: str) -> None:
     """managedFields of labels: a changed value belongs to who changed it, a removed one to nobody."""
     old, new = _labels(before), _labels(after)
-    fields = {e["manager"]: set(_keys(e)) for e in before["metadata"].get("managedFields", ())}
+    fields = {
+        entry["manager"]: {key[2:] for key in entry["fieldsV1"]["f:metadata"]["f:labels"]}
+        for entry in before["metadata"].get("managedFields", ())
+    }
     changed = {key for key in new if old.get(key) != new[key]}
     for owner in {*fields, manager}:
         kept = fields.get(owner, set()) - (old.keys() - new.keys()) - changed
         fields[owner] = kept | (changed if owner == manager else set())
     after["metadata"]["managedFields"] = [
-        {
-            "manager": owner,
-            "fieldsV1": {"f:metadata": {"f:labels": {f"f:{k}": {} for k in sorted(fields[owner])}}},
-        }
-        for owner in sorted(fields)
-        if fields[owner]
+        {"manager": owner, "fieldsV1": {"f:metadata": {"f:labels": {f"f:{k}": {} for k in sorted(keys)}}}}
+        for owner, keys in sorted(fields.items())
+        if keys
     ]
-
-
-def _keys(entry: Body) -> Iterator[str]:
-    return (key[2:] for key in entry["fieldsV1"]["f:metadata"]["f:labels"])

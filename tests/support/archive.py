@@ -1,7 +1,4 @@
-"""The archive of the Ansible collection on simulated hosts, and the Pythons to run it with.
-
-Must not know what its commands do.
-"""
+"""The archive of the Ansible collection on simulated hosts, and the Pythons to run it with."""
 
 from __future__ import annotations
 
@@ -30,17 +27,13 @@ def interpreter(version: str) -> Path | None:
     pyenv = [
         each for shims in folders if shims.name == "shims" for each in shims.parent.glob("versions/*/bin")
     ]
-    for folder in (*folders, *sorted(pyenv)):
-        program = folder / name
-        if program.exists() and _version_of(program) == version:
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for program in (folder / name for folder in (*folders, *sorted(pyenv)) if (folder / name).exists()):
+        command = [str(program), "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        if done.stdout.strip() == version:
             return program
     return None
-
-
-def _version_of(program: Path) -> str:
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([str(program), "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout.strip()
 
 
 def module_of(name: str, path: Path) -> ModuleType:
@@ -85,5 +78,4 @@ class Host:
         return subprocess.CompletedProcess(command, running.returncode, out, err)
 
     def left(self) -> list[str]:
-        """What is in the folder for temporary files."""
         return sorted(path.name for path in self.unpacked.iterdir())

@@ -39,6 +39,5 @@ class Bmcs:
         return str(caught.value)
 
     async def reading(self, resources: str | dict[str, Any], **behaviour: Any) -> ChassisReading:
-        """One reading of it."""
         async with self(resources, **behaviour) as bmc:
             return await self.read(bmc)

@@ -20,11 +20,8 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class Fleet:
-    """Nodes that follow the policy which their label `pool` names, each with the same budget at first.
-
-    `time` passes evenly, and somebody may set the clock `ahead` or back; `cluster` and `rate`: the cluster's
-    budget, and its new taints per hour.
-    """
+    """Nodes that follow the policy that `pool` names.  `time` passes evenly, and somebody may set the clock
+    `ahead` or back; `cluster` and `rate`: the cluster's budget, and its new taints per hour."""
 
     def __init__(
         self,
@@ -46,7 +43,6 @@ class Fleet:
         self.restart()
 
     def now(self) -> float:
-        """What the operator's clock shows, epoch seconds."""
         return NOW + self.time + self.ahead
 
     def restart(self) -> None:
@@ -62,20 +58,17 @@ class Fleet:
         priority: int = 0,
         **labels: str,
     ) -> None:
-        """A policy is made or changed; without labels it selects its own pool."""
         policy = make_policy(name).selecting(**(labels or {"pool": name})).ranked(priority)
         limits = Budget(gated_nodes=slots, gated_nodes_per_hour=per_hour)
         self.cache.policies[name] = policy.spec_with(budget=limits)
         self.cache.policies_changed()
 
     def put(self, name: str, pool: str, *, uid: str = "") -> None:
-        """A node registers, or is relabelled; it keeps its taints."""
         known = self.cache.nodes.get(name)
         node = make_node(name, uid=uid, version=self._next()).labelled(pool=pool)
         self.cache.put_node(replace(node, taints=known.taints if known else ()))
 
     def replaced(self, name: str) -> None:
-        """The machine is deleted with its report, and another one takes its name."""
         pool = self.cache.nodes[name].labels["pool"]
         self.cache.drop_node(name)
         self.cache.reports.pop(name, None)
@@ -84,20 +77,17 @@ class Fleet:
     def report(
         self, name: str, *taints: DesiredTaint, gates: tuple[GateStatus, ...] = (), **status: Any
     ) -> Report:
-        """A newer report of the node holds these taints and gates."""
         known = make_report(self.cache.nodes[name], version=self._next())
         wanted = replace(known.status, desired=DesiredNode(taints=list(taints)), gates=list(gates), **status)
         self.cache.put_report(replace(known, status=wanted))
         return self.cache.reports[name]
 
     def waits(self, name: str, *codes: str, since: float = NOW) -> None:
-        """The node is held back since then."""
         state = GateState.HELD_BACK
         gates = [GateStatus(code=code, state=state, since=stamp(since)) for code in codes or ("hot",)]
         self.report(name, gates=tuple(gates))
 
     def carries(self, name: str, *keys: str) -> None:
-        """The node carries taints of these keys, and nothing else."""
         node = replace(self.cache.nodes[name], resource_version=str(self._next()))
         self.cache.put_node(replace(node, taints=tuple(taint(key) for key in keys)))
 
@@ -113,11 +103,9 @@ class Fleet:
         return answered
 
     def lift(self, name: str) -> None:
-        """The node is well again."""
         self._write(name)
 
     def _write(self, name: str, *taints: DesiredTaint) -> None:
-        """The report as the operator's core fills it in, then the node."""
         node = self.cache.nodes[name]
         known = self.cache.reports.get(name) or make_report(node)
         wanted = replace(known.status, desired=DesiredNode(taints=list(taints)), gates=[])
@@ -128,18 +116,15 @@ class Fleet:
         self.carries(name, *(f"{t.key}={t.value}" for t in taints))
 
     def gate_all(self) -> int:
-        """Every node turns out bad; how many carry a taint then."""
         for name in list(self.cache.nodes):
             self.gate(name)
         return sum(bool(node.taints) for node in self.cache.nodes.values())
 
     def last_hour(self, pool: str = "") -> int:
-        """Nodes of the policy, or of all, that took a taint within the last hour."""
         recent = [policy for at, policy in self.tainted_at.values() if at > self.time - HOUR]
         return len([policy for policy in recent if pool in ("", policy)])
 
     def offered(self, busy: frozenset[str] = NOBODY) -> list[str]:
-        """The nodes that are called to use a slot."""
         return self.budget.offer(busy=busy)
 
     def _next(self) -> int:

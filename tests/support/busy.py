@@ -1,7 +1,6 @@
 """The same machine with every reading different: what is longest, to see whether a NodeReading holds it.
 
-Only members that the machine's driver answered are filled, with numbers as large as a node under load for
-months shows them; hwmon is that of a server with four supplies, each with eight sensors.
+Numbers are as large as a node under load for months shows them, for members that its driver answered.
 """
 
 from __future__ import annotations
@@ -80,24 +79,27 @@ def busy(result: Result) -> Result:
         for group in GROUPS:
             _fill(gpu[group], FILLED, noise)
         gpu["serial"] = str(noise(10**12, 2 * 10**12))
-        gpu["events"]["seen"] = [
-            {"bit": bit, "samples": noise(1, SAMPLES), "longest": noise(1, 9)} for bit in (4, 32)
-        ]
+        times = [{"samples": noise(1, SAMPLES), "longest": noise(1, 9)} for _ in range(2)]
+        gpu["events"]["seen"] = [{"bit": 4} | times[0], {"bit": 32} | times[1]]
         gpu["xids"]["seen"] = [noise(13, 145)] if noise(0, 3) == 0 else []
         gpu["xids"]["counts"] = [
             {"count": noise(1, 9), "first": noise(10**6, 10**6 + 60), "last": noise(10**6 + 60, 10**6 + 600)}
             for _ in gpu["xids"]["seen"]
         ]
         gpu["events"]["read"] = gpu["window"]["samples"] = SAMPLES
-        for name, (low, high) in SPANS.items():
-            gpu["window"][name] = dict(
-                zip(("min", "median", "max"), sorted(noise(low, high) for _ in range(3)), strict=True)
-            )
+        for name, span in SPANS.items():
+            low, median, high = sorted(noise(*span) for _ in range(3))
+            gpu["window"][name] = {"min": low, "median": median, "max": high}
         _fill(gpu["window"]["growth"], GROWN, noise)
     for port in plain["nics"]["ports"]:
         for name in ("link_downed", "symbol_errors", "receive_errors"):
             port[name] = noise(0, 5_000)
-    plain["sensors"] = [_sensor(*sensor, noise) for sensor in SUPPLY for _ in range(SUPPLIES)]
+    plain["sensors"] = [
+        {"chip": "dps800", "name": name, "label": label, "low": low, "high": high}
+        | {"value": noise(value, value + value // 8), "alarm": 0}
+        for name, label, value, low, high in SUPPLY
+        for _ in range(SUPPLIES)
+    ]
     return msgspec.convert(plain, Result)
 
 
@@ -106,8 +108,3 @@ def _fill(group: dict[str, Any], spans: dict[tuple[int, int], tuple[str, ...]], 
         for name in names:
             if name in group and not isinstance(group[name], dict):
                 group[name] = noise(*span)
-
-
-def _sensor(name: str, label: str, value: int, low: Any, high: Any, noise: _Noise) -> Any:
-    now = {"value": noise(value, value + value // 8), "alarm": 0, "low": low, "high": high}
-    return {"chip": "dps800", "name": name, "label": label, **now}

@@ -32,7 +32,6 @@ class CalmFleet:
         self._lives: list[asyncio.Task[None]] = []
 
     async def begin(self, count: int, **spec: Any) -> None:
-        """So many nodes are read for the first time."""
         off = {"enabled": False}
         self.operator.nodes(count)
         probes = {"health": {"mode": "Watch"}, "load": off, "nccl": off}
@@ -45,16 +44,11 @@ class CalmFleet:
             self._lives.append(asyncio.create_task(self._live(name)))
         await self.operator.after(60)
 
-        self._template = self._made()["spec"]["template"]
+        (made,) = self.cluster.objects[DAEMONSETS].values()
+        self._template = made["spec"]["template"]
         self.cluster.subscribers.append(self._roll_out)
 
-    def _made(self) -> Body:
-        """The only DaemonSet."""
-        (made,) = self.cluster.objects[DAEMONSETS].values()
-        return made
-
     def _roll_out(self, path: str, _: str, body: Body) -> None:
-        """The DaemonSet's controller: another template makes new pods."""
         if path != DAEMONSETS or body["spec"]["template"] == self._template:
             return
         self._template = body["spec"]["template"]
@@ -82,7 +76,6 @@ class CalmFleet:
         await self.operator.after(5)
 
     def edit(self, patch: Body) -> None:
-        """Somebody edits the policy."""
         generation = self.cluster.objects[POLICIES]["default"]["metadata"]["generation"]
         metadata = patch.get("metadata", {}) | {"generation": generation + 1}
         self.cluster.change(POLICIES, "default", patch | {"metadata": metadata})
@@ -97,7 +90,6 @@ class CalmFleet:
         return self.operator.loop.time() - began
 
     def tainted(self, *nodes: str) -> bool:
-        """Whether each of these nodes carries a taint for a fault."""
         bodies = [self.cluster.objects[NODES][name] for name in nodes]
         return all(
             any(taint["key"] in names.TAINTS_OF_FAULTS for taint in body["spec"].get("taints") or ())
@@ -105,6 +97,5 @@ class CalmFleet:
         )
 
     def status(self, name: str = "node-0") -> Body:
-        """The status of the node's report."""
         status: Body = self.cluster.objects[REPORTS][name]["status"]
         return status

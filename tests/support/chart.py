@@ -23,7 +23,6 @@ import yaml
 
 from support.cluster_under_test import delete_crds
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
 from testbed.scripted import ScriptedKubelet, create_node
 from testbed.wait import wait_for
@@ -87,24 +86,19 @@ class Helm:
         return done.stdout
 
     def release(self, verb: str, *options: str, values: Object | None = None) -> str:
-        """Output of `helm install`, `upgrade`, `rollback` or `uninstall` of the release."""
         chart = [str(CHART)] if verb in RENDERING else []
         return self.run(verb, RELEASE, *chart, "--namespace", NAMESPACE, *options, values=values)
 
     def install(self, values: Object | None = None) -> str:
-        """Output of `helm install`."""
         return self.release("install", values=values)
 
     def upgrade(self, values: Object | None = None) -> str:
-        """Output of `helm upgrade` to exactly these values."""
         return self.release("upgrade", "--reset-values", values=values)
 
     def template(self, values: Object | None = None, *options: str, release: str = RELEASE) -> str:
-        """The rendered manifests, including hooks, as text."""
         return _rendered(self, json.dumps(values or {}), options, release)
 
     def objects(self, values: Object | None = None, *options: str, release: str = RELEASE) -> list[Object]:
-        """The rendered manifests."""
         return deepcopy(_objects(self.template(values, *options, release=release)))
 
 
@@ -120,7 +114,6 @@ def _objects(text: str) -> list[Object]:
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    """The objects of one kind."""
     return [o for o in objects if o["kind"] == kind]
 
 
@@ -153,13 +146,11 @@ def environment(objects: list[Object], *, of: str = "operator") -> dict[str, str
 
 
 def events(o: Object) -> list[str]:
-    """The hook events of an object; empty for an ordinary object."""
     hook = o["metadata"].get("annotations", {}).get("helm.sh/hook", "")
     return [event for event in hook.split(",") if event]
 
 
 def component(o: Object) -> str:
-    """The component label of an object."""
     return str(o["metadata"]["labels"]["app.kubernetes.io/component"])
 
 
@@ -196,24 +187,20 @@ PART_OF = "app.kubernetes.io/part-of"
 
 
 def installed_crds(rest: Rest) -> list[str]:
-    """Names of nodegauge's CRDs."""
     return [o["metadata"]["name"] for o in rest.get(CRDS)["items"] if o["spec"]["group"] == "nodegauge.dev"]
 
 
 def is_served(rest: Rest) -> bool:
-    """Whether the API server still serves nodegauge's group."""
     return "nodegauge.dev" in [group["name"] for group in rest.get("/apis")["groups"]]
 
 
 def remove_crds(rest: Rest) -> None:
-    """Delete nodegauge's CRDs, and wait until they and their group are gone."""
     if there := installed_crds(rest):
         delete_crds(rest, *there)
     wait_for(lambda: not is_served(rest), what="the group gone")
 
 
 def clear(helm: Helm, rest: Rest) -> None:
-    """Remove the release and its CRDs, and wait until both are gone."""
     if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
         helm.release("uninstall", "--no-hooks")
     remove_crds(rest)
@@ -221,7 +208,6 @@ def clear(helm: Helm, rest: Rest) -> None:
         rest.delete(owners, {"propagationPolicy": "Background"})
 
     def pods() -> list[str]:
-        """Pods that are there still, and are on their way."""
         left = [one["metadata"]["name"] for one in rest.get(PODS)["items"]]
         rest.delete(PODS, {"gracePeriodSeconds": 0})
         return left
@@ -230,7 +216,6 @@ def clear(helm: Helm, rest: Rest) -> None:
 
 
 def policies(rest: Rest) -> dict[str, Object]:
-    """Policies by name."""
     return {o["metadata"]["name"]: o for o in rest.get(POLICIES)["items"]}
 
 
@@ -241,10 +226,7 @@ def left_behind(rest: Rest) -> set[tuple[str, str]]:
         if kind == "Pod":
             continue  # a Deployment's pods come and go with it
         for namespace in (NAMESPACE, "default") if "{}" in collection else ("",):
-            try:
-                items = rest.get(collection.format(namespace))["items"]
-            except ApiError:
-                continue  # the CRD is gone
+            items = rest.find(collection.format(namespace)).get("items", ())  # none: the CRD is gone
             ours = [o for o in items if o["metadata"].get("labels", {}).get(PART_OF) == "nodegauge"]
             objects |= {(kind, o["metadata"]["name"]) for o in ours}
     return objects
@@ -257,10 +239,8 @@ TERMINATION_MESSAGE_BYTES = 2048
 
 
 class ChartPods(ScriptedKubelet):
-    """Runs the release's pods as processes of this machine, with the rights of their service accounts.
-
-    Only hooks run; the operator's pod gets an address.  `output`: what each component's last pod printed.
-    """
+    """Runs the release's pods as processes of this machine, with the rights of their service accounts.  Only
+    hooks run; the operator's pod gets an address.  `output`: what each component's last pod printed."""
 
     def __init__(self, plane: ControlPlane, *, directory: Path) -> None:
         super().__init__(plane.rest(), namespace=NAMESPACE, answer=self._look_at)

@@ -46,50 +46,33 @@ class DirtyCluster(FakeClient):
             self.cluster.add_policy(name)
 
     def add(self, name: str) -> None:
-        """A node with marks of the operator and of others, and its report."""
         self.cluster.add_node(name, theirs="kept")
         labels = {names.LABEL_HEALTH: "pass", "interconnect": "nvlink"}
         marks = {"metadata": {"labels": labels}, "spec": {"taints": TAINTS}}
         body = self.cluster.patch(NODES, name, marks, manager=names.FIELD_MANAGER)
         self.cluster.patch_conditions(name, {"status": {"conditions": [CONDITION]}})
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": body["metadata"]["uid"]}
-        self.cluster.create(
-            REPORTS,
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.REPORT_KIND,
-                "metadata": {"name": name, "ownerReferences": [owner]},
-                "spec": {},
-            },
-        )
+        kind = {"apiVersion": names.API_VERSION, "kind": names.REPORT_KIND, "spec": {}}
+        self.cluster.create(REPORTS, kind | {"metadata": {"name": name, "ownerReferences": [owner]}})
 
-    def add_probe(self, name: str, *, node: str = "node-0", phase: str = "Running") -> None:
-        """A probe pod on a node."""
-        annotations = {names.POD_NODE: node, names.POD_NODE_UID: "uid", names.POD_RUN: "1"}
+    def add_probe(self, name: str, *, phase: str = "Running") -> None:
+        annotations = {names.POD_NODE: "node-0", names.POD_NODE_UID: "uid", names.POD_RUN: "1"}
         labels = {names.POD_PROBE: names.PROBE_HEALTH}
         metadata = {"name": name, "labels": labels, "annotations": annotations}
         self.cluster.create(PODS, {"metadata": metadata, "spec": {"terminationGracePeriodSeconds": 5}})
-        self.cluster.pod_status(name, {"phase": phase}, node=node)
+        self.cluster.pod_status(name, {"phase": phase}, node="node-0")
 
     def add_operator(self, name: str = "operator-1", *, namespace: str = NAMESPACE) -> None:
-        """A running pod of the operator."""
         self.operators[name] = {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}}
 
     async def call(self, method: str, path: str, **options: Any) -> Body:
-        """Deployments and the operator's pods are answered here, the rest by the cluster."""
         self.order.append(f"{method} {path}")
-        if path.startswith(DEPLOYMENTS) or self._about_operators(path, options.get("query") or {}):
-            refusal = self.refuse(method, path)
-            if refusal is not None:
-                raise refusal
-            return self._operator_call(method, path, options)
-        return await super().call(method, path, **options)
-
-    def _about_operators(self, path: str, query: Any) -> bool:
-        name = path.rpartition("/")[2]
-        return "component=operator" in query.get("labelSelector", "") or name in self.operators
-
-    def _operator_call(self, method: str, path: str, options: dict[str, Any]) -> Body:
+        selected = (options.get("query") or {}).get("labelSelector", "")
+        of_operators = "component=operator" in selected or path.rpartition("/")[2] in self.operators
+        if not path.startswith(DEPLOYMENTS) and not of_operators:
+            return await super().call(method, path, **options)
+        if (refusal := self.refuse(method, path)) is not None:
+            raise refusal
         match method, path.removeprefix(DEPLOYMENTS).split("/"):
             case "GET", [""]:
                 return {"items": [{"metadata": {"name": name}} for name in self.deployments]}
@@ -145,7 +128,6 @@ class DirtyCluster(FakeClient):
         return marks
 
     def left(self) -> tuple[dict[str, list[str]], list[str], list[str]]:
-        """Marks on nodes, reports, probe pods."""
         objects = self.cluster.objects
         return self.marks(), sorted(objects[REPORTS]), sorted(objects[PODS])
 

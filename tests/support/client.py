@@ -1,7 +1,4 @@
-"""The operator's client without a connection: a test or a cluster in memory answers its calls.
-
-Only `Client.call` is replaced, so everything above it is the operator's own code.
-"""
+"""The operator's client without a connection: a test or a cluster in memory answers its calls."""
 
 from __future__ import annotations
 

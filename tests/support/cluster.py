@@ -1,7 +1,4 @@
-"""A cluster in memory: an API server with a clock, a scheduler, kubelets, and other people who write.
-
-The clock stands still until a test moves it, and pods end when a test says so.
-"""
+"""A cluster in memory: an API server with a clock, a scheduler, kubelets, and other people who write."""
 
 from __future__ import annotations
 
@@ -16,25 +13,11 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core import reading_admission
 from nodegauge_operator.core.model import pod_view
-from support.api_server import (
-    ADMISSION,
-    BINDINGS,
-    EVENTS,
-    NAMESPACE,
-    NO_BREAKER,
-    NODES,
-    PODS,
-    POLICIES,
-    READINGS,
-    REPORTS,
-    Body,
-    FakeApiServer,
-    copied,
-)
+from support import api_server
 from support.objects import NOW, addressed, by_pods
 
 
-def reading_protection(namespace: str) -> tuple[Body, Body]:
+def reading_protection(namespace: str) -> tuple[api_server.Body, api_server.Body]:
     """The spec of the admission policy of NodeReadings and that of its binding, as the chart installs
     them."""
     user = f"system:serviceaccount:{namespace}:default"
@@ -50,7 +33,7 @@ def reading_protection(namespace: str) -> tuple[Body, Body]:
     return policy, {"policyName": reading_admission.NAME, "validationActions": ["Deny", "Audit"]}
 
 
-class FakeCluster(FakeApiServer):
+class FakeCluster(api_server.FakeApiServer):
     """An API server with pods that run.  `clock` gives epoch seconds; `pass_time` moves the built-in one."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
@@ -62,63 +45,56 @@ class FakeCluster(FakeApiServer):
         self.results: dict[str, Result] = {}
         """The health probe's result by node; by default a bridged pair of TITANs."""
         self.nccl_results: dict[str, Result] = {}
-        """The NCCL probe's result by node."""
         self.protect_readings()
 
     def protect_readings(self) -> None:
-        """The admission policy of NodeReadings and its binding, as the chart installs them."""
-        policy, binding = reading_protection(NAMESPACE)
-        for path, body in ((ADMISSION, policy), (BINDINGS, binding)):
+        policy, binding = reading_protection(api_server.NAMESPACE)
+        for path, body in ((api_server.ADMISSION, policy), (api_server.BINDINGS, binding)):
             self.create(path, {"metadata": {"name": reading_admission.NAME, "generation": 1}, "spec": body})
 
     def add_node(
         self, name: str = "node-1", *, boot: str = "boot-1", taints: Iterable[str] = (), **labels: str
-    ) -> Body:
-        """A node registers, Ready, with these taints (their keys)."""
-        return self.create(
-            NODES,
-            {
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | labels},
-                "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]},
-                "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": boot}},
-            },
-        )
+    ) -> api_server.Body:
+        body = {
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | labels},
+            "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": boot}},
+        }
+        return self.create(api_server.NODES, body)
 
-    def add_policy(self, name: str = "default", **spec: Any) -> Body:
+    def add_policy(self, name: str = "default", **spec: Any) -> api_server.Body:
         """A policy is made, by pods unless it says otherwise; tests of the rate of new taints and of
         incidents state them."""
         budget = {"gatedNodesPerHour": "100%"} | spec.pop("budget", {})
-        spec = by_pods({"nodeSelector": {}, "budget": budget, "breaker": NO_BREAKER} | spec)
+        spec = by_pods({"nodeSelector": {}, "budget": budget, "breaker": api_server.NO_BREAKER} | spec)
         body = {"metadata": {"name": name, "generation": 1}, "spec": spec}
-        return self.create(POLICIES, body)
+        return self.create(api_server.POLICIES, body)
 
-    def change(self, path: str, name: str, patch: Body, *, sub: str = "") -> Body:
+    def change(self, path: str, name: str, patch: api_server.Body, *, sub: str = "") -> api_server.Body:
         return self.patch(path, name, patch, sub=sub, manager="stranger")
 
     def remove(self, path: str, name: str) -> None:
-        """Somebody else deletes; a node takes its report along (garbage collection)."""
         uid = self.objects[path][name]["metadata"]["uid"]
         self._remove(path, name)
-        if path == NODES:
-            owned = self.objects[REPORTS].get(name)
+        if path == api_server.NODES:
+            owned = self.objects[api_server.REPORTS].get(name)
             if owned and owned["metadata"]["ownerReferences"][0]["uid"] == uid:
-                self._remove(REPORTS, name)
+                self._remove(api_server.REPORTS, name)
 
-    def pods(self) -> Iterator[Body]:
-        return iter([copied(body) for body in self.objects[PODS].values()])
+    def pods(self) -> Iterator[api_server.Body]:
+        return iter([api_server.copied(body) for body in self.objects[api_server.PODS].values()])
 
-    def pod_status(self, name: str, status: Body, *, node: str = "") -> None:
-        """A kubelet or the scheduler writes a pod's status."""
-        body = copied(self.objects[PODS][name])
+    def pod_status(self, name: str, status: api_server.Body, *, node: str = "") -> None:
+        body = api_server.copied(self.objects[api_server.PODS][name])
         body["status"] = body["status"] | status
         if node:
             body["spec"]["nodeName"] = node
-        self._store(PODS, body, "MODIFIED")
+        self._store(api_server.PODS, body, "MODIFIED")
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
 
-    def result(self, pod: Body) -> str:
+    def result(self, pod: api_server.Body) -> str:
         view = pod_view(pod)
         assert view is not None
         results = {
@@ -129,13 +105,13 @@ class FakeCluster(FakeApiServer):
         }
         return addressed(results[view.probe], view)
 
-    def schedule(self, pod: Body) -> None:
-        """The scheduler binds a pod, and its container starts."""
+    def schedule(self, pod: api_server.Body) -> None:
         self._container(pod, "Running", {"running": {"startedAt": stamp(self.clock())}})
 
-    def write_reading(self, node: str, probe: str, document: str, *, pod: Body, sequence: int = 1) -> None:
-        """A probe writes its part of the node's NodeReading."""
-        known = self.objects[NODES].get(node, {"metadata": {"uid": ""}, "status": {}})
+    def write_reading(
+        self, node: str, probe: str, document: str, *, pod: api_server.Body, sequence: int = 1
+    ) -> None:
+        known = self.objects[api_server.NODES].get(node, {"metadata": {"uid": ""}, "status": {}})
         part = {
             "sequence": sequence,
             "at": stamp(self.clock()),
@@ -146,14 +122,13 @@ class FakeCluster(FakeApiServer):
             "bootID": known["status"].get("nodeInfo", {}).get("bootID", ""),
             "reading": document,
         }
-        if node in self.objects[READINGS]:
-            self.patch(READINGS, node, {probe: None})
-            self.patch(READINGS, node, {probe: part})
+        if node in self.objects[api_server.READINGS]:
+            self.patch(api_server.READINGS, node, {probe: None})
+            self.patch(api_server.READINGS, node, {probe: part})
         else:
-            self.create(READINGS, {"metadata": {"name": node}, probe: part})
+            self.create(api_server.READINGS, {"metadata": {"name": node}, probe: part})
 
-    def end(self, pod: Body, document: str, *, code: int = 0) -> None:
-        """The container of a pod leaves this document, if any, and ends."""
+    def end(self, pod: api_server.Body, document: str, *, code: int = 0) -> None:
         if document:
             node = pod["metadata"]["annotations"][names.POD_NODE]
             self.write_reading(node, pod["metadata"]["labels"][names.POD_PROBE], document, pod=pod)
@@ -161,52 +136,49 @@ class FakeCluster(FakeApiServer):
         ended |= {"finishedAt": stamp(self.clock())}
         self._container(pod, "Failed" if code else "Succeeded", {"terminated": ended})
 
-    def _container(self, pod: Body, phase: str, state: Body) -> None:
+    def _container(self, pod: api_server.Body, phase: str, state: api_server.Body) -> None:
         container = {"name": names.PROBE_CONTAINER, "state": state}
         status = {"phase": phase, "containerStatuses": [container]}
         self.pod_status(pod["metadata"]["name"], status, node=pod["metadata"]["annotations"][names.POD_NODE])
 
     def kubelets(self) -> bool:
         """Scheduler and kubelets do their work: every pod ends; whether there was any to do."""
-        worked = False
-        for pod in self.pods():
-            if pod["metadata"].get("deletionTimestamp"):
-                self.remove(PODS, pod["metadata"]["name"])
-            elif pod["status"]["phase"] in ("Succeeded", "Failed"):
-                continue
-            else:
+        deleted = [pod for pod in self.pods() if pod["metadata"].get("deletionTimestamp")]
+        unended = [pod for pod in self.pods() if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+        for pod in deleted:
+            self.remove(api_server.PODS, pod["metadata"]["name"])
+        for pod in unended:
+            if pod not in deleted:
                 self.end(pod, self.result(pod))
-            worked = True
-        return worked
+        return bool(deleted or unended)
 
     def taints(self, name: str = "node-1") -> list[str]:
-        """A node's taints as kubectl writes them, without our prefix."""
-        taints = self.objects[NODES][name]["spec"].get("taints") or []
+        taints = self.objects[api_server.NODES][name]["spec"].get("taints") or []
         texts = (f"{t['key'].removeprefix(names.PREFIX)}={t.get('value', '')}:{t['effect']}" for t in taints)
         return [text.replace("=:", ":") for text in texts]
 
     def faults(self, name: str = "node-1") -> list[str]:
-        """Values of its taints for faults."""
-        taints = self.objects[NODES][name]["spec"].get("taints") or []
+        taints = self.objects[api_server.NODES][name]["spec"].get("taints") or []
         return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
 
     def tainted_nodes(self) -> set[str]:
-        return {name for name in self.objects[NODES] if self.faults(name)}
+        return {name for name in self.objects[api_server.NODES] if self.faults(name)}
 
     def state(self) -> dict[str, Any]:
         """Everything that must be equal at the end: labels, condition, report, events, pods; no revisions."""
         objects = self.objects
         return {
-            "nodes": {n: _node_state(b) for n, b in objects[NODES].items()},
-            "reports": {n: _report_state(b) for n, b in objects[REPORTS].items()},
+            "nodes": {n: _node_state(b) for n, b in objects[api_server.NODES].items()},
+            "reports": {n: _report_state(b) for n, b in objects[api_server.REPORTS].items()},
             "events": sorted(
-                (b["involvedObject"]["name"], b["reason"], b["message"]) for b in objects[EVENTS].values()
+                (b["involvedObject"]["name"], b["reason"], b["message"])
+                for b in objects[api_server.EVENTS].values()
             ),
-            "pods": sorted(objects[PODS]),
+            "pods": sorted(objects[api_server.PODS]),
         }
 
 
-def _node_state(body: Body) -> Body:
+def _node_state(body: api_server.Body) -> api_server.Body:
     conditions = {
         c["type"]: {k: v for k, v in c.items() if k not in ("lastHeartbeatTime", "lastTransitionTime")}
         for c in body["status"]["conditions"]
@@ -215,8 +187,8 @@ def _node_state(body: Body) -> Body:
     return {"labels": body["metadata"]["labels"], "taints": taints, "conditions": conditions}
 
 
-def _report_state(body: Body) -> Body:
-    status = copied(body.get("status", {}))
+def _report_state(body: api_server.Body) -> api_server.Body:
+    status = api_server.copied(body.get("status", {}))
     for probe in status.get("probes", ()):
         for drawn in ("podUID", "podName", "nonce"):
             probe["lastRun"].pop(drawn, None)

@@ -1,7 +1,5 @@
-"""One test's part of the real control plane: nodes, a policy, a namespace and an operator.
-
-Pods end as the test says (`testbed.scripted`); the control plane and the operator are real.
-"""
+"""One test's part of the real control plane: nodes, a policy, a namespace and an operator.  Pods end as the
+test says (`testbed.scripted`)."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, Span, Temperature, Window, text
 from nodegauge_operator.core.reading_admission import NAME
-from nodegauge_operator.kube import admission
-from support.api_server import NO_BREAKER
+from support.api_server import ADMISSION, BINDINGS, NO_BREAKER
 from support.cluster import reading_protection
 from support.objects import by_pods
 from support.results import every_gpu, h100
@@ -48,8 +45,6 @@ def run_of(pod: Object) -> tuple[str, str]:
 
 
 def answering(result: Result) -> Callable[[Object], str]:
-    """A probe that always measures this machine."""
-
     def answer(pod: Object) -> str:
         run, node = run_of(pod)
         return text(replace(result, run=run, node=node))
@@ -99,7 +94,6 @@ class ClusterUnderTest:
         self._asked = 0
 
     def add_node(self, *, boot: str = "boot-1", **labels: str) -> str:
-        """A GPU node that this test's policies select."""
         name = f"node-{self.mark}-{len(self.nodes)}"
         create_node(self.api, name, labels={"test": self.mark, **labels}, boot=boot)
         self.nodes.append(name)
@@ -107,28 +101,19 @@ class ClusterUnderTest:
 
     def add_policy(self, name: str = "", **spec: Any) -> str:
         """A policy for this test's nodes, by pods, without load runs: a request would start one of those too.
-
         Tests of the rate of new taints and of incidents state them."""
         spec["budget"] = {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"} | spec.get("budget", {})
         name = name or f"policy-{self.mark}-{len(self.policies)}"
-        body = {
-            "apiVersion": "nodegauge.dev/v1alpha1",
-            "kind": "GPUValidationPolicy",
-            "metadata": {"name": name},
-            "spec": {
-                "nodeSelector": {"matchLabels": {"test": self.mark}},
-                "breaker": NO_BREAKER,
-                **by_pods({"probes": {"load": {"enabled": False}}} | spec),
-            },
-        }
-        self.api.create(f"{GROUP}/gpuvalidationpolicies", body)
+        whole = {"nodeSelector": {"matchLabels": {"test": self.mark}}, "breaker": NO_BREAKER}
+        whole |= by_pods({"probes": {"load": {"enabled": False}}} | spec)
+        kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "GPUValidationPolicy"}
+        self.api.create(f"{GROUP}/gpuvalidationpolicies", kind | {"metadata": {"name": name}, "spec": whole})
         self.policies.append(name)
         return name
 
     def operator(
         self, *, kubeconfig: Path | None = None, name: str = "operator", **env: str
     ) -> OperatorProcess:
-        """An operator, not yet started."""
         return OperatorProcess(
             kubeconfig=kubeconfig or self.kubeconfig,
             namespace=self.namespace,
@@ -137,7 +122,6 @@ class ClusterUnderTest:
         )
 
     def kubelet(self, answer: Callable[[Object], str | None] | None = None) -> ScriptedKubelet:
-        """Ends probe pods; by default with a healthy 8x H100."""
         return ScriptedKubelet(self.api, namespace=self.namespace, answer=answer or answering(h100()))
 
     def ask_for_run(self, node: str) -> None:
@@ -147,57 +131,37 @@ class ClusterUnderTest:
         self.api.patch(f"{GROUP}/nodereports/{node}", {"spec": {"requestedAt": moment}})
 
     def node(self, name: str) -> Object:
-        """The node."""
         return self.api.get(f"/api/v1/nodes/{name}")
 
     def labels(self, name: str) -> dict[str, str]:
-        """All labels of the node."""
         return self.node(name)["metadata"].get("labels", {})
 
     def ours(self, name: str) -> dict[str, str]:
-        """The node's labels under our prefix, and the short key, without the time."""
         return ours_of(self.node(name))
 
     def taints(self, name: str) -> list[str]:
-        """The node's taints under our prefix, as kubectl writes them."""
         return taints_of(self.node(name))
 
     def condition(self, name: str) -> Object:
-        """Our condition without its times; empty where there is none."""
         return condition_of(self.node(name))
 
     def report(self, name: str) -> Object:
-        """The node's report; empty where there is none."""
-        return self.get_or_empty(f"{GROUP}/nodereports/{name}")
+        return self.api.find(f"{GROUP}/nodereports/{name}")
 
     def reading(self, name: str) -> Object:
-        """The node's reading; empty where there is none."""
-        return self.get_or_empty(f"{GROUP}/nodereadings/{name}")
-
-    def get_or_empty(self, path: str) -> Object:
-        """What is there; empty if nothing is."""
-        try:
-            return self.api.get(path)
-        except ApiError as error:
-            if error.status == 404:
-                return {}
-            raise
+        return self.api.find(f"{GROUP}/nodereadings/{name}")
 
     def last_run(self, name: str) -> Object:
-        """The last run of the health probe; empty before the first."""
         return last_run_of(self.report(name))
 
     def pods(self) -> list[Object]:
-        """Every pod in the test's namespace."""
         return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
 
     def counts(self) -> dict[str, int]:
-        """Counts of nodes in the status of the last policy."""
         policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
         return policy.get("status", {}).get("nodes", {"validated": 0})
 
     def events(self, name: str) -> list[Object]:
-        """Our events regarding the node."""
         uid = self.node(name)["metadata"]["uid"]
         items = self.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         by_us = [e for e in items if e.get("reportingController") == "nodegauge.dev/operator"]
@@ -210,7 +174,6 @@ class ClusterUnderTest:
         return self.last_run(name)
 
     def wait_up_to_date(self, name: str, number: int = 1) -> None:
-        """Wait for a run, and until node and report agree."""
         self.wait_run(name, number)
 
         def agree() -> bool:
@@ -226,7 +189,6 @@ class ClusterUnderTest:
         wait_for(agree, what=f"node {name} as its report says")
 
     def clean(self) -> None:
-        """Delete what the test created."""
         paths = [f"{GROUP}/gpuvalidationpolicies/{name}" for name in self.policies]
         paths += [f"/api/v1/nodes/{name}" for name in self.nodes]
         paths += [f"{GROUP}/{plural}/{name}" for name in self.nodes for plural in PER_NODE]
@@ -236,7 +198,6 @@ class ClusterUnderTest:
 
 
 def ours_of(node: Object) -> dict[str, str]:
-    """A node's labels under our prefix, and the short key, without the time."""
     labels = node["metadata"].get("labels", {})
     kept = {k: v for k, v in labels.items() if k.startswith(OURS) or k == "interconnect"}
     kept.pop(OURS + "validated-at", None)
@@ -257,7 +218,6 @@ def condition_of(node: Object) -> Object:
 
 
 def last_run_of(report: Object) -> Object:
-    """The last run of the health probe; empty before the first."""
     probes = report.get("status", {}).get("probes") or [{}]
     return probes[0].get("lastRun") or {}
 
@@ -269,14 +229,12 @@ def protect_readings(api: Rest, namespace: str) -> None:
     rule = {"apiGroups": ["nodegauge.dev"], "resources": ["nodereadings"], "verbs": ["create", "patch"]}
     account = {"kind": "ServiceAccount", "namespace": namespace, "name": "default"}
     policy, binding = reading_protection(namespace)
+    bound = {"metadata": {"name": f"probes-{namespace}"}, "roleRef": role, "subjects": [account]}
     for path, body in (
         (f"{RBAC}/clusterroles", {"metadata": {"name": "probes"}, "rules": [rule]}),
-        (
-            f"{RBAC}/clusterrolebindings",
-            {"metadata": {"name": f"probes-{namespace}"}, "roleRef": role, "subjects": [account]},
-        ),
-        (admission.POLICY.rpartition("/")[0], {"metadata": {"name": NAME}, "spec": policy}),
-        (admission.BINDING.rpartition("/")[0], {"metadata": {"name": NAME}, "spec": binding}),
+        (f"{RBAC}/clusterrolebindings", bound),
+        (ADMISSION, {"metadata": {"name": NAME}, "spec": policy}),
+        (BINDINGS, {"metadata": {"name": NAME}, "spec": binding}),
     ):
         try:
             api.create(path, body)
@@ -297,11 +255,8 @@ def install_crds(api: Rest) -> None:
 
 
 def delete_crds(api: Rest, *names: str) -> None:
-    """Delete these CRDs, by default all of this checkout, and wait until they are gone.
-
-    One that is on its way is no longer served, and cannot be made again yet.  The API server, which cannot
-    list objects of a young CRD, waits minutes before it tries again, or for a change of the CRD.
-    """
+    """Delete these CRDs, by default all of this checkout, and wait until they are gone.  Where it cannot list
+    objects of a young CRD, the API server waits minutes before it tries again, or for a change of the CRD."""
     going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):
@@ -323,7 +278,6 @@ def _crds() -> list[Object]:
 
 
 def served(api: Rest) -> bool:
-    """Whether all of our resources can be listed."""
     try:
         for plural in ("gpuvalidationpolicies", *PER_NODE):
             api.get(f"{GROUP}/{plural}")

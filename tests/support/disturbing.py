@@ -28,7 +28,6 @@ STRANGE: list[Any] = [
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths to every value in a JSON document, containers included."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(deeper for key, inner in items for deeper in leaves(inner, (*path, key)))]
 

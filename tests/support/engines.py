@@ -1,7 +1,4 @@
-"""Runs an engine of the NCCL probe in this process: an order in, its protocol lines out.
-
-`tests/probes/test_nccl_with_engines.py` runs the engines as programs.
-"""
+"""Runs an engine of the NCCL probe in this process: an order in, its protocol lines out."""
 
 from __future__ import annotations
 

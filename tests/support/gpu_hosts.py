@@ -1,10 +1,8 @@
-"""Simulated GPU machines as hosts of a play, and what a task leaves on them.
-
-Each host has a remote temporary folder and a TMPDIR of its own, so that anything left there is seen.
-"""
+"""Simulated GPU machines as hosts of a play, each with a remote temporary folder and a TMPDIR of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import textwrap
@@ -30,7 +28,6 @@ class GpuHosts:
     def add(
         self, name: str, profile: str = "titan-rtx-nv2", *faults: str, drop: Sequence[str] = (), **more: Any
     ) -> Hardware:
-        """A machine; `more`: variables of the host, of which `options` are the task's."""
         folder = self.folder(name)
         for temporary in ("remote", "tmp"):
             (folder / temporary).mkdir(parents=True)
@@ -50,7 +47,6 @@ class GpuHosts:
         return self.top / name
 
     def play(self, module: str, *flags: str, **task: Any) -> Played:
-        """One task of this module on every host, with the host's options."""
         one = {"name": TASK, f"nodegauge.gpu.{module}": "{{ options }}", **task}
         play = {"hosts": "all", "gather_facts": False, "environment": "{{ simulated }}", "tasks": [one]}
         more = {"ANSIBLE_INJECT_FACT_VARS": "true"}
@@ -61,7 +57,6 @@ class GpuHosts:
         return played.task(TASK, host)
 
     def left(self) -> list[str]:
-        """Files and folders in the temporary folders of all hosts."""
         return [
             str(path.relative_to(self.folder(name)))
             for name in self.variables
@@ -71,7 +66,6 @@ class GpuHosts:
 
 
 def staged(folder: Path, archive: Path) -> GpuHosts:
-    """No hosts yet; the collection contains the archive."""
     stage(folder / "controller", archive=archive)
     return GpuHosts(Ansible(folder / "controller"), folder / "hosts")
 
@@ -86,22 +80,14 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def fake_archive(path: Path, body: str) -> Path:
-    """An archive that does something else than measure."""
     path.write_text("import os, signal, subprocess, sys, time\n" + textwrap.dedent(body), encoding="utf-8")
     return path
 
 
 def running(mark: str) -> list[int]:
-    """The processes whose command line contains the mark."""
-    return [
-        int(entry.name)
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and mark in _command_line(entry)
-    ]
-
-
-def _command_line(entry: Path) -> str:
-    try:
-        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found += [int(entry.name)] if mark in command and int(entry.name) != os.getpid() else []
+    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pynvml
 
-from nodegauge_contract import ArmName, Cell, Collective, Result, decode
+from nodegauge_contract import ArmName, Collective, Result, decode
 from nodegauge_probes.nccl.plan import child_environment
 from nodegauge_probes.nccl.protocol import CellOrder, Line, Order, decode_line, encode_order
 from testbed.wait import wait_for
@@ -23,7 +23,6 @@ CELLS = tuple(CellOrder(collective=c, bytes=n, check=True, max_ms=300) for c in 
 
 
 def probe(*arguments: str, seconds: float = 120) -> Result:
-    """What the probe program prints on this machine."""
     command = [sys.executable, "-m", "nodegauge_probes", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr
@@ -31,7 +30,6 @@ def probe(*arguments: str, seconds: float = 120) -> Result:
 
 
 def wait_until_free(*uuids: str) -> None:
-    """Until nothing computes on these GPUs."""
     handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
     running = pynvml.nvmlDeviceGetComputeRunningProcesses
     wait_for(lambda: not any(map(running, handles)), what="free GPUs", seconds=10)
@@ -58,21 +56,13 @@ class Child:
         self._speech = os.fdopen(reading, "rb")
 
     def line(self) -> Line | None:
-        """The next line; None at the end."""
         data = self._speech.readline()
         return decode_line(data) if data else None
 
     def lines(self) -> list[Line]:
-        """All lines that are still to come."""
         return list(iter(self.line, None))
 
     def close(self) -> int:
-        """Kill it where it still runs; its exit code."""
         self.process.kill()
         self._speech.close()
         return self.process.wait()
-
-
-def cells(lines: list[Line]) -> list[Cell]:
-    """What was measured."""
-    return [line.cell for line in lines if line.cell is not None]

@@ -1,7 +1,6 @@
 """A release without its hooks on a control plane with its admission policies, and calls by its accounts.
 
-The operator's account has its rights from the chart, so RBAC allows what a policy refuses.  The clean-up's
-account and the administrator may do everything that no policy forbids.
+The clean-up's account and the administrator may do everything that no policy forbids.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 from nodegauge_contract import text
 from nodegauge_operator import names
+from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
@@ -55,25 +55,23 @@ class Guarded:
         self.bmc = self.account(f"{ACCOUNT}-bmc")
 
     def account(self, name: str) -> Rest:
-        """Calls with the token of one of the release's accounts."""
         return self.plane.rest(self.plane.service_account_token(NAMESPACE, name))
 
     def environment(self) -> dict[str, str]:
-        """The operator's, as the chart sets it."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{ACCOUNT}"
         [container] = self.admin.get(path)["spec"]["template"]["spec"]["containers"]
         return {e["name"]: e["value"] for e in container["env"] if e.get("value")}
 
+    def defaults(self) -> ProbeDefaults:
+        return parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
+
     def pod(self, kind: str = "health") -> Object:
         """The manifest of a run, as the operator makes it."""
-        defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
-        made = probe_pod(make_context(report=make_report(), defaults=defaults), KINDS[kind], number=1)
-        return _without_owner(made)
+        context = make_context(report=make_report(), defaults=self.defaults())
+        return _without_owner(probe_pod(context, KINDS[kind], number=1))
 
     def daemon_set(self) -> Object:
-        """The DaemonSet of a policy in mode Watch, as the operator makes it."""
-        defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
-        return _without_owner(watch.daemon_set(make_policy(), defaults))
+        return _without_owner(watch.daemon_set(make_policy(), self.defaults()))
 
 
 class Writer:
@@ -100,7 +98,6 @@ class Writer:
         self.rest = guarded.plane.rest(token(self.api, self.pod))
 
     def part(self, **changed: Any) -> Object:
-        """What its probe may write, with changes."""
         own = {
             "sequence": 1,
             "at": stamp(),
@@ -118,13 +115,11 @@ class Writer:
         return {"health": self.part(**changed)}
 
     def create(self, parts: Object, query: str = "") -> Object:
-        """Create the node's object with these parts; unknown members are errors."""
         kind = {"apiVersion": names.API_VERSION, "kind": names.READING_KIND}
         body = kind | {"metadata": {"name": self.node["name"]}} | parts
         return self.rest.create(f"{READINGS}?fieldValidation=Strict{query}", body)
 
     def end(self) -> None:
-        """Remove the object and the pod, where they are there."""
         for path in (self.path, self.pod_path):
             with contextlib.suppress(ApiError):
                 self.api.delete(path, {"gracePeriodSeconds": 0})
@@ -142,7 +137,6 @@ def token(api: Rest, pod: Object | None = None) -> str:
 
 @contextmanager
 def release(plane: ControlPlane, directory: Path) -> Iterator[Guarded]:
-    """An installed release without its hooks, in a namespace that takes only restricted pods."""
     rest = plane.rest()
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": level}})
@@ -206,7 +200,6 @@ def status_patch(rest: Rest, body: Object) -> Object:
 
 
 def of_kind(kind: str) -> Object:
-    """An object of one of our kinds, about the node."""
     return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": NODE}}
 
 

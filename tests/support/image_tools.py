@@ -37,18 +37,15 @@ class Built:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a container of it starts with."""
         return dict(pair.split("=", 1) for pair in self.config["config"]["Env"])
 
 
 def build(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m images` from the repository's root."""
     command = [sys.executable, "-m", "images", *arguments]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
 
 
 def archives(*names: str, out: Path) -> dict[str, Path]:
-    """Build the named archives in `out`; skips if this machine has no Debian packages."""
     done = build("archives", *names, "--out", str(out))
     if done.returncode == UNAVAILABLE:
         pytest.skip(" ".join(done.stderr.split("\nimages: ")[-1].split()))
@@ -57,7 +54,6 @@ def archives(*names: str, out: Path) -> dict[str, Path]:
 
 
 def read(path: Path, *, name: str, folder: Path) -> Built:
-    """Read a whole archive and unpack its layers below `folder`."""
     from images.interpreter import wrapper
 
     with tarfile.open(path) as tar:
@@ -92,7 +88,6 @@ def read(path: Path, *, name: str, folder: Path) -> Built:
 def run(
     image: Built, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the image's Python with the image's libraries only."""
     library = str(image.root / "opt/nodegauge/lib")
     own = {**image.environment, "PYTHONPATH": library, "PATH": os.environ["PATH"]}
     command, own = [str(image.python), *arguments], {**own, **(env or {})}

@@ -14,17 +14,14 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def judge(*arguments: str | Path, stdin: bytes | str | Document | None = None) -> Result:
-    """The command's outcome."""
     data = encode(stdin) if isinstance(stdin, Document) else stdin
     return CliRunner().invoke(main, ["judge", *map(str, arguments)], input=data)
 
 
 def flat(outcome: Result) -> str:
-    """Its output on one line."""
     return " ".join(outcome.output.split())
 
 
 def written(path: Path, content: Document | str) -> Path:
-    """The document or text in a file."""
     path.write_bytes(encode(content) if isinstance(content, Document) else content.encode())
     return path

@@ -1,9 +1,4 @@
-"""Nodes at work and at rest, run after run, for tests of what the judge makes of counters.
-
-`node` is a healthy machine whose counters stand somewhere; `later` is the same machine some seconds on, with
-what its counters grew by; `judge` runs the judge over a row of such documents, each with the past of those
-before it, as the operator does.
-"""
+"""Nodes at work and at rest, run after run, for tests of what the judge makes of counters."""
 
 from __future__ import annotations
 
@@ -13,86 +8,56 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import nodegauge_contract as contract
 import support.results as made
-from nodegauge_contract import (
-    Clocks,
-    ClocksEvents,
-    Counters,
-    Growth,
-    Power,
-    Problem,
-    ProblemKind,
-    ReasonSeen,
-    Result,
-    Span,
-    Temperature,
-    Unavailable,
-    Window,
-)
 from nodegauge_judge import Finding, History, Judgement, Verdict, judge_health
 
 every = made.every_gpu
 SAMPLES = 12
 """Samples of a window: 3 seconds at 4 Hz."""
 ALL_BITS = 0x1FF
-NO_COUNTERS = Counters(trio=Unavailable("driver 570.124.04 has no such counters"))
+NO_COUNTERS = contract.Counters(trio=contract.Unavailable("driver 570.124.04 has no such counters"))
 IDLE_WATTS, LIMIT_WATTS = 70, 700
 NANOSECONDS = 1_000_000_000
-LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
+LOST = contract.Problem(
+    kind=contract.ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost"
+)
 
 
-def span(low: float, high: float | None = None) -> Span:
-    """A span of samples from `low` to `high`."""
+def span(low: float, high: float | None = None) -> contract.Span:
     top = low if high is None else high
-    return Span(min=low, median=(low + top) / 2, max=top)
+    return contract.Span(min=low, median=(low + top) / 2, max=top)
 
 
-def events(bits: Mapping[int, int], *, read: int = SAMPLES, supported: int = ALL_BITS) -> ClocksEvents:
-    """Bits with the number of samples, in a row, in which each stood."""
-    seen = [ReasonSeen(bit=bit, samples=count, longest=count) for bit, count in sorted(bits.items())]
-    return ClocksEvents(supported=supported, read=read, seen=seen)
+def events(
+    bits: Mapping[int, int], *, read: int = SAMPLES, supported: int = ALL_BITS
+) -> contract.ClocksEvents:
+    seen = [contract.ReasonSeen(bit=bit, samples=count, longest=count) for bit, count in sorted(bits.items())]
+    return contract.ClocksEvents(supported=supported, read=read, seen=seen)
 
 
 def working(*, bits: Mapping[int, int] | None = None, seconds: float = 3.0, **window: Any) -> dict[str, Any]:
-    """Fields of a GPU at work in the window."""
-    spans = {
-        "utilization": span(98, 100),
-        "temperature": span(64, 66),
-        "power_mw": span(600_000),
-        "sm_mhz": span(1755),
-        "pstate": span(0),
-    }
-    return {
-        "events": events(bits or {}),
-        "window": Window(seconds=seconds, samples=SAMPLES, **(spans | window)),
-    }
+    spans = {"utilization": span(98, 100), "temperature": span(64, 66), "power_mw": span(600_000)}
+    spans |= {"sm_mhz": span(1755), "pstate": span(0)}
+    seen = contract.Window(seconds=seconds, samples=SAMPLES, **(spans | window))
+    return {"events": events(bits or {}), "window": seen}
 
 
 def resting(*, bits: Mapping[int, int] | None = None, **window: Any) -> dict[str, Any]:
-    """Fields of an idle GPU."""
-    spans = {
-        "utilization": span(0),
-        "temperature": span(31),
-        "power_mw": span(IDLE_WATTS * 1000),
-        "sm_mhz": span(210),
-        "pstate": span(8),
-    }
-    return {
-        "events": events({0x1: SAMPLES} if bits is None else bits),
-        "window": Window(seconds=3.0, samples=SAMPLES, **(spans | window)),
-    }
+    spans = {"utilization": span(0), "temperature": span(31), "power_mw": span(IDLE_WATTS * 1000)}
+    spans |= {"sm_mhz": span(210), "pstate": span(8)}
+    return working(bits={0x1: SAMPLES} if bits is None else bits, **(spans | window))
 
 
-def node(gpus: int = 2, **fields: Any) -> Result:
-    """A healthy machine at work, up for an hour; `fields` change every GPU of it."""
+def node(gpus: int = 2, **fields: Any) -> contract.Result:
     result = made.h100(gpus)
     known: dict[str, Any] = {
-        "temperature": Temperature(gpu=65, gpu_max=87, memory=70, memory_max=95),
-        "power": Power(
+        "temperature": contract.Temperature(gpu=65, gpu_max=87, memory=70, memory_max=95),
+        "power": contract.Power(
             enforced_limit_mw=LIMIT_WATTS * 1000, default_limit_mw=LIMIT_WATTS * 1000, energy_mj=10**9
         ),
-        "clocks": Clocks(sm_mhz=1755, max_sm_mhz=1980, pstate=0),
-        "counters": Counters(
+        "clocks": contract.Clocks(sm_mhz=1755, max_sm_mhz=1980, pstate=0),
+        "counters": contract.Counters(
             trio="251-253",
             sw_power_cap_ns=NANOSECONDS,
             sync_boost_ns=0,
@@ -109,40 +74,34 @@ def node(gpus: int = 2, **fields: Any) -> Result:
 
 
 def later(
-    result: Result, seconds: float, *, watts: float = 600, gpu: int | None = None, **grown: float
-) -> Result:
+    result: contract.Result, seconds: float, *, watts: float = 600, gpu: int | None = None, **grown: float
+) -> contract.Result:
     """The machine `seconds` on: `grown` in seconds for counters of time (`sw_thermal=90`), on one GPU or on
     all; thermal violation grows with both kinds of heat unless it is given; `watts` drawn on average."""
     heat = grown.get("sw_thermal", 0) + grown.get("hw_thermal", 0)
-    by = {"thermal_violation": heat} | grown
     for gpu_index, each in enumerate(result.gpus):
+        more = {"thermal_violation": heat} | grown
         if gpu is not None and gpu_index != gpu:
             more = {"low_utilization": grown.get("low_utilization", 0)}
-        else:
-            more = by
         counters = {
-            f"{name}_ns": value + round(more.get(name, 0) * NANOSECONDS)
-            for name in (field.removesuffix("_ns") for field in Counters.__struct_fields__ if field != "trio")
-            if isinstance(value := getattr(each.counters, f"{name}_ns"), int)
+            name: value + round(more.get(name.removesuffix("_ns"), 0) * NANOSECONDS)
+            for name in contract.Counters.__struct_fields__
+            if name != "trio" and isinstance(value := getattr(each.counters, name), int)
         }
-        energy = each.power.energy_mj
         power = each.power
-        if isinstance(energy, int):
-            power = replace(power, energy_mj=energy + round(watts * seconds * 1000))
+        if isinstance(power.energy_mj, int):
+            power = replace(power, energy_mj=power.energy_mj + round(watts * seconds * 1000))
         result = made.with_gpu(result, gpu_index, counters=replace(each.counters, **counters), power=power)
-    now = result.host.boottime_ms
-    assert isinstance(now, int)
-    return replace(result, host=replace(result.host, boottime_ms=now + round(seconds * 1000)))
+    return made.later(result, seconds=seconds)
 
 
-def grew(seconds: float = 3.0, **by: float) -> Growth:
-    """Growth within a window, seconds."""
-    return Growth(
+def grew(seconds: float = 3.0, **by: float) -> contract.Growth:
+    return contract.Growth(
         elapsed_ms=round(seconds * 1000), **{f"{n}_ns": round(v * NANOSECONDS) for n, v in by.items()}
     )
 
 
-def judge(*results: Result, history: History | None = None, **how: Any) -> Judgement:
+def judge(*results: contract.Result, history: History | None = None, **how: Any) -> Judgement:
     """The judgement of the last of these runs, each judged with what the ones before it left behind; `how`:
     further arguments of the judge."""
     past = history or History()
@@ -152,13 +111,12 @@ def judge(*results: Result, history: History | None = None, **how: Any) -> Judge
     return judgement
 
 
-def cool(**values: int) -> Result:
+def cool(**values: int) -> contract.Result:
     """Two PCIe GPUs, the first with these temperatures and no sampling window."""
-    return made.with_gpu(made.phb(), 0, temperature=Temperature(**values), window=None)
+    return made.with_gpu(made.phb(), 0, temperature=contract.Temperature(**values), window=None)
 
 
 def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
     return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
 
 
@@ -179,7 +137,7 @@ def rows(table: Table) -> list[Any]:
     return [pytest.param(row, id=name) for name, group in groups.items() for row in group]
 
 
-Runs = Judgement | Result | tuple[Result, ...]
+Runs = Judgement | contract.Result | tuple[contract.Result, ...]
 
 
 def judge_all(runs: Runs) -> Judgement:

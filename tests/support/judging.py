@@ -1,8 +1,7 @@
 """A judge that answers as told: for tests of what the operator does with answers, whatever led to them.
 
 `saying` writes the answers into a document, where a real probe's firmware version would be; `listening` lets
-the operator's health probe hear them.  Everything else of the judgement is the real judge's.  What the real
-judge answers is tested with the judge, and both together in tests/matrix.
+the operator's health probe hear them.  Everything else of the judgement is the real judge's.
 """
 
 from __future__ import annotations
@@ -40,12 +39,10 @@ def _judge(result: Result, **how: Any) -> Judgement:
     stated = {code: SHORT[letter] for code, _, letter in (word.partition("=") for word in codes.split())}
     of_health = [code for code in gates.GATES if gates.PROBES[code] is Probe.HEALTH]
     answers = dict.fromkeys(of_health, GOOD) | stated
+    told = {code: f"{gates.TITLES[code]}: it was told." for code, answer in answers.items() if answer is BAD}
     findings = [
-        Finding(
-            code=code, severity=Severity.FAIL, subject="GPU 0", message=f"{gates.TITLES[code]}: it was told."
-        )
-        for code, answer in answers.items()
-        if answer is BAD
+        Finding(code=code, severity=Severity.FAIL, subject="GPU 0", message=message)
+        for code, message in told.items()
     ]
     return replace(
         judgement,

@@ -17,7 +17,6 @@ QUICK = ("--seconds", "2")
 
 
 def load(run: NcclRun, *options: str) -> LoadResult:
-    """What a run without a problem loaded."""
     with following(run.hardware):
         result = run.result(*(options or QUICK), probe="load")
     assert result.problem is None
@@ -42,7 +41,6 @@ class Burning:
 
 @contextmanager
 def burning(run: NcclRun, *options: str) -> Iterator[Burning]:
-    """A run, once its GPUs compute."""
     loads = run.hardware.directory / LOADS
     loads.unlink(missing_ok=True)  # what a run before has announced
     with following(run.hardware):
@@ -51,10 +49,8 @@ def burning(run: NcclRun, *options: str) -> Iterator[Burning]:
         def computes() -> bool:
             """Set-up computes, then copies, then the load: what each GPU announced last, and how often."""
             lines = [line.split() for line in loads.read_text().splitlines()] if loads.exists() else []
-            changes = {
-                uuid: [percent for _, own, _, percent in lines if own == uuid] for uuid in run.hardware.uuids
-            }
-            return all(len(each) > 2 and each[-1] == "100" for each in changes.values())
+            each = ([percent for _, own, _, percent in lines if own == u] for u in run.hardware.uuids)
+            return all(len(percents) > 2 and percents[-1] == "100" for percents in each)
 
         try:
             wait_for(computes, what="all GPUs compute")

@@ -14,7 +14,6 @@ SECONDS, SAMPLES = 30.0, 120
 
 
 def gpu(index: int, **more: Any) -> LoadGpu:
-    """A GPU of 700 W at its limit: cool, right and fast."""
     known: dict[str, Any] = {
         "seconds": SECONDS,
         "samples": SAMPLES,
@@ -56,14 +55,12 @@ def gpu(index: int, **more: Any) -> LoadGpu:
 
 
 def card(index: int, name: str = "NVIDIA H100 80GB HBM3") -> Gpu:
-    """The GPU that worked, as NVML names it."""
     link = Pcie(generation=1, width=16, max_generation=5, max_width=16)
     limits = Temperature(gpu_max=87, memory_max=95)
     return made.gpu(index, name=name, serial=f"16549220{index:05d}", pcie=link, temperature=limits)
 
 
 def loaded(*gpus: LoadGpu, **more: Any) -> Result:
-    """A load run over these GPUs; eight that do well unless given."""
     gpus = gpus or tuple(gpu(index) for index in range(8))
     known: dict[str, Any] = {"seconds": SECONDS, "loaded_seconds": SECONDS, "hz": 4.0}
     cards = [card(one.index) for one in gpus]
@@ -80,6 +77,5 @@ def everywhere(*, of: int = 8, **values: Any) -> Result:
 
 
 def reason(bit: int, *, samples: int, first_ms: int = 1_000, longest: int | None = None) -> list[LoadReason]:
-    """A clocks event reason in so many samples in a row."""
     in_a_row = samples if longest is None else longest
     return [LoadReason(bit=bit, samples=samples, longest=in_a_row, first_ms=first_ms)]

@@ -24,7 +24,6 @@ def with_driver(version: str, directory: Path) -> Hardware:
 
 
 def busy(profile: str, directory: Path) -> Hardware:
-    """A machine that has been under full load for so long that nothing changes any more."""
     start = boottime_ns()
     hardware = plug(profile, directory, clock=lambda: start - 2 * WARMED_UP)
     Hardware(directory, clock=lambda: start - WARMED_UP).load(100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -20,6 +21,7 @@ def hostile(pod: PodView) -> dict[str, str]:
     plain = encode(document(made.titan(), pod))
     good = plain.decode()
     whole: dict[str, Any] = json.loads(plain)
+    run = names.run_id(report_uid=pod.owner_uid, probe=pod.probe, number=pod.number - 1)
     rows = {"rows": 256} | {f"m{n}": {"each": [0] * 9} for n in range(300)}
     return {
         "garbage": "Segmentation fault (core dumped)",
@@ -45,7 +47,9 @@ def hostile(pod: PodView) -> dict[str, str]:
         "no probe": json.dumps({k: v for k, v in whole.items() if k != "probe"}),
         "blanks": " \n ",
         "wrong run": json.dumps(whole | {"run": "0" * 20}),
-        "the run before": addressed(made.titan(), replace_number(pod, pod.number - 1)),
+        "the run before": addressed(
+            made.titan(), replace(pod, name=names.pod_name(probe=pod.probe, run=run))
+        ),
         "no run": json.dumps(whole | {"run": ""}),
         "other node": json.dumps(whole | {"node": "node-2"}),
         "other probe": json.dumps(whole | {"probe": "nccl"}),
@@ -54,25 +58,13 @@ def hostile(pod: PodView) -> dict[str, str]:
     }
 
 
-def replace_number(pod: PodView, number: int) -> PodView:
-    """The same pod as of another run."""
-    run = names.run_id(report_uid=pod.owner_uid, probe=pod.probe, number=number)
-    return replace(pod, number=number, name=names.pod_name(probe=pod.probe, run=run))
-
-
 def spoilt(document: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> Any:
     """The JSON document with these values instead; changes of a place that is gone are left out."""
     document = copied(document)
     for path, value in changes:
         at = document
-        for key in path[:-1]:
-            at = at[key] if _has(at, key) else None
-        if isinstance(at, dict) or _has(at, path[-1]):
+        with contextlib.suppress(LookupError, TypeError):
+            for key in path[:-1]:
+                at = at[key]
             at[path[-1]] = copied(value)
     return document
-
-
-def _has(at: Any, key: Any) -> bool:
-    if isinstance(at, list):
-        return isinstance(key, int) and key < len(at)
-    return isinstance(at, dict) and key in at

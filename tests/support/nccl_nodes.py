@@ -50,7 +50,6 @@ STRICT: dict[str, Any] = {"expectations": [FLOOR | {"floor": 550}]}
 
 
 def skipping(why: Skip, message: str = "") -> Result:
-    """An NCCL run that measured nothing although all was well."""
     return replace(made.h100(), probe="nccl", nccl=NcclResult(skipped=why, message=message))
 
 
@@ -58,18 +57,15 @@ class NcclNode(AReport, frozen=True, kw_only=True):
     """The report of a node under an installation with an NCCL image."""
 
     def healthy(self, node: ANode = NODE, *, result: Result | None = None, **known: Any) -> Self:
-        """After a health run: good, unless another document is given."""
         return self.after(read(result or made.h100()), node=node, nccl_image=IMAGE, **known)
 
     def pulled(
         self, node: ANode = NODE, *, at: float = NOW, end: RunEnd | None = None, image: str = IMAGE
     ) -> Self:
-        """After a pull: good, unless it ended in another way."""
         end = end or read(Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3")))
         return self.after(end, node=node, at=at, probe=names.PROBE_PULL, nccl_image=image)
 
     def measured(self, end: RunEnd | Result, node: ANode = NODE, **known: Any) -> Self:
-        """After an NCCL run that brought this, or ended so."""
         end = end if isinstance(end, RunEnd) else read(end)
         return self.after(end, node=node, probe=names.PROBE_NCCL, nccl_image=IMAGE, **known)
 
@@ -90,7 +86,6 @@ def due(report: Report, node: ANode = NODE, **known: Any) -> float:
 
 
 def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Snapshot:
-    """A node with a slot for every run, whose labels and condition are as the report wants them."""
     change = report.status.change
     start: dict[str, Any] = {
         "node": node.carrying(report.status.desired),
@@ -104,6 +99,5 @@ def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Snapshot:
 
 
 def started(report: NcclNode, node: ANode = NODE, **known: Any) -> str:
-    """The probe that is started next; empty for none."""
     step = next_step(situation(report, node, **known))
     return step.probe if isinstance(step, CreatePod) else ""

@@ -1,7 +1,7 @@
 """A scripted child of the NCCL probe: a test writes line by line what it does.
 
-A script is Python after `PRELUDE`.  `NcclRun` runs the whole probe with it, `ScriptedArm` only
-`supervisor.run`.  Every process carries a mark in its environment, so that leftovers are found.
+`NcclRun` runs the whole probe with it, `ScriptedArm` only `supervisor.run`.  Every process carries a mark in
+its environment, so that leftovers are found.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nodegauge_probes.result_builder import ArmBuilder
 from support.probing import PROGRAM, last_message, probe_environment, problem_of
 from testbed import forkserver
 from testbed.hardware import Hardware
+from testbed.kubelet.images import simulated_nccl_environment
 from testbed.processes import with_variable
 from testbed.profiles import Profile
 from testbed.wait import DEADLINE_SECONDS, wait_for
@@ -75,6 +76,7 @@ def all_well():
 if not ranks or arm != %(arm)r != 'all':
     all_well()
 """
+ROOT = Path(__file__).resolve().parents[2]
 MARK = "NODEGAUGE_TEST_MARK"
 WAIT_S = DEADLINE_SECONDS
 
@@ -96,7 +98,6 @@ class NcclRun:
         return str(self.folder)
 
     def child(self, body: str, *, arm: str = "default") -> NcclRun:
-        """Children that do what `body` says in this arm, and well in the others."""
         script, program = self.folder / "child.py", self.folder / "child"
         script.write_text(PRELUDE % {"arm": arm} + body)
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n')
@@ -129,14 +130,12 @@ class NcclRun:
         return self.finish(self.start(*options, probe=probe))
 
     def nccl(self, *options: str) -> NcclResult:
-        """What was measured by a run without a problem."""
         result = self.result(*options)
         assert result.problem is None
         assert result.nccl is not None
         return result.nccl
 
     def arms(self, *options: str) -> dict[str, Arm]:
-        """The arms by name."""
         return {arm.name: arm for arm in self.nccl(*options).arms}
 
     def left_behind(self) -> list[int]:
@@ -145,6 +144,12 @@ class NcclRun:
 
     def wait_until_alone(self) -> None:
         wait_for(lambda: not self.left_behind(), what="the end of all that the probe started")
+
+
+def simulated(hardware: Hardware, *, name: str = "1", more: Mapping[str, str] | None = None) -> Result:
+    """One run called `name` with the simulated NCCL."""
+    own = simulated_nccl_environment(ROOT) | {"NODEGAUGE_RUN": name, **(more or {})}
+    return NcclRun(hardware, hardware.directory, own).result()
 
 
 NcclOn = Callable[[str | Profile], NcclRun]
@@ -203,5 +208,4 @@ def subreaper_off() -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes with this mark."""
     return [*with_variable(f"{MARK}={mark}")]

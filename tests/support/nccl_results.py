@@ -1,9 +1,5 @@
-"""Results of the NCCL probe on made machines.
-
-`node` gives a machine its arms from a few bandwidths at 1 GiB; smaller sizes follow the published payload
-curves (90 and 60 per cent at 256 and 64 MiB).  `changed` and `swapped` alter single things; `codes` and
-`finding` read what the judge said.
-"""
+"""Results of the NCCL probe on made machines, from a few bandwidths at 1 GiB; smaller sizes follow the
+published payload curves (90 and 60 per cent at 256 and 64 MiB)."""
 
 from __future__ import annotations
 
@@ -42,17 +38,11 @@ def arm(name: str, cells: list[Cell], **more: Any) -> Arm:
 
 def default_arm(gbps: float, *, gather: float, ranks: int, algorithm: str, **more: Any) -> Arm:
     """The arm in which NCCL chooses: all_reduce at every size, the other two at 1 GiB and 64 KiB."""
-    cells = [
-        cell(
-            AR, size, gbps * share, ranks=ranks, algorithm=algorithm, wrong=0 if size in CHECKED else NOT_READ
-        )
-        for size, share in SHAPE.items()
-    ]
-    cells += [
-        cell(collective, size, gather * SHAPE[size], ranks=ranks, algorithm="RING")
-        for collective in (AG, RS)
-        for size in (GIB, 64 * KIB)
-    ]
+    wrong = {size: 0 if size in CHECKED else NOT_READ for size in SHAPE}
+    how: dict[str, Any] = {"ranks": ranks, "algorithm": algorithm}
+    cells = [cell(AR, size, gbps * share, wrong=wrong[size], **how) for size, share in SHAPE.items()]
+    sizes = [(collective, size) for collective in (AG, RS) for size in (GIB, 64 * KIB)]
+    cells += [cell(one, size, gather * SHAPE[size], ranks=ranks, algorithm="RING") for one, size in sizes]
     known: dict[str, Any] = {"transport": P2P, "nvls": algorithm == "NVLS"}
     return arm(ArmName.DEFAULT, cells, **(known | more))
 
@@ -65,7 +55,6 @@ def p2p_off_arm(gbps: float, *, ranks: int, **more: Any) -> Arm:
 
 
 def nvls_off_arm(gbps: float, *, ranks: int, **more: Any) -> Arm:
-    """The arm without SHARP."""
     cells = [cell(AR, GIB, gbps, ranks=ranks, algorithm="RING", wrong=0)]
     return arm(ArmName.NVLS_OFF, cells, **({"transport": P2P, "nvls": False} | more))
 
@@ -140,7 +129,6 @@ def with_pairs(result: Result, gbps: float, *, slow: dict[tuple[int, int], float
 
 
 def codes(judgement: NcclJudgement) -> set[str]:
-    """Codes with severities, as `code/severity`."""
     return {f"{finding.code}/{finding.severity.value}" for finding in judgement.findings}
 
 

@@ -46,7 +46,6 @@ PROCESS = "# nThread 1 nGpus 8 minBytes 8 maxBytes 8589934592 step: 2(factor)\n#
 
 
 def row(size: int, *times: float, ranks: int = 2, collective: str = "all_reduce", wrong: str = "0") -> str:
-    """A row as nccl-tests prints it, from bytes and microseconds (out of place, in place)."""
     redop = "none -1" if collective == "all_gather" else "sum -1"
     share = 1 if collective == "all_reduce" else ranks
     count = size // 4 // share
@@ -60,7 +59,6 @@ def row(size: int, *times: float, ranks: int = 2, collective: str = "all_reduce"
 
 
 def devices(*ranks: int, host: str = "box", gpu: str = "NVIDIA H100 80GB HBM3") -> str:
-    """The lines of these ranks."""
     lines = [f"#  Rank {n:2} Group  0 Pid {9 + n} on {host} device {n % 8} [0x{n:02x}] {gpu}" for n in ranks]
     return "".join(f"{line}\n" for line in lines)
 
@@ -84,7 +82,6 @@ def table(
 
 
 def installed(folder: Path, *, names: tuple[str, ...] = NAMES, old: bool = False) -> Path:
-    """The folder, with programs in it."""
     for name in names:
         program = folder / f"{name}.py"
         program.write_text(PROGRAM.format(collective=name, old=old))
@@ -94,7 +91,6 @@ def installed(folder: Path, *, names: tuple[str, ...] = NAMES, old: bool = False
 
 
 def scripted(folder: Path, name: str, text: str) -> None:
-    """A program of that name."""
     path = folder / f"{name}_perf"
     path.write_text(text)
     path.chmod(0o755)

@@ -1,7 +1,6 @@
 """Nodes, pods, policies and reports in a line, as the operator's core sees them.
 
 Each is the operator's own type with a few methods that give a changed copy: `make_node().labelled(a="b")`.
-They fill in what a test does not care about, and decide nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="the node 
 
 
 def read(result: Result) -> RunEnd:
-    """The end of a run that brought this document."""
     return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
 
 
@@ -64,15 +62,12 @@ class ANode(NodeView, frozen=True, kw_only=True):
         return self.bearing({k.replace("__", "/").replace("_", "-"): v for k, v in labels.items()})
 
     def bearing(self, labels: dict[str, str]) -> Self:
-        """With these labels, which managedFields do not give to us."""
         return replace(self, labels=self.labels | labels, managed_labels=self.managed_labels - labels.keys())
 
     def ours(self, labels: dict[str, str]) -> Self:
-        """With labels that managedFields give to us."""
         return replace(self, labels=self.labels | labels, managed_labels=self.managed_labels | labels.keys())
 
     def tainted(self, *keys: str) -> Self:
-        """With taints of these keys: `key`, `key=value`, `key=value:Effect`."""
         return replace(self, taints=self.taints + tuple(taint(key) for key in keys))
 
     def not_ready(self) -> Self:
@@ -89,7 +84,6 @@ class ANode(NodeView, frozen=True, kw_only=True):
         return replace(self, boot_id=boot_id)
 
     def patched(self, labels: dict[str, str | None], taints: tuple[Taint, ...] | None = None) -> Self:
-        """After a patch of ours, as the API server would answer."""
         kept = {k: v for k, v in self.labels.items() if k not in labels}
         added = {k: v for k, v in labels.items() if v is not None}
         managed = (self.managed_labels - labels.keys()) | added.keys()
@@ -112,21 +106,14 @@ class APod(PodView, frozen=True, kw_only=True):
     wrote_at: float = NOW
 
     def running(self, since: float = NOW) -> Self:
-        """Placed, and its container started."""
         return replace(self, scheduled=True, phase="Running", started_at=since)
 
     def pending(self, reason: str = "", message: str = "", *, placed: bool = False) -> Self:
-        """Not started, and why."""
         return replace(self, scheduled=placed, pending_reason=reason, pending_message=message)
 
     def finished_with(self, message: str, *, code: int = 0, reason: str = "") -> Self:
-        """Its container ended with this termination message."""
-        ended = Terminated(
-            exit_code=code,
-            reason=reason or ("Error" if code else "Completed"),
-            message=message,
-            finished_at=NOW,
-        )
+        why = reason or ("Error" if code else "Completed")
+        ended = Terminated(exit_code=code, reason=why, message=message, finished_at=NOW)
         return replace(self, scheduled=True, terminated=ended, phase="Failed" if code else "Succeeded")
 
     def with_result(self, result: Result) -> Self:
@@ -134,11 +121,9 @@ class APod(PodView, frozen=True, kw_only=True):
         return self.leaving(addressed(result, self))
 
     def leaving(self, document: str) -> Self:
-        """Its container ended well, and left this text as its document."""
         return replace(self.finished_with(""), wrote=document)
 
     def failed(self, reason: str, message: str = "") -> Self:
-        """The pod failed without our container having ended."""
         return replace(self, phase="Failed", reason=reason, message=message)
 
     def preempted(self) -> Self:
@@ -148,7 +133,6 @@ class APod(PodView, frozen=True, kw_only=True):
         return replace(self, deleting_since=since)
 
     def vanished(self) -> Self:
-        """Deleted; its last words are kept."""
         return replace(self, gone=True)
 
 
@@ -156,7 +140,6 @@ class APolicy(Policy, frozen=True, kw_only=True):
     """A policy in force."""
 
     def spec_with(self, **fields: Any) -> Self:
-        """With some fields of its spec changed, by their Python names."""
         return replace(self, spec=replace(self.spec, **fields))
 
     def of(self, spec: dict[str, Any]) -> Self:
@@ -191,7 +174,6 @@ class AReport(Report, frozen=True, kw_only=True):
         at: float = NOW,
         **known: Any,
     ) -> Self:
-        """After one more run of a probe that ended so; `known` as for `context`."""
         number = self.status.next_number(probe)
         name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
         run = Run(number=number, pod_name=f"pod-{name}", pod_uid=f"uid-{name}", started_at=stamp(at - 5))
@@ -215,16 +197,9 @@ class AReport(Report, frozen=True, kw_only=True):
     ) -> Context:
         """The node with this report; `slot`: the budget of gated nodes has one; `peer_read_at`: when another
         node of the policy was last read."""
+        known = {"node": node, "policy": policy or make_policy(), "report": self, "now": at}
         defaults = replace(DEFAULTS, nccl_image=nccl_image)
-        return make_context(
-            node=node,
-            policy=policy or make_policy(),
-            report=self,
-            now=at,
-            gate_slot=slot,
-            defaults=defaults,
-            last_peer_read=lambda: peer_read_at,
-        )
+        return make_context(**known, gate_slot=slot, defaults=defaults, last_peer_read=lambda: peer_read_at)
 
 
 def make_snapshot(**known: Any) -> Snapshot:
@@ -269,7 +244,6 @@ def make_context(**known: Any) -> Context:
 
 
 def make_node(name: str = "node-1", *, uid: str = "", version: int = 10) -> ANode:
-    """A Ready node with nothing of ours on it."""
     return ANode(
         name=name, uid=uid or f"{name}-uid", resource_version=str(version), labels={}, boot_id="boot-1"
     )
@@ -283,7 +257,6 @@ def make_pod(
     uid: str = "",
     probe: str = names.PROBE_HEALTH,
 ) -> APod:
-    """A pod of one run on a node, just created."""
     node = node or make_node()
     report = make_report(node).uid
     run = names.run_id(report_uid=report, probe=probe, number=number)
@@ -304,13 +277,11 @@ def make_pod(
 
 
 def make_policy(name: str = "default") -> APolicy:
-    """A policy that selects every node and reads each by pods, with every other default."""
     spec = msgspec.convert(by_pods({"nodeSelector": {}}), PolicySpec)
     return APolicy(name=name, uid=f"{name}-uid", generation=1, spec=spec)
 
 
 def make_report(node: NodeView | None = None, *, version: int = 10) -> AReport:
-    """An empty report of a node."""
     node = node or make_node()
     return AReport(name=node.name, uid=f"{node.uid}-report", resource_version=str(version), node_uid=node.uid)
 
@@ -320,7 +291,6 @@ def document(result: Result, pod: PodView) -> Result:
 
 
 def addressed(result: Result, pod: PodView) -> str:
-    """What the probe of this very run would leave in the node's NodeReading."""
     return text(document(result, pod))
 
 

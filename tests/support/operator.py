@@ -1,7 +1,6 @@
 """One operator process without its loop: cache, watch handlers and reconciler on a cluster in memory.
 
-Nothing happens until a test says so: watch events arrive at `deliver`, and a node is reconciled at
-`reconcile`, by the operator's own code.  With its loop: `support.virtual_operator`.
+Watch events arrive at `deliver`, and a node is reconciled at `reconcile`, by the operator's own code.
 """
 
 from __future__ import annotations
@@ -25,18 +24,7 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.reconciler import Reconciled, Reconciler
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import (
-    CHASSIS,
-    EVENTS,
-    NAMESPACE,
-    NODES,
-    PODS,
-    POLICIES,
-    READINGS,
-    REPORTS,
-    Body,
-    copied,
-)
+from support import api_server
 from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.judging import saying
@@ -44,7 +32,7 @@ from support.objects import INTERVAL
 from support.virtual_time import drive
 
 SETTINGS = Settings(
-    probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"),
+    probe=ProbeDefaults(namespace=api_server.NAMESPACE, image="probe:1"),
     max_gated_nodes="100%",
     max_gated_nodes_per_hour="100%",
 )
@@ -55,13 +43,12 @@ NOTHING: frozenset[str] = frozenset()
 HEALTH, NCCL = frozenset({names.PROBE_HEALTH}), frozenset({names.PROBE_NCCL})
 """The pools that keep a slot for the node."""
 HANDLERS = {
-    "node": NODES,
-    "pod": PODS,
-    "policy": POLICIES,
-    "report": REPORTS,
-    "reading": READINGS,
-    "chassis": CHASSIS,
+    "node": api_server.NODES,
+    "pod": api_server.PODS,
+    "policy": api_server.POLICIES,
+    "report": api_server.REPORTS,
 }
+HANDLERS |= {"reading": api_server.READINGS, "chassis": api_server.CHASSIS}
 
 
 class Watches:
@@ -73,9 +60,9 @@ class Watches:
         handlers = registry._watching.get_all_handlers()
         self._by_path: dict[str, Callable[..., Any]] = {HANDLERS[str(h.id)]: h.fn for h in handlers}
 
-    def give(self, path: str, kind: str | None, body: Body) -> None:
+    def give(self, path: str, kind: str | None, body: api_server.Body) -> None:
         """One watch event; kind None is an object of kopf's own list."""
-        if path == PODS and names.POD_PROBE not in (body["metadata"].get("labels") or {}):
+        if path == api_server.PODS and names.POD_PROBE not in (body["metadata"].get("labels") or {}):
             return
         if path in self._by_path:
             answer = self._by_path[path](event={"type": kind, "object": body})
@@ -87,11 +74,7 @@ class SteppedOperator:
     """A process that was just started.  `client` can refuse calls, and kill the process at a write."""
 
     def __init__(
-        self,
-        cluster: FakeCluster,
-        *,
-        selector: str = "",
-        release: str = SETTINGS.probe.instance,
+        self, cluster: FakeCluster, *, selector: str = "", release: str = SETTINGS.probe.instance
     ) -> None:
         self.cluster = cluster
         probe = replace(SETTINGS.probe, instance=release, bmc_interval=300.0)
@@ -105,7 +88,7 @@ class SteppedOperator:
         self.woken: list[str] = []
         self.policies_changed: list[bool] = []
         """Of each watch event of a policy since the start: whether it changed which are in force."""
-        self.inbox: list[tuple[str, str, Body]] = []
+        self.inbox: list[tuple[str, str, api_server.Body]] = []
         """Watch events that have not been delivered."""
         self.metrics = Metrics()
         self.reconciler = Reconciler(
@@ -135,37 +118,29 @@ class SteppedOperator:
             self.woken.append(pod.node)
 
     def keep_watch_sets(self) -> None:
-        """Apply and delete the DaemonSets of mode Watch."""
         drive(self.reconciler.watch_sets.keep(on_change=lambda: None))
 
-    def _receive(self, path: str, kind: str, body: Body) -> None:
-        self.inbox.append((path, kind, copied(body)))
+    def _receive(self, path: str, kind: str, body: api_server.Body) -> None:
+        self.inbox.append((path, kind, api_server.copied(body)))
 
     def die(self) -> None:
-        """The process ends: no more watch events."""
         self.cluster.subscribers.remove(self._receive)
 
     def restart(self) -> None:
-        """Another process, which knows only what the cluster holds."""
         self.die()
         self._start()
         self.list()
 
     def list(self) -> None:
         drive(self.reconciler.trust.look(on_change=lambda: None))
-        bmc = bool(self.cluster.objects[CHASSIS])
-        listing = resync.list_all(
-            self.client,
-            self.cache,
-            namespace=NAMESPACE,
-            node_selector=self._selector,
-            bmc=bmc,
-            watch_pods=self.reconciler.watch_sets.pods,
-        )
-        drive(listing)
+        known = {
+            "bmc": bool(self.cluster.objects[api_server.CHASSIS]),
+            "watch_pods": self.reconciler.watch_sets.pods,
+        }
+        where = {"namespace": api_server.NAMESPACE, "node_selector": self._selector}
+        drive(resync.list_all(self.client, self.cache, **where, **known))
 
     def deliver(self, count: int | None = None) -> None:
-        """Handle the oldest `count` watch events, or all."""
         now, self.inbox = self.inbox[:count], self.inbox[count:] if count is not None else []
         for event in now:
             self._watches.give(*event)
@@ -176,21 +151,18 @@ class SteppedOperator:
         return drive(self.reconciler.reconcile(name, granted=kinds, since=0.0))
 
     def catch_up(self, name: str = "node-1", *, granted: bool = True) -> Reconciled:
-        """Deliver every watch event, reconcile the node, and deliver what that caused."""
         self.deliver()
         result = self.reconcile(name, granted=granted)
         self.deliver()
         return result
 
     def run(self, message: str | None = None) -> None:
-        """One whole run on node-1; the probe leaves the document `message`, or its node's result."""
         self.reconcile()
         (pod,) = self.cluster.pods()
         self.cluster.end(pod, self.cluster.result(pod) if message is None else message)
         self.catch_up()
 
     def measure(self, answers: str = "", *, name: str = "node-1", after: float = INTERVAL) -> None:
-        """One whole run of a node, so long after the one before, to which the judge answers this."""
         self.cluster.pass_time(after)
         self.cluster.results[name] = saying(answers)
         self.catch_up(name)
@@ -198,34 +170,29 @@ class SteppedOperator:
         self.catch_up(name, granted=False)
 
     def look(self, *, granted: bool = True) -> None:
-        """Every node is reconciled, and everybody sees what came of it."""
         self.deliver()
-        for name in sorted(self.cluster.objects[NODES]):
+        for name in sorted(self.cluster.objects[api_server.NODES]):
             self.reconcile(name, granted=granted)
         self.deliver()
 
     def run_all(self, *, after: float = 0.0) -> None:
-        """So much later every run that is due ends, and is judged."""
         self.cluster.pass_time(after)
         self.look()
         self.cluster.kubelets()
         self.look(granted=False)
 
     def write_over(self, path: str, name: str, **part: Any) -> None:
-        """Somebody writes this into `spec` or `status`, past what the API server would take."""
         body = self.cluster.objects[path][name]
         merged = {key: body.get(key, {}) | value for key, value in part.items()}
         self.cluster._store(path, body | merged, "MODIFIED")
         self.deliver()
 
     def end_run(self) -> None:
-        """Kubelets end every pod, and node-1 is reconciled."""
         self.cluster.kubelets()
         self.deliver()
         self.reconcile()
 
     def refuse(self, method: str, path: str, error: KubeError) -> None:
-        """The API server answers this call with an error, until `heal`."""
         self.client.refuse = lambda verb, asked: error if (verb, asked) == (method, path) else None
 
     def heal(self) -> None:
@@ -233,11 +200,11 @@ class SteppedOperator:
 
     @property
     def labels(self) -> dict[str, str]:
-        return self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
+        return self.cluster.objects[api_server.NODES]["node-1"]["metadata"]["labels"]
 
     @property
     def status(self) -> dict[str, Any]:
-        return self.cluster.objects[REPORTS]["node-1"]["status"]
+        return self.cluster.objects[api_server.REPORTS]["node-1"]["status"]
 
     @property
     def probe(self) -> dict[str, Any]:
@@ -245,28 +212,22 @@ class SteppedOperator:
 
     @property
     def events(self) -> list[tuple[str, str]]:
-        """Reason and message of every event, in order."""
-        return [(body["reason"], body["message"]) for body in self.cluster.objects[EVENTS].values()]
+        return [
+            (body["reason"], body["message"]) for body in self.cluster.objects[api_server.EVENTS].values()
+        ]
 
     def runs_counted(self) -> float:
-        """The value of the metric of finished runs."""
-        return sum(
-            sample.value
-            for metric in self.metrics.runs.collect()
-            for sample in metric.samples
-            if sample.name.endswith("_total")
-        )
+        samples = [sample for metric in self.metrics.runs.collect() for sample in metric.samples]
+        return sum(sample.value for sample in samples if sample.name.endswith("_total"))
 
 
 def one_node(**labels: str) -> SteppedOperator:
-    """An operator that has listed one node and one policy; no run has been made."""
     return some_nodes("node-1", labels=labels)
 
 
 def some_nodes(
     *nodes: str, taints: tuple[str, ...] = (), labels: dict[str, str] | None = None, **spec: Any
 ) -> SteppedOperator:
-    """The same of these nodes, alike, and a policy with this spec."""
     cluster = FakeCluster()
     for name in nodes:
         cluster.add_node(name, taints=taints, **labels or {})

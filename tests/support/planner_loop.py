@@ -1,7 +1,6 @@
 """One node, its four probes, and the planner in a loop without an API server.
 
-Every write succeeds (for conflicts, crashes within a call and other nodes see `support.promises`).  After
-each write the promises that concern the four probes are checked.
+Every write succeeds (for conflicts, crashes within a call and other nodes see `support.promises`).
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class PlannerLoop:
         self._written: ReadingView | None = None
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
-        """What the operator sees, with a slot for every run."""
         return Snapshot(
             kinds=EVERY,
             node=self.node,
@@ -81,7 +79,6 @@ class PlannerLoop:
         )
 
     def _reading(self) -> ReadingView | None:
-        """What the probes wrote last, which outlives their pods."""
         written = reading_of(self.pods)
         if written is not None:
             known = self._written.parts if self._written is not None else {}
@@ -100,27 +97,22 @@ class PlannerLoop:
         assert most < MOST_WRITES, "it does not come to rest"
 
     def restart(self) -> None:
-        """Another process: it knows what stands in the API server, and nothing else."""
         self._since, self._posted, self._judged = self.now, ("", ""), None
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and what a kubelet deletes is gone."""
         self.now += seconds
         self.pods = [pod for pod in self.pods if not pod.gone and not pod.deleting_since]
 
     def until_woken(self) -> None:
-        """Time passes until the operator wants to look again."""
         at = wake_at(self.snapshot())
         self.wait(at - self.now if at < NEVER else 60.0)
 
     def pod(self) -> APod | None:
-        """The pod that runs or waits now."""
         return next(
             (p for p in self.pods if not p.gone and not p.deleting_since and p.terminated is None), None
         )
 
     def changed(self, before: APod, after: APod) -> None:
-        """The kubelet, the scheduler or somebody else did something to a pod."""
         self.pods = [after if pod is before else pod for pod in self.pods]
 
     def asked(self, at: str) -> None:
@@ -130,7 +122,6 @@ class PlannerLoop:
 
     @property
     def status(self) -> ReportStatus:
-        """What the report holds."""
         return self.report.status if self.report else ReportStatus()
 
     def _write(self, step: actions.Step) -> None:
@@ -152,7 +143,15 @@ class PlannerLoop:
                 self._posted = (change.run, change.reason)
                 self.events.append(self._posted)
             case actions.CreatePod():
-                self._create(step)
+                allowed = [names.PROBE_PULL] if step.probe == names.PROBE_HEALTH else []
+                assert all(pod.gone or pod.probe in allowed for pod in self.pods), "one pod of ours at a time"
+                self._made += 1
+                meta = step.manifest["metadata"] | {"uid": f"pod-{self._made}", "resourceVersion": "1"}
+                view = pod_view({"metadata": meta, "spec": {}, "status": {"phase": "Pending"}})
+                assert view is not None
+                assert view.probe == step.probe
+                known: dict[str, Any] = {name: getattr(view, name) for name in view.__struct_fields__}
+                self.pods.append(APod(**known | {"created_at": self.now}))
             case actions.DeletePod(pod, grace):
                 at_once = grace == 0 or pod.finished
                 self.pods = [
@@ -161,38 +160,23 @@ class PlannerLoop:
                     if p.uid != pod.uid or not at_once
                 ]
 
-    def _create(self, step: actions.CreatePod) -> None:
-        allowed = [names.PROBE_PULL] if step.probe == names.PROBE_HEALTH else []
-        assert all(pod.gone or pod.probe in allowed for pod in self.pods), "one pod of ours at a time"
-        self._made += 1
-        meta = step.manifest["metadata"] | {"uid": f"pod-{self._made}", "resourceVersion": "1"}
-        view = pod_view({"metadata": meta, "spec": {}, "status": {"phase": "Pending"}})
-        assert view is not None
-        assert view.probe == step.probe
-        known: dict[str, Any] = {name: getattr(view, name) for name in view.__struct_fields__}
-        self.pods.append(APod(**known | {"created_at": self.now}))
-
     def _patched(self, report: Report, status: ReportStatus) -> None:
         """The API server keeps JSON; and what a run may change is looked at."""
         for name in names.PROBES:
             before, after = report.status.probe(name).last_run, status.probe(name).last_run
             if after is not None and after != before:
-                number = before.number if before else 0
-                self._checked(self._aged(report), status, probe=name, run=after, number=number)
+                context = self.snapshot().context
+                assert context is not None
+                # What the report would hold by now without a run: what time does is not the run's doing.
+                aged, number = decision.decide(context.after(report.status)), before.number if before else 0
+                self._checked(aged, status, probe=name, run=after, number=number)
         kept = msgspec.json.decode(msgspec.json.encode(status), type=ReportStatus)
         assert kept == status
         self.report, self._judged = _written_again(replace(report, status=kept)), None
 
-    def _aged(self, report: Report) -> ReportStatus:
-        """What the report would hold by now without a run: what time does is not the run's doing."""
-        context = self.snapshot().context
-        assert context is not None
-        return decision.decide(context.after(report.status))
-
     def _checked(
         self, before: ReportStatus, after: ReportStatus, *, probe: str, run: Run, number: int
     ) -> None:
-        """Nothing of one probe is another's, and nobody decides without data."""
         self.checked += 1
         self.counted[run.pod_uid] += 1
         assert self.counted[run.pod_uid] == 1, "a run is judged once"
@@ -215,7 +199,6 @@ class PlannerLoop:
 
 
 def _written_again(report: Report) -> Report:
-    """The report under its next version."""
     return replace(report, resource_version=str(int(report.resource_version) + 1))
 
 

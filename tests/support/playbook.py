@@ -1,7 +1,4 @@
-"""Playbooks against simulated hosts: the staged collection, and what each task returned.
-
-Must not know what the plays do.
-"""
+"""Playbooks against simulated hosts: the staged collection, and what each task returned."""
 
 from __future__ import annotations
 
@@ -27,11 +24,8 @@ LEFT_OUT = ("archive", "__pycache__", "*.pyc")
 
 
 def stage(into: Path, *, archive: Path | None = None) -> Path:
-    """The collection below `into`, laid out as `ansible-galaxy collection install` does.
-
-    What is in the repository only once comes along: the licence, the chart for the role `operator`, and the
-    archive if one is named (else one that was built into the checkout, if any).
-    """
+    """The collection below `into`, laid out as `ansible-galaxy collection install` does, with what is in the
+    repository only once: the licence, the chart for the role `operator`, and the archive if one is named."""
     folder = into / "ansible_collections" / "nodegauge" / "gpu"
     shutil.copytree(COLLECTION, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     shutil.copy(ROOT / "LICENSE", folder)
@@ -65,7 +59,6 @@ class Played:
     tasks: list[Task]
 
     def task(self, name: str, host: str) -> Task:
-        """The one task of this name on this host."""
         [match] = [task for task in self.tasks if (task.name, task.host) == (name, host)]
         return match
 
@@ -76,10 +69,8 @@ class Played:
 
 @dataclass(frozen=True)
 class Ansible:
-    """An ansible-core, with the staged collections and a home of its own in `folder`.
-
-    `tools` is the folder of its programs; that of the test environment, unless one is named.
-    """
+    """An ansible-core, with the staged collections and a home of its own in `folder`; `tools`: the folder of
+    its programs."""
 
     folder: Path
     tools: Path = TOOLS
@@ -105,7 +96,6 @@ class Ansible:
     def run(
         self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 600
     ) -> subprocess.CompletedProcess[str]:
-        """One of Ansible's programs until its end."""
         command, env = [str(self.tools / program), *options], self.env(more)
         return subprocess.run(
             command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=seconds, check=False
@@ -118,7 +108,6 @@ class Ansible:
         *options: str,
         more: Mapping[str, str] | None = None,
     ) -> Played:
-        """A playbook on these hosts (name to variables); local connection and this Python are the default."""
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         inventory = {"all": {"hosts": {host: {**local, **values} for host, values in hosts.items()}}}
         (self.folder / "inventory.yml").write_text(yaml.safe_dump(inventory), encoding="utf-8")

@@ -1,8 +1,5 @@
-"""The probe program on simulated hardware, run as a pod's container would run it.
-
-The real program in a process of its own, forked from one that has it loaded (`testbed.forkserver`), the real
-pynvml, the simulated driver's library; environment as a kubelet gives it.
-"""
+"""The real probe program on simulated hardware, run as a pod's container would run it, but forked
+(`testbed.forkserver`)."""
 
 from __future__ import annotations
 
@@ -27,17 +24,12 @@ PROGRAM = shlex.split(os.environ.get("NODEGAUGE_TEST_PROBE", USUAL))
 
 
 def probe_environment(hardware: Hardware, termination_log: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """The environment that a kubelet gives a probe on this machine."""
-    run = {
-        "NODEGAUGE_RUN": "run-1",
-        "NODEGAUGE_NODE": "node-1",
-        "NODEGAUGE_TERMINATION_LOG": str(termination_log),
-    }
-    return {**os.environ, **hardware.env(), **run, **more}
+    run = {"NODEGAUGE_RUN": "run-1", "NODEGAUGE_NODE": "node-1"}
+    log = {"NODEGAUGE_TERMINATION_LOG": str(termination_log)}
+    return {**os.environ, **hardware.env(), **run, **log, **more}
 
 
 def last_message(termination_log: Path) -> str:
-    """What a kubelet would keep of it; empty if the probe did not write it."""
     return termination_log.read_text() if termination_log.exists() else ""
 
 
@@ -66,7 +58,6 @@ class Probe:
         return probe_environment(self.hardware, self.termination_log, self.environment)
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """The probe until its end."""
         self.termination_log.unlink(missing_ok=True)
         command = self.command(*options)
         return forkserver.run(
@@ -82,7 +73,6 @@ class Probe:
         return result
 
     def python(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Code instead of the program, in the same surroundings."""
         command = [sys.executable, "-c", code, *options]
         return subprocess.run(
             command, env=self.env(), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False

@@ -1,8 +1,6 @@
 """A few nodes, an operator that works on several at once, and everybody who may come between.
 
-What must hold is checked after every single write of the operator, against what this class itself has seen:
-what the judge was told to say of each node, what strangers put on it, and the policy and the nodes that the
-operator knew at that moment.
+What must hold is checked after every single write of the operator, against what this class itself has seen.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ class InterleavedOperator:
     # -- what happens ------------------------------------------------------------------------------------
 
     def add_node(self, name: str, unvalidated: bool = False) -> None:
-        """A machine registers, with a taint and a label of its owner's."""
         if name in self.cluster.objects[NODES]:
             return
         own = [names.TAINT_UNVALIDATED] if unvalidated else []
@@ -64,7 +61,6 @@ class InterleavedOperator:
         self.foreign[name] = _foreign(body)
 
     def remove(self, name: str, path: str) -> None:
-        """The machine goes, and its report with it; or the report alone."""
         if name in self.cluster.objects[path]:
             self.cluster.remove(path, name)
 
@@ -90,7 +86,6 @@ class InterleavedOperator:
         self.deliver()
 
     def write_policy(self, spec: Body | None) -> None:
-        """Somebody edits the policy, deletes it, or makes it anew."""
         there = "default" in self.cluster.objects[POLICIES]
         if spec is None:
             if there:
@@ -101,14 +96,12 @@ class InterleavedOperator:
             self.cluster.add_policy(**(SELECTED | spec))
 
     def label(self, name: str, label: str) -> None:
-        """Somebody sets a label, or removes it."""
         if name in self.cluster.objects[NODES]:
             key, _, value = label.partition("=")
             patch = {"metadata": {"labels": {key: value or None}}}
             self.foreign[name] = _foreign(self.cluster.change(NODES, name, patch))
 
     def stranger(self, name: str, taint: str = "", drop: bool = False) -> None:
-        """Somebody adds a taint, or drops all; ours may be among what they touch."""
         body = self.cluster.objects[NODES].get(name)
         if body is None:
             return
@@ -118,36 +111,29 @@ class InterleavedOperator:
         self.foreign[name] = _foreign(self.cluster.change(NODES, name, {"spec": {"taints": taints}}))
 
     def race(self, name: str, taint: str) -> None:
-        """The same, right before the operator's next patch of a node reaches the API server."""
         self._race = lambda: self.stranger(name, taint)
 
     def deliver(self) -> None:
-        """The operator hears of everything."""
         self.operator.deliver()
 
     def go(self, name: str) -> None:
-        """The operator looks at the node, or goes on with it up to its next call."""
         if name not in self._in_flight:
             self._in_flight[name] = self.operator.reconciler.reconcile(name, granted=NOTHING, since=0.0)
         self._step(name)
 
     def finish(self, name: str) -> None:
-        """Whatever was begun on the node is brought to its end."""
         while name in self._in_flight:
             self._step(name)
 
     def reconcile(self, name: str, *, granted: bool = False) -> None:
-        """Look at the node, and do all there is to do."""
         kinds = HEALTH if granted else NOTHING
         self._in_flight[name] = self.operator.reconciler.reconcile(name, granted=kinds, since=0.0)
         self.finish(name)
 
     def die_after(self, writes: int, when: str) -> None:
-        """SIGKILL at the write after so many."""
         self.operator.client.kill_at = (len(self.operator.client.log) + writes, when)
 
     def restart(self) -> None:
-        """The process is another one; what was in work is lost."""
         for work in self._in_flight.values():
             work.close()
         self._in_flight.clear()
@@ -160,9 +146,8 @@ class InterleavedOperator:
             self.operator.client.kill_at = None
             before = len(self.operator.client.log)
             self.deliver()
-            for name in sorted(
-                {*self.cluster.objects[NODES], *self.operator.cache.known_names(), *self._in_flight}
-            ):
+            known = {*self.cluster.objects[NODES], *self.operator.cache.known_names(), *self._in_flight}
+            for name in sorted(known):
                 self.finish(name)
                 self.reconcile(name)
             if len(self.operator.client.log) == before and not self.operator.inbox:
@@ -170,7 +155,6 @@ class InterleavedOperator:
         raise Broken("the operator never comes to rest")
 
     def taints(self, name: str) -> list[str]:
-        """Keys of our taints for faults on the node."""
         return _faults(self.cluster.objects[NODES][name])
 
     # -- inside -------------------------------------------------------------------------------------------
@@ -217,9 +201,8 @@ class InterleavedOperator:
         for node, number, pod in self.cluster.judged[self._runs_before :]:
             codes = self._codes.get((pod, number), GARBAGE)
             if codes != GARBAGE:
-                self.stated.setdefault(self.cluster.objects[REPORTS][node]["metadata"]["uid"], []).append(
-                    codes
-                )
+                report = self.cluster.objects[REPORTS][node]["metadata"]["uid"]
+                self.stated.setdefault(report, []).append(codes)
 
     def _gated(self) -> set[str]:
         """Nodes that take a slot: by what the cluster holds, of the nodes that follow a policy."""

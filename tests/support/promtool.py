@@ -46,7 +46,6 @@ Series = dict[str, list[str]]
 
 @cache
 def healthy() -> Series:
-    """The demo's series and those of a BMC reader."""
     recorded = yaml.safe_load(RECORDED.read_text("utf-8"))
     series = {name: values.split() for name, values in recorded["series"].items()}
     for values in series.values():
@@ -59,7 +58,6 @@ def healthy() -> Series:
 
 
 def scraped(series: Series, *, labels: dict[str, str] | None = None) -> list[dict[str, str]]:
-    """promtool's `input_series`, with the labels that a scrape adds; series that end are marked as stale."""
     added = ",".join(f'{k}="{v}"' for k, v in (SCRAPED if labels is None else labels).items())
     result = []
     for name, values in series.items():
@@ -84,7 +82,6 @@ class Promtool:
     groups: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """promtool's exit code and output."""
         (self.directory / "rules.json").write_text(json.dumps({"groups": self.groups}))
         command = [build_promtool(lambda _: None), *arguments]
         return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=100)
@@ -92,20 +89,13 @@ class Promtool:
     def query(
         self, input_series: list[dict[str, str]], expected: dict[tuple[str, int], dict[str, float]]
     ) -> str:
-        """Run each query at its minute and compare its samples; promtool's words where they differ."""
         tests = [
-            {
-                "expr": expr,
-                "eval_time": f"{minute}m",
-                "exp_samples": [{"labels": name, "value": value} for name, value in samples.items()],
-            }
+            {"expr": expr, "eval_time": f"{minute}m"}
+            | {"exp_samples": [{"labels": name, "value": value} for name, value in samples.items()]}
             for (expr, minute), samples in expected.items()
         ]
-        body = {
-            "rule_files": ["rules.json"],
-            "evaluation_interval": "1m",
-            "tests": [{"interval": "1m", "input_series": input_series, "promql_expr_test": tests}],
-        }
+        test = {"interval": "1m", "input_series": input_series, "promql_expr_test": tests}
+        body = {"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [test]}
         (self.directory / "test.json").write_text(json.dumps(body))
         done = self.run("test", "rules", "test.json")
         return "" if done.returncode == 0 else done.stdout + done.stderr
@@ -121,13 +111,11 @@ class Promtool:
 
 
 def dashboard() -> dict[str, Any]:
-    """The chart's Grafana dashboard."""
     body: dict[str, Any] = json.loads((CHART / "files" / "dashboard.json").read_text("utf-8"))
     return body
 
 
 def panel_queries() -> dict[tuple[str, str], str]:
-    """The dashboard's queries by panel and letter."""
     return {
         (panel["title"], target["refId"]): target["expr"]
         for panel in dashboard()["panels"]

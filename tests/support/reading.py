@@ -53,20 +53,16 @@ class Rig:
         )
 
     def file(self, name: str, **fields: Any) -> None:
-        """Write a file of the inventory."""
         (self.folder / name).write_text(yaml.safe_dump(fields))
 
     async def look(self) -> None:
-        """A pass that lists everything."""
         self.loop._listed_at = -app.LIST_SECONDS
         await self.loop.one_pass()
 
     def status(self, node: str) -> Any:
-        """The status of the node's object; empty without one."""
         return self.objects.get(node, {}).get("status", {})
 
     async def until(self, condition: Any) -> None:
-        """Wait for it, in the loop's time."""
         end = asyncio.get_running_loop().time() + 600
         while not condition():
             known = {name: body.get("status", {}).get("problem") for name, body in self.objects.items()}
@@ -103,7 +99,6 @@ class Rig:
 
 @asynccontextmanager
 async def reader(folder: Path, **options: Any) -> AsyncIterator[Rig]:
-    """A rig whose tasks end with the test."""
     rig = Rig(folder, **options)
     try:
         yield rig

@@ -67,18 +67,15 @@ class ReadingsApi:
 
     @property
     def calls(self) -> list[tuple[str, int]]:
-        """Method and connection of each."""
         return [(one.method, one.connection) for one in self.requests]
 
     def refuses(self, status: int, message: str = "", **headers: str) -> None:
-        """The next answer is this status, as the API server words it."""
         body = {"kind": "Status", "status": "Failure", "message": message, "code": status}
         self.answers.append(Answer(status, body, {k.replace("_", "-"): v for k, v in headers.items()}))
 
 
 @contextmanager
 def serving(folder: Path, authority: trustme.CA) -> Iterator[ReadingsApi]:
-    """An API server with a certificate of this authority, and a pod's folder for it."""
     folder.mkdir()
     authority.cert_pem.write_to_path(str(folder / "ca.crt"))
     (folder / "token").write_text(token_of(CLAIMS))

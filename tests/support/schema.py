@@ -32,7 +32,6 @@ SIZES = (
 
 @cache
 def schema(plural: str) -> dict[str, Any]:
-    """The schema of a CRD of ours."""
     return version(plural)["schema"]["openAPIV3Schema"]
 
 

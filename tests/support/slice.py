@@ -1,8 +1,4 @@
-"""The whole slice as a user has it: the chart, installed by helm, on four simulated GPU nodes.
-
-Everything is real but the GPUs and the containers: helm, the API server, the operator under its own service
-account, probe processes, pynvml.
-"""
+"""The whole slice as a user has it: the chart, installed by helm, on four simulated GPU nodes."""
 
 from __future__ import annotations
 
@@ -61,24 +57,20 @@ class Slice(ClusterUnderTest):
     # -- the release -----------------------------------------------------------------------------------------
 
     def installed(self) -> bool:
-        """Whether helm knows the release, in whatever state."""
         known = f"/api/v1/namespaces/{NAMESPACE}/secrets?labelSelector=owner=helm,name={RELEASE}"
         return bool(self.api.get(known)["items"])
 
     def install(self) -> None:
-        """`helm install` as the README says, and wait until it is ready."""
         where = ["--namespace", NAMESPACE, "--create-namespace", "--values", str(self.values)]
         self.testbed.helm("install", RELEASE, str(self.chart), *where, "--wait", "--timeout", "120s")
 
     def upgrade(self, *settings: str) -> None:
-        """`helm upgrade` to `chart` with these values changed, waiting for the new operator."""
         changed = [word for setting in settings for word in ("--set", setting)]
         where = ["--namespace", NAMESPACE, "--values", str(self.values)]
         command = ["upgrade", RELEASE, str(self.chart), *where, *changed]
         self.testbed.helm(*command, "--wait", "--timeout", "120s")
 
     def uninstall(self) -> None:
-        """`helm uninstall`, hooks included."""
         self.testbed.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "180s")
 
     @contextlib.contextmanager
@@ -91,67 +83,53 @@ class Slice(ClusterUnderTest):
     # -- its parts -------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Object]:
-        """Every pod of a single run."""
         return [pod for pod in super().pods() if OURS + "run" in pod["metadata"].get("annotations", {})]
 
     def watch_sets(self) -> list[Object]:
-        """The DaemonSets of mode Watch."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
         items: list[Object] = self.api.get(path)["items"]
         return items
 
     def watch_pods(self) -> dict[str, Object]:
-        """The pods of mode Watch by node, once their container has run."""
         marked = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={OURS}watch-set"
         pods = self.api.get(marked)["items"]
         return {p["spec"]["nodeName"]: p for p in pods if p["status"].get("phase") == "Running"}
 
     def operator_pod(self) -> Object:
-        """The operator's only pod."""
-        [pod] = [pod for pod in super().pods() if _component(pod) == "operator"]
+        component = "app.kubernetes.io/component"
+        [pod] = [p for p in super().pods() if p["metadata"]["labels"].get(component) == "operator"]
         return pod
 
     def probing(self) -> list[PodProcess]:
-        """The probes that run just now."""
         return self.testbed.processes(NAMESPACE, "nodegauge-health")
 
     # -- runs ------------------------------------------------------------------------------------------------
 
     def measure(self, node: str) -> Object:
-        """Ask for a run, and wait until it is judged and the node says what its report says; the run."""
         number = self.last_run(node)["number"] + 1
         self.ask_for_run(node)
         self.wait_up_to_date(node, number)
         return self.last_run(node)
 
     def faulty(self, node: str, fault: str, **parameters: str | int) -> Object:
-        """Break the node's hardware and measure it; the run."""
         self.testbed.hardware(node).fault(fault, **parameters)
         return self.measure(node)
 
     def healed(self, node: str) -> None:
-        """Repair the node's hardware and measure it, until its taints are gone."""
         self.testbed.hardware(node).heal()
         self.measure(node)
         wait_for(lambda: not self.taints(node), what="no taint")
 
     def findings(self, node: str) -> dict[str, Object]:
-        """The findings of the last readable run, by their code."""
         probe = self.report(node)["status"]["probes"][0]
         return {finding["code"]: finding for finding in probe.get("findings", [])}
 
     def reasons(self, node: str) -> list[str]:
-        """The reasons of the events regarding the node."""
         return [event["reason"] for event in self.events(node)]
 
     def ready(self) -> None:
-        """Install it where it is not, and wait until every node is as its first run says."""
         if not self.installed():
             self.install()
         for node in self.nodes:
             wait_for(lambda n=node: self.last_run(n), what=f"a first run on {node}")
             self.wait_up_to_date(node)
-
-
-def _component(pod: Object) -> str:
-    return str(pod["metadata"]["labels"].get("app.kubernetes.io/component", ""))

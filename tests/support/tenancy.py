@@ -1,10 +1,5 @@
-"""One control plane for all tests of a worker: a folder that needs it to itself takes it over as new.
-
-    PLANE.take("tests/chart/")           # before each test; who had it before leaves, and what is left goes
-    testbed = PLANE.enter(Testbed(...))  # in a fixture of the session: ends when somebody else takes over
-
-Tests that break the control plane itself have their own.
-"""
+"""One control plane for all tests of a worker: a folder that needs it to itself takes it over as new.  Tests
+that break the control plane itself have their own."""
 
 from __future__ import annotations
 
@@ -45,16 +40,13 @@ class Tenancy:
 
     @contextlib.contextmanager
     def started(self, directory: Path) -> Any:
-        """The control plane of this process."""
         with ControlPlane(directory) as plane, contextlib.closing(self):
             self._plane = plane
             yield plane
 
     def take(self, owner: str) -> None:
-        """A test of this folder is next; "" for all those that tidy up after themselves.
-
-        TestbedError for one that has left already: its fixtures are gone.
-        """
+        """A test of this folder is next; "" for all those that tidy up after themselves.  TestbedError for
+        one that has left already: its fixtures are gone."""
         if owner == self._owner:
             return
         if owner and owner in self._left:
@@ -70,17 +62,14 @@ class Tenancy:
         return self._guests.enter_context(guest)
 
     def close(self) -> None:
-        """Everybody leaves."""
         self._guests.close()
         self._plane = None
 
 
 def reset(rest: Rest) -> None:
-    """Remove all that is not Kubernetes' own, as far as tests of others could meet it."""
-
     def others() -> list[str]:
         """Collections that are not empty, and are being emptied."""
-        left = [collection for collection in COLLECTIONS if _items(rest, collection)]
+        left = [one for one in COLLECTIONS if rest.find(f"{one}?limit=1").get("items")]
         for collection in left:
             rest.delete(collection)
         return left
@@ -109,17 +98,6 @@ def reset(rest: Rest) -> None:
         return paths
 
     wait_for(lambda: not (namespaces() or pods()), what="the control plane as new", every=0.5)
-
-
-def _items(rest: Rest, collection: str) -> list[Any]:
-    """What is in it; nothing where its CRD is not installed."""
-    try:
-        items: list[Any] = rest.get(f"{collection}?limit=1")["items"]
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return []
-    return items
 
 
 PLANE = Tenancy()

@@ -1,7 +1,4 @@
-"""Results as the modules return them, and simulated modules for tests of the roles.
-
-Must not measure.
-"""
+"""Results as the modules return them, and simulated modules for tests of the roles."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ MATRIX = (
 
 
 def simulate(collection: Path) -> None:
-    """Replace the modules of a staged collection."""
     for module in MODULES:
         (collection / "plugins" / "action" / f"{module}.py").write_text(ACTION, encoding="utf-8")
         (collection / "plugins" / "modules" / f"{module}.py").write_text("", encoding="utf-8")
@@ -51,7 +47,6 @@ def host(folder: Path, name: str, **values: Any) -> dict[str, Any]:
 
 
 def finding(code: str = "link-down", severity: str = "fail", **more: Any) -> dict[str, Any]:
-    """A finding with a step."""
     return {
         "code": code,
         "severity": severity,
@@ -63,7 +58,6 @@ def finding(code: str = "link-down", severity: str = "fail", **more: Any) -> dic
 
 
 def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, **more: Any) -> dict[str, Any]:
-    """What `gpu_health` returns for two TITAN RTX with a bridge."""
     return {
         "verdict": verdict,
         "summary": f"{gpus}x TITAN RTX: {verdict}.",

@@ -1,7 +1,4 @@
-"""The operator with its loop, on a cluster in memory and on virtual time.
-
-Watch events arrive late and calls take time; pods end by themselves.
-"""
+"""The operator with its loop, on a cluster in memory and on virtual time.  Pods end by themselves."""
 
 from __future__ import annotations
 
@@ -55,19 +52,10 @@ class VirtualProcess:
         """Events of an interruption, while there is one."""
         cluster.subscribers.append(self._event)
 
-    def renew(
-        self,
-        client: FakeClient,
-        settings: Settings,
-        *,
-        clock: Callable[[], float],
-        jitter: Callable[[], float],
-    ) -> None:
-        """Another process, which knows nothing yet."""
+    def renew(self, client: FakeClient, settings: Settings, *, clock: Seconds, jitter: Seconds) -> None:
         self.client, self.metrics = client, Metrics()
-        self.sweep = Sweep(
-            client=client, cache=Cache(), metrics=self.metrics, settings=settings, clock=clock, jitter=jitter
-        )
+        known: dict[str, Any] = {"settings": settings, "clock": clock, "jitter": jitter}
+        self.sweep = Sweep(client=client, cache=Cache(), metrics=self.metrics, **known)
         self.watches, self._missed = Watches(self.sweep), None
 
     def start(self) -> None:
@@ -81,18 +69,15 @@ class VirtualProcess:
         self.task = None
 
     def check(self) -> None:
-        """An error in the loop is an error of the test."""
         if self.task is not None and self.task.done():
             self.task.result()
             raise AssertionError("the operator's loop ended")
 
     def deafen(self) -> None:
-        """The watches are interrupted."""
         if self.watches is not None:
             self._missed = []
 
     def reconnect(self, *, resumed: bool = False) -> None:
-        """The watches come back: with every event since, or with a list of what is there."""
         if self.watches is None or self._missed is None:
             return
         missed, self._missed = self._missed, None
@@ -163,7 +148,6 @@ class VirtualTimeOperator(VirtualProcess):
             self.cluster.end(pod, self.cluster.result(pod))
 
     def nodes(self, count: int, *, gpus: int = 0) -> None:
-        """So many nodes register, each of which offers so many GPUs."""
         for n in range(count):
             self.cluster.add_node(f"node-{n}")
             offered = {names.GPU_RESOURCE: str(gpus)} if gpus else {}
@@ -174,14 +158,12 @@ class VirtualTimeOperator(VirtualProcess):
         await super().stop()
 
     async def begin(self, nodes: int, *, gpus: int = 0, after: float = 0.0, **spec: Any) -> None:
-        """Nodes register, a policy with this spec is made, the loop starts, and so much time passes."""
         self.nodes(nodes, gpus=gpus)
         self.cluster.add_policy(**spec)
         self.start()
         await self.after(after)
 
     def reconciled(self) -> list[str]:
-        """The nodes that are reconciled from now on, in the order in which that begins."""
         names_seen: list[str] = []
         settle = self.sweep._reconciler.reconcile
 
@@ -198,13 +180,11 @@ class VirtualTimeOperator(VirtualProcess):
 
     @contextmanager
     def unheard(self) -> Iterator[None]:
-        """No watch tells of what happens within."""
         subscribers, self.cluster.subscribers = self.cluster.subscribers, []
         yield
         self.cluster.subscribers = subscribers
 
     def sample(self, name: str, **labels: str) -> float:
-        """The value of one sample of the metrics; 0.0 where it has not been counted."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def slow(self, verb: str, path: str, seconds: float) -> None:
@@ -219,7 +199,6 @@ class VirtualTimeOperator(VirtualProcess):
         self.client.call = slowly  # type: ignore[method-assign,assignment]
 
     async def after(self, seconds: float) -> None:
-        """Let time pass; an error in the loop is an error of the test."""
         await asyncio.sleep(seconds)
         assert self.task is not None
         self.check()
@@ -231,7 +210,6 @@ class VirtualTimeOperator(VirtualProcess):
         assert self.task.cancelled()
 
     def cut_off(self) -> None:
-        """The API server is away: no call is answered, and no watch event arrives."""
         self.client.refuse = lambda _verb, _path: unreachable()
         self.deafen()
 
@@ -241,7 +219,6 @@ class VirtualTimeOperator(VirtualProcess):
         super().reconnect(resumed=resumed)
 
     def lists(self) -> int:
-        """How often nodes have been listed."""
         return self.client.reads.count(NODES)
 
     def calls(self) -> int:
@@ -250,7 +227,6 @@ class VirtualTimeOperator(VirtualProcess):
         return self.client.calls - reads.count(admission.POLICY) - reads.count(admission.BINDING)
 
     def read(self) -> list[str]:
-        """Names of nodes that carry a health label."""
         return sorted(
             name
             for name, body in self.cluster.objects[NODES].items()
@@ -259,8 +235,6 @@ class VirtualTimeOperator(VirtualProcess):
 
 
 def play(story: Callable[[VirtualTimeOperator], Awaitable[None]], **options: Any) -> VirtualTimeOperator:
-    """Run a story on a virtual loop, whose time is also that of every clock that the operator reads."""
-
     async def main() -> VirtualTimeOperator:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -293,10 +267,8 @@ def on_virtual_time(test: Callable[..., Awaitable[None]], **options: Any) -> Cal
 
 
 def with_nccl(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """The same in an installation with an NCCL image."""
     return on_virtual_time(test, settings=MEASURING)
 
 
 def refusing(error: KubeError, verb: str, path: str) -> Callable[[str, str], KubeError | None]:
-    """Refuse one kind of call."""
     return lambda v, p: error if v == verb and p.startswith(path) else None

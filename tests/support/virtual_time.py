@@ -28,7 +28,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def jump(self, seconds: float) -> None:
-        """Let time pass."""
         self._now += seconds
 
 
@@ -59,7 +58,6 @@ class _Jumping(selectors.SelectSelector):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run on a virtual loop; tasks that are left are cancelled and awaited."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
@@ -76,11 +74,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an asynchronous test on a virtual loop: no busy machine is late for its timeouts.
-
-    Servers of the same loop answer in no virtual time: before it jumps, packets on their way arrive.  Threads
-    and other processes have a time of their own: a test that waits for one must not be in virtual time.
-    """
+    """Run an asynchronous test on a virtual loop: no busy machine is late for its timeouts.  Servers of the
+    same loop answer in no virtual time.  A test that waits for a thread or a process must not be in it."""
 
     @functools.wraps(test)
     def wrapped(*arguments: P.args, **fixtures: P.kwargs) -> None:

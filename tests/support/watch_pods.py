@@ -33,12 +33,10 @@ class WatchPod:
         self.uid, self.name = self.body["metadata"]["uid"], self.body["metadata"]["name"]
 
     def reports(self, result: Result, *, later: float = 20.0, **other: Any) -> None:
-        """The container writes this reading, `later` seconds after what was before."""
         given = {"run": self.uid, "node": self.node, "probe": "health"} | other
         self.writes(text(replace(result, **given)), later=later)
 
     def writes(self, document: str, *, later: float = 20.0) -> None:
-        """The container writes this text."""
         self._cluster.pass_time(later)
         self.sequence += 1
         self._cluster.write_reading(

@@ -1,8 +1,4 @@
-"""The watch probe on simulated hardware: what it prints, reading by reading.
-
-Outside of a cluster it prints each reading as a line of JSON on standard output, and why it was taken on
-standard error; both go to files here, so that nothing waits for a reader.
-"""
+"""The watch probe on simulated hardware: what it prints, reading by reading, and on standard error why."""
 
 from __future__ import annotations
 
@@ -75,12 +71,10 @@ class Taken:
 
     @property
     def xids(self) -> list[list[int]]:
-        """The Xids of each GPU."""
         return [gpu.xids.seen for gpu in self.result.gpus]
 
     @property
     def codes(self) -> set[str]:
-        """What the judge finds."""
         return {finding.code for finding in judge_health(self.result).findings}
 
 
@@ -94,24 +88,20 @@ class Life:
 
     @property
     def readings(self) -> list[Taken]:
-        """All so far."""
         lines = (self._folder / "out").read_text().splitlines(keepends=True)
         documents = [decode(line) for line in lines if line.endswith("\n")]
         return [Taken(document, why) for document, why in zip(documents, self.reasons, strict=False)]
 
     @property
     def errors(self) -> list[str]:
-        """What it says on standard error."""
         return (self._folder / "err").read_text().splitlines()
 
     @property
     def reasons(self) -> list[str]:
-        """Why it read, in order; the last of them may not be printed yet."""
         return [line for line in self.errors if REASON.match(line)]
 
     @property
     def looks(self) -> int:
-        """How many it has had."""
         return (self._folder / "looks").stat().st_size
 
     def next_reading(self) -> Taken:
@@ -125,7 +115,6 @@ class Life:
         return readings[wanted - 1]
 
     def until(self, holds: Callable[[Taken], bool], *, what: str) -> Taken:
-        """The first of its next readings of which this holds."""
         while not holds(next_reading := self.next_reading()):
             assert self._heard < 100, f"100 readings without {what}: {self.reasons}"
         return next_reading
@@ -142,12 +131,10 @@ class Life:
         wait_for(lambda: self._has_ended or (self.looks and self._may_read), what="the first look")
 
     def rest(self, looks: int) -> None:
-        """It has had so many more looks after which it might have taken a reading."""
         wait_for(lambda: self._has_ended or self._may_read, what="the pause after its last reading")
         self.sees(looks)
 
     def sees(self, looks: int) -> None:
-        """It has had so many more looks."""
         wanted = self.looks + looks
         wait_for(lambda: self._has_ended or self.looks >= wanted, what=f"{wanted} looks")
 
@@ -158,16 +145,13 @@ class Life:
         return bool(now - stored["reported"] > SHORTEST_S) and len(self.readings) == len(self.reasons)
 
     def hold(self, call: str, *, gpu: int) -> None:
-        """This call does not return for this GPU, from now until `let_go`."""
         (self._folder / f"hangs-{call}").unlink(missing_ok=True)
         (self._folder / f"held-{call}").write_text(str(gpu))
 
     def is_held(self, call: str) -> bool:
-        """Whether a call has been held since `hold`."""
         return (self._folder / f"hangs-{call}").exists()
 
     def let_go(self, call: str) -> None:
-        """It returns, and later ones do at once."""
         (self._folder / f"held-{call}").unlink()
 
     def end(self) -> int:
@@ -189,7 +173,6 @@ class Watch:
 
     @contextmanager
     def started(self, *options: str, start: Callable[..., Any] = forkserver.popen) -> Iterator[Life]:
-        """It, running; killed in the end."""
         folder = self.probe.folder
         code = [sys.executable, "-c", CONTROLLED, str(folder), HOLDABLE]
         command = [*code, "watch", "--state", str(self.state), *QUICK, *options]
@@ -203,7 +186,6 @@ class Watch:
             process.wait()
 
     def life(self, *options: str) -> Taken:
-        """One life, until its first reading."""
         with self.started(*options) as life:
             next_reading = life.next_reading()
             assert life.end() == 0
@@ -219,7 +201,6 @@ class Watch:
             return next_reading
 
     def reports(self, *, looks: int = 45) -> list[str]:
-        """Why it reads, until it is calm for so many looks."""
         with self.started() as life:
             while True:
                 before = len(life.reasons)

@@ -37,32 +37,19 @@ class Watched(SteppedOperator):
 
     @cached_property
     def pod(self) -> WatchPod:
-        """The DaemonSet's pod on the node, there from the first time that a test asks for it."""
         return WatchPod(self.cluster)
 
     def resume(self, *, granted: bool = True) -> None:
-        """Another process applies the DaemonSets and reconciles the node."""
         self.restart()
         self.keep_watch_sets()
         self.catch_up(granted=granted)
 
     def after(self, answer: str = "", *, later: float = 20.0, pod: WatchPod | None = None) -> list[str]:
-        """The container writes what the judge answers so; the taints that follow."""
         return self.reports(saying(answer), later=later, pod=pod)
 
-    def reports(
-        self,
-        result: Result,
-        *,
-        later: float = 20.0,
-        pod: WatchPod | None = None,
-        granted: bool = True,
-        ahead: float = 0.0,
-        **of: Any,
-    ) -> list[str]:
-        """The container writes this result, `of` another run, node or probe, by a clock that is so far
-        `ahead`; the taints that follow."""
-        self.write(result, later=later, pod=pod, ahead=ahead, **of)
+    def reports(self, result: Result, *, granted: bool = True, **how: Any) -> list[str]:
+        """The container writes this result, `how` as for `write`; the taints that follow."""
+        self.write(result, **how)
         self.catch_up(granted=granted)
         return self.taints
 
@@ -75,23 +62,21 @@ class Watched(SteppedOperator):
         ahead: float = 0.0,
         **of: Any,
     ) -> None:
-        """The container writes this result, and nobody has looked at it yet."""
+        """The container writes this result, `of` another run, node or probe, by a clock that is so far
+        `ahead`, and nobody has looked at it yet."""
         self.cluster.pass_time(ahead)
         (pod or self.pod).reports(result, later=later, **of)
         self.cluster.pass_time(-ahead)
 
     def request(self) -> None:
-        """Somebody asks for a run now."""
         self.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": stamp(self.cluster.clock())}})
 
     def begin_health_pod(self) -> str:
-        """Somebody asks for a run, and its pod starts; the pod's name."""
         self.request()
         self.catch_up()
         return self.start_health_pod()
 
     def start_health_pod(self) -> str:
-        """The newest pod that the operator has made starts; its name."""
         pod = self.run_pods[-1]
         self.cluster.schedule(pod)
         self.cluster.pass_time(1)
@@ -115,24 +100,20 @@ class Watched(SteppedOperator):
 
     @property
     def taints(self) -> list[str]:
-        """Values of our taints for faults."""
         return self.cluster.faults()
 
     @property
     def runs(self) -> int:
-        """How many health runs the report knows."""
         reports = self.cluster.objects[REPORTS]
         return int(self.probe["lastRun"]["number"]) if reports and self.status else 0
 
     @property
     def run_pods(self) -> list[Body]:
-        """Pods of single runs."""
         return [
             pod for pod in self.cluster.pods() if names.POD_NODE in pod["metadata"].get("annotations", {})
         ]
 
     def wait(self) -> float:
-        """Let time pass until a health pod is wanted; the seconds."""
         began = self.cluster.now
         while not (reconciled := self.reconcile(granted=False)).waits:
             self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
@@ -140,7 +121,6 @@ class Watched(SteppedOperator):
 
 
 def watched_once(**spec: Any) -> Watched:
-    """A node whose container has reported once that all is well."""
     node = Watched(**spec)
     node.after()
     return node

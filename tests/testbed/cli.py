@@ -1,13 +1,9 @@
-"""The command `python -m testbed`: a simulated GPU cluster to try things on.
-
-Each command is a few lines over `daemon` (the process that stays), `nodes` (plugging) and the hardware's own
-files.  Errors go to standard error, say what to do, and end with 1.
-"""
+"""The command `python -m testbed`: a simulated GPU cluster to try things on.  Errors say what to do, and end
+with 1."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import shlex
@@ -24,9 +20,9 @@ from testbed.cluster import CONTROL_PLANE
 from testbed.controlplane_config import Layout
 from testbed.errors import TestbedError
 from testbed.hardware import FAULTS
-from testbed.kubelet.api import Api
 from testbed.nodes import DEFAULT_NODES, Nodes
 from testbed.profiles import names as profile_names
+from testbed.rest import Rest
 from testbed.table import table
 
 Object = dict[str, Any]
@@ -96,7 +92,8 @@ def serve(options: Options) -> None:
 def nodes(options: Options) -> None:
     """List the nodes."""
     _running(options)
-    objects = asyncio.run(_fetch_nodes(_kubeconfig(options)))
+    listed = Rest.of(_kubeconfig(options)).get("/api/v1/nodes")["items"]
+    objects = {node["metadata"]["name"]: node for node in listed}
     plugged = Nodes(options.dir)
     shown = [label.rpartition("/")[2].upper() for label in SHOWN_LABELS]
     rows = [("NODE", "READY", "PROFILE", "GPUS", "FAULTS", *shown)]
@@ -112,12 +109,6 @@ def nodes(options: Options) -> None:
     print(table(rows))
 
 
-async def _fetch_nodes(kubeconfig: Path) -> dict[str, Object]:
-    async with await Api.connect(kubeconfig, agent="testbed") as api:
-        listed = await api.get("/api/v1/nodes")
-    return {node["metadata"]["name"]: node for node in listed["items"]}
-
-
 def faults(options: Options) -> None:
     """List the faults, with their parameters and defaults."""
     del options
@@ -131,17 +122,11 @@ def faults(options: Options) -> None:
 def fault(options: Options) -> None:
     """Start a fault on a node (`faults` lists them)."""
     _running(options)
-    values = dict(_pair(item) for item in options.values)
+    if wrong := [item for item in options.values if "=" not in item]:
+        raise TestbedError(f"{wrong[0]!r} is not KEY=VALUE")
     hardware = Nodes(options.dir).hardware(options.node)
-    hardware.fault(options.name, **values)
+    hardware.fault(options.name, **dict(item.split("=", 1) for item in options.values))
     print(f"{options.node}: {', '.join(hardware.faults())}")
-
-
-def _pair(item: str) -> tuple[str, str]:
-    key, equals, value = item.partition("=")
-    if not (key and equals):
-        raise TestbedError(f"{item!r} is not KEY=VALUE")
-    return key, value
 
 
 def heal(options: Options) -> None:
@@ -213,7 +198,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     def command(run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
+        added: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
         for argument in arguments:
             added.add_argument(argument)
         added.set_defaults(run=run)
@@ -232,7 +217,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
     options = parser().parse_args(argv)
     options.dir = options.dir.resolve()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored

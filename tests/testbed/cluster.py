@@ -4,8 +4,7 @@
         testbed.helm("list")
         testbed.hardware("gpu-1").fault("p2p-refused")
 
-It holds two things that run: the control plane's processes, and one process with all kubelets.  Both end with
-the program that holds the testbed, however that ends.  Nothing here knows what nodegauge does.
+The control plane's processes, and one process with all kubelets, end with the program that holds the testbed.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ class Testbed(Running):
         control_plane: ControlPlane | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """`control_plane`: one that runs already and goes on afterwards."""
         self.directory = directory.resolve()
         self._progress = progress or (lambda _: None)
         self._borrowed = control_plane is not None
@@ -65,7 +63,6 @@ class Testbed(Running):
         self._kubelets: Process | None = None
 
     def start(self) -> None:
-        """Control plane, kubelets, nodes; returns when every node is registered."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._borrowed:
             self.control_plane.start()
@@ -83,26 +80,19 @@ class Testbed(Running):
             self.nodes.add(self._wanted)
 
     def stop(self) -> None:
-        """End everything; harmless when nothing runs."""
         with contextlib.ExitStack() as stack:
             if not self._borrowed:
                 stack.callback(self.control_plane.stop)
             if self._kubelets is not None:  # the containers end with them
                 self._kubelets.stop(grace=STOP_SECONDS)
 
-    @property
-    def kubeconfig(self) -> Path:
-        return self.control_plane.kubeconfig
-
     def hardware(self, node: str) -> Hardware:
         return self.nodes.hardware(node)
 
     def helm(self, *arguments: str) -> str:
-        """Run helm as administrator; its output. TestbedError with its words when it fails."""
         return self.control_plane.helm(*arguments)
 
     def processes(self, namespace: str, pod: str = "") -> list[PodProcess]:
-        """The running containers of pods whose name starts with `pod`."""
         result = []
         for file in sorted(self.nodes.pods.glob(f"*/pods/{namespace}_{pod}*/*/pid")):
             with contextlib.suppress(OSError, ValueError):  # it may have just ended

@@ -3,9 +3,8 @@
     with ControlPlane(directory) as control_plane:
         control_plane.helm("list")
 
-Needs no root, no container and no openssl; everything lies below `directory`, and data stays there when it is
-stopped and started again.  Several run side by side.  No process outlives the Python process that started it.
-There is no kubelet: nodes are somebody else's business.
+Everything lies below `directory`, and data stays there when it is stopped and started again.  No process
+outlives the Python process that started it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import reserve_port
 from testbed.processes import Process, Running
 from testbed.rest import Rest
-from testbed.wait import DEADLINE_SECONDS
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 STOP_SECONDS = 10.0
 READY_SECONDS = DEADLINE_SECONDS
@@ -57,8 +56,12 @@ class ControlPlane(Running):
     ) -> None:
         self.directory = directory.absolute()
         self.layout = config.Layout(self.directory)
-        self._given = binaries
-        self._progress = progress or (lambda _: None)
+        self.kubeconfig, self.audit_log = self.layout.admin_kubeconfig, self.layout.audit_log
+        self.kubelet_kubeconfig = self.layout.kubeconfig(config.KUBELET)
+        """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
+        self.ca_file = self.layout.ca_file
+        """Verifies the API server (and the fault proxy)."""
+        self._given, self._progress = binaries, progress or (lambda _: None)
         self._processes: dict[str, Process] = {}
         self._port = 0
         self._etcd_port = 0
@@ -67,39 +70,16 @@ class ControlPlane(Running):
 
     @cached_property
     def binaries(self) -> Binaries:
-        """The programs; found, or built, at first use."""
         return self._given or find_or_build(self._progress)
 
     @property
     def server(self) -> str:
-        if not self._port:
-            raise ControlPlaneError(f"the control plane in {self.directory} was never started")
         return f"https://{config.LOOPBACK}:{self._port}"
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.layout.admin_kubeconfig
-
-    @property
-    def kubelet_kubeconfig(self) -> Path:
-        """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
-        return self.layout.kubeconfig(config.KUBELET)
-
-    @property
-    def ca_file(self) -> Path:
-        """Verifies the API server (and the fault proxy)."""
-        return self.layout.ca_file
-
-    @property
-    def audit_log(self) -> Path:
-        """One JSON event per line; `testbed.audit` reads it."""
-        return self.layout.audit_log
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
 
     def runs(self, name: str) -> bool:
-        """Whether one of the programs was started, and not stopped since."""
         return name in self._processes
 
     # Its life.
@@ -113,7 +93,14 @@ class ControlPlane(Running):
         try:
             self._bring_up({"etcd": etcd, APISERVER: self._apiserver()})
             self._progress(f"kube-apiserver answers on {self.server} after {time.monotonic() - began:.1f} s")
-            self._start_controllers()
+            tokens = self.tokens()
+            for user in config.USERS:
+                self.user_kubeconfig(user, token=tokens[user])
+            self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)
+            self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
+            flags = config.controller_manager_flags(self.layout)
+            self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
+            self.await_objects(namespace="default")
             self._progress(f"scheduler and controllers run after {time.monotonic() - began:.1f} s")
         except BaseException:
             self.stop(grace=0.0)
@@ -136,15 +123,10 @@ class ControlPlane(Running):
         finally:
             process.send(signal.SIGCONT)
 
-    def restart_apiserver(self, *, grace: float = STOP_SECONDS) -> None:
-        """Stop and start kube-apiserver, on the same port and data: every watch breaks, every client has to
-        come back.  `grace`: seconds until SIGKILL."""
-        with self.without_apiserver(grace=grace):
-            pass
-
     @contextlib.contextmanager
     def without_apiserver(self, *, grace: float = STOP_SECONDS) -> Iterator[None]:
-        """Nothing listens on kube-apiserver's port meanwhile; see `restart_apiserver`."""
+        """Nothing listens on kube-apiserver's port meanwhile; then it starts there again, on the same data:
+        every watch breaks.  `grace`: seconds until SIGKILL."""
         self._processes.pop(APISERVER).stop(grace=grace)
         try:
             yield
@@ -160,15 +142,10 @@ class ControlPlane(Running):
     # Talking to it.
 
     def rest(self, token: str | None = None) -> Rest:
-        """Plain calls, as administrator or with the given bearer token."""
-        return Rest(self.server, ca_file=self.ca_file, token=token or self.admin_token)
-
-    @property
-    def admin_token(self) -> str:
-        return self._tokens()[config.ADMIN]
+        authority = self.ca_file.read_text(encoding="ascii")
+        return Rest(self.server, authority=authority, token=token or self.tokens()[config.ADMIN])
 
     def service_account_token(self, namespace: str, name: str) -> str:
-        """A TokenRequest token of an existing service account, as a kubelet asks for one."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         token: str = self.rest().create(path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
         return token
@@ -208,10 +185,10 @@ class ControlPlane(Running):
                     [secrets.token_urlsafe(24), user, user, *([group] if group else [])]
                 )
             write_private(self.layout.tokens, lines.getvalue())
-        self.layout.audit_policy.write_text(config.AUDIT_POLICY, encoding="utf-8")
         write_private(self.layout.scheduler_config, config.scheduler_config(self.layout))
 
-    def _tokens(self) -> Mapping[str, str]:
+    def tokens(self) -> Mapping[str, str]:
+        """By user."""
         with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
             return {row[1]: row[0] for row in csv.reader(lines)}
 
@@ -221,10 +198,8 @@ class ControlPlane(Running):
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:
-        """Start these and wait until the API server is ready.
-
-        Their ports are theirs; what uses one as its local end just now will let it go, so they try again.
-        """
+        """Start these and wait until the API server is ready.  What uses one of their ports as its local end
+        just now will let it go, so they try again."""
         until = time.monotonic() + READY_SECONDS
         while True:
             for name, (program, flags) in programs.items():
@@ -240,16 +215,6 @@ class ControlPlane(Running):
             else:
                 return
 
-    def _start_controllers(self) -> None:
-        tokens = self._tokens()
-        for user in config.USERS:
-            self.user_kubeconfig(user, token=tokens[user])
-        self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)
-        self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
-        flags = config.controller_manager_flags(self.layout)
-        self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
-        self.await_objects(namespace="default")
-
     def _answers(self, path: str) -> bool:
         try:
             self.rest().get(path)
@@ -258,7 +223,6 @@ class ControlPlane(Running):
         return True
 
     def _start(self, name: str, program: Path, flags: Sequence[str]) -> None:
-        """Start a program, with an empty log."""
         log = self.layout.log(name)
         log.write_bytes(b"")
         environ = {"GOGC": GARBAGE_PERCENT, **os.environ}
@@ -266,18 +230,13 @@ class ControlPlane(Running):
         self._processes[name].start()
 
     def _wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
-        """Poll; ControlPlaneError as soon as a program has ended, or after READY_SECONDS."""
-        until = time.monotonic() + READY_SECONDS
-        while not condition():
+        """ControlPlaneError as soon as a program has ended."""
+
+        def met() -> bool:
             for name, process in self._processes.items():
                 if not process.running:
-                    raise ControlPlaneError(
-                        f"{name} ended with exit code {process.exit_code}; the end of {process.log}:\n"
-                        f"{process.last_words()}"
-                    )
-            if time.monotonic() > until:
-                logs = "\n".join(f"{one.log}:\n{one.last_words()}" for one in self._processes.values())
-                raise ControlPlaneError(
-                    f"{what}: not there after {READY_SECONDS:.0f} s; ends of logs:\n{logs}"
-                )
-            time.sleep(LOOK_SECONDS)
+                    ended = f"{name} ended with exit code {process.exit_code}; the end of {process.log}"
+                    raise ControlPlaneError(f"{ended}:\n{process.last_words()}")
+            return condition()
+
+        wait_for(met, every=LOOK_SECONDS, what=f"{what}, see the logs in {self.layout.log('')}")

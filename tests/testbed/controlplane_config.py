@@ -1,8 +1,4 @@
-"""Flags and files of the four programs of a control plane, as pure functions.
-
-What differs from a real cluster, and why, is said beside each setting.  Whatever is not mentioned is the
-program's default: ServiceAccount admission, RBAC, all controllers that need no cloud.
-"""
+"""Flags and files of the four programs of a control plane; what differs from a real cluster, and why."""
 
 from __future__ import annotations
 
@@ -22,32 +18,7 @@ CONTROLLER_MANAGER = "system:kube-controller-manager"
 USERS = {ADMIN: "system:masters", KUBELET: "system:masters", SCHEDULER: "", CONTROLLER_MANAGER: ""}
 """Static users and their group. Scheduler and controller manager have no more rights than in any cluster."""
 
-AUDIT_POLICY = """\
-# First match wins. Reads by people and by the control plane are left out, those by other programs are not.
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-  - level: None
-    verbs: [get, list, watch]
-    userGroups: [system:masters, "system:serviceaccounts:kube-system"]
-  - level: Metadata
-    verbs: [get, list, watch]
-    userGroups: ["system:serviceaccounts"]
-  - level: None
-    verbs: [get, list, watch]
-  # The heartbeats of kubelets: many, and nothing of ours.
-  - level: None
-    userGroups: [system:masters]
-    namespaces: [kube-node-lease]
-  - level: Request
-    resources:
-      - group: ""
-        resources: [nodes, "nodes/*", pods, "pods/*", events]
-      - group: events.k8s.io
-      - group: nodegauge.dev
-  - level: Metadata
-"""
+AUDIT_POLICY = Path(__file__).with_name("audit-policy.yaml")
 
 
 class Layout:
@@ -62,7 +33,6 @@ class Layout:
         """The API server's key; it also signs service account tokens (the flag's own default)."""
         self.etcd_data = directory / "etcd"
         self.tokens = directory / "tokens.csv"
-        self.audit_policy = directory / "audit-policy.yaml"
         self.audit_log = directory / "audit.log"
         self.scheduler_config = directory / "scheduler.json"
         self.admin_kubeconfig = directory / "kubeconfig"
@@ -75,10 +45,8 @@ class Layout:
 
 
 def etcd_flags(layout: Layout, *, port: int) -> list[str]:
-    """One member, on loopback, that does not wait for the disk: only a crash of the machine loses data.
-
-    It never talks to itself: the peer address that it announces only names it, the one it listens on is any.
-    """
+    """One member, on loopback, that does not wait for the disk: only a crash of the machine loses data.  The
+    peer address that it announces only names it."""
     client = f"http://{LOOPBACK}:{port}"
     return [
         f"--data-dir={layout.etcd_data}",
@@ -97,9 +65,7 @@ def etcd_flags(layout: Layout, *, port: int) -> list[str]:
 
 def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
     """Self-signed, RBAC, static tokens for our users, audit lines written before the next request is served.
-
-    `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service.
-    """
+    `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service."""
     return [
         f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
         f"--secure-port={port}",
@@ -114,23 +80,19 @@ def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
         f"--token-auth-file={layout.tokens}",
         "--authorization-mode=RBAC",
         "--allow-privileged=true",
-        f"--audit-policy-file={layout.audit_policy}",
+        f"--audit-policy-file={AUDIT_POLICY}",
         f"--audit-log-path={layout.audit_log}",
         "--audit-log-mode=blocking",
         "--audit-log-maxsize=100000",
         "--profiling=false",
-        # Nodes have no DNS name: their kubelets are asked for logs at their address.
-        "--kubelet-preferred-address-types=InternalIP",
         # Ends watches when it is told to stop; without this it waits a minute for clients to hang up.
         "--shutdown-watch-termination-grace-period=100ms",
     ]
 
 
 def scheduler_config(layout: Layout) -> str:
-    """Its configuration file (JSON, so that any path can stand in it).
-
-    A pod that did not fit is tried again after a second, not after up to ten: tests and people wait for it.
-    """
+    """Its configuration file.  A pod that did not fit is tried again after a second, not after up to ten:
+    tests and people wait for it."""
     document = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,8 +1,5 @@
-"""The testbed as a process that stays: started detached, found again by its lock, ended.
-
-Who has locked `testbed.lock` holds the testbed: the kernel names that process, and forgets it when it ends.
-The file says `ready` once everything has been started.
-"""
+"""The testbed as a process that stays: whoever has locked `testbed.lock`; the kernel names that process, and
+forgets it when it ends.  The file says `ready` once everything has been started."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class Holder:
 
 
 def holder(directory: Path) -> Holder | None:
-    """Who holds the testbed in this directory; None when nobody does any more."""
     with contextlib.suppress(FileNotFoundError), (directory / "testbed.lock").open("rb") as file:
         question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, *_, pid = struct.unpack(FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
@@ -77,11 +73,8 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    """Start a detached holder and wait until it is ready.
-
-    TestbedError with the end of its log when it does not get there; nothing of it is left then, nor when the
-    wait is interrupted.
-    """
+    """Start a detached holder and wait until it is ready; TestbedError with the end of its log when it does
+    not get there.  Nothing of it is left then, nor when the wait is interrupted."""
     directory.mkdir(parents=True, exist_ok=True)
     plugs = [f"{name}={profile or ''}" for name, profile in nodes.items()]
     with (directory / "testbed.log").open("wb") as output:
@@ -117,7 +110,6 @@ def wait_ready(directory: Path, alive: Callable[[], bool]) -> None:
 
 
 def stop(directory: Path) -> bool:
-    """End the holder and what it started; whether there was one."""
     known = holder(directory)
     if known is None:
         return False
@@ -130,6 +122,5 @@ def stop(directory: Path) -> bool:
 
 
 def clear(directory: Path) -> None:
-    """Remove what an earlier testbed left in this directory, and nothing else."""
     for part in PARTS:
         shutil.rmtree(directory / part, ignore_errors=True)

@@ -1,14 +1,5 @@
-"""Everything that can go wrong in the testbed's control plane and proxy, as a tree.
-
-    TestbedError
-    ├── BinaryError          a program of the control plane cannot be had; the text says what to do
-    │   └── BuildError       `go build` (or installing Go) failed; carries the last lines of its output
-    ├── ProcessError         a process did not start, or ended before its time; carries its last log lines
-    ├── ControlPlaneError    the control plane is not in the state that a call needs
-    └── ApiError             the API server answered with an error status
-
-Errors of subprocess, urllib and aiohttp stop at the modules that use them.
-"""
+"""Everything that can go wrong in the testbed's control plane and proxy.  Errors of subprocess, urllib and
+aiohttp stop at the modules that use them."""
 
 from __future__ import annotations
 
@@ -22,15 +13,7 @@ class TestbedError(Exception):
 
 
 class BinaryError(TestbedError):
-    """A program that the control plane needs cannot be found or used."""
-
-
-class BuildError(BinaryError):
-    """Building a program failed."""
-
-
-class ProcessError(TestbedError):
-    """A process did not start or ended before its time."""
+    """A program that the control plane needs cannot be found or used; the text says what to do."""
 
 
 class ControlPlaneError(TestbedError):

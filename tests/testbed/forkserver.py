@@ -1,19 +1,13 @@
 """Starts processes from one server, which ends them with the process that asked for them.
 
-    from testbed import forkserver
-    process = forkserver.popen([sys.executable, "-m", "nodegauge_probes", "health"], env=env, stdout=PIPE)
-    done = forkserver.run([sys.executable, "-m", "nodegauge_probes", "health"], env=env, capture_output=True)
-
-Both take what `subprocess.Popen` and `subprocess.run` take and return what they return; the process is a real
-one with its own pid, group, signals, and descriptors.  A program of `LOADED`, or `-c CODE`, is a fork of the
-server, which has it loaded: a start costs a tenth of an interpreter's CPU time.  `Forked` starts any program.
+`popen` and `run` take what `subprocess.Popen` and `subprocess.run` take and return what they return.  A
+program of `LOADED`, or `-c CODE`, is a fork of the server, which has it loaded: a start costs a tenth of an
+interpreter's CPU time.  `Forked` starts any program.
 
 The server is a child of the process that first asks for it.  All that it started gets SIGKILL when that
 process ends, however it ends, and when its start is interrupted; `lasting` processes see to that themselves.
 Of a forked program, `/proc/PID/environ` and `cmdline` are the server's; `atexit` does not run, threads are
-not joined.
-
-Linux only.
+not joined.  Linux only.
 """
 
 from __future__ import annotations
@@ -56,16 +50,16 @@ CANNOT_EXECUTE = 127
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """The process, as `subprocess.Popen` gives it."""
-    kind = Forked if _can_fork(command, options) else subprocess.Popen
-    process: subprocess.Popen[Any] = kind(command, **options)
+    environment = options.get("env") or os.environ
+    forks = is_loaded([*command], environment) and options.keys() <= SIMPLE | MORE
+    short = len(json.dumps([*command, *environment.items()])) < ORDER_BYTES
+    process: subprocess.Popen[Any] = (Forked if forks and short else subprocess.Popen)(command, **options)
     return process
 
 
 def run(
     command: Sequence[str], *, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """The end of the process, as `subprocess.run` gives it."""
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with popen(command, **options) as process:
@@ -81,21 +75,8 @@ def is_loaded(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether a fork of a process with this process' environment can be this program: it is loaded, or code,
     and the interpreter's own variables are the same."""
     known = argv[1:2] == ["-c"] or (argv[1:2] == ["-m"] and argv[2] in LOADED)
-    return known and argv[0] == sys.executable and _python(environment) == _python(os.environ)
-
-
-def _python(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an interpreter reads when it starts: a fork cannot have other ones."""
-    return {key: value for key, value in environment.items() if key.startswith("PYTHON")}
-
-
-def _can_fork(command: Sequence[str], options: dict[str, Any]) -> bool:
-    environment = options.get("env") or os.environ
-    return (
-        is_loaded([*command], environment)
-        and options.keys() <= SIMPLE | MORE
-        and len(json.dumps([*command, *environment.items()])) < ORDER_BYTES
-    )
+    own, its = ({k: v for k, v in env.items() if k.startswith("PYTHON")} for env in (os.environ, environment))
+    return known and argv[0] == sys.executable and own == its
 
 
 class Forked(subprocess.Popen[Any]):
@@ -163,9 +144,7 @@ class Forked(subprocess.Popen[Any]):
 
 class Server:
     """Starts the server when it is first needed, and passes orders on; safe for threads and forks.
-
-    `environment` is the server's own, that of this process unless it is given.
-    """
+    `environment` is the server's own, that of this process unless it is given."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.environment = environment
@@ -177,15 +156,12 @@ class Server:
         self._orders: socket.socket | None = None
 
     def forget(self) -> None:
-        """It has ended: the next order starts another one."""
         with self._lock:
             self._orders = None
 
     def order(self, order: dict[str, Any], descriptors: list[int], *, loaded: Iterable[str] = ()) -> None:
-        """Have it done, by a process with these modules loaded.
-
-        The descriptors are the standard ones, and a socket for the pid and, at the end, the wait status.
-        """
+        """Have it done, by a process with these modules loaded.  The descriptors are the standard ones, and a
+        socket for the pid and, at the end, the wait status."""
         with self._lock:
             if self._orders is None:
                 self._orders = self._start()
@@ -218,7 +194,6 @@ class _Serving:
         self._selector = selectors.DefaultSelector()
 
     def run(self, orders: socket.socket) -> None:
-        """Until the other side of `orders` is closed."""
         woken, wake = os.pipe()
         for end in (woken, wake):
             os.set_blocking(end, False)
@@ -238,12 +213,13 @@ class _Serving:
                     break
                 self._obey(json.loads(message), descriptors)
             for pid in ready.values():  # nobody will ever ask how they end
-                self._forsake(pid)
+                if pid in self._living and self._living[pid] in self._selector.get_map():
+                    self._selector.unregister(self._living[pid])
+                    os.kill(pid, signal.SIGKILL)
         for pid in self._living:
             os.kill(pid, signal.SIGKILL)
 
     def _obey(self, order: dict[str, Any], descriptors: list[int]) -> None:
-        """Fork, and say who it is."""
         status = socket.socket(fileno=descriptors.pop())
         for module in order["loaded"]:
             if module not in sys.modules:
@@ -262,11 +238,6 @@ class _Serving:
         else:
             self._living[pid] = status
             self._selector.register(status, selectors.EVENT_READ, pid)
-
-    def _forsake(self, pid: int) -> None:
-        if pid in self._living and self._living[pid] in self._selector.get_map():
-            self._selector.unregister(self._living[pid])
-            os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -353,6 +324,5 @@ def _find_libraries_anew() -> None:
 
 
 def main() -> None:
-    """Serve the socket that the command line names."""
     _find_libraries_anew()
     _Serving().run(socket.socket(fileno=int(sys.argv[1])))

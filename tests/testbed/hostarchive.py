@@ -1,7 +1,4 @@
-"""The archive that the Ansible collection brings to hosts, built once for all processes with the same source.
-
-Must not know what its commands do.
-"""
+"""The archive that the Ansible collection brings to hosts, built once for all with the same source."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ KEPT_S = 86_400.0
 
 
 def host_archive() -> Path:
-    """The archive of this checkout, from the cache or built; workers wait for the one that builds."""
     folder = cache_folder(os.environ) / "host-archive"
     folder.mkdir(parents=True, exist_ok=True)
     built = folder / _digest() / "nodegauge-host.pyz"

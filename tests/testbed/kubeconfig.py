@@ -1,7 +1,4 @@
-"""Writes kubeconfig files: one cluster, one user with a bearer token, one context.
-
-Client certificates are not offered: they could not pass the fault proxy.
-"""
+"""kubeconfig files of one cluster, one user with a bearer token, one context."""
 
 from __future__ import annotations
 
@@ -15,10 +12,8 @@ import yaml
 def write_kubeconfig(
     path: Path, *, server: str, authority: str, user: dict[str, str], namespace: str = "default"
 ) -> Path:
-    """Write `path` (mode 0600, replaced at once) and return it.
-
-    `authority`: PEM that verifies the server.  `user`: its `token` or `tokenFile`.
-    """
+    """Write `path` (mode 0600, replaced at once) and return it.  `authority`: PEM that verifies the server.
+    `user`: its `token` or `tokenFile`."""
     data = base64.b64encode(authority.encode()).decode("ascii")
     cluster = {"server": server, "certificate-authority-data": data}
     context = {"cluster": "testbed", "user": "testbed", "namespace": namespace}
@@ -32,6 +27,14 @@ def write_kubeconfig(
     }
     write_private(path, yaml.safe_dump(document, sort_keys=False))
     return path
+
+
+def read_kubeconfig(path: Path) -> dict[str, str]:
+    """Server, authority (PEM) and token."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    return {"server": cluster["server"], "authority": authority, "token": user["token"]}
 
 
 def write_private(path: Path, text: str) -> None:

@@ -8,11 +8,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def reserve_port() -> int:
-    """A port that the kernel hands to nobody for about a minute, while a program that asks for it gets it.
-
-    The port is left in TIME_WAIT: nobody is given it as "any free port", but binding it by number with
-    SO_REUSEADDR works, and that is what servers written in Go, Python and the like do.
-    """
+    """A port that the kernel hands to nobody for about a minute, while a program that asks for it gets it: it
+    is left in TIME_WAIT, where binding it by number with SO_REUSEADDR works."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, 0))

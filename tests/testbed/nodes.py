@@ -1,8 +1,7 @@
 """Nodes of a running testbed: added, removed, restarted, and their hardware, from any process.
 
-Everything goes through files below the testbed's directory (the kubelets' `nodes.json`, the hardware's
-state), so the command line and the program that holds the testbed do the same thing.  Each change waits until
-the host of the kubelets has carried it out.
+Everything goes through files below the testbed's directory.  Each change waits until the host of the kubelets
+has carried it out.
 """
 
 from __future__ import annotations
@@ -34,35 +33,26 @@ class Nodes:
     def __init__(self, directory: Path) -> None:
         self._kubelets = directory / "kubelet"
         self._hardware = directory / "hardware"
-        self._file = DesiredFile(self._kubelets)
-
-    @property
-    def log(self) -> Path:
-        return self._kubelets / "kubelet.log"
-
-    @property
-    def pods(self) -> Path:
+        self.log = self._kubelets / "kubelet.log"
+        self.pods = self._kubelets / "nodes"
         """Folder of every node's pods: NODE/pods/NAMESPACE_NAME_UID/CONTAINER."""
-        return self._kubelets / "nodes"
+        self._file = DesiredFile(self._kubelets)
 
     def specs(self) -> Mapping[str, NodeSpec]:
         return self._file.read().nodes
 
     def spec(self, name: str) -> NodeSpec:
-        """One node; TestbedError naming those that there are."""
         known = self.specs()
         if name not in known:
             raise TestbedError(f"no node {name}: there are {', '.join(sorted(known)) or 'none'}")
         return known[name]
 
     def logs(self, namespace: str, pod: str) -> str:
-        """The output of all containers and restarts of pods whose name starts with `pod`, oldest first."""
         files = self.pods.glob(f"*/pods/{namespace}_{pod}*/*/*.log")
         oldest_first = sorted(files, key=lambda file: file.stat().st_ctime)
         return "".join(file.read_text(errors="replace") for file in oldest_first)
 
     def add(self, profiles: Mapping[str, str | None]) -> None:
-        """Add nodes with the hardware of their profiles (None: no GPUs) and wait until they are there."""
         if taken := profiles.keys() & self.specs().keys():
             raise TestbedError(f"node {', '.join(sorted(taken))} is there already: unplug it first")
         self._change(
@@ -73,19 +63,16 @@ class Nodes:
         )
 
     def remove(self, name: str) -> None:
-        """Power a node off, take it out of the cluster and throw its hardware away."""
         self.spec(name)
         self._change({name: None})
         shutil.rmtree(self._hardware / name, ignore_errors=True)
 
     def restart(self, name: str) -> None:
-        """Reboot a node: its containers are killed, its boot id is new, what is broken stays broken."""
         if self.spec(name).profile is not None:
             self.hardware(name).reboot()
         self._change({name: self.spec(name).restarted()})
 
     def hardware(self, name: str) -> Hardware:
-        """The hardware of a node; TestbedError when it has none."""
         profile = self.spec(name).profile
         if profile is None:
             others = sorted(name for name, spec in self.specs().items() if spec.profile)
@@ -104,21 +91,17 @@ class Nodes:
         )
 
     def _change(self, changes: Mapping[str, NodeSpec | None]) -> None:
-        """Write the change and wait for the host."""
         with self._file.change() as nodes:
             for name, spec in changes.items():
                 if spec is None:
                     nodes.pop(name, None)
                 else:
                     nodes[name] = spec
-        self._wait(changes)
-
-    def _wait(self, names: Mapping[str, object]) -> None:
-        """Until the host has carried out the present file; TestbedError with its words when it cannot."""
         revision = self._file.read().revision
 
         def done() -> bool:
             seen = self._file.observed()
-            return seen.revision >= revision and {seen.nodes.get(n, "running") for n in names} == {"running"}
+            states = {seen.nodes.get(name, "running") for name in changes}
+            return seen.revision >= revision and states == {"running"}
 
-        wait_for(done, every=LOOK_SECONDS, what=f"nodes {', '.join(names)}, see {self.log}")
+        wait_for(done, every=LOOK_SECONDS, what=f"nodes {', '.join(changes)}, see {self.log}")

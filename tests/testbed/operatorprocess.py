@@ -1,7 +1,4 @@
-"""The operator as a process of its own, to be started, killed and read by tests and NCCL runs.
-
-It runs `python -m nodegauge_operator` of this checkout with a kubeconfig; nothing of it is imported here.
-"""
+"""`python -m nodegauge_operator` of this checkout, to be started, killed and read by tests."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ class OperatorProcess(Running):
         self._read_from = 0
 
     def leave(self) -> None:
-        """By SIGKILL: it ends in whatever state a test has left it."""
         self.kill()
 
     @property
@@ -69,7 +65,6 @@ class OperatorProcess(Running):
         return self._process
 
     def start(self) -> None:
-        """Start it, without waiting for anything."""
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NODEGAUGE_", "KUBE"))}
         command = [sys.executable, "-m", "nodegauge_operator"]
@@ -81,13 +76,11 @@ class OperatorProcess(Running):
         return self._process is not None and self._process.running
 
     def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
-        """Wait until it ends by itself; its exit code."""
         if not self._started.wait(seconds):
             raise TestbedError(f"it lives on for {seconds:g} s:\n{self.output()[-3000:]}")
         return self._started.exit_code or 0
 
     def kill(self) -> None:
-        """SIGKILL, as an out-of-memory killer would; harmless when it has ended."""
         if self._process is not None:
             self._process.stop(grace=0)
 
@@ -97,12 +90,9 @@ class OperatorProcess(Running):
         return self.wait(within)
 
     def output(self) -> str:
-        """What it printed since its last start."""
         return self.log.read_bytes()[self._read_from :].decode(errors="replace") if self.log.exists() else ""
 
     def port(self) -> int:
-        """Its HTTP port, once it listens."""
-
         def listens() -> re.Match[str] | None:
             if not self.running():
                 raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
@@ -113,7 +103,6 @@ class OperatorProcess(Running):
         return int(result[1])
 
     def http(self, path: str) -> tuple[int, str]:
-        """GET from its HTTP server: status and text."""
         try:
             url = f"http://127.0.0.1:{self.port()}{path}"
             with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
@@ -122,17 +111,14 @@ class OperatorProcess(Running):
             return error.code, error.read().decode()
 
     def wait_ready(self) -> None:
-        """Wait until the first full list has been taken."""
         wait_for(lambda: self.http("/readyz")[0] == 200, what=f"readiness, see {self.log}")
 
     def wait_passes(self, count: int) -> None:
-        """Wait until it has looked at everything so many times more."""
         for _ in range(count):
             last = self.metric(LAST_PASS)
             wait_for(lambda last=last: self.metric(LAST_PASS) > last, what="another pass")  # type: ignore[misc]
 
     def metric(self, name: str) -> float:
-        """The sum of all samples of a metric."""
         lines = self.http("/metrics")[1].splitlines()
         values = [line.rsplit(" ", 1)[1] for line in lines if re.match(rf"{re.escape(name)}(\{{| )", line)]
         return sum(float(value) for value in values)

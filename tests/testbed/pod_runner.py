@@ -25,7 +25,6 @@ class PodRunner:
         self.api, self.node, self.testbed = testbed.control_plane.rest(), node, testbed
 
     def run(self, script: str, *, container: Object | None = None, **spec: Any) -> str:
-        """Create a pod on this node that runs a Python script; `spec` and `container` override; its name."""
         name = f"pod-{uuid.uuid4().hex[:8]}"
         main = {"name": "main", "image": "registry.example/python:3", "command": ["python", "-c", script]}
         usual = {"nodeName": self.node, "restartPolicy": "Never", "containers": [main | (container or {})]}
@@ -33,8 +32,6 @@ class PodRunner:
         return name
 
     def until(self, name: str, reached: Callable[[Object], Any]) -> Object:
-        """The pod, once `reached` is true of it."""
-
         def look() -> Object | None:
             pod = self.api.get(f"{PODS}/{name}")
             return pod if reached(pod) else None
@@ -42,7 +39,6 @@ class PodRunner:
         return wait_for(look, what=f"pod {name}") or {}
 
     def last_words(self, name: str) -> str:
-        """The termination message of the pod's first container, once the pod is over."""
         pod = self.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
         return str(pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"])
 
@@ -53,7 +49,6 @@ class PodRunner:
 
 @contextmanager
 def pod_runner(plane: ControlPlane, directory: Path, *, profile: str | None = None) -> Iterator[PodRunner]:
-    """A node that is there for a block, and its pods removed afterwards."""
     name = f"node-{uuid.uuid4().hex[:8]}"
     with Testbed(directory, nodes={name: profile}, control_plane=plane) as testbed:
         runner = PodRunner(testbed, name)

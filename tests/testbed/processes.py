@@ -1,7 +1,5 @@
-"""Processes that never outlive the Python process that started them, also when that gets SIGKILL.
-
-`forkserver` sees to it.  Must not know what the processes are.
-"""
+"""Processes that never outlive the Python process that started them, also when that gets SIGKILL
+(`forkserver` sees to it)."""
 
 from __future__ import annotations
 
@@ -11,11 +9,12 @@ import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from testbed import forkserver
-from testbed.errors import ProcessError
+from testbed.errors import TestbedError
 
 LINE_LIMIT = 500
 """Characters of a log line that an error quotes."""
@@ -69,8 +68,7 @@ class Process:
         self._started: forkserver.Forked | None = None
 
     def start(self) -> None:
-        """In a session of its own; once.  A start that is interrupted leaves no process."""
-        with open(self.log, "ab", opener=_private) as output:
+        with open(self.log, "ab", opener=partial(os.open, mode=0o600)) as output:
             self._started = forkserver.Forked(
                 self._command,
                 env=self._environ,
@@ -87,7 +85,6 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """False as soon as it has ended."""
         return self._child.poll() is None
 
     @property
@@ -96,7 +93,6 @@ class Process:
         return self._child.returncode
 
     def wait(self, timeout: float) -> bool:
-        """True when it has ended within `timeout` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout)
         return self._child.returncode is not None
@@ -111,10 +107,9 @@ class Process:
             return
         self._started.kill()
         if not self.wait(KILL_SECONDS):
-            raise ProcessError(f"{self.name} (pid {self.pid}) still runs {KILL_SECONDS:.0f} s after SIGKILL")
+            raise TestbedError(f"{self.name} (pid {self.pid}) still runs {KILL_SECONDS:.0f} s after SIGKILL")
 
     def send(self, number: int) -> None:
-        """Send a signal, such as SIGSTOP; harmless once it has ended."""
         self._child.send_signal(number)
 
     def stop_group(self, *, grace: float) -> None:
@@ -137,15 +132,10 @@ class Process:
 
 
 def with_variable(variable: str) -> Iterator[int]:
-    """Living processes that were started with this `NAME=VALUE` in their environment."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is not ours
             if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 yield int(entry.name)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def log_tail(path: Path) -> str:

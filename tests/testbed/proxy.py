@@ -1,13 +1,11 @@
 """A reverse proxy before the API server that injects faults at the moment a test chooses.
 
     with FaultProxy(control_plane) as proxy:
-        proxy.on(path=r"/api/v1/nodes/n1$", when="before", do=lambda *_: operator.kill())
+        proxy.on(path=r"/api/v1/nodes/n1$", do=lambda *_: operator.kill())
         ... run a program with KUBECONFIG=proxy.kubeconfig() ...
 
 It passes on everything else unchanged: tokens, watches event by event, compressed bodies.  It serves TLS with
-the API server's own certificate, because client-go sends no token over plain HTTP.
-
-The proxy runs on its own thread; every method may be called from any thread or event loop.
+the API server's own certificate.  Every method may be called from any thread or event loop.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from testbed.controlplane import ControlPlane
+from testbed.controlplane_config import ADMIN
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Running
@@ -105,17 +104,16 @@ Do = Callable[[RequestInfo, ResponseInfo | None], Action] | Action
 class Rule:
     """One rule and what became of it. `times`: how often it may fire, None for ever."""
 
-    path: re.Pattern[str] | None
+    path: str
     when: When
     times: int | None
     do: Do
     fired: list[RequestInfo] = field(default_factory=list)
 
     def claim(self, request: RequestInfo, when: When) -> bool:
-        """Whether it fires for this request now; counts it."""
         fires = (
             when is self.when
-            and (self.path is None or self.path.search(request.path) is not None)
+            and re.search(self.path, request.path) is not None
             and (self.times is None or len(self.fired) < self.times)
         )
         self.fired += [request] * fires
@@ -135,7 +133,6 @@ class FaultProxy(Running):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen on a free port."""
         self._port = reserve_port()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -147,7 +144,6 @@ class FaultProxy(Running):
         self.resume()
 
     def stop(self) -> None:
-        """Cut every connection and end; TestbedError when a rule's callable has raised. Harmless twice."""
         if self._thread is None:
             return
         self.pause()
@@ -159,11 +155,9 @@ class FaultProxy(Running):
             raise TestbedError(f"a rule's callable raised {self._failures[0]!r}") from self._failures[0]
 
     def pause(self) -> None:
-        """Listen no more and cut every connection: as if the API server were gone."""
         self._call(self._close())
 
     def resume(self) -> None:
-        """Listen again, on the same port."""
         self._call(self._listen())
 
     @property
@@ -171,27 +165,17 @@ class FaultProxy(Running):
         return f"https://{LOOPBACK}:{self._port}"
 
     def kubeconfig(self) -> Path:
-        """A kubeconfig for the proxy, as administrator."""
-        token = self._upstream.admin_token
-        return self._upstream.user_kubeconfig(f"proxy-{self._port}", token=token, server=self.server)
+        name, token = f"proxy-{self._port}", self._upstream.tokens()[ADMIN]
+        return self._upstream.user_kubeconfig(name, token=token, server=self.server)
 
     def on(
-        self,
-        *,
-        path: str | re.Pattern[str] | None = None,
-        when: When | str = When.BEFORE,
-        times: int | None = 1,
-        do: Do = None,
+        self, *, path: str = "", when: When = When.BEFORE, times: int | None = None, do: Do = None
     ) -> Rule:
-        """Add a rule; of several that match, each acts, in the order of their addition.
-
-        `path` is searched in the path without the query.  `do` is an action, or a callable that runs on a
-        thread of its own while its request, and no other, waits.  When the client is gone after that (it was
-        killed), its request is not passed on.
-        """
-        pattern = re.compile(path) if isinstance(path, str) else path
-        rule = Rule(path=pattern, when=When(when), times=times, do=do)
-        self._rules.append(rule)
+        """Add a rule; of several that match, each acts, in the order of their addition.  `path` is searched
+        in the path without the query.  `do` is an action, or a callable that runs on a thread of its own
+        while its request, and no other, waits.  When the client is gone after that (it was killed), its
+        request is not passed on."""
+        self._rules.append(rule := Rule(path=path, when=when, times=times, do=do))
         return rule
 
     def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -279,7 +263,6 @@ class FaultProxy(Running):
     async def _act(
         self, request: web.Request, info: RequestInfo, answer: ResponseInfo | None
     ) -> web.StreamResponse | None:
-        """Do what the rules say; an answer when there is nothing else to be done."""
         when = When.BEFORE if answer is None else When.AFTER
         acted = [rule for rule in list(self._rules) if rule.claim(info, when)]
         for rule in acted:
@@ -324,7 +307,6 @@ class FaultProxy(Running):
 
 
 def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """All headers but those of the connection itself, repeated ones too."""
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP)
 
 
@@ -341,7 +323,6 @@ def _dropped(request: web.Request) -> web.StreamResponse:
 
 
 def _hung_up(request: web.Request) -> bool:
-    """Whether the client's end is closed, asked of the kernel: a dead process has closed it by now."""
     connection = request.transport.get_extra_info("socket") if request.transport else None
     if connection is None or connection.fileno() < 0:
         return True

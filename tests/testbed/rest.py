@@ -1,7 +1,7 @@
 """A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours.
 
-JSON in and out; `watching` reads watches.  Connections are kept, because tests poll and a TLS handshake costs
-more than the read; a write is never sent twice.
+Connections are kept, because tests poll and a TLS handshake costs more than the read; a write is never sent
+twice.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import urllib3
 
 from testbed.errors import ApiError
+from testbed.kubeconfig import read_kubeconfig
 
 Object = dict[str, Any]
 
@@ -27,28 +28,37 @@ TIMEOUT_SECONDS = 15.0
 class Rest:
     """Calls to `server` (an https URL) with a bearer token; the certificate is always verified."""
 
-    def __init__(self, server: str, *, ca_file: Path, token: str | None) -> None:
-        self._server = server
-        self._pool = _pool(ca_file.read_text(encoding="ascii"))
-        self._token = token
+    def __init__(self, server: str, *, authority: str, token: str) -> None:
+        self._server, self._authority, self._token = server, authority, token
+        self._pool = _pool(authority)
+
+    @classmethod
+    def of(cls, kubeconfig: Path) -> Self:
+        """As a kubeconfig says, such as `testbed.kubeconfig` writes."""
+        return cls(**read_kubeconfig(kubeconfig))
 
     def with_token(self, token: str) -> Rest:
-        other = Rest.__new__(Rest)
-        other._server, other._pool, other._token = self._server, self._pool, token
-        return other
+        return Rest(self._server, authority=self._authority, token=token)
 
     def get(self, path: str) -> Object:
         return self.call("GET", path)
+
+    def find(self, path: str) -> Object:
+        """What is there; empty if nothing is."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return {}
+            raise
 
     def create(self, path: str, body: Object) -> Object:
         return self.call("POST", path, body=body)
 
     def patch(self, path: str, body: Object | list[Object], *, content_type: str = MERGE) -> Object:
-        """PATCH; a merge patch unless `content_type` says otherwise."""
         return self.call("PATCH", path, body=body, content_type=content_type)
 
     def delete(self, path: str, body: Object | None = None) -> Object:
-        """DELETE; `body` is a DeleteOptions."""
         return self.call("DELETE", path, body=body)
 
     def call(
@@ -84,9 +94,8 @@ class Rest:
     def _request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **how: Any
     ) -> urllib3.BaseHTTPResponse:
-        sent = {"Accept": JSON, "User-Agent": "nodegauge-testbed", **(headers or {})}
-        if self._token:
-            sent["Authorization"] = f"Bearer {self._token}"
+        own = {"User-Agent": "nodegauge-testbed", "Authorization": f"Bearer {self._token}"}
+        sent = {"Accept": JSON, **own, **(headers or {})}
         try:
             return self._pool.request(method, self._server + path, headers=sent, **how)
         except urllib3.exceptions.HTTPError as error:
@@ -95,5 +104,4 @@ class Rest:
 
 @functools.cache
 def _pool(authority: str) -> urllib3.PoolManager:
-    """The connections to servers that these certificates (PEM) verify, of all threads."""
     return urllib3.PoolManager(ca_cert_data=authority, timeout=TIMEOUT_SECONDS, maxsize=16)

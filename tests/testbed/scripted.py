@@ -1,8 +1,5 @@
-"""Nodes without a kubelet, and a kubelet that ends their pods as a test says.
-
-For what a real probe cannot do on demand: garbage as a result, another node's document, silence.  Control
-plane, scheduler and operator are real; only the pod's status is written here, as a kubelet writes it.
-"""
+"""Nodes without a kubelet, and a kubelet that ends their pods as a test says: for what a real probe cannot do
+on demand.  Only the pod's status and its reading are written here."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ def stamp() -> str:
 def create_node(
     api: Rest, name: str, *, labels: Mapping[str, str] | None = None, boot: str = "boot-1"
 ) -> Object:
-    """A Ready GPU node with room for pods; no kubelet renews its lease."""
     own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
     node = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
     free = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
@@ -76,9 +72,7 @@ class ScriptedKubelet:
         try:
             while not self._stop.wait(LOOK_SECONDS):
                 self._look()
-        except (
-            BaseException
-        ) as error:  # raised when the test leaves its block, which may wait for long till then
+        except BaseException as error:  # raised when the test leaves its block
             traceback.print_exception(error)
             self.failure = error
 
@@ -108,13 +102,11 @@ class ScriptedKubelet:
                 self.finish(pod, "")
 
     def write_reading(self, pod: Object, document: str) -> None:
-        """Write the part of the pod's probe, with a token that is bound to the pod, as the probe does."""
         metadata, spec = pod["metadata"], pod["spec"]
         bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
-        account = (
-            f"{self._path.rpartition('/')[0]}/serviceaccounts/{spec.get('serviceAccountName', 'default')}"
-        )
-        asked = self._api.create(f"{account}/token", {"spec": {"boundObjectRef": bound}})
+        accounts, account = self._path.replace("/pods", "/serviceaccounts"), spec.get("serviceAccountName")
+        token = f"{accounts}/{account or 'default'}/token"
+        asked = self._api.create(token, {"spec": {"boundObjectRef": bound}})
         node = self._api.get(f"/api/v1/nodes/{spec['nodeName']}")
         part = {
             "sequence": 1,
@@ -128,16 +120,13 @@ class ScriptedKubelet:
         }
         own, name = self._api.with_token(asked["status"]["token"]), spec["nodeName"]
         body = {metadata["labels"]["nodegauge.dev/probe"]: part}
-        try:
+        if self._api.find(f"{READINGS}/{name}"):
             own.patch(f"{READINGS}/{name}", body)
-        except ApiError as error:
-            if error.status != 404:
-                raise
+        else:
             kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "NodeReading"}
             own.create(READINGS, kind | {"metadata": {"name": name}} | body)
 
     def finish(self, pod: Object, message: str, *, exit_code: int = 0, reason: str = "Completed") -> None:
-        """Write the end of a pod's container, with its termination message, and of the pod."""
         metadata = pod["metadata"]
         phase = "Succeeded" if exit_code == 0 else "Failed"
         status = ended(phase, message, exit_code, reason, container=pod["spec"]["containers"][0]["name"])
@@ -150,21 +139,9 @@ class ScriptedKubelet:
 
 
 def ended(phase: str, message: str, exit_code: int, reason: str, *, container: str = "probe") -> Object:
-    """The pod status a kubelet writes when the one container has ended."""
     now = stamp()
-    terminated = {
-        "exitCode": exit_code,
-        "reason": reason,
-        "message": message,
-        "startedAt": now,
-        "finishedAt": now,
-    }
-    status = {
-        "name": container,
-        "image": "nodegauge/probe:test",
-        "imageID": "sha256:0",
-        "ready": False,
-        "restartCount": 0,
-        "state": {"terminated": terminated},
-    }
+    times = {"startedAt": now, "finishedAt": now}
+    terminated = {"exitCode": exit_code, "reason": reason, "message": message, **times}
+    image = {"name": container, "image": "nodegauge/probe:test", "imageID": "sha256:0"}
+    status = {**image, "ready": False, "restartCount": 0, "state": {"terminated": terminated}}
     return {"phase": phase, "startTime": now, "containerStatuses": [status]}

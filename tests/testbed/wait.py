@@ -1,7 +1,4 @@
-"""The one way to wait for something: poll, with a deadline that a busy machine does not reach.
-
-A wait that fails says what it waited for and what its condition saw last.
-"""
+"""The one way to wait for something: poll, with a deadline that a busy machine does not reach."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ SHOWN_CHARACTERS = 400
 def wait_for(
     condition: Callable[[], T], *, what: str, seconds: float = DEADLINE_SECONDS, every: float = POLL_SECONDS
 ) -> T:
-    """Poll until `condition` is truthy and return it.
-
-    TestbedError after `seconds`: it names `what`, and what every call in the condition returned at last.
-    """
+    """Poll until `condition` is truthy and return it.  TestbedError after `seconds`, which names `what` and
+    what every call in the condition returned at last."""
     end = time.monotonic() + seconds
     while not (result := condition()):
         if time.monotonic() > end:

@@ -1,7 +1,4 @@
-"""A watch, so that also what the API shows for a moment only is seen.
-
-One connection in a thread, until it is closed; what it saw is a list that only grows.
-"""
+"""A watch, so that also what the API shows for a moment only is seen."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class Events(list[Event]):
 
 @contextmanager
 def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
-    """Every event, as it comes, in a list that grows."""
     response = api.stream(f"{path}?{urlencode({'watch': '1', **query})}")
     seen = Events()
 
@@ -67,6 +63,5 @@ def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
 
 @contextmanager
 def pods(plane: ControlPlane, *, namespace: str, selector: str) -> Iterator[Events]:
-    """The events of these pods."""
     with watch(plane.rest(), f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector) as seen:
         yield seen

@@ -267,7 +267,7 @@ BARE = every(
     node(),
     counters=contract.Counters(),
     window=None,
-    temperature=made.Temperature(),
+    temperature=contract.Temperature(),
     events=made.gpu(0, name="x").events,
 )
 SW = "sw-thermal-slowdown"

@@ -1,10 +1,7 @@
 """`make demo`: nodegauge on a real control plane with sixteen simulated GPU nodes.
 
-It prints each step, checks its result, and exits with 0 only if every check passed: the labels and taints
-that the hardware calls for, jobs placed by them, a node tainted within seconds once it throttles under load,
-by what the container on it reports, and untainted once it is cool, power supplies seen through a BMC, a load
-run, and an empty cluster after `helm uninstall`.
-Everything it starts ends with it, also after Ctrl-C; its files stay only after a failure.
+It prints each step, checks its result, and exits with 0 only if every check passed.  Everything it starts
+ends with it, also after Ctrl-C; its files stay only after a failure.
 """
 
 from __future__ import annotations
@@ -47,10 +44,8 @@ STEPS = (
 
 
 def run(directory: Path, recording: Recording | None = None) -> None:
-    """The whole demo below `directory`; `recording` takes the operator's metrics.
-
-    Raises `TestbedError` at the first failed check.
-    """
+    """The whole demo below `directory`; `recording` takes the operator's metrics.  Raises `TestbedError` at
+    the first failed check."""
     print("nodegauge demo: a real kube-apiserver, scheduler and controller-manager; simulated GPU hardware.")
     print(f"Everything lives in {directory} and ends with this program.\n", flush=True)
     find_or_build(progress=lambda line: print(line, flush=True))

@@ -1,19 +1,22 @@
 """The demo's NCCL runs: what NVML reports about an interconnect is compared with measured bus bandwidth.
 
-NCCL runs are paused until this step, so that one sees what they change: evidence, GB/s, a label that goes.
-NCCL itself is simulated (testbed.simulated_nccl).
+NCCL runs are paused until this step, so that one sees what they change.  NCCL itself is simulated.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from testbed.demo import steps
-from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE, Machine
-from testbed.demo.session import Object, Session, probe_of
+from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE
+from testbed.demo.session import Session, our_labels, probe_of
 from testbed.errors import TestbedError
-from testbed.simulated_nccl.run import at_work
+from testbed.hardware import Hardware
+from testbed.processes import with_variable
+from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
 PODS = "/api/v1/namespaces/default/pods"
@@ -51,8 +54,18 @@ def preempt(session: Session) -> None:
     hardware = session.testbed.hardware(BUSY_NODE)
     session.until(lambda: at_work(hardware), f"an NCCL run on {BUSY_NODE}")
     asked = time.monotonic()
-    session.api.create(PODS, _job())
-    session.until(lambda: _phase(session) == "Running", f"{JOB} on {BUSY_NODE}")
+    container = {"name": "train", "image": "busybox", "command": ["sleep", "3600"]}
+    spec = {
+        "nodeSelector": {"kubernetes.io/hostname": BUSY_NODE},
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container | {"resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+    }
+    session.api.create(PODS, {"metadata": {"name": JOB}, "spec": spec})
+
+    def phase() -> str:
+        return str(session.api.get(f"{PODS}/{JOB}")["status"].get("phase", ""))
+
+    session.until(lambda: phase() == "Running", f"{JOB} on {BUSY_NODE}")
     took = time.monotonic() - asked
     session.until(lambda: _runs(session) > number, f"the end of the NCCL run on {BUSY_NODE}")
     _allow(session, 0)
@@ -75,7 +88,6 @@ def _allow(session: Session, nodes: int) -> None:
 
 
 def _waiting(session: Session) -> list[str]:
-    """Nodes that can have an NCCL run and have had none."""
     able = [name for name, machine in FLEET.items() if machine.busbw]
     return [name for name in able if not probe_of(session.report(name), "nccl").get("readAt")]
 
@@ -87,23 +99,15 @@ def _wrong(session: Session) -> list[str]:
         wanted, seen = machine.measured, session.marks(name)
         if wanted != seen:
             result.append(f"{name} has {seen}, expected {wanted}")
-        labels = session.node(name)["metadata"].get("labels", {})
-        busbw = labels.get(PREFIX + "busbw-allreduce", "")
-        if not _about(busbw, machine):
-            result.append(
-                f"{name} has {busbw or 'no'} GB/s of all_reduce, expected about {machine.busbw or 'none'}"
-            )
+        busbw = session.node(name)["metadata"].get("labels", {}).get(PREFIX + "busbw-allreduce", "")
+        gbps = machine.busbw if wanted.interconnect else 0
+        about = busbw != "" and abs(int(busbw) + 0.5 - gbps) <= max(1.0, NOISE * gbps)
+        if not (about if gbps else busbw == ""):
+            result.append(f"{name} has {busbw or 'no'} GB/s of all_reduce, expected about {gbps or 'none'}")
     return result
 
 
-def _about(busbw: str, machine: Machine) -> bool:
-    if not machine.busbw or not machine.measured.interconnect:
-        return busbw == ""
-    return busbw != "" and abs(int(busbw) + 0.5 - machine.busbw) <= max(1.0, NOISE * machine.busbw)
-
-
 def _show_contradiction(session: Session) -> None:
-    """The node whose measured bandwidth contradicts its reported interconnect."""
     result = session.current_report(BROKEN_LINKS)["interconnect"]
     if (result.get("reported"), result.get("reason")) != ("nvlink", "Contradicted"):
         raise TestbedError(f"{BROKEN_LINKS}: NVLink is not contradicted: {result}")
@@ -112,7 +116,6 @@ def _show_contradiction(session: Session) -> None:
 
 
 def _show_seven(session: Session) -> None:
-    """The node whose device plugin offers seven of eight GPUs."""
     report = session.current_report(SEVEN_NODE)
     measured = report["bandwidth"]
     codes = {f["code"]: f["message"] for f in probe_of(report, "nccl").get("findings") or ()}
@@ -122,29 +125,17 @@ def _show_seven(session: Session) -> None:
 
 
 def _bandwidth_labels(session: Session) -> dict[str, str]:
-    labels = session.node(BUSY_NODE)["metadata"].get("labels", {})
-    ours = {key: value for key, value in labels.items() if key.startswith(PREFIX) or key == "interconnect"}
-    return {key: value for key, value in ours.items() if key != PREFIX + "validated-at"}
+    return our_labels(session.node(BUSY_NODE)["metadata"].get("labels", {}))
 
 
 def _runs(session: Session) -> int:
     return int((probe_of(session.report(BUSY_NODE), "nccl").get("lastRun") or {"number": 0})["number"])
 
 
-def _phase(session: Session) -> str:
-    return str(session.api.get(f"{PODS}/{JOB}")["status"].get("phase", ""))
-
-
-def _job() -> Object:
-    container = {
-        "name": "train",
-        "image": "busybox",
-        "command": ["sleep", "3600"],
-        "resources": {"limits": {"nvidia.com/gpu": "8"}},
-    }
-    spec = {
-        "nodeSelector": {"kubernetes.io/hostname": BUSY_NODE},
-        "terminationGracePeriodSeconds": 0,
-        "containers": [container],
-    }
-    return {"metadata": {"name": JOB}, "spec": spec}
+def at_work(hardware: Hardware) -> bool:
+    """Whether NCCL is at work on this machine: a child of a benchmark that has begun to say something."""
+    for pid in with_variable(f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}"):
+        with suppress(OSError):
+            if b"--order" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return True
+    return False

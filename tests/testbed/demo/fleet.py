@@ -1,12 +1,10 @@
-"""The demo's machines, and the labels and taints that their hardware calls for; no value comes from a run.
-
-Interconnect and rates follow from the NVLink counts and rates in the profiles' sources.  Faults are set
-before the node joins.
-"""
+"""The demo's machines, and the labels and taints that their hardware calls for; no value comes from a run:
+interconnect and rates follow from the NVLink counts and rates in the profiles' sources."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 PREFIX = "nodegauge.dev/"
 HOT_NODE = "gpu-3090"
@@ -21,10 +19,7 @@ SEVEN_NODE = "gpu-a100"
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """Labels and taints that nodegauge sets on a node; an empty string is an absent label.
-
-    `taints`: KEY=VALUE:EFFECT.
-    """
+    """Labels and taints (KEY=VALUE:EFFECT) that nodegauge sets on a node; an empty text is no label."""
 
     interconnect: str = ""
     gbps: str = ""
@@ -37,12 +32,9 @@ class Marks:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One node: its hardware profile, its fault, and the labels and taints that follow.
-
-    `expected`: from NVML and the system alone.  `busbw`: GB/s of NCCL's all_reduce on this machine (the
+    """`expected`: from NVML and the system alone.  `busbw`: GB/s of NCCL's all_reduce on this machine (the
     profile's nccl group; 0 where NCCL does not run).  `after`: labels and taints after the NCCL probe, where
-    they differ from `expected` by more than the evidence.
-    """
+    they differ from `expected` by more than the evidence."""
 
     profile: str
     expected: Marks
@@ -53,7 +45,6 @@ class Machine:
 
     @property
     def measured(self) -> Marks:
-        """Labels and taints after the NCCL probe has run."""
         if self.after is not None or not self.busbw:
             return self.after or self.expected
         return replace(self.expected, evidence="measured")
@@ -114,29 +105,6 @@ FLEET: dict[str, Machine] = {
     ),
 }
 
-VALUES = """\
-image: {registry: registry.example.com}
-operator:
-  sweepInterval: 1s
-  maxGatedNodes: "25%"
-  maxGatedNodesPerHour: "100%"
-  nodeSelector: {kubernetes.io/hostname: system-1}
-crds: {keep: false}
-policy:
-  spec:
-    probes:
-      health: {deadline: 2m, window: 1s, recheck: 5s}   # defaults: 60s, 3s, 1m
-      nccl: {interval: 1h, deadline: 5m, recheck: 5s}   # defaults: 24h, 15m, 10m
-      load: {enabled: false}    # default true; a step of its own shows it on one node
-    budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%", gatedNodesPerHour: "100%"}
-    hysteresis: {dwell: 5s}
-    thresholds:
-      intervalFloor: 1          # seconds between two runs whose counters are compared; default 120
-      busyFloor: 1              # seconds under load before throttling is judged; default 60
-      swThermalWarnSeconds: 0.5 # default 5
-      swThermalFailSeconds: 0.8 # default 60
-"""
-"""All other values are the chart's defaults.
-
-Failure begins below the floor of load: a run that sees the last second of heat under load is bad, never good.
-"""
+VALUES = Path(__file__).with_name("values.yaml").read_text("utf-8")
+"""All other values are the chart's.  Failure begins below the floor of load: a run that sees the last second
+of heat under load is bad, never good."""

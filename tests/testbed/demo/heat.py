@@ -1,6 +1,5 @@
 """The demo's throttled node: it gets hot under load, is tainted, is avoided, cools down and is used again.
 
-Nobody asks for a run when it gets hot or cool: the container on the node sees it within a second.
 The taint removes the load that shows the fault, and an idle GPU cannot throttle: idle runs must not lift it.
 """
 
@@ -11,7 +10,7 @@ from collections.abc import Callable
 
 from testbed.demo import jobs
 from testbed.demo.fleet import HOT_NODE, PREFIX
-from testbed.demo.session import Object, Session, our_taints, probe_of
+from testbed.demo.session import Session, our_taints, probe_of
 from testbed.errors import TestbedError
 
 TAINT = f"{PREFIX}throttled=thermal:NoSchedule"
@@ -35,7 +34,6 @@ def heat(session: Session) -> None:
 
 
 def avoid(session: Session) -> None:
-    """A second ZeRO job runs on another node; one that can only run here waits."""
     session.say("a second ZeRO job asks for NVLink")
     jobs.run_job(session, "zero-second", jobs.ANY_NVLINK, allowed=jobs.nvlink_nodes() - {HOT_NODE})
     message = jobs.waits_for_a_node(session, "zero-only-here", HERE)
@@ -65,16 +63,21 @@ def cool(session: Session) -> None:
 
 
 def _follow(session: Session, reached: Callable[[], bool], what: str) -> None:
-    """Wait, and print each reading meanwhile: who brought it, and what it says."""
-    number = _last_run(session)["number"]
+    told = 0
 
     def look() -> bool:
-        nonlocal number
-        run = _last_run(session)
-        if run["number"] != number:
-            number = run["number"]
+        nonlocal told
+        report = session.report(HOT_NODE)
+        run = probe_of(report, "health")["lastRun"]
+        if told and run["number"] != told:
             by = "container" if run["podName"].startswith("nodegauge-watch") else "health pod"
-            session.say(f"{HOT_NODE}: run {number} ({by}): {_gate(session)}")
+            gates = [
+                f"{one['code']} is {one.get('state')}, {one.get('bad', 0)} bad and {one.get('good', 0)} good"
+                for one in report.get("gates") or []
+            ]
+            words = "; ".join(f"{gate} in a row" for gate in gates) or "no findings"
+            session.say(f"{HOT_NODE}: run {run['number']} ({by}): {words}")
+        told = run["number"]
         return reached()
 
     session.until(look, f"{what} on {HOT_NODE}")
@@ -82,19 +85,6 @@ def _follow(session: Session, reached: Callable[[], bool], what: str) -> None:
 
 def _taints(session: Session) -> list[str]:
     return our_taints(session.node(HOT_NODE))
-
-
-def _last_run(session: Session) -> Object:
-    run: Object = probe_of(session.report(HOT_NODE), "health")["lastRun"]
-    return run
-
-
-def _gate(session: Session) -> str:
-    """State and run counts of the node's gates."""
-    gates = session.report(HOT_NODE).get("gates") or []
-    counted = [(gate["code"], gate.get("state"), gate.get("bad", 0), gate.get("good", 0)) for gate in gates]
-    message = [f"{code} is {state}, {bad} bad and {good} good in a row" for code, state, bad, good in counted]
-    return "; ".join(message) or "no findings"
 
 
 def _why(session: Session) -> str:

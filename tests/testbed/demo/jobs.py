@@ -16,7 +16,6 @@ def nvlink_nodes() -> set[str]:
 
 
 def run_by_labels(session: Session) -> None:
-    """A ZeRO job that asks for NVLink, and one that asks for more than 400 GB/s of it."""
     session.say("job zero-any-nvlink asks for nodeSelector interconnect=nvlink")
     run_job(session, "zero-any-nvlink", ANY_NVLINK, allowed=nvlink_nodes())
     session.say("job zero-over-400 asks for nodeAffinity nodegauge.dev/nvlink-gbps Gt 400")
@@ -32,7 +31,6 @@ def required(expression: Object) -> Object:
 
 
 def run_job(session: Session, name: str, asks: Object, *, allowed: set[str]) -> None:
-    """Run a job whose pod selects nodes by `asks`; it must succeed on one of the `allowed` nodes."""
     session.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, asks))
     node = ends(session, name)
     if node not in allowed:
@@ -41,7 +39,6 @@ def run_job(session: Session, name: str, asks: Object, *, allowed: set[str]) -> 
 
 
 def waits_for_a_node(session: Session, name: str, asks: Object) -> str:
-    """Create a job that fits no node, and return the scheduler's message."""
     session.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, asks))
     session.until(lambda: bool(_refusal(session, name)), f"the scheduler's message about {name}")
     return _refusal(session, name)
@@ -49,44 +46,28 @@ def waits_for_a_node(session: Session, name: str, asks: Object) -> str:
 
 def ends(session: Session, name: str) -> str:
     """Wait until the job has succeeded; the node it ran on."""
-
-    def ended() -> bool:
-        pod = _pod(session, name)
-        return pod is not None and pod["status"].get("phase") == "Succeeded"
-
-    session.until(ended, f"job {name} to end")
-    pod = _pod(session, name)
-    return str(pod["spec"]["nodeName"]) if pod else ""
+    session.until(
+        lambda: bool(_pod(session, name)["status"].get("phase") == "Succeeded"), f"job {name} to end"
+    )
+    return str(_pod(session, name)["spec"]["nodeName"])
 
 
 def _refusal(session: Session, name: str) -> str:
-    pod = _pod(session, name) or {"status": {}}
-    for condition in pod["status"].get("conditions", []):
+    for condition in _pod(session, name)["status"].get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", ""))
     return ""
 
 
-def _pod(session: Session, name: str) -> Object | None:
+def _pod(session: Session, name: str) -> Object:
     path = f"/api/v1/namespaces/default/pods?labelSelector=job-name={name}"
     items: list[Object] = session.api.get(path)["items"]
-    return items[0] if items else None
+    return items[0] if items else {"status": {}}
 
 
 def _job(name: str, asks: Object) -> Object:
-    """A job of one pod: what it computes does not matter, only where it runs."""
-    container = {
-        "name": "train",
-        "image": "python:3",
-        "command": ["python", "-c", "print('ZeRO step done')"],
-        "resources": {"limits": {"nvidia.com/gpu": "2"}},
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {
-            "backoffLimit": 0,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container], **asks}},
-        },
-    }
+    command = ["python", "-c", "print('ZeRO step done')"]
+    resources = {"limits": {"nvidia.com/gpu": "2"}}
+    container = {"name": "train", "image": "python:3", "command": command, "resources": resources}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container], **asks}}
+    return {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template}}

@@ -1,19 +1,15 @@
-"""The demo's power supplies and its load run.
-
-The BMC reader reads a server's BMC over HTTPS: one feed fails, then a supply lets 12 V sag under load.
-A load run works the GPUs of an idle node at full power; CUDA is simulated, and the machine feels its load.
-"""
+"""The demo's power supplies, which the BMC reader reads over HTTPS, and its load run; CUDA is simulated, and
+the machine feels its load."""
 
 from __future__ import annotations
 
 import base64
 import time
-from pathlib import Path
 
 from testbed.demo.fleet import BUSY_NODE, PREFIX, VALUES
 from testbed.demo.session import CHECKOUT, NAMESPACE, Object, Session, our_taints, probe_of
 from testbed.errors import TestbedError
-from testbed.hardware.bmcs import bmcs
+from testbed.hardware.bmcs import CA, bmcs
 from testbed.hardware.loads import following
 
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
@@ -32,8 +28,12 @@ def supplies(session: Session) -> None:
     with bmcs({BUSY_NODE: hardware}, folder) as urls:
         session.say(f"the BMC of {BUSY_NODE} serves Redfish at {urls[BUSY_NODE]}; helm upgrade switches on")
         print("    the BMC reader (bmc.enabled), which finds address and password in a Secret", flush=True)
-        session.api.create(SECRETS, _secret(folder, BUSY_NODE))
-        _upgrade(session, "bmc: {enabled: true, interval: 10s}\n")
+        data = {name: base64.b64encode((folder / name).read_bytes()).decode() for name in (BUSY_NODE, CA)}
+        session.api.create(SECRETS, {"metadata": {"name": "nodegauge-bmc"}, "data": data})
+        values = session.directory / "values-bmc.yaml"
+        values.write_text(VALUES + "bmc: {enabled: true, interval: 10s}\n")
+        command = ["upgrade", "nodegauge", str(CHECKOUT / "charts" / "nodegauge"), "--namespace", NAMESPACE]
+        session.testbed.helm(*command, "--values", str(values), "--wait")
         _until_psu(session, "ok")
         session.say(f"{BUSY_NODE}: label psu=ok: {_summary(session)}")
         for supply in FEED:
@@ -76,21 +76,6 @@ def load(session: Session) -> None:
     if (run["verdict"], run["lastRun"]["outcome"]) != ("pass", "read"):
         raise TestbedError(f"the load run on {LOADED_NODE} did not pass: {run}")
     session.say(f"{LOADED_NODE}: {run['summary']} ({time.monotonic() - began:.0f} s with its pod)")
-
-
-def _secret(folder: Path, node: str) -> Object:
-    """The reader's inventory: one file for the node, and who signed its certificate."""
-    data = {name: base64.b64encode((folder / name).read_bytes()).decode() for name in (node, "ca.pem")}
-    return {"metadata": {"name": "nodegauge-bmc"}, "data": data}
-
-
-def _upgrade(session: Session, values: str) -> None:
-    file = session.directory / "values-bmc.yaml"
-    file.write_text(VALUES + values)
-    chart = str(CHECKOUT / "charts" / "nodegauge")
-    session.testbed.helm(
-        "upgrade", "nodegauge", chart, "--namespace", NAMESPACE, "--values", str(file), "--wait"
-    )
 
 
 def _until_psu(session: Session, wanted: str) -> None:

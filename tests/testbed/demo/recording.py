@@ -2,8 +2,7 @@
 
     make demo ARGS="--record tests/chart/demo-series.yaml"
 
-Samples are written as promtool reads them, one list per series; `_` where a series was absent.  Buckets of
-histograms and the process's own metrics are left out: no alert and no panel of the demo's needs them.
+Samples are written as promtool reads them.  Buckets of histograms are left out: no alert needs them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class Recording:
         self._series: defaultdict[str, dict[int, str]] = defaultdict(dict)
 
     def take(self, step: str, session: Session) -> None:
-        """Read /metrics of the operator's pod.  Raises `TestbedError` if it has none with an address."""
         pods = session.testbed.control_plane.rest().get(OPERATOR)["items"]
         addresses = [pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")]
         if not addresses:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -12,7 +10,6 @@ from typing import Any
 
 from testbed.cluster import Testbed
 from testbed.demo.fleet import PREFIX, Marks
-from testbed.errors import ApiError, TestbedError
 from testbed.rest import Rest
 from testbed.wait import wait_for
 
@@ -50,13 +47,7 @@ class Session:
 
     def report(self, name: str) -> Object:
         """The status of a node's report; empty before there is one."""
-        try:
-            status: Object = self.api.get(f"{REPORTS}/{name}").get("status") or {}
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return {}
-        return status
+        return self.api.find(f"{REPORTS}/{name}").get("status") or {}
 
     def current_report(self, name: str) -> Object:
         """The same once it holds what the node carries: the node is written a moment earlier."""
@@ -64,9 +55,9 @@ class Session:
         def agrees() -> bool:
             node, desired = self.node(name), self.report(name).get("desired") or {}
             wanted = sorted(map(shown_taint, desired.get("taints") or ()))
-            labels = _but_time(desired.get("labels") or {})
-            ours = {key: value for key, value in node["metadata"].get("labels", {}).items() if _is_ours(key)}
-            return (labels, wanted) == (_but_time(ours), sorted(our_taints(node)))
+            labels = our_labels(desired.get("labels") or {})
+            seen = our_labels(node["metadata"].get("labels", {}))
+            return (labels, wanted) == (seen, sorted(our_taints(node)))
 
         self.until(agrees, f"a report of {name} with what the node carries")
         return self.report(name)
@@ -76,7 +67,6 @@ class Session:
         return reading
 
     def marks(self, name: str) -> Marks:
-        """The labels and taints that nodegauge set on the node."""
         node = self.node(name)
         labels: dict[str, str] = node["metadata"].get("labels", {})
         short, full = labels.get("interconnect", ""), labels.get(PREFIX + "interconnect", "")
@@ -91,7 +81,6 @@ class Session:
         )
 
     def measure(self, names: Iterable[str]) -> None:
-        """Ask for a run on each node now, and wait until each has been judged."""
         wanted = list(names)
         asked = self.ask(wanted)
         self.until(
@@ -100,7 +89,6 @@ class Session:
         )
 
     def ask(self, names: Iterable[str]) -> str:
-        """Ask for a run on each node now, as anybody may; the request as it stands in their reports."""
         self._requests += 1
         asked = datetime.fromtimestamp(time.time() + self._requests, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for name in names:
@@ -108,26 +96,19 @@ class Session:
         return asked
 
     def until(self, reached: Callable[[], bool], what: str) -> None:
-        """Wait until `reached` is true; raises `TestbedError` after the deadline."""
         wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
 
     def until_empty(self, problems: Callable[[], list[str]], what: str) -> None:
-        """Wait until there are no problems; raises `TestbedError` with those left after the deadline."""
-        try:
-            wait_for(lambda: not problems(), seconds=DEADLINE_SECONDS, every=0.1, what=what)
-        except TestbedError as error:
-            raise TestbedError("\n  ".join([str(error), *problems()])) from error
+        """Wait until there are no problems."""
+        self.until(lambda: not problems(), what)
 
     def log_tail(self) -> str:
-        """The end of the operator's log, for an error; empty when it logged nothing."""
         lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LOG_LINES:]
-        return "".join(
-            ["\nThe end of the operator's log:"] * bool(lines) + [_log_line(line) for line in lines]
-        )
+        quoted = [f"  | {line[:LINE_LIMIT]}" for line in lines]
+        return "\n".join(["\nThe end of the operator's log:"] * bool(lines) + quoted)
 
 
 def our_taints(node: Object) -> list[str]:
-    """The taints that nodegauge set on a node, as KEY=VALUE:EFFECT."""
     return [shown_taint(t) for t in node["spec"].get("taints") or () if t["key"].startswith(PREFIX)]
 
 
@@ -135,33 +116,21 @@ def shown_taint(taint: Object) -> str:
     return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
 
 
-def _is_ours(label: str) -> bool:
-    return label == "interconnect" or label.startswith(PREFIX)
-
-
-def _but_time(labels: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in labels.items() if key != f"{PREFIX}validated-at"}
+def our_labels(labels: dict[str, str]) -> dict[str, str]:
+    """Those that nodegauge sets, without the time."""
+    ours = {key: value for key, value in labels.items() if key.startswith(PREFIX) or key == "interconnect"}
+    ours.pop(f"{PREFIX}validated-at", None)
+    return ours
 
 
 def answered(report: Object) -> str:
-    """The request that the report's last health run answered."""
     return str(probe_of(report, "health").get("request", ""))
 
 
 def probe_of(report: Object, name: str) -> Object:
-    """The part of a report about one probe; empty before its first run."""
     return next((probe for probe in report.get("probes") or () if probe["name"] == name), {})
 
 
 def condition(node: Object) -> str:
-    """Status of GPUValidated; a dash where there is none."""
     result = (c["status"] for c in node["status"].get("conditions", []) if c["type"] == "GPUValidated")
     return next(result, "-")
-
-
-def _log_line(line: str) -> str:
-    """Level and message of a JSON log line; any other line as it is."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        entry = json.loads(line)
-        line = f"{entry['level']}: {entry['message']}"
-    return f"\n  | {line[:LINE_LIMIT]}"

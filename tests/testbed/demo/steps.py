@@ -17,25 +17,15 @@ from testbed.demo.session import (
     Object,
     Session,
     condition,
+    our_labels,
     our_taints,
     probe_of,
 )
-from testbed.errors import ApiError, TestbedError
+from testbed.errors import TestbedError
 from testbed.table import table
 
-HEAD = [
-    "NODE",
-    "GPUS",
-    "INTERCONNECT",
-    "GB/S",
-    "EVIDENCE",
-    "BUSBW",
-    "HEALTH",
-    "THROTTLED",
-    "PSU",
-    "VALIDATED",
-    "TAINT",
-]
+HEAD = ["NODE", "GPUS", "INTERCONNECT", "GB/S", "EVIDENCE", "BUSBW", "HEALTH", "THROTTLED", "PSU"]
+HEAD += ["VALIDATED", "TAINT"]
 COLLECTIVES = ("allreduce", "allgather", "reducescatter")
 REPAIR = "nodegauge_repair"
 ANSIBLE_INVENTORY = Path(sys.executable).with_name("ansible-inventory")
@@ -72,7 +62,10 @@ def plug(session: Session) -> None:
 def labels(session: Session) -> None:
     """Wait for labels and taints and show them; each must be what the hardware calls for."""
     session.say("waiting for the container on each node to report and for the operator to set labels")
-    session.until(lambda: all(_reported(session, name) for name in FLEET), "a report of every node")
+    session.until(
+        lambda: all(probe_of(session.report(name), "health").get("lastRun") for name in FLEET),
+        "a report of every node",
+    )
     session.say("every node is read; now a run is asked for, by a pod: some taints need two bad readings")
     session.measure(FLEET)
     _compare(session)
@@ -103,10 +96,6 @@ def uninstall(session: Session) -> None:
     session.testbed.helm("uninstall", "nodegauge", "--namespace", NAMESPACE, "--wait", "--timeout", "300s")
     session.until_empty(lambda: _left(session), "an empty cluster")
     session.say("no label, taint, condition, report or pod of nodegauge is left on the cluster")
-
-
-def _reported(session: Session, name: str) -> bool:
-    return bool(probe_of(session.report(name), "health").get("lastRun"))
 
 
 def _compare(session: Session) -> None:
@@ -141,21 +130,12 @@ def _left(session: Session) -> list[str]:
     left = []
     for name in FLEET:
         node = session.node(name)
-        for key in node["metadata"].get("labels", {}):
-            if key.startswith(PREFIX) or key == "interconnect":
-                left.append(f"{name}: label {key}")
+        left += [f"{name}: label {key}" for key in our_labels(node["metadata"].get("labels", {}))]
         left += [f"{name}: taint {taint}" for taint in our_taints(node)]
-        if condition(node) != "-":
-            left.append(f"{name}: condition GPUValidated")
-    pods = session.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
-    left += [f"pod {pod['metadata']['name']}" for pod in pods]
-    try:
-        reports = session.api.get(REPORTS)["items"]
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return left
-    return left + [f"report {report['metadata']['name']}" for report in reports]
+        left += [f"{name}: condition GPUValidated"] if condition(node) != "-" else []
+    for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", REPORTS):
+        left += [f"{path}/{one['metadata']['name']}" for one in session.api.find(path).get("items", ())]
+    return left
 
 
 def _ansible(session: Session, option: str) -> str:

@@ -4,8 +4,7 @@
     <cache>/driver-<hash>/libnvidia-ml.so.1    linked, one per set of functions
     <cache>/driver-<hash>/libcuda.so.1         linked beside it from the same objects
 
-The cache is $NODEGAUGE_CACHE, or ${XDG_CACHE_HOME:-~/.cache}/nodegauge.  Several processes may build at once:
-each builds aside and moves its folder into place, and whoever comes second uses the first one's.
+Several processes may build at once: each builds aside and moves its folder into place.
 """
 
 from __future__ import annotations
@@ -28,17 +27,12 @@ LIBRARY, OBJECTS, CUDA = "libnvidia-ml.so.1", "nvml.o", "libcuda.so.1"
 FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-pthread")
 
 
-class DriverBuildError(BinaryError):
-    """The library could not be built; the message says what to do."""
-
-
 def find_compiler(env: Mapping[str, str]) -> str:
-    """The C compiler: $CC, or cc, gcc or clang on PATH."""
     names = [env["CC"]] if env.get("CC") else ["cc", "gcc", "clang"]
     for name in names:
         if result := shutil.which(name, path=env.get("PATH")):
             return result
-    raise DriverBuildError(
+    raise BinaryError(
         f"no C compiler found (tried {', '.join(names)}): the simulated GPU driver is a small C library. "
         "Install one (`apt-get install gcc libc6-dev`, `dnf install gcc`, `apk add gcc musl-dev`) or set CC."
     )
@@ -46,19 +40,16 @@ def find_compiler(env: Mapping[str, str]) -> str:
 
 def library_folder(version: str) -> Path:
     """The folder with the library of this driver version, built if need be: a value for LD_LIBRARY_PATH.
-
-    Raises DriverBuildError without a compiler, when it fails, or when the cache's path cannot stand in
-    LD_LIBRARY_PATH (a colon or semicolon in it).
-    """
+    BinaryError without a compiler, when it fails, or when the cache's path cannot stand in it."""
     compiler, cache_root = find_compiler(os.environ), cache_folder(os.environ)
     if any(character in str(cache_root) for character in ":;"):
-        raise DriverBuildError(
+        raise BinaryError(
             f"{cache_root} has a ':' or ';' in it and cannot stand in LD_LIBRARY_PATH: set NODEGAUGE_CACHE"
         )
     functions = abilities(version).functions
     library = cache_root / f"driver-{_digest(compiler, functions)}" / LIBRARY
     if not library.is_file():
-        objects = cache_root / f"driver-{_digest(compiler, [])}" / OBJECTS
+        objects = cache_root / f"driver-{_digest(compiler, ())}" / OBJECTS
         if not objects.is_file():
             sources = [str(path) for path in _sources() if path.suffix == ".c"]
             _build(objects, lambda target: _run(compiler, "-r", "-nostdlib", "-o", str(target), *sources))
@@ -70,21 +61,17 @@ def _sources() -> list[Path]:
     return sorted(SOURCE.glob("*.[ch]"))
 
 
-def _digest(compiler: str, functions: Sequence[str]) -> str:
+@cache
+def _digest(compiler: str, functions: tuple[str, ...]) -> str:
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     digest = hashlib.sha256()
     for path in _sources():
         digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
-    digest.update("\0".join([*FLAGS, *functions, compiler, _compiler_version(compiler)]).encode())
+    digest.update("\0".join([*FLAGS, *functions, compiler, version]).encode())
     return digest.hexdigest()[:16]
 
 
-@cache
-def _compiler_version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-
-
 def _build(wanted: Path, make: Callable[[Path], None]) -> None:
-    """Make a file in a folder of its own, which appears complete or not at all."""
     folder = wanted.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as skipped:
@@ -99,7 +86,6 @@ def _build(wanted: Path, make: Callable[[Path], None]) -> None:
 
 
 def _link(compiler: str, objects: Path, target: Path, *, functions: Sequence[str]) -> None:
-    """Link NVML with the given functions visible and nothing else, and beside it CUDA."""
     exports = target.parent.parent / "exports.map"
     for made, names in ((target, functions), (target.with_name(CUDA), ["cu[A-Z]*"])):
         visible = "".join(f"    {name};\n" for name in names)
@@ -111,6 +97,6 @@ def _link(compiler: str, objects: Path, target: Path, *, functions: Sequence[str
 def _run(compiler: str, *arguments: str) -> None:
     done = subprocess.run([compiler, *FLAGS, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise DriverBuildError(
+        raise BinaryError(
             f"{compiler} could not build the simulated GPU driver (exit {done.returncode}):\n{done.stderr}"
         )

@@ -1,11 +1,7 @@
 """A process of its own that asks NVML through the real pynvml, one question per line: for tests.
 
-The driver library is chosen by LD_LIBRARY_PATH before a process starts, so whoever wants to ask simulated
-hardware needs another process.  This one stays, so that hardware can change between two questions of the same
-NVML client.
-
-    with NvmlClient(hardware.env()) as nvml:
-        nvml.ask("nvmlDeviceGetPowerUsage", GPU(0))     # 72020, or NvmlRefused with the error's number
+with NvmlClient(hardware.env()) as nvml:
+    nvml.ask("nvmlDeviceGetPowerUsage", GPU(0))     # 72020, or NvmlRefused with the error's number
 """
 
 from __future__ import annotations
@@ -76,9 +72,7 @@ class NvmlClient:
 
     def ask(self, call: str, *arguments: object) -> Any:
         """The answer to a question: numbers, text, lists, or a structure's fields as a dictionary.
-
-        Raises NvmlRefused for an NVML error.
-        """
+        NvmlRefused for an NVML error."""
         packed = [asdict(one) if isinstance(one, GPU | Struct) else one for one in arguments]
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -102,7 +96,6 @@ class NvmlClient:
         return 0
 
     def field(self, gpu: int, number: int, scope: int = 0) -> dict[str, Any]:
-        """One field of nvmlDeviceGetFieldValues: its error, type and value."""
         fields: list[dict[str, Any]] = self.ask("nvmlDeviceGetFieldValues", GPU(gpu), [[number, scope]])
         return fields[0]
 
@@ -145,7 +138,6 @@ def _answer(pynvml: Any, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer questions from standard input until it ends."""
     import pynvml
 
     for line in sys.stdin:

@@ -5,9 +5,8 @@
     hardware.fault("link-down", gpu=3, link=5)                      # ... and what runs sees it happen
     hardware.heal()
 
-Everything is kept in the folder, so that another process can `attach` to the same machine and change it.  How
-it works: profile + condition (what was done to it) -> `Machine` (what is true now) -> the driver's state file
-and the fake sysfs and procfs, replaced in one step each.  It must not judge, and knows nothing of probes.
+Profile + condition (what was done to it) -> `Machine` (what is true now) -> the driver's state file and the
+fake sysfs and procfs, replaced in one step each.  It must not judge, and knows nothing of probes.
 """
 
 from testbed.hardware.faults import FAULTS

@@ -1,9 +1,4 @@
-"""A BMC that answers over HTTPS from a recorded tree, with the faults that BMCs have.
-
-`resources` is the recording, path by path; a test changes it to break a supply, and sets the fields of
-`Behaviour` to break the BMC itself.  A function that makes resources anew shows a machine as it is now.
-Everything listens on loopback.
-"""
+"""A BMC that answers over HTTPS from a recorded tree, with the faults that BMCs have."""
 
 from __future__ import annotations
 
@@ -30,7 +25,6 @@ Resources = dict[str, Any] | Callable[[], dict[str, Any]]
 
 
 def tree(name: str) -> dict[str, Any]:
-    """A recorded tree by its file's name or stem, as path to resource; the caller may change it."""
     return copy.deepcopy(recorded(name))
 
 
@@ -42,13 +36,10 @@ def recorded(name: str) -> dict[str, Any]:
 
 @dataclass
 class Behaviour:
-    """What is wrong with the BMC itself.
-
-    `sessions`: it has a session service, else only Basic authentication.  `delay`: seconds before each
-    answer.  `hang`: paths that are never answered.  `broken`: HTTP status by path.  `body`: raw answer by
-    path.  `expand`: it keeps the expansion that its root announces.  `busy`: answers 503 before the first
-    good one.
-    """
+    """What is wrong with the BMC itself.  `sessions`: it has a session service, else only Basic
+    authentication.  `delay`: seconds before each answer.  `hang`: paths that are never answered.  `broken`:
+    HTTP status by path.  `body`: raw answer by path.  `expand`: it keeps the expansion that its root
+    announces.  `busy`: answers 503 before the first good one."""
 
     sessions: bool = True
     delay: float = 0.0
@@ -97,9 +88,9 @@ class Bmc:
         resources = self.resources
         if path not in resources:
             return web.json_response({"error": {}}, status=404)
-        body = resources[path]
+        body = dict(resources[path])
         if "$expand" in request.query and self.behaviour.expand:
-            body = _expanded(body, resources)
+            body |= {"Members": [resources.get(one["@odata.id"], one) for one in body.get("Members", [])]}
         return web.json_response(body)
 
     async def _log_in(self, request: web.Request) -> web.Response:
@@ -119,16 +110,10 @@ class Bmc:
         )
 
 
-def _expanded(body: dict[str, Any], resources: dict[str, Any]) -> dict[str, Any]:
-    members = [resources.get(one["@odata.id"], one) for one in body.get("Members", [])]
-    return body | {"Members": members}
-
-
 @asynccontextmanager
 async def serving(
     resources: Resources, *, authority: trustme.CA, behaviour: Behaviour | None = None
 ) -> AsyncIterator[Bmc]:
-    """A BMC on a free port of loopback, with a certificate by `authority`."""
     bmc = Bmc(resources, behaviour or Behaviour())
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -1,8 +1,4 @@
-"""BMCs of plugged machines: each shows its machine as it is at the moment of the request.
-
-with bmcs({"gpu-1": hardware}, folder) as inventory:
-    ...  # inventory.urls["gpu-1"]; folder holds the reader's inventory: one file per node, and ca.pem
-"""
+"""BMCs of plugged machines: each shows its machine as it is at the moment of the request."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ START_SECONDS = 30
 
 
 def tree_of(hardware: Hardware) -> dict[str, Any]:
-    """The Redfish tree of a machine as it is now.  Raises HardwareError if it has no BMC."""
     condition = hardware.condition()
     if condition.profile.chassis is None:
         raise HardwareError(f"{condition.profile.name} has no BMC: give its profile a chassis")
@@ -41,7 +36,6 @@ def tree_of(hardware: Hardware) -> dict[str, Any]:
 
 @contextmanager
 def bmcs(machines: Mapping[str, Hardware], folder: Path) -> Iterator[dict[str, str]]:
-    """Serve the BMCs of these machines over HTTPS, and write an inventory into `folder`; URL by node."""
     for hardware in machines.values():
         tree_of(hardware)  # before anything is served: it has a BMC
     authority = trustme.CA()

@@ -1,8 +1,7 @@
 """What is around the GPUs now: supplies under the present load, fans, air.
 
-From the profile's chassis and the faults.  Follows from a `Machine` alone and touches no files.  A machine
-without a chassis has air and no supplies.  Equal supplies share the load equally, as current sharing makes
-them.  One that must give more than it can switches off; when none is left, the machine is off.
+Equal supplies share the load equally, as current sharing makes them.  One that must give more than it can
+switches off; when none is left, the machine is off.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Trouble(Enum):
     WEAK = "weak"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Supply:
     """One supply now: watts that it gives and takes, volts at its output (0 while it gives nothing)."""
 
@@ -67,7 +66,6 @@ class Case:
 
 
 def draw_watts(machine: Machine, gpu_watts: Sequence[float]) -> float:
-    """Watts (DC) of the whole machine; its host works as hard as its GPUs."""
     chassis, model = machine.profile.chassis, machine.profile.model
     assert chassis is not None
     full = len(gpu_watts) * (model.power.full - model.power.idle) / 1000
@@ -92,14 +90,8 @@ def supplies(machine: Machine, gpu_watts: Sequence[float]) -> list[Supply]:
     for n, (trouble, _) in enumerate(troubles):
         output = draw / len(giving) if n in giving else 0.0
         droop = WEAK_DROOP if trouble is Trouble.WEAK else DROOP
-        supply = Supply(
-            trouble=trouble,
-            gave_up=n in gave_up,
-            output_watts=output,
-            input_watts=output / EFFICIENCY,
-            volts=RAIL_VOLTS * (1 - droop * output / capacity[n]) if n in giving else 0.0,
-        )
-        result.append(supply)
+        volts = RAIL_VOLTS * (1 - droop * output / capacity[n]) if n in giving else 0.0
+        result.append(Supply(trouble, n in gave_up, output, output / EFFICIENCY, volts))
     return result
 
 

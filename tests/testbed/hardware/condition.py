@@ -1,8 +1,7 @@
 """What was done to a machine: its faults, loads and restarts, and everything that has been counted since.
 
-Time only ever appends, but for what heat would have done later had nothing changed: what was counted while a
-fault was on stays counted when it is healed, as in life, and goes when counters begin anew.  Nothing here
-reads a clock or touches files.
+What was counted while a fault was on stays counted when it is healed, as in life, and goes when counters
+begin anew.  Nothing here reads a clock or touches files.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @classmethod
     def fresh(cls, profile: Profile, *, seed: str, now: int) -> Condition:
-        """A machine that was just switched on: healthy and idle."""
         pasts = [
             Past(
                 epoch=now,
@@ -75,16 +73,13 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         self.faults.append(fault)
 
     def restart(self, gpus: Iterable[int], *, now: int) -> None:
-        """The counters of these GPUs begin anew."""
         for gpu in gpus:
             self.pasts[gpu].epoch, self.pasts[gpu].counted = now, {}
 
     def chosen(self, gpu: int | None) -> list[int]:
-        """One GPU, checked, or all of them."""
         return list(range(len(self.pasts))) if gpu is None else [Machine.healthy(self.profile).gpu(gpu)]
 
     def settle(self, machine: Machine, now: int) -> None:
-        """From now on everything is as the machine says; what was counted before stays counted."""
         for gpu, past in enumerate(self.pasts):
             for points in (*past.reasons.values(), past.power, past.warmth):
                 points[:] = [point for point in points if point[0] <= now]

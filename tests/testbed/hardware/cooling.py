@@ -1,10 +1,8 @@
 """How warm GPUs become: inlet air + thermal resistance x watts, reached exponentially; and the slowdown.
 
 A profile gives the temperature at idle and at full load of a healthy machine; resistance and air follow from
-these two and the two draws.  Above its slowdown threshold a GPU loses clock until it stays there.  Pure.
-
-Nothing watches the simulated machine, so what will happen is written down when something changes: at most two
-steps, now and when the temperature passes the slowdown threshold.  The next change replaces what is to come.
+these two and the two draws.  Nothing watches the simulated machine, so what will happen is written down when
+something changes: at most two steps, now and when the temperature passes the slowdown threshold.
 """
 
 from __future__ import annotations
@@ -36,10 +34,6 @@ class Sink:
         """°C where it settles at this draw."""
         return self.air + self.resistance * watts
 
-    def watts_at(self, celsius: float) -> float:
-        """The draw at which it settles there."""
-        return (celsius - self.air) / self.resistance
-
 
 def _sink(machine: Machine, gpu: int) -> Sink | None:
     """A GPU's cooling as it is now; None where nothing tells its temperature.  The fans of the chassis that
@@ -70,7 +64,7 @@ def slowed(model: Model, cooling: Sink, *, watts: float) -> tuple[int, int]:
     if limit is None or cooling.steady(watts) <= limit or watts <= model.power.idle / 1000:
         return 0, 0
     idle = model.power.idle / 1000
-    kept = max(0.0, (cooling.watts_at(limit) - idle) / (watts - idle))
+    kept = max(0.0, ((limit - cooling.air) / cooling.resistance - idle) / (watts - idle))
     if kept >= SW_SHARE:
         return round(1000 * (1 - kept) / (1 - SW_SHARE)), 0
     return 1000, min(1000, round(1000 * (1 - kept) / (1 - HW_SHARE)))
@@ -91,13 +85,6 @@ def approach(points: Points, *, now: int, tau: float) -> float:
         reached = target + (reached - target) * math.exp(-(at - since) / 1e9 / tau)
         target, since = float(value), at
     return reached
-
-
-def seconds_until(limit: float, *, reached: float, target: float, tau: float) -> float:
-    """Until what is `reached` passes `limit` on its way to `target`; infinite if it never does."""
-    if reached >= limit:
-        return 0.0
-    return tau * math.log((target - reached) / (target - limit)) if target > limit else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +110,8 @@ def heated(machine: Machine, gpu: int, warmths: Points, *, now: int) -> list[Ste
     if threshold is None or not sw or not machine.load[gpu]:
         return [freely]
     limit = warmth(model, threshold) - NEAR
-    reached = approach(warmths, now=now, tau=machine.case.tau)
-    later = seconds_until(limit, reached=reached, target=target, tau=machine.case.tau)
+    reached, tau = approach(warmths, now=now, tau=machine.case.tau), machine.case.tau
+    later = 0.0 if reached >= limit else tau * math.log((target - reached) / (target - limit))
     reasons = {name: n for name, n in (("sw_thermal", sw), ("hw_thermal", hw)) if n}
     slow = machine.power_mw(gpu, slowed=reasons)
     step = Step(

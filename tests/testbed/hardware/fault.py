@@ -1,7 +1,7 @@
 """What a fault is, how one is registered and found, and how its parameters are read.
 
 A fault is a function with keyword parameters that all have defaults; values may be text, as they come from a
-command line.  Whatever hardware cannot have it is refused in words, before anything changes.
+command line.
 """
 
 from __future__ import annotations
@@ -61,21 +61,18 @@ def fault(name: str, does: str = "") -> Callable[[Apply], Apply]:
 
 
 def find(name: str) -> Fault:
-    """The fault of this name; HardwareError naming those that there are."""
     if name not in FAULTS:
         raise HardwareError(f"no fault {name!r}: there are {', '.join(sorted(FAULTS))}")
     return FAULTS[name]
 
 
 def choice(parameter: str, value: str, choices: Mapping[str, Value]) -> Value:
-    """What a word stands for; HardwareError naming the words that there are."""
     if value not in choices:
         raise HardwareError(f"{parameter} is {value!r}: choose one of {', '.join(choices)}")
     return choices[value]
 
 
 def whole(parameter: str, value: Parameter, *, least: int | None = None, most: int | None = None) -> int:
-    """A whole number within its bounds; HardwareError that says them."""
     try:
         number = int(value)
     except ValueError:

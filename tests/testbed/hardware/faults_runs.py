@@ -1,7 +1,7 @@
 """Faults that only an NCCL run or the load probe meets: NVML reads as ever.
 
-Those of NCCL concern the simulated one (testbed.simulated_nccl), in the named arm: all, default, p2p-off or
-nvls-off.  An arm that is under way goes on as it began; the next one meets the fault.
+Those of NCCL concern the simulated one, in the named arm: all, default, p2p-off or nvls-off.  An arm that is
+under way goes on as it began.
 """
 
 from __future__ import annotations

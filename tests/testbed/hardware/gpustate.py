@@ -1,7 +1,4 @@
-"""What one GPU answers, as lines of the driver's state file (`statefile`).
-
-What NVML cannot read on this hardware has no line.
-"""
+"""What one GPU answers, as lines of the driver's state file (`statefile`)."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ AMPERE, ADA, HOPPER = 7, 8, 9
 NVLINK5 = 7
 """NVML_NVLINK_VERSION_5_0, whose errors are counted by other fields."""
 
-P2P_SUPPORTED, SYSMEM_ACCESS, P2P_ATOMICS, SYSMEM_ATOMICS, SLI_BRIDGE, VALID = (1 << bit for bit in range(6))
-"""NVML_NVLINK_CAP_*."""
+LINK_CAPABILITIES = 0b101111
+"""NVML_NVLINK_CAP_*: P2P, system memory, atomics of both, valid; no SLI bridge."""
 
 EVENTS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10
 """nvmlEventType*: single and double bit ECC errors, P-state, Xid, clock."""
@@ -54,18 +51,15 @@ def gpu_uuid(seed: str, address: str) -> str:
 
 def gpu_lines(machine: Machine, number: int, *, seed: str) -> Lines:
     """Everything about one GPU that does not depend on time; None where there is no line."""
-    return _gpu(machine, number, seed) | _links(machine, number) | _fabric(machine)
-
-
-def _gpu(machine: Machine, number: int, seed: str) -> Lines:
     gpu, model, host = machine.gpus[number], machine.profile.model, machine.profile.host
     function = machine.pci[gpu.address]
     node = next(node for node in host.nodes if node.id == function.numa)
     cpus = _text(cpu_numbers(node.cpus))
-    reported = host.numa_reported
+    reported, fabric = host.numa_reported, machine.fabric
+    digits = int.from_bytes(hashlib.sha256(f"{seed}/{gpu.address}".encode()).digest()[:8], "big")
     lines: Lines = {
         "uuid": gpu_uuid(seed, gpu.address),
-        "serial": _serial(seed, gpu.address) if model.serial else None,
+        "serial": f"{digits % 10**13:013d}" if model.serial else None,
         "pci": gpu.address,
         "pci.device_id": _combined(function.kind.device, function.kind.vendor),
         "pci.subsystem_id": _combined(function.kind.subsystem[1], function.kind.subsystem[0]),
@@ -77,7 +71,9 @@ def _gpu(machine: Machine, number: int, seed: str) -> Lines:
     }
     if number in machine.handles:
         lines["handle"] = f"!{machine.handles[number]}"
-    return lines | _model(model) | _memory_errors(model) | _telemetry(machine, number)
+    lines |= {f"fabric.{name}": getattr(fabric, name) for name in fabric.__struct_fields__} if fabric else {}
+    lines |= _model(model) | _memory_errors(model) | _telemetry(machine, number)
+    return lines | _links(machine, number)
 
 
 def _model(model: Model) -> Lines:
@@ -107,7 +103,6 @@ def _model(model: Model) -> Lines:
 
 
 def _memory_errors(model: Model) -> Lines:
-    """ECC counts, retired pages and remapped rows, as far as the model has them."""
     lines: Lines = {}
     if model.ecc:
         lines |= {"ecc.current": 1, "ecc.pending": 1}
@@ -130,11 +125,8 @@ def _telemetry(machine: Machine, number: int) -> Lines:
     lines |= {"power.enforced": power.default, "power.limit": power.default, "power.source": 0}
     lines |= {"reasons.supported": REASONS, "violations": model.violations}
     lines["temperature.tau"] = machine.case.tau
-    for part, sensor in (
-        ("temperature", model.temperature),
-        ("memory_temperature", model.memory_temperature),
-    ):
-        if sensor:
+    for part in ("temperature", "memory_temperature"):
+        if sensor := getattr(model, part):
             lines |= {f"{part}.idle": sensor.idle, f"{part}.full": sensor.full}
     for kind, limits in (("threshold", model.thresholds), ("tlimit", model.tlimits)):
         for name in ("shutdown", "slowdown", "gpu_max", "memory_max") if limits else ():
@@ -166,36 +158,18 @@ def _links(machine: Machine, number: int) -> Lines:
             "nominal_mbps": chip.mbps,
             "mbps": chip.mbps if up else 0,
         }
-        if far:
-            mine |= _far_end(machine, number, link) | dict.fromkeys(LINK_COUNTERS[chip.version >= NVLINK5], 0)
-        mine["capabilities"] = (
-            P2P_SUPPORTED | SYSMEM_ACCESS | P2P_ATOMICS | SYSMEM_ATOMICS | VALID if far else 0
-        )
+        if far:  # what NVML can tell of it need not be what is there
+            kind = machine.remote_type(number, link)
+            named = {"far": "hidden" if far == FAR_SWITCH else far, "own": machine.gpus[number].address}
+            mine |= {
+                "remote": named.get(chip.remote, "hidden"),
+                "remote_type": kind if chip.remote_type_known else UNKNOWN,
+                "switch": kind == SWITCH,
+                **dict.fromkeys(LINK_COUNTERS[chip.version >= NVLINK5], 0),
+            }
+        mine["capabilities"] = LINK_CAPABILITIES if far else 0
         lines |= {f"link.{link}.{key}": value for key, value in mine.items()}
     return lines
-
-
-def _far_end(machine: Machine, number: int, link: int) -> Lines:
-    """What NVML can tell of the far end, which need not be what is there."""
-    chip, gpu = machine.profile.model.links, machine.gpus[number]
-    assert chip is not None
-    kind = machine.remote_type(number, link)
-    far = "hidden" if gpu.links[link] == FAR_SWITCH else gpu.links[link]
-    return {
-        "remote": {"far": far, "own": gpu.address, "hidden": "hidden"}[chip.remote],
-        "remote_type": kind if chip.remote_type_known else UNKNOWN,
-        "switch": kind == SWITCH,
-    }
-
-
-def _fabric(machine: Machine) -> Lines:
-    fabric = machine.fabric
-    return {f"fabric.{name}": getattr(fabric, name) for name in fabric.__struct_fields__} if fabric else {}
-
-
-def _serial(seed: str, address: str) -> str:
-    digits = int.from_bytes(hashlib.sha256(f"{seed}/{address}".encode()).digest()[:8], "big")
-    return f"{digits % 10**13:013d}"
 
 
 def _combined(high: str, low: str) -> int:

@@ -22,16 +22,14 @@ from testbed.hardware.ipmimachine import PASSWORD, THRESHOLD, USER, Machine, Sen
 
 @dataclass
 class Behaviour:
-    """What is wrong with the BMC.
-
-    `suites`: cipher suites that it has.  `downgrades`: it confirms algorithms "none".  `silent_after`:
-    commands after which it answers nothing.  `loses`: every how many packets one gets lost.  `most`: bytes of
-    a record that it gives at once.  `cancels`: reservations that it cancels.  `busy`: commands that it is too
-    busy for.  `version`: 1.5 or 2.0.  `role`: the user may log in over LAN.  `endless`: its records never
-    end.  `own_key`: it has a key Kg.  `repository`: it has one, else its sensors' own records.  `raw`:
-    answers by network function and command, instead of the right ones.  `replays`: before
-    each answer it sends that of 64 commands ago again, whose request had the same number.
-    """
+    """What is wrong with the BMC.  `suites`: cipher suites that it has.  `downgrades`: it confirms algorithms
+    "none".  `silent_after`: commands after which it answers nothing.  `loses`: every how many packets one
+    gets lost.  `most`: bytes of a record that it gives at once.  `cancels`: reservations that it cancels.
+    `busy`: commands that it is too busy for.  `version`: 1.5 or 2.0.  `role`: the user may log in over LAN.
+    `endless`: its records never end.  `own_key`: it has a key Kg.  `repository`: it has one, else its
+    sensors' own records.  `raw`: answers by network function and command, instead of the right ones.
+    `replays`: before each answer it sends that of 64 commands ago again, whose request had the same
+    number."""
 
     suites: tuple[int, ...] = (17, 3)
     downgrades: bool = False
@@ -88,10 +86,8 @@ class IpmiBmc(asyncio.DatagramProtocol):
 
     def _open(self, request: bytes) -> bytes:
         wanted = (request[12], request[20], request[28])
-        self._suite = next(
-            (one for one in rmcp.SUITES if one.algorithms == wanted and one.number in self.behaviour.suites),
-            None,
-        )
+        known = [one for one in rmcp.SUITES if one.number in self.behaviour.suites]
+        self._suite = next((one for one in known if one.algorithms == wanted), None)
         self._theirs = request[4:8]
         self.levels.append(request[1])
         if self._suite is None and not self.behaviour.downgrades:
@@ -109,13 +105,9 @@ class IpmiBmc(asyncio.DatagramProtocol):
             return bytes((request[0], 0x0D, 0, 0)) + self._theirs
         if not self.behaviour.role:
             return bytes((request[0], 0x0A, 0, 0)) + self._theirs
-        self._nonce = theirs
-        name = self._role + user
-        proof = self._digest(
-            PASSWORD.encode(), self._theirs + self._ours + theirs + self._random + self._guid + name
-        )
-        self._name = name
-        return head + self._random + self._guid + proof
+        self._nonce, self._name = theirs, self._role + user
+        proven = self._theirs + self._ours + theirs + self._random + self._guid + self._name
+        return head + self._random + self._guid + self._digest(PASSWORD.encode(), proven)
 
     def _third(self, request: bytes) -> bytes:
         self.proofs += 1
@@ -161,7 +153,6 @@ class IpmiBmc(asyncio.DatagramProtocol):
         self._transport.sendto(packet, addr)
 
     def _command(self, netfn: int, command: int, body: bytes) -> tuple[int, bytes]:
-        """Completion code and data."""
         machine, now = self.machine, int(time.time())
         if (netfn, command) == (0x06, 0x3C):
             self.closed.set()
@@ -207,11 +198,9 @@ class IpmiBmc(asyncio.DatagramProtocol):
         if command == 0x10:
             return 0, struct.pack("<HB", len(data), 0)
         _, offset, count = struct.unpack("<BHB", body)
-        return (
-            (0xCA, b"")
-            if count > self.behaviour.most
-            else (0, bytes((count,)) + data[offset : offset + count])
-        )
+        if count > self.behaviour.most:
+            return 0xCA, b""
+        return 0, bytes((count,)) + data[offset : offset + count]
 
 
 def _sensor(sensor: Sensor, command: int) -> tuple[int, bytes]:
@@ -223,7 +212,6 @@ def _sensor(sensor: Sensor, command: int) -> tuple[int, bytes]:
 
 
 def _answer(request: bytes, code: int, data: bytes) -> bytes:
-    """The IPMI message that answers another."""
     head = bytes((rmcp.SOFTWARE, request[1] | 0x04))
     body = bytes((rmcp.BMC, request[4], request[5], code)) + data
     return head + bytes((-sum(head) & 0xFF,)) + body + bytes((-sum(body) & 0xFF,))

@@ -1,7 +1,6 @@
-"""A machine as an IPMI BMC shows it: sensors, their records, inventories, a power meter, a clock.
+"""A machine as an IPMI BMC shows it, for both BMCs of the testbed, Debian's `ipmi_sim` and `ipmibmc`.
 
-One description for both BMCs of the testbed, Debian's `ipmi_sim` and `ipmibmc`.  Records and inventories are
-encoded here by the specification alone, without the code under test.
+Records and inventories are encoded here by the specification alone, without the code under test.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ THERE, FAILED, PREDICTED, NO_INPUT, NO_INPUT_OR_RANGE, INPUT_RANGE, CONFIGURATIO
 class Sensor:
     """One sensor.  `raw`: its byte; a value is (m raw + b 10^b_exponent) 10^exponent.  `states`: its bits
     now, `possible` those that its record lists.  `bounds`: raw bytes, from lower non-critical, critical,
-    non-recoverable to the upper ones; None where it has none.
-    """
+    non-recoverable to the upper ones; None where it has none."""
 
     name: str
     number: int
@@ -50,7 +48,6 @@ class Sensor:
 
     @property
     def mask(self) -> int:
-        """Which thresholds can be read."""
         return sum(1 << bit for bit, bound in enumerate(self.bounds) if bound is not None)
 
     @property
@@ -130,16 +127,11 @@ def server(supplies: int = 4, fans: int = 6) -> Machine:
         sensors += _of_supply(number)
     if supplies > 1:
         sensors.append(Sensor("PS Redundancy", 0xA0, SUPPLY, event=REDUNDANCY, entity=19, states=0x01))
-    return Machine(
-        sensors=sensors,
-        inventories={0: inventory("Example", "GX-8000", "SN-0815")}
-        | {
-            number: inventory("Supplier", f"PWS-3K{number}", f"P-{number:04}", watts=3000)
-            for number in range(1, supplies + 1)
-        },
-        located={number: number for number in range(1, supplies + 1)},
-        watts=2050,
-    )
+    machine = Machine(sensors, {0: inventory("Example", "GX-8000", "SN-0815")}, watts=2050)
+    for number in range(1, supplies + 1):
+        machine.inventories[number] = inventory("Supplier", f"PWS-3K{number}", f"P-{number:04}", watts=3000)
+        machine.located[number] = number
+    return machine
 
 
 def _of_supply(number: int) -> list[Sensor]:

@@ -1,7 +1,6 @@
 """Debian's `ipmi_sim`, an IPMI BMC by others, with the sensors of a described machine, on loopback.
 
-It speaks cipher suite 3, and no DCMI.  Faults are set through its console.  It comes from the machine's
-PATH, else from Debian's packages: downloaded and unpacked into the cache, as tests/e2e does, never installed.
+It speaks cipher suite 3, and no DCMI.  It comes from PATH, else from Debian's packages, never installed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -27,19 +25,12 @@ DOWNLOAD = ("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root")
 WAY_OUT = "there is no `ipmi_sim`; Debian and Ubuntu: apt-get install openipmi"
 
 
-@dataclass(frozen=True)
-class Program:
-    """The simulator, and where its libraries are if not with the system's."""
-
-    path: str
-    libraries: str = ""
-
-
 @cache
-def program() -> Program | None:
-    """The simulator; None where there is none and none can be fetched."""
+def program() -> tuple[str, str] | None:
+    """The simulator, and where its libraries are if not with the system's; None where there is none and none
+    can be fetched."""
     if simulator := shutil.which("ipmi_sim"):
-        return Program(simulator)
+        return simulator, ""
     root = cache_folder(os.environ) / "ipmi_sim"
     try:
         if not root.is_dir():
@@ -49,11 +40,10 @@ def program() -> Program | None:
             return None
     [libraries] = {path.parent for path in root.glob("usr/lib/*/libIPMIlanserv.so.0")} or {root}
     path = root / "usr/bin/ipmi_sim"
-    return Program(str(path), str(libraries)) if path.exists() else None
+    return (str(path), str(libraries)) if path.exists() else None
 
 
 def _fetch(root: Path) -> None:
-    """Download and unpack the packages; the folder is there whole or not at all."""
     root.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         subprocess.run([*DOWNLOAD, *PACKAGES], cwd=folder, check=True, capture_output=True, timeout=120)
@@ -74,7 +64,6 @@ class Simulator:
         return f"ipmi://127.0.0.1:{self.port}"
 
     async def change(self, sensor: Sensor, *, raw: int | None = None, states: int | None = None) -> None:
-        """Set a sensor's byte or its bits."""
         if raw is not None:
             await self.command(f"sensor_set_value 0x20 0 {sensor.number} {raw} 0")
         for bit in range(15 if states is not None else 0):
@@ -96,17 +85,21 @@ class Simulator:
 
 @asynccontextmanager
 async def simulating(machine: Machine, folder: Path) -> AsyncIterator[Simulator]:
-    binary = program()
-    assert binary is not None, WAY_OUT
-    port, console = _free_ports()
+    found = program()
+    assert found is not None, WAY_OUT
+    binary, libraries = found
+    with socket.socket(type=socket.SOCK_DGRAM) as datagrams, socket.socket() as stream:
+        for one in (datagrams, stream):
+            one.bind(("127.0.0.1", 0))
+        port, console = (one.getsockname()[1] for one in (datagrams, stream))
     (folder / "state").mkdir()
     (folder / "lan.conf").write_text(_configuration(port, console))
     (folder / "commands").write_text("\n".join(_commands(machine)) + "\n")
-    environment = os.environ | ({"LD_LIBRARY_PATH": binary.libraries} if binary.libraries else {})
+    environment = os.environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {})
     arguments = ["-n", "-c", folder / "lan.conf", "-f", folder / "commands", "-s", folder / "state"]
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            binary.path, *map(str, arguments), env=environment, stdout=log, stderr=log, stdin=-3
+            binary, *map(str, arguments), env=environment, stdout=log, stderr=log, stdin=-3
         )
     simulator = Simulator(port, console)
     try:
@@ -119,7 +112,6 @@ async def simulating(machine: Machine, folder: Path) -> AsyncIterator[Simulator]
 
 
 async def _wait(simulator: Simulator, process: asyncio.subprocess.Process, log: Path) -> None:
-    """Until its console answers: by then its commands have run."""
     async with asyncio.timeout(30):
         while process.returncode is None:
             try:
@@ -127,17 +119,6 @@ async def _wait(simulator: Simulator, process: asyncio.subprocess.Process, log: 
             except (OSError, asyncio.IncompleteReadError):
                 await asyncio.sleep(0.05)
     raise RuntimeError(f"ipmi_sim ended; its words are in {log}")
-
-
-def _free_ports() -> tuple[int, int]:
-    """A UDP and a TCP port that are free now."""
-    with (
-        socket.socket(type=socket.SOCK_DGRAM) as datagrams,
-        socket.socket(type=socket.SOCK_STREAM) as stream,
-    ):
-        datagrams.bind(("127.0.0.1", 0))
-        stream.bind(("127.0.0.1", 0))
-        return datagrams.getsockname()[1], stream.getsockname()[1]
 
 
 def _configuration(port: int, console: int) -> str:

@@ -1,11 +1,7 @@
 """Lets a machine feel what the simulated CUDA does: the load that its processes announce becomes its load.
 
 `driver/src/cuda.c` appends a line `NS UUID PID PERCENT` to STATE.loads when a process begins something else
-on a GPU; a GPU's load is the largest last announcement of a living process.  Somebody has to follow them: the
-driver only writes, because power, clocks and sensors follow from a load by the machine's whole model.
-
-    with following(hardware):
-        ...  # run what computes
+on a GPU; a GPU's load is the largest last announcement of a living process.
 """
 
 from __future__ import annotations
@@ -22,12 +18,16 @@ POLL_S = 0.05
 
 @contextmanager
 def following(hardware: Hardware) -> Iterator[None]:
-    """While this lasts, the machine's load is what is announced; then nothing of it runs any more."""
     stop, last = threading.Event(), dict[int, int]()
 
     def follow() -> None:
         while not stop.wait(POLL_S):
-            last.update(follow_once(hardware, last))
+            announced = announcements(hardware.directory / LOADS)
+            if announced or last:
+                now = {number: announced.get(uuid, 0) for number, uuid in enumerate(hardware.uuids)}
+                if changed := {gpu: n for gpu, n in now.items() if last.get(gpu, 0) != n}:
+                    hardware.load_each(changed)
+                last.update(now)
 
     thread = threading.Thread(target=follow, name="loads")
     thread.start()
@@ -38,17 +38,6 @@ def following(hardware: Hardware) -> Iterator[None]:
         thread.join()
         if running := [gpu for gpu, percent in last.items() if percent]:
             hardware.load_each(dict.fromkeys(running, 0))
-
-
-def follow_once(hardware: Hardware, last: dict[int, int]) -> dict[int, int]:
-    """Set the loads that differ from the `last` ones; returns those of now, by GPU."""
-    announced = announcements(hardware.directory / LOADS)
-    if not announced and not last:
-        return last
-    now = {number: announced.get(uuid, 0) for number, uuid in enumerate(hardware.uuids)}
-    if changed := {gpu: percent for gpu, percent in now.items() if last.get(gpu, 0) != percent}:
-        hardware.load_each(changed)
-    return now
 
 
 def announcements(path: Path) -> dict[str, int]:

@@ -1,8 +1,4 @@
-"""What is true of a machine right now: its profile, and everything that faults have changed about it.
-
-A `Machine` is built afresh for every change: healthy from its profile, then each fault that is on does its
-part. Nothing here touches files.
-"""
+"""What is true of a machine right now: healthy from its profile, and what each fault that is on changed."""
 
 from __future__ import annotations
 
@@ -52,18 +48,15 @@ class PciPresence(Enum):
 @dataclass
 class Machine:
     """`down`: (GPU, link) that are down.  `refused`: P2P status of (GPU, GPU, capability) that is not usual.
-
     `handles`: NVML error of GPUs that cannot be had.  `calls`: what a call does instead of answering, for one
     GPU or (None) for all: "hang" or an NVML error.  `values`: lines of the driver's state for (GPU, key) that
     replace the healthy ones.  `holds`: per mille of the time for which a clocks event reason holds on (GPU,
     reason), and while what.  `rates`: thousandths per second by which a counter (GPU, name) grows; `steps`:
-    by how much at once, when a fault comes.  `restarts`: GPUs whose counters begin anew then.
-
-    `ports`: files of the port of (NIC, file) that replace the usual ones; `port_steps`: errors that come with
-    a fault.  `sensors`: hwmon files of (chip, sensor, file).  `clock_step`: seconds the wall clock is off.
-    `load`: per cent of each GPU, as it is now.  `nccl`: what goes wrong in an NCCL run.  `withdrawn`: GPUs
-    that the device plugin calls unhealthy.  `case`: supplies, fans and air.
-    """
+    by how much at once, when a fault comes.  `restarts`: GPUs whose counters begin anew then.  `ports`: files
+    of the port of (NIC, file) that replace the usual ones; `port_steps`: errors that come with a fault.
+    `sensors`: hwmon files of (chip, sensor, file).  `clock_step`: seconds the wall clock is off. `load`: per
+    cent of each GPU, as it is now.  `nccl`: what goes wrong in an NCCL run.  `withdrawn`: GPUs that the
+    device plugin calls unhealthy.  `case`: supplies, fans and air."""
 
     profile: Profile
     visible: list[int] = field(default_factory=list)
@@ -106,18 +99,13 @@ class Machine:
 
     def gpu(self, number: int | str) -> int:
         """A GPU's number, checked; HardwareError for one that is not there."""
-        try:
-            result = int(number)
-        except ValueError:
-            raise HardwareError(f"gpu is {number!r}: give a number from 0 to {len(self.gpus) - 1}") from None
-        if not 0 <= result < len(self.gpus):
-            raise HardwareError(
-                f"{self.profile.name} has no GPU {result}: they are 0 to {len(self.gpus) - 1}"
-            )
-        return result
+        known = {str(gpu): gpu for gpu in range(len(self.gpus))}
+        if str(number) not in known:
+            last = len(self.gpus) - 1
+            raise HardwareError(f"{self.profile.name} has no GPU {number}: they are 0 to {last}")
+        return known[str(number)]
 
     def links(self, gpu: int) -> dict[int, str]:
-        """The connected links of a GPU: number to the address of the far end."""
         return self._links[gpu]
 
     @cached_property
@@ -130,10 +118,8 @@ class Machine:
         return frozenset(gpu.address for gpu in self.gpus)
 
     def peer(self, gpu: int, link: int) -> tuple[int, int] | None:
-        """The other end of a link, as (GPU, link); None when it leads to something else than a GPU.
-
-        The n-th link from one GPU to another is the n-th link back: profiles do not say more.
-        """
+        """The other end of a link, as (GPU, link); None when it leads to something else than a GPU.  The n-th
+        link from one GPU to another is the n-th link back: profiles do not say more."""
         mine = self.gpus[gpu].links
         for number, other in enumerate(self.gpus):
             if other.address == mine[link]:
@@ -143,7 +129,6 @@ class Machine:
         return None
 
     def cut(self, gpu: int, link: int) -> None:
-        """Take a link down, at both ends."""
         self.down |= {(gpu, link)} | ({end} if (end := self.peer(gpu, link)) else set())
 
     def is_up(self, gpu: int, link: int) -> bool:
@@ -152,7 +137,6 @@ class Machine:
         return there and not self.profile.model.mig_enabled
 
     def remote_type(self, gpu: int, link: int) -> int:
-        """NVML's type of what a link leads to."""
         far = self.gpus[gpu].links[link]
         if far in self._addresses:
             return GPU
@@ -193,10 +177,9 @@ class Machine:
         return ((one, other) for one in count for other in count if one != other)
 
     def ancestor(self, one: int, other: int) -> Distance:
-        return distance(self.pci[self.gpus[one].address], self.pci[self.gpus[other].address])
+        return distance(*(self.pci[self.gpus[gpu].address] for gpu in (one, other)))
 
     def joined(self, one: int, other: int) -> bool:
-        """Whether NVLinks that are up join two GPUs, directly or through switches."""
         up = [[n for n in self.links(gpu) if self.is_up(gpu, n)] for gpu in (one, other)]
         if any(self.gpus[one].links[n] == self.gpus[other].address for n in up[0]):
             return True
@@ -204,14 +187,8 @@ class Machine:
         return all(any(self.remote_type(gpu, n) == SWITCH for n in numbers) for gpu, numbers in ends)
 
     def p2p(self, one: int, other: int) -> dict[str, int]:
-        """NVML_P2P_STATUS_* of a pair by capability."""
         by_pcie = self.profile.p2p.near if self.ancestor(one, other) <= Distance.PHB else self.profile.p2p.far
         joined = self.joined(one, other)
-        usual = {
-            "read": OK if joined else by_pcie,
-            "write": OK if joined else by_pcie,
-            "nvlink": OK if joined else NOT_SUPPORTED,
-            "atomics": OK if joined else NOT_SUPPORTED,
-            "pci": by_pcie,
-        }
+        usual = dict.fromkeys(("read", "write"), OK if joined else by_pcie) | {"pci": by_pcie}
+        usual |= dict.fromkeys(("nvlink", "atomics"), OK if joined else NOT_SUPPORTED)
         return {name: self.refused.get((one, other, name), status) for name, status in usual.items()}

@@ -1,8 +1,5 @@
-"""The machine file of the simulated NCCL: what its profile says, as far as the machine is what it should be.
-
-What NCCL would notice by itself is worked out here (links that are down take bandwidth away, P2P refused
-between NVLinked GPUs fails its init); what only an NCCL run notices are the machine's `troubles`.
-"""
+"""The machine file of the simulated NCCL: what its profile says, and what NCCL would notice by itself (links
+that are down take bandwidth away, P2P refused between NVLinked GPUs fails its init)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import SWITCH, Machine
 from testbed.profiles.model import NcclResult
 from testbed.simulated_nccl import machine as simulated
-from testbed.simulated_nccl.machine import Gpu, Trouble, Way
+from testbed.simulated_nccl.machine import Gpu, Trouble
 from testbed.simulated_nccl.trouble import FAILED
 
 NCCL, CUDA = "2.32.3", "12.9"
@@ -26,8 +23,11 @@ REFUSED = "P2P is disabled between NVLINK connected GPUs"
 
 def render(machine: Machine, *, seed: str) -> bytes:
     nccl, left = machine.profile.nccl, _links_left(machine)
-    given = nccl.ways.items() if nccl else ()
-    ways = {name: way if name == "host" else _left(way, left) for name, way in given}
+    ways = dict(nccl.ways if nccl else {})
+    for name, way in ways.items():
+        if name != "host":
+            busbw = {of: {n: gbps * left for n, gbps in known.items()} for of, known in way.busbw.items()}
+            ways[name] = replace(way, busbw=busbw)
     made = simulated.Machine(
         name=machine.profile.name,
         seed=seed,
@@ -50,16 +50,9 @@ def render(machine: Machine, *, seed: str) -> bytes:
     return simulated.encode(made)
 
 
-def _left(way: Way, left: float) -> Way:
-    busbw = {name: {ranks: gbps * left for ranks, gbps in known.items()} for name, known in way.busbw.items()}
-    return replace(way, busbw=busbw)
-
-
 def _links_left(machine: Machine) -> float:
-    """The share of links that the worst GPU has left: a ring is as slow as its slowest GPU.
-
-    Links to a GPU that is lost do not count: the numbers for fewer ranks know of them.
-    """
+    """The share of links that the worst GPU has left: a ring is as slow as its slowest GPU.  Links to a GPU
+    that is lost do not count: the numbers for fewer ranks know of them."""
     lost = {machine.gpus[gpu].address for gpu in machine.handles}
     shares = []
     for gpu in {*range(len(machine.gpus))} - machine.handles.keys():
@@ -70,7 +63,6 @@ def _links_left(machine: Machine) -> float:
 
 
 def _row(machine: Machine, one: int, nccl: NcclResult | None) -> tuple[float, ...]:
-    """GB/s one way from a GPU to every GPU."""
     if nccl is None:
         return tuple(-1.0 for _ in machine.gpus)
     return tuple(
@@ -80,7 +72,6 @@ def _row(machine: Machine, one: int, nccl: NcclResult | None) -> tuple[float, ..
 
 
 def _joining(machine: Machine, one: int, other: int) -> int:
-    """How many links that are up carry what goes from one GPU to another."""
     if any(machine.p2p(one, other)[capability] for capability in ("read", "write", "nvlink")):
         return 0
     up = [[n for n in machine.links(gpu) if machine.is_up(gpu, n)] for gpu in (one, other)]

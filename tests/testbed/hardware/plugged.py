@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from testbed import profiles
 from testbed.driver.build import library_folder
@@ -53,12 +52,9 @@ def boottime_ns() -> int:
 def plug(
     profile: str | Profile, directory: Path, *, seed: str | None = None, clock: Clock = boottime_ns
 ) -> Hardware:
-    """Put a machine of this profile into an empty folder and switch it on: healthy and idle.
-
-    `seed` makes up what tells it from others of its kind (UUIDs, serial numbers); random by default.  Raises
-    HardwareError when the folder has hardware in it or there is no such profile, DriverBuildError when the
-    driver cannot be built.
-    """
+    """Put a machine of this profile into an empty folder and switch it on: healthy and idle.  `seed` makes up
+    what tells it from others of its kind (UUIDs, serial numbers); random by default.  HardwareError when the
+    folder has hardware in it or there is no such profile."""
     try:
         result = profiles.load(profile) if isinstance(profile, str) else profile
     except ProfileError as error:
@@ -71,7 +67,6 @@ def plug(
 
 
 def attach(directory: Path) -> Hardware:
-    """The machine that somebody plugged into this folder; HardwareError when there is none."""
     hardware = Hardware(directory)
     hardware.condition()
     return hardware
@@ -85,7 +80,6 @@ class Hardware:
         self._clock = clock
 
     def condition(self) -> Condition:
-        """What was done to the machine so far."""
         path = self.directory / CONDITION
         try:
             return msgspec.json.decode(path.read_bytes(), type=Condition)
@@ -100,7 +94,6 @@ class Hardware:
 
     @property
     def gpu_count(self) -> int:
-        """How many GPUs are in the machine, whatever NVML can see of them."""
         return len(self.profile.gpus)
 
     @property
@@ -109,22 +102,18 @@ class Hardware:
 
     @property
     def gpu_capacity(self) -> int:
-        """How many nvidia.com/gpu the device plugin tells of it."""
         node = self.profile.node
         return self.gpu_count if node.gpu_capacity is None else node.gpu_capacity
 
     @property
     def node_labels(self) -> Mapping[str, str]:
-        """What GPU feature discovery adds to the usual labels of its node."""
         return self.profile.node.labels
 
     @property
     def uuids(self) -> list[str]:
-        """The UUID of every GPU, in the profile's order."""
         return _uuids(self.condition())
 
     def env(self) -> dict[str, str]:
-        """The variables that give a process this hardware; they must be set before it starts."""
         return {
             "NODEGAUGE_SIM_HARDWARE": str(self.directory / STATE),
             "NODEGAUGE_SYSFS": str(self.directory / "sys"),
@@ -139,7 +128,6 @@ class Hardware:
             condition.add(ActiveFault(name, parameters), now=self._clock())
 
     def heal(self, name: str | None = None) -> None:
-        """Undo all faults, or those of one name."""
         if name is not None:
             faults.find(name)
         with self._changing() as condition:
@@ -149,13 +137,11 @@ class Hardware:
         return [active.name for active in self.condition().faults]
 
     def load(self, percent: int, *, gpu: int | None = None) -> None:
-        """From now on, keep one GPU or all of them this busy."""
         if not 0 <= percent <= 100:
             raise HardwareError(f"a load is 0 to 100 per cent, not {percent}")
         self.load_each(dict.fromkeys(self.condition().chosen(gpu), percent))
 
     def load_each(self, percents: Mapping[int, int]) -> None:
-        """From now on, keep these GPUs this busy, all at the same moment."""
         with self._changing() as condition:
             now = self._clock()
             for number, percent in percents.items():
@@ -168,33 +154,6 @@ class Hardware:
             condition.restart(condition.chosen(None), now=self._clock())
             for past in condition.pasts:
                 past.load = []
-
-    def unload_driver(self) -> None:
-        """Unload the driver: NVML answers DRIVER_NOT_LOADED until `load_driver`.  HardwareError while a
-        process has NVML open, as `rmmod` refuses a module in use."""
-        with self._locked(), (self.directory / CLIENTS).open("ab") as clients:
-            try:
-                fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise HardwareError(
-                    f"the driver in {self.directory} is in use: a process has NVML open"
-                ) from None
-            (self.directory / STATE).unlink()
-
-    def load_driver(self, version: str) -> None:
-        """Load the driver in this version: counters begin again.  HardwareError for a version that offers
-        other functions, because containers keep the library that they started with."""
-        with self._changing() as condition:
-            driver = condition.profile.driver
-            if library_folder(version) != library_folder(driver.version):
-                raise HardwareError(
-                    f"driver {version} offers other functions than {driver.version}: name a version of the"
-                    " same release"
-                )
-            nvml = f"{driver.nvml.partition('.')[0]}.{version}"
-            driver = replace(driver, version=version, nvml=nvml)
-            condition.profile = replace(condition.profile, driver=driver)
-            condition.restart(condition.chosen(None), now=self._clock())
 
     def begin(self, condition: Condition) -> None:
         with self._locked():

@@ -1,8 +1,5 @@
-"""The Redfish tree that a machine's BMC shows, made from its profile's chassis and its present state.
-
-Shapes follow DMTF DSP0268, with the resources that are new since 2020.  Older ones, and what vendors write
-that must not be believed, are in the recordings in tests/fixtures/redfish.  It must not judge.
-"""
+"""The Redfish tree that a machine's BMC shows, made from its profile's chassis and its present state.  Shapes
+follow DMTF DSP0268, with the resources that are new since 2020; others are in tests/fixtures/redfish."""
 
 from __future__ import annotations
 
@@ -29,7 +26,8 @@ OK = ENABLED | {"Health": "OK"}
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What a tree is made from: `watts`: of each GPU now; `time`: the BMC's clock, ISO 8601."""
+    """What a tree is made from: `watts`: of each GPU now; `time`: the BMC's clock, ISO 8601; `is_on`: whether
+    the machine has power: a shelf always gives it."""
 
     machine: Machine
     chassis: Chassis
@@ -37,24 +35,16 @@ class View:
     watts: Sequence[float]
     supplies: Sequence[Supply]
     time: str
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the machine has power; a shelf always gives it."""
-        return not self.supplies or any(one.volts > 0 for one in self.supplies)
-
-    @property
-    def draw(self) -> float:
-        """Watts of the whole machine."""
-        return case.draw_watts(self.machine, self.watts) if self.is_on else 0.0
+    is_on: bool
 
 
 def tree(machine: Machine, *, seed: str, watts: Sequence[float], time: str) -> Tree:
-    """Path to resource, of a machine with a chassis."""
     chassis = machine.profile.chassis
     assert chassis is not None
     supplies = case.supplies(machine, watts)
-    view = View(machine=machine, chassis=chassis, seed=seed, watts=watts, supplies=supplies, time=time)
+    is_on = not supplies or any(one.volts > 0 for one in supplies)
+    known: Tree = {"seed": seed, "watts": watts, "supplies": supplies, "time": time, "is_on": is_on}
+    view = View(machine=machine, chassis=chassis, **known)
     resources = _frame(view) | _chassis(view) | (_board(view) if chassis.board else {})
     return {path: {"@odata.id": path} | body for path, body in resources.items()}
 
@@ -99,11 +89,12 @@ def _frame(view: View) -> Tree:
 def _chassis(view: View) -> Tree:
     thermal, inlet = f"{CHASSIS}/ThermalSubsystem", f"{CHASSIS}/Sensors/InletTemp"
     celsius = view.chassis.inlet + view.machine.case.warmer
+    draw = case.draw_watts(view.machine, view.watts) if view.is_on else 0.0
     status = OK | ({"Health": "Warning"} if celsius >= view.chassis.inlet_max else {})
     leaks = ("LeakDetection",) if view.chassis.leak_detectors else ()
     resources: Tree = {
         f"{CHASSIS}/PowerSubsystem": {"Status": ENABLED},
-        f"{CHASSIS}/EnvironmentMetrics": {"PowerWatts": _reading(round(view.draw, 1))},
+        f"{CHASSIS}/EnvironmentMetrics": {"PowerWatts": _reading(round(draw, 1))},
         thermal: _below(thermal, "Fans", "ThermalMetrics", *leaks),
         f"{thermal}/ThermalMetrics": {
             "TemperatureSummaryCelsius": {"Intake": _reading(celsius, DataSourceUri=inlet)},
@@ -182,32 +173,33 @@ def _fans(view: View) -> Tree:
 
 def _leaks(view: View) -> Tree:
     folder = f"{CHASSIS}/ThermalSubsystem/LeakDetection"
-    detectors = {
-        f"{folder}/LeakDetectors/Leak{number}": {
-            "Id": f"Leak{number}",
-            "Name": f"Leak{number}",
-            "DetectorState": "Critical" if number in view.machine.case.leaks else "OK",
-            "Status": OK,
-        }
-        for number in range(view.chassis.leak_detectors)
-    }
-    return {
-        folder: _below(folder, "LeakDetectors"),
-        f"{folder}/LeakDetectors": _collection(*detectors),
-        **detectors,
-    }
+    detectors: Tree = {}
+    for number in range(view.chassis.leak_detectors):
+        state = "Critical" if number in view.machine.case.leaks else "OK"
+        body = {"Id": f"Leak{number}", "Name": f"Leak{number}", "DetectorState": state, "Status": OK}
+        detectors[f"{folder}/LeakDetectors/Leak{number}"] = body
+    both = {folder: _below(folder, "LeakDetectors"), f"{folder}/LeakDetectors": _collection(*detectors)}
+    return both | detectors
 
 
 def _board(view: View) -> Tree:
     """The GPUs as the BMC of their baseboard sees them, also while the driver is down."""
-    machine = view.machine
+    machine, model = view.machine, view.machine.profile.model
     paths = [f"{BOARD}/Processors/GPU_{number}" for number in range(len(machine.gpus))]
     resources: Tree = {
         BOARD: {"Id": "Baseboard"} | _below(BOARD, "Processors"),
         f"{BOARD}/Processors": _collection(*paths),
     }
     for number, path in enumerate(paths):
-        limit, ports = machine.profile.model.power.default, _ports(view, number, path)
+        limit = model.power.default
+        ports: Tree = {}
+        for link in machine.links(number) if model.links else ():
+            up = machine.is_up(number, link)
+            ports[f"{path}/Ports/NVLink_{link}"] = {
+                "PortProtocol": "NVLink",
+                "LinkStatus": "LinkUp" if up else "LinkDown",
+                "CurrentSpeedGbps": model.links.mbps * 8 / 1000 if up and model.links else 0,
+            }
         resources[path] = {
             "Id": f"GPU_{number}",
             "ProcessorType": "GPU",
@@ -222,18 +214,3 @@ def _board(view: View) -> Tree:
         if ports:
             resources |= ports | {f"{path}/Ports": _collection(*ports)}
     return resources
-
-
-def _ports(view: View, gpu: int, path: str) -> Tree:
-    model = view.machine.profile.model.links
-    if model is None:
-        return {}
-    up = {link: view.machine.is_up(gpu, link) for link in view.machine.links(gpu)}
-    return {
-        f"{path}/Ports/NVLink_{link}": {
-            "PortProtocol": "NVLink",
-            "LinkStatus": "LinkUp" if is_up else "LinkDown",
-            "CurrentSpeedGbps": model.mbps * 8 / 1000 if is_up else 0,
-        }
-        for link, is_up in up.items()
-    }

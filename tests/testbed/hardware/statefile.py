@@ -1,7 +1,6 @@
 """The state file that the simulated driver answers from: `key value` lines, see driver/src/state.h.
 
-What NVML cannot read on this hardware has no line.  Written beside and moved into place, so that a reader
-sees one state or the other.
+What NVML cannot read on this hardware has no line.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ Points = list[tuple[int, int]]
 
 class Past(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One GPU's past: when its counters began, what they stood at then (ns), and what changed over time.
-
     `load` in per cent, `power` in milliwatts, `warmth` in per mille of the way from idle to full load;
     `reasons` in per mille of the time for which a clocks event reason holds, `rates` in thousandths per
-    second, `steps` as what was added at once.
-    """
+    second, `steps` as what was added at once."""
 
     epoch: int
     counted: dict[str, int] = {}
@@ -51,7 +48,6 @@ class Past(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def render(machine: Machine, *, seed: str, pasts: list[Past]) -> str:
-    """The whole file; `pasts` in the order of the GPUs."""
     lines = _driver(machine) | _pairs(machine)
     for number, past in enumerate(pasts):
         own = gpu_lines(machine, number, seed=seed) | past.lines()
@@ -65,7 +61,6 @@ def render(machine: Machine, *, seed: str, pasts: list[Past]) -> str:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a file into place in one step."""
     skipped = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     skipped.write_bytes(content)
     skipped.replace(path)

@@ -1,8 +1,5 @@
-"""The parts of /sys and /proc that a probe reads, as a tree of real files and links below a folder.
-
-Laid out as the kernel does: devices/pciDDDD:BB/.../ADDRESS, with links to them from bus/pci/devices,
-class/infiniband and class/infiniband_verbs.  Writing is repeatable: only what differs is touched, each file
-in one step.
+"""The parts of /sys and /proc that a probe reads, as a tree of real files and links, laid out as the kernel
+does.  Writing is repeatable: only what differs is touched, each file in one step.
 
 A GPU that fell off the bus keeps its folder: the kernel remembers vendor, device and class, while the
 configuration space and the link status come from the device and read as all ones (width 63, speed unknown).
@@ -14,7 +11,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 
 from testbed.hardware.machine import Machine, PciPresence
@@ -32,19 +28,12 @@ SENSOR_FILES = ("alarm", "min", "max", "lcrit", "crit")
 PORT_COUNTERS = ("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error")
 
 
-class Made(Enum):
-    """Whether a folder was there before, so that its files have to be compared."""
-
-    BEFORE = "before"
-    NOW = "now"
-
-
 def write_sysfs(root: Path, machine: Machine, *, errors: Mapping[tuple[int, str], int]) -> None:
-    """Bring the tree below `root` in line with the machine; `errors`: what (NIC, counter) had so far."""
     shown = machine.pci.values() if machine.profile.host.pci_visible else ()
     for function in shown:
         if machine.presence.get(function.address) is PciPresence.GONE:
-            _remove_function(root, function)
+            (root / "bus/pci/devices" / function.address).unlink(missing_ok=True)
+            shutil.rmtree(root / "devices" / function.path, ignore_errors=True)
         else:
             _write_function(root, function, machine)
     for number, nic in enumerate(machine.profile.host.nics):
@@ -71,6 +60,7 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
     if function.address not in {gpu.address for gpu in machine.gpus} and link.is_symlink():
         return  # written before; only GPUs change, and a machine has a hundred other functions
     node = next(node for node in host.nodes if node.id == function.numa)
+    every_cpu = _ranges(sorted(number for node in host.nodes for number in cpu_numbers(node.cpus)))
     _files(
         folder,
         {
@@ -80,21 +70,16 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
             "subsystem_vendor": kind.subsystem[0],
             "subsystem_device": kind.subsystem[1],
             "numa_node": str(function.numa if host.numa_reported else -1),
-            "local_cpulist": node.cpus if host.numa_reported else _all_cpus(machine),
+            "local_cpulist": node.cpus if host.numa_reported else every_cpu,
             **_link(function, machine),
         },
     )
     lost = machine.presence.get(function.address) is PciPresence.ALL_ONES
-    _bytes(folder / "config", ALL_ONES if lost else _config(function), made=Made.BEFORE)
+    _bytes(folder / "config", ALL_ONES if lost else _config(function))
     driver = kind.driver or ("nvidia" if function.address in {gpu.address for gpu in machine.gpus} else "")
     if driver:
         _symlink(folder / "driver", root / "bus/pci/drivers" / driver)
     _symlink(link, folder)
-
-
-def _remove_function(root: Path, function: PciFunction) -> None:
-    (root / "bus/pci/devices" / function.address).unlink(missing_ok=True)
-    shutil.rmtree(root / "devices" / function.path, ignore_errors=True)
 
 
 def _link(function: PciFunction, machine: Machine) -> dict[str, str]:
@@ -160,11 +145,6 @@ def _write_chip(root: Path, chip: HwmonChip, *, number: int, changed: Mapping[tu
     _symlink(root / "class/hwmon" / folder.name, folder)
 
 
-def _all_cpus(machine: Machine) -> str:
-    numbers = [number for node in machine.profile.host.nodes for number in cpu_numbers(node.cpus)]
-    return _ranges(sorted(numbers))
-
-
 def _ranges(numbers: list[int]) -> str:
     parts: list[list[int]] = []
     for number in numbers:
@@ -176,28 +156,18 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _files(folder: Path, contents: Mapping[str, str]) -> None:
-    made = _folder(folder)
+    """Of a new folder the files are not compared: most of a plug's time was spent on asking."""
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in contents.items():
-        _bytes(folder / name, f"{text}\n".encode(), made=made)
+        if new:
+            (folder / name).write_text(f"{text}\n")
+        else:
+            _bytes(folder / name, f"{text}\n".encode())
 
 
-def _folder(folder: Path) -> Made:
-    """Have this folder.  A machine has a thousand files, and most of a plug's time was spent on asking."""
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return Made.BEFORE
-    except FileNotFoundError:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-    return Made.NOW
-
-
-def _bytes(path: Path, content: bytes, *, made: Made) -> None:
+def _bytes(path: Path, content: bytes) -> None:
     """Write what differs; in one step where somebody may be reading."""
-    if made is Made.NOW:
-        path.write_bytes(content)
-        return
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
@@ -206,10 +176,6 @@ def _bytes(path: Path, content: bytes, *, made: Made) -> None:
 
 def _symlink(link: Path, target: Path) -> None:
     """A relative link, so that the whole tree can be moved."""
-    try:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
         link.symlink_to(os.path.relpath(target, link.parent))
-    except FileNotFoundError:
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(os.path.relpath(target, link.parent))
-    except FileExistsError:
-        pass

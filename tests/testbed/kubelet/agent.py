@@ -1,10 +1,7 @@
-"""The simulated kubelet of one node, and a program that is the kubelet of many.
+"""The simulated kubelet of one node, and a program that is the kubelet of many: `python -m
+testbed.kubelet.agent KUBECONFIG DIRECTORY` follows the file of nodes that should be, until SIGTERM.
 
-A kubelet registers its node, watches its pods, and keeps one worker per pod.  The program, `python -m
-testbed.kubelet.agent KUBECONFIG DIRECTORY`, follows the file of nodes that should be, until SIGTERM.
-
-Needs no root and no container runtime; several may run in one event loop.  What it does differently from a
-real kubelet is listed in tests/testbed/README.md; whatever is not listed there should behave the same.
+What it does differently from a real kubelet is listed in tests/testbed/README.md, and nothing else should be.
 """
 
 from __future__ import annotations
@@ -25,9 +22,8 @@ from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import Hardware, NodeContext
 from testbed.kubelet.desired import Desired, DesiredFile, NodeSpec, Observed
 from testbed.kubelet.devices import Devices
-from testbed.kubelet.errors import ApiUnreachable, KubeletError
+from testbed.kubelet.errors import ApiUnreachable
 from testbed.kubelet.images import default_images
-from testbed.kubelet.logs import LogServer
 from testbed.kubelet.node import NodeAgent, delete_node
 from testbed.kubelet.pod import PodWorker, cancel, directory_name, is_terminal, remove
 
@@ -46,11 +42,8 @@ KEPT_PODS = 200
 
 
 class Kubelet:
-    """One simulated node.
-
-    server: kubeconfig of an administrator (a real kubelet has an identity of its own).
-    directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`.
-    """
+    """One simulated node.  server: kubeconfig of an administrator (a real kubelet has an identity of its
+    own). directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`."""
 
     def __init__(self, *, name: str, server: Path, directory: Path, hardware: Hardware | None = None) -> None:
         self.name = name
@@ -62,16 +55,13 @@ class Kubelet:
         """Pods whose status is final: an event that is older than that status must not start them again."""
         self._removals: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._node: NodeContext | None = None
-        self._logs = LogServer(directory / "pods")
+        self._node: NodeContext
 
     @property
     def healthy(self) -> bool:
-        """Whether it runs and none of its loops has broken."""
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     async def start(self) -> None:
-        """Register the node and begin to run its pods; raises what the API server answers when that fails."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._node = NodeContext(
             name=self.name,
@@ -79,7 +69,6 @@ class Kubelet:
             http=aiohttp.ClientSession(),
             images=default_images(),
             directory=self._directory.resolve(),
-            port=await self._logs.start(),
             hardware=self._hardware,
             devices=Devices(self._hardware),
         )
@@ -106,21 +95,11 @@ class Kubelet:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
-        await self._logs.stop()
-        if self._node is not None:
-            await self._node.http.close()
-            await self._node.api.close()
-            self._node = None
-
-    @property
-    def _here(self) -> NodeContext:
-        if self._node is None:
-            raise KubeletError(f"the kubelet of {self.name} is not started")
-        return self._node
+        await self._node.http.close()
+        await self._node.api.close()
 
     async def _watch_pods(self) -> None:
-        """List, watch, and list again after every gap."""
-        api, selector = self._here.api, f"spec.nodeName={self.name}"
+        api, selector = self._node.api, f"spec.nodeName={self.name}"
         while True:
             listed = await retry(lambda: api.get(PODS, fieldSelector=selector))
             version = listed["metadata"]["resourceVersion"]
@@ -159,22 +138,16 @@ class Kubelet:
         elif known:
             known[0].observe(pod)
         elif uid not in self._done and not is_terminal(pod):
-            self._begin(pod)
+            worker = PodWorker(pod, self._node)
+            task = asyncio.create_task(worker.run(), name=f"pod {pod['metadata']['name']}")
+            self._workers[uid] = (worker, task)
+            task.add_done_callback(lambda done: self._ended(uid, worker, done))
         elif pod["metadata"].get("deletionTimestamp"):
             self._remove(pod)
 
-    def _begin(self, pod: Object) -> None:
-        uid = pod["metadata"]["uid"]
-        worker = PodWorker(pod, self._here)
-        task = asyncio.create_task(worker.run(), name=f"pod {pod['metadata']['name']}")
-        self._workers[uid] = (worker, task)
-        task.add_done_callback(lambda done: self._ended(uid, worker, done))
-
     def _ended(self, uid: str, worker: PodWorker, task: asyncio.Task[None]) -> None:
-        """A pod's status is final; take it away if somebody has deleted it."""
         self._workers.pop(uid, None)
-        if self._node is not None:
-            self._node.devices.release(uid)
+        self._node.devices.release(uid)
         _tell(task)
         if task.cancelled():
             return
@@ -182,23 +155,19 @@ class Kubelet:
             self._done.add(uid)
             if worker.pod["metadata"].get("deletionTimestamp"):
                 self._remove(worker.pod)
-        self._forget_old_pods()
-
-    def _forget_old_pods(self) -> None:
-        """Remove the folders of the oldest ended pods; a kubelet removes a pod's logs with the pod."""
+        # A kubelet removes a pod's logs with the pod; here those of the oldest go.
         running = {directory_name(worker.pod) for worker, _ in self._workers.values()}
-        folders = [entry for entry in (self._here.directory / "pods").iterdir() if entry.name not in running]
+        folders = [entry for entry in (self._node.directory / "pods").iterdir() if entry.name not in running]
         for folder in sorted(folders, key=lambda entry: entry.stat().st_mtime)[:-KEPT_PODS]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _remove(self, pod: Object) -> None:
-        task = asyncio.create_task(remove(pod, self._here))
+        task = asyncio.create_task(remove(pod, self._node))
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
 
 
 def _tell(task: asyncio.Task[None]) -> None:
-    """Nothing breaks in silence."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("%s broke", task.get_name(), exc_info=error)
 
@@ -241,13 +210,9 @@ class Host:
         self._problems.clear()
         names = sorted(self._known | desired.nodes.keys())
         await asyncio.gather(*(self._bring(name, desired.nodes.get(name)) for name in names))
-        states = {name: self._state(name) for name in desired.nodes}
-        self._file.report(Observed(revision=desired.revision, nodes=states))
-
-    def _state(self, name: str) -> str:
-        if name in self._problems:
-            return self._problems[name]
-        return "running" if self._running[name][1].healthy else "broken: see the log"
+        up = {name: kubelet.healthy for name, (_, kubelet) in self._running.items()}
+        states = {name: "running" if up.get(name) else "broken: see the log" for name in desired.nodes}
+        self._file.report(Observed(revision=desired.revision, nodes=states | self._problems))
 
     async def _bring(self, name: str, wanted: NodeSpec | None) -> None:
         """Make one node what it should be; a failure is noted and tried again."""
@@ -261,34 +226,25 @@ class Host:
                 return
             self._known.add(name)
             if name not in self._running:
-                await self._start(name, wanted)
+                folder, hardware = self._directory / "nodes" / name, wanted.hardware
+                kubelet = Kubelet(name=name, server=self._kubeconfig, directory=folder, hardware=hardware)
+                await kubelet.start()
+                self._running[name] = (wanted, kubelet)
+                log.info("node %s is up", name)
         except (TestbedError, OSError) as error:
             log.warning("node %s: %s", name, error)
             self._problems[name] = str(error)
 
-    async def _start(self, name: str, wanted: NodeSpec) -> None:
-        folder, hardware = self._directory / "nodes" / name, wanted.hardware
-        kubelet = Kubelet(name=name, server=self._kubeconfig, directory=folder, hardware=hardware)
-        await kubelet.start()
-        self._running[name] = (wanted, kubelet)
-        log.info("node %s is up", name)
 
-
-async def serve(*, kubeconfig: Path, directory: Path) -> None:
+async def main(kubeconfig: Path, directory: Path) -> None:
     """Run a host until SIGTERM or SIGINT."""
+    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    logging.basicConfig(level="INFO", stream=sys.stderr, format=form)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await Host(kubeconfig=kubeconfig, directory=directory).run(stop)
 
 
-def main() -> None:
-    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level="INFO", stream=sys.stderr, format=form)
-    kubeconfig, directory = map(Path, sys.argv[1:])
-    asyncio.run(serve(kubeconfig=kubeconfig, directory=directory))
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(main(*map(Path, sys.argv[1:])))

@@ -1,14 +1,8 @@
-"""The few calls that a kubelet makes, on plain dictionaries.
-
-Not the typed client: a kubelet passes objects through (a pod's status is merged into what others wrote), and
-a thousand short pods should not spend their time in model classes.  Nothing here decides anything; `retry()`
-repeats, and only over transport failures.
-"""
+"""The few calls that a kubelet makes, on plain dictionaries.  Nothing here decides anything."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import random
 import ssl
@@ -17,9 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
-import yaml
 
 from testbed.errors import ApiError
+from testbed.kubeconfig import read_kubeconfig
 from testbed.kubelet.errors import ApiUnreachable
 from testbed.rest import STRATEGIC
 
@@ -32,10 +26,7 @@ LINE_LIMIT = 4 * 1024 * 1024
 
 
 class Api:
-    """A session with one API server; close it with `close()` or use it as an async context manager.
-
-    `authority`: the certificates that verify the server, as PEM.
-    """
+    """A session with one API server; `authority`: the certificates that verify it, as PEM."""
 
     def __init__(self, session: aiohttp.ClientSession, *, server: str, authority: str) -> None:
         self.server = server
@@ -45,16 +36,15 @@ class Api:
     @classmethod
     async def connect(cls, kubeconfig: Path, *, agent: str) -> Self:
         """Read a kubeconfig with one cluster and one token, as `testbed.kubeconfig` writes it."""
-        document = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))  # noqa: ASYNC240 - a small file
-        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
-        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        known = read_kubeconfig(kubeconfig)
+        tls = ssl.create_default_context(cadata=known["authority"])
         session = aiohttp.ClientSession(
-            base_url=cluster["server"] + "/",
-            headers={"User-Agent": agent, "Authorization": f"Bearer {user['token']}"},
-            connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority), limit=0),
+            base_url=known["server"] + "/",
+            headers={"User-Agent": agent, "Authorization": f"Bearer {known['token']}"},
+            connector=aiohttp.TCPConnector(ssl=tls, limit=0),
             read_bufsize=LINE_LIMIT,
         )
-        return cls(session, server=cluster["server"], authority=authority)
+        return cls(session, server=known["server"], authority=known["authority"])
 
     async def close(self) -> None:
         await self._session.close()
@@ -77,7 +67,7 @@ class Api:
         return await self._call("PATCH", path, body=body, content=kind, params={"fieldManager": "kubelet"})
 
     async def delete(self, path: str, body: Object | None = None) -> Object:
-        """DELETE with optional DeleteOptions; ApiError 404 or 409 (precondition)."""
+        """`body`: DeleteOptions."""
         return await self._call("DELETE", path, body=body)
 
     async def watch(self, path: str, *, version: str, **params: str) -> AsyncIterator[tuple[str, Object]]:
@@ -133,10 +123,7 @@ async def _refuse_errors(response: aiohttp.ClientResponse) -> None:
 
 
 async def retry(call: Callable[[], Awaitable[Object]]) -> Object:
-    """Repeat over transport failures and 5xx, with growing pauses, until there is an answer.
-
-    An ApiError that is an answer (404, 409, 422) is raised at once.
-    """
+    """Repeat over transport failures and 5xx, with growing pauses; other ApiErrors are answers."""
     pause = 0.05
     while True:
         try:

@@ -1,8 +1,5 @@
-"""One container of one pod: wait for image and configuration, run, restart as the policy says.
-
-`Runner.run()` returns when the container rests for good.  It changes its `record` and calls `changed()`;
-writing to the API is the pod's business, and so is deciding when a container has to end.
-"""
+"""One container of one pod: wait for image and configuration, run, restart as the policy says.  Writing to
+the API is the pod's business, and so is deciding when a container has to end."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from testbed.errors import ApiError
 from testbed.kubelet import environment, images, status, volumes
 from testbed.kubelet.context import NodeContext, pod_address
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
-from testbed.kubelet.process import ContainerProcess, ProcessSpec
+from testbed.kubelet.process import ContainerProcess
 from testbed.kubelet.status import Record
 from testbed.kubelet.volumes import Credentials, token_mounts
 from testbed.scripted import stamp
@@ -69,14 +66,16 @@ class Runner:
         self._restarts = pod["spec"].get("restartPolicy", "Always") == "Always"
         self._node = node
         self._directory = directory
+        self._message_file = directory / "termination-log"
         self._credentials = credentials
         self._changed = changed
         self._process: ContainerProcess | None = None
         self._ending = asyncio.Event()
         self._address = pod_address(pod["metadata"]["uid"])
         self._began = stamp()
-        self._inside: Callable[[list[str]], tuple[list[str], dict[str, str]]]
-        """A command's argv and environment in the container that runs."""
+        self._env: dict[str, str]
+        self._exec_argv: Callable[[list[str]], list[str]]
+        """A command's argv in the container that runs."""
 
     def end(self, number: signal.Signals) -> None:
         """Signal the container, if it runs, and never start it again."""
@@ -85,7 +84,6 @@ class Runner:
             self._process.signal(number)
 
     async def run(self) -> None:
-        """Start, watch, restart; cancelling it kills the container."""
         attempt = 0
         if self.record.ended:  # found dead by a kubelet that has just started
             if not self._restarts:
@@ -106,7 +104,10 @@ class Runner:
             if self._ending.is_set() or not self._restarts:
                 return
             if attempt:  # the first restart is at once
-                await self._crash_loop(backoff(attempt - 1))
+                self.record.last, pause = self.record.state, backoff(attempt - 1)
+                which = f"container={self.record.name} pod={self._pod['metadata']['name']}"
+                text = f"back-off {pause:g}s restarting failed {which}"
+                await self._waits(status.CRASH_LOOP, text, pause)
                 if self._ending.is_set():
                     self.record.state = self.record.last or self.record.state
                     return
@@ -119,14 +120,7 @@ class Runner:
         self.record.state = status.waiting()
         self.record.restarts += 1
 
-    async def _crash_loop(self, pause: float) -> None:
-        self.record.last = self.record.state
-        pod = self._pod["metadata"]["name"]
-        text = f"back-off {pause:g}s restarting failed container={self.record.name} pod={pod}"
-        await self._waits(status.CRASH_LOOP, text, pause)
-
     async def _waits(self, reason: str, text: str, seconds: float) -> None:
-        """Show why it waits, and sleep, but not beyond the order to end."""
         if self._ending.is_set():
             return
         self.record.state = status.waiting(reason, text)
@@ -169,13 +163,9 @@ class Runner:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._message_file.write_bytes(b"")
         argv = image.argv(command, [volumes.moved(word, behind) for word in args])
-        self._inside = lambda command: (
-            image.argv(command[:1], [volumes.moved(w, behind) for w in command[1:]]),
-            env,
-        )
-        process = await ContainerProcess.launch(
-            ProcessSpec(argv=argv, env=env, cwd=folder, log=self._log_file)
-        )
+        self._exec_argv = lambda words: image.argv(words[:1], [volumes.moved(w, behind) for w in words[1:]])
+        self._env = env
+        process = await ContainerProcess.launch(argv=argv, env=env, cwd=folder, log=self._log_file)
         if not image.stands_in:
             self._node.devices.computes(self._pod["metadata"]["uid"], self.spec, pid=process.pid)
         return process
@@ -203,15 +193,10 @@ class Runner:
         return env | hooks | (node.devices.given(env) if driver else {})
 
     @property
-    def _message_file(self) -> Path:
-        return self._directory / "termination-log"
-
-    @property
     def _log_file(self) -> Path:
         return self._directory / f"{self.record.restarts}.log"
 
     async def _live(self, process: ContainerProcess) -> None:
-        """Follow one process from start to end."""
         self._process = process
         self._began = stamp()
         self.record.container_id = f"testbed://{uuid.uuid4().hex}"
@@ -269,34 +254,29 @@ class Runner:
 
     async def _passes(self, check: Object, *, within: float) -> bool:
         if "exec" in check:
-            argv, env = self._inside(check["exec"]["command"])
-            return await _succeeds(argv, env, folder=self._directory.parent, within=within)
+            argv = self._exec_argv(check["exec"]["command"])
+            return await _succeeds(argv, self._env, folder=self._directory.parent, within=within)
         request = check["httpGet"]
         named = {port.get("name"): port["containerPort"] for port in self.spec.get("ports", [])}
         port = int(named.get(request["port"], request["port"]))
         url = f"http://{self._address}:{port}/{request.get('path', '/').lstrip('/')}"
-        return await _answers(self._node.http, url, within=within)
+        try:
+            async with asyncio.timeout(within), self._node.http.get(url) as response:
+                return 200 <= response.status < 400
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
 
     def _set_ready(self, good: bool) -> None:
         self.record.ready = good
         self._changed()
 
     def _unalive(self) -> None:
-        """End the process with the pod's grace period; the restart policy does the rest."""
         if self._process is None:
             return
         log.info("%s failed its liveness check", self._name)
         grace = float(self._pod["spec"].get("terminationGracePeriodSeconds", 30))
         task = asyncio.ensure_future(self._process.stop(grace=grace))
         task.add_done_callback(lambda t: t.cancelled() or t.exception())
-
-
-async def _answers(http: aiohttp.ClientSession, url: str, *, within: float) -> bool:
-    try:
-        async with asyncio.timeout(within), http.get(url) as response:
-            return 200 <= response.status < 400
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return False
 
 
 async def _succeeds(argv: list[str], env: dict[str, str], *, folder: Path, within: float) -> bool:
@@ -320,11 +300,8 @@ def backoff(attempt: int) -> float:
 
 
 def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
-    """The last bytes of the message file, or the end of the log after a failure if asked for.
-
-    Of a longer message a kubelet keeps the end (getTerminationMessage in pkg/kubelet/kuberuntime calls
-    tail.ReadAtMost).
-    """
+    """The last bytes of the message file (getTerminationMessage in pkg/kubelet/kuberuntime calls
+    tail.ReadAtMost), or the end of the log after a failure if asked for."""
     try:
         with message.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))
@@ -338,8 +315,6 @@ def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
 
 
 def refuse_unknown(pod: Object, container: Object) -> None:
-    """NotSimulated for what a program would miss: init containers, checks other than these by httpGet or
-    exec, a restart after failures alone, and a mount that is not written."""
     if pod["spec"].get("initContainers") or pod["spec"].get("restartPolicy") == "OnFailure":
         raise NotSimulated("the simulated kubelet knows no init containers, sidecars, and restarts OnFailure")
     checks = [container.get(kind, {"httpGet": {}}) for kind in CHECKS]

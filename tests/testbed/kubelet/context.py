@@ -25,12 +25,10 @@ def pod_address(uid: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Hardware that is plugged into a node, as data: whoever plugs it is another process.
-
-    environment: LD_LIBRARY_PATH, NODEGAUGE_SIM_HARDWARE (the driver), NODEGAUGE_SYSFS and NODEGAUGE_PROCFS.
-    gpu_capacity: how many nvidia.com/gpu the device plugin tells: more than GPUs where they are shared.
-    node_labels: of GPU feature discovery beside the usual ones, or instead of them.
-    """
+    """Hardware that is plugged into a node, as data: whoever plugs it is another process.  environment:
+    LD_LIBRARY_PATH, NODEGAUGE_SIM_HARDWARE (the driver), NODEGAUGE_SYSFS and NODEGAUGE_PROCFS. gpu_capacity:
+    how many nvidia.com/gpu the device plugin tells: more than GPUs where they are shared. node_labels: of GPU
+    feature discovery beside the usual ones, or instead of them."""
 
     gpu_count: int
     gpu_product: str
@@ -44,13 +42,12 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """Everything that a pod's worker needs of its node; `port`: the kubelet's own, for logs."""
+    """Everything that a pod's worker needs of its node."""
 
     name: str
     api: Api
     http: aiohttp.ClientSession
     images: Mapping[str, Image]
     directory: Path
-    port: int
     hardware: Hardware | None
     devices: Devices

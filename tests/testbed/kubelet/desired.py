@@ -1,9 +1,5 @@
-"""Which simulated nodes there should be: a file, written by whoever plugs and read by the kubelets' host.
-
-A file and not a socket: it survives its readers, its path may be long, several programs may change it (under
-a lock), and a person can read it.  The host answers in a second file, `observed.json`, with the revision that
-it has carried out and what came of each node.
-"""
+"""Which simulated nodes there should be: a file, written (under a lock) by whoever plugs and read by the
+kubelets' host, which answers in `observed.json` with the revision that it has carried out."""
 
 from __future__ import annotations
 
@@ -54,7 +50,6 @@ class DesiredFile:
         self._lock = directory / ".nodes.lock"
 
     def read(self) -> Desired:
-        """What should be; empty when nothing was ever asked for."""
         try:
             return json.decode(self.path.read_bytes(), type=Desired)
         except FileNotFoundError:
@@ -73,7 +68,6 @@ class DesiredFile:
             _replace(self.path, Desired(revision=before.revision + 1, nodes=nodes))
 
     def observed(self) -> Observed:
-        """What has been carried out so far."""
         try:
             return json.decode(self._observed.read_bytes(), type=Observed)
         except FileNotFoundError:

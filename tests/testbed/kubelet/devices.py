@@ -2,8 +2,7 @@
 
 As NVIDIA's plugin does with the strategy `envvar`: the chosen GPUs' UUIDs stand in NVIDIA_VISIBLE_DEVICES,
 which the pod's own environment may override; a GPU that is unhealthy stays in the node's capacity, leaves its
-allocatable, and is given to nobody.  Who has GPUs computes on them, as NVML then tells: the driver reads that
-from a file beside its state.  Nothing here knows of pods that hold none.
+allocatable, and is given to nobody.  Who has GPUs computes on them, as NVML then tells.
 """
 
 from __future__ import annotations
@@ -60,10 +59,8 @@ class Devices:
         return self._gpus()
 
     def allocate(self, pod_uid: str, container: Object) -> dict[str, str]:
-        """The environment that the plugin answers with; StartFailed when it has not enough left.
-
-        A container that starts again gets what it had.
-        """
+        """The environment that the plugin answers with, the same at every start; StartFailed when it has not
+        enough left."""
         if not (count := requested(container)) or not (gpus := self._gpus()):
             return {}
         key = (pod_uid, container["name"])
@@ -90,7 +87,6 @@ class Devices:
         return [uuid for names in rounds for uuid in names]
 
     def given(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What the driver is told of a container with this environment: UUIDs, or nothing for all GPUs."""
         chosen = env.get(VISIBLE_DEVICES, "all")
         if chosen == "all" or not (gpus := self._gpus()):
             return {}
@@ -104,7 +100,6 @@ class Devices:
             self._write()
 
     def release(self, pod_uid: str) -> None:
-        """The pod is over: its GPUs are free."""
         for in_use in (self._given, self._pids):
             for key in [key for key in in_use if key[0] == pod_uid]:
                 in_use.pop(key)
@@ -121,7 +116,6 @@ class Devices:
         return reported
 
     def _write(self) -> None:
-        """UUID PID lines of whoever computes."""
         if (path := self._file(PROCESSES_SUFFIX)) is None or not path.parent.is_dir():
             return
         in_use = [(pid, dict.fromkeys(self._given[key])) for key, pid in self._pids.items()]

@@ -1,7 +1,7 @@
 """The environment of a container: what the pod says, and what a container runtime adds to it.
 
-Nothing of the kubelet's own environment gets in, so that a program cannot depend on the shell that started
-the testbed.  Four layers, later ones win: a bare system, the image, the pod, the runtime's hooks.
+Nothing of the kubelet's own environment gets in.  Later layers win: a bare system, the image, the pod, the
+runtime's hooks.
 """
 
 from __future__ import annotations
@@ -51,11 +51,8 @@ def system_environment(node: NodeContext, *, hostname: str, home: Path) -> dict[
 async def pod_environment(
     container: Object, pod: Object, node: NodeContext, *, known: Mapping[str, str]
 ) -> dict[str, str]:
-    """The pod's `envFrom` and `env`; `known` are variables that `$(NAME)` may refer to.
-
-    ConfigMissing when a ConfigMap is not there; NotSimulated for any other source than a whole ConfigMap and
-    a field of the pod.
-    """
+    """The pod's `envFrom` and `env`; `known` are variables that `$(NAME)` may refer to.  ConfigMissing for a
+    ConfigMap, NotSimulated for any other source than a whole one and a field of the pod."""
     result: dict[str, str] = {}
     for source in container.get("envFrom", []):
         if "configMapRef" not in source:
@@ -78,7 +75,6 @@ async def pod_environment(
 
 
 def field_value(path: str, pod: Object, node: NodeContext) -> str:
-    """A downward API field; NotSimulated for one that is not known here."""
     metadata, spec = pod["metadata"], pod["spec"]
     values = {
         "metadata.name": metadata["name"],
@@ -95,11 +91,8 @@ def field_value(path: str, pod: Object, node: NodeContext) -> str:
 
 
 def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:
-    """Whether the node's container runtime would put the NVIDIA driver into this container.
-
-    As on a node where the NVIDIA runtime is the default and the device plugin runs: a request for GPUs, or
-    NVIDIA_VISIBLE_DEVICES naming devices unless a runtime class other than NVIDIA's is chosen.
-    """
+    """Whether the driver is put in, as where the NVIDIA runtime is the default: for a request for GPUs, or
+    NVIDIA_VISIBLE_DEVICES naming devices unless a runtime class other than NVIDIA's is chosen."""
     if requested(container):
         return True
     chosen = pod["spec"].get("runtimeClassName")

@@ -1,8 +1,4 @@
-"""Everything that can go wrong in the simulated kubelet, as a tree below TestbedError.
-
-Errors of aiohttp and of the operating system stop at `api.py` and `process.py`; an error status of the API
-server is the testbed's ApiError.
-"""
+"""Everything that can go wrong in the simulated kubelet; an error status of the API server is an ApiError."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""What stands in for container images: a table from image name to the program that it would contain.
-
-There is no registry and no unpacking.  An image is a checkout's source folders plus the interpreter that runs
-this kubelet, or a few harmless host programs.  A name that is not in the table is "not there": its pods wait
-in ErrImagePull and ImagePullBackOff, as they would with a typing error on a real cluster.
-"""
+"""What stands in for container images: a checkout's source folders plus the interpreter that runs this
+kubelet, or a few harmless host programs.  Pods of a name that is not in the table wait in ErrImagePull."""
 
 from __future__ import annotations
 
@@ -25,12 +21,9 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What a container of this image finds.
-
-    entrypoint: the argv when the pod gives no `command`, before `args`.
-    env: the image's own environment; the pod's wins.
-    programs: name in argv[0] (or its last path element) to the argv that it stands for.
-    """
+    """What a container of this image finds.  entrypoint: the argv when the pod gives no `command`, before
+    `args`. env: the image's own environment; the pod's wins. programs: name in argv[0] (or its last path
+    element) to the argv that it stands for."""
 
     entrypoint: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +36,6 @@ class Image:
         return self.entrypoint[-1:] == (PROBES,)
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:
-        """The argv to execute; StartFailed when argv[0] is not in the image."""
         message = [*(command or self.entrypoint), *args]
         if not message:
             raise StartFailed("no command specified")
@@ -67,7 +59,6 @@ def python_image(*sources: Path, module: str = "") -> Image:
 
 
 def simulated_nccl_environment(checkout: Path) -> dict[str, str]:
-    """What makes the NCCL run take the simulated NCCL of a checkout, with this interpreter."""
     launcher = checkout / "tests/testbed/simulated_nccl/nccl"
     return {CHILD_VARIABLE: str(launcher), "NODEGAUGE_SIMULATED_NCCL_PYTHON": sys.executable}
 
@@ -97,19 +88,11 @@ def default_images(checkout: Path | None = None) -> dict[str, Image]:
     }
 
 
-def repository(reference: str) -> str:
-    """`registry:5000/group/name:tag@digest` without tag and digest."""
-    name = reference.partition("@")[0]
-    head, slash, last = name.rpartition("/")
-    return head + slash + last.partition(":")[0]
-
-
 def find(images: Mapping[str, Image], reference: str, *, pull_policy: str) -> Image:
-    """The image of a reference, whatever its registry prefix, tag or digest.
-
-    ContainerWaits with ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull.
-    """
-    parts = repository(reference).split("/")
+    """The image of `registry:5000/group/name:tag@digest`, whatever its registry prefix, tag or digest.
+    ContainerWaits with ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull."""
+    *parts, last = reference.partition("@")[0].split("/")
+    parts.append(last.partition(":")[0])
     for start in range(len(parts)):
         if (image := images.get("/".join(parts[start:]))) is not None:
             return image

@@ -1,7 +1,6 @@
 """The Node object of a simulated node: registration, status, heartbeats.
 
-Only what a kubelet itself writes.  Labels and taints that others put on the node are left alone: registration
-of a node that exists merges our labels in, and status is a patch.
+Labels and taints that others put on the node are left alone.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ HEALTHY = (
 
 
 def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
-    """The kubelet's own labels, and those that GPU feature discovery would add for the hardware."""
     architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
     labels = {
         "kubernetes.io/hostname": name,
@@ -66,20 +64,13 @@ def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
     return labels
 
 
-def boot_id(hardware: Hardware | None) -> str:
-    root = (hardware.env().get("NODEGAUGE_PROCFS") if hardware else None) or "/proc"
-    try:
-        return (Path(root) / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 def node_info(name: str, hardware: Hardware | None) -> Object:
     machine = uuid.uuid5(NODE_NAMESPACE, name)
+    root = (hardware.env().get("NODEGAUGE_PROCFS") if hardware else None) or "/proc"
     return {
         "machineID": machine.hex,
         "systemUUID": str(machine),
-        "bootID": boot_id(hardware),
+        "bootID": (Path(root) / "sys/kernel/random/boot_id").read_text().strip(),
         "kernelVersion": platform.release(),
         "osImage": "nodegauge testbed (simulated node)",
         "containerRuntimeVersion": "testbed://1",
@@ -91,7 +82,6 @@ def node_info(name: str, hardware: Hardware | None) -> Object:
 
 
 def node_status(node: NodeContext, *, before: list[Object]) -> Object:
-    """The status that the kubelet owns; `before` are the conditions as they stand."""
     capacity, allocatable = dict(CAPACITY), dict(CAPACITY)
     if (registered := node.devices.capacity()) is not None:
         capacity[GPU_RESOURCE] = str(registered)
@@ -104,7 +94,6 @@ def node_status(node: NodeContext, *, before: list[Object]) -> Object:
         "conditions": conditions,
         "addresses": [{"type": "InternalIP", "address": ADDRESS}, {"type": "Hostname", "address": node.name}],
         "nodeInfo": node_info(node.name, node.hardware),
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": node.port}},
     }
 
 
@@ -118,13 +107,9 @@ class NodeAgent:
         self._labels = node_labels(node.name, node.hardware)
         self._told: object = None
         self._uid = ""
-
-    @property
-    def path(self) -> str:
-        return f"/api/v1/nodes/{self._name}"
+        self.path = f"/api/v1/nodes/{node.name}"
 
     async def register(self) -> None:
-        """Create the node, or take up the one that is there; then the lease."""
         metadata = {"name": self._name, "labels": self._labels}
         body = {"metadata": metadata, "status": self._status(before=[])}
         try:
@@ -187,7 +172,6 @@ class NodeAgent:
 
 
 async def delete_node(kubeconfig: Path, name: str) -> None:
-    """Take a node out of the cluster; its lease goes with it. No error when it is not there."""
     async with await Api.connect(kubeconfig, agent="kubelet-testbed") as api:
         try:
             await retry(lambda: api.delete(f"/api/v1/nodes/{name}"))

@@ -1,9 +1,5 @@
 """One pod from binding to its end: its containers, deadline, deletion, final status.
 
-A worker owns a pod's processes and its status.  It reacts to three things: containers that rest, the pod's
-newest object (deletion, a shorter grace period), and the pod being gone.  It does not watch, and it does not
-restart containers; `agent.py` and `container.py` do.
-
 States that follow each other faster than the API answers are merged into one patch, as with a real kubelet;
 the order is kept and the last one always arrives, unless the pod is gone.
 """
@@ -67,7 +63,6 @@ async def cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
 
 
 async def remove(pod: Object, node: NodeContext) -> None:
-    """Take an ended pod out of the API: no grace, and only this very pod."""
     options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
     try:
         await retry(lambda: node.api.delete(path_of(pod), options))
@@ -112,7 +107,6 @@ class PodWorker:
         self._news.set()
 
     async def run(self) -> None:
-        """Live, end, tell; cancelling it kills everything at once and tells nobody."""
         try:
             self._touch()
             await self._live()
@@ -130,9 +124,19 @@ class PodWorker:
         task.add_done_callback(self._tasks.discard)
 
     async def _publish(self) -> None:
-        """Write the present state, unless it is written already, or the pod is gone, or another's."""
         async with self._publishing:
-            status = self._render()
+            status = pod_status(
+                self.pod,
+                self._records,
+                over=self._over,
+                late=self._ending is Ending.DEADLINE and (self._over or self._doomed),
+                before=self._conditions,
+                started=self._started,
+                host=ADDRESS,
+                address=pod_address(self.pod["metadata"]["uid"]),
+                now=stamp(),
+            )
+            self._conditions = status["conditions"]
             while not self.vanished and status != self._published:
                 body = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": status}
                 try:
@@ -179,12 +183,13 @@ class PodWorker:
             self._touch()
 
     async def _live(self) -> None:
-        """Until the containers rest, or have been ended."""
         if self._credentials:
             self._tasks.add(asyncio.ensure_future(self._credentials.keep_fresh()))
         containers = asyncio.ensure_future(self._run_containers())
         try:
-            await self._wait(containers, self._time_left())
+            limit = self.pod["spec"].get("activeDeadlineSeconds")  # counted from the pod's start
+            age = (datetime.now(UTC) - datetime.fromisoformat(self._started)).total_seconds()
+            await self._wait(containers, None if limit is None else max(0.0, float(limit) - age))
             if not containers.done():
                 self._ending = self._ending or Ending.DEADLINE
                 await self._announce()
@@ -220,12 +225,13 @@ class PodWorker:
         await self._publish()
 
     async def _end(self, containers: asyncio.Future[None]) -> None:
-        """SIGTERM, the grace period (which may be shortened meanwhile), SIGKILL."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self._signal(signal.SIGTERM)
         while not containers.done():
-            left = began + self._grace() - loop.time()
+            default = self.pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE)
+            grace = float(self.pod["metadata"].get("deletionGracePeriodSeconds", default))
+            left = began + (0.0 if self.vanished else grace) - loop.time()
             if left <= 0:
                 self._signal(signal.SIGKILL)
                 await asyncio.wait({containers}, timeout=KILL_SECONDS)
@@ -241,21 +247,6 @@ class PodWorker:
     def _records(self) -> list[Record]:
         return [runner.record for runner in self._runners]
 
-    def _grace(self) -> float:
-        """Seconds between SIGTERM and SIGKILL as things stand."""
-        if self._ending is Ending.GONE:
-            return 0.0
-        default = self.pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE)
-        return float(self.pod["metadata"].get("deletionGracePeriodSeconds", default))
-
-    def _time_left(self) -> float | None:
-        """Seconds to activeDeadlineSeconds, counted from the pod's start; None without one."""
-        limit = self.pod["spec"].get("activeDeadlineSeconds")
-        if limit is None:
-            return None
-        age = (datetime.now(UTC) - datetime.fromisoformat(self._started)).total_seconds()
-        return max(0.0, float(limit) - age)
-
     def _finish(self) -> None:
         """No container runs any more: whatever has no end gets the one that says so."""
         self._over = True
@@ -263,18 +254,3 @@ class PodWorker:
             if not record.ended:
                 record.state = lost()
             record.ready = record.started = False
-
-    def _render(self) -> Object:
-        status = pod_status(
-            self.pod,
-            self._records,
-            over=self._over,
-            late=self._ending is Ending.DEADLINE and (self._over or self._doomed),
-            before=self._conditions,
-            started=self._started,
-            host=ADDRESS,
-            address=pod_address(self.pod["metadata"]["uid"]),
-            now=stamp(),
-        )
-        self._conditions = status["conditions"]
-        return status

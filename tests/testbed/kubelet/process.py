@@ -1,11 +1,8 @@
-"""One container as a process: started below a shim, signalled, awaited.
+"""One container as a process: started below a shim, signalled, awaited.  When this kubelet's process ends,
+however it ends, every process of every container ends too (`shim.py` says how).
 
-What it promises: when this kubelet's process ends, however it ends, every process of every container ends too
-(`shim.py` says how).
-
-The socket to the shim is read and written directly, not through asyncio's streams: those throw away what was
-received as soon as a write fails, and a container's last word often crosses with a signal to it.  A shim's
-end, after all of its processes, is the end of its socket.
+The socket to the shim is not read through asyncio's streams, which throw away what was received as soon as a
+write fails: a container's last word often crosses with a signal to it.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +25,6 @@ from testbed.kubelet.images import default_images
 SHIM = "testbed.kubelet.shim"
 LOST = 137
 """Exit code of a container whose shim was killed: it goes with its shim, by SIGKILL."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessSpec:
-    """What to execute. argv[0] is a path; env is the whole environment; output is appended to log."""
-
-    argv: list[str]
-    env: dict[str, str]
-    cwd: Path
-    log: Path
 
 
 class ContainerProcess:
@@ -57,13 +43,14 @@ class ContainerProcess:
         self._loop.add_reader(end, self._read)
 
     @classmethod
-    async def launch(cls, spec: ProcessSpec) -> ContainerProcess:
-        """Start it; StartFailed with the system's words when the command cannot be executed."""
+    async def launch(cls, *, argv: list[str], env: dict[str, str], cwd: Path, log: Path) -> ContainerProcess:
+        """Start it; StartFailed with the system's words when the command cannot be executed.  argv[0] is a
+        path; env is the whole environment; output is appended to log."""
         ours, theirs = socket.socketpair()
         with theirs:
             _start_shim(theirs)
         process = cls(ours)
-        order = {"argv": spec.argv, "env": spec.env, "cwd": str(spec.cwd), "log": str(spec.log)}
+        order = {"argv": argv, "env": env, "cwd": str(cwd), "log": str(log)}
         try:
             with contextlib.suppress(OSError):
                 await process._loop.sock_sendall(ours, json.dumps(order).encode() + b"\n")
@@ -96,7 +83,6 @@ class ContainerProcess:
         return await self.wait()
 
     def abandon(self) -> None:
-        """Hang up on the shim, which then kills all that it may have started, and ends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

@@ -3,11 +3,10 @@
 The fork server forks it.  It is what containerd's shim and a PID namespace are on a real node:
 
 - File descriptor 0 is a socket to the kubelet.  When the kubelet goes away for any reason, SIGKILL included,
-  the socket ends and the shim kills all that it started.  No process outlives the kubelet.
-- It is a child subreaper: what a container's processes leave behind becomes its child.  When the container's
-  first process ends, all others are killed, as they are when PID 1 of a PID namespace ends.
-- A signal for which the container's process has no handler is dropped, as the kernel does for PID 1 of a PID
-  namespace.  A program that forgets to handle SIGTERM is killed only after the grace period, as in life.
+  the socket ends and the shim kills all that it started.
+- It is a child subreaper: when the container's first process ends, all others are killed, as they are when
+  PID 1 of a PID namespace ends.
+- A signal for which the container's process has no handler is dropped, as the kernel does for PID 1.
 
 Protocol: one line of JSON in (argv, env, cwd, log), then single bytes, each a signal number; out come lines
 of JSON: {"pid": N} or {"error": "..."}, then {"exit": code}.  Linux only.
@@ -45,7 +44,6 @@ def read_line(fd: int) -> bytes:
 
 
 def send(message: dict[str, object]) -> None:
-    """Tell the kubelet; it may be gone."""
     with contextlib.suppress(OSError):
         os.write(0, json.dumps(message).encode() + b"\n")
 
@@ -93,24 +91,18 @@ def become(argv: list[str], *, env: dict[str, str], cwd: str, output: int, shim:
     os.execve(argv[0], argv, env)
 
 
-def parents() -> dict[int, int]:
-    """Process id to parent's id of every process that can be seen."""
-    result = {}
+def descendants() -> set[int]:
+    """Every process below this one; as subreaper it keeps those whose own parent ended."""
+    table = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs as much as the rest of the start
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
                 stat = file.read()
-            result[int(name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
+            table[int(name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
         except (OSError, ValueError):  # it ended while it was read
             continue
-    return result
-
-
-def descendants() -> set[int]:
-    """Every process below this one; as subreaper it keeps those whose own parent ended."""
-    table = parents()
     result: set[int] = set()
     layer = {os.getpid()}
     while layer:
@@ -119,20 +111,16 @@ def descendants() -> set[int]:
     return result
 
 
-def kill_all() -> None:
-    """SIGKILL to everything below this process, again until nothing is left."""
-    while result := descendants():
-        for pid in result:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+def kill_all() -> bool:
+    """SIGKILL to everything below this process; whether there was anything."""
+    below = descendants()
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(below)
 
 
 def handles(pid: int, number: int) -> bool:
-    """Whether the process has a handler of its own for the signal (SigCgt of /proc/PID/status)."""
     try:
         with open(f"/proc/{pid}/status") as file:  # noqa: PTH123
             caught = next((line for line in file if line.startswith("SigCgt:")), "SigCgt: 0")
@@ -144,9 +132,7 @@ def handles(pid: int, number: int) -> bool:
 def deliver(pid: int, number: int) -> None:
     """SIGKILL ends the whole container; any other signal goes to its first process, if that handles it."""
     if number == signal.SIGKILL:
-        for victim in descendants():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
+        kill_all()
     elif handles(pid, number):
         os.kill(pid, number)
 
@@ -186,7 +172,6 @@ def serve(pid: int, wakeup: int) -> int | None:
 
 
 def main() -> int:
-    """Start the container that the first line describes and stay until it is over; nothing of it is left."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -203,7 +188,9 @@ def main() -> int:
         send({"error": f"{spec['argv'][0]}: {error.strerror or error}"})
         return 1
     finally:
-        kill_all()
+        with contextlib.suppress(ChildProcessError):
+            while kill_all():
+                os.waitpid(-1, 0)
     if code is not None:
         send({"exit": code})
     return 0

@@ -1,7 +1,6 @@
 """What a kubelet says about a pod: container states, phase and conditions, as pure functions.
 
-The rules follow pkg/kubelet (getPhase, status/generate.go, TerminatePod) of Kubernetes 1.36 for the cases
-that can occur here.  Times come in as strings; nothing is read from anywhere.
+The rules follow pkg/kubelet (getPhase, status/generate.go, TerminatePod) of Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -82,11 +81,8 @@ class Record:
 
 
 def phase(records: list[Record], *, over: bool) -> str:
-    """Pending, Running, Succeeded or Failed.
-
-    A final phase is shown only when no container runs any more or will again (`over`), as kubelets do since
-    1.27; until then a container's own end is to be read from its state.
-    """
+    """A final phase is shown only when no container runs any more or will again (`over`), as kubelets do
+    since 1.27; until then a container's own end is to be read from its state."""
     if over:
         good = all(record.state.get("terminated", {}).get("exitCode") == 0 for record in records)
         return "Succeeded" if good else "Failed"
@@ -141,10 +137,8 @@ def pod_status(
     address: str,
     now: str,
 ) -> Object:
-    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes).
-
-    `late`: the pod ends by its deadline, not by its containers.  `host`, `address`: the node's and the pod's.
-    """
+    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes).  `late`:
+    the pod ends by its deadline, not by its containers.  `host`, `address`: the node's and the pod's."""
     current = "Failed" if late else phase(records, over=over)
     begun = any(record.container_id for record in records)
     # A pod that is deleted before it has run keeps the conditions that it had.

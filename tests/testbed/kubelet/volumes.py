@@ -1,12 +1,9 @@
 """What stands behind a container's mounts: Secrets, empty directories, and the pod's service account.
 
-On a real node they are mounted at a path of the container's own.  Processes here share the host's file
-system: variables and arguments that name the mount's path name a folder of the pod instead, which outlives
-the container.  A Secret's files are written when a container starts; one that changes later is not written
-again.  A service account has a real TokenRequest token, the API server's authority, and a kubeconfig that
-points to both: KUBECONFIG names it for programs that look in a pod's usual place.  Whether a container gets
-one is decided by what the API server's ServiceAccount admission put into the pod: a mounted projected volume
-with a serviceAccountToken.
+Processes here share the host's file system: variables and arguments that name the mount's path name a folder
+of the pod instead, which outlives the container.  A Secret's files are written when a container starts.  A
+service account has a real TokenRequest token where the API server's admission mounted one, the API server's
+authority, and a kubeconfig that points to both.
 """
 
 from __future__ import annotations
@@ -34,9 +31,7 @@ REFRESH_AT = 0.8
 
 async def mounted(container: Object, pod: Object, node: NodeContext, *, below: Path) -> dict[str, Path]:
     """Path of each mount of a Secret or an empty directory, and the folder behind it, which is there.
-
-    ConfigMissing while a Secret is not there, unless the volume says that it is optional.
-    """
+    ConfigMissing while a Secret is not there, unless the volume says that it is optional."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     result: dict[str, Path] = {}
     for mount in container.get("volumeMounts", []):
@@ -44,24 +39,20 @@ async def mounted(container: Object, pod: Object, node: NodeContext, *, below: P
         if volume.keys() & {"secret", "emptyDir"}:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             result[mount["mountPath"].rstrip("/")] = folder
-        if secret := volume.get("secret"):
-            for name, value in (await _data(secret, pod["metadata"]["namespace"], node)).items():
+        if named := volume.get("secret"):
+            secrets = f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets"
+            try:
+                data = (await node.api.get(f"{secrets}/{named['secretName']}")).get("data") or {}
+            except ApiError as error:
+                if error.status != 404 or not named.get("optional"):
+                    raise ConfigMissing(str(error)) from error
+                data = {}
+            for name, value in data.items():
                 (folder / name).write_bytes(base64.b64decode(value))
     return result
 
 
-async def _data(volume: Object, namespace: str, node: NodeContext) -> dict[str, str]:
-    try:
-        secret = await node.api.get(f"/api/v1/namespaces/{namespace}/secrets/{volume['secretName']}")
-    except ApiError as error:
-        if error.status == 404 and volume.get("optional"):
-            return {}
-        raise ConfigMissing(str(error)) from error
-    return secret.get("data") or {}
-
-
 def moved(word: str, behind: dict[str, Path]) -> str:
-    """`PATH` or `--option=PATH` with the folder in place of the mount's path."""
     option, equals, value = word.rpartition("=")
     for path, folder in behind.items():
         if value == path or value.startswith(f"{path}/"):

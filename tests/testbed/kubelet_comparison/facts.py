@@ -1,13 +1,13 @@
 """What the API showed of a pod, in words that can be compared, and what a real kubelet showed.
 
-Left out is what differs from pod to pod and from run to run: times, ids, addresses, resource versions.
+Left out is what differs from run to run: times, ids, addresses, resource versions.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ Facts = dict[str, Any]
 """Aspect to value: texts, numbers, and lists of texts."""
 
 RECORDED = Path(__file__).with_name("recorded.json")
-"""What a real kubelet showed, and the versions it was recorded with; `make e2e ARGS=--record` writes it."""
-LONG_BYTES = 300
-EDGE = 24
+LONG_BYTES, EDGE = 300, 24
 SCHEDULERS = ("PodScheduled",)
 """Conditions that are not the kubelet's."""
+SHOWN = ("type", "status", "reason")
 ALTERNATING = {"ImagePullBackOff": "ErrImagePull"}
 """A kubelet says the one when it has tried and the other until it tries again: which is seen is chance."""
 VOLATILE = (
@@ -37,7 +36,6 @@ VOLATILE = (
 
 
 def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> Facts:
-    """All facts about one pod; `acted` is when something was done to it."""
     last = events[-1].body
     status = last["status"]
     facts: Facts = {
@@ -45,48 +43,32 @@ def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> F
         "phase": status.get("phase", ""),
         "reason": status.get("reason", ""),
         "message": without_ids(status.get("message", "")),
-        "conditions": conditions(status),
+        "conditions": sorted(
+            " ".join(filter(None, (*(one.get(key) for key in SHOWN), without_ids(one.get("message") or ""))))
+            for one in status.get("conditions", [])
+            if one["type"] not in SCHEDULERS
+        ),
         **container(status),
     }
     if acted is not None:
-        facts["end"] = timing(events, acted=acted, grace=sample.grace)
+        over = [event.at for event in events if event.kind == "DELETED"] or [events[-1].at]
+        facts["end"] = f"{'before' if over[0] - acted < sample.grace else 'after'} the grace period's end"
     return facts
 
 
-def fields(events: Iterable[Event]) -> Facts:
-    """Names of the fields that appear in statuses, over all pods."""
-    statuses = [event.body["status"] for event in events]
-    containers = [one for status in statuses for one in status.get("containerStatuses", [])]
-    ends = [one["state"]["terminated"] for one in containers if "terminated" in one.get("state", {})]
-    kubelets = [c for s in statuses for c in s.get("conditions", []) if c["type"] not in SCHEDULERS]
-    return {
-        "fields of the status": _names(statuses),
-        "fields of a container's status": _names(containers),
-        "fields of a container's end": _names(ends),
-        "fields of a condition": _names(kubelets),
-    }
-
-
 def steps(events: Sequence[Event]) -> list[str]:
-    """Phase and state of the containers, each time that one of them changed, and at last `gone`."""
-    reported = [
-        step(event.body) for event in events if event.kind != "DELETED" and not _half_started(event.body)
-    ]
+    reported = [step(event.body) for event in events if event.kind != "DELETED"]
     gone = ["gone"] if any(event.kind == "DELETED" for event in events) else []
-    return [message for message, _ in groupby(reported) if message] + gone
-
-
-def _half_started(pod: Object) -> bool:
-    """Whether one container runs and the next is being made: how long that is seen is chance."""
-    reported = [state(one.get("state", {})) for one in pod["status"].get("containerStatuses", [])]
-    return "running" in reported and "waiting ContainerCreating" in reported
+    return [message for message, _ in groupby(filter(None, reported))] + gone
 
 
 def step(pod: Object) -> str:
-    """Phase, the pod's reason, deletion, and the state of each container that has one."""
+    """Phase, the pod's reason, deletion, and the state of each container that has one.  Empty where nothing
+    has begun, and while one container runs and the next is being made: how long that is seen is chance."""
     status = pod["status"]
     states = [state(one.get("state", {})) for one in status.get("containerStatuses", [])]
-    if not states and status.get("phase") == "Pending":
+    half_started = "running" in states and "waiting ContainerCreating" in states
+    if half_started or (not states and status.get("phase") == "Pending"):
         return ""
     deleting = "deleting" if pod["metadata"].get("deletionTimestamp") else ""
     head = " ".join(filter(None, [status.get("phase", ""), status.get("reason", ""), deleting]))
@@ -94,7 +76,6 @@ def step(pod: Object) -> str:
 
 
 def state(result: Object) -> str:
-    """Waiting, running or terminated, with the reason and the code."""
     if end := result.get("terminated"):
         return f"terminated {end.get('reason', '')} {end['exitCode']}"
     kind = next(iter(result), "waiting")
@@ -102,21 +83,7 @@ def state(result: Object) -> str:
     return " ".join(filter(None, [kind, ALTERNATING.get(reason, reason)]))
 
 
-def conditions(status: Object) -> list[str]:
-    """The kubelet's conditions at last: status, reason and message."""
-    result = [one for one in status.get("conditions", []) if one["type"] not in SCHEDULERS]
-    return sorted(
-        " ".join(
-            filter(
-                None, [one["type"], one["status"], one.get("reason"), without_ids(one.get("message") or "")]
-            )
-        )
-        for one in result
-    )
-
-
 def container(status: Object) -> Facts:
-    """The first container at last."""
     statuses = status.get("containerStatuses") or [{}]
     result = statuses[0]
     now = result.get("state", {})
@@ -132,12 +99,6 @@ def container(status: Object) -> Facts:
     }
 
 
-def timing(events: Sequence[Event], *, acted: float, grace: int) -> str:
-    """Whether it was over before the grace period's end or after it."""
-    over = [event.at for event in events if event.kind == "DELETED"] or [events[-1].at]
-    return f"{'before' if over[0] - acted < grace else 'after'} the grace period's end"
-
-
 def without_ids(text: str) -> str:
     """A text without ids; a long one as its length and its edges."""
     for pattern, stands in VOLATILE:
@@ -146,30 +107,22 @@ def without_ids(text: str) -> str:
     return text if size <= LONG_BYTES else f"{size} bytes: {text[:EDGE]} ... {text[-EDGE:]}"
 
 
-def _names(objects: Iterable[Object]) -> list[str]:
-    return sorted({name for one in objects for name, value in one.items() if value is not None})
-
-
 def read() -> dict[str, Facts]:
-    """What the API showed, by the samples' names."""
     pods: dict[str, Facts] = json.loads(RECORDED.read_text(encoding="utf-8"))["pods"]
     return pods
 
 
 def versions() -> dict[str, str]:
-    """The programs that it was recorded with."""
     result: dict[str, str] = json.loads(RECORDED.read_text(encoding="utf-8"))["versions"]
     return result
 
 
 def write(pods: dict[str, Facts], *, versions: dict[str, str]) -> None:
-    """Replace the record."""
     document: dict[str, Any] = {"versions": versions, "pods": pods}
     RECORDED.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def differences(wanted: dict[str, Facts], seen: dict[str, Facts]) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """(pod, aspect) to what was wanted and what was seen, None where one side says nothing of it."""
     keys = [(pod, aspect) for pods in (wanted, seen) for pod, facts in pods.items() for aspect in facts]
     both = {
         (pod, aspect): (wanted.get(pod, {}).get(aspect), seen.get(pod, {}).get(aspect))

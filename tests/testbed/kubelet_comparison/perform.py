@@ -1,7 +1,6 @@
 """Run the table of pods on one node, all at once, and say what the API showed of each.
 
-The node is whatever bears the host name: a real kubelet's or a simulated one's.  It must see the node's
-processes in /proc, to know when a container handles SIGTERM.  Leaves no pod.
+The node's processes must be seen in /proc, to know when a container handles SIGTERM.  Leaves no pod.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ Difference = tuple[str, str]
 """Pod and aspect; no aspect stands for all."""
 SETTLE_SECONDS = 1.0
 """A pod whose phase is final may still get its container's end."""
-EVERY_POD = "every pod"
-"""The entry with what is the same for all."""
 
 
 @dataclass
@@ -70,19 +67,15 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample]) -> dic
             for name in (*running, f"{URGENT}-{label}"):  # no pod stays; those that have ended go at once
                 with _but(404):
                     api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
-    result = {p.sample.name: facts.of_pod(p.sample, p.events, acted=p.acted) for p in running.values()}
-    return result | {EVERY_POD: facts.fields(event for pod in running.values() for event in pod.events)}
+    return {p.sample.name: facts.of_pod(p.sample, p.events, acted=p.acted) for p in running.values()}
 
 
 def compared(
     plane: ControlPlane, *, node: str, but: Collection[Difference] = ()
 ) -> tuple[dict[str, Facts], set[str]]:
-    """What every sample showed on this node, and which were run twice, the second time by themselves: those
-    that did otherwise than is written down, in more than `but` the known differences.
-
-    A machine that is too busy can swallow a step or start a container after its deadline; a kubelet that does
-    otherwise does so twice.
-    """
+    """What every sample showed on this node, and which were run twice, the second time by themselves, since
+    a busy machine can swallow a step: those that did otherwise than is written down, in more than `but` the
+    known differences."""
     seen = perform(plane, node=node, samples=SAMPLES)
     wrong = {
         pod
@@ -90,15 +83,13 @@ def compared(
         if not {(pod, aspect), (pod, "")} & {*but}
     }
     if samples := [sample for sample in SAMPLES if sample.name in wrong]:
-        second = perform(plane, node=node, samples=samples)
-        seen |= {sample.name: second[sample.name] for sample in samples}
+        seen |= perform(plane, node=node, samples=samples)
     return seen, wrong
 
 
 def _follow(
     running: dict[str, _Pod], seen: list[Event], *, api: Rest, node: str, path: str, label: str
 ) -> None:
-    """Sort the events, act when it is time, until every pod is over."""
     taken = 0
 
     def all_over() -> bool:
@@ -120,7 +111,6 @@ def _follow(
 
 
 def _reached(pod: _Pod, name: str) -> bool:
-    """Whether it is time to act on it."""
     if not pod.events:
         return False
     status = (pod.events[-1].body["status"].get("containerStatuses") or [{}])[0]
@@ -129,7 +119,8 @@ def _reached(pod: _Pod, name: str) -> bool:
         case "runs":
             return "running" in now
         case "handles SIGTERM":
-            return "running" in now and handles_sigterm(name)
+            caught = (process_field(number, "SigCgt", base=16) for number in processes_of(name))
+            return "running" in now and any(mask >> (signal.SIGTERM - 1) & 1 for mask in caught)
         case "waits with a reason":
             return now.get("waiting", {}).get("reason", "") not in ("", "ContainerCreating")
         case "has ended":
@@ -148,15 +139,7 @@ def _act(act: Act, pod: str, *, api: Rest, urgent: Object) -> None:
             api.create(collection, urgent)
 
 
-def handles_sigterm(pod: str) -> bool:
-    """Whether a process of the pod has a handler for SIGTERM."""
-    return any(
-        process_field(number, "SigCgt", base=16) >> (signal.SIGTERM - 1) & 1 for number in processes_of(pod)
-    )
-
-
 def processes_of(pod: str) -> Iterator[int]:
-    """Processes that have the pod's name as their host's name."""
     return with_variable(f"HOSTNAME={pod}")
 
 
@@ -170,7 +153,6 @@ def process_field(number: int, name: str, *, base: int = 10, at: int = 1) -> int
 
 
 def make_room(api: Rest, *, node: str) -> None:
-    """One place on the node, and a priority that gets it."""
     location = {SLOT: "1"}
     api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": location, "allocatable": location}})
     priority = {"metadata": {"name": URGENT}, "value": 1000}

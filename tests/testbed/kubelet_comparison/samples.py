@@ -1,8 +1,7 @@
-"""The pods that are run on both kubelets, one table: what each container does, and what is done to the pod.
+"""The pods that are run on both kubelets: what each container does, and what is done to the pod.
 
-Every pod is the same body on both: the image's name is one that both have, and a script finds the file of
-its last words under either kubelet's name for it.  Scripts stay for some seconds before they end by
-themselves, so that no state follows another faster than a busy machine shows it.
+Scripts stay for some seconds before they end by themselves, so that no state follows another faster than a
+busy machine shows it.
 """
 
 from __future__ import annotations
@@ -49,10 +48,8 @@ When = Literal["runs", "handles SIGTERM", "waits with a reason", "has ended"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """`script` is the first container's; `container` and `spec` are merged over the usual ones.
-
-    `act` is done at `when`.  A pod that is not taken away is awaited until its phase is final.
-    """
+    """`script` is the first container's; `container` and `spec` are merged over the usual ones.  `act` is
+    done at `when`.  A pod that is not taken away is awaited until its phase is final."""
 
     name: str
     script: str = ""
@@ -63,7 +60,6 @@ class Sample:
     grace: int = 30
 
     def body(self, *, node: str, label: str) -> Object:
-        """The pod, for the node of this host name; found by the label `comparison`, and named after it."""
         spec = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
@@ -82,7 +78,6 @@ class Sample:
 
 
 def running(name: str, script: str) -> Object:
-    """A container that runs a script."""
     command = ["python", "-c", SAY + script]
     return {"name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": command}
 

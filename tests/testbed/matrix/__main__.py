@@ -1,8 +1,4 @@
-"""`make matrix`: judge every simulated machine with every fault, and compare with what must follow.
-
-Exit code 1 when one differs.  `make test` tries every machine while healthy, every rule on two machines, and
-what differs from the merge base with $NODEGAUGE_CHANGED_SINCE.
-"""
+"""`make matrix`: judge every simulated machine with every fault, and compare with what must follow."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from testbed.matrix.expected import machines, scenarios
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when every pair is as expected."""
     parser = argparse.ArgumentParser(
         prog="make matrix", description="Judge every simulated machine with every fault."
     )
@@ -32,15 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{len(cells)} pairs: {len(cells) - len(wrong)} as expected, of which {absent} are faults that the "
         "machine cannot have"
     )
-    if wrong:
-        print(f"{len(wrong)} WRONG:")
-        for cell in wrong:
-            print(_difference(cell))
+    for number, cell in enumerate(wrong):
+        must = cell.must.line() if cell.must else "(the hardware must refuse this fault)"
+        print(f"{len(wrong)} WRONG:\n" * (number == 0) + f"  {cell.name}\n    must be: {must}")
+        print(f"    is:      {_message(cell.seen)}")
     return 1 if wrong else 0
 
 
 def _show(cells: list[Cell]) -> None:
-    """The lines of one machine."""
     print(f"{cells[0].machine.profile}  ({cells[0].machine.why})")
     for cell in cells:
         if cell.must is None and cell.good:
@@ -55,11 +49,6 @@ def _show(cells: list[Cell]) -> None:
 
 def _message(row: object) -> str:
     return row if isinstance(row, str) else row.line()  # type: ignore[attr-defined]
-
-
-def _difference(cell: Cell) -> str:
-    must = cell.must.line() if cell.must else "(the hardware must refuse this fault)"
-    return f"  {cell.name}\n    must be: {must}\n    is:      {_message(cell.seen)}"
 
 
 if __name__ == "__main__":

@@ -23,10 +23,8 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One machine with one fault (None: healthy, under `load`): what must be, and what was seen.
-
-    `seen` is text where the hardware refused the fault; `must` None where it has to.
-    """
+    """One machine with one fault (None: healthy, under `load`): what must be, and what was seen.  `seen` is
+    text where the hardware refused the fault; `must` None where it has to."""
 
     machine: Machine
     scenario: Scenario | None
@@ -36,7 +34,6 @@ class Cell:
 
     @property
     def good(self) -> bool:
-        """Whether it is as it must be."""
         return isinstance(self.seen, str) if self.must is None else self.must == self.seen
 
     @property
@@ -52,9 +49,7 @@ def play(
     done: Callable[[list[Cell]], None] = lambda _: None,
 ) -> list[Cell]:
     """Each machine while healthy and with the scenarios of its profile; `done` gets a machine's cells.
-
-    Raises TestbedError with the last words of the program that plays them if it fails.
-    """
+    TestbedError with the last words of the program that plays them if it fails."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as top:
         orders = {one.profile: _order(one, scenarios[one.profile], Path(top)) for one in machines}
         by_profile = {machine.profile: machine for machine in machines}
@@ -86,7 +81,6 @@ def play(
 
 
 def _order(machine: Machine, scenarios: Sequence[Scenario], top: Path) -> worker.Order:
-    """What the worker is to do; the machine's driver is built by now."""
     library_folder(profiles.load(machine.profile).driver.version)
     (top / machine.profile).mkdir()
     items: list[tuple[Scenario | None, int]] = [(None, 0), (None, 100)]
@@ -101,19 +95,10 @@ def _order(machine: Machine, scenarios: Sequence[Scenario], top: Path) -> worker
 
 def _cells(machine: Machine, order: worker.Order) -> list[Cell]:
     seen = dict(msgspec.json.decode(order.answers.read_bytes(), type=worker.Answers))
-    return [
-        Cell(
-            machine=machine,
-            scenario=scenario,
-            load=load,
-            must=_must(machine, scenario, load),
-            seen=seen[number],
-        )
-        for number, scenario, load in order.items
-    ]
-
-
-def _must(machine: Machine, scenario: Scenario | None, load: int) -> Row | None:
-    if scenario is None:
-        return healthy(machine, load=load)
-    return expected(machine, scenario) if exists(machine, scenario) else None
+    cells = []
+    for number, scenario, load in order.items:
+        must = healthy(machine, load=load) if scenario is None else None
+        if scenario is not None and exists(machine, scenario):
+            must = expected(machine, scenario)
+        cells.append(Cell(machine=machine, scenario=scenario, load=load, must=must, seen=seen[number]))
+    return cells

@@ -95,7 +95,6 @@ class Row(Base, frozen=True, kw_only=True):
 
 
 def machines() -> list[Machine]:
-    """Every profile, as it must be while it is healthy."""
     return [_machine(profiles.load(name)) for name in profiles.names()]
 
 
@@ -115,17 +114,14 @@ def _machine(profile: Profile) -> Machine:
 
 
 def scenarios() -> list[Scenario]:
-    """Every fault, as it must be judged."""
     return msgspec.convert(yaml.safe_load(SCENARIOS.read_text()), list[Scenario], strict=False)
 
 
 def exists(machine: Machine, scenario: Scenario) -> bool:
-    """Whether the machine can have the fault at all."""
     return set(scenario.where) <= set(machine.has)
 
 
 def healthy(machine: Machine, *, load: int) -> Row:
-    """The row of a machine without a fault."""
     readable = machine.verdict != "unknown"
     return Row(
         findings=machine.findings,
@@ -140,7 +136,6 @@ def healthy(machine: Machine, *, load: int) -> Row:
 
 
 def expected(machine: Machine, scenario: Scenario) -> Row:
-    """The row that must follow when the fault meets the machine."""
     before = healthy(machine, load=scenario.load)
     other = next((differs for differs in scenario.otherwise if differs.has in machine.has), None)
 
@@ -154,6 +149,7 @@ def expected(machine: Machine, scenario: Scenario) -> Row:
         return replace(before, findings=own | value("findings"))  # nothing is decided there
     kept = {KEPT: before.interconnect, GONE: ""}.get(interconnect, interconnect)
     gbps = {KEPT: before.gbps, ONE_LESS: machine.one_less}.get(value("gbps"), value("gbps"))
+    throttled = before.throttled if value("throttled") == KEPT else value("throttled")
     return Row(
         findings=machine.findings | value("findings"),
         verdict=verdict,
@@ -161,17 +157,15 @@ def expected(machine: Machine, scenario: Scenario) -> Row:
         interconnect=kept,
         gbps=gbps if kept == "nvlink" else "",
         health=_health(verdict, taint, before=before),
-        throttled=_throttled(taint, before=before, value=value("throttled")),
+        throttled=taint.removeprefix("throttled=") if taint.startswith("throttled=") else throttled,
         psu=before.psu if value("psu") == KEPT else value("psu"),
     )
 
 
 def representative(machines: Sequence[Machine], scenarios: Sequence[Scenario]) -> set[tuple[str, str]]:
-    """Pairs of profile and scenario that try every rule on two machines, where there are two.
-
-    Machines are alike to a scenario when both can have the fault or neither, the same `otherwise` fits, and
-    both are readable or not.  Two of them stand for the rest, in turn, so that each is chosen for some.
-    """
+    """Pairs of profile and scenario that try every rule on two machines, where there are two.  Machines are
+    alike to a scenario when both can have the fault or neither, the same `otherwise` fits, and both are
+    readable or not.  Two of them stand for the rest, in turn."""
     chosen: set[tuple[str, str]] = set()
     for number, scenario in enumerate(scenarios):
         alike: dict[tuple[bool, str, bool], list[Machine]] = {}
@@ -186,27 +180,16 @@ def representative(machines: Sequence[Machine], scenarios: Sequence[Scenario]) -
 
 
 def _health(verdict: str, taint: str, *, before: Row) -> str:
-    """`fail` exactly while a taint stands; a failure without one is a warning."""
     if taint or verdict == "unknown":
         return "fail" if taint else before.health
     return "warn" if verdict == "fail" else verdict
 
 
-def _throttled(taint: str, *, before: Row, value: str) -> str:
-    """The label says what the taint says, and otherwise what it said before unless told."""
-    if taint.startswith("throttled="):
-        return taint.removeprefix("throttled=")
-    return before.throttled if value == KEPT else value
-
-
 def changed_since(
     revision: str, machines: Sequence[Machine], scenarios: Sequence[Scenario]
 ) -> set[tuple[str, str]]:
-    """Pairs of profile and scenario that differ from the merge base with `revision`, beside those that stand
-    for all others (`representative`).
-
-    Raises TestbedError, with git's words, if there is no such revision.
-    """
+    """Pairs of profile and scenario that differ from the merge base with `revision`.  TestbedError, with
+    git's words, if there is no such revision."""
     base = _git("merge-base", "HEAD", revision).strip()
     files = _git("diff", "--name-only", base).split()
     table = SCENARIOS.relative_to(ROOT).as_posix()
@@ -219,10 +202,8 @@ def affected(
     changed: dict[str, str], before: object, *, machines: Sequence[Machine], scenarios: Sequence[Scenario]
 ) -> set[tuple[str, str]]:
     """All of a machine whose profile changed, of a scenario whose entry in the table changed, and of those
-    whose findings stand in a rules file that changed.  A change elsewhere is tried on representatives alone.
-
-    `changed`: texts of changed files by path; `before`: the table as it was, None if it is the same.
-    """
+    whose findings stand in a rules file that changed.  `changed`: texts of changed files by path; `before`:
+    the table as it was, None if it is the same."""
     known = scenarios if before is None else msgspec.convert(before, list[Scenario], strict=False)
 
     def codes(scenario: Scenario) -> set[str]:

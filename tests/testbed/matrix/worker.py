@@ -2,9 +2,7 @@
 
 A scenario gets a node that was read twice while healthy, under the scenario's load; then the fault comes, and
 the node is read again: by the real probe through the real pynvml, judged by the judge, and advanced by the
-operator's own code, which decides what the node carries.  The policy is the default one, and an interval
-passes between two runs: of a clock that stands still in between, so nothing depends on this machine's speed,
-and what the healthy runs of a load read serves all scenarios under that load.
+operator's own code.  The clock stands still but for an interval between two runs.
 """
 
 from __future__ import annotations
@@ -23,26 +21,22 @@ from functools import partial
 from multiprocessing import connection, get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from msgspec.structs import replace
 
 from nodegauge_contract import decode, text
 from nodegauge_judge import History, Judgement, NodeFacts, Severity, judge_health
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy, PolicySpec
-from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.core import decision
-from nodegauge_operator.core.context import Snapshot
-from nodegauge_operator.core.model import NodeView, ProbeDefaults
-from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.probes.registry import EVERY, KINDS
+from nodegauge_operator.api.policy import PolicySpec
 from nodegauge_probes import health
 from nodegauge_probes.collectors import sampling
 from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
+from support.objects import make_node, make_policy, make_report, read
 from testbed.driver.build import LIBRARY
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware, HardwareError, plug
@@ -58,6 +52,8 @@ START_NS = 1_000_000 * 10**9
 """A machine that has been up for eleven days."""
 
 SPEC = {"nodeSelector": {}, "budget": {"gatedNodes": 1, "gatedNodesPerHour": "100%"}}
+UNWATCHED: Any = SimpleNamespace(enter=lambda *_: None, leave=lambda: None)
+"""A watch over calls that nobody looks at."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -70,7 +66,6 @@ class Order(msgspec.Struct, frozen=True):
 
     @property
     def answers(self) -> Path:
-        """Where number and row, or why there is none, stand in the end."""
         return Path(self.directory) / "answers.json"
 
 
@@ -112,33 +107,16 @@ class HeldClock:
             yield
 
 
-class Quiet:
-    """A watch that nobody looks at."""
-
-    def enter(self, call: str, subject: str) -> None:
-        """A call begins."""
-
-    def leave(self) -> None:
-        """It came back."""
-
-
 class NodeHarness:
     """One node of one machine, and all that was read of it."""
 
     def __init__(self, hardware: Hardware, clock: HeldClock) -> None:
         profile = hardware.profile
         self.hardware, self.clock = hardware, clock
-        self.policy = Policy(name="matrix", uid="1", generation=1, spec=msgspec.convert(SPEC, PolicySpec))
-        self.node = NodeView(
-            name="node-1",
-            uid="uid-1",
-            resource_version="1",
-            labels=dict(profile.node.labels),
-            boot_id="boot-1",
-            gpu_capacity=str(profile.node.gpu_capacity or len(profile.gpus)),
-        )
-        self.status = ReportStatus()
-        self.number = 0
+        self.policy = replace(make_policy(), spec=msgspec.convert(SPEC, PolicySpec))
+        capacity = str(profile.node.gpu_capacity or len(profile.gpus))
+        self.node = replace(make_node().bearing(profile.node.labels), gpu_capacity=capacity)
+        self.report = make_report(self.node)
         self.judgement: Judgement | None = None
         self.documents: list[str] = []
 
@@ -148,47 +126,28 @@ class NodeHarness:
         return NodeFacts.from_node(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
 
     def clone(self) -> NodeHarness:
-        """The same node with a future of its own."""
         other = copy.copy(self)
         other.documents = [*self.documents]
         return other
 
     def run(self) -> None:
-        """One run, an interval later: probe, document, judgement, report."""
-        self.number += 1
         self.clock.sleep(INTERVAL)
         self.documents.append(_measure(self.hardware))
         result = decode(self.documents[-1])
-        policy, node = self.policy, self.node
-        before = self.status.probe(names.PROBE_HEALTH)
+        before = self.report.status.probe(names.PROBE_HEALTH)
         self.judgement = judge_health(
             result,
-            thresholds=policy.spec.thresholds,
+            thresholds=self.policy.spec.thresholds,
             history=History.decode(before.history),
             node=self.facts,
-            interval=policy.interval_of(names.PROBE_HEALTH),
+            interval=self.policy.interval_of(names.PROBE_HEALTH),
         )
         now = self.clock.seconds()
-        report = Report(name=node.name, uid="1", resource_version="1", node_uid=node.uid, status=self.status)
-        context = Snapshot(
-            kinds=EVERY,
-            node=node,
-            policy=policy,
-            report=report,
-            now=now,
-            gate_slot=True,
-            defaults=ProbeDefaults(namespace="", image=""),
-        ).context
-        assert context is not None
-        ended = EndedRun(
-            run=Run(number=self.number, pod_uid=f"pod-{self.number}", started_at=stamp(now)),
-            end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
-        )
-        self.status = decision.decide(context, KINDS[names.PROBE_HEALTH], ended)
+        self.report = self.report.after(read(result), node=self.node, policy=self.policy, at=now)
 
     def row(self) -> Row:
         assert self.judgement is not None
-        desired = self.status.desired
+        desired = self.report.status.desired
         output = [f for f in self.judgement.findings if f.severity is not Severity.INFO]
         taints = [f"{taint.key.removeprefix(names.PREFIX)}={taint.value}" for taint in desired.taints]
         return Row(
@@ -217,7 +176,6 @@ class Machine:
         self._healthy: dict[int, tuple[int, bytes, NodeHarness]] = {}
 
     def healthy(self, load: int) -> NodeHarness:
-        """A node that was read twice; the machine is as it was then."""
         if load not in self._healthy:
             self.hardware.heal()
             self.hardware.reboot()  # counters begin anew, and nothing runs
@@ -234,7 +192,6 @@ class Machine:
         return node.clone()
 
     def observe(self, scenario: Scenario | None, *, load: int) -> NodeHarness:
-        """The node after the fault and its runs; HardwareError where the machine cannot have the fault."""
         node = self.healthy(load)
         if scenario is not None:
             self.hardware.fault(scenario.fault_name, **scenario.parameters)
@@ -244,7 +201,6 @@ class Machine:
 
 
 def _measure(hardware: Hardware) -> str:
-    """The probe in this process."""
     builder, environ = ResultBuilder(probe=health.NAME, run="", node="node-1"), hardware.env()
     settings = health.Settings(
         sysfs=Path(environ["NODEGAUGE_SYSFS"]),
@@ -253,14 +209,13 @@ def _measure(hardware: Hardware) -> str:
         hz=HZ,
     )
     try:
-        health.measure(builder, watch=Quiet(), settings=settings)
+        health.measure(builder, watch=UNWATCHED, settings=settings)
     except NvmlUnusable as unusable:
         return text(builder.build(duration_ms=0, problem=unusable.problem))
     return text(builder.build(duration_ms=0))
 
 
 def play(order: Order) -> None:
-    """Everything that is ordered of one machine, in a process of its own."""
     machine = Machine(order.profile, Path(order.directory))
     judged: list[tuple[int, NodeHarness]] = []
     answers: dict[int, Row | str] = {}

@@ -35,9 +35,7 @@ class PciKind(Base, frozen=True, kw_only=True):
 
 class PciRoot(Base, frozen=True, kw_only=True):
     """A host bridge: `bus` as in sysfs' pciDDDD:BB, the NUMA node it belongs to, and what hangs below it.
-
-    `functions`: a line each, `ADDRESS KIND`, indented by two spaces per bridge above it.
-    """
+    `functions`: a line each, `ADDRESS KIND`, indented by two spaces per bridge above it."""
 
     bus: str
     numa: int
@@ -56,10 +54,8 @@ class Nic(Base, frozen=True, kw_only=True):
 
 
 class HwmonSensor(Base, frozen=True, kw_only=True):
-    """A sensor as hwmon names it (in1, power1, curr1, fan1, temp1) in hwmon's units: mV, µW, mA, rpm, m°C.
-
-    A file that the chip does not have is None.
-    """
+    """A sensor as hwmon names it (in1, power1, curr1, fan1, temp1) in hwmon's units: mV, µW, mA, rpm, m°C.  A
+    file that the chip does not have is None."""
 
     name: str
     value: int
@@ -80,10 +76,8 @@ class HwmonChip(Base, frozen=True, kw_only=True):
 
 class Host(Base, frozen=True, kw_only=True):
     """`numa_reported`: whether the firmware tells which device belongs to which node (if not: numa_node -1).
-
-    `nics` stand in the order in which their drivers registered them (uverbs0, uverbs1, ...).
-    `pci_visible`: False where a hypervisor or sandbox shows no PCI devices in sysfs at all.
-    """
+    `nics` stand in the order in which their drivers registered them (uverbs0, uverbs1, ...). `pci_visible`:
+    False where a hypervisor or sandbox shows no PCI devices in sysfs at all."""
 
     nodes: tuple[NumaNode, ...]
     numa_reported: bool = True
@@ -102,13 +96,9 @@ class Supplies(Base, frozen=True, kw_only=True):
 
 
 class Chassis(Base, frozen=True, kw_only=True):
-    """What a machine's BMC sees; a machine without one has none.
-
-    Watts are DC, of everything but the GPUs: idle, and while all GPUs work.
-
-    `supplies` None: a shelf of the rack feeds it.  `inlet_max`: °C at which the BMC warns.  `board`: a BMC of
-    a GPU baseboard is there, too.
-    """
+    """What a machine's BMC sees; a machine without one has none.  Watts are DC, of everything but the GPUs:
+    idle, and while all GPUs work.  `supplies` None: a shelf of the rack feeds it.  `inlet_max`: °C at which
+    the BMC warns.  `board`: a BMC of a GPU baseboard is there, too."""
 
     vendor: str
     product: str

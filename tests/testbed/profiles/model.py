@@ -14,8 +14,6 @@ import msgspec
 from testbed.profiles.hostmodel import Base, Chassis, Host
 from testbed.simulated_nccl.machine import Way
 
-WAYS = ("nvls", "p2p", "host")
-"""NVLS takes all_reduce on NVSwitches; P2P is NVLink or PCIe between GPUs; host goes through host memory."""
 FAR_SWITCH = "switch"
 """The far end of a link to an NVSwitch that is no PCI function of this machine, as in a rack."""
 
@@ -43,9 +41,7 @@ class Memory(Base, frozen=True, kw_only=True):
 
 class Power(Base, frozen=True, kw_only=True):
     """Milliwatts; `full`: what it draws under full load; `averaged`: NVML reports the mean of a second.
-
-    Limits are None on a chip that shares one with its CPU, as GB10 does.
-    """
+    Limits are None on a chip that shares one with its CPU, as GB10 does."""
 
     idle: int
     full: int
@@ -104,11 +100,9 @@ class Pcie(Base, frozen=True, kw_only=True):
 
 
 class Links(Base, frozen=True, kw_only=True):
-    """NVLinks of a GPU model: `slots` on the chip, NVML's version number, raw MB/s per direction.
-
-    `remote`: what NVML names as the far end: the far end, the GPU's `own` address (as in some virtual
-    machines), or nothing it can tell.  `remote_type_known`: whether it tells what kind of device that is.
-    """
+    """NVLinks of a GPU model: `slots` on the chip, NVML's version number, raw MB/s per direction.  `remote`:
+    what NVML names as the far end: the far end, the GPU's `own` address (as in some virtual machines), or
+    nothing it can tell.  `remote_type_known`: whether it tells what kind of device that is."""
 
     slots: int
     version: int
@@ -125,10 +119,8 @@ class C2C(Base, frozen=True, kw_only=True):
 
 
 class Fans(Base, frozen=True, kw_only=True):
-    """Fans of the card: how many, their per cent at idle and under full load, rpm at 100 per cent.
-
-    A card may stop its fans while idle (0 per cent, 0 rpm).
-    """
+    """Fans of the card: how many, their per cent at idle and under full load, rpm at 100 per cent.  A card
+    may stop its fans while idle (0 per cent, 0 rpm)."""
 
     count: int
     idle: int
@@ -177,11 +169,8 @@ class Model(Base, frozen=True, kw_only=True):
 
 class Gpu(Base, frozen=True, kw_only=True):
     """One GPU: where it sits, and of each of its links in order the PCI address of the far end ("": none;
-    "switch": an NVSwitch elsewhere).
-
-    `counted`: seconds that a throttle counter already stood at when the driver was loaded (sw_power_cap,
-    sw_thermal, hw_thermal, power_brake, sync_boost).
-    """
+    "switch": an NVSwitch elsewhere).  `counted`: seconds that a throttle counter already stood at when the
+    driver was loaded (sw_power_cap, sw_thermal, hw_thermal, power_brake, sync_boost)."""
 
     address: str
     minor: int
@@ -210,9 +199,7 @@ class Fabric(Base, frozen=True, kw_only=True):
 
 class Recording(Base, frozen=True, kw_only=True):
     """What `nvidia-smi topo -m` printed on the machine that a profile models: a file in tests/fixtures.
-
-    `drawn_as`: the driver release whose columns the text has, where whoever kept it drew the table anew.
-    """
+    `drawn_as`: the driver release whose columns the text has, where whoever kept it drew the table anew."""
 
     file: str
     drawn_as: str = ""
@@ -227,8 +214,9 @@ class Node(Base, frozen=True, kw_only=True):
 
 
 class NcclResult(Base, frozen=True, kw_only=True):
-    """`link_gbps`: one way over one NVLink by copies, `pcie_gbps`: over PCIe; `nvls_from`: ranks from which
-    NCCL chooses NVLS.  Without `p2p` among its ways a machine is one where NCCL uses none: A equals B."""
+    """`ways`: nvls takes all_reduce on NVSwitches, p2p is NVLink or PCIe between GPUs, host goes through host
+    memory.  `link_gbps`: one way over one NVLink by copies, `pcie_gbps`: over PCIe; `nvls_from`: ranks from
+    which NCCL chooses NVLS.  Without `p2p` NCCL uses none: A equals B."""
 
     ways: dict[str, Way]
     pcie_gbps: float
@@ -240,21 +228,17 @@ class NcclResult(Base, frozen=True, kw_only=True):
 
 class Healthy(Base, frozen=True, kw_only=True, rename="kebab"):
     """What must follow while the machine is healthy: what its hardware demands, not what a run printed.
-
     `gbps`: links of the weakest GPU x the advertised rate per link and direction, floored; only for the class
     nvlink; `one_less`: the same once a link is down.  `findings`: code and severity, above info.  `why`:
-    whence the class.
-
-    `has`: words that the matrix's scenarios ask for: several GPUs or a single one | links that NVML counts or
-    no-links | two-links in all | own-remote (links name their own GPU) | fabric | nvlink5 | ecc | rows
-    (remapped) | pages (retired) | action (recovery action, driver 570 and on) | no-events (driver before
-    450) | nics | alarms of hwmon chips | superio (they are those of a SuperIO) | volts of hwmon chips | fans,
-    and no-rpm (driver before 570) | sram-status (driver 550, Ampere) | repair-status (driver 580) |
-    power-source (driver 510) | core-limit or no-core-limit (that this driver tells in degrees or as a
-    margin) | a memory-sensor, with a memory-limit or no-memory-limit | no-thermal-counter | mig | hidden |
-    no-pci.  The matrix itself adds core-sensor, power-limit, lanes (PCIe lanes to
-    lose), supply (one that shows itself) and no-twelve (no sensor called 12 V).
-    """
+    whence the class.  `has`: words that the matrix's scenarios ask for: several GPUs or a single one | links
+    that NVML counts or no-links | two-links in all | own-remote (links name their own GPU) | fabric | nvlink5
+    | ecc | rows (remapped) | pages (retired) | action (recovery action, driver 570 and on) | no-events
+    (driver before 450) | nics | alarms of hwmon chips | superio (they are those of a SuperIO) | volts of
+    hwmon chips | fans, and no-rpm (driver before 570) | sram-status (driver 550, Ampere) | repair-status
+    (driver 580) | power-source (driver 510) | core-limit or no-core-limit (that this driver tells in degrees
+    or as a margin) | a memory-sensor, with a memory-limit or no-memory-limit | no-thermal-counter | mig |
+    hidden | no-pci.  The matrix itself adds core-sensor, power-limit, lanes (PCIe lanes to lose), supply (one
+    that shows itself) and no-twelve (no sensor called 12 V)."""
 
     interconnect: str = ""
     gbps: str = ""
@@ -268,9 +252,8 @@ class Healthy(Base, frozen=True, kw_only=True, rename="kebab"):
 
 class Profile(Base, frozen=True, kw_only=True):
     """A machine.  `visible`: how many GPUs, from the first, a container is shown (None: all of them).
-
-    `nccl`: what NCCL would measure; None where it has nothing to measure.  `chassis`: what a BMC sees of it.
-    """
+    `nccl`: what NCCL would measure; None where it has nothing to measure.  `chassis`: what a BMC sees of
+    it."""
 
     name: str
     title: str

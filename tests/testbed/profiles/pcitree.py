@@ -1,13 +1,10 @@
-"""The PCI functions of a machine as a tree, and how far apart two of them are.
-
-The distance is derived from the tree, as the driver and nvidia-smi derive it: a profile states where things
-are plugged, never a matrix, and tests compare what follows with the recorded matrices.
-"""
+"""The PCI functions of a machine as a tree, and how far apart two of them are, derived as nvidia-smi does it:
+tests compare that with the recorded matrices."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
@@ -48,7 +45,6 @@ class PciFunction:
 
 
 def functions(host: Host) -> dict[str, PciFunction]:
-    """Every PCI function of a host by its address, parents first; TreeError for a tree that cannot be."""
     result: dict[str, PciFunction] = {}
     for root in host.roots:
         above: list[str] = []
@@ -74,26 +70,18 @@ def functions(host: Host) -> dict[str, PciFunction]:
 
 
 def distance(one: PciFunction, other: PciFunction) -> Distance:
-    """How far two functions of one machine are apart.
-
-    Other host bridges: NODE within a NUMA node, SYS beyond.  The same one, with no bridge in common: PHB.
+    """Other host bridges: NODE within a NUMA node, SYS beyond.  The same one, with no bridge in common: PHB.
     With a bridge in common: PIX where at most one bridge lies between it and either of them (the ports of one
     switch), PXB where more do.  Source: the legend of `nvidia-smi topo -m` and the comments on
-    nvmlGpuTopologyLevel_t.
-    """
+    nvmlGpuTopologyLevel_t."""
     if one.root != other.root:
         return Distance.NODE if one.numa == other.numa else Distance.SYS
-    shared = _common(one.bridges, other.bridges)
+    both = zip(one.bridges, other.bridges, strict=False)
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], both)))
     if not shared:
         return Distance.PHB
     below = max(len(one.bridges), len(other.bridges)) - shared
     return Distance.PIX if below <= 1 else Distance.PXB
-
-
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many bridges from the top are the same."""
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return len(list(same))
 
 
 def cpu_numbers(listing: str) -> Iterator[int]:

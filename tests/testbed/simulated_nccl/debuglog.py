@@ -27,7 +27,6 @@ class DebugLog:
         self._file = self._open(named) if self._speaks and named else sys.stdout
 
     def info(self, subsystems: str, text: str, *, device: int = 0) -> None:
-        """A line of one of these subsystems (joined by commas)."""
         if self._speaks and self._subsystems & {*subsystems.split(",")}:
             self._write(f"[{device}] NCCL INFO {text}")
 
@@ -73,7 +72,6 @@ def log_init(log: DebugLog, ranks: int, *, transport: str, nvls: bool | None, nc
 
 
 def log_call(log: DebugLog, name: str, size: int, *, algorithm: str, protocol: str) -> None:
-    """What NCCL says of a call that it enqueues."""
     log.info(
         "TUNING", f"{name}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{0..15}}"
     )

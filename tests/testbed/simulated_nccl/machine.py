@@ -27,10 +27,8 @@ class MachineMissing(Exception):
 
 class Way(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way in which NCCL joins ranks: busbw in GB/s (1e9) at 1 GiB by collective and number of ranks.
-
     `transport` as NCCL's log names it; `latency_us`: of the smallest call; `shape`: how the value depends on
-    the size.
-    """
+    the size."""
 
     transport: str
     latency_us: float
@@ -47,11 +45,9 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that goes wrong (`kind`: see `trouble`) in the arms that `arm` names ("": all).
-
-    `phase` where it happens, `seconds` how long it takes, `percent` of what is usual, `gpus` of whom,
-    `message` what is said of it.
-    """
+    """One thing that goes wrong (`kind`: see `trouble`) in the arms that `arm` names ("": all).  `phase`
+    where it happens, `seconds` how long it takes, `percent` of what is usual, `gpus` of whom, `message` what
+    is said of it."""
 
     kind: str
     arm: str = ""
@@ -81,7 +77,6 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load(environment: Mapping[str, str]) -> Machine:
-    """The machine that the environment names, or else that of the image; MachineMissing where none is."""
     named = environment.get(MACHINE_VARIABLE) or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     if named is None:
         raise MachineMissing(f"{MACHINE_VARIABLE} is not set: it names the file of the machine to stand for")

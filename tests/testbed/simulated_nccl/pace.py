@@ -40,12 +40,10 @@ class Batches:
 
     @property
     def seconds(self) -> float:
-        """What all calls took."""
         return statistics.fmean(self.times) * self.calls / 1e6
 
 
 def factor(collective: str, ranks: int) -> float:
-    """busbw over algbw."""
     return (2 if collective == Collective.ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
@@ -80,7 +78,6 @@ def share(shape: Curve, size: int) -> float:
 
 
 def batches(order: CellOrder, us: float, *, random: Random) -> Batches:
-    """The batches that the order asks for, of calls that take about `us`."""
     if order.calls:
         return Batches(times=[us * _wobble(random)], calls=order.calls)
     each = max(1, math.ceil(order.batch_ms * 1000 / us))

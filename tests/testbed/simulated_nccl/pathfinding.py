@@ -1,7 +1,7 @@
 """What NCCL would choose for its ranks: decided from the environment and the machine, as NCCL does.
 
-NCCL_P2P_DISABLE=1 alone leaves NVLS on (NCCL looks at NCCL_NVLS_ENABLE for that, not at the P2P level), and
-NCCL_ALGO=Ring turns NVLS off: a parent that forgets one of them gets the numbers that it asked for.
+NCCL_P2P_DISABLE=1 alone leaves NVLS on, and NCCL_ALGO=Ring turns NVLS off: a parent that forgets one of them
+gets the numbers that it asked for.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def arm(environment: Mapping[str, str]) -> str:
 
 
 def choose(machine: Machine, environment: Mapping[str, str], *, ranks: int, links_dead: bool) -> Chosen:
-    """What NCCL would do; `links_dead`: NVLinks carry nothing, whatever the driver says of them."""
     ring_only = environment.get("NCCL_ALGO", "").lower() in ("ring", "tree")
     nvls = (
         NVLS in machine.ways
@@ -60,5 +59,4 @@ def choose(machine: Machine, environment: Mapping[str, str], *, ranks: int, link
 
 
 def flag(environment: Mapping[str, str], name: str) -> bool:
-    """A parameter of NCCL that is on when it is a number other than 0."""
     return environment.get(name, "0").strip() not in ("", "0")

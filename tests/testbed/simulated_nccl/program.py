@@ -17,7 +17,7 @@ from random import Random
 import msgspec
 
 from nodegauge_contract.nccl import Cell, Collective, Phase
-from nodegauge_contract.values import NOT_READ
+from nodegauge_contract.values import NOT_READ, Int
 from nodegauge_probes.nccl.protocol import CellOrder, EngineInfo, Line, Order, decode_order
 from testbed.simulated_nccl import debuglog, pace, pathfinding, trouble
 from testbed.simulated_nccl.machine import Machine, MachineMissing, load
@@ -60,13 +60,15 @@ class Child:
         self._gpus: list[int] = []
 
     def run(self) -> None:
-        """From the first word to the last; an order without GPUs asks only who would measure."""
         self._spawn()
         if not self._order.uuids:
             self._emitter.emit(Line(done=True))
             return
         chosen = self._init()
-        self._load(chosen)
+        self._emitter.phase(Phase.LOAD)
+        self._emitter.spend(self._machine.load_seconds)
+        for cell in self._order.cells[:1]:
+            self._log_call(cell, chosen)
         self._emitter.phase(Phase.MEASURE)
         self._emitter.spend(self._order.warm_up_ms / 1000, measuring=True)
         for cell in self._order.cells:
@@ -78,19 +80,12 @@ class Child:
         self._emitter.emit(Line(done=True))
 
     def _spawn(self) -> None:
-        """Libraries, and the GPUs that this process can see: by UUID, in the order's order."""
         if self._troubles.has(trouble.NO_ENGINE):
             self._emitter.fail("no-engine", "libnccl.so.2: cannot open shared object file")
         known = {gpu.uuid: number for number, gpu in enumerate(self._machine.gpus) if gpu.there}
         seen = visible(known, self._environment)
-        engine = EngineInfo(
-            name=ENGINE,
-            version=VERSION,
-            nccl=self._machine.nccl,
-            cuda=self._machine.cuda,
-            uuids=list(seen),
-        )
-        self._emitter.emit(Line(engine=engine))
+        versions = {"version": VERSION, "nccl": self._machine.nccl, "cuda": self._machine.cuda}
+        self._emitter.emit(Line(engine=EngineInfo(name=ENGINE, uuids=list(seen), **versions)))
         if absent := [uuid for uuid in self._order.uuids if uuid not in seen]:
             self._emitter.fail("cuda-error", f"CUDA_ERROR_INVALID_DEVICE: not visible: {', '.join(absent)}")
         self._gpus = [known[uuid] for uuid in self._order.uuids]
@@ -132,18 +127,16 @@ class Child:
                 "nccl-error", "ncclUnhandledCudaError: failed to bind NVLink SHARP (NVLS) memory"
             )
 
-    def _load(self, chosen: pathfinding.Chosen) -> None:
-        self._emitter.phase(Phase.LOAD)
-        self._emitter.spend(self._machine.load_seconds)
-        for cell in self._order.cells[:1]:
-            self._log_call(cell, chosen)
-
     def _measure(self, cell: CellOrder, chosen: pathfinding.Chosen) -> None:
-        """One cell, unless the time for measuring is over."""
         if self._emitter.measured_seconds * 1000 >= self._order.budget_ms:
             self._emitter.emit(Line(cut=f"{cell.collective}/{cell.bytes}"))
             return
-        wrong = self._check() if cell.check else NOT_READ
+        wrong: Int = NOT_READ
+        if cell.check:
+            self._emitter.phase(Phase.CHECK)
+            self._emitter.spend(0.05, measuring=True)
+            wrong = trouble.WRONG_ELEMENTS if self._troubles.has(trouble.WRONG_DATA) else 0
+            self._emitter.phase(Phase.MEASURE)
         way, ranks = chosen.of(cell.collective), len(self._gpus)
         try:
             us = pace.call_us(way, cell.collective, cell.bytes, ranks=ranks) / self._share(cell.bytes, chosen)
@@ -154,25 +147,24 @@ class Child:
         made = pace.batches(cell, us, random=random)
         self._emitter.spend(made.seconds, measuring=True)
         self._log_call(cell, chosen)
-        self._emitter.emit(
-            Line(
-                cell=Cell(
-                    collective=cell.collective,
-                    bytes=cell.bytes,
-                    us=round(statistics.median(made.times), 3),
-                    us_min=round(min(made.times), 3),
-                    us_max=round(max(made.times), 3),
-                    spread=round(made.spread, 5),
-                    batches=len(made.times),
-                    calls=made.calls,
-                    wrong=wrong,
-                )
-            )
+        measured = Cell(
+            collective=cell.collective,
+            bytes=cell.bytes,
+            us=round(statistics.median(made.times), 3),
+            us_min=round(min(made.times), 3),
+            us_max=round(max(made.times), 3),
+            spread=round(made.spread, 5),
+            batches=len(made.times),
+            calls=made.calls,
+            wrong=wrong,
         )
-        self._break_protocol()
+        self._emitter.emit(Line(cell=measured))
+        if self._troubles.has(trouble.GARBAGE):
+            self._emitter.write(b'{"cell": {"collective": "all_reduce", "by\x00\xff\xfe# out of place\n')
+        if self._troubles.has(trouble.GARBAGE) or self._troubles.has(trouble.PARTIAL):
+            raise Exit(0)
 
     def _share(self, size: int, chosen: pathfinding.Chosen) -> float:
-        """What troubles leave of the bandwidth: a ring that takes links is as slow as its slowest."""
         if size <= LATENCY_BYTES:
             return 1.0
         left = self._troubles.share()
@@ -180,20 +172,6 @@ class Child:
             if chosen.joined == pathfinding.P2P and set(each.gpus) <= set(self._gpus):
                 left *= each.percent / 100
         return left
-
-    def _check(self) -> int:
-        self._emitter.phase(Phase.CHECK)
-        self._emitter.spend(0.05, measuring=True)
-        wrong = trouble.WRONG_ELEMENTS if self._troubles.has(trouble.WRONG_DATA) else 0
-        self._emitter.phase(Phase.MEASURE)
-        return wrong
-
-    def _break_protocol(self) -> None:
-        """After the first cell, some children say nonsense and some nothing any more."""
-        if self._troubles.has(trouble.GARBAGE):
-            self._emitter.write(b'{"cell": {"collective": "all_reduce", "by\x00\xff\xfe# out of place\n')
-        if self._troubles.has(trouble.GARBAGE) or self._troubles.has(trouble.PARTIAL):
-            raise Exit(0)
 
     def _pairs(self) -> None:
         """Copies between every ordered pair: what NCCL is told not to use does not matter to them."""
@@ -210,12 +188,12 @@ class Child:
         self._emitter.emit(Line(pairs=[list(row) for row in rows]))
 
     def _pair(self, one: int, other: int) -> float:
-        """GB/s from one GPU to another."""
         gbps = self._machine.gpus[one].pairs[other]
         for each in self._troubles.of(trouble.SLOW_LINK):
             gbps *= each.percent / 100 if {one, other} == set(each.gpus) else 1.0
         if one != other and self._troubles.has(trouble.LINKS_DEAD):
-            gbps = min(gbps, by_host(self._machine))
+            host = self._machine.ways[pathfinding.HOST]
+            gbps = min(gbps, pace.by_ranks(host.busbw["all_reduce"], 2))
         return gbps
 
     def _log_call(self, cell: CellOrder, chosen: pathfinding.Chosen) -> None:
@@ -234,8 +212,3 @@ def visible(known: Mapping[str, int], environment: Mapping[str, str]) -> list[st
     if chosen is None:
         return there
     return [uuid for uuid in chosen.split(",") if uuid in there]
-
-
-def by_host(machine: Machine) -> float:
-    """GB/s one way through host memory: what one copy between two GPUs has left without their links."""
-    return pace.by_ranks(machine.ways[pathfinding.HOST].busbw["all_reduce"], 2)

@@ -1,9 +1,7 @@
 """What goes wrong with the simulated NCCL: which troubles concern this arm, and the ends that they bring
 about; and the writer of the child's lines, which triggers those of each phase.
 
-A hang leaves a process of its own behind it and ignores SIGTERM, as a thread inside a driver call does: only
-who kills the whole process group is rid of it.  Both give up by themselves after a while, so that a parent
-that forgot them leaves nothing for ever.
+A hang leaves a process of its own behind it and ignores SIGTERM, as a thread inside a driver call does.
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ class Troubles:
 
 
 def hang() -> NoReturn:
-    """Never come back, and leave a child that does not either."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.fork()
     time.sleep(GIVE_UP_SECONDS)
@@ -66,7 +63,6 @@ def hang() -> NoReturn:
 
 
 def crash(number: signal.Signals) -> NoReturn:
-    """End as a program does that made a mistake, without a core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
     os.kill(os.getpid(), number)
@@ -99,7 +95,6 @@ class Emitter:
             data = data[os.write(self._descriptor, data) :]
 
     def phase(self, phase: Phase) -> None:
-        """Open a phase."""
         self.emit(Line(phase=phase))
         if self._troubles.at(HANG, phase):
             hang()
@@ -113,7 +108,6 @@ class Emitter:
             self.fail("nccl-error", failed.message or "ncclUnhandledCudaError: call to CUDA function failed")
 
     def fail(self, kind: str, message: str) -> None:
-        """Report a failure and end; raises Exit."""
         self.emit(Line(failed=Failed(kind=kind, message=message)))
         raise Exit(1)
 
