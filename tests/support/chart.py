@@ -124,7 +124,6 @@ def only(objects: list[Object], kind: str, *, of: str = "") -> Object:
 
 
 def pods(objects: list[Object]) -> dict[str, Object]:
-    """Pods, and the pod templates of Deployments and Jobs, by kind and name."""
     return {
         f"{o['kind']}/{o['metadata']['name']}": o if o["kind"] == "Pod" else o["spec"]["template"]
         for o in objects
@@ -263,7 +262,6 @@ class ChartPods(ScriptedKubelet):
             self._rest.delete(f"/api/v1/nodes/{NODE}")
 
     def _look_at(self, pod: Object) -> str | None:
-        """Start or finish a pod that is scheduled and has not ended."""
         if component(pod) == "operator":
             running = {"phase": "Running", "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}]}
             path = f"{PODS}/{pod['metadata']['name']}/status"

@@ -139,7 +139,6 @@ class NcclRun:
         return {arm.name: arm for arm in self.nccl(*options).arms}
 
     def left_behind(self) -> list[int]:
-        """Processes that the probe has started; itself where it was not forked."""
         return marked(self.mark)
 
     def wait_until_alone(self) -> None:

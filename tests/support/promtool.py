@@ -101,7 +101,6 @@ class Promtool:
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
     def firing(self, input_series: list[dict[str, str]], expected: dict[int, set[str]]) -> str:
-        """Compare the names of the alerts that fire at each minute; promtool's words where they differ."""
         expr = 'count by (alertname) (ALERTS{alertstate="firing"})'
         wanted = {
             (f"{expr} > bool 0", minute): {f'{{alertname="{name}"}}': 1.0 for name in names}
@@ -124,7 +123,6 @@ def panel_queries() -> dict[tuple[str, str], str]:
 
 
 def selectors(query: str) -> list[tuple[str, dict[str, str]]]:
-    """Our metrics in a query, each with its matchers: label and value or pattern."""
     return [
         (name, dict(re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', matchers)))
         for name, matchers in re.findall(r"\b(nodegauge_[a-z_]+)(\{[^}]*\})?", query)

@@ -153,7 +153,6 @@ class ControlPlane(Running):
     def user_kubeconfig(
         self, name: str, *, token: str, server: str | None = None, path: Path | None = None
     ) -> Path:
-        """Write a kubeconfig for a bearer token; its path is by `name` where none is given."""
         return write_kubeconfig(
             path or self.layout.kubeconfig(name),
             server=server or self.server,

@@ -87,7 +87,6 @@ class Rest:
         return answer
 
     def stream(self, path: str) -> urllib3.BaseHTTPResponse:
-        """GET, to be read as it comes and closed by the caller."""
         timeout = urllib3.Timeout(connect=TIMEOUT_SECONDS, read=None)
         return self._request("GET", path, preload_content=False, timeout=timeout)
 

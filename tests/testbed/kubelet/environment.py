@@ -104,7 +104,6 @@ def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:
 def hook_environment(
     hardware: Hardware | None, *, driver: bool, env: Mapping[str, str], termination_log: Path
 ) -> dict[str, str]:
-    """What the runtime's hooks add: the termination message's file, the node's /sys and /proc, the driver."""
     result = {TERMINATION_LOG: str(termination_log)}
     if hardware is None:
         return result
