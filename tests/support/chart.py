@@ -1,9 +1,4 @@
-"""The chart in tests: rendered by helm without a cluster, or installed on a control plane without a kubelet.
-
-`VARIANTS` are sets of values that together switch every value on, off and to something else
-(tests/chart/variants), plus the values of typical clusters (tests/chart/values).  Parsing what helm renders
-takes most of the time, so every render is cached for the session.
-"""
+"""The chart in tests: rendered by helm without a cluster, or installed where no kubelet runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A scripted child of the NCCL probe: a test writes line by line what it does.
-
-`NcclRun` runs the whole probe with it, `ScriptedArm` only `supervisor.run`.  Every process carries a mark in
-its environment, so that leftovers are found.
-"""
+"""A scripted child of the NCCL probe: a test writes line by line what it does."""
 
 from __future__ import annotations
 

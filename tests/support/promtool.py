@@ -1,8 +1,4 @@
-"""Prometheus rules in tests: series as promtool reads them, and promtool itself.
-
-`healthy` is what the demo's operator served (tests/chart/demo-series.yaml), one sample a minute, and its last
-sample held from then on.  A test changes a few of its series and says which alerts fire when.
-"""
+"""Prometheus rules in tests: series as promtool reads them, and promtool itself."""
 
 from __future__ import annotations
 

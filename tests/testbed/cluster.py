@@ -1,9 +1,5 @@
 """The assembled testbed: control plane, simulated nodes and their hardware as one object.
 
-    with Testbed(directory, nodes={"gpu-1": "h100-sxm-8", "system-1": None}) as testbed:
-        testbed.helm("list")
-        testbed.hardware("gpu-1").fault("p2p-refused")
-
 The control plane's processes, and one process with all kubelets, end with the program that holds the testbed.
 """
 

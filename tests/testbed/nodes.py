@@ -1,8 +1,4 @@
-"""Nodes of a running testbed: added, removed, and their hardware, from any process.
-
-Everything goes through files below the testbed's directory.  Each change waits until the host of the kubelets
-has carried it out.
-"""
+"""Nodes of a running testbed: added, removed, and their hardware, from any process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours.
-
-Connections are kept, because tests poll and a TLS handshake costs more than the read; a write is never sent
-twice.
-"""
+"""A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours."""
 
 from __future__ import annotations
 

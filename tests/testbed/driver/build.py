@@ -1,7 +1,4 @@
-"""Compile the simulated NVML and CUDA, once per content, compiler and driver release, into the cache folder.
-
-Several processes may build at once: each builds aside and moves its folder into place.
-"""
+"""Compile simulated NVML and CUDA, once per content, compiler and driver release, into the cache folder."""
 
 from __future__ import annotations
 

@@ -84,9 +84,9 @@ class Simulator:
 
 @asynccontextmanager
 async def simulating(machine: Machine, folder: Path) -> AsyncIterator[Simulator]:
-    found = program()
-    assert found is not None, WAY_OUT
-    binary, libraries = found
+    result = program()
+    assert result is not None, WAY_OUT
+    binary, libraries = result
     with socket.socket(type=socket.SOCK_DGRAM) as datagrams, socket.socket() as stream:
         for one in (datagrams, stream):
             one.bind(("127.0.0.1", 0))

@@ -155,7 +155,9 @@ class Runner:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._message_file.write_bytes(b"")
         argv = image.argv(command, [volumes.moved(word, behind) for word in args])
-        self._exec_argv = lambda words: image.argv(words[:1], [volumes.moved(w, behind) for w in words[1:]])
+        self._exec_argv = lambda line: image.argv(
+            line[:1], [volumes.moved(word, behind) for word in line[1:]]
+        )
         self._env = env
         process = await ContainerProcess.launch(argv=argv, env=env, cwd=folder, log=self._log_file)
         if not image.stands_in:

@@ -1,8 +1,4 @@
-"""The environment of a container: what the pod says, and what a container runtime adds to it.
-
-Nothing of the kubelet's own environment gets in.  Later layers win: a bare system, the image, the pod, the
-runtime's hooks.
-"""
+"""The environment of a container: what the pod says, and what a container runtime adds to it."""
 
 from __future__ import annotations
 

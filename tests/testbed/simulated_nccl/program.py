@@ -1,7 +1,5 @@
 """One arm as the simulated NCCL runs it: read the order, behave like NCCL, say what was measured.
 
-    __main__.py --order JSON
-
 Exit code 0 after `done` (and if the trouble is an early exit), 1 after `failed`, 2 for an order
 or a machine that nobody can read.
 """
