@@ -46,7 +46,6 @@ class Fleet:
         return NOW + self.time + self.ahead
 
     def restart(self) -> None:
-        """Another process, which knows what the cluster holds."""
         self.budget = GateBudget(self.cache, clock=lambda: self.time, now=self.now, **self._limits)
 
     def policy(
@@ -92,7 +91,6 @@ class Fleet:
         self.cache.put_node(replace(node, taints=tuple(taint(key) for key in keys)))
 
     def gate(self, name: str, *, answered: bool = True) -> bool:
-        """The node turns out bad: whether its report reserves the taint, which it then carries."""
         if not self.budget.reserve(name):
             return False
         if answered:

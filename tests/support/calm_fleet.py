@@ -63,14 +63,12 @@ class CalmFleet:
             await asyncio.sleep(INTERVAL)
 
     async def _confirm(self, name: str) -> None:
-        """Its container reports what is new, and confirms it."""
         began = self.operator.loop.time()
         for after in CONFIRMED:
             await self.operator.after(began + after - self.operator.loop.time())
             self._containers[name].reports(self.cluster.results[name], later=0.0)
 
     async def becomes(self, name: str, state: str | Result) -> None:
-        """The node changes; its container reports that and confirms it."""
         self.cluster.results[name] = saying(state) if isinstance(state, str) else state
         await self._confirm(name)
         await self.operator.after(5)

@@ -1,9 +1,4 @@
-"""The chart in tests: rendered by helm without a cluster, or installed on a control plane without a kubelet.
-
-`VARIANTS` are sets of values that together switch every value on, off and to something else
-(tests/chart/variants), plus the values of typical clusters (tests/chart/values).  Parsing what helm renders
-takes most of the time, so every render is cached for the session.
-"""
+"""The chart in tests: rendered by helm without a cluster, or installed where no kubelet runs."""
 
 from __future__ import annotations
 
@@ -124,7 +119,6 @@ def only(objects: list[Object], kind: str, *, of: str = "") -> Object:
 
 
 def pods(objects: list[Object]) -> dict[str, Object]:
-    """Pods, and the pod templates of Deployments and Jobs, by kind and name."""
     return {
         f"{o['kind']}/{o['metadata']['name']}": o if o["kind"] == "Pod" else o["spec"]["template"]
         for o in objects
@@ -263,7 +257,6 @@ class ChartPods(ScriptedKubelet):
             self._rest.delete(f"/api/v1/nodes/{NODE}")
 
     def _look_at(self, pod: Object) -> str | None:
-        """Start or finish a pod that is scheduled and has not ended."""
         if component(pod) == "operator":
             running = {"phase": "Running", "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}]}
             path = f"{PODS}/{pod['metadata']['name']}/status"

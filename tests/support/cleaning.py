@@ -101,7 +101,6 @@ class DirtyCluster(FakeClient):
                 del self.operators[name]
 
     def clean(self, **options: Any) -> float:
-        """Clean up; the virtual seconds that it took."""
         wanted: dict[str, Any] = {"namespace": NAMESPACE, "within": 120.0, "dry_run": False}
         wanted |= dict.fromkeys(("deployment", "release", "policy"), "")
 
@@ -115,7 +114,6 @@ class DirtyCluster(FakeClient):
         return self.took
 
     def marks(self) -> dict[str, list[str]]:
-        """Marks of nodegauge by node; checks that foreign marks are intact."""
         marks = {}
         for name, body in self.cluster.objects[NODES].items():
             labels = set(body["metadata"]["labels"]) & {names.LABEL_HEALTH, "interconnect"}

@@ -142,7 +142,6 @@ class FakeCluster(api_server.FakeApiServer):
         self.pod_status(pod["metadata"]["name"], status, node=pod["metadata"]["annotations"][names.POD_NODE])
 
     def kubelets(self) -> bool:
-        """Scheduler and kubelets do their work: every pod ends; whether there was any to do."""
         deleted = [pod for pod in self.pods() if pod["metadata"].get("deletionTimestamp")]
         unended = [pod for pod in self.pods() if pod["status"]["phase"] not in ("Succeeded", "Failed")]
         for pod in deleted:

@@ -39,7 +39,6 @@ AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 
 
 def run_of(pod: Object) -> tuple[str, str]:
-    """Run id and node that a probe pod was told."""
     env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
     return env["NODEGAUGE_RUN"], env["NODEGAUGE_NODE"]
 
@@ -125,7 +124,6 @@ class ClusterUnderTest:
         return ScriptedKubelet(self.api, namespace=self.namespace, answer=answer or answering(h100()))
 
     def ask_for_run(self, node: str) -> None:
-        """`spec.requestedAt` on the node's report: a later moment than any before."""
         self._asked += 1
         moment = f"2026-01-01T00:{self._asked // 60:02d}:{self._asked % 60:02d}Z"
         self.api.patch(f"{GROUP}/nodereports/{node}", {"spec": {"requestedAt": moment}})
@@ -146,6 +144,7 @@ class ClusterUnderTest:
         return condition_of(self.node(name))
 
     def report(self, name: str) -> Object:
+        """Empty before there is one."""
         return self.api.find(f"{GROUP}/nodereports/{name}")
 
     def reading(self, name: str) -> Object:
@@ -168,7 +167,6 @@ class ClusterUnderTest:
         return [e for e in by_us if e["regarding"].get("uid") == uid]
 
     def wait_run(self, name: str, number: int) -> Object:
-        """Wait until that run is in the report and its pod is gone; the run."""
         wait_for(lambda: self.last_run(name).get("number", 0) >= number, what=f"run {number} of {name}")
         wait_for(lambda: not self.pods(), what="pods gone")
         return self.last_run(name)
@@ -211,7 +209,6 @@ def taints_of(node: Object) -> list[str]:
 
 
 def condition_of(node: Object) -> Object:
-    """Our condition without its times; empty where there is none."""
     conditions = node["status"].get("conditions", [])
     condition = next((c for c in conditions if c["type"] == "GPUValidated"), {})
     return {k: v for k, v in condition.items() if not k.startswith("last")}
@@ -279,8 +276,6 @@ def _crds() -> list[Object]:
 
 def served(api: Rest) -> bool:
     try:
-        for plural in ("gpuvalidationpolicies", *PER_NODE):
-            api.get(f"{GROUP}/{plural}")
+        return all(api.get(f"{GROUP}/{plural}") for plural in ("gpuvalidationpolicies", *PER_NODE))
     except ApiError:
         return False
-    return True

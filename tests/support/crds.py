@@ -123,7 +123,6 @@ def unbounded(schema: Schema) -> str:
 
 
 def _default(field: inspect.Field) -> object:
-    """The default as a CRD writes it: `{}` for a struct, None for empty values."""
     factory = field.default_factory
     value = field.default if factory is msgspec.NODEFAULT else factory()
     if value is msgspec.NODEFAULT or value is None or value in ("", [], {}, ()):

@@ -25,7 +25,6 @@ def run(
     *,
     libraries: Path | None = None,
 ) -> Outcome:
-    """Run an engine's `main` with this environment; `libraries`: a folder with fakes of nccl and cuda."""
     reading, writing = os.pipe()
     text = order if isinstance(order, str) else encode_order(order)
     environment = {**environment, FD_VARIABLE: str(writing)}
@@ -46,7 +45,6 @@ def run(
 
 
 def forget_libraries() -> None:
-    """The fakes read their settings when they are imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] in LIBRARIES]:
         del sys.modules[name]
 

@@ -85,9 +85,9 @@ def fake_archive(path: Path, body: str) -> Path:
 
 
 def running(mark: str) -> list[int]:
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            found += [int(entry.name)] if mark in command and int(entry.name) != os.getpid() else []
-    return found
+            result += [int(entry.name)] if mark in command and int(entry.name) != os.getpid() else []
+    return result

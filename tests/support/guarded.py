@@ -111,7 +111,6 @@ class Writer:
         return own | self._fixed | changed
 
     def health(self, **changed: Any) -> Object:
-        """The same as the part of the health probe."""
         return {"health": self.part(**changed)}
 
     def create(self, parts: Object, query: str = "") -> Object:
@@ -210,7 +209,6 @@ def _without_owner(made: Object) -> Object:
 
 
 def without_label(pod: Object) -> Object:
-    """The pod as anybody's: not marked as a probe pod, with the namespace's own account."""
     del pod["metadata"]["labels"][names.POD_PROBE]
     pod["spec"]["serviceAccountName"] = "default"
     return pod

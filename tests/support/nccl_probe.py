@@ -1,8 +1,4 @@
-"""A scripted child of the NCCL probe: a test writes line by line what it does.
-
-`NcclRun` runs the whole probe with it, `ScriptedArm` only `supervisor.run`.  Every process carries a mark in
-its environment, so that leftovers are found.
-"""
+"""A scripted child of the NCCL probe: a test writes line by line what it does."""
 
 from __future__ import annotations
 
@@ -139,7 +135,6 @@ class NcclRun:
         return {arm.name: arm for arm in self.nccl(*options).arms}
 
     def left_behind(self) -> list[int]:
-        """Processes that the probe has started; itself where it was not forked."""
         return marked(self.mark)
 
     def wait_until_alone(self) -> None:

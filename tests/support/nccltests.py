@@ -71,7 +71,6 @@ def table(
     sizes: tuple[int, ...] = SIZES,
     wrong: str = "0",
 ) -> str:
-    """A table of that many ranks, with almost that bus bandwidth at the largest size."""
     algbw = gbps / busbw_factor(collective, ranks)
     rows = [
         row(size, us + 1, us, ranks=ranks, collective=collective, wrong=wrong)

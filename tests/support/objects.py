@@ -74,7 +74,6 @@ class ANode(NodeView, frozen=True, kw_only=True):
         return replace(self, ready=False)
 
     def offering(self, gpus: int, *, of: int = 0) -> Self:
-        """Whose device plugin offers so many GPUs, of so many that there are."""
         return replace(self, gpu_allocatable=str(gpus), gpu_capacity=str(of or gpus))
 
     def cordoned(self) -> Self:

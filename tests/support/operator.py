@@ -146,7 +146,6 @@ class SteppedOperator:
             self._watches.give(*event)
 
     def reconcile(self, name: str = "node-1", *, granted: bool = True, nccl: bool = False) -> Reconciled:
-        """Write what has to be written for a node, with a slot for a health run, an NCCL run, or none."""
         kinds = (HEALTH if granted else NOTHING) | (NCCL if nccl else NOTHING)
         return drive(self.reconciler.reconcile(name, granted=kinds, since=0.0))
 

@@ -86,7 +86,6 @@ class PlannerLoop:
         return self._written
 
     def go(self, most: int = MOST_WRITES) -> None:
-        """Make the next writes, all of them unless the process dies before."""
         fresh = False
         for _ in range(most):
             step = next_step(self.snapshot(fresh=fresh))

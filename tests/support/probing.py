@@ -34,7 +34,6 @@ def last_message(termination_log: Path) -> str:
 
 
 def problem_of(result: Result) -> str:
-    """What a probe says of this result in its termination log: nothing unless there is a problem."""
     problem = result.problem
     return "" if problem is None else f"{problem.kind}: {problem.call} {problem.message}".strip()
 

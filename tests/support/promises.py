@@ -65,7 +65,6 @@ class InterleavedOperator:
             self.cluster.remove(path, name)
 
     def measure(self, name: str, codes: str, times: int = 1) -> None:
-        """Runs end: the judge will say `codes`, or the probe left garbage; the last is not looked at yet."""
         for _ in range(times):
             self._measure(name, codes)
 
@@ -141,7 +140,6 @@ class InterleavedOperator:
         self._born()
 
     def rest(self) -> None:
-        """Everything is heard of and settled until there is nothing left to do."""
         for _ in range(60):
             self.operator.client.kill_at = None
             before = len(self.operator.client.log)

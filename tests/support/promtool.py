@@ -1,8 +1,4 @@
-"""Prometheus rules in tests: series as promtool reads them, and promtool itself.
-
-`healthy` is what the demo's operator served (tests/chart/demo-series.yaml), one sample a minute, and its last
-sample held from then on.  A test changes a few of its series and says which alerts fire when.
-"""
+"""Prometheus rules in tests: series as promtool reads them, and promtool itself."""
 
 from __future__ import annotations
 
@@ -101,7 +97,6 @@ class Promtool:
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
     def firing(self, input_series: list[dict[str, str]], expected: dict[int, set[str]]) -> str:
-        """Compare the names of the alerts that fire at each minute; promtool's words where they differ."""
         expr = 'count by (alertname) (ALERTS{alertstate="firing"})'
         wanted = {
             (f"{expr} > bool 0", minute): {f'{{alertname="{name}"}}': 1.0 for name in names}
@@ -124,7 +119,6 @@ def panel_queries() -> dict[tuple[str, str], str]:
 
 
 def selectors(query: str) -> list[tuple[str, dict[str, str]]]:
-    """Our metrics in a query, each with its matchers: label and value or pattern."""
     return [
         (name, dict(re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', matchers)))
         for name, matchers in re.findall(r"\b(nodegauge_[a-z_]+)(\{[^}]*\})?", query)

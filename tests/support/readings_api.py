@@ -30,7 +30,6 @@ CLAIMS: dict[str, Any] = {
 
 
 def token_of(claims: object) -> str:
-    """A token with these claims, as the API server encodes them: without padding."""
     parts = [json.dumps(part).encode() for part in ({"alg": "RS256"}, claims)]
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (*parts, b"signature"))
 

@@ -236,7 +236,6 @@ def with_bus(result: contract.Result, *, more: Sequence[str] = ()) -> contract.R
 
 
 def with_ports(result: contract.Result, *states: str, **port: Any) -> contract.Result:
-    """The document with one NIC for each state, all of one kind; `port` changes every port."""
     known: dict[str, Any] = {"rate_gbps": 400, "link_layer": "InfiniBand", "link_downed": 0}
     known |= {"symbol_errors": 0, "receive_errors": 0} | port
     nics = contract.Nics(

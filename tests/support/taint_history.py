@@ -51,7 +51,6 @@ class TaintHistory:
             yield frozenset(now)
 
     def _seen(self) -> Iterator[tuple[str, int, Object | None]]:
-        """Name, revision and body of every write, None for the end."""
         for event in [*self._listed, *self._watched]:
             metadata = event.body["metadata"]
             if metadata.get("name", "").startswith(self._prefix):
@@ -59,7 +58,6 @@ class TaintHistory:
                 yield metadata["name"], int(metadata["resourceVersion"]), body
 
     def _unseen(self, listed: Object) -> list[str]:
-        """Names of nodes whose last write, or whose end, was not seen."""
         latest = {name: (version, body) for name, version, body in self._seen()}
         metadata = [item["metadata"] for item in listed["items"]]
         there = {m["name"]: int(m["resourceVersion"]) for m in metadata if m["name"].startswith(self._prefix)}

@@ -58,7 +58,6 @@ class Tenancy:
         self._owner = owner
 
     def enter(self, guest: AbstractContextManager[T]) -> T:
-        """The value of a context that is left when somebody else takes over, or at the end."""
         return self._guests.enter_context(guest)
 
     def close(self) -> None:
@@ -80,7 +79,6 @@ def reset(rest: Rest) -> None:
     delete_crds(rest)
 
     def namespaces() -> list[str]:
-        """Namespaces that are there still, and are on their way."""
         names = [one["metadata"]["name"] for one in rest.get("/api/v1/namespaces")["items"]]
         paths = [f"/api/v1/namespaces/{name}" for name in names if not name.startswith(OF_KUBERNETES)]
         for path in paths:

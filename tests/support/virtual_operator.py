@@ -87,7 +87,6 @@ class VirtualProcess:
             self.loop.call_later(self.lag, self._give, self.watches, *event)
 
     def list_by_watch(self, watches: Watches | None) -> None:
-        """What is there, as watches list it."""
         for path in (POLICIES, NODES, REPORTS, PODS, READINGS):
             for body in list(self.cluster.objects[path].values()):
                 self._give(watches, path, None, body)
@@ -214,7 +213,6 @@ class VirtualTimeOperator(VirtualProcess):
         self.deafen()
 
     def reconnect(self, *, resumed: bool = False) -> None:
-        """It is back, and the watches list what is there."""
         self.client.refuse = lambda _verb, _path: None
         super().reconnect(resumed=resumed)
 

@@ -192,7 +192,6 @@ class Watch:
             return next_reading
 
     def after(self, change: Callable[[], object], *options: str, looks: int = 10) -> Taken:
-        """A life that is calm for so many looks, until something is done to its machine: what it tells."""
         with self.started(*options) as life:
             life.calm(looks=looks)
             change()

@@ -21,7 +21,6 @@ BOOTED = int(NOW) - 100
 
 
 def at(*times: int) -> XidCount:
-    """As many Xids as there are times, seconds since boot."""
     return XidCount(count=len(times), first=times[0], last=times[-1])
 
 
@@ -86,7 +85,6 @@ class Watched(SteppedOperator):
     def end_health_pod(
         self, name: str, result: Result | None = None, *, later: float = 3.0, ahead: float = 0.0
     ) -> int:
-        """It ends with this result, by a clock that is so far ahead, and is judged; the runs until then."""
         if result is not None:
             self.cluster.results["node-1"] = result
         self.cluster.pass_time(later)

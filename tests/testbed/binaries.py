@@ -274,11 +274,11 @@ def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) ->
 
 def _go_version(go: str, environ: Mapping[str, str]) -> tuple[int, int]:
     """Of `go env GOVERSION`, such as go1.26.8; (0, 0) when it does not run."""
-    command, found = [go, "env", "GOVERSION"], None
+    command, result = [go, "env", "GOVERSION"], None
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         answer = subprocess.run(command, env=dict(environ), capture_output=True, text=True, timeout=60)
-        found = re.search(r"go(\d+)\.(\d+)", answer.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+        result = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+    return (int(result[1]), int(result[2])) if result else (0, 0)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -78,8 +78,8 @@ def down(options: Options) -> None:
 
 def status(options: Options) -> None:
     """Show whether the testbed runs, and where."""
-    pid, count = _running(options), len(Nodes(options.dir).specs())
-    print(f"running: pid {pid}, {count} nodes, in {options.dir}")
+    known, count = daemon.holder(options.dir), len(Nodes(options.dir).specs())
+    print(f"running: pid {known.pid if known else ''}, {count} nodes, in {options.dir}")
     print(f"kubeconfig: {_kubeconfig(options)}")
 
 
@@ -91,7 +91,6 @@ def serve(options: Options) -> None:
 
 def nodes(options: Options) -> None:
     """List the nodes."""
-    _running(options)
     listed = Rest.of(_kubeconfig(options)).get("/api/v1/nodes")["items"]
     objects = {node["metadata"]["name"]: node for node in listed}
     plugged = Nodes(options.dir)
@@ -121,7 +120,6 @@ def faults(options: Options) -> None:
 
 def fault(options: Options) -> None:
     """Start a fault on a node (`faults` lists them)."""
-    _running(options)
     if wrong := [item for item in options.values if "=" not in item]:
         raise TestbedError(f"{wrong[0]!r} is not KEY=VALUE")
     hardware = Nodes(options.dir).hardware(options.node)
@@ -131,34 +129,29 @@ def fault(options: Options) -> None:
 
 def heal(options: Options) -> None:
     """End all faults on a node."""
-    _running(options)
     Nodes(options.dir).hardware(options.node).heal()
     print(f"{options.node}: healthy")
 
 
 def plug(options: Options) -> None:
     """Add a node with the hardware of a profile."""
-    _running(options)
     Nodes(options.dir).add({options.node: options.profile})
     print(options.node)
 
 
 def unplug(options: Options) -> None:
     """Remove a node."""
-    _running(options)
     Nodes(options.dir).remove(options.node)
     print(f"{options.node}: removed")
 
 
 def logs(options: Options) -> None:
     """Print the logs of a pod, also of one that is gone."""
-    _running(options)
     print(Nodes(options.dir).logs(options.namespace, options.pod), end="")
 
 
 def env(options: Options) -> None:
     """Print KUBECONFIG, and a PATH with kubectl and helm, for `eval "$(python -m testbed env)"`."""
-    _running(options)
     programs = options.dir / "bin"
     programs.mkdir(exist_ok=True)
     wanted: dict[str, Callable[[], Path]] = {
@@ -171,13 +164,6 @@ def env(options: Options) -> None:
             (programs / name).symlink_to(find())
     print(f"export KUBECONFIG={shlex.quote(str(_kubeconfig(options)))}")
     print(f'export PATH="$PATH":{shlex.quote(str(programs))}')
-
-
-def _running(options: Options) -> int:
-    known = daemon.holder(options.dir)
-    if known is None or not known.ready:
-        raise TestbedError(f"no testbed runs in {options.dir}: start one with `{_command(options.dir)} up`")
-    return known.pid
 
 
 def _kubeconfig(options: Options) -> Path:
@@ -221,6 +207,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.dir = options.dir.resolve()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:
+        known = daemon.holder(options.dir)
+        if options.run not in (up, down, serve, faults) and not (known and known.ready):
+            command = f"{_command(options.dir)} up"
+            raise TestbedError(f"no testbed runs in {options.dir}: start one with `{command}`")
         options.run(options)
     except TestbedError as error:
         _say(f"testbed: {error}")

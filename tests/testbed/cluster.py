@@ -1,9 +1,5 @@
 """The assembled testbed: control plane, simulated nodes and their hardware as one object.
 
-    with Testbed(directory, nodes={"gpu-1": "h100-sxm-8", "system-1": None}) as testbed:
-        testbed.helm("list")
-        testbed.hardware("gpu-1").fault("p2p-refused")
-
 The control plane's processes, and one process with all kubelets, end with the program that holds the testbed.
 """
 
@@ -17,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.controlplane import ControlPlane
-from testbed.hardware import Hardware
 from testbed.nodes import Nodes
 from testbed.processes import Process, Running
 
@@ -59,6 +54,8 @@ class Testbed(Running):
             self.directory / CONTROL_PLANE, progress=self._progress
         )
         self.nodes = Nodes(self.directory)
+        self.hardware, self.logs = self.nodes.hardware, self.nodes.logs
+        self.helm = self.control_plane.helm
         self._wanted = dict(nodes or {})
         self._kubelets: Process | None = None
 
@@ -86,12 +83,6 @@ class Testbed(Running):
             if self._kubelets is not None:  # the containers end with them
                 self._kubelets.stop(grace=STOP_SECONDS)
 
-    def hardware(self, node: str) -> Hardware:
-        return self.nodes.hardware(node)
-
-    def helm(self, *arguments: str) -> str:
-        return self.control_plane.helm(*arguments)
-
     def processes(self, namespace: str, pod: str = "") -> list[PodProcess]:
         result = []
         for file in sorted(self.nodes.pods.glob(f"*/pods/{namespace}_{pod}*/*/pid")):
@@ -100,6 +91,3 @@ class Testbed(Running):
                 pid, node = int(file.read_text()), file.parents[3].name
                 result.append(PodProcess(node=node, namespace=namespace, pod=name, pid=pid))
         return result
-
-    def logs(self, namespace: str, pod: str) -> str:
-        return self.nodes.logs(namespace, pod)

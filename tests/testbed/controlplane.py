@@ -1,8 +1,5 @@
 """A real control plane: etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback.
 
-    with ControlPlane(directory) as control_plane:
-        control_plane.helm("list")
-
 Everything lies below `directory`, and data stays there when it is stopped and started again.  No process
 outlives the Python process that started it.
 """
@@ -153,7 +150,6 @@ class ControlPlane(Running):
     def user_kubeconfig(
         self, name: str, *, token: str, server: str | None = None, path: Path | None = None
     ) -> Path:
-        """Write a kubeconfig for a bearer token; its path is by `name` where none is given."""
         return write_kubeconfig(
             path or self.layout.kubeconfig(name),
             server=server or self.server,
@@ -232,11 +228,11 @@ class ControlPlane(Running):
     def _wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
         """ControlPlaneError as soon as a program has ended."""
 
-        def met() -> bool:
+        def holds() -> bool:
             for name, process in self._processes.items():
                 if not process.running:
                     ended = f"{name} ended with exit code {process.exit_code}; the end of {process.log}"
                     raise ControlPlaneError(f"{ended}:\n{process.last_words()}")
             return condition()
 
-        wait_for(met, every=LOOK_SECONDS, what=f"{what}, see the logs in {self.layout.log('')}")
+        wait_for(holds, every=LOOK_SECONDS, what=f"{what}, see the logs in {self.layout.log('')}")

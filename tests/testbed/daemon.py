@@ -12,8 +12,8 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from testbed.cluster import TESTS, Testbed
 from testbed.errors import TestbedError
@@ -27,8 +27,7 @@ PARTS = ("control-plane", "kubelet", "hardware", "helm", "bin")
 """What a testbed puts into its directory, besides `testbed.lock` and `testbed.log`."""
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """The process that holds a testbed, and whether everything has been started."""
 
     pid: int
@@ -100,12 +99,11 @@ def wait_ready(directory: Path, alive: Callable[[], bool]) -> None:
     """Wait while the holder is `alive`; TestbedError with the end of its log when it does not get ready."""
 
     def ready() -> bool:
-        known = holder(directory)
-        return known is not None and known.ready
+        return bool((known := holder(directory)) and known.ready)
 
-    wait_for(lambda: ready() or not alive(), what=f"a testbed that is ready, see {directory / 'testbed.log'}")
+    log = directory / "testbed.log"
+    wait_for(lambda: ready() or not alive(), what=f"a testbed that is ready, see {log}")
     if not ready():
-        log = directory / "testbed.log"
         raise TestbedError(f"the testbed did not start; the end of {log}:\n{log_tail(log)}")
 
 

@@ -37,7 +37,6 @@ def host_archive() -> Path:
 
 
 def build(out: Path, *options: str) -> None:
-    """Build the archive; TestbedError, with the builder's words, if that fails."""
     command = [sys.executable, str(BUILDER), str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     if done.returncode != 0:

@@ -1,8 +1,4 @@
-"""Nodes of a running testbed: added, removed, restarted, and their hardware, from any process.
-
-Everything goes through files below the testbed's directory.  Each change waits until the host of the kubelets
-has carried it out.
-"""
+"""Nodes of a running testbed: added, removed, and their hardware, from any process."""
 
 from __future__ import annotations
 
@@ -67,11 +63,6 @@ class Nodes:
         self._change({name: None})
         shutil.rmtree(self._hardware / name, ignore_errors=True)
 
-    def restart(self, name: str) -> None:
-        if self.spec(name).profile is not None:
-            self.hardware(name).reboot()
-        self._change({name: self.spec(name).restarted()})
-
     def hardware(self, name: str) -> Hardware:
         profile = self.spec(name).profile
         if profile is None:
@@ -80,15 +71,10 @@ class Nodes:
         return attach(self._hardware / name)
 
     def _plug(self, name: str, profile: str) -> context.Hardware:
-        """What a kubelet, in another process, needs to know of the hardware."""
         plugged = plug(profile, self._hardware / name)
-        return context.Hardware(
-            gpu_count=plugged.gpu_count,
-            gpu_product=plugged.gpu_product,
-            gpu_capacity=plugged.gpu_capacity,
-            environment=plugged.env(),
-            node_labels=dict(plugged.node_labels),
-        )
+        known = {one: getattr(plugged, one) for one in ("gpu_count", "gpu_product", "gpu_capacity")}
+        labels = dict(plugged.profile.node.labels)
+        return context.Hardware(environment=plugged.env(), node_labels=labels, **known)
 
     def _change(self, changes: Mapping[str, NodeSpec | None]) -> None:
         with self._file.change() as nodes:

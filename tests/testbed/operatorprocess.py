@@ -85,7 +85,6 @@ class OperatorProcess(Running):
             self._process.stop(grace=0)
 
     def stop(self, *, within: float = DEADLINE_SECONDS) -> int:
-        """SIGTERM; its exit code. TestbedError if it lives on for so many seconds."""
         self._started.send(signal.SIGTERM)
         return self.wait(within)
 

@@ -89,7 +89,6 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """Negative: the signal that ended it; None while it runs."""
         return self._child.returncode
 
     def wait(self, timeout: float) -> bool:
@@ -139,7 +138,6 @@ def with_variable(variable: str) -> Iterator[int]:
 
 
 def log_tail(path: Path) -> str:
-    """The last lines of a log, indented to be quoted in an error; says so when there is nothing."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

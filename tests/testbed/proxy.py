@@ -1,9 +1,5 @@
 """A reverse proxy before the API server that injects faults at the moment a test chooses.
 
-    with FaultProxy(control_plane) as proxy:
-        proxy.on(path=r"/api/v1/nodes/n1$", do=lambda *_: operator.kill())
-        ... run a program with KUBECONFIG=proxy.kubeconfig() ...
-
 It passes on everything else unchanged: tokens, watches event by event, compressed bodies.  It serves TLS with
 the API server's own certificate.  Every method may be called from any thread or event loop.
 """

@@ -1,8 +1,4 @@
-"""A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours.
-
-Connections are kept, because tests poll and a TLS handshake costs more than the read; a write is never sent
-twice.
-"""
+"""A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours."""
 
 from __future__ import annotations
 
@@ -87,7 +83,6 @@ class Rest:
         return answer
 
     def stream(self, path: str) -> urllib3.BaseHTTPResponse:
-        """GET, to be read as it comes and closed by the caller."""
         timeout = urllib3.Timeout(connect=TIMEOUT_SECONDS, read=None)
         return self._request("GET", path, preload_content=False, timeout=timeout)
 

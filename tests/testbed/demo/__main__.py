@@ -64,7 +64,6 @@ def run(directory: Path, recording: Recording | None = None) -> None:
 
 
 def _interrupted(signum: int, _: FrameType | None) -> None:
-    """Leave through the context managers, and ignore further signals meanwhile."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # the terminal may be gone

@@ -1,7 +1,4 @@
-"""The demo's NCCL runs: what NVML reports about an interconnect is compared with measured bus bandwidth.
-
-NCCL runs are paused until this step, so that one sees what they change.  NCCL itself is simulated.
-"""
+"""The demo's NCCL runs: what NVML reports about an interconnect is compared with measured bus bandwidth."""
 
 from __future__ import annotations
 

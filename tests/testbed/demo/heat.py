@@ -1,7 +1,4 @@
-"""The demo's throttled node: it gets hot under load, is tainted, is avoided, cools down and is used again.
-
-The taint removes the load that shows the fault, and an idle GPU cannot throttle: idle runs must not lift it.
-"""
+"""The demo's throttled node: it gets hot under load, is tainted, is avoided, cools down and is used again."""
 
 from __future__ import annotations
 
@@ -63,21 +60,21 @@ def cool(session: Session) -> None:
 
 
 def _follow(session: Session, reached: Callable[[], bool], what: str) -> None:
-    told = 0
+    number = 0
 
     def look() -> bool:
-        nonlocal told
+        nonlocal number
         report = session.report(HOT_NODE)
         run = probe_of(report, "health")["lastRun"]
-        if told and run["number"] != told:
+        if number and run["number"] != number:
             by = "container" if run["podName"].startswith("nodegauge-watch") else "health pod"
             gates = [
                 f"{one['code']} is {one.get('state')}, {one.get('bad', 0)} bad and {one.get('good', 0)} good"
                 for one in report.get("gates") or []
             ]
-            words = "; ".join(f"{gate} in a row" for gate in gates) or "no findings"
-            session.say(f"{HOT_NODE}: run {run['number']} ({by}): {words}")
-        told = run["number"]
+            message = "; ".join(f"{gate} in a row" for gate in gates) or "no findings"
+            session.say(f"{HOT_NODE}: run {run['number']} ({by}): {message}")
+        number = run["number"]
         return reached()
 
     session.until(look, f"{what} on {HOT_NODE}")

@@ -10,7 +10,6 @@ ANY_NVLINK: Object = {"nodeSelector": {"interconnect": "nvlink"}}
 
 
 def nvlink_nodes() -> set[str]:
-    """Nodes on which a job that asks for NVLink may run: those with the label and without a taint."""
     expected = {name: machine.measured for name, machine in FLEET.items()}
     return {name for name, marks in expected.items() if marks.interconnect == "nvlink" and not marks.taints}
 

@@ -55,7 +55,6 @@ def supplies(session: Session) -> None:
 
 
 def load(session: Session) -> None:
-    """A policy of its own for one idle node, and a request: by itself it would be loaded within a week."""
     session.say(f"load probe: both GPUs of {LOADED_NODE} compute at full power for {LOAD_SECONDS} s")
     policy = session.api.get(f"{POLICIES}/default")
     spec: Object = policy["spec"] | {

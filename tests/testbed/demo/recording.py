@@ -1,8 +1,6 @@
 """Records the operator's metrics after each step of the demo: series to test alerts with.
 
-    make demo ARGS="--record tests/chart/demo-series.yaml"
-
-Samples are written as promtool reads them.  Buckets of histograms are left out: no alert needs them.
+make demo ARGS="--record tests/chart/demo-series.yaml"
 """
 
 from __future__ import annotations

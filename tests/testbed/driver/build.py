@@ -1,11 +1,4 @@
-"""Compile the simulated NVML and CUDA, once per content, compiler and driver release, into the cache folder.
-
-    <cache>/driver-<hash>/nvml.o               compiled, once for all releases
-    <cache>/driver-<hash>/libnvidia-ml.so.1    linked, one per set of functions
-    <cache>/driver-<hash>/libcuda.so.1         linked beside it from the same objects
-
-Several processes may build at once: each builds aside and moves its folder into place.
-"""
+"""Compile simulated NVML and CUDA, once per content, compiler and driver release, into the cache folder."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a driver release can do: its functions, its field numbers, its structure versions.
-
-Reads `releases.yaml`, which names its sources.  A release without an entry of its own is as able as the last
-one before it.
-"""
+"""What a driver release can do: its functions, its field numbers, its structure versions."""
 
 from __future__ import annotations
 

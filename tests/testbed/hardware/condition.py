@@ -14,6 +14,7 @@ import msgspec
 from testbed.hardware import faults
 from testbed.hardware.cooling import heated
 from testbed.hardware.fault import Parameter
+from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import Machine
 from testbed.hardware.statefile import Past, Points
 from testbed.profiles import Profile
@@ -51,8 +52,11 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ports: list[dict[str, int]] = [{} for _ in profile.host.nics]
         return cls(profile=profile, seed=seed, boot_id=str(uuid.uuid4()), pasts=pasts, port_steps=ports)
 
+    @property
+    def uuids(self) -> list[str]:
+        return [gpu_uuid(self.seed, gpu.address) for gpu in self.profile.gpus]
+
     def machine(self) -> Machine:
-        """What is true now.  HardwareError when a fault does not fit the hardware."""
         return self._with(self.faults)
 
     def _with(self, active: Iterable[ActiveFault]) -> Machine:
@@ -63,7 +67,6 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return machine
 
     def add(self, fault: ActiveFault, *, now: int) -> None:
-        """Switch a fault on: what happens once happens now, the rest for as long as it is on."""
         alone = self._with([fault])
         self.restart(sorted(alone.restarts), now=now)
         for (gpu, name), count in alone.steps.items():
@@ -91,12 +94,10 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             _follow(past.rates, growing, now)
 
     def port_errors(self) -> dict[tuple[int, str], int]:
-        """What (NIC, counter) counted beside what its profile says."""
         return {(nic, name): n for nic, named in enumerate(self.port_steps) for name, n in named.items()}
 
 
 def append(points: Points, now: int, value: int) -> None:
-    """From now on the number has this value; 0 before its first point."""
     if (points[-1][1] if points else 0) != value:
         points.append((now, value))
 

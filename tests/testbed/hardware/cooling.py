@@ -31,7 +31,6 @@ class Sink:
     resistance: float
 
     def steady(self, watts: float) -> float:
-        """°C where it settles at this draw."""
         return self.air + self.resistance * watts
 
 

@@ -118,7 +118,6 @@ def _memory_errors(model: Model) -> Lines:
 
 
 def _telemetry(machine: Machine, number: int) -> Lines:
-    """Power, temperatures, clocks and the PCIe link: the numbers between which the driver's model moves."""
     model = machine.profile.model
     power, clocks, pcie = model.power, model.clocks, model.pcie
     lines: Lines = {f"power.{name}": getattr(power, name) for name in power.__struct_fields__}

@@ -145,7 +145,6 @@ def _of_supply(number: int) -> list[Sensor]:
 
 
 def crowded() -> Machine:
-    """A server with as many sensors again that no reading needs, and as many rails as numbers are left."""
     machine = server()
     known = machine.sensor("CPU1 Temp")
     used = {one.number for one in machine.sensors}

@@ -70,7 +70,6 @@ class Simulator:
             await self.command(f"sensor_set_bit 0x20 0 {sensor.number} {bit} {states >> bit & 1} 0")  # type: ignore[operator]
 
     async def command(self, line: str) -> None:
-        """One line for its console.  Raises RuntimeError with what it answers to a wrong one."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._console)
         try:
             await reader.readuntil(b">")
@@ -85,9 +84,9 @@ class Simulator:
 
 @asynccontextmanager
 async def simulating(machine: Machine, folder: Path) -> AsyncIterator[Simulator]:
-    found = program()
-    assert found is not None, WAY_OUT
-    binary, libraries = found
+    result = program()
+    assert result is not None, WAY_OUT
+    binary, libraries = result
     with socket.socket(type=socket.SOCK_DGRAM) as datagrams, socket.socket() as stream:
         for one in (datagrams, stream):
             one.bind(("127.0.0.1", 0))

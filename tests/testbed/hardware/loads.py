@@ -41,7 +41,6 @@ def following(hardware: Hardware) -> Iterator[None]:
 
 
 def announcements(path: Path) -> dict[str, int]:
-    """Per cent by UUID, as living processes announced it last."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except FileNotFoundError:

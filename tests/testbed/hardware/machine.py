@@ -118,8 +118,6 @@ class Machine:
         return frozenset(gpu.address for gpu in self.gpus)
 
     def peer(self, gpu: int, link: int) -> tuple[int, int] | None:
-        """The other end of a link, as (GPU, link); None when it leads to something else than a GPU.  The n-th
-        link from one GPU to another is the n-th link back: profiles do not say more."""
         mine = self.gpus[gpu].links
         for number, other in enumerate(self.gpus):
             if other.address == mine[link]:
@@ -132,7 +130,6 @@ class Machine:
         self.down |= {(gpu, link)} | ({end} if (end := self.peer(gpu, link)) else set())
 
     def is_up(self, gpu: int, link: int) -> bool:
-        """As NVML tells: with MIG on, no link is."""
         there = link in self._links[gpu] and (gpu, link) not in self.down
         return there and not self.profile.model.mig_enabled
 

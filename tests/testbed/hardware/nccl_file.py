@@ -82,7 +82,6 @@ def _joining(machine: Machine, one: int, other: int) -> int:
 
 
 def _refused(machine: Machine) -> list[Trouble]:
-    """NCCL refuses to start where NVLinked GPUs may not reach each other, unless P2P is off."""
     refused = any(
         machine.joined(one, other) and (machine.p2p(one, other)["read"] or machine.p2p(one, other)["write"])
         for one, other in machine.pairs()

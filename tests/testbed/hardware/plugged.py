@@ -25,7 +25,6 @@ from testbed.driver.build import library_folder
 from testbed.hardware import faults, nccl_file
 from testbed.hardware.condition import ActiveFault, Condition, append
 from testbed.hardware.fault import Parameter
-from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import HardwareError
 from testbed.hardware.statefile import render, write
 from testbed.hardware.sysfs import write_procfs, write_sysfs
@@ -85,8 +84,6 @@ class Hardware:
             return msgspec.json.decode(path.read_bytes(), type=Condition)
         except FileNotFoundError:
             raise HardwareError(f"no hardware is plugged into {self.directory}") from None
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise HardwareError(f"{path}: {error}") from error
 
     @property
     def profile(self) -> Profile:
@@ -106,12 +103,8 @@ class Hardware:
         return self.gpu_count if node.gpu_capacity is None else node.gpu_capacity
 
     @property
-    def node_labels(self) -> Mapping[str, str]:
-        return self.profile.node.labels
-
-    @property
     def uuids(self) -> list[str]:
-        return _uuids(self.condition())
+        return self.condition().uuids
 
     def env(self) -> dict[str, str]:
         return {
@@ -123,7 +116,6 @@ class Hardware:
         }
 
     def fault(self, name: str, **parameters: Parameter) -> None:
-        """Let something go wrong; faults add up.  HardwareError for a fault or parameter that cannot be."""
         with self._changing() as condition:
             condition.add(ActiveFault(name, parameters), now=self._clock())
 
@@ -179,18 +171,13 @@ class Hardware:
             self._write(condition)
 
     def _write(self, condition: Condition) -> None:
-        """Everything that follows from a condition, the condition itself last."""
         machine = condition.machine()
         condition.settle(machine, self._clock())
         state = render(machine, seed=condition.seed, pasts=condition.pasts)
         write_sysfs(self.directory / "sys", machine, errors=condition.port_errors())
         write_procfs(self.directory / "proc", boot_id=condition.boot_id)
-        devices = {uuid: number not in machine.withdrawn for number, uuid in enumerate(_uuids(condition))}
+        devices = {uuid: number not in machine.withdrawn for number, uuid in enumerate(condition.uuids)}
         write(self.directory / DEVICES, msgspec.json.encode(devices))
         write(self.directory / NCCL_FILE, nccl_file.render(machine, seed=condition.seed))
         write(self.directory / STATE, state.encode())
         write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))
-
-
-def _uuids(condition: Condition) -> list[str]:
-    return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]

@@ -183,7 +183,6 @@ def _leaks(view: View) -> Tree:
 
 
 def _board(view: View) -> Tree:
-    """The GPUs as the BMC of their baseboard sees them, also while the driver is down."""
     machine, model = view.machine, view.machine.profile.model
     paths = [f"{BOARD}/Processors/GPU_{number}" for number in range(len(machine.gpus))]
     resources: Tree = {

@@ -83,7 +83,6 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
 
 
 def _link(function: PciFunction, machine: Machine) -> dict[str, str]:
-    """Speed and width of the function's link, at most and now."""
     speed, width = function.kind.speed, function.kind.width
     now = {"current_link_speed": speed, "current_link_width": str(width)}
     addresses = [gpu.address for gpu in machine.gpus]
@@ -132,7 +131,6 @@ def _write_nic(
 
 
 def _write_chip(root: Path, chip: HwmonChip, *, number: int, changed: Mapping[tuple[str, str], int]) -> None:
-    """A chip of the hardware monitor: `NAME_input` and its kin, as far as the chip has them."""
     folder = root / "devices/virtual/hwmon" / f"hwmon{number}"
     files = {"name": chip.name}
     for sensor in chip.sensors:

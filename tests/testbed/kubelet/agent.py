@@ -87,7 +87,6 @@ class Kubelet:
             task.add_done_callback(_tell)
 
     async def stop(self) -> None:
-        """Kill every container at once and leave, as a node that loses power does; the pods' status stays."""
         workers = [task for _, task in self._workers.values()]
         await cancel([*self._tasks, *workers, *self._removals])
         self._tasks = []
@@ -117,7 +116,6 @@ class Kubelet:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     def _replace(self, items: list[Object]) -> None:
-        """Take a fresh list: what is not in it is gone."""
         present = {item["metadata"]["uid"] for item in items}
         self._done &= present
         for uid, (worker, _) in list(self._workers.items()):
@@ -184,7 +182,6 @@ class Host:
         self._problems: dict[str, str] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Follow the file until `stop`; then every container is killed."""
         seen: object = None
         try:
             while not stop.is_set():

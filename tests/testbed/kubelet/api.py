@@ -35,7 +35,6 @@ class Api:
 
     @classmethod
     async def connect(cls, kubeconfig: Path, *, agent: str) -> Self:
-        """Read a kubeconfig with one cluster and one token, as `testbed.kubeconfig` writes it."""
         known = read_kubeconfig(kubeconfig)
         tls = ssl.create_default_context(cadata=known["authority"])
         session = aiohttp.ClientSession(

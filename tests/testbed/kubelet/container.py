@@ -85,10 +85,6 @@ class Runner:
 
     async def run(self) -> None:
         attempt = 0
-        if self.record.ended:  # found dead by a kubelet that has just started
-            if not self._restarts:
-                return
-            self._next_life()
         while not self._ending.is_set():
             try:
                 process = await self._launch_when_possible()
@@ -111,14 +107,11 @@ class Runner:
                 if self._ending.is_set():
                     self.record.state = self.record.last or self.record.state
                     return
-            self._next_life()
+            if self.record.ended:
+                self.record.last = self.record.state
+            self.record.state = status.waiting()
+            self.record.restarts += 1
             attempt += 1
-
-    def _next_life(self) -> None:
-        if self.record.ended:
-            self.record.last = self.record.state
-        self.record.state = status.waiting()
-        self.record.restarts += 1
 
     async def _waits(self, reason: str, text: str, seconds: float) -> None:
         if self._ending.is_set():
@@ -130,7 +123,6 @@ class Runner:
                 await self._ending.wait()
 
     async def _launch_when_possible(self) -> ContainerProcess:
-        """Launch, and try again for as long as the image or the configuration is missing."""
         attempt = 0
         while not self._ending.is_set():
             try:
@@ -163,7 +155,9 @@ class Runner:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._message_file.write_bytes(b"")
         argv = image.argv(command, [volumes.moved(word, behind) for word in args])
-        self._exec_argv = lambda words: image.argv(words[:1], [volumes.moved(w, behind) for w in words[1:]])
+        self._exec_argv = lambda line: image.argv(
+            line[:1], [volumes.moved(word, behind) for word in line[1:]]
+        )
         self._env = env
         process = await ContainerProcess.launch(argv=argv, env=env, cwd=folder, log=self._log_file)
         if not image.stands_in:
@@ -227,7 +221,6 @@ class Runner:
         self.record.state = status.terminated(code, reason, message, **times)
 
     async def _check(self) -> None:
-        """Keep `ready` and `started` up to date, and kill the container when it is no longer alive."""
         readiness, liveness = (self.spec.get(kind) for kind in CHECKS)
         self.record.started = True
         self._set_ready(not readiness)
@@ -238,7 +231,6 @@ class Runner:
                 group.create_task(self._ask(liveness, lambda good: None if good else self._unalive()))
 
     async def _ask(self, check: Object, report: Callable[[bool], None], *, hurry: bool = False) -> None:
-        """Ask for ever and report each change, after its threshold; in a `hurry` until the first success."""
         period = float(check.get("periodSeconds") or 10)
         needed = int(check.get("failureThreshold") or 3), int(check.get("successThreshold") or 1)
         await asyncio.sleep(float(check.get("initialDelaySeconds") or 0))

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct, json
-from msgspec.structs import replace
 
 from testbed.errors import TestbedError
 from testbed.kubeconfig import write_private
@@ -17,19 +16,13 @@ from testbed.kubelet.context import Hardware
 
 
 class NodeSpec(Struct, frozen=True, kw_only=True):
-    """One node as it should be. A higher `generation` restarts it."""
+    """One node as it should be."""
 
     profile: str | None = None
-    generation: int = 1
     hardware: Hardware | None = None
-
-    def restarted(self) -> NodeSpec:
-        return replace(self, generation=self.generation + 1)
 
 
 class Desired(Struct, frozen=True, kw_only=True):
-    """The whole file."""
-
     revision: int = 0
     nodes: dict[str, NodeSpec] = {}
 
@@ -50,10 +43,7 @@ class DesiredFile:
         self._lock = directory / ".nodes.lock"
 
     def read(self) -> Desired:
-        try:
-            return json.decode(self.path.read_bytes(), type=Desired)
-        except FileNotFoundError:
-            return Desired()
+        return json.decode(self.path.read_bytes() if self.path.exists() else b"{}", type=Desired)
 
     @contextlib.contextmanager
     def change(self) -> Iterator[dict[str, NodeSpec]]:

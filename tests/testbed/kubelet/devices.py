@@ -106,7 +106,6 @@ class Devices:
         self._write()
 
     def _gpus(self) -> dict[str, bool]:
-        """UUID to whether it is healthy, in the machine's order; empty where nothing is told."""
         if (path := self._file(DEVICES_SUFFIX)) is None:
             return {}
         try:

@@ -1,8 +1,4 @@
-"""The environment of a container: what the pod says, and what a container runtime adds to it.
-
-Nothing of the kubelet's own environment gets in.  Later layers win: a bare system, the image, the pod, the
-runtime's hooks.
-"""
+"""The environment of a container: what the pod says, and what a container runtime adds to it."""
 
 from __future__ import annotations
 
@@ -104,7 +100,6 @@ def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:
 def hook_environment(
     hardware: Hardware | None, *, driver: bool, env: Mapping[str, str], termination_log: Path
 ) -> dict[str, str]:
-    """What the runtime's hooks add: the termination message's file, the node's /sys and /proc, the driver."""
     result = {TERMINATION_LOG: str(termination_log)}
     if hardware is None:
         return result

@@ -124,13 +124,11 @@ class NodeAgent:
         await self.renew_lease()
 
     async def post_status(self) -> None:
-        """Patch the status; ApiError 404 when the node was deleted (a kubelet does not register twice)."""
         node = await retry(lambda: self._api.get(self.path))
         status = self._status(before=node.get("status", {}).get("conditions", []))
         await retry(lambda: self._api.patch(f"{self.path}/status", {"status": status}))
 
     async def renew_lease(self) -> None:
-        """Create or renew the lease in kube-node-lease."""
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self._name, "leaseDurationSeconds": 40, "renewTime": moment}
         try:

@@ -102,7 +102,6 @@ class PodWorker:
         return self._ending is Ending.GONE
 
     def vanish(self) -> None:
-        """The pod is no longer in the API: its processes end at once."""
         self._ending = Ending.GONE
         self._news.set()
 
@@ -118,7 +117,6 @@ class PodWorker:
             await cancel(self._tasks)
 
     def _touch(self) -> None:
-        """The state has changed: publish it as soon as what is being written has arrived."""
         task = asyncio.ensure_future(self._publish())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -159,9 +157,6 @@ class PodWorker:
 
     def _runner(self, spec: Object) -> Runner:
         record = Record(spec["name"], spec["image"])
-        for known in self.pod.get("status", {}).get("containerStatuses", []):
-            if known["name"] == spec["name"]:
-                record.remember(known)
         sources = [*token_mounts(self.pod, spec).values()]
         if sources and self._credentials is None:
             self._credentials = Credentials(
@@ -248,7 +243,6 @@ class PodWorker:
         return [runner.record for runner in self._runners]
 
     def _finish(self) -> None:
-        """No container runs any more: whatever has no end gets the one that says so."""
         self._over = True
         for record in self._records:
             if not record.ended:

@@ -66,7 +66,6 @@ class ContainerProcess:
         return process
 
     async def wait(self) -> int:
-        """The exit code (128 + n after signal n), once no process of the container is left."""
         return await asyncio.shield(self._exit)
 
     def signal(self, number: signal.Signals) -> None:

@@ -33,7 +33,6 @@ def prctl(option: int, value: int) -> None:
 
 
 def read_line(fd: int) -> bytes:
-    """The first line; byte by byte where needed, since what follows it are signals."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(fd, 1)
@@ -73,7 +72,6 @@ def start(argv: list[str], *, env: dict[str, str], cwd: str, log: str) -> int:
 
 
 def become(argv: list[str], *, env: dict[str, str], cwd: str, output: int, shim: int) -> None:
-    """In the child: own session, killed with its parent, output to the log, then exec."""
     os.setsid()
     prctl(forkserver.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != shim:

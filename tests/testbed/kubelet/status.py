@@ -31,7 +31,6 @@ def terminated(code: int, reason: str, message: str, **more: str) -> Object:
 
 
 def lost() -> Object:
-    """The end of a container that nobody saw ending."""
     message = "The container could not be located when the pod was terminated"
     return terminated(137, "ContainerStatusUnknown", message)
 
@@ -57,14 +56,6 @@ class Record:
     def has_run(self) -> bool:
         """Whether it runs or has run; a container that could not be started has not."""
         return bool(self.last) if "waiting" in self.state else bool(self.container_id)
-
-    def remember(self, known: Object) -> None:
-        """Continue from what an earlier kubelet wrote: what ran then is lost: no process outlives it."""
-        self.restarts = known.get("restartCount", 0)
-        state = known.get("state", {})
-        if "running" in state or "terminated" in state:
-            self.state = lost() if "running" in state else state
-            self.container_id = known.get("containerID", "")
 
     def render(self) -> Object:
         return {

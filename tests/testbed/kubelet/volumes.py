@@ -61,7 +61,6 @@ def moved(word: str, behind: dict[str, Path]) -> str:
 
 
 def token_mounts(pod: Object, container: Object) -> dict[str, Object]:
-    """The serviceAccountToken projections of this container by the path at which it mounts them."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     return {
         mount["mountPath"].rstrip("/"): source["serviceAccountToken"]
@@ -82,7 +81,6 @@ class Credentials:
         self.kubeconfig = directory / "kubeconfig"
 
     async def write(self) -> None:
-        """Ask for a token and write it, and a kubeconfig that names its file; ApiError when it is refused."""
         await self._write_token()
         (self.directory / "ca.crt").write_text(self._node.api.authority)
         write_kubeconfig(

@@ -1,8 +1,4 @@
-"""The pods that are run on both kubelets: what each container does, and what is done to the pod.
-
-Scripts stay for some seconds before they end by themselves, so that no state follows another faster than a
-busy machine shows it.
-"""
+"""The pods that are run on both kubelets: what each container does, and what is done to the pod."""
 
 from __future__ import annotations
 

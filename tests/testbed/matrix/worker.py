@@ -96,7 +96,6 @@ class HeldClock:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """The probe in this process reads and waits by this clock."""
         watch = partial(sampling.watch, clock=self.seconds, sleep=self.sleep)
         with (
             patch.object(time, "clock_gettime_ns", lambda _: self.ns()),

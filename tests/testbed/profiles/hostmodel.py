@@ -1,8 +1,4 @@
-"""The shape of a profile's host: NUMA nodes, PCI tree, network cards, hardware monitor chips; and its
-chassis: supplies, fans, inlet air, and how its BMC tells of them over Redfish.
-
-Texts are as sysfs prints them; units stand in the names or in the docstrings.
-"""
+"""The shape of a profile's host and chassis.  Texts are as sysfs prints them."""
 
 from __future__ import annotations
 

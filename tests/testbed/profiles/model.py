@@ -1,8 +1,7 @@
 """The shape of a profile.
 
-Units stand in the names.  A group that is absent is what that hardware does not have (no ECC, no fabric, no
-NVLink): its NVML calls answer NOT_SUPPORTED.  Unknown keys are errors, so that a misspelt fact is not a
-missing one.
+A group that is absent is what that hardware does not have: its NVML calls answer NOT_SUPPORTED.  Unknown keys
+are errors, so that a misspelt fact is not a missing one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reading a profile from its file, and refusing one that contradicts itself.
-
-Of `extends: OTHER` groups are merged key by key, lists and texts replaced, and the sources of both count.
-"""
+"""Reading a profile from its file, and refusing one that contradicts itself."""
 
 from __future__ import annotations
 

@@ -35,7 +35,6 @@ class DebugLog:
             self._write(f"\n[0] NCCL WARN {text}")
 
     def environment(self, environment: Mapping[str, str]) -> None:
-        """The parameters that the environment sets, as NCCL names them when it first reads them."""
         for name in sorted(environment):
             if name.startswith(ENV_PREFIX) and not name.startswith("NCCL_DEBUG"):
                 self.info("ENV", f"{name} set by environment to {environment[name]}.")
@@ -50,7 +49,6 @@ class DebugLog:
 
 
 def log_init(log: DebugLog, ranks: int, *, transport: str, nvls: bool | None, nccl: str) -> None:
-    """What NCCL says while it makes communicators; `nvls`: channels for it, None without multicast."""
     p2p = transport.startswith("P2P")
     channels = 16 if p2p else 4
     log.info("INIT", f"NCCL version {nccl}")

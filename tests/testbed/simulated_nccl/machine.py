@@ -1,8 +1,5 @@
 """The machine that the simulated NCCL runs on, as a JSON file: what NCCL would find, and what is wrong with
-it.
-
-Read when a child starts, so that what is changed between two children (or two arms) is in the next one.
-"""
+it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """One arm as the simulated NCCL runs it: read the order, behave like NCCL, say what was measured.
 
-    __main__.py --order JSON
-
 Exit code 0 after `done` (and if the trouble is an early exit), 1 after `failed`, 2 for an order
 or a machine that nobody can read.
 """
@@ -117,7 +115,6 @@ class Child:
         return chosen
 
     def _break_nvls(self) -> None:
-        """NVLS resources that cannot be had fail the whole communicator."""
         for each in self._troubles.of(trouble.NVLS_BROKEN):
             if each.phase == trouble.OUT_OF_MEMORY:
                 self._log.warn("Failed to allocate NVLS multicast memory: out of memory")
@@ -205,7 +202,6 @@ class Child:
 
 
 def visible(known: Mapping[str, int], environment: Mapping[str, str]) -> list[str]:
-    """The UUIDs that CUDA would show: of those that the container got, what CUDA_VISIBLE_DEVICES leaves."""
     given = environment.get("NVIDIA_VISIBLE_DEVICES", "all")
     there = [uuid for uuid in known if given == "all" or uuid in given.split(",")]
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
