@@ -152,7 +152,7 @@ def test_a_reading_counts_once_and_not_when_it_is_put_back(
     report = replace(make_report(), status=status)
     context = make_context(node=NODE, report=report, reading=replace(reading, parts={"health": own}))
     assert context.unjudged_part("health") == (own if counts else None)
-    assert replace(context, distrust="anybody may write").part("health") is None
+    assert replace(context, distrust="anybody may write").unjudged_part("health") is None
 
 
 def test_a_pod_that_left_no_reading_has_it_read_again_once() -> None:

@@ -14,7 +14,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, stamp
 from nodegauge_operator.core.gpu_eligibility import hindrance
-from nodegauge_operator.core.planner import waits
+from nodegauge_operator.core.planner import wanted_slots
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import share_of
 from nodegauge_operator.core.probes.pod import probe_pod
@@ -306,4 +306,4 @@ def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
 
 def since(report: NcclNode) -> dict[str, float]:
     context = make_context(node=NODE, report=report, defaults=INSTALLED, now=NOW + 60)
-    return {pool: wait.since for pool, wait in waits(context).items()}
+    return {pool: wait.since for pool, wait in wanted_slots(context).items()}
