@@ -46,6 +46,7 @@ def test_an_nvswitch_machine_has_its_links_and_its_fabric(healthy: Healthy) -> N
     result = healthy("h100-sxm-8")
     assert sorted(result.bus.gpus) == sorted(str(gpu.pci) for gpu in result.gpus)
     assert (result.bus.silent, result.bus.drivers) == ([], ["nvidia"] * 8)
+    assert [gpu.minor for gpu in result.gpus] == [*range(8)]
     for gpu in result.gpus:
         assert sorted(link for group in gpu.links for link in group.links) == list(range(18))
         links = {(g.state, g.p2p, g.remote_type, g.mbps, g.version) for g in gpu.links}

@@ -119,6 +119,7 @@ OFFLINE = {"Health": "OK", "State": "UnavailableOffline"}
 ABSENT = {"State": "Absent"}
 LOADED = nested(f"{LENOVO}/EnvironmentMetrics", "PowerWatts", "Reading", value=7000)
 VOLTS = ("Voltages", 0, "ReadingVolts")
+OLD_SUPPLY = (SUPERMICRO_POWER, "PowerSupplies", 1)
 HPE_FAN = ("/redfish/v1/Chassis/1/Thermal", "Fans", 2, "Status")
 DELL_SUPPLY = "/redfish/v1/Chassis/System.Embedded.1/PowerSubsystem/PowerSupplies/PSU.Slot.1/Metrics"
 LEAKING = (
@@ -152,6 +153,14 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | No
     "Critical while redundancy says OK, size unknown": (
         "dgx-h100", change(f"{DGX_SUPPLIES}/PSU3", Status=CRITICAL), WARN,
         {"supply-failed", "redundancy-lost"}, LOST,
+    ),
+    "supply failed, in the old resource alone": (
+        "supermicro", nested(*OLD_SUPPLY, "Status", value=CRITICAL), WARN, {"supply-failed"},
+        LOST,
+    ),
+    "input lost, in the old resource alone": (
+        "supermicro", nested(*OLD_SUPPLY, "LineInputStatus", value="LossOfInput"), WARN,
+        {"supply-no-input"}, LOST,
     ),
     "12 V low": (
         "supermicro", nested(SUPERMICRO_POWER, *VOLTS, value=10.1), FAIL, {"chassis-rail"}, Psu.FAULT,

@@ -74,23 +74,9 @@ async def test_temporary_errors_are_retried(
     ]
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        errors.Refused("spec.mode: Unsupported value", status=422),
-        errors.Conflict("conflict with kubectl", status=409),
-    ],
-    ids=["invalid", "another's field"],
-)
-async def test_permanent_errors_are_not_retried(failure: errors.KubeError) -> None:
-    api = Api(failure)
-    with pytest.raises(type(failure)):
-        await command.write(api, POLICY, owner="helm", within=10.0)
-    assert len(api.calls) == 1
-
-
 GONE, BUSY = [NOT_SERVED] * 1000, [errors.Unavailable("busy", status=503)] * 1000
 WRONG = [errors.Refused("spec.mode: Unsupported value", status=422)]
+THEIRS = [errors.Conflict("conflict with kubectl", status=409)]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +86,7 @@ WRONG = [errors.Refused("spec.mode: Unsupported value", status=422)]
         (GONE, POLICY, 1, "gpuvalidationpolicies.nodegauge.dev in time. Set crds.enabled"),
         (BUSY, POLICY, 1, "busy"),
         (WRONG, POLICY, 2, "spec.mode: Unsupported value"),
+        (THEIRS, POLICY, 2, "conflict with kubectl"),
         ([], "{", 2, "not JSON"),
         ([], [POLICY], 2, "expected one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"),
         ([], POLICY | {"kind": "NodeReport"}, 2, "expected one object of"),
@@ -107,7 +94,16 @@ WRONG = [errors.Refused("spec.mode: Unsupported value", status=422)]
         ([], POLICY | {"metadata": None}, 2, "metadata.name is missing"),
     ],
     ids=[
-        *("written", "never served", "never answered", "refused", "no JSON", "a list", "another kind"),
+        *(
+            "written",
+            "never served",
+            "never answered",
+            "refused",
+            "another's field",
+            "no JSON",
+            "a list",
+            "another kind",
+        ),
         *("no name", "no metadata"),
     ],
 )

@@ -52,8 +52,6 @@ class Api(AnsweringClient):
 
 
 class Operator:
-    """The operator's HTTP server with settable answers."""
-
     def __init__(self) -> None:
         self.live = self.ready = True
         self.port = 0

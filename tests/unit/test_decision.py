@@ -56,7 +56,6 @@ def titan() -> AReport:
 
 
 def desired(report: AReport, **known: Any) -> DesiredNode:
-    """What the node should carry by this report."""
     context = make_context(**{"node": NODE, "report": report, "gate_slot": True} | known)
     return decision.decide(context).desired
 
@@ -81,18 +80,6 @@ def test_pcie_has_no_rate_and_one_gpu_has_no_class() -> None:
     assert "nodegauge.dev/nvlink-gbps" not in pcie
     alone = desired(make_report().after(read(made.h100(1)), node=NODE)).labels
     assert alone.keys() == HEALTH.keys()
-
-
-def test_refused_p2p_takes_the_class_away_at_once_and_keeps_the_verdict() -> None:
-    """Links that are up and cannot be used are no NVLink: the label goes at once, `fail` takes two runs."""
-    refused, report = read(made.with_pair(made.titan(), 0, 1, nvlink=1)), titan()
-    report = report.after(refused, node=NODE, at=NOW + INTERVAL)
-    node_state = desired(report, now=NOW + INTERVAL)
-    assert not node_state.labels.keys() & TOPOLOGY.keys()
-    assert node_state.labels[names.LABEL_HEALTH] == "warn"
-    assert (node_state.condition, node_state.reason) == ("True", Reason.UNCONFIRMED)
-    node_state = desired(report.after(refused, node=NODE, at=NOW + 2 * INTERVAL), now=NOW + 2 * INTERVAL)
-    assert (node_state.condition, node_state.reason) == ("False", Reason.FAULTS_FOUND)
 
 
 def ran(*ends: RunEnd, spec: dict[str, Any] | None = None, first: float = INTERVAL) -> AReport:
@@ -142,15 +129,6 @@ def test_a_paused_policy_changes_nothing(report: AReport, slots: int | str) -> N
     """However long it is paused, and whatever the last run said."""
     policy = make_policy().of({"budget": {"concurrentProbes": slots}})
     assert desired(report, policy=policy, now=NOW + 9 * MAX_WAIT) == desired(titan())
-
-
-def test_a_probe_that_is_switched_off_takes_a_reading_along_that_only_waited() -> None:
-    policy, later = make_policy().of({"probes": {"health": {"enabled": False}}}), NOW + 86_400
-    assert desired(titan(), now=later).labels == TOPOLOGY | HEALTH
-    assert desired(titan(), policy=policy, now=later).labels == {}
-    refused = read(made.with_pair(made.titan(), 0, 1, read=5))
-    faulty = make_report().after(refused, node=NODE).after(refused, node=NODE, at=NOW + INTERVAL)
-    assert [t.value for t in desired(faulty, policy=policy, now=later).taints] == ["p2p"]
 
 
 def test_another_boot_takes_topology_away_and_leaves_health() -> None:
@@ -222,7 +200,6 @@ def nodes(draw: st.DrawFn) -> ANode:
 
 @st.composite
 def policies(draw: st.DrawFn) -> APolicy:
-    """Any policy as far as labels go."""
     if draw(st.booleans()):
         return make_policy().keyed(draw(SHORT), take_over=draw(st.booleans()))
     return make_policy().observing()
@@ -343,11 +320,3 @@ def test_readings_expire_in_the_end_while_the_operator_ends_every_few_minutes(mi
     assert fresh(NOW + STALE + MAX_GRACE - INTERVAL)
     assert not fresh(NOW + STALE + MAX_GRACE + 120)
     assert not fresh(NOW + 365 * MAX_GRACE)
-
-
-def test_an_outage_of_any_length_leaves_an_interval_to_renew_a_reading() -> None:
-    """Also one during which runs had begun to fail: none was tried since."""
-    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE, at=NOW + 60)
-    back = NOW + 30 * MAX_GRACE
-    for seconds, stale in ((INTERVAL, set()), (INTERVAL + 1, {Probe.HEALTH})):
-        assert make_context(node=NODE, report=report, now=back + seconds, since=back).stale == stale

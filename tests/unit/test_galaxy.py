@@ -127,11 +127,3 @@ def test_the_readme_names_every_part_and_no_other() -> None:
     lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
     rows = [line.split("|")[2] for line in lines[1:]]
     assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} == parts_of_the_collection()
-
-
-def test_every_plugin_declines_the_header_of_another_licence() -> None:
-    """In the file of each ansible-core that ansible-test reads."""
-    expected = {f"{path} validate-modules:missing-gplv3-license" for path in documented_plugins()}
-    files = sorted(COLLECTION.glob("tests/sanity/ignore-*.txt"))
-    assert [path.stem for path in files] == [f"ignore-2.{minor}" for minor in range(16, 22)]
-    assert [expected - set(path.read_text("utf-8").splitlines()) for path in files] == [set()] * 6

@@ -123,23 +123,3 @@ def test_whatever_happened_a_deleted_policy_leaves_nothing(actions: list[tuple[A
     for name, body in operator.cluster.objects[NODES].items():
         assert operator.taints(name) == []
         assert not body["metadata"]["labels"].keys() & label_keys()
-
-
-@pytest.mark.parametrize("calls", range(8))
-def test_a_place_is_free_only_once_the_taint_is_off_the_node(calls: int) -> None:
-    """One node heals, another waits: it is looked at after every single call made for the first."""
-    operator = InterleavedOperator(2, budget={"gatedNodes": 1})
-    for name in ("node-0", "node-1"):
-        operator.measure(name, "gpu-lost=b")
-        operator.finish(name)
-        operator.reconcile(name)
-    assert [n for n in ("node-0", "node-1") if operator.taints(n)] == ["node-0"]
-    for _ in range(3):
-        operator.measure("node-0", "")
-    for _ in range(calls):
-        operator.go("node-0")
-    operator.reconcile("node-1")
-    assert not (operator.taints("node-0") and operator.taints("node-1"))
-    operator.rest()
-    assert [n for n in ("node-0", "node-1") if operator.taints(n)] == ["node-1"]
-    assert (operator.entered, operator.checked > 4) == (2, True), "the promises were looked at"

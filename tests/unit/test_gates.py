@@ -22,7 +22,6 @@ THERMAL, GPU_LOST = "throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedu
 
 
 def after(*answers: str, policy: APolicy | None = None, slot: bool = True, load: bool = True) -> AReport:
-    """A report after a run per text, an interval apart."""
     report = make_report()
     for n, text in enumerate(answers):
         report = run(report, text, at=NOW + n * INTERVAL, policy=policy, slot=slot, load=load)
@@ -36,13 +35,11 @@ def run(report: AReport, text: str, *, at: float, load: bool = True, **how: Any)
 
 
 def looked_at(report: AReport, *, at: float, policy: APolicy | None = None, slot: bool = True) -> AReport:
-    """The report once the node was looked at, without a run."""
     node = NODE.tainted(*taint_keys(report))
     return report.seen(node=node, policy=policy or make_policy(), at=at, slot=slot)
 
 
 def taint_keys(report: AReport) -> list[str]:
-    """The keys of the taints that the report asks for."""
     return [taint.key for taint in report.status.desired.taints]
 
 
@@ -55,7 +52,6 @@ def taints(report: AReport) -> list[str]:
 
 
 def states(report: AReport) -> dict[str, GateState]:
-    """The state of each row that the report remembers."""
     return {row.code: row.state for row in report.status.gates}
 
 

@@ -57,7 +57,6 @@ class Life:
         return self
 
     def wait(self, duration: float) -> Life:
-        """Time passes."""
         self.now += duration
         if self.gate is not None:
             self.gate = hysteresis.aged(self.gate, rule=self.rule, now=self.now)

@@ -77,7 +77,6 @@ def write(tree: Path, module: str, line: str = "") -> None:
 
 
 def lint(tree: Path) -> str:
-    """What import-linter says of the tree."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()"]
     return subprocess.run(
         [*command, "--no-cache"],

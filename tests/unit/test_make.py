@@ -30,7 +30,6 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    """`make` in the folder, without what an outer make passes on."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     environment |= {"PATH": path} if path else {}
     command = [str(shutil.which("make")), *arguments]

@@ -34,7 +34,6 @@ def test_retry_slots():
 
 
 def mutants(folder: Path, *listed: str, tests: str = TESTS) -> subprocess.CompletedProcess[str]:
-    """`make mutants` with these mutants, and these tests alone."""
     (folder / "mutants.yaml").write_text("area:\n" + "".join(listed), "utf-8")
     (folder / "test_some.py").write_text(tests, "utf-8")
     options = ["--list", str(folder / "mutants.yaml"), "--tests", str(folder / "test_some.py")]

@@ -48,7 +48,6 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def complaints(root: Path) -> list[str]:
-    """What is wrong with the index of a checkout, in words."""
     result = []
     index = rows(root)
     here = {
@@ -71,7 +70,6 @@ def complaints(root: Path) -> list[str]:
 
 
 def mentions(text: str, name: str) -> bool:
-    """Whether the name stands in the text as a whole file name."""
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None
 
 

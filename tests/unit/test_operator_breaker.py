@@ -46,7 +46,6 @@ class Racks:
         self.breaker = Breaker(self.cache, now=lambda: self.now, metrics=self.metrics)
 
     def report(self, n: int, *gates: GateStatus) -> None:
-        """The report of a node holds these gates."""
         self._version += 1
         report = make_report(self.cache.nodes[f"node-{n}"], version=self._version)
         gpus = replace(report.status.gpus, product="H100", driver="new" if n % 2 else "old")
@@ -60,7 +59,6 @@ class Racks:
             self.breaker.holding(f"node-{n}")
 
     def groups(self) -> list[str]:
-        """Groups of the open incidents."""
         return [incident.group for incident in self.breaker.open("default")]
 
     def blocked(self) -> set[int]:
@@ -69,14 +67,12 @@ class Racks:
 
 
 def hot_rack() -> Racks:
-    """All eight nodes of one rack are hot."""
     racks = Racks()
     racks.fails(*range(8))
     return racks
 
 
 def hot(*nodes: int, code: str = "hot") -> list[tuple[int, str]]:
-    """The same cause on these nodes."""
     return [(n, code) for n in nodes]
 
 

@@ -34,7 +34,6 @@ from support.operator import SteppedOperator
 
 @pytest.fixture
 def cache() -> Cache:
-    """An empty one."""
     return Cache()
 
 
@@ -137,7 +136,6 @@ def test_after_a_full_list_what_it_lacks_is_gone_unless_it_is_newer(cache: Cache
 
 
 def body(version: int, *, generation: int = 1, **spec: Any) -> Body:
-    """A policy as the API shows it."""
     metadata = {"name": "p", "uid": "u", "generation": generation, "resourceVersion": str(version)}
     return {"metadata": metadata, "spec": {"nodeSelector": {}} | spec}
 
@@ -232,15 +230,12 @@ def test_policies_cost_what_changes(cache: Cache, monkeypatch: pytest.MonkeyPatc
 
 
 class PeerGroup:
-    """Reports that change."""
-
     def __init__(self) -> None:
         self.cache = Cache()
         self.peers, self.clocks = (Peers(self.cache, EVERY[kind].peer_value) for kind in ("nccl", "health"))
         self.version = 10
 
     def measured(self, name: str, value: int | None, *, make: str = "h100", mhz: int = 0) -> None:
-        """A node has this in its report now."""
         self.version += 1
         node = make_node(name)
         self.cache.put_node(node)

@@ -29,15 +29,12 @@ from nodegauge_operator.kube.errors import (
     Unreachable,
 )
 from nodegauge_operator.kube.outage import Outage
-from nodegauge_operator.kube.workloads import missing_crds
 from support.virtual_time import run
 
 PATH = "/api/v1/nodes"
 
 
 class Server:
-    """Answers with what it is told to; remembers what it was asked."""
-
     def __init__(self) -> None:
         self.asked: list[web.Request] = []
         self.bodies: list[str] = []
@@ -49,7 +46,6 @@ class Server:
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One request."""
         self.asked.append(request)
         self.bodies.append(await request.text())
         self.while_asked()
@@ -62,7 +58,6 @@ class Server:
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    """A server on a free port."""
     server = Server()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
@@ -84,7 +79,6 @@ def token(tmp_path: Path) -> Path:
 
 
 def kubeconfig(folder: Path, *, port: int, token: Path) -> dict[str, str]:
-    """The environment that leads to the server."""
     path = folder / "kube config"
     config = {
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
@@ -97,14 +91,12 @@ def kubeconfig(folder: Path, *, port: int, token: Path) -> dict[str, str]:
 
 @pytest_asyncio.fixture
 async def client(server: Server, tmp_path: Path, token: Path) -> AsyncIterator[Client]:
-    """A client of the server."""
     client = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
     yield client
     await client.close()
 
 
 def status(code: int, reason: str = "", message: str = "because") -> web.Response:
-    """An API server's Status."""
     return web.json_response({"kind": "Status", "reason": reason, "message": message}, status=code)
 
 
@@ -249,15 +241,6 @@ async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | 
         path.write_text(content)
     with pytest.raises(KubeError, match="Set KUBECONFIG"):
         await connect(environ={"KUBECONFIG": str(path)})
-
-
-async def test_crds_that_are_not_served_are_named(server: Server, client: Client) -> None:
-    every = [{"name": name.partition(".")[0]} for name in names.CRD_NAMES]
-    served = [web.json_response({"resources": resources}) for resources in (every, every[:1])]
-    server.answers = [*served, status(404, "NotFound")]
-    assert await missing_crds(client) == []
-    assert await missing_crds(client) == list(names.CRD_NAMES[1:])
-    assert await missing_crds(client) == list(names.CRD_NAMES)
 
 
 async def test_how_long_nobody_answered_is_known(

@@ -45,11 +45,9 @@ class Scene:
         )
 
     def pod(self, node: int, probe: str) -> None:
-        """A node has such a pod."""
         self.cache.put_pod(replace(make_pod(make_node(f"node-{node}")), probe=probe, name=f"{node}-{probe}"))
 
     def fail(self, *nodes: int, probe: str = HEALTH) -> None:
-        """The last run of these nodes read nothing."""
         for n in nodes:
             node = self.cache.nodes[f"node-{n}"]
             status = ReportStatus(probes=[ProbeStatus(name=probe, unread=1)])
@@ -58,12 +56,10 @@ class Scene:
             )
 
     def wait(self, since: dict[int, float], *, pool: str = NCCL) -> None:
-        """Nodes wait, since then."""
         for n, at in since.items():
             self.concurrency.wait(f"node-{n}", {pool: Wait(since=at)})
 
     def granted(self) -> list[int]:
-        """Who gets a place now."""
         return [int(name.removeprefix("node-")) for name in self.concurrency.grant()]
 
 

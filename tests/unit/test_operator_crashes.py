@@ -152,7 +152,6 @@ STORIES: list[Story] = [two_runs, policy_goes, node_is_replaced, gets_hot_and_co
 
 
 def ours(labels: dict[str, str]) -> dict[str, str]:
-    """Those of the labels that the operator sets."""
     return {key: text for key, text in labels.items() if key in label_keys() or key == "interconnect"}
 
 
@@ -247,7 +246,6 @@ class Race:
         self.racers = [Racer(self.cluster), Racer(self.cluster)]
 
     def act(self, action: str) -> None:
-        """One thing happens."""
         racer = self.racers[1 if action.endswith("2") else 0]
         match action.rstrip("12"):
             case "go":

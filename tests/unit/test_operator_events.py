@@ -14,12 +14,10 @@ from support.operator import SteppedOperator, one_node
 
 @pytest.fixture
 def operator() -> SteppedOperator:
-    """Nothing run yet."""
     return one_node()
 
 
 def label(operator: SteppedOperator, **labels: str | None) -> None:
-    """Somebody else labels the node."""
     operator.cluster.change(NODES, "node-1", {"metadata": {"labels": labels}})
 
 
@@ -38,7 +36,6 @@ def catch_up(operator: SteppedOperator) -> None:
 
 
 def reasons(operator: SteppedOperator) -> list[str]:
-    """The reasons of all events, in order."""
     return [reason for reason, _ in operator.events]
 
 
@@ -104,14 +101,12 @@ def test_an_event_shows_only_what_changed(operator: SteppedOperator) -> None:
 
 
 def change_policy(operator: SteppedOperator, spec: Body) -> None:
-    """Somebody edits the policy."""
     generation = operator.cluster.objects[POLICIES]["default"]["metadata"]["generation"] + 1
     operator.cluster.change(POLICIES, "default", {"metadata": {"generation": generation}, "spec": spec})
     catch_up(operator)
 
 
 def released(operator: SteppedOperator) -> list[str]:
-    """Messages of events that tell what was removed."""
     return [message for reason, message in operator.events if reason == "Released"]
 
 

@@ -42,7 +42,6 @@ Gap = Callable[[SteppedOperator], object]
 
 
 def ours(operator: SteppedOperator) -> dict[str, str]:
-    """The labels of ours on the node."""
     return {key: value for key, value in operator.labels.items() if key in label_keys()}
 
 
@@ -63,7 +62,6 @@ def ahead(operator: SteppedOperator) -> None:
 
 
 def outage(operator: SteppedOperator) -> None:
-    """The API server is away."""
     operator.client.refuse = lambda verb, path: unavailable(503)
     for seconds in (31, LONG):
         operator.cluster.pass_time(seconds)
@@ -109,7 +107,6 @@ def meanwhile(path: str, gone: Body, back: Body) -> Gap:
 
 
 def ready(status: str) -> Body:
-    """What a node's kubelet says."""
     return {"status": {"conditions": [{"type": "Ready", "status": status}]}}
 
 
@@ -119,7 +116,6 @@ def upgrade(state: str) -> Body:
 
 
 def slots(count: int | str) -> Body:
-    """A policy with so many runs at a time."""
     return {"spec": {"budget": {"concurrentProbes": count}}}
 
 
@@ -274,7 +270,6 @@ def cordoned(*, taint_at: float | None = None) -> SteppedOperator:
 
 
 def runs(operator: SteppedOperator) -> bool:
-    """Whether a run is made now."""
     operator.catch_up()
     return bool(list(operator.cluster.pods()))
 
@@ -335,7 +330,6 @@ def test_a_report_that_exists_controls_every_pod() -> None:
 
 @pytest.fixture
 def operator() -> SteppedOperator:
-    """Everything there, nothing run."""
     return one_node()
 
 

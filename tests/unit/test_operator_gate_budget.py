@@ -23,7 +23,6 @@ from support.properties import tried
 
 
 def of_one_policy(nodes: int = 5, **limits: Any) -> Fleet:
-    """Nodes of the policy `a`."""
     return Fleet(*["a"] * nodes, **limits)
 
 

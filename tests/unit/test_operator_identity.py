@@ -59,7 +59,6 @@ def template(operator: SteppedOperator, name: str) -> Body:
 
 
 def owner(pod: Body) -> Body:
-    """Its owner reference."""
     reference: Body = pod["metadata"]["ownerReferences"][0]
     return reference
 

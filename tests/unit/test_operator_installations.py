@@ -99,7 +99,6 @@ async def test_an_installation_that_lost_the_lease_gives_way(first: VirtualTimeO
 
 
 def owned(operator: SteppedOperator, installation: str, **other: Any) -> None:
-    """The report of node-1 is of this installation."""
     operator.write_over(REPORTS, "node-1", status={"installation": installation} | other)
 
 
@@ -192,7 +191,6 @@ def dirty() -> DirtyCluster:
 
 
 def lease_of(dirty: DirtyCluster, holder: str) -> None:
-    """The Lease names this installation."""
     dirty.cluster.create(PATH, {"metadata": {"name": names.LEASE}, "spec": {"holderIdentity": holder}})
 
 

@@ -115,14 +115,12 @@ def ended(pod: APod, how: str, *, at: float) -> APod:
 
 
 def brings(scene: PlannerLoop, result: Result) -> None:
-    """The pod ends with this document."""
     pod = scene.pod()
     assert pod is not None
     scene.changed(pod, replace(pod.running(scene.now).with_result(result), wrote_at=scene.now))
 
 
 def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
-    """One thing happens."""
     pod = scene.pod()
     match action:
         case ("good",) if pod:
@@ -221,32 +219,3 @@ def test_the_stories_reach_what_they_are_about() -> None:
     assert [taint.value for taint in scene.status.desired.taints] == ["busbw"]
     assert names.LABEL_INTERCONNECT not in scene.node.labels
     assert scene.checked > 5
-
-
-def test_a_steady_day_costs_three_writes_a_run() -> None:
-    """The day begins when all probes have run."""
-    scene = PlannerLoop()
-    good_until_the_next(names.PROBE_LOAD, scene)
-    good_until_the_next(names.PROBE_NCCL, scene)
-    scene.written.clear()
-    runs, node = scene.checked, scene.node
-    good_until_the_next(names.PROBE_NCCL, scene)
-    runs = scene.checked - runs
-    assert runs > 90
-    validated = scene.written.pop("PatchNode")
-    assert validated <= runs / 2, "nothing but validated-at, and that seldom"
-    assert scene.written == {"CreatePod": runs, "PatchReport": runs, "DeletePod": runs}
-    stamp = {names.LABEL_VALIDATED_AT: scene.node.labels[names.LABEL_VALIDATED_AT]}
-    assert scene.node.labels == node.labels | stamp
-
-
-def good_until_the_next(probe: str, scene: PlannerLoop) -> None:
-    """All runs are good, until this probe has run once more."""
-    last = scene.status.probe(probe).last_run
-    while scene.status.probe(probe).last_run == last:
-        scene.go()
-        if scene.pod() is None:
-            scene.until_woken()
-            scene.go()
-        act(scene, ("good",))
-        scene.go()

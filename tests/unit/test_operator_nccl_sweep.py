@@ -150,7 +150,6 @@ async def test_an_image_that_does_not_come_delays_no_health_run(operator: Virtua
         assert runs[names.PROBE_NCCL, f"node-{n}"] == 0
 
 
-LOAD = names.PROBE_LOAD
 WANTED = {"load": {"interval": "1h"}}
 
 
@@ -166,18 +165,3 @@ async def test_a_load_run_follows_within_the_interval_and_then_one_each(
     assert operator.cluster.objects[REPORTS]["node-0"]["status"]["load"]["tflops"] == 610.0
     await operator.after(5 * HOUR)
     assert [name for name, _ in operator.begun].count("load") in (5, 6)
-
-
-@on_virtual_time
-async def test_a_cordoned_node_is_free_at_once(operator: VirtualTimeOperator) -> None:
-    await operator.begin(1, gpus=2, probes=WANTED)
-    while (pod := holder(operator, LOAD)) is None:
-        await operator.after(1)
-    operator.cluster.schedule(pod)
-    operator.cluster.change(NODES, "node-0", {"spec": {"unschedulable": True}})
-    await operator.after(2)
-    left = holder(operator, LOAD)
-    assert left is None or left["metadata"]["deletionTimestamp"]
-    status = probe(operator, "node-0", LOAD)
-    assert status["lastRun"]["outcome"] == "skipped"
-    assert "readAt" not in status

@@ -46,7 +46,6 @@ Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
 def resources(plurals: list[str]) -> dict[str, Any]:
-    """Discovery of one group and version."""
     verbs = ["get", "list", "watch", "patch"]
     items = [
         {"name": p, "singularName": p[:-1], "kind": p.title(), "namespaced": p == "pods", "verbs": verbs}
@@ -56,12 +55,10 @@ def resources(plurals: list[str]) -> dict[str, Any]:
 
 
 def node(name: str) -> dict[str, Any]:
-    """A node of this name."""
     return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
 
 
 def failed(status: int) -> Answer:
-    """A Status for every request."""
     body = {"kind": "Status", "message": f"as the test says: {status}", "reason": "Test", "code": status}
     return lambda _: web.json_response(body, status=status)
 
@@ -110,13 +107,11 @@ class ApiServer:
         await self._runner.cleanup()
 
     def cut(self) -> None:
-        """End the watches under way, as a restarted API server does."""
         for queue in self._watches:
             queue.put_nowait("")
         self._watches.clear()
 
     def add_node(self, name: str) -> None:
-        """A node registers."""
         self.nodes.append(name)
         for queue in self._watches:
             queue.put_nowait(name)
@@ -253,7 +248,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest_asyncio.fixture
 async def operator(clock: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Operator]:
-    """Started, and stopped, with its server."""
     server = ApiServer()
     url = await server.start()
     path = write_kubeconfig(tmp_path / "config", server=url, authority="", user={"token": "secret"})

@@ -55,7 +55,6 @@ class PolicyOperator(SteppedOperator):
         self.policy_status = status_writer(self)
 
     def measure_all(self) -> None:
-        """One run on every node."""
         self.list()
         for _ in range(2):
             self.look()
@@ -72,16 +71,13 @@ class PolicyOperator(SteppedOperator):
         return [line for line in self.client.log if "policies" in line]
 
     def written(self, name: str = "default") -> dict[str, Any]:
-        """The policy's status in the cluster."""
         return self.cluster.objects[POLICIES][name]["status"]
 
     def ready(self, name: str = "default") -> tuple[str, str]:
-        """Status and reason of its condition Ready."""
         condition = self.condition("Ready", name)
         return condition["status"], condition["reason"]
 
     def condition(self, kind: str, name: str = "default") -> dict[str, Any]:
-        """The one condition of that type."""
         condition: dict[str, Any]
         (condition,) = [c for c in self.written(name)["conditions"] if c["type"] == kind]
         assert condition["message"]
@@ -91,7 +87,6 @@ class PolicyOperator(SteppedOperator):
 
 @pytest.fixture
 def operator() -> PolicyOperator:
-    """Nothing measured yet."""
     return PolicyOperator()
 
 
@@ -349,6 +344,8 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(operator: PolicyOpera
     assert shown() == ("True", "WithinBudget", "0 of 1 slots used (40% of 3 nodes)")
     gate(operator, "node-0", "hot")
     assert shown(after=10)[1] == "WithinBudget"
+    metric = 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 1.0'
+    assert metric in operator.metrics.render().decode()
     gate(operator, "node-1", "hot", "xid", held_back=True)
     *what, message = shown()
     assert what == ["False", "BudgetExhausted"], "another reason is written at once"
@@ -424,11 +421,9 @@ class Fleet(SteppedOperator):
         self.deliver()
 
     def policy_of(self, name: str) -> str:
-        """The policy in the node's report."""
         return str(self.cluster.objects[REPORTS][name]["status"]["policy"])
 
     def runs_of(self, name: str) -> list[int]:
-        """The node's runs that were judged."""
         return [number for node, number, _ in self.cluster.judged if node == name]
 
     def rolled_back(self, **spec: Any) -> dict[str, str]:

@@ -28,7 +28,6 @@ from support.operator import SteppedOperator, one_node
 
 @pytest.fixture
 def operator() -> SteppedOperator:
-    """Everything there, nothing run."""
     return one_node(team="a")
 
 
@@ -106,18 +105,6 @@ def test_a_foreign_write_between_decision_and_patch_survives(operator: SteppedOp
     assert operator.labels["foreign"] == "2"
     assert "team" not in operator.labels
     assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
-
-
-def test_what_cannot_be_read_of_a_status_is_replaced(operator: SteppedOperator) -> None:
-    operator.run()
-    operator.status["interconnect"]["evidence"] = 7
-    operator.restart()
-    operator.cluster.pass_time(INTERVAL + 1)
-    operator.run("garbage")
-    assert operator.status["interconnect"]["evidence"] == "reported"
-    assert operator.probe["lastRun"]["outcome"] == "unknown"
-    assert operator.cluster.judged.count(operator.cluster.judged[-1]) == 1
-    assert list(operator.cluster.pods()) == []
 
 
 def test_the_condition_s_transition_time_moves_with_its_status_only(operator: SteppedOperator) -> None:

@@ -88,7 +88,6 @@ class Fleet:
 
     @property
     def watch_pods(self) -> list[WatchView]:
-        """Every watch pod that the operator knows."""
         return list(self.operator.reconciler.watch_sets.pods.each())
 
 

@@ -225,12 +225,10 @@ class Served:
         self.server = self.another()
 
     def another(self) -> HttpServer:
-        """A server on the same port; port 0 is any."""
         asked: dict[str, Any] = {"live": lambda: self.live, "unready": lambda: self.unready}
         return HttpServer(host="127.0.0.1", port=self.port, metrics=self.metrics, **asked)
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Status and text."""
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{self.port}{path}") as answer,
@@ -240,7 +238,6 @@ class Served:
 
 @pytest_asyncio.fixture
 async def served() -> AsyncIterator[Served]:
-    """Started, and stopped."""
     served = Served()
     served.port = await served.server.start()
     yield served

@@ -28,12 +28,10 @@ SELECTED: dict[str, Any] = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
 
 
 def tainting(*nodes: str, **how: Any) -> SteppedOperator:
-    """An operator of some nodes and one policy."""
     return some_nodes(*nodes or ("node-1",), labels={"gpu": "yes"}, **how)
 
 
 def change(operator: SteppedOperator, path: str, name: str, patch: dict[str, Any]) -> None:
-    """Somebody else writes, and the operator sees it."""
     operator.cluster.change(path, name, patch)
     operator.deliver()
 
@@ -179,18 +177,6 @@ def test_while_the_api_server_keeps_a_taint_its_evidence_stays() -> None:
     operator.heal()
     operator.catch_up(granted=False)
     assert (operator.cluster.taints(), operator.cluster.objects[REPORTS]) == ([], {})
-
-
-def test_somebody_s_hand_on_our_taint_is_put_right() -> None:
-    operator = tainting()
-    operator.measure("gpu-lost=b")
-    change(operator, NODES, "node-1", {"spec": {"taints": []}})
-    operator.catch_up(granted=False)
-    assert operator.cluster.taints() == ["unhealthy=gpu-lost:NoSchedule"]
-    other = [{"key": names.TAINT_THROTTLED, "value": "thermal", "effect": "NoExecute"}]
-    change(operator, NODES, "node-1", {"spec": {"taints": other}})
-    operator.catch_up(granted=False)
-    assert operator.cluster.taints() == ["unhealthy=gpu-lost:NoSchedule"]
 
 
 # -- unvalidated -------------------------------------------------------------------------------------------

@@ -57,7 +57,6 @@ class Story(PlannerLoop):
         self.broken = False
 
     def run(self, times: int = 1) -> None:
-        """So many health runs, each an interval after the other."""
         for _ in range(times):
             self.go()
             pod = self.pod()
@@ -66,7 +65,6 @@ class Story(PlannerLoop):
             self.wait(INTERVAL)
 
     def end(self, pod: Any) -> None:
-        """The run ends, and its result is read."""
         result = BROKEN if self.broken else GOOD[pod.probe]
         self.changed(pod, replace(pod.running(self.now - 5).with_result(result), wrote_at=self.now))
         self.go()
@@ -84,11 +82,9 @@ class Story(PlannerLoop):
         assert self.taints() == [names.TAINT_UNHEALTHY]
 
     def taints(self) -> list[str]:
-        """Keys of ours on the node."""
         return [taint.key for taint in self.node.taints if taint.key in names.NODE_TAINTS]
 
     def reasons(self) -> list[str]:
-        """Reasons of all events."""
         return [reason for _, reason in self.events]
 
     def quiet(self) -> bool:

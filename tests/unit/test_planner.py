@@ -42,7 +42,6 @@ READ, REFUSED = read(made.titan()), read(made.with_pair(made.titan(), 0, 1, read
 
 
 def health_due_at(report: AReport | None, **known: Any) -> float:
-    """When the next health run is due."""
     return KINDS[names.PROBE_HEALTH].due_at(make_context(**{"node": NODE, "report": report} | known))
 
 

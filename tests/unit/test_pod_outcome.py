@@ -29,7 +29,6 @@ def end_of(pod: APod, *, at: float = NOW, node: NodeView | None = None, **known:
 
 
 def ended(pod: APod, **known: Any) -> RunEnd:
-    """The same where there is one."""
     end = end_of(pod, **known)
     assert end is not None
     return end

@@ -22,12 +22,10 @@ from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 
 def body(**spec: Any) -> dict[str, Any]:
-    """A policy object."""
     return {"metadata": {"name": "p", "uid": "u", "generation": 3}, "spec": {"nodeSelector": {}} | spec}
 
 
 def expression(key: str, operator: str = "Exists", *values: str) -> dict[str, Any]:
-    """A selector of one expression."""
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
@@ -101,18 +99,6 @@ def test_what_is_no_duration_says_so(text: str) -> None:
     """With examples."""
     with pytest.raises(ValueError, match="30s, 15m or 1h30m"):
         seconds(text)
-
-
-@given(text=st.text(alphabet="0123456789hms. -\n", max_size=8))
-@tried(300)
-def test_no_text_is_read_half(text: str) -> None:
-    """Every character counts, or it is refused."""
-    try:
-        result = seconds(text)
-    except ValueError:
-        return
-    assert result >= 0
-    assert all(c in "0123456789hms" for c in text)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +179,7 @@ def test_what_the_chart_accepts_is_read(text: str) -> None:
     [
         ("10%", {100: 10, 109: 10, 9: 1, 1: 1, 0: 1}),
         ("99%", {3: 2}),
+        ("29%", {100: 29}),
         ("100%", {40: 40, 5000: 200}),
         ("1%", {5000: 50}),
         ("0%", {5000: 0}),
@@ -206,16 +193,6 @@ def test_places(setting: int | str, slots: dict[int, int]) -> None:
     """By number of nodes: a count as it is; per cent rounded down, at least 1; never over the installation's
     limit; 0 pauses."""
     assert {nodes: concurrent_probes(setting, nodes, most=200) for nodes in slots} == slots
-
-
-@given(percent=st.integers(1, 100), nodes=st.integers(0, 10_000))
-@tried(100)
-def test_per_cent_are_never_exceeded_but_by_the_one_that_must_be(percent: int, nodes: int) -> None:
-    """In whole numbers: no rounding of floats decides over somebody's node."""
-    slots = concurrent_probes(f"{percent}%", nodes, most=200)
-    assert 1 <= slots <= 200
-    assert slots == 1 or slots * 100 <= nodes * percent
-    assert slots == 200 or (slots + 1) * 100 > nodes * percent
 
 
 @given(slots=st.integers(0, 300), nodes=st.integers(1, 5000), data=st.data())

@@ -29,8 +29,6 @@ PART = Part(
 
 
 class Clock:
-    """Monotonic seconds that a test sets."""
-
     now = 100.0
 
     def __call__(self) -> float:

@@ -22,7 +22,6 @@ STALE = 3 * 300.0
 
 
 def supply(name: str, **what: Any) -> Supply:
-    """A healthy supply of 1,000 W."""
     well: dict[str, Any] = {"present": True, "health": "OK", "state": "Enabled", "line_input": "Normal"}
     return Supply(name=name, **well | {"capacity_watts": 1000, "input_volts": 230} | what)
 

@@ -50,7 +50,6 @@ def test_the_image_comes_before_the_gpus_are_held() -> None:
 
 
 def with_lost_gpu() -> NcclNode:
-    """A health run found that one GPU does not answer."""
     report = nccl_node()
     lost = Finding(code="gpu-lost", severity=Severity.FAIL, subject="GPU 3", message="it fell off the bus")
     health = replace(report.status.probe(HEALTH), findings=[lost])

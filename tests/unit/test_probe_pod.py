@@ -29,24 +29,20 @@ OWN = names.PREFIX + "node"
 def pod(
     policy: APolicy | None = None, *, defaults: ProbeDefaults = DEFAULTS, number: int = 3
 ) -> dict[str, Any]:
-    """The manifest of one run."""
     context = make_context(node=NODE, policy=policy or make_policy(), defaults=defaults)
     return probe_pod(context, KINDS[names.PROBE_HEALTH], number=number)
 
 
 def templated(**template: Any) -> dict[str, Any]:
-    """The manifest under a policy with this pod template."""
     return pod(make_policy().of({"podTemplate": template}))
 
 
 def container(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Its only container."""
     (only,) = manifest["spec"]["containers"]
     return only
 
 
 def env(manifest: dict[str, Any]) -> dict[str, str]:
-    """The container's environment."""
     return {entry["name"]: entry["value"] for entry in container(manifest)["env"]}
 
 
@@ -255,7 +251,6 @@ def nccl_pod(
     policy: Policy | None = None,
     defaults: ProbeDefaults = INSTALLED,
 ) -> dict[str, Any]:
-    """The manifest of a run."""
     context = make_context(node=node, policy=policy or make_policy(), defaults=defaults)
     return probe_pod(context, KINDS[probe], number=3)
 

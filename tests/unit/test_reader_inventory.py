@@ -45,25 +45,6 @@ def test_a_file_per_node_and_a_pattern_for_the_rest(tmp_path: Path) -> None:
     assert access["gpu-3.example.com"].insecure
 
 
-def test_ipmi_and_auto_are_addresses_too(tmp_path: Path) -> None:
-    """What the defaults say about TLS is for those that have it; a BMC is one whatever it speaks."""
-    result = plan(
-        tmp_path,
-        _defaults={**LOGIN, "insecure": True},
-        gpu_1={"url": "IPMI://bmc-1:623"},
-        gpu_2={"url": "auto://bmc-2:8443/"},
-        **{"gpu-3.example__com": {"url": "ipmi://[fe80::1]:6230"}},
-    )
-    access = {node: target.access for node, target in result.targets.items()}
-    assert result.problems == {}
-    assert [one.url for one in access.values()] == [
-        "ipmi://bmc-1", "auto://bmc-2:8443", "ipmi://[fe80::1]:6230",
-    ]  # fmt: skip
-    assert [one.insecure for one in access.values()] == [False, True, False]
-    shared = plan(tmp_path, gpu_1={"url": "https://bmc", **LOGIN}, gpu_2={"url": "ipmi://bmc", **LOGIN})
-    assert "given to several nodes" in shared.problems["gpu-1"]
-
-
 def test_a_pattern_applies_to_selected_nodes_alone(tmp_path: Path) -> None:
     """A control-plane node without GPUs is not asked for."""
     result = plan(tmp_path, frozenset({"gpu-2"}), _defaults={"url": "https://{node}-bmc", **LOGIN})
@@ -106,18 +87,19 @@ def test_a_wrong_file_names_field_and_way_out_and_costs_its_node_alone(
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("ipmi://10.0.0.7", "ipmi://10.0.0.7"),
+        ("IPMI://10.0.0.7:623", "ipmi://10.0.0.7"),
         ("ipmi://[fd00::7]:6623/", "ipmi://[fd00::7]:6623"),
-        ("auto://bmc", "auto://bmc"),
+        ("auto://bmc:8443/", "auto://bmc:8443"),
         ("bmc-7", "https://bmc-7"),
     ],
 )
 def test_the_scheme_names_the_protocol(url: str, address: str, tmp_path: Path) -> None:
-    """IPMI has no certificates; one CA for all in the defaults does not stand in its way."""
-    result = plan(tmp_path, _defaults={"ca": "ca.pem", **LOGIN}, gpu_1={"url": url}, ca__pem="bundle")
-    access = result.targets["gpu-1"].access
-    assert access.url == address
-    assert bool(access.ca) == (not address.startswith("ipmi"))
+    """IPMI has no certificates; what the defaults say about TLS does not stand in its way."""
+    for tls in ({"ca": "ca.pem"}, {"insecure": True}):
+        result = plan(tmp_path, _defaults=tls | LOGIN, gpu_1={"url": url}, ca__pem="bundle")
+        access = result.targets["gpu-1"].access
+        assert access.url == address
+        assert (bool(access.ca) or access.insecure) == (not address.startswith("ipmi"))
 
 
 def test_two_files_for_one_node_and_two_nodes_with_one_bmc_are_refused(tmp_path: Path) -> None:
@@ -125,9 +107,10 @@ def test_two_files_for_one_node_and_two_nodes_with_one_bmc_are_refused(tmp_path:
     twice = plan(tmp_path, gpu_1={"url": "https://a"}, gpu_1__yaml={"url": "https://b"})
     assert "another file for the node gpu-1" in twice.problems["gpu-1"]
     (tmp_path / "gpu-1.yaml").unlink()
-    shared = plan(tmp_path, gpu_2={"url": "https://A"})
-    assert (shared.targets, set(shared.problems)) == ({}, {"gpu-1", "gpu-2"})
-    assert "several nodes" in shared.problems["gpu-2"]
+    for url in ("https://A", "ipmi://a"):
+        shared = plan(tmp_path, gpu_1={"url": "https://a"} | LOGIN, gpu_2={"url": url} | LOGIN)
+        assert (shared.targets, set(shared.problems)) == ({}, {"gpu-1", "gpu-2"})
+        assert "several nodes" in shared.problems["gpu-2"]
 
 
 def test_files_without_a_node_are_named_and_nothing_else(tmp_path: Path) -> None:

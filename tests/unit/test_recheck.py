@@ -13,7 +13,7 @@ from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp
 from nodegauge_operator.core.gates import due_at, recheck_after
-from nodegauge_operator.core.override import DAY, MAX_AHEAD_DAYS
+from nodegauge_operator.core.override import DAY
 from support.api_server import NODES, POLICIES
 from support.calm_fleet import CalmFleet
 from support.objects import INTERVAL, MINUTE, NOW, make_policy
@@ -32,7 +32,6 @@ FLOOR = 2 * MINUTE
 
 
 def wait(operator: SteppedOperator) -> float:
-    """Let time pass until the next run is due; the seconds."""
     began = operator.cluster.now
     while not (reconciled := operator.reconcile(granted=False)).waits:
         operator.cluster.pass_time(max(1.0, reconciled.wake_at - operator.cluster.now))
@@ -40,7 +39,6 @@ def wait(operator: SteppedOperator) -> float:
 
 
 def waits(operator: SteppedOperator, *answers: str) -> list[float]:
-    """Seconds from each run to the next."""
     result = []
     for answer in answers:
         operator.measure(answer, after=0.0)
@@ -182,22 +180,6 @@ async def test_nodes_that_an_incident_held_back_follow_when_it_is_closed(
     assert not fleet.tainted("node-4")
     fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
     assert await fleet.until(lambda: fleet.tainted("node-4", "node-5")) <= RECHECK
-
-
-@pytest.mark.parametrize("ahead", [0.5, MAX_AHEAD_DAYS * DAY])
-@on_virtual_time
-async def test_an_override_begins_and_ends_by_the_clock(operator: VirtualTimeOperator, ahead: float) -> None:
-    fleet = CalmFleet(operator)
-    await fleet.begin(1)
-    at = int(operator.cluster.clock()) + 600
-    until = stamp(at + int(ahead)).replace("Z", ".5Z")
-    annotations = {names.OVERRIDE: "healthy", names.OVERRIDE_BY: "ann", names.OVERRIDE_REASON: "fan"}
-    annotations |= {names.OVERRIDE_UNTIL: until}
-    operator.cluster.change(NODES, "node-0", {"metadata": {"annotations": annotations}})
-    await operator.after(10)
-    before = bool(fleet.status()["override"].get("problem"))
-    await fleet.until(lambda: bool(fleet.status()["override"].get("problem")) != before)
-    assert 0 <= operator.cluster.clock() - at <= SOON
 
 
 @on_virtual_time

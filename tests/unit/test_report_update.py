@@ -48,7 +48,6 @@ REFUSED = read(made.with_pair(TITAN, 0, 1, nvlink=1))
 
 
 def after(*ends: RunEnd, slot: bool = True) -> AReport:
-    """The report after these runs, one an interval."""
     report = make_report()
     for n, end in enumerate(ends):
         report = report.after(end, node=NODE, at=NOW + n * INTERVAL, slot=slot)
@@ -61,12 +60,10 @@ def verdict(end: RunEnd, node: ANode = NODE, **spec: Any) -> Verdict:
 
 
 def health(report: AReport) -> ProbeStatus:
-    """The status of the health probe."""
     return report.status.probe(names.PROBE_HEALTH)
 
 
 def change(report: AReport) -> Change:
-    """The last change worth an event."""
     assert report.status.change is not None
     return report.status.change
 
@@ -204,7 +201,6 @@ def changes(report: AReport) -> list[tuple[str, str, str, int]]:
 
 
 def condition(report: AReport, kind: str) -> Condition:
-    """One condition of the report."""
     return next(known for known in report.status.conditions if known.type == kind)
 
 
@@ -317,7 +313,6 @@ def dgx2(codes: list[str]) -> Result:
 
 
 def with_cards(result: Result, count: int) -> Result:
-    """The document with so many network cards."""
     nics = made.with_ports(result, *["ACTIVE"] * count).nics
     cards = [["X" if i == j else "NODE" for j in range(count)] for i in range(count)]
     return replace(result, nics=replace(nics, to_nic=cards))

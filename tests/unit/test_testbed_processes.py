@@ -64,26 +64,3 @@ def test_a_forked_probe_ends_like_a_started_one(
 
     machine = plug("titan-rtx-nv2", tmp_path)
     assert ended(forkserver.popen) == ended(subprocess.Popen)
-
-
-def test_a_forked_probe_has_what_it_was_started_with(tmp_path: Path) -> None:
-    """Its folder, its session, and only the descriptors that are its own."""
-    machine = plug("titan-rtx-nv2", tmp_path)
-    with start(forkserver.popen, machine, *LONG, start_new_session=True) as process:
-        wait_until_it_reads(process)
-        folder = Path(f"/proc/{process.pid}")
-        assert ((folder / "cwd").readlink(), os.getsid(process.pid)) == (tmp_path, process.pid)
-        opened = {
-            str((folder / "fd" / each.name).readlink())
-            for each in (folder / "fd").iterdir()
-            if int(each.name) > 2
-        }
-        assert all(str(tmp_path) in path for path in opened)
-        assert process.poll() is None
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-
-
-def test_a_condition_that_holds_at_the_last_look_is_met() -> None:
-    answers = iter([0, 7])
-    assert wait_for(lambda: next(answers), what="a number", seconds=0) == 7

@@ -17,7 +17,6 @@ from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
 from support.judging import saying
-from support.nccl_nodes import FAST, IMAGE, NODE, SLOW, STRICT, WRONG, nccl_node
 from support.objects import INTERVAL, LOST, NOW, STALE, APolicy, AReport, make_node, make_policy, make_report
 from support.properties import tried
 
@@ -109,19 +108,6 @@ def test_a_policy_that_observes_fails_what_it_would_taint() -> None:
     assert (report.status.verdict, report.status.raw_verdict) == (Verdict.WARN, Verdict.FAIL)
     report = after("p2p-refused=b", report=report, n=1, policy=OBSERVING, slot=False)
     assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
-
-
-def test_nccl_runs_count_alike() -> None:
-    """Wrong data at once if there is a slot; low bandwidth twice; never because thresholds changed."""
-    assert shown(nccl_node().measured(WRONG))[:2] == ("fail", "False")
-    assert shown(nccl_node().measured(WRONG, slot=False))[:2] == ("warn", "True")
-    once = nccl_node().measured(SLOW)
-    assert shown(once)[:2] == ("warn", "True")
-    assert shown(once.measured(SLOW, at=NOW + 600))[:2] == ("fail", "False")
-    strict = make_policy().of(STRICT)
-    graded = nccl_node().measured(FAST).seen(node=NODE, policy=strict, at=NOW + 60, nccl_image=IMAGE)
-    assert graded.status.probe(names.PROBE_NCCL).verdict in (Verdict.WARN, Verdict.FAIL)
-    assert shown(graded)[:2] == ("warn", "True")
 
 
 RUNS = st.lists(

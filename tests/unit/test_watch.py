@@ -204,13 +204,6 @@ def test_every_second_report_of_a_calm_node_renews_its_time() -> None:
     assert node.labels[names.LABEL_HEALTH] == "pass"
 
 
-def test_two_bad_reports_taint_and_three_good_ones_lift_it() -> None:
-    """The hysteresis is that of pods of single runs."""
-    node = Watched()
-    assert [node.after(answer) for answer in ("", BAD, BAD, "", "")] == [[], [], ["p2p"], ["p2p"], ["p2p"]]
-    assert node.after(later=INTERVAL / 2) == []
-
-
 def test_xids_of_a_reading_that_could_not_be_judged_are_not_new_in_the_next() -> None:
     """Half of the GPUs are hidden: until when Xids are known is kept all the same."""
     node = Watched()

@@ -51,7 +51,6 @@ class Node:
 
     @property
     def watcher(self) -> Watcher:
-        """The one that calls the driver now."""
         return self.resident._watcher
 
     def progress(self) -> None:

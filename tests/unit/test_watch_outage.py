@@ -132,7 +132,6 @@ def moments(*, outage: bool) -> list[tuple[float, str, str]]:
 
 
 def marks(node: Body) -> dict[str, str]:
-    """Ours on a node, but for the time."""
     return {key: value for key, value in ours_of(node).items() if key != names.LABEL_VALIDATED_AT}
 
 

@@ -52,12 +52,10 @@ class Watching:
         self.readings.append((now, decision.why.partition(":")[0]))
 
     def set(self, level: int, *, now: float) -> None:
-        """The temperature changes its class."""
         self.values[HOT] = (level, f"{40 + 30 * level} °C")
         note(self.state, [HOT], now=now)
 
     def hear(self, gpu: int, code: int, *, now: float, count: int = 1) -> None:
-        """An Xid comes."""
         self.state.xids.append(SeenXid(gpu=gpu, code=code, count=count, first=now, last=now))
         note(self.state, [xid_name(gpu, code)], now=now)
 

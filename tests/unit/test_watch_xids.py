@@ -13,7 +13,6 @@ INTERVAL = 5400.0
 
 
 def came(at: float, *, code: int = 79, gpu: int = 0, uuid: str = "", count: int = 1) -> SeenXid:
-    """So many at this time."""
     return SeenXid(gpu=gpu, code=code, count=count, first=at, last=at, uuid=uuid)
 
 
@@ -33,7 +32,6 @@ def reported(
 
 
 def repeated(result: ResultBuilder) -> list[tuple[int, int]]:
-    """GPU and time of each."""
     return [(one.gpu, one.last) for one in result.watch.repeated]
 
 
