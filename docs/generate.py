@@ -50,7 +50,8 @@ several findings can have the same cause:
 {{causes}}
 
 The policy sets the effect: `spec.taints.effect`, and `spec.taints.causes` for single causes. `None` sets no
-taint; labels, condition and report still show the fault. Labels and taints are written in one patch with the
+taint: the report shows the fault, the label `health` says `warn`, and the condition stays `True` with the
+reason `TaintDisabled`. Labels and taints are written in one patch with the
 node's `resourceVersion`. Taints of other owners keep their order and times.
 
 A taint is set after this many bad runs in a row (`spec.hysteresis.enterRuns` where the table says 2). It is

@@ -36,5 +36,5 @@ def nccl(uuids: list[str]) -> list[str]:
     """The same, where nccl4py is installed."""
     missing = [name for name in ("nccl", "cuda") if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.skip(f"no Python package {' and '.join(missing)}: pip install 'nodegauge[nccl]'")
+        pytest.skip(f"no Python package {' and '.join(missing)}: pip install '.[nccl]'")
     return uuids

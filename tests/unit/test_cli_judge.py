@@ -297,7 +297,7 @@ def test_judging_works_without_kubernetes_and_kopf(tmp_path: Path) -> None:
     assert (judged.returncode, judged.stdout[:4]) == (0, "PASS"), judged.stderr
     cleaned = run("cleanup")
     assert cleaned.returncode == 1
-    assert "pip install 'nodegauge[operator]'" in cleaned.stderr
+    assert "pip install '.[operator]'" in cleaned.stderr
     helped = run("--help")
     assert helped.returncode == 0
     assert all(lazy.help in helped.stdout for lazy in SUBCOMMANDS.values())

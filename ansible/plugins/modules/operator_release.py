@@ -67,7 +67,7 @@ attributes:
     description: Shows values and objects before and after. The data of Secrets is hidden.
     support: full
 requirements:
-  - Helm 3.13 or newer, or Helm 4, on the host that runs the task.
+  - Helm 3.14 or newer, or Helm 4, on the host that runs the task.
 notes:
   - On the first install a Job creates the policy, because its CRD is new. The task then upgrades the release
     once, so that the policy belongs to it and the next run changes nothing.
@@ -171,7 +171,7 @@ class Release:
         # `get_bin_path` takes a name, or an absolute path to a program.
         self.program = module.get_bin_path(self.wanted["helm"]) or module.fail_json(
             msg=f"The program {self.wanted['helm']} was not found on the host that runs this task. Install "
-            "Helm 3.13 or newer there, or set the option helm to its path."
+            "Helm 3.14 or newer there, or set the option helm to its path."
         )
 
     def helm(self, *arguments: str) -> str:

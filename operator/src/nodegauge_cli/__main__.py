@@ -53,7 +53,8 @@ class LazyGroup(click.Group):
             if error.name is None or error.name.startswith("nodegauge_"):
                 raise
             raise click.ClickException(
-                f"`{cmd_name}` needs the Python package {error.name}: pip install 'nodegauge[{lazy.extra}]'"
+                f"`{cmd_name}` needs the Python package {error.name}. In a checkout of nodegauge: "
+                f"pip install '.[{lazy.extra}]'"
             ) from None
         assert isinstance(command, click.Command)
         return command
