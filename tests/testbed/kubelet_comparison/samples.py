@@ -94,7 +94,8 @@ TOO_MUCH = {"resources": {"requests": {"cpu": "1000"}}}
 DONE = f"say('all done')\n{STAY}"
 LOGGED = f"print('x' * 3000, 'the end', flush=True)\n{STAY}sys.exit(1)\n"
 MESH = {"containers": [running("mesh", HANDLER + ON)]}
-TEN = {"activeDeadlineSeconds": 10}
+SHORT = {"activeDeadlineSeconds": 40}
+"""Longer than a busy machine takes until 22 pods run."""
 
 SAMPLES = (
     Sample(name="ends-well", script=DONE),
@@ -108,15 +109,15 @@ SAMPLES = (
     Sample(name="image-missing", container={"image": ABSENT}, **WAITS),
     Sample(name="image-cannot-be-pulled", container=UNPULLED, **WAITS),
     Sample(name="settings-missing", script=FOREVER, container=UNSET, **WAITS),
-    Sample(name="deadline", script=HANDLER + ON, spec=TEN),
-    Sample(name="deadline-deaf", script=DEAF + ON, spec=TEN, grace=2),
-    Sample(name="deadline-no-image", container={"image": ABSENT}, spec={"activeDeadlineSeconds": 8}),
+    Sample(name="deadline", script=HANDLER + ON, spec=SHORT),
+    Sample(name="deadline-deaf", script=DEAF + ON, spec=SHORT, grace=2),
+    Sample(name="deadline-no-image", container={"image": ABSENT}, spec=SHORT),
     Sample(name="deleted", script=HANDLER + ON, act="delete"),
     Sample(name="deleted-deaf", script=DEAF + ON, act="delete", grace=3),
     Sample(name="deleted-no-handler", script=FOREVER, act="delete", when="runs", grace=3),
     Sample(name="evicted", script=HANDLER + ON, act="evict"),
     Sample(name="preempted", script=HANDLER + ON, container=IN_PLACE, act="preempt"),
     Sample(name="no-room", script=DONE, container=TOO_MUCH, spec={"nodeName": NODE}),
-    Sample(name="root-refused", script=DONE, container=AS_ROOT, spec=TEN),
+    Sample(name="root-refused", script=DONE, container=AS_ROOT, spec=SHORT),
     Sample(name="companion-stays", script=DONE, spec=MESH, act="delete", when="has ended"),
 )
