@@ -119,23 +119,23 @@ class Temperature(Struct, frozen=True, kw_only=True):
     margin: Int = NOT_READ
     """°C left to the nearest slowdown (nvmlDeviceGetMarginTemperature)."""
     tlimit_shutdown: Int = NOT_READ
-    """Margin at which the GPU switches itself off (field 193)."""
+    """Margin after which the GPU may switch itself off (field 193)."""
     tlimit_slowdown: Int = NOT_READ
-    """Margin at which hardware slows it down (field 194)."""
+    """Margin after which hardware may slow it down (field 194)."""
     tlimit_memory_max: Int = NOT_READ
-    """Margin at which software slows it down for its memory (field 195)."""
+    """Margin after which software may slow it down for its memory (field 195)."""
     tlimit_gpu_max: Int = NOT_READ
-    """Margin at which it may fall below its base clock (field 196)."""
+    """Margin after which it may fall below its base clock (field 196)."""
 
 
 class Power(Struct, frozen=True, kw_only=True):
     """Power of the board, mW."""
 
     usage_mw: Int = NOT_READ
-    """Draw (nvmlDeviceGetPowerUsage): averaged over a second from Ampere on but on GA100, else of this moment
-    (nvml.h)."""
+    """Draw of the GPU and its circuitry (nvmlDeviceGetPowerUsage): averaged over a second from Ampere on but
+    on GA100, else of this moment (nvml.h)."""
     average_mw: Int = NOT_READ
-    """Averaged draw of the GPU (field 185)."""
+    """Draw of the GPU averaged over a second (field 185); from Ampere on but on GA100 (nvml.h)."""
     instant_mw: Int = NOT_READ
     """Draw of the GPU at this moment (field 186)."""
     enforced_limit_mw: Int = NOT_READ
@@ -194,15 +194,16 @@ class ClocksEvents(Struct, frozen=True, kw_only=True):
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """Cumulative times, ns, read at the end of the window; only their growth is judged."""
+    """Cumulative times, ns, read at the end of the window; only their growth is judged.  Those of fields 74,
+    75, 76 and 78 are times below application clocks, by cause (nvml.h, nvmlPerfPolicyType_t)."""
 
     trio: Text = NOT_READ
     """Field ids of `sw_thermal_ns`, `hw_thermal_ns` and `power_brake_ns` ("251-253", "269-271"), or why
     neither could be used (`collectors.counters`)."""
     sw_power_cap_ns: Int = NOT_READ
-    """Clocks held down by the power limit (field 74)."""
+    """Below application clocks for power (field 74, NVML's SW_POWER_CAP)."""
     sync_boost_ns: Int = NOT_READ
-    """Clocks held down by a sync boost group (field 76)."""
+    """Below application clocks for sync boost (field 76)."""
     sw_thermal_ns: Int = NOT_READ
     """Software thermal slowdown."""
     hw_thermal_ns: Int = NOT_READ
@@ -210,9 +211,9 @@ class Counters(Struct, frozen=True, kw_only=True):
     power_brake_ns: Int = NOT_READ
     """Power brake, which the supply or the board asserts."""
     thermal_violation_ns: Int = NOT_READ
-    """Clocks held down by temperature (field 75, else nvmlDeviceGetViolationStatus)."""
+    """Below application clocks for temperature (field 75, else nvmlDeviceGetViolationStatus)."""
     low_utilization_ns: Int = NOT_READ
-    """Clocks low for want of work (field 78)."""
+    """Below application clocks for low utilisation (field 78)."""
 
 
 class Growth(Struct, frozen=True, kw_only=True):
@@ -229,7 +230,7 @@ class Growth(Struct, frozen=True, kw_only=True):
     power_brake_ns: Int = NOT_READ
     """Power brake."""
     thermal_violation_ns: Int = NOT_READ
-    """Clocks held down by temperature."""
+    """Below application clocks for temperature."""
     energy_mj: Int = NOT_READ
     """Energy drawn, mJ."""
 

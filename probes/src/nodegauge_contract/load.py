@@ -108,7 +108,7 @@ class LoadGpu(Struct, frozen=True, kw_only=True):
     stop_c: Int = NOT_READ
     """Temperature at which the probe stops the load itself, °C."""
     stop_margin_c: Int = NOT_READ
-    """Distance to the slowdown at which it does, °C."""
+    """Margin at which it does, on the scale of `margin_c`, °C."""
     sm_mhz: Num = NOT_READ
     """SM clock, MHz: median of the steady samples."""
     sm_mhz_min: Int = NOT_READ

@@ -30,7 +30,8 @@ class Part(Struct, frozen=True, rename="camel", kw_only=True):
     at: Word
     """When the reading ended, by the node's clock: RFC 3339, to the millisecond."""
     reason: Str = ""
-    """Why it was taken: `first`, `due`, `changed: WHAT`, `confirmed: 1 of 3`, `run`."""
+    """Why it was taken: `first`, `due`, `changed: WHAT`, `confirmed: 1 of 3`, `hung: CALL`,
+    `late: CALL`, `crashed: CALL`, `run`."""
     pod: Word
     """Name of the pod that wrote it."""
     pod_uid: Word = field(name="podUID")

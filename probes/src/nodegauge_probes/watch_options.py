@@ -23,7 +23,7 @@ class Options(Struct, frozen=True, kw_only=True):
     state: Path
     """File that keeps what was reported."""
     interval: float
-    """Seconds after the last reading in which the next is due."""
+    """Seconds from one reading to the next if nothing changes."""
     poll: float
     """Seconds between two looks."""
     confirm: tuple[float, ...]

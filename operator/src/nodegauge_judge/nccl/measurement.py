@@ -140,7 +140,7 @@ class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
     link_counts: _Text = ""
     """Histogram of links per GPU ("18x8": eight GPUs with 18), most links first."""
     nvswitch: bool = False
-    """Whether the links lead to NVSwitches."""
+    """Whether at least one link leads to an NVSwitch."""
     pcie_gbps: _Gbps | None = None
     """One-way rate of the slowest GPU's PCIe link at its best, GB/s; null if unknown."""
     through_cpu: bool = False

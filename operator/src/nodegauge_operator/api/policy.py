@@ -48,8 +48,8 @@ def seconds(duration: str) -> float:
 
 
 class Mode(StrEnum):
-    """`Observe` writes reports, events and metrics, nothing on nodes; `Enforce` labels and conditions too;
-    `Paused` starts no run, and leaves the nodes as they are."""
+    """`Observe` writes reports, events and metrics, nothing on nodes; `Enforce` labels, taints and
+    conditions too; `Paused` starts no run, and leaves the nodes as they are."""
 
     OBSERVE = "Observe"
     ENFORCE = "Enforce"
@@ -189,8 +189,8 @@ class Breaker(Struct, frozen=True, rename="camel", kw_only=True):
         "topology.kubernetes.io/rack",
         "nvidia.com/gpu.clique",
     )
-    """Keys of node labels whose values make groups.  Driver, GPU model and the image of the probe make groups
-    too."""
+    """Keys of node labels whose values make groups.  Driver, GPU model and the image of NCCL and load runs
+    make groups too."""
 
 
 class Limits(Struct, frozen=True, rename="camel", kw_only=True):
@@ -199,7 +199,8 @@ class Limits(Struct, frozen=True, rename="camel", kw_only=True):
     not_scheduled: Duration = "1m"
     """Longest time that a pod may wait to be scheduled."""
     not_started: Duration = "5m"
-    """Longest time from a pod's creation to the start of its container, with the image pull."""
+    """Longest time from a pod's creation to the start of its container, with the image pull (a pull of the
+    NCCL image has at least 30 min).  Mode Watch: as late may a reading be."""
     not_gone: Duration = "2m"
     """Longest time that a deleted pod may take to end; after it, it is removed by force."""
     overtime: Duration = "60s"
@@ -211,10 +212,9 @@ class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
     """What probe pods carry beyond what nodegauge sets; an empty value means the installation's default."""
 
     image: str = ""
-    """Image of the health probe, with its registry."""
+    """Image of the health and load probes, with its registry."""
     nccl_image: str = ""
-    """Image of NCCL and load runs, with its registry.  Without one here and in the installation they do not
-    run."""
+    """Image of NCCL runs, with its registry.  Without one here and in the installation there are none."""
     image_pull_policy: str = ""
     """Pull policy of the images."""
     image_pull_secrets: list[dict[str, str]] = []
@@ -222,7 +222,7 @@ class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
     runtime_class_name: str = ""
     """RuntimeClass that gives pods access to the GPU driver, such as nvidia."""
     priority_class_name: str = ""
-    """PriorityClass of health probe pods; NCCL and load pods have the installation's own."""
+    """PriorityClass of health probe pods and pulls; NCCL and load pods have the installation's own."""
     tolerations: list[dict[str, Any]] = []
     """Tolerations of probe pods, as in any pod."""
     resources: dict[str, dict[str, str]] = {}
@@ -247,7 +247,8 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     probes: Probes = Probes()
     """Settings of each kind of reading."""
     stale_after_intervals: Annotated[int, Meta(ge=2, le=100)] = 3
-    """Intervals of failed runs after which a reading no longer counts.  Waiting does not count."""
+    """Intervals of failed runs after which a reading no longer counts.  Waiting does not count, but a health
+    reading that only waits is believed for 7 days at most, or these intervals."""
     expected_gpus: ExpectedGpus = 0
     """GPUs that the driver should list on every node.  0: compare with earlier runs, the PCI bus and
     nvidia.com/gpu."""

@@ -45,7 +45,7 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """Longest time of one run, from the start of its pod; below `interval`."""
     window: Duration = "3s"
     """How long one run samples clocks, power and temperatures; below 80 % of `deadline`, where the probe
-    stops itself."""
+    stops itself.  Mode Watch: at most 1 s, and this long while a GPU is slowed down."""
 
     @property
     def period(self) -> str:
@@ -81,8 +81,10 @@ class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
     deadline: Duration = "15m"
     """Longest time of one run, from the start of its pod; below `interval`."""
     recheck: Duration = "10m"
-    """Time to the next run if one asks for another (first time below the floor, runs that disagree, a gate
-    that a good run would leave) or found the GPUs in use; in the second case it doubles, up to `interval`."""
+    """Time to the next run if one asks for another (bad for the first time, runs that disagree), the GPUs or
+    the driver have changed, or the policy now grades its findings away.  While a gate is open, NVLink is
+    contradicted, missing GPUs are back, and after a run or a pull without a result, it doubles each time.  Up
+    to `interval`."""
     engine: Engine = Engine.NCCL4PY
     """Program that runs the collectives."""
     processes: Processes = Processes.AUTO
@@ -106,9 +108,9 @@ class LoadProbe(Struct, frozen=True, rename="camel", kw_only=True):
     load."""
     recheck: Duration = "30m"
     """Time to the next run while a gate of it is open, and after a run that gave no result; it doubles, up to
-    `interval`."""
+    `interval`.  Also, without doubling, if the GPUs or the driver have changed."""
     stop_below: Annotated[int, Meta(ge=1, le=40)] = 3
-    """°C below the vendor's slowdown temperature at which the probe ends the load."""
+    """°C below the vendor's slowdown temperature, of GPU or memory, at which the probe ends the load."""
 
 
 class BmcReadings(Struct, frozen=True, rename="camel", kw_only=True):

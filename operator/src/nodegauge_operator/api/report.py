@@ -159,7 +159,7 @@ class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, k
     grade: str = ""
     """Digest of the expectations and thresholds that graded it.  If they change, it is graded again."""
     again: bool = False
-    """Another run is wanted soon (first time below the floor, or runs that disagree)."""
+    """Another run is wanted soon (something is bad for the first time, or runs disagree)."""
     boot_id: str = msgspec.field(default="", name="bootID")
     """Boot id of the node during the measurement."""
     hardware: str = ""

@@ -38,7 +38,8 @@ FIRST_WITH_COUNTERS, LAST_IN_DOUBT = 575, 580
 """Field ids of SW thermal, HW thermal and power brake; the drivers between which they moved."""
 
 FI_POWER, FI_THERMAL, FI_SYNC_BOOST, FI_LOW_UTILIZATION = 74, 75, 76, 78
-"""NVML_FI_DEV_PERF_POLICY_*: fields whose numbers never changed."""
+"""NVML_FI_DEV_PERF_POLICY_*: time below application clocks, by cause (nvml.h, nvmlPerfPolicyType_t); fields
+whose numbers never changed."""
 
 PERF_POLICY_THERMAL = 1
 

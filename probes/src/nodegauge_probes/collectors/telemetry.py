@@ -1,7 +1,7 @@
 """The GPU's condition at one moment: temperatures and power with their limits, clocks, fans.
 
 Both families of temperature limits are read: absolute thresholds (up to Ampere and on consumer boards) and
-T.Limit distances (from Ada on); a GPU has one of them or both.  Nothing is converted.
+T.Limits, which a margin counts down to (from Ada on); a GPU has one of them or both.  Nothing is converted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)
 """NVML_TEMPERATURE_THRESHOLD_*."""
 
 FI_TLIMITS = 193, 194, 195, 196
-"""NVML_FI_DEV_TEMPERATURE_*_TLIMIT (shutdown, slowdown, memory, GPU): °C left until the event, negative below
-the slowdown point."""
+"""NVML_FI_DEV_TEMPERATURE_*_TLIMIT (shutdown, slowdown, memory, GPU): the margin in °C after which the event
+may come (nvml.h), as nvmlDeviceGetMarginTemperature counts it; it may be negative."""
 
 
 def temperature(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
