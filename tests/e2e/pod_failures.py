@@ -18,6 +18,7 @@ from pathlib import Path
 
 from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, speaks, terminated
 from e2e.node_parts import MUTE, PAUSE, TALKER
+from nodegauge_operator import names
 from testbed import watching
 from testbed.errors import TestbedError
 from testbed.kubelet_comparison import perform, samples
@@ -264,20 +265,31 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
     cluster.policy(**failure.policy)
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
         mark = cluster.ask()
-        pod = _act(cluster, failure, seen)
+        pod = _act(cluster, failure, mark, seen)
         cluster.until(lambda: cluster.has_answered(mark), what=f"{failure.name}: the run's judgement")
         if failure.after is not None:
             failure.after(cluster)
         cluster.until(lambda: not cluster.pods(PROBE), what=f"{failure.name}: the probe's pod to be gone")
-    return cluster.last_run(), (pod or seen[-1].body)["metadata"]["uid"]
+    asked = [event.body for event in seen if _answers(event.body, mark)]
+    return cluster.last_run(), (pod or asked[-1])["metadata"]["uid"]
 
 
-def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None:
+def _answers(pod: Object, mark: str) -> bool:
+    """Whether the pod is that of the run that was asked for, and no older one that is still about to go."""
+    return bool(pod["metadata"].get("annotations", {}).get(names.POD_REQUEST) == mark)
+
+
+def _act(cluster: Cluster, failure: Failure, mark: str, seen: list[Event]) -> Object | None:
     """Wait until the probe runs, and do it; the pod, None where nothing is done to one."""
     if failure.act is None:
         return None
+
+    def its_pod() -> Object | None:
+        asked = (event.body for event in reversed(seen) if _answers(event.body, mark))
+        return next((pod for pod in asked if speaks(pod)), None)
+
     pod = cluster.until(
-        lambda: next((event.body for event in reversed(seen) if speaks(event.body)), None),
+        its_pod,
         what=f"{failure.name}: the probe to run",
     )
     assert pod is not None
@@ -295,8 +307,7 @@ def drains(cluster: Cluster) -> None:
         cluster.say("no kubectl on PATH: kubectl drain was not tried")
         return
     cluster.policy(**SLOW)
-    before = cluster.last_run()
-    cluster.ask()
+    mark = cluster.ask()
     cluster.until(lambda: any(map(speaks, cluster.pods(PROBE))), what="a probe to run")
     [pod] = cluster.pods(PROBE)
     command = [kubectl, f"--kubeconfig={cluster.plane.kubeconfig}", "drain", cluster.node.name]
@@ -305,7 +316,7 @@ def drains(cluster: Cluster) -> None:
     if done.returncode or f"pod/{pod['metadata']['name']} evicted" not in done.stdout:
         raise TestbedError(f"kubectl drain ended with {done.returncode}: {done.stdout}{done.stderr}")
     cluster.say("; ".join(done.stdout.splitlines()))
-    cluster.until(lambda: cluster.last_run() != before, what="the run's judgement")
+    cluster.until(lambda: cluster.has_answered(mark), what="the run's judgement")
     cluster.must_be(cluster.last_run()["outcome"], "unknown", what="the evicted run's outcome")
     cluster.must_be(cluster.taints(), [], what="our taints after a drain")
     cluster.must_be(cluster.pods(PROBE), [], what="the probes on a node that is being drained")
