@@ -103,6 +103,13 @@ def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
     assert next_kind(pods=(replace(gone, node_uid="before"),), granted=NONE) == "nothing"
 
 
+@pytest.mark.parametrize(("owner", "step"), [("", "CreatePod"), ("report", "nothing")])
+def test_only_a_pod_that_nodegauge_made_holds_a_run_back(owner: str, step: str) -> None:
+    """Another one may never go: its kubelet is away, or somebody's finalizer holds it."""
+    leaving = replace(make_pod(NODE, number=1).running().deleting(NOW - 1), owner_uid=owner, probe="nccl")
+    assert next_kind(node=NODE, report=make_report(), pods=(leaving,)) == step
+
+
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=3)
