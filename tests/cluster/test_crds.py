@@ -282,7 +282,7 @@ def test_an_empty_status_is_accepted(api: Rest) -> None:
     with report(api) as path:
         written = msgspec.to_builtins(ReportStatus(probes=[ProbeStatus(name="health")]))
         api.patch(f"{path}/status", {"status": written})
-        assert parse_report(api.get(path)).status.probe("health").verdict is Verdict.UNKNOWN
+        assert parse_report(api.get(path)).status.probe["health"].verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(

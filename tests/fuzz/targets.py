@@ -191,7 +191,7 @@ def readings(choices: Choices) -> None:
     probes = sorted(RESULTS)
     probe = probes[choices.ConsumeIntInRange(0, len(probes) - 1)]
     report = parse_report(LIVED) if choices.ConsumeIntInRange(0, 1) else make_report(NODE)
-    pod = make_pod(NODE, probe=probe, number=report.status.next_number(probe)).running()
+    pod = make_pod(NODE, probe=probe, number=report.status.probe[probe].next_number).running()
     left = _left(choices, pod)
     decoded = _decoded(left)
     known: dict[str, Any] = {"report": report, "pods": (pod.leaving(left),)}
@@ -208,7 +208,7 @@ def readings(choices: Choices) -> None:
     watched = Watched(**known)
     watched.go()
     after = watched.known["report"].status
-    run = after.probe(probe).last_run
+    run = after.probe[probe].last_run
     checks.require(run is not None, "a run that ended is not in the report")
     if decoded is None:
         checks.require(run.outcome is not Outcome.READ, "a verdict from a text that is no document", left)
@@ -294,7 +294,7 @@ def reports(choices: Choices) -> None:
     report = parse_report(body)
     if choices.ConsumeIntInRange(0, 1):
         probe = sorted(RESULTS)[choices.ConsumeIntInRange(0, len(RESULTS) - 1)]
-        number = report.status.next_number(probe)
+        number = report.status.probe[probe].next_number
         pods = (make_pod(NODE, probe=probe, number=number).running().with_result(RESULTS[probe][0]),)
     node = NODE.carrying(report.status.desired) if choices.ConsumeIntInRange(0, 1) else NODE
     now = NOW + choices.ConsumeIntInRange(0, 1_000_000)

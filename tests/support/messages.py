@@ -11,6 +11,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import encode
 from nodegauge_operator import names
+from nodegauge_operator.core.context import run_id
 from nodegauge_operator.core.model import PodView
 from support.api_server import copied
 from support.objects import addressed, document
@@ -21,7 +22,7 @@ def hostile(pod: PodView) -> dict[str, str]:
     plain = encode(document(made.titan(), pod))
     good = plain.decode()
     whole: dict[str, Any] = json.loads(plain)
-    run = names.run_id(report_uid=pod.owner_uid, probe=pod.probe, number=pod.number - 1)
+    run = run_id(report_uid=pod.owner_uid, probe=pod.probe, number=pod.number - 1)
     rows = {"rows": 256} | {f"m{n}": {"each": [0] * 9} for n in range(300)}
     return {
         "garbage": "Segmentation fault (core dumped)",

@@ -18,7 +18,7 @@ from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, sta
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import decision
 from nodegauge_operator.core.actions import RefreshReading
-from nodegauge_operator.core.context import Context, Snapshot
+from nodegauge_operator.core.context import Context, Snapshot, run_id
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, ProbeDefaults, Taint, Terminated
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
@@ -173,7 +173,7 @@ class AReport(Report, frozen=True, kw_only=True):
         at: float = NOW,
         **known: Any,
     ) -> Self:
-        number = self.status.next_number(probe)
+        number = self.status.probe[probe].next_number
         name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
         run = Run(number=number, pod_name=f"pod-{name}", pod_uid=f"uid-{name}", started_at=stamp(at - 5))
         ended = EndedRun(run=run, end=end, request=request, image=known.get("nccl_image", ""))
@@ -258,7 +258,7 @@ def make_pod(
 ) -> APod:
     node = node or make_node()
     report = make_report(node).uid
-    run = names.run_id(report_uid=report, probe=probe, number=number)
+    run = run_id(report_uid=report, probe=probe, number=number)
     name = names.pod_name(probe=probe, run=run)
     return APod(
         name=name,

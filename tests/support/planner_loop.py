@@ -162,7 +162,7 @@ class PlannerLoop:
     def _patched(self, report: Report, status: ReportStatus) -> None:
         """The API server keeps JSON; and what a run may change is looked at."""
         for name in names.PROBES:
-            before, after = report.status.probe(name).last_run, status.probe(name).last_run
+            before, after = report.status.probe[name].last_run, status.probe[name].last_run
             if after is not None and after != before:
                 context = self.snapshot().context
                 assert context is not None
@@ -182,7 +182,7 @@ class PlannerLoop:
         assert run.number == number + 1
         others = [name for name in names.PROBES if name != probe]
         for name in others:
-            was, now = before.probe(name), after.probe(name)
+            was, now = before.probe[name], after.probe[name]
             assert (was.last_run, was.read_at) == (now.last_run, now.read_at), name
         assert _counted(before, probe, own=False) == _counted(after, probe, own=False), "gates of another"
         if run.outcome is not Outcome.READ:

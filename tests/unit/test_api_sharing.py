@@ -35,7 +35,7 @@ def test_reports_share_equal_texts() -> None:
     assert one.status.summary is other.status.summary
     (label,), (same,) = one.status.desired.labels.values(), other.status.desired.labels.values()
     assert label is same
-    assert one.status.probe("health").history.startswith("node-1")
+    assert one.status.probe["health"].history.startswith("node-1")
 
 
 def test_a_shared_document_is_equal() -> None:

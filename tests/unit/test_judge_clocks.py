@@ -265,6 +265,6 @@ def test_the_operator_compares_a_node_with_its_peers_and_keeps_its_clock() -> No
         return HealthKind().after_run(context, EndedRun(run=run, end=read(result)))
 
     slow = after(alike(792), ReportStatus())
-    assert [finding.code for finding in slow.probe("health").findings] == ["slow-clock"]
+    assert [finding.code for finding in slow.probe["health"].findings] == ["slow-clock"]
     assert slow.clock.sm_mhz == 792
     assert after(every(alike(792), **resting()), slow).clock == slow.clock

@@ -129,8 +129,8 @@ def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
     node = NODE.patched(patch.labels, patch.taints)
     step = next_step(replace(snapshot, node=node, report=newer, judged=patch.judged))
     assert isinstance(step, steps.PatchReport)
-    assert (step.report, step.status.probe(names.PROBE_PULL).request) == (newer, "theirs")
-    assert step.status.probe(names.PROBE_HEALTH).read_at
+    assert (step.report, step.status.probe[names.PROBE_PULL].request) == (newer, "theirs")
+    assert step.status.probe[names.PROBE_HEALTH].read_at
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,8 @@ def test_a_run_that_shows_nothing_changes_nothing_but_its_own_record(
     was = ran(healthy(), before).status
     now = ran(ran(healthy(), before), end, at=NOW + 60).status
     assert (now.gates, now.load, now.desired) == (was.gates, was.load, was.desired)
-    probe = now.probe(LOAD)
-    assert (probe.verdict, probe.unread) == (was.probe(LOAD).verdict, 1)
+    probe = now.probe[LOAD]
+    assert (probe.verdict, probe.unread) == (was.probe[LOAD].verdict, 1)
     assert probe.last_run.outcome is not Outcome.READ
 
 
@@ -265,7 +265,7 @@ def test_a_load_run_leaves_health_and_nccl_alone() -> None:
     report = nccl_node().measured(FAST)
     after = report.after(read(HEAT), node=NODE, probe=LOAD, nccl_image="nccl:1", at=NOW + 60)
     for probe in (HEALTH, NCCL):
-        assert after.status.probe(probe) == report.status.probe(probe)
+        assert after.status.probe[probe] == report.status.probe[probe]
     assert after.status.bandwidth == report.status.bandwidth
     failed = {names.LABEL_HEALTH: ""}
     assert after.status.desired.labels | failed == report.status.desired.labels | failed
@@ -285,7 +285,7 @@ def test_a_reading_that_only_waits_does_not_age() -> None:
     report = ran(healthy(), SLOW)
     for policy, at in ((DEFAULT, NEVER), (OFF, NOW + 3 * WEEK)):
         context = make_context(node=NODE, report=report, policy=policy, now=NOW + 60)
-        assert context.expires_at(report.status.probe(LOAD)) == at
+        assert context.expires_at(report.status.probe[LOAD]) == at
 
 
 def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:

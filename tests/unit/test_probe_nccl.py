@@ -92,7 +92,7 @@ def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
     assert "21 GB/s" in interconnect.message
     assert "450 GB/s" in interconnect.message
     assert "NVML reports nvlink, bandwidth contradicts it" in report.status.desired.message
-    codes = [finding.code for finding in report.status.probe(NCCL).findings]
+    codes = [finding.code for finding in report.status.probe[NCCL].findings]
     assert "interconnect-contradicted" in codes
     assert "nvlink (measured) -> none: all_reduce at 1 GiB" in report.status.change.message
     again = report.healthy(at=NOW + 900)
@@ -191,14 +191,14 @@ def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
     report = nccl_node().measured(FAST)
     strict = make_policy().of(STRICT)
     graded = report.seen(node=NODE, policy=strict, at=NOW + 60, nccl_image=IMAGE)
-    assert [f.code for f in graded.status.probe(NCCL).findings][:1] == ["busbw-low"]
-    assert graded.status.probe(NCCL).last_run == report.status.probe(NCCL).last_run
+    assert [f.code for f in graded.status.probe[NCCL].findings][:1] == ["busbw-low"]
+    assert graded.status.probe[NCCL].last_run == report.status.probe[NCCL].last_run
     assert graded.status.gates == report.status.gates
     assert graded.status.change != report.status.change
     again = graded.seen(node=NODE, policy=strict, at=NOW + 120, nccl_image=IMAGE)
     assert again.status == graded.status
     back = again.seen(node=NODE, policy=make_policy(), at=NOW + 180, nccl_image=IMAGE)
-    assert back.status.probe(NCCL).findings == []
+    assert back.status.probe[NCCL].findings == []
     assert back.status.bandwidth == report.status.bandwidth
 
 
@@ -207,7 +207,7 @@ def test_an_unusable_image_is_no_pull() -> None:
     problem = Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="libnccl.so.2 is missing")
     end = read(Result(probe="pull", problem=problem))
     report = nccl_node().pulled(end=end, at=NOW + 60)
-    pull = report.status.probe(PULL)
+    pull = report.status.probe[PULL]
     assert (pull.unread, pull.image) == (1, IMAGE)
     assert pull.last_run.reason == "ImageUnusable"
     assert "libnccl.so.2 is missing" in report.status.change.message
@@ -330,10 +330,10 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchNode)
     assert ended.judged is not None
-    last = ended.judged.status.probe(PULL).last_run
+    last = ended.judged.status.probe[PULL].last_run
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
     assert not isinstance(next_step(known), DeletePod)
-    assert getattr(next_step(known), "status", report.status).probe(PULL).unread == 0
+    assert getattr(next_step(known), "status", report.status).probe[PULL].unread == 0
 
 
 def test_without_nccl_runs_a_taint_of_theirs_ends_by_the_policy_s_word() -> None:

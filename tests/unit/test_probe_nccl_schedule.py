@@ -37,7 +37,7 @@ HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 
 def unpulled() -> NcclNode:
     report = nccl_node()
-    return replace(report, status=replace(report.status, probes=[report.status.probe(HEALTH)]))
+    return replace(report, status=replace(report.status, probes=[report.status.probe[HEALTH]]))
 
 
 def test_the_image_comes_before_the_gpus_are_held() -> None:
@@ -52,7 +52,7 @@ def test_the_image_comes_before_the_gpus_are_held() -> None:
 def with_lost_gpu() -> NcclNode:
     report = nccl_node()
     lost = Finding(code="gpu-lost", severity=Severity.FAIL, subject="GPU 3", message="it fell off the bus")
-    health = replace(report.status.probe(HEALTH), findings=[lost])
+    health = replace(report.status.probe[HEALTH], findings=[lost])
     return replace(report, status=replace(report.status, probes=report.status.with_probe(health)))
 
 
@@ -208,7 +208,7 @@ def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: 
     for pod in (running, running.deleting(NOW), running.vanished()):
         step = next_step(situation(report, node, pods=(pod,)))
         assert isinstance(step, steps.PatchReport)
-        last = step.status.probe(probe).last_run
+        last = step.status.probe[probe].last_run
         assert (last.outcome, last.reason) == (Outcome.SKIPPED, reason)
         assert step.status.bandwidth.all_reduce == 462
         after = replace(report, status=step.status)
@@ -226,7 +226,7 @@ def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
     late = next_step(situation(report, pods=(pod,), now=NOW + wait))
     assert early is None
     assert isinstance(late, steps.PatchReport)
-    last = late.status.probe(probe).last_run
+    last = late.status.probe[probe].last_run
     assert (last.outcome, last.reason) == (Outcome.UNKNOWN, "ContainerCreating")
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.core.context import run_id
 from nodegauge_operator.core.model import ProbeDefaults, pod_view
 from nodegauge_operator.core.probes.pod import TOKEN_FOLDER, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
@@ -143,7 +144,7 @@ def test_a_node_that_we_gate_can_still_be_measured(taint: str) -> None:
 
 def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
     """Run id and node name by environment; the same for every try, another for another run or machine."""
-    variables, expected = env(pod()), names.run_id(report_uid="", probe="health", number=3)
+    variables, expected = env(pod()), run_id(report_uid="", probe="health", number=3)
     assert (variables["NODEGAUGE_RUN"], variables["NODEGAUGE_NODE"]) == (expected, NODE.name)
     assert pod() == pod()
     assert pod()["metadata"]["name"].endswith(expected)

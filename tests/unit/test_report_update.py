@@ -60,7 +60,7 @@ def verdict(end: RunEnd, node: ANode = NODE, **spec: Any) -> Verdict:
 
 
 def health(report: AReport) -> ProbeStatus:
-    return report.status.probe(names.PROBE_HEALTH)
+    return report.status.probe[names.PROBE_HEALTH]
 
 
 def change(report: AReport) -> Change:
@@ -394,12 +394,12 @@ def test_what_took_a_label_away_outlasts_the_list_of_gpus(memory: int) -> None:
     report = nccl_node().healthy(result=with_cards(made.h100(), 14), at=NOW + 1)
     report = report.measured(nccl.h100(21.0, gather=16.0, ring=20.0), at=NOW + 10)
     probes = [
-        replace(report.status.probe("health"), history="x" * memory),
-        replace(report.status.probe("nccl"), history="x" * 2048),
+        replace(report.status.probe["health"], history="x" * memory),
+        replace(report.status.probe["nccl"], history="x" * 2048),
     ]
     fitted = report_size.fitted(replace(report.status, probes=probes))
     assert report_size.size(fitted) <= report_size.LIMIT
-    kept = [finding.code for finding in fitted.probe("nccl").findings]
+    kept = [finding.code for finding in fitted.probe["nccl"].findings]
     assert "interconnect-contradicted" in kept or not fitted.gpus.items
 
 
@@ -416,12 +416,12 @@ def test_the_largest_machine_fits_with_its_nccl_run() -> None:
         report = nccl_node(node).healthy(node, result=machine, at=NOW + 1)
         for n in range(3):
             report = report.measured(measured, node, at=NOW + 10 + n, policy=policy)
-    health = replace(report.status.probe("health"), history="x" * 951)
+    health = replace(report.status.probe["health"], history="x" * 951)
     fitted = report_size.fitted(replace(report.status, probes=report.status.with_probe(health)))
     assert report_size.size(fitted) <= report_size.LIMIT
     assert [row.code for row in fitted.gates] == ["p2p-refused", "hot", "busbw-low"]
     assert all(probe.findings for probe in fitted.probes if probe.name != "pull")
-    assert fitted.probe("nccl").history == report.status.probe("nccl").history
+    assert fitted.probe["nccl"].history == report.status.probe["nccl"].history
     assert fitted.desired == report.status.desired
     assert report_size.fitted(fitted) == fitted
 

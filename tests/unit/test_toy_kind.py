@@ -57,7 +57,7 @@ class Judgement(Struct, frozen=True):
 
 
 def _label(context: Context, status: ReportStatus) -> str:
-    return status.probe(TOY).verdict.value if context.counts(TOY) else ""
+    return status.probe[TOY].verdict.value if context.counts(TOY) else ""
 
 
 class ToyKind(ProbeKind):
@@ -78,7 +78,7 @@ class ToyKind(ProbeKind):
         return 60.0
 
     def due_at(self, context: Context) -> float:
-        return kind.finished_at(context.status.probe(TOY)) + INTERVAL
+        return kind.finished_at(context.status.probe[TOY]) + INTERVAL
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         return {"containers": [{"name": "probe", "image": self.image(context)}]}

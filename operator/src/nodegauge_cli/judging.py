@@ -116,7 +116,7 @@ def _nccl(result: Result, criteria: Criteria, earlier: Sequence[Result]) -> Nccl
 
 
 def _regraded(report: Report, criteria: Criteria) -> NcclJudgement:
-    record = report.status.probe(names.PROBE_NCCL).history
+    record = report.status.probe[names.PROBE_NCCL].history
     if not record:
         raise Unusable(f"the {names.REPORT_KIND} of {report.name} contains no NCCL run")
     return regrade(record, known=report.status.gpus.known(), **criteria.without_interval())

@@ -151,7 +151,7 @@ def _node_class(reports: Sequence[Report]) -> Machine:
     measured = [report for report in reports if any(_busbw(report.status.bandwidth).values())]
     if not measured:
         return replace(machine, remarks=(f"Not measured yet: {_names(nodes)}.",))
-    decoded = [Measurement.decode(report.status.probe(names.PROBE_NCCL).history) for report in measured]
+    decoded = [Measurement.decode(report.status.probe[names.PROBE_NCCL].history) for report in measured]
     complete = [measurement for measurement in decoded if measurement is not None]
     several = len(reports) > 1
     remarks = _spread(measured)

@@ -165,14 +165,6 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run_id(*, report_uid: str, probe: str, number: int, nonce: str = "") -> str:
-    """The identity of one run: 20 hexadecimal digits, the same on every try, so creating can be repeated.
-
-    `nonce`: a random text that the report holds since the run before, so that nobody else can compute it.
-    """
-    return hashlib.sha256(f"{report_uid}/{probe}/{number}/{nonce}".encode()).hexdigest()[:20]
-
-
 def pod_name(*, probe: str, run: str) -> str:
     """The name of the run's pod; a second create of the same run gets AlreadyExists and adopts the pod."""
     return f"nodegauge-{probe}-{run}"

@@ -133,7 +133,7 @@ class NodeHarness:
         self.clock.sleep(INTERVAL)
         self.documents.append(_measure(self.hardware))
         result = decode(self.documents[-1])
-        before = self.report.status.probe(names.PROBE_HEALTH)
+        before = self.report.status.probe[names.PROBE_HEALTH]
         self.judgement = judge_health(
             result,
             thresholds=self.policy.spec.thresholds,

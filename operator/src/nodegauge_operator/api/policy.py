@@ -156,6 +156,16 @@ class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
     relapse_window: Duration = "168h"
     """Time after a taint was removed within which a fault that returns is a relapse."""
 
+    @property
+    def probation_steps(self) -> tuple[float, ...]:
+        """`probation_after` in seconds."""
+        return tuple(seconds(step) for step in self.probation_after)
+
+    @property
+    def relapse_seconds(self) -> float:
+        """`relapse_window` in seconds."""
+        return seconds(self.relapse_window)
+
 
 class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     """How many nodes may be probed or tainted at a time.  A percentage is of the policy's nodes, rounded
@@ -301,6 +311,12 @@ class Policy(Struct, frozen=True, kw_only=True):
         """A resident container on each node brings the health readings."""
         health = self.spec.probes.health
         return health.enabled and health.mode is HealthMode.WATCH and not self.paused
+
+    @property
+    def closes_new_nodes(self) -> bool:
+        """It taints a node until its first pass; not if no health run could lift the taint."""
+        wanted = self.spec.taints.unvalidated is Unvalidated.SET
+        return wanted and self.spec.mode is Mode.ENFORCE and self.spec.probes.health.enabled
 
     def interval_of(self, probe: str) -> float:
         """Seconds between two runs of a probe."""

@@ -111,6 +111,26 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     """Pod and number of the last part of the NodeReading that was judged (`UID/NUMBER`), whatever came of
     it."""
 
+    @property
+    def read_epoch(self) -> float:
+        """`read_at` in epoch seconds; 0.0 before the first."""
+        return unstamp(self.read_at)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next run; 1 for the first."""
+        return (self.last_run.number % MAX_NUMBER if self.last_run else 0) + 1
+
+    @property
+    def nonce(self) -> str:
+        """The random part of the identity of the next run; empty for the first."""
+        return self.last_run.nonce if self.last_run else ""
+
+
+class _ByName(dict[str, ProbeStatus]):
+    def __missing__(self, name: str) -> ProbeStatus:
+        return ProbeStatus(name=name)
+
 
 class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The interconnect as judged."""
@@ -233,6 +253,26 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     incident: str = ""
     """The incident that holds the taint back, until the first bad run after its end; empty for none."""
 
+    @property
+    def since_epoch(self) -> float:
+        """`since` in epoch seconds, as the three below; 0.0 for never."""
+        return unstamp(self.since)
+
+    @property
+    def entered_epoch(self) -> float:
+        """`entered_at` in epoch seconds."""
+        return unstamp(self.entered_at)
+
+    @property
+    def left_epoch(self) -> float:
+        """`left_at` in epoch seconds."""
+        return unstamp(self.left_at)
+
+    @property
+    def bad_epoch(self) -> float:
+        """`bad_at` in epoch seconds."""
+        return unstamp(self.bad_at)
+
 
 class DesiredTaint(Struct, frozen=True, kw_only=True):
     """A taint of ours as it should stand on the node."""
@@ -313,21 +353,10 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     override: Override | None = None
     """What a person says about the node; None for nothing."""
 
-    def probe(self, name: str) -> ProbeStatus:
-        """The status of one probe; an empty one when it never ran."""
-        for probe in self.probes:
-            if probe.name == name:
-                return probe
-        return ProbeStatus(name=name)
-
-    def next_number(self, probe: str) -> int:
-        """The number of the next run of a probe; 1 for the first."""
-        return (last.number % MAX_NUMBER if (last := self.probe(probe).last_run) else 0) + 1
-
-    def nonce(self, probe: str) -> str:
-        """The random part of the identity of a probe's next run; empty for the first."""
-        last = self.probe(probe).last_run
-        return last.nonce if last else ""
+    @property
+    def probe(self) -> Mapping[str, ProbeStatus]:
+        """By name the status of each probe; an empty one for a probe that never ran."""
+        return _ByName({probe.name: probe for probe in self.probes})
 
     def with_probe(self, probe: ProbeStatus) -> list[ProbeStatus]:
         """The probes with this one's new status, in the order of `names.PROBES`."""

@@ -8,6 +8,7 @@ Each of those is computed once, at first use.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from functools import cached_property
@@ -75,6 +76,14 @@ class ReadingKind(Protocol):
 
     def of_unread_node(self, context: Context) -> str | None:
         """What a reading that stands adds on a node that the health probe cannot read."""
+
+
+def run_id(*, report_uid: str, probe: str, number: int, nonce: str = "") -> str:
+    """The identity of one run: 20 hexadecimal digits, the same on every try, so creating can be repeated.
+
+    `nonce`: a random text that the report holds since the run before, so that nobody else can compute it.
+    """
+    return hashlib.sha256(f"{report_uid}/{probe}/{number}/{nonce}".encode()).hexdigest()[:20]
 
 
 class Unselected(Enum):
@@ -194,7 +203,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """What this probe left of this very node, unless it was judged, or is one from before what was
         judged."""
         part = self.reading.parts.get(probe) if self.reading is not None and not self.distrust else None
-        known = self.status.probe(probe)
+        known = self.status.probe[probe]
         if part is None or not part.text or part.node_uid != self.node.uid:
             return None
         # A clock may go back with a boot, and the numbers of a container that lost its state with it.
@@ -203,8 +212,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
     def run_id(self, probe: str, number: int) -> str:
         """The identity of the probe's run after the last one that the report knows."""
-        nonce = self.status.nonce(probe)
-        return names.run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=nonce)
+        nonce = self.status.probe[probe].nonce
+        return run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=nonce)
 
     def is_next_run(self, pod: PodView) -> bool:
         """Whether this is the pod that the operator made for the next run that the report has to record.
@@ -212,7 +221,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         What others can write (annotations, a status) must agree with what they cannot: the pod's owner and
         node never change, and its name holds a random number.
         """
-        number = self.status.next_number(pod.probe)
+        number = self.status.probe[pod.probe].next_number
         return (
             pod.number == number
             and pod.node_uid == self.node.uid
@@ -249,7 +258,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             return 0.0
         if not probe.read_at or self.policy.paused:
             return NEVER
-        read_at = unstamp(probe.read_at)
+        read_at = probe.read_epoch
         age = max(self.stale_seconds_of(probe.name), probe.age_limit_seconds)
         interval = kind.run_interval(self)
         renewable_until = self.since + interval
@@ -273,7 +282,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         A node that should carry a condition and no `validated-at` was read too long ago, whatever the
         condition says: a fault's condition outlives its reading.
         """
-        before, now = (status.probe(HEALTH) for status in (self.report.status, self.status))
+        before, now = (status.probe[HEALTH] for status in (self.report.status, self.status))
         numbers = [probe.last_run.number if probe.last_run else 0 for probe in (before, now)]
         read = numbers[0] != numbers[1] and not now.unread
         desired = self.report.status.desired
@@ -287,7 +296,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     @cached_property
     def readings(self) -> tuple[ProbeStatus, ...]:
         """The last reading of every kind that reads, the health reading first."""
-        return tuple(self.status.probe(kind.name) for kind in self.kinds.values() if kind.reads)
+        return tuple(self.status.probe[kind.name] for kind in self.kinds.values() if kind.reads)
 
     @cached_property
     def stale(self) -> frozenset[str]:
@@ -302,12 +311,12 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return frozenset(p.name for p in self.readings if paused or now > self._confirmed_until(p.name))
 
     def _confirmed_until(self, probe: str) -> float:
-        read_at = self.status.probe(probe).read_at
-        return unstamp(read_at) + self.stale_seconds_of(probe) if read_at else NEVER
+        known = self.status.probe[probe]
+        return known.read_epoch + self.stale_seconds_of(probe) if known.read_at else NEVER
 
     def counts(self, probe: str) -> bool:
         """Whether the last reading of this kind counts: it is not stale, and of this machine as it is now."""
-        read = bool(self.status.probe(probe).read_at) and probe not in self.stale
+        read = bool(self.status.probe[probe].read_at) and probe not in self.stale
         return read and self.kinds[probe].same_machine(self)
 
     @cached_property
@@ -329,7 +338,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = self.gate_slot and self.status.probe(HEALTH).last_run is not None
+        slot = self.gate_slot and self.status.probe[HEALTH].last_run is not None
         return gates.current(
             self.status.gates,
             policy=self.policy,
@@ -346,7 +355,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         of it and of the other probes' runs that stand."""
         if HEALTH in self.stale:
             return Verdict.UNKNOWN
-        health = self.status.probe(HEALTH).verdict
+        health = self.status.probe[HEALTH].verdict
         if health not in BEST_FIRST:
             return health
         verdicts = [health, *(probe.verdict for probe in self.standing)]

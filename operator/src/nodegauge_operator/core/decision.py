@@ -137,7 +137,7 @@ def _overall(context: Context, status: ReportStatus) -> Verdict:
 
 def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
     """Status and reason of the condition GPUValidated; both empty before the first run."""
-    probe = status.probe(HEALTH)
+    probe = status.probe[HEALTH]
     if probe.last_run is None:
         return "", ""
     match status.verdict:
@@ -178,5 +178,5 @@ def _passed_at(context: Context) -> str:
     """When the node first passed what the policy asks for: a health run, or an NCCL run where one can be made
     (a report of an older version may hold a health run that it did not note)."""
     kind = registry.EVERY[context.policy.spec.taints.unvalidated_until.value.lower()]
-    probe = context.status.probe(kind.name if kind.is_wanted(context) else HEALTH)
+    probe = context.status.probe[kind.name if kind.is_wanted(context) else HEALTH]
     return probe.read_at if probe.verdict in (Verdict.PASS, Verdict.WARN) else ""

@@ -35,7 +35,7 @@ OF_VERDICT = {
 
 def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change | None:
     """The event of a run, if it deserves one: a new verdict, another interconnect, a first failed run."""
-    old, new = before.probe(kind.name), after.probe(kind.name)
+    old, new = before.probe[kind.name], after.probe[kind.name]
     run = new.last_run
     assert run is not None, "it has just ended"
     if run.outcome is Outcome.UNKNOWN and not old.failing_since:
@@ -179,7 +179,7 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
 def _of_grading(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
     """The same measurement has another verdict by other expectations or thresholds."""
     for kind in context.kinds.values():
-        old, new = before.probe(kind.name), after.probe(kind.name)
+        old, new = before.probe[kind.name], after.probe[kind.name]
         same_run = old.read_at != "" and old.last_run == new.last_run
         if not same_run or (old.verdict is new.verdict and wording.codes(old) == wording.codes(new)):
             continue
@@ -208,7 +208,7 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
             "choose another interconnectKey."
         )
     elif new.condition and HEALTH in context.stale and names.LABEL_VALIDATED_AT in old.labels:
-        reason, identity = Reason.STALE, after.probe(HEALTH).read_at
+        reason, identity = Reason.STALE, after.probe[HEALTH].read_at
         text = f"{new.message} The labels of that reading were removed."
     else:
         return None

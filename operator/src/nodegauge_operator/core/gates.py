@@ -27,7 +27,7 @@ from nodegauge_judge import (
 )
 from nodegauge_judge.rule import Rule
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated, seconds
+from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, seconds
 from nodegauge_operator.api.report import (
     NEVER,
     DesiredTaint,
@@ -253,15 +253,9 @@ def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
             cause = GATES[gate.code].cause
             effect = policy.spec.taints.effect_of(cause)
             wanted.append(DesiredTaint(key=key, value=cause.value, effect=effect.value))
-    if not status.passed_at and closes_new_nodes(policy):
+    if not status.passed_at and policy.closes_new_nodes:
         wanted.append(DesiredTaint(key=names.TAINT_UNVALIDATED))
     return wanted
-
-
-def closes_new_nodes(policy: Policy) -> bool:
-    """Whether the policy taints a node until its first pass; not if no health run could lift the taint."""
-    wanted = policy.spec.taints.unvalidated is Unvalidated.SET
-    return wanted and policy.spec.mode is Mode.ENFORCE and policy.spec.probes.health.enabled
 
 
 def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateStatus | None:

@@ -60,7 +60,7 @@ def hindrance(
     The health probe sees every GPU of the node, whoever holds it; `nvidia.com/gpu` says what a pod can get.
     """
     read = status.gpus.count
-    if not status.probe(names.PROBE_HEALTH).read_at:
+    if not status.probe[names.PROBE_HEALTH].read_at:
         return None
     division = _divided(node) if asked else divided(status, node, probe=probe)
     if division is not None or read < fewest:
@@ -109,7 +109,7 @@ def _divided(node: NodeView) -> Hindrance | None:
 
 def _skipped(status: ReportStatus, node: NodeView, probe: str) -> Hindrance | None:
     """The reason for which the probe skipped its last run, if it cannot change without a reboot."""
-    last = status.probe(probe).last_run
+    last = status.probe[probe].last_run
     if last is None or last.outcome is not Outcome.SKIPPED or last.boot_id != node.boot_id:
         return None
     reason = next((why for why in SEEN_BY_THE_PROBE if why == last.reason), None)
@@ -123,7 +123,7 @@ def _not_offered(status: ReportStatus, node: NodeView, read: int) -> Hindrance |
     out, the plugin is restarting (five minutes: kubernetes, pkg/kubelet/cm/devicemanager,
     endpointStopGracePeriod), or takes all of them for broken.
     """
-    if whole(node.gpu_capacity) or status.probe(names.PROBE_HEALTH).streak < 2:
+    if whole(node.gpu_capacity) or status.probe[names.PROBE_HEALTH].streak < 2:
         return None
     text = f"{read} GPUs were read, but the node offers no {names.GPU_RESOURCE}: the device plugin is down"
     return Hindrance(Why.DRA, f"{text}, or DRA hands out the GPUs, which these runs do not support yet")
@@ -131,7 +131,7 @@ def _not_offered(status: ReportStatus, node: NodeView, read: int) -> Hindrance |
 
 def _handed_out_broken(status: ReportStatus, offered: int) -> bool:
     """A GPU that does not answer is among those that a pod would get."""
-    codes = {finding.code for finding in status.probe(names.PROBE_HEALTH).findings}
+    codes = {finding.code for finding in status.probe[names.PROBE_HEALTH].findings}
     return any(code in codes for code in NOT_WORKING) and offered >= status.gpus.count
 
 

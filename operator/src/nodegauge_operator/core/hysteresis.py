@@ -41,10 +41,10 @@ class GateRule(Struct, frozen=True, kw_only=True):
 
     def probation_after(self, relapses: int) -> float:
         """Seconds from entering until the gate is lifted on trial; `NEVER` if it is not."""
-        steps = self.policy.probation_after
+        steps = self.policy.probation_steps
         if self.gate.judged is not Judged.UNDER_LOAD or not steps:
             return NEVER
-        return seconds(steps[min(max(0, relapses), len(steps) - 1)])
+        return steps[min(max(0, relapses), len(steps) - 1)]
 
 
 def answered(
@@ -103,7 +103,7 @@ def _after_entry(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
     """A gate that was entered: left for good, lifted on trial, or unchanged."""
     if gate.good >= rule.policy.leave_runs and now >= _dwell_ends_at(gate, rule=rule):
         return _left(gate, GateState.WATCHING, now=now)
-    if gate.readable_since and now >= unstamp(gate.entered_at) + rule.probation_after(gate.relapses):
+    if gate.readable_since and now >= gate.entered_epoch + rule.probation_after(gate.relapses):
         return _left(gate, GateState.PROBATION, now=now)
     return gate
 
@@ -115,9 +115,7 @@ def due_at(gate: GateStatus, *, rule: GateRule) -> float:
     if gate.state is GateState.PROBATION:
         return _probation_ends_at(gate, rule=rule)
     leave = _dwell_ends_at(gate, rule=rule) if gate.good >= rule.policy.leave_runs else NEVER
-    probation = (
-        unstamp(gate.entered_at) + rule.probation_after(gate.relapses) if gate.readable_since else NEVER
-    )
+    probation = gate.entered_epoch + rule.probation_after(gate.relapses) if gate.readable_since else NEVER
     return min(leave, probation)
 
 
@@ -141,8 +139,8 @@ def counts(
 def forgotten_at(gate: GateStatus, *, policy: Hysteresis) -> float:
     """When a gate that was left, or was bad too seldom, is so long ago that a return is no relapse; epoch
     seconds, 0.0 if it never was either."""
-    last = max(unstamp(gate.left_at), unstamp(gate.bad_at) if gate.bad else 0.0)
-    return last + seconds(policy.relapse_window) if last else 0.0
+    last = max(gate.left_epoch, gate.bad_epoch if gate.bad else 0.0)
+    return last + policy.relapse_seconds if last else 0.0
 
 
 def repaired(gate: GateStatus, *, now: float) -> GateStatus:
@@ -174,19 +172,19 @@ def _plausible(text: str, *, now: float) -> str:
 
 
 def _dwell_ends_at(gate: GateStatus, *, rule: GateRule) -> float:
-    return unstamp(gate.entered_at) + seconds(rule.policy.dwell)
+    return gate.entered_epoch + seconds(rule.policy.dwell)
 
 
 def _probation_ends_at(gate: GateStatus, *, rule: GateRule) -> float:
     """When probation ends: at once after enough good runs under load."""
     ended = gate.good >= rule.policy.leave_runs
-    return 0.0 if ended else unstamp(gate.since) + seconds(rule.policy.probation)
+    return 0.0 if ended else gate.since_epoch + seconds(rule.policy.probation)
 
 
 def _entered(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
     """Entered, and waiting for a slot; a return within the window is a relapse."""
-    left = unstamp(gate.left_at)
-    recent = bool(left) and now <= left + seconds(rule.policy.relapse_window)
+    left = gate.left_epoch
+    recent = bool(left) and now <= left + rule.policy.relapse_seconds
     relapsed = recent or gate.state is GateState.PROBATION
     return replace(
         gate,

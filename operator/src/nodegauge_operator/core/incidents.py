@@ -50,7 +50,7 @@ def groups(node: NodeView, status: ReportStatus | None, *, policy: Policy) -> fr
     """The groups that a node is in, each as `key=value`."""
     labels = {key: node.labels.get(key, "") for key in policy.spec.breaker.group_labels}
     if status is not None:
-        images = (status.probe(kind.name).image for kind in KINDS.values() if kind.holds_gpus)
+        images = (status.probe[kind.name].image for kind in KINDS.values() if kind.holds_gpus)
         image = next(filter(None, images), "")
         labels |= {"driver": status.gpus.driver, "gpu": status.gpus.product, "image": image}
     return frozenset({WHOLE, *(f"{key}={value}" for key, value in labels.items() if value)})

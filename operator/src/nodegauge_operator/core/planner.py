@@ -150,17 +150,17 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
     # a slot for any kind: `granted` only ever holds pools of runs that are due
     needed = any(not pod.gone for pod in context.pods) or context.granted or context.override is not None
     needed = needed or KINDS[HEALTH].news(context) is not None
-    return CreateReport(context.node) if needed or gates.closes_new_nodes(context.policy) else None
+    return CreateReport(context.node) if needed or context.policy.closes_new_nodes else None
 
 
 def _judge_ended_run(context: Context) -> Step | None:
     """Record the end of the current run of a probe, once."""
     pods = [pod for pod in context.pods if pod.owner_uid == context.report.uid and pod.probe in KINDS]
-    ahead = any(pod.number > context.status.next_number(pod.probe) and not pod.gone for pod in pods)
+    ahead = any(pod.number > context.status.probe[pod.probe].next_number and not pod.gone for pod in pods)
     if ahead and RefreshReport not in context.fresh:
         return RefreshReport(context.report.name)
     for pod in pods:
-        last = context.status.probe(pod.probe).last_run
+        last = context.status.probe[pod.probe].last_run
         if not context.is_next_run(pod) or (last and pod.uid == last.pod_uid):
             continue
         kind, part = KINDS[pod.probe], context.unjudged_part(pod.probe)
@@ -225,10 +225,10 @@ def _nothing_to_decide(context: Context) -> bool:
     """Nothing was measured yet, the report asks for nothing and knows what people say of the node, and that
     needs no taint before it is measured."""
     return (
-        context.status.probe(HEALTH).last_run is None
+        context.status.probe[HEALTH].last_run is None
         and context.status.desired == DesiredNode()
         and context.status.override == context.override
-        and not gates.closes_new_nodes(context.policy)
+        and not context.policy.closes_new_nodes
     )
 
 
@@ -278,7 +278,7 @@ def _start_run(context: Context) -> Step | None:
         if kind.pool.name not in context.granted or not _may_start(kind, context.pods):
             continue
         if context.now >= kind.due_at(context):
-            number = context.status.next_number(kind.name)
+            number = context.status.probe[kind.name].next_number
             return CreatePod(context.node, number, probe_pod(context, kind, number=number), kind.name)
     return None
 

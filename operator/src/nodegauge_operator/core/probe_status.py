@@ -39,7 +39,7 @@ def unread(
 
     `findings`: what can be said before the first reading.
     """
-    before, run = context.status.probe(name), finished(context, ended)
+    before, run = context.status.probe[name], finished(context, ended)
     shown = findings if findings is not None and not before.read_at else None
     return replace(
         before,
@@ -56,7 +56,7 @@ def unread(
 
 def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> ProbeStatus:
     """The probe's status after a readable run: it replaces all that was known."""
-    before, run = context.status.probe(name), finished(context, ended)
+    before, run = context.status.probe[name], finished(context, ended)
     same = before.read_at != "" and before.verdict is reading.verdict
     return ProbeStatus(
         name=name,

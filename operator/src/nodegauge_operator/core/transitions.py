@@ -122,7 +122,7 @@ def _repeats_verdict(what: str, old: dict[str, str], new: dict[str, str]) -> boo
 def _run(context: Context) -> tuple[str, int]:
     """The probe and number of the run that has just ended; empty and 0 if none did."""
     for probe in context.status.probes:
-        known = context.report.status.probe(probe.name).last_run
+        known = context.report.status.probe[probe.name].last_run
         if probe.last_run is not None and (known is None or known.number != probe.last_run.number):
             return probe.name, probe.last_run.number
     return "", 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from nodegauge_judge import Cause, Finding
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect
-from nodegauge_operator.api.report import GateStatus, Outcome, unstamp
+from nodegauge_operator.api.report import GateStatus, Outcome
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -61,5 +61,5 @@ def _peers_were_read(context: Context) -> bool:
     interval."""
     known = (gate for gate in context.status.gates if gate.code in gates.UNREAD and gate.bad)
     since = context.now - context.policy.interval_of(names.PROBE_HEALTH)
-    since = max((unstamp(gate.bad_at) for gate in known), default=since)
+    since = max((gate.bad_epoch for gate in known), default=since)
     return context.last_peer_read() > since

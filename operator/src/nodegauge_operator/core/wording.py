@@ -33,7 +33,7 @@ MAX_MESSAGE = 1000
 def summary(context: Context, status: ReportStatus) -> str:
     """The node in a few sentences; empty before the first run.  `status` holds gates and
     verdict as they are now."""
-    probe = status.probe(HEALTH)
+    probe = status.probe[HEALTH]
     text = _unread(probe) if probe.failing_since else _of_runs(context, _summary_of)
     of_gates = gates_sentence(status, policy=context.policy)
     differs = status.verdict is not context.raw_verdict
@@ -45,7 +45,7 @@ def condition_message(context: Context, status: ReportStatus) -> str:
     would cost a write."""
     of_gates = gates_sentence(status, policy=context.policy)
     sentences = (
-        _of_runs(context, _codes_of) if status.probe(HEALTH).last_run is not None else "",
+        _of_runs(context, _codes_of) if status.probe[HEALTH].last_run is not None else "",
         *(kind.at_condition(status) for kind in context.kinds.values()),
         f"Gates: {of_gates}." if of_gates else "",
     )
@@ -153,7 +153,7 @@ def _codes_of(context: Context, probe: ProbeStatus) -> str:
 def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) -> str:
     """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
     status, raw = context.status, context.raw_verdict
-    health = status.probe(HEALTH)
+    health = status.probe[HEALTH]
     if not health.read_at or HEALTH in context.stale:
         return " ".join(text for text in (_unread(health), *_of_unread_node(context)) if text)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):

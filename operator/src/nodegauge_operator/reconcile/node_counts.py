@@ -18,7 +18,6 @@ from nodegauge_operator.api.report import (
     GateState,
     GateStatus,
     Report,
-    unstamp,
 )
 from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.gates import GATES
@@ -274,7 +273,7 @@ class NodeCounters:
 
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     status, override = report.status, report.status.override
-    health = status.probe(names.PROBE_HEALTH)
+    health = status.probe[names.PROBE_HEALTH]
     gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
@@ -290,11 +289,11 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         gated=gated,
         waiting=bool(held_back),
         held_back=tuple(sorted({_cause(gate) for gate in held_back if not gate.incident})),
-        since=min((unstamp(gate.since) for gate in held_back if not gate.incident), default=NEVER),
+        since=min((gate.since_epoch for gate in held_back if not gate.incident), default=NEVER),
         unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
         well=tuple((p.name, p.image) for p in whole if p.read_at and p.name not in bad),
         badly=tuple((p.name, p.image) for p in whole if p.name in bad),
-        read_at=unstamp(health.read_at) if node.may_run and not (override and override.leaves_alone) else 0.0,
+        read_at=health.read_epoch if node.may_run and not (override and override.leaves_alone) else 0.0,
         last_run_read=not health.unread,
         unreadable=report.unreadable is not None,
         override=(INVALID if override.problem else override.kind) if override else "",

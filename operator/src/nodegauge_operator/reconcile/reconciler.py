@@ -314,7 +314,7 @@ class Reconciler:
         status = report.status if report is not None else ReportStatus()
         reading = cache.readings.get(name)
         parts = reading.parts.items() if reading is not None else ()
-        judged_parts = {probe: part.identity == status.probe(probe).reading for probe, part in parts}
+        judged_parts = {probe: part.identity == status.probe[probe].reading for probe, part in parts}
         if any(not part.text and not judged_parts[probe] for probe, part in parts):
             fresh = await readings.get(self._client, name)
             if fresh is not None and cache.readings.get(name) is reading:  # no event has come meanwhile
@@ -341,7 +341,7 @@ class Reconciler:
     def _note_runs(self, name: str, report: Report, status: ReportStatus) -> None:
         """Count and log the runs that were judged."""
         for probe, kind in KINDS.items():
-            before, after = report.status.probe(probe).last_run, status.probe(probe)
+            before, after = report.status.probe[probe].last_run, status.probe[probe]
             run = after.last_run
             if run is None or (before is not None and before.number == run.number):
                 continue

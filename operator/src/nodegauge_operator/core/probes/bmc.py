@@ -58,9 +58,9 @@ def _psu(context: Context, status: ReportStatus) -> str:
         text
         for probe, text in (
             (names.PROBE_HEALTH, status.psu),
-            (names.PROBE_BMC, memory(status.probe(names.PROBE_BMC)).psu),
+            (names.PROBE_BMC, memory(status.probe[names.PROBE_BMC]).psu),
         )
-        if probe not in context.stale and status.probe(probe).read_at
+        if probe not in context.stale and status.probe[probe].read_at
     ]
     return next((psu.value for psu in WORST_FIRST if psu.value in states), "")
 
@@ -107,15 +107,15 @@ class BmcKind(Kind):
         A reading from before the last one (the object was made anew, or edited), or one that would be stale
         at once, is none.
         """
-        seen, before = context.chassis, context.status.probe(self.name)
+        seen, before = context.chassis, context.status.probe[self.name]
         if seen is None or not seen.reading or not context.policy.spec.probes.bmc.enabled:
             return None
         read_at, identity = min(seen.read_at, context.now), f"{seen.uid}/{seen.number}"
         judged = before.last_run is not None and before.last_run.pod_uid == identity
         older = context.now - read_at > context.stale_seconds_of(self.name)
-        if judged or older or context.policy.paused or read_at <= unstamp(before.read_at):
+        if judged or older or context.policy.paused or read_at <= before.read_epoch:
             return None
-        run = Run(number=context.status.next_number(self.name), pod_uid=identity, started_at=stamp(read_at))
+        run = Run(number=before.next_number, pod_uid=identity, started_at=stamp(read_at))
         end = RunEnd(outcome=Outcome.READ, reason="Read", finished_at=read_at)
         ended = EndedRun(run=run, end=end)
         return ended if self._is_news(context, self.after_run(context, ended)) else None
@@ -140,12 +140,12 @@ class BmcKind(Kind):
 
     def of_unread_node(self, context: Context) -> str | None:
         """What the BMC still sees of the GPUs."""
-        gpus = memory(context.status.probe(self.name)).board
+        gpus = memory(context.status.probe[self.name]).board
         return f"Its baseboard shows {gpus}." if gpus else ""
 
     def _is_news(self, context: Context, after: ReportStatus) -> bool:
         """Whether somebody would see a difference, or the last reading has to be renewed."""
-        old, new = context.status.probe(self.name), after.probe(self.name)
+        old, new = context.status.probe[self.name], after.probe[self.name]
         if _shown(old) != _shown(new) or after.gates != context.status.gates:
             return True
         age = context.now - unstamp(old.read_at or old.since)

@@ -84,7 +84,7 @@ class HealthKind(ProbeKind):
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER
-        probe = context.status.probe(self.name)
+        probe = context.status.probe[self.name]
         if wanted_now(context, probe):
             left_to_watch = policy.watches and not requested(context, probe)
             return watch.expected_by(context) if left_to_watch else AT_ONCE
@@ -143,7 +143,7 @@ class HealthKind(ProbeKind):
         judgement = judge_health(
             result,
             thresholds=context.policy.spec.thresholds,
-            history=History.decode(status.probe(self.name).history),
+            history=History.decode(status.probe[self.name].history),
             node=NodeFacts.from_node(
                 labels=node.labels,
                 capacity={names.GPU_RESOURCE: node.gpu_capacity},
@@ -163,7 +163,7 @@ class HealthKind(ProbeKind):
         return _after_failure(context, replace(ended, end=end), judgement)
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
-        if not before.probe(self.name).read_at:
+        if not before.probe[self.name].read_at:
             return ""
         change = shown_change("Interconnect", _interconnect(before), _interconnect(after))
         return f" {change}." if change else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import ReportStatus, unstamp, whole
+from nodegauge_operator.api.report import ReportStatus, whole
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import BEST_FIRST, HEALTH, Context
 from nodegauge_operator.core.label import Label, interconnect_stands
@@ -15,7 +15,7 @@ REWRITE_SHARE = 0.5
 
 def _read(context: Context, status: ReportStatus) -> bool:
     """Whether a health reading counts."""
-    return bool(status.probe(HEALTH).read_at) and HEALTH not in context.stale
+    return bool(status.probe[HEALTH].read_at) and HEALTH not in context.stale
 
 
 def _interconnect(context: Context, status: ReportStatus) -> str:
@@ -45,7 +45,7 @@ def _throttled(context: Context, status: ReportStatus) -> str:
 def _validated_at(context: Context, status: ReportStatus) -> str:
     if not _read(context, status):
         return ""
-    read_at = int(unstamp(status.probe(HEALTH).read_at))
+    read_at = int(status.probe[HEALTH].read_epoch)
     before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
     recent = before is not None and 0 <= read_at - before <= context.stale_seconds_of(HEALTH) * REWRITE_SHARE
     return str(before if recent else read_at)

@@ -55,7 +55,7 @@ class PullKind(ProbeKind):
         at = NCCL.next_measurement_at(context)
         if at == NEVER or nccl.image_is_there(context):
             return NEVER
-        probe = context.status.probe(self.name)
+        probe = context.status.probe[self.name]
         if not probe.unread or probe.image != nccl.image(context) or kind.wanted_now(context, probe):
             return at  # a failed pull says nothing about another image
         return max(at, kind.finished_at(probe) + nccl.recheck_delay(probe, context.policy))

@@ -51,7 +51,7 @@ class LoadKind(whole_node.WholeNodeKind):
         settings = policy.spec.probes.load
         if not settings.enabled or not self.may_hold(context):
             return NEVER
-        probe = context.status.probe(self.name)
+        probe = context.status.probe[self.name]
         if kind.requested(context, probe):
             return kind.AT_ONCE
         recheck, interval = seconds(settings.recheck), policy.interval_of(self.name)
@@ -70,7 +70,7 @@ class LoadKind(whole_node.WholeNodeKind):
 
     def waits_since(self, context: Context) -> float:
         """Never loaded goes first, then loaded longest ago."""
-        return unstamp(context.status.probe(self.name).read_at)
+        return context.status.probe[self.name].read_epoch
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         settings = context.policy.spec.probes.load
@@ -105,7 +105,7 @@ class LoadKind(whole_node.WholeNodeKind):
         """The status with the reason why no run can be made now, and since when the first is wanted."""
         why, status = self.hindrance(context), context.status
         reason, detail = (why.reason.value, why.detail) if why else ("", "")
-        first = self.asked_for(context) and status.probe(self.name).last_run is None
+        first = self.asked_for(context) and status.probe[self.name].last_run is None
         wanted = (status.load.wanted_since or stamp(context.now)) if first else ""
         return replace(status, load=replace(status.load, reason=reason, detail=detail, wanted_since=wanted))
 

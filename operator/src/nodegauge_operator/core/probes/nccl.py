@@ -17,7 +17,7 @@ from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
-from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus, unstamp
+from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import kind, nccl_status, whole_node
@@ -58,7 +58,7 @@ class NcclKind(WholeNodeKind):
 
     def same_machine(self, context: Context) -> bool:
         """Also the same boot: a reboot may bring other links up."""
-        rebooted = context.rebooted_since(context.status.probe(self.name))
+        rebooted = context.rebooted_since(context.status.probe[self.name])
         return not rebooted and super().same_machine(context)
 
     def measured_on(self, status: ReportStatus) -> str:
@@ -79,7 +79,7 @@ class NcclKind(WholeNodeKind):
         """
         if not self.asked_for(context) or not self.may_hold(context):
             return NEVER
-        policy, probe = context.policy, context.status.probe(self.name)
+        policy, probe = context.policy, context.status.probe[self.name]
         if kind.wanted_now(context, probe):
             return kind.AT_ONCE
         if probe.unread:
@@ -194,13 +194,13 @@ def recheck_delay(probe: ProbeStatus, policy: Policy) -> float:
 
 def image_is_there(context: Context) -> bool:
     """The image of NCCL runs was pulled in this boot: no GPU is held for a pull."""
-    pull = context.status.probe(names.PROBE_PULL)
+    pull = context.status.probe[names.PROBE_PULL]
     return pull.image == image(context) and not pull.unread and not context.rebooted_since(pull)
 
 
 def last_measured_at(status: ReportStatus) -> float:
     """When the node was last measured: a run that found the GPUs taken measured nothing."""
-    return unstamp(status.probe(names.PROBE_NCCL).read_at)
+    return status.probe[names.PROBE_NCCL].read_epoch
 
 
 def _judge(context: Context, ended: EndedRun) -> NcclJudgement | None:
@@ -212,8 +212,8 @@ def _judge(context: Context, ended: EndedRun) -> NcclJudgement | None:
         ended.end.result,
         expectations=by.expectations,
         thresholds=by.thresholds,
-        previous=status.probe(names.PROBE_NCCL).history,
-        history=History.decode(status.probe(names.PROBE_HEALTH).history),
+        previous=status.probe[names.PROBE_NCCL].history,
+        history=History.decode(status.probe[names.PROBE_HEALTH].history),
         node=nccl_status.facts(context.node),
         peers=context.peers.get(names.PROBE_NCCL, no_peers),
         known=status.gpus.known(),
@@ -223,7 +223,7 @@ def _judge(context: Context, ended: EndedRun) -> NcclJudgement | None:
 
 def _without_image(status: ReportStatus) -> ReportStatus:
     """The image has to be pulled again before GPUs are held."""
-    pull = status.probe(names.PROBE_PULL)
+    pull = status.probe[names.PROBE_PULL]
     return replace(status, probes=status.with_probe(replace(pull, image=""))) if pull.image else status
 
 

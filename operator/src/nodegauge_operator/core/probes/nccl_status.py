@@ -50,7 +50,7 @@ def with_agreement(context: Context, *, why: Hindrance | None, wanted: bool) -> 
         reported = replace(reported, klass=reported.reported, reported="", reason="", message="")
     if not reported.klass:
         return replace(status, interconnect=reported, bandwidth=bandwidth)
-    probe = status.probe(names.PROBE_NCCL)
+    probe = status.probe[names.PROBE_NCCL]
     this_boot = bool(probe.read_at) and not context.rebooted_since(probe)
     # where no NCCL run is wanted any more, one of an earlier boot contradicts nothing
     if bandwidth.agreement == Agreement.CONTRADICTED and (wanted or this_boot):
@@ -108,7 +108,7 @@ def regraded(context: Context) -> ReportStatus:
     Findings and agreement may change; no run is counted, and no gate is entered or left.
     """
     status = context.status
-    probe, before = status.probe(names.PROBE_NCCL), status.bandwidth
+    probe, before = status.probe[names.PROBE_NCCL], status.bandwidth
     if not probe.history or not before.grade or before.grade == grading(context.policy).digest:
         return status
     by = grading(context.policy)

@@ -62,7 +62,7 @@ ROLLED_AT_ONCE = "10%"
 def reading(context: Context) -> EndedRun | None:
     """What the node's watch container wrote last, as a run of the health probe; None if that was judged, or
     is not to be: of another pod, of an earlier boot, or older than an interval."""
-    part, before = context.unjudged_part(names.PROBE_HEALTH), context.status.probe(names.PROBE_HEALTH)
+    part, before = context.unjudged_part(names.PROBE_HEALTH), context.status.probe[names.PROBE_HEALTH]
     if part is None or not context.policy.watches or part.pod_uid not in context.watchers:
         return None
     if context.rebooted_since(before) and part.boot_id == before.boot_id != "":
@@ -73,7 +73,7 @@ def reading(context: Context) -> EndedRun | None:
         part, run=part.pod_uid, probe=names.PROBE_HEALTH, node=context.node.name, now=context.now
     )
     run = Run(
-        number=context.status.next_number(before.name),
+        number=before.next_number,
         pod_uid=part.pod_uid,
         pod_name=context.watchers[part.pod_uid],
         started_at=stamp(part.known_at(context.now)),

@@ -73,10 +73,10 @@ class WholeNodeKind(ProbeKind):
         hinders it."""
         if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node):
             return False
-        health = context.status.probe(names.PROBE_HEALTH)
+        health = context.status.probe[names.PROBE_HEALTH]
         if not health.read_at or health.unread or context.rebooted_since(health):
             return False
-        asked = kind.requested(context, context.status.probe(self.name))
+        asked = kind.requested(context, context.status.probe[self.name])
         return self._hindrance(context, asked=asked) is None
 
     def _hindrance(self, context: Context, *, asked: bool = False) -> Hindrance | None:
