@@ -42,7 +42,7 @@ def gpu(gpu_index: int, *, name: str, links: Sequence[contract.LinkGroup] = (), 
         vbios="96.00.74.00.01",
         mig=more.pop("mig", 0),
         links=list(links),
-        switch_links=more.pop("switch_links", contract.Unavailable("NotSupported")),
+        switch_links=more.pop("switch_links", contract.Unavailable("NVML_ERROR_NOT_SUPPORTED")),
         temperature=more.pop(
             "temperature", contract.Temperature(gpu=31, gpu_max=85, memory=40, memory_max=95)
         ),
@@ -50,6 +50,7 @@ def gpu(gpu_index: int, *, name: str, links: Sequence[contract.LinkGroup] = (), 
             "power", contract.Power(usage_mw=60_000, enforced_limit_mw=400_000, default_limit_mw=400_000)
         ),
         clocks=contract.Clocks(sm_mhz=210, pstate=0),
+        events=more.pop("events", contract.ClocksEvents(supported=0x1FF, read=12)),
         window=more.pop("window", contract.Window(seconds=3.0, samples=12, temperature=SPAN)),
         **more,
     )

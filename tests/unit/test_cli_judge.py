@@ -26,7 +26,7 @@ from nodegauge_operator.api.report import ProbeStatus, ReportStatus
 from support.judge_command import FIXTURES, flat, judge, written
 from support.load_results import everywhere, loaded
 
-HOT = made.with_gpu(made.titan(), 0, temperature=contract.Temperature(gpu=78, gpu_max=85), window=None)
+HOT = made.every_gpu(made.titan(), temperature=contract.Temperature(gpu=78, gpu_max=85), window=None)
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
 VERSION = f'"version":"{MAJOR}.{MINOR}"'.encode()
 UNREAD = Document(probe="health", problem=contract.Problem(kind="library-not-found", message="no such file"))

@@ -13,6 +13,7 @@ from nodegauge_contract import Power, Result, Unavailable
 from nodegauge_judge import Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_judge.rule import measured
+from support.judge_results import of_what_was_asked
 
 ADDRESS = made.phb().gpus[0].pci
 NAME = made.phb().gpus[0].name
@@ -34,7 +35,8 @@ def node(*watts: float | None, most: float | None = None, least: float = 50) -> 
 
 
 def judge(result: Result, **inventory: Any) -> Judgement:
-    return judge_health(result, node=NodeFacts(power=PowerInventory.of_file(inventory)))
+    judgement = judge_health(result, node=NodeFacts(power=PowerInventory.of_file(inventory)))
+    return of_what_was_asked(judgement)
 
 
 def codes(judgement: Judgement) -> list[str]:

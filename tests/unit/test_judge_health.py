@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import Bus, Fan, Gpu, Power, Problem, Repair, Result, Temperature
+from nodegauge_contract import Bus, Fan, Gpu, Problem, Repair, Result, Temperature
 from nodegauge_judge import (
     CATALOGUE,
     Finding,
@@ -70,11 +70,10 @@ def test_the_summary_is_one_sentence(result: Result, text: str) -> None:
 
 
 def test_the_summary_counts_other_findings_without_info() -> None:
-    two = made.with_gpu(
-        made.with_pair(made.titan(), 0, 1, read=5), 0, temperature=HOT, window=None, vbios="1"
-    )
+    hot = made.every_gpu(made.titan(), temperature=HOT, window=None)
+    two = made.with_gpu(made.with_pair(hot, 0, 1, read=5), 0, vbios="1")
     assert judge_health(two).summary.endswith("[p2p-refused]; 1 more finding.")
-    three = made.with_gpu(two, 1, power=Power(enforced_limit_mw=100_000, default_limit_mw=400_000))
+    three = made.with_gpu(two, 1, power=replace(two.gpus[1].power, enforced_limit_mw=100_000))
     assert judge_health(three).summary.endswith("[p2p-refused]; 2 more findings.")
 
 

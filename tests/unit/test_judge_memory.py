@@ -9,7 +9,7 @@ import pytest
 import support.results as made
 from nodegauge_contract import Ecc, Pcie, Problem, Repair, Result, Unavailable
 from nodegauge_judge import Answer, Judgement
-from support.judge_results import Row, Table, check, judge, rows
+from support.judge_results import GAP, Row, Table, check, judge, rows
 
 GOOD, BAD, UNSURE = Answer.GOOD, Answer.BAD, Answer.UNSURE
 DAY = 24 * 3600
@@ -95,7 +95,7 @@ TABLE: Table = {
     ],
     "a failed repair fails": [
         (repairs(rows_pending=0, rows_failed=1, action=0), FAILED, SECOND),
-        (repairs(rows_failed=0, unrepairable=1, action=0), FAILED, SECOND),
+        (repairs(rows_failed=0, unrepairable=1, action=0), f"{FAILED} {GAP}", SECOND),
         (second(ecc=Ecc(mode=1, sram_threshold=1, volatile_uncorrected=0)), FAILED, SECOND),
         (repairs(rows_pending=1, rows_failed=1, action=0), f"{FAILED} {ONCE}", SECOND),
     ],
@@ -106,7 +106,7 @@ TABLE: Table = {
         (sound(), "", {"row-remap": GOOD}),
         (second(repair=NEITHER), "", {"row-remap": GOOD}),
         (repairs(rows_failed=NONE, pages_pending=0, unrepairable=NONE), "", {"row-remap": GOOD}),
-        (second(ecc=Ecc(mode=NONE, sram_threshold=NONE)), "", {"row-remap": GOOD}),
+        (second(ecc=Ecc(mode=NONE, sram_threshold=NONE)), GAP, {"row-remap": GOOD}),
     ],
     "one that cannot be read holds the answer back, and so does MIG": [
         (repairs(), "", {"row-remap": UNSURE}),
@@ -210,7 +210,7 @@ LIVES: Table = {
     ),
     "errors of a board's life inform": [
         (hopper(aggregate_sram=1), "memory-worn/info", "1 uncorrectable error in SRAM"),
-        (hopper(aggregate_sram=2, sram_threshold=NONE), "memory-worn/info", "2 uncorrectable"),
+        (hopper(aggregate_sram=2, sram_threshold=NONE), f"{GAP} memory-worn/info", "2 uncorrectable"),
         (
             hopper(aggregate_dram=7),
             "memory-worn/info",
@@ -218,7 +218,7 @@ LIVES: Table = {
         ),
         (
             hopper(aggregate_uncorrected=3, aggregate_sram=NONE, aggregate_dram=NONE),
-            "memory-worn/info",
+            f"{GAP} memory-worn/info",
             "3 un",
         ),
         (hopper(aggregate_corrected=40_000), ""),
@@ -227,7 +227,7 @@ LIVES: Table = {
         (hopper(aggregate_sram=9, sram_threshold=1), f"{FAILED} memory-worn/info", "errors in SRAM")
     ],
     "more errors than the driver judges, or than the memory can repair, warn": [
-        (hopper(aggregate_sram=3, sram_threshold=NONE), WORN, "the driver does not judge it"),
+        (hopper(aggregate_sram=3, sram_threshold=NONE), f"{WORN} {GAP}", "the driver does not judge it"),
         (hopper(aggregate_dram=513), WORN, "room for 512 repairs"),
         (hopper(aggregate_sram=1, aggregate_dram=600), WORN, "; 1 uncorrectable error in SRAM"),
     ],

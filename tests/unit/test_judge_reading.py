@@ -12,7 +12,7 @@ import support.results as made
 from nodegauge_contract import Gpu, Problem, ProblemKind, Repair, Result, Unavailable, Xids
 from nodegauge_judge import CATALOGUE, Answer, NodeFacts, Severity, Sharing, Verdict
 from nodegauge_judge.rules.xid_catalogue import BUCKETS, numbers
-from support.judge_results import LOST, Row, Table, check, cool, judge, only, rows
+from support.judge_results import GAP, LOST, Row, Table, check, cool, judge, only, rows
 
 GOOD, UNSURE, UNKNOWN, FAIL = Answer.GOOD, Answer.UNSURE, Verdict.UNKNOWN, Verdict.FAIL
 CALLED = {"call": "nvmlDeviceGetUUID", "nvml_return": 15}
@@ -147,17 +147,17 @@ TABLE: Table = {
     ],
     "no recovery action is good, also beside a driver without such a field": [
         (recovering(), "", {"recovery-action": GOOD}),
-        (recovering(Unavailable("NVML_ERROR_INVALID_ARGUMENT")), "", {"recovery-action": GOOD}),
+        (recovering(Unavailable("NVML_ERROR_INVALID_ARGUMENT")), GAP, {"recovery-action": GOOD}),
     ],
     "a recovery action that was not read is unsure": [
-        (recovering(Unavailable("NVML_ERROR_UNKNOWN")), "", {"recovery-action": UNSURE}),
+        (recovering(Unavailable("NVML_ERROR_UNKNOWN")), GAP, {"recovery-action": UNSURE}),
         (made.phb(), "", {"recovery-action": UNSURE}),
     ],
     "no Xid is good only if every GPU was watched": [
         (seen(), "", {"xid": GOOD}),
         (seen(second=Xids(registered=False)), "", {"xid": UNSURE}),
         (made.phb(), "", {"xid": UNSURE}),
-        (seen(second=Xids(registered=Unavailable("NVML_ERROR_NOT_SUPPORTED"))), "", {"xid": GOOD}),
+        (seen(second=Xids(registered=Unavailable("NVML_ERROR_NOT_SUPPORTED"))), GAP, {"xid": GOOD}),
     ],
 }
 

@@ -92,6 +92,8 @@ def write(console: Console, text: str) -> None:
 def _health_head(result: Result, judgement: Judgement) -> Table:
     table = head(judgement.verdict, judgement.summary)
     table.add_row("link", _interconnect(judgement.interconnect))
+    if judgement.coverage is not None:
+        table.add_row("read", printable(judgement.coverage.text))
     if judgement.readable:
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))

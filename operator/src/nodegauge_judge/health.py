@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import activity, bmc_witness, gate_answers
+from nodegauge_judge import activity, bmc_witness, coverage, gate_answers
 from nodegauge_judge.case import Case, HealthRule, identity, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
@@ -115,6 +115,7 @@ def judge_health(
         psu=_power_supply(case, findings) if readable else None,
         clock=clocks.of_node(case) if readable else None,
         locations=locations,
+        coverage=coverage.of_node(case),
     )
 
 

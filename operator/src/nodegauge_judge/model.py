@@ -212,6 +212,28 @@ class GpuBrief(GpuIdentity, frozen=True, omit_defaults=True, kw_only=True):
     """Name of its temperature's band (excellent, good, warm, throttling-likely), for information."""
 
 
+class Coverage(Struct, frozen=True, rename="camel", kw_only=True):
+    """What a reading covers of what should have been read.  A pass covers all of it."""
+
+    gpus: int
+    """GPUs that were read."""
+    of_gpus: int
+    """GPUs that the node has, as far as is known."""
+    subjects: int
+    """Subjects (temperature, power, ...) of which every value was read."""
+    of_subjects: int
+    """Subjects that this machine has."""
+    gaps: list[str] = []
+    """GPU by GPU, the subjects of which something is missing."""
+
+    @property
+    def text(self) -> str:
+        """In one line: `8 of 8 GPUs, 9 of 9 subjects`; with gaps, each by name."""
+        counts = f"{self.gpus} of {self.of_gpus} GPUs, {self.subjects} of {self.of_subjects} subjects"
+        more = f"; and {len(self.gaps) - 4} more GPUs" if len(self.gaps) > 4 else ""
+        return f"{counts}. Not readable: {'; '.join(self.gaps[:4])}{more}" if self.gaps else counts
+
+
 class Sharing(StrEnum):
     """Whether `nvidia.com/gpu` counts whole GPUs: time-slicing, MPS and MIG multiply it, DRA has none."""
 
@@ -327,3 +349,5 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """SM clock at work; None if no GPU worked, or a reason set the clocks."""
     locations: list[Finding] = []
     """The findings, one per location."""
+    coverage: Coverage | None = None
+    """What was read of what should have been; None for a judgement of anything but GPUs."""

@@ -228,6 +228,8 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Packed times by GPU and code."""
     reported: str = ""
     """Boot and second."""
+    answered: str = ""
+    """As `History.answered`."""
 
 
 class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
@@ -253,6 +255,8 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
     """Those that the policy counts, by GPU and code (`6f1c0de2 94`)."""
     reported: Reported | None = None
     """None before a watch container reported."""
+    answered: str = ""
+    """The values that every GPU gave under this driver (`coverage.remembered`)."""
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""
@@ -289,6 +293,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
             booted=written.booted,
             xids=xids,
             reported=reported,
+            answered=written.answered,
         )
 
     def trimmed(self) -> History:
@@ -324,6 +329,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
                 booted=self.booted,
                 xids=joined(self.xids),
                 reported=f"{self.reported.boot} {to_digits(self.reported.at)}" if self.reported else "",
+                answered=self.answered,
             )
         )
 

@@ -13,7 +13,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from nodegauge_judge import activity, throttle, visibility
+from nodegauge_judge import activity, coverage, throttle, visibility
 from nodegauge_judge.case import Case, text
 from nodegauge_judge.gate_answers import GATED, GpuAnswers, was_bad
 from nodegauge_judge.history import growth
@@ -50,6 +50,7 @@ def remember(case: Case, answers: GpuAnswers) -> History:
         ports=known.ports if early else _ports(case),
         clock=clocks.remembered(case),
         foreign=len(visibility.foreign(case)) if whole and visibility.bus_read(case) else known.foreign,
+        answered=coverage.remembered(case) if whole else known.answered,
         **case.known_xids,
     ).trimmed()
 

@@ -44,6 +44,7 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *nics.RULES,
     *sensors.RULES,
     *contradictions.RULES,
+    *reading.GAPS,
     *gpus.DIFFERENCES,
     *pasted.RULES,
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nodegauge_contract import Gpu, Problem, ProblemKind
-from nodegauge_judge import visibility
+from nodegauge_judge import coverage, visibility
 from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, of_gpu
 from nodegauge_judge.model import Cause, Gate, GateKind, Judged, Scalar, Severity
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REBOOT, REPORT, Effect, Observation
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REBOOT, REPORT, RESET, Effect, Observation
 
 _SICK_GPU = {
     ProblemKind.GPU_LOST: "gpu-lost",
@@ -52,6 +52,27 @@ def gpus_not_visible(case: Case) -> Iterator[Observation]:
             message=message,
             evidence=evidence,
             gpus=tuple(gpu_named(uuid) for uuid in visibility.gone_uuids(case)),
+        )
+
+
+def values_unread(case: Case) -> Iterator[Observation]:
+    """GPUs of which values are missing that they should give."""
+    for gpu_index, gpu in enumerate(case.result.gpus):
+        missing = [gap for gap in coverage.gaps(case) if gap.gpu_index == gpu_index]
+        if not missing:
+            continue
+        subjects = list(dict.fromkeys(gap.subject for gap in missing))
+        first = missing[0]
+        yield of_gpu(
+            gpu,
+            Severity.WARN,
+            f"Not readable: {', '.join(subjects)} ({first.value}: {first.why}); {first.against}.",
+            evidence={
+                "subjects": ", ".join(subjects),
+                "values": clip(", ".join(gap.value for gap in missing)),
+                "answer": first.why,
+            },
+            weight=len(missing),
         )
 
 
@@ -289,5 +310,30 @@ RULES = (
         way_out=("`timeout 30 nvidia-smi` on the node.", DRIVER_LOG, POD_LOG, DRAIN, REBOOT),
         check=lambda _: (),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.UNREADABLE, runs=5, judged=Judged.UNREAD),
+    ),
+)
+
+GAPS = (
+    HealthRule(
+        code="values-unread",
+        title="values of a GPU cannot be read",
+        meaning=(
+            "The driver lists the GPU, but fails to give values that it should have: other GPUs of the model "
+            "give them, this one gave them before under the same driver, or every GPU of its model has them. "
+            "What was not read cannot be called healthy, so the node does not pass. Values that no GPU of "
+            "the model has are no gap."
+        ),
+        when={Severity.WARN: "a value that should be there is missing; the message names the subjects"},
+        next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, drain and reset the GPU.",
+        way_out=(
+            "`nvidia-smi -q -i INDEX` on the node: look for ERR! and Unknown Error.",
+            DRIVER_LOG,
+            REPORT,
+            "A GPU that answers only in part often fails soon. " + DRAIN,
+            RESET,
+            "If a setting took the value away on purpose: `kubectl delete nodereport NODE` forgets what the "
+            "node gave before.",
+        ),
+        check=values_unread,
     ),
 )

@@ -83,6 +83,8 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     """That of the worst finding."""
     summary: str = ""
     """The verdict in one sentence."""
+    coverage: str = ""
+    """What was read of what should have been, in one line; empty for a probe that does not say."""
     findings: list[Finding] = []
     """Findings of the last readable run; empty if all is well."""
     streak: int = 0

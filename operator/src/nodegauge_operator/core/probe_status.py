@@ -24,12 +24,13 @@ MAX_REQUEST = 40
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a readable run says; `history` is what the judge keeps for its next run."""
+    """What a readable run says.  `history`: what the judge keeps for its next run; `coverage`: what was read."""
 
     verdict: Verdict
     summary: str
     findings: list[Finding] = []
     history: str = ""
+    coverage: str = ""
 
 
 def unread(
@@ -63,6 +64,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         last_run=run,
         verdict=reading.verdict,
         summary=cut(reading.summary, MAX_TEXT),
+        coverage=cut(reading.coverage, MAX_TEXT),
         findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=one_more(before.streak) if same else 1,
         since=before.since if same else run.finished_at,
@@ -83,6 +85,7 @@ def with_new_grade(before: ProbeStatus, reading: Reading) -> ProbeStatus:
         before,
         verdict=reading.verdict,
         summary=cut(reading.summary, MAX_TEXT),
+        coverage=cut(reading.coverage, MAX_TEXT),
         findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=before.streak if same else 1,
         since=before.since if same else before.read_at,

@@ -186,6 +186,7 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
         summary=judgement.summary,
         findings=judgement.findings,
         history=judgement.history.encode(),
+        coverage=judgement.coverage.text if judgement.coverage is not None else "",
     )
     probe = probe_status.read(context, names.PROBE_HEALTH, ended, reading)
     gates_after = gates.after_run(status.gates, judgement, policy=policy.spec.hysteresis, now=context.now)

@@ -1,0 +1,242 @@
+"""What a reading covers: for each subject what should have been read of each GPU, and what was.
+
+A pass needs all of it.  A value should have been read if
+
+- another GPU of the same model gave it,
+- this node gave it earlier under the same driver, or
+- every physical GPU of a known model has it (`ALWAYS`).
+
+What no GPU of a model has (NOT_SUPPORTED on all alike) is no gap.  Nor is a value that the driver refuses by
+a setting: ECC counts with ECC off, values of the whole GPU with MIG on, and what a
+vGPU lacks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from zlib import crc32
+
+from msgspec import Struct
+
+from nodegauge_contract import NOT_READ, Gpu, Unavailable
+from nodegauge_contract.gpu import Clocks, Counters, Ecc, LinkErrors, Pcie, Power, Repair, Temperature
+from nodegauge_contract.model import PASTED
+from nodegauge_contract.nvlink import ACTIVE
+from nodegauge_judge.case import Case, clip, is_not_supported, once, short_name, text
+from nodegauge_judge.gpu_models import NO_ROW, known_models
+from nodegauge_judge.interconnect import board, nvlink_state
+from nodegauge_judge.model import Coverage
+
+
+def _fields(member: str, struct: type[Struct], *, without: tuple[str, ...] = ()) -> tuple[str, ...]:
+    return tuple(f"{member}.{name}" for name in struct.__struct_fields__ if name not in without)
+
+
+SUBJECTS: Mapping[str, tuple[str, ...]] = {
+    "identity": ("uuid", "name", "pci", "serial", "vbios", "memory_mib", "mig", "virtualization"),
+    "temperature": _fields("temperature", Temperature),
+    "power": _fields("power", Power),
+    "clocks": _fields("clocks", Clocks),
+    "throttle reasons": (
+        "events.supported",
+        "events.read",
+        *_fields("counters", Counters, without=("trio",)),
+    ),
+    "memory errors": _fields("ecc", Ecc),
+    "memory repairs": _fields("repair", Repair),
+    "NVLink": ("switch_links", "fabric.state", *_fields("link_errors", LinkErrors)),
+    "PCIe": _fields("pcie", Pcie, without=("utilization",)),
+    "Xids": ("xids.registered",),
+}
+"""The values of each subject, as paths into `Gpu`."""
+NVLINK, P2P = "NVLink", "P2P"
+"""Subjects whose values depend on the links that are there: for them NOT_SUPPORTED is an answer."""
+ALWAYS = frozenset({"name", "temperature.gpu", "power.usage_mw", "clocks.sm_mhz", "events.read"})
+"""What NVML has of every physical GPU of the table (nvml.h: "For all products" to "For Kepler or newer")."""
+VALUES = tuple(value for values in SUBJECTS.values() for value in values)
+"""Every value; its position is its bit in `History.answered`."""
+_VALUES_DIGEST = f"{crc32(' '.join(VALUES).encode()):08x}."
+"""Marks bits as those of this list."""
+_WINDOW = {
+    "temperature": ("window.temperature", "window.memory_temperature"),
+    "power": ("window.power_mw",),
+    "clocks": ("window.sm_mhz", "window.pstate"),
+    "utilization": ("window.utilization",),
+}
+"""Samples of the window by subject: compared with siblings alone, because not every reading has a window."""
+_GETTERS = {
+    path: attrgetter(path) for groups in (SUBJECTS, _WINDOW) for paths in groups.values() for path in paths
+}
+_ECC_COUNTS = frozenset(SUBJECTS["memory errors"]) - {"ecc.mode"}
+"""What the driver refuses with ECC off."""
+
+
+class Gap(Struct, frozen=True, kw_only=True):
+    """One value that should have been read and was not."""
+
+    gpu_index: int
+    """Position of its GPU in `result.gpus`."""
+    subject: str
+    """One of `SUBJECTS`, or P2P."""
+    value: str
+    """What is missing."""
+    why: str
+    """The driver's answer."""
+    against: str
+    """Why it should be there, as the end of a sentence."""
+
+
+@once
+def gaps(case: Case) -> list[Gap]:
+    """All gaps of GPUs that were read; none if the run was cut off, which has a finding of its own."""
+    if case.result.problem is not None:
+        return []
+    found = [gap for gpu_index in _read(case) for gap in _of_gpu(case, gpu_index)]
+    return found + list(_of_links(case)) + list(_of_pairs(case))
+
+
+def of_node(case: Case) -> Coverage:
+    """The coverage of a whole reading."""
+    read, missing = _read(case), gaps(case)
+    unclear = {(gpu_index, NVLINK) for gpu_index in nvlink_state.uncertain(case)}
+    open_subjects = {(gap.gpu_index, gap.subject) for gap in missing} | unclear
+    there = {subject for gpu_index in read for subject in _answered_subjects(case, gpu_index)}
+    there |= {subject for _, subject in open_subjects}
+    if case.result.pairs.read and len(read) > 1:
+        there.add(P2P)
+    every_subject = dict.fromkeys((*SUBJECTS, *_WINDOW, P2P))
+    expected = (len(case.result.gpus), len(case.history.gpus), case.node.expected_gpus or 0)
+    return Coverage(
+        gpus=len(read),
+        of_gpus=max(expected),
+        subjects=len(there - {subject for _, subject in open_subjects}),
+        of_subjects=len(there),
+        gaps=[
+            f"{short_name(case.result.gpus[gpu_index])}: {', '.join(subjects)}"
+            for gpu_index in range(len(case.result.gpus))
+            if (subjects := [name for name in every_subject if (gpu_index, name) in open_subjects])
+        ],
+    )
+
+
+def remembered(case: Case) -> str:
+    """For the history: the values that every GPU gave, now or before under this driver."""
+    gpus, before = case.result.gpus, _answered_before(case)
+    answered = (path in before or all(_is_read(gpu, path) for gpu in gpus) for path in VALUES)
+    return f"{_VALUES_DIGEST}{sum(given << bit for bit, given in enumerate(answered)):x}"
+
+
+@once
+def _answered_before(case: Case) -> frozenset[str]:
+    """What every GPU gave in an earlier run under this driver, by the same list of values."""
+    driver, text_of = text(case.result.system.driver), case.history.answered
+    if not driver or case.history.driver != driver or not text_of.startswith(_VALUES_DIGEST):
+        return frozenset()
+    digits = text_of.removeprefix(_VALUES_DIGEST)
+    bits = int(digits, 16) if re.fullmatch("[0-9a-f]{1,64}", digits) else 0
+    return frozenset(path for bit, path in enumerate(VALUES) if bits >> bit & 1)
+
+
+def _read(case: Case) -> list[int]:
+    return [gpu_index for gpu_index, gpu in enumerate(case.result.gpus) if gpu.error is None]
+
+
+def _of_gpu(case: Case, gpu_index: int) -> Iterator[Gap]:
+    gpu = case.result.gpus[gpu_index]
+    for subjects in (SUBJECTS, _WINDOW):
+        for subject, paths in subjects.items():
+            for path in paths:
+                value = _raw(gpu, path)
+                if isinstance(value, Unavailable) and (against := _expected(case, gpu_index, path, value)):
+                    yield Gap(
+                        gpu_index=gpu_index,
+                        subject=subject,
+                        value=path,
+                        why=clip(value.unavailable),
+                        against=against,
+                    )
+
+
+def _expected(case: Case, gpu_index: int, path: str, value: Unavailable) -> str:
+    """Why this value should have been read; empty if it need not."""
+    gpu, nothing_there = case.result.gpus[gpu_index], is_not_supported(value)
+    refused = path in _ECC_COUNTS and gpu.ecc.mode == 0
+    hidden = nothing_there and (gpu.mig == 1 or bool(board.shared(gpu)) or path in SUBJECTS[NVLINK])
+    if refused or hidden or (case.result.probe == PASTED and value == NOT_READ):
+        return ""
+    if any(_is_read(sibling, path) for sibling in _siblings(case, gpu)):
+        return "other GPUs of its model give them"
+    if path in _answered_before(case):
+        return "it gave them before"
+    known = known_models().find(gpu.name) is not NO_ROW
+    return "every GPU of its model gives them" if known and path in ALWAYS and _is_live(case) else ""
+
+
+def _of_links(case: Case) -> Iterator[Gap]:
+    """Active links whose rate the driver fails to give (`nvlink-unresolved`: unknown state or far end)."""
+    for gpu_index in _read(case):
+        for group in case.result.gpus[gpu_index].links:
+            if group.state == ACTIVE and _failed(group.mbps) and _is_live(case):
+                yield Gap(
+                    gpu_index=gpu_index,
+                    subject=NVLINK,
+                    value="links.mbps",
+                    why=_why(group.mbps),
+                    against="every active link has a rate",
+                )
+
+
+def _of_pairs(case: Case) -> Iterator[Gap]:
+    """P2P statuses that the driver fails to give between GPUs without links; those with links are
+    `nvlink-unresolved`."""
+    if board.hides_links(case) or not _is_live(case):
+        return
+    linked = {frozenset((pair.i, pair.j)) for pair in case.p2p}
+    for name in ("read", "write", "nvlink", "ancestor"):
+        for i, row in enumerate(getattr(case.result.pairs, name)):
+            for j, status in enumerate(row[: len(case.result.gpus)]):
+                if i < len(case.result.gpus) and _failed(status) and frozenset((i, j)) not in linked:
+                    yield Gap(
+                        gpu_index=i,
+                        subject=P2P,
+                        value=f"pairs.{name}",
+                        why=_why(status),
+                        against="the driver knows each pair",
+                    )
+
+
+def _siblings(case: Case, gpu: Gpu) -> Iterator[Gpu]:
+    named = isinstance(gpu.name, str)
+    return (other for other in case.result.gpus if other is not gpu and (not named or other.name == gpu.name))
+
+
+def _is_live(case: Case) -> bool:
+    return case.result.probe != PASTED
+
+
+def _answered_subjects(case: Case, gpu_index: int) -> Iterator[str]:
+    gpu = case.result.gpus[gpu_index]
+    for subject, paths in (*SUBJECTS.items(), *_WINDOW.items()):
+        if any(_is_read(gpu, path) for path in paths):
+            yield subject
+
+
+def _failed(value: object) -> bool:
+    return isinstance(value, Unavailable) and not is_not_supported(value)
+
+
+def _why(value: object) -> str:
+    return clip(value.unavailable) if isinstance(value, Unavailable) else ""
+
+
+def _is_read(gpu: Gpu, path: str) -> bool:
+    return not isinstance(_raw(gpu, path), Unavailable)
+
+
+def _raw(gpu: Gpu, path: str) -> object:
+    if gpu.window is None and path.startswith("window."):
+        return NOT_READ
+    value = _GETTERS[path](gpu)
+    return NOT_READ if value is None else value
