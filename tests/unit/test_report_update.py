@@ -127,7 +127,8 @@ def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:
 def with_xids(up: int, *times: int) -> RunEnd:
     """The end of a run, so many seconds after boot, whose result has Xids 94 of GPU 1 at these times."""
     count = XidCount(count=len(times), first=times[0], last=times[-1])
-    result = made.with_gpu(made.titan(), 1, xids=Xids(registered=True, seen=[94], counts=[count]))
+    watched = made.every_gpu(made.titan(), xids=Xids(registered=True))
+    result = made.with_gpu(watched, 1, xids=Xids(registered=True, seen=[94], counts=[count]))
     return read(replace(result, host=replace(result.host, boottime_ms=up * 1000)))
 
 
