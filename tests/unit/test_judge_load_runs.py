@@ -16,6 +16,7 @@ from support.judge_results import Row, Table, rows
 from support.load_results import SAMPLES, card, everywhere, gpu, loaded, reason, spoilt
 
 UNREAD = Unavailable("NotSupported")
+GAP = "load-values-unread/warn"
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 SW_HEAT, HW_HEAT, BRAKE, HW, CAP = 0x20, 0x40, 0x80, 0x8, 0x4
 
@@ -85,7 +86,7 @@ TABLE: Table = {
         stopped(seconds=1.0, steady_mw=300_000, reasons=[]), "load-hot/warn",
     ),
     "memory at 91 of 95 °C": (spoilt(memory_max_c=91), "load-hot/warn", "memory 91 °C"),
-    "no temperature": (everywhere(**NO_HEAT), "", {"load-hot": UNSURE}),
+    "no temperature": (everywhere(**NO_HEAT), GAP, {"load-hot": UNSURE}),
     "a margin of zero is not believed": (everywhere(margin_c=0), ""),
     # -- slowdown: a third of the load, with the time of the first sample
     "heat, brake and the umbrella bit for a third of the load": [
@@ -106,7 +107,7 @@ TABLE: Table = {
     "a counter where reasons cannot be read": (
         spoilt(growth=HW_GROWTH, **NO_REASONS), HEAT, {"load-power-brake": UNSURE},
     ),
-    "neither counter nor reasons": (everywhere(**NO_REASONS), "", {"load-heat-slowdown": UNSURE}),
+    "neither counter nor reasons": (everywhere(**NO_REASONS), GAP, {"load-heat-slowdown": UNSURE}),
     "a counter that no sample confirms": (
         spoilt(growth=SW_GROWTH), "load-heat-slowdown/warn", "no sample shows it",
     ),
@@ -138,8 +139,10 @@ TABLE: Table = {
         (loaded(*(gpu(n, checksum="odd" if n else "odder") for n in range(8))), WRONG),
     ],
     "no launch was checked, or none counted": [
-        (spoilt(checks=0), "", UNSURE_OF_DATA), (spoilt(mismatches=UNREAD), "", UNSURE_OF_DATA),
+        (spoilt(checks=0), GAP, UNSURE_OF_DATA), (spoilt(mismatches=UNREAD), GAP, UNSURE_OF_DATA),
     ],
+    "what a sibling has": (spoilt(h2d_all_gbps=UNREAD), GAP, "GPU 3 ", "h2d_all_gbps: NotSupported"),
+    "no GPU's power rose to its limit": (everywhere(reached_ms=UNREAD), ""),
     # -- speed: 610 TFLOPS everywhere else; below 80 % fails, below 92 % warns
     "77, 89 and 93 % of the siblings": [
         (spoilt(tflops=470.0), SLOW),

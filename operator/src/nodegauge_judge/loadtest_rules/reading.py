@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodegauge_judge.case import clip
-from nodegauge_judge.loadtest_rules.case import LoadCase, LoadRule
+from nodegauge_contract import Growth, LoadGpu, Unavailable
+from nodegauge_judge.case import clip, number
+from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule
 from nodegauge_judge.model import Severity
 from nodegauge_judge.rule import POD_LOG, REPORT, Effect, Observation, Probe
 
@@ -56,7 +57,68 @@ def incomplete(case: LoadCase) -> Iterator[Observation]:
         )
 
 
+_ALWAYS = frozenset(
+    {"max_c", "sm_mhz", "reasons_read", "tflops", "checksum", "expected", "mismatches", "memory_mismatches"}
+)
+"""What a load that ran to its end always measures; the probe computes or samples all of it itself."""
+_BY_CHANCE = frozenset({"reached_ms", "stop_c", "stop_margin_c", "slope_c_per_min"})
+"""What a healthy GPU may lack beside siblings that have it: it never came near its limit, or was cool."""
+
+
+def values_unread(case: LoadCase) -> Iterator[Observation]:
+    """GPUs of which values are missing that their siblings gave, or that every load measures."""
+    for loaded in case.finished:
+        missing = {
+            name: value.unavailable
+            for name in LoadGpu.__struct_fields__
+            if isinstance(value := getattr(loaded.load, name), Unavailable)
+            and _is_expected(case, loaded, name)
+        }
+        if loaded.load.checks == 0:
+            missing["checks"] = "no result was compared"
+        if missing:
+            first = next(iter(missing))
+            yield loaded.observed(
+                Severity.WARN,
+                f"Not measured: {clip(', '.join(missing))} ({first}: {clip(missing[first])}).",
+                {"values": clip(", ".join(missing)), "answer": clip(missing[first])},
+                weight=len(missing),
+            )
+
+
+def _is_expected(case: LoadCase, loaded: Loaded, name: str) -> bool:
+    if name == "reasons_read" and _counts_slowdown(loaded.load.growth):
+        return False
+    siblings = (getattr(other.load, name) for other in case.alike(loaded))
+    given = any(not isinstance(value, Unavailable) for value in siblings)
+    return name in _ALWAYS or (given and name not in _BY_CHANCE)
+
+
+def _counts_slowdown(growth: Growth | None) -> bool:
+    """Whether a counter stands in for clock reasons that cannot be read."""
+    return growth is not None and number(growth.hw_thermal_ns) is not None
+
+
 RULES = (
+    LoadRule(
+        code="load-values-unread",
+        title="values of a GPU under load were not measured",
+        meaning=(
+            "The GPU worked to the end, but some of what decides about it was not measured: its results, "
+            "temperature, clocks or the reasons for low clocks. What was not measured cannot be called "
+            "healthy, so the run is no pass."
+        ),
+        when={
+            Severity.WARN: (
+                "a value is missing that other GPUs of the node gave; or the temperature, SM clock, clock "
+                "reasons, TFLOPS or compared results are missing"
+            )
+        },
+        next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, drain and reset the GPU.",
+        way_out=("`nvidia-smi -q -i INDEX` on the node.", POD_LOG, REPORT),
+        probe=Probe.LOAD,
+        check=values_unread,
+    ),
     LoadRule(
         code="load-too-light",
         title="the load was too light to judge",

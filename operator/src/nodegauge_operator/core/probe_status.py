@@ -24,7 +24,7 @@ MAX_REQUEST = 40
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a readable run says.  `history`: what the judge keeps for its next run; `coverage`: what was read."""
+    """What a readable run says; `history`: the judge keeps it for its next run; `coverage`: what was read."""
 
     verdict: Verdict
     summary: str
