@@ -19,7 +19,7 @@ from nodegauge_judge import judge_health
 from support.judge_results import later, node
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
+HOT = made.every_gpu(made.titan(), temperature=Temperature(gpu=78, gpu_max=85), window=None)
 LOG = (FIXTURES / "nccl-tests_allreduce_superbench.log").read_text()
 CHASSIS = ChassisReading(
     lists_supplies=True,
@@ -56,7 +56,8 @@ def test_each_document_has_its_own_answer() -> None:
 def test_the_policys_rules_about_xids_apply() -> None:
     came = XidCount(count=2, first=5, last=9)
     xids = Xids(registered=True, seen=[94], counts=[came])
-    document = text(made.with_gpu(made.h100(), 3, xids=xids))
+    watched = made.every_gpu(made.h100(), xids=Xids(registered=True))
+    document = text(made.with_gpu(watched, 3, xids=xids))
     plain, ruled = (
         ask(document, policy={"xids": rules})[0]
         for rules in ([], [{"codes": [94], "severity": "Warn", "count": 3}])
