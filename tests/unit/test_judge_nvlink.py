@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Fabric, LinkErrors, LinkGroup, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Thresholds, Verdict
-from support.judge_results import Row, Table, check, judge, rows
+from support.judge_results import Row, Table, check, judge, only, rows
 
 
 def with_errors(**errors: int) -> Result:
@@ -38,6 +38,16 @@ def fewer(*counts: int) -> Result:
     return result
 
 
+def joined(name: str, *links: int, each: int = 0, **more: Any) -> Result:
+    """GPUs two and two, each pair by so many links; or four of which each pair has `each`."""
+    size = 2 * len(links) or 4
+    nv = [[each * (i != j) or (i ^ 1 == j and links[i // 2]) for j in range(size)] for i in range(size)]
+    return made.mesh(nv, name=name, mbps=25_000, **more)
+
+
+PCIE, NVL, H200, GIVEN = "NVIDIA A100 80GB PCIe", "NVIDIA H200 NVL", "NVIDIA H200", {"virtualization": 1}
+P100 = made.mesh([[min(n, 1) for n in row] for row in made.DGX1_NV], name="Tesla P100-SXM2-16GB", mbps=20_000)
+MESH = made.hgx_a100_4()
 FABRIC = made.with_pair(made.with_gpu(made.h100(), 7, fabric=Fabric(state=2)), 0, 1, read=5)
 NO_READ = replace(made.titan(), pairs=replace(made.titan().pairs, read=[]))
 GONE = made.every_link(made.titan(), state=0)
@@ -124,6 +134,15 @@ TABLE: Table = {
         (grew(**counts), "")
         for counts in ({"replay": (5, 5)}, {"recovery_failed": (1, 1)}, {"symbol": (9, 9000)})
     ],
+    "fewer bridges and other boards are whole": [
+        ((result, result), "")
+        for result in (
+            *(joined(PCIE, *links) for links in ((4,), (8,), (12,), (4, 12))),
+            *(joined("NVIDIA H100 PCIe", 8), joined("Quadro GV100", 2), joined("Quadro RTX 5000", 1)),
+            *(joined("Tesla V100-SXM2-16GB", 3, 3), joined("Tesla V100-SXM2-32GB", each=1)),
+            *(joined("NVIDIA A100-SXM4-80GB", 6, **GIVEN), joined(H200, each=6), joined(NVL, 18)),
+        )
+    ],
     "a mesh may be uneven": [(made.dgx1([0, 1, 2, 3]), "")],
     "another model may have fewer links": [(SHORT_H800, "mixed-gpus/info")],
     "one GPU of a bridged pair in a virtual machine has nobody to join": [(ONE_OF_NCV4, "")],
@@ -138,6 +157,28 @@ TABLE: Table = {
 def test_links_are_judged(row: Row) -> None:
     """By P2P, by siblings, by the past, and by the growth of their errors."""
     check(*row)
+
+
+NEVER_UP = [  # the machine, how many links its first GPU lacks from the first run on, and what is whole
+    *((made.rtx3090(), 1, 4), (made.titan(), 1, 2), (MESH, 1, 12), (MESH, 4, 12), (made.dgx1(), 2, 6)),
+    *((joined(PCIE, 11), 0, 12), (joined(PCIE, 7), 0, 8), (joined(PCIE, 12, 12, **GIVEN), 1, 12)),
+    *((joined("NVIDIA H100 PCIe", 11), 0, 12), (joined(NVL, 17), 0, 18), (joined("Quadro GV100", 3), 0, 4)),
+    *((joined(name, each=6), 1, 18) for name in (NVL, H200, "NVIDIA GH200 120GB")),
+    *((P100, 1, 4), (made.every_gpu(made.dgx1(), **GIVEN), 1, 6), (joined("NVIDIA A30", 4, 1), 0, 4)),
+]
+
+
+@pytest.mark.parametrize(("whole", "down", "expected"), NEVER_UP)
+def test_a_link_that_was_never_up_is_missed_and_never_learned(
+    whole: Result, down: int, expected: int
+) -> None:
+    judgement = judge(*[made.without_links(whole, 0, count=down)] * 5)
+    links = only(judgement).evidence["links"]
+    assert isinstance(links, int)
+    severity = "warn" if links >= 0.75 * expected else "fail"
+    check(judgement, f"nvlink-degraded/{severity}", {"expected": expected, "against": "wiring"})
+    assert links not in {gpu.links.sum for gpu in judgement.history.gpus.values()}
+    assert severity == "warn" or judgement.interconnect.klass is None
 
 
 PASSTHROUGH = 1
@@ -223,7 +264,7 @@ AT_FIRST_SIGHT: Table = {
     ],
     "one GPU has no peer to miss": [(down(1, H100, 18), "", None, "SingleGpu")],
     "a module of a mesh without a link is no card": [
-        (dead_module(), "nvlink-down/warn", None, "LinksDown", "GPU 0 (0000:0f:00.0): ")
+        (dead_module(), "nvlink-degraded/fail", None, "LinksDegraded", "GPU 0 (0000:0f:00.0) and 3 more: ")
     ],
     "the model tells where siblings agree, for one NVSwitch may be out for all": [
         row

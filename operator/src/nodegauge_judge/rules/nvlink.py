@@ -27,6 +27,7 @@ _SOURCES = {
     Against.SIBLINGS: "its siblings have",
     Against.HISTORY: "earlier runs saw",
     Against.MODEL: "its siblings have more, its model has",
+    Against.WIRING: "its board or its bridges carry",
 }
 
 
@@ -54,7 +55,7 @@ def p2p_refused(case: Case) -> Iterator[Observation]:
 
 
 def nvlink_degraded(case: Case) -> Iterator[Observation]:
-    """GPUs with fewer links than their siblings or their own history, and links that make errors."""
+    """GPUs with fewer links than their siblings, their own history or their model, and links with errors."""
     for shortfall in nvlink_state.shortfalls(case):
         yield _degraded(case, shortfall)
     if not board.hides_links(case):
@@ -221,10 +222,12 @@ RULES = (
         code="nvlink-degraded",
         title="NVLinks are missing or make errors",
         meaning=(
-            "A GPU has fewer active NVLinks than its siblings of the same model behind the same switches, or "
-            "than earlier runs counted on this GPU. nodegauge does not expect the architecture's maximum "
-            "(H800 and H100 NVL have fewer links by design), and does not compare pairs with each other (a "
-            "healthy mesh is uneven). Active links with errors are found by the growth of their counters."
+            "A GPU has fewer active NVLinks than its siblings of the same model behind the same switches, "
+            "than earlier runs counted on this GPU, or than its model has: every GPU of a whole board "
+            "without switches has all its links, and bridges carry fixed numbers (an A100 PCIe pair has 4, 8 "
+            "or 12). nodegauge does not expect the architecture's maximum (H800 and H100 NVL have fewer "
+            "links by design), and does not compare pairs with each other (a healthy mesh is uneven). Active "
+            "links with errors are found by the growth of their counters."
         ),
         when={
             Severity.WARN: (
