@@ -45,9 +45,20 @@ def joined(name: str, *links: int, each: int = 0, **more: Any) -> Result:
     return made.mesh(nv, name=name, mbps=25_000, **more)
 
 
+def early(result: Result, seconds: int = 57) -> Result:
+    return replace(result, host=replace(result.host, boottime_ms=seconds * 1000))
+
+
 PCIE, NVL, H200, GIVEN = "NVIDIA A100 80GB PCIe", "NVIDIA H200 NVL", "NVIDIA H200", {"virtualization": 1}
 P100 = made.mesh([[min(n, 1) for n in row] for row in made.DGX1_NV], name="Tesla P100-SXM2-16GB", mbps=20_000)
-MESH = made.hgx_a100_4()
+MESH, A100_8 = made.hgx_a100_4(), made.a100()
+REGISTERED = made.every_gpu(made.h100(), fabric=Fabric(state=3, status=0))
+STARTING = (
+    made.every_gpu(REGISTERED, fabric=Fabric(state=2)),
+    made.with_gpu(made.switched(4, name="NVIDIA GB300", links=18, mbps=53_125), 1, fabric=Fabric(state=1)),
+    *(made.with_pair(A100_8, 0, 1, read=5), made.every_link(A100_8, state=0)),
+    made.with_links(A100_8, 1, state=0),
+)
 FABRIC = made.with_pair(made.with_gpu(made.h100(), 7, fabric=Fabric(state=2)), 0, 1, read=5)
 NO_READ = replace(made.titan(), pairs=replace(made.titan().pairs, read=[]))
 GONE = made.every_link(made.titan(), state=0)
@@ -133,6 +144,20 @@ TABLE: Table = {
     "old errors and corrected bits are what links live with": [
         (grew(**counts), "")
         for counts in ({"replay": (5, 5)}, {"recovery_failed": (1, 1)}, {"symbol": (9, 9000)})
+    ],
+    "what starts after boot has its time": [
+        (early(result, seconds), "fabric-starting/warn", Verdict.UNKNOWN, f"booted {seconds} s ago")
+        for result in STARTING
+        for seconds in (45, 299)
+    ],
+    "what had its time or needs none is judged": [
+        (early(STARTING[0], 300), "p2p-refused/fail"),
+        (early(STARTING[3], 300), "nvlink-down/warn"),
+        (early(made.without_links(REGISTERED, 3, count=5)), "nvlink-degraded/fail"),
+        (early(made.every_gpu(REGISTERED, fabric=Fabric(state=3, status=999))), "p2p-refused/fail"),
+        (early(made.with_pair(made.rtx3090(), 0, 1, nvlink=4)), "p2p-refused/fail"),
+        (early(made.without_links(MESH, 0, count=1)), "nvlink-degraded/warn"),
+        *((early(result), "") for result in (REGISTERED, A100_8, made.phb())),
     ],
     "fewer bridges and other boards are whole": [
         ((result, result), "")
@@ -260,6 +285,7 @@ AT_FIRST_SIGHT: Table = {
     ],
     "modules in a virtual machine may have no NVLink by design": [
         (down(2, H100, 18, **VIRTUAL), *PERHAPS),
+        (early(down(2, H100, 18, **VIRTUAL)), *PERHAPS),
         (down(4, A100, 0, **VIRTUAL), *PERHAPS),
     ],
     "one GPU has no peer to miss": [(down(1, H100, 18), "", None, "SingleGpu")],
