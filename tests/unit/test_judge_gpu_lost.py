@@ -44,18 +44,15 @@ def troubled(result: Result, kind: str, **more: Any) -> Result:
     return made.with_gpu(result, len(result.gpus) - 1, error=Problem(kind=kind), **more)
 
 
-def board(
-    *ids: int, name: str = "NVIDIA H100 80GB HBM3", bus: bool = True, each: int = 0, **more: Any
-) -> Result:
+def board(*ids: int, name: str = "NVIDIA H200", bus: bool = True, each: int = 0, **more: Any) -> Result:
     """GPUs with these module ids on bare metal, behind switches or with `each` links between them."""
     known, size = {"virtualization": 0} | more, len(ids)
     nv = [[each * (i != j) for j in range(size)] for i in range(size)]
     result = made.mesh(nv, name=name, mbps=25_000, **known)
     if not each:
         result = made.switched(size, name=name, links=18, mbps=26_562, **known)
-    for gpu_index, module in enumerate(ids):
-        result = made.with_gpu(result, gpu_index, module_id=module)
-    return made.with_bus(result) if bus else result
+    gpus = [replace(gpu, module_id=module) for gpu, module in zip(result.gpus, ids, strict=True)]
+    return replace(result, gpus=gpus, bus=made.with_bus(result).bus if bus else Bus())
 
 
 SEVEN = left(7, on_bus=7)
@@ -91,8 +88,9 @@ SOME, HALF, EVERY = (1, 2, 3, 5, 6, 7, 8), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8
 TABLE: Table = {
     "a module that was never seen is named, by the board of its model": [
         ((board(*SOME),) * 3, HOLE, "module 4: ", {"lacks": 1, "board": 8}),
+        (board(*SOME, name="NVIDIA H100 80GB HBM3"), HOLE, "module 4: "),
         (board(*EVERY[1:], name=B300), HOLE, "module 1: "),
-        (board(8, 7, 6, 4, 2, 1, name="NVIDIA H200"), HOLE, "modules 3, 5: "),
+        (board(8, 7, 6, 4, 2, 1, name="NVIDIA H100"), HOLE, "modules 3, 5: "),
         (board(1, 2, 4, name=GB200), HOLE, "module 3: ", {"board": 4}),
         (board(4, 1, 2, name=A100, each=4), HOLE, "module 3: ", {"board": 4}),
         (board(*HALF), HOLE, "modules 5, 6, 7, 8: "),

@@ -127,6 +127,7 @@ TABLE: Table = {
             "WRITE (not readable: Unknown)",
         ),
         (NO_READ, "nvlink-unresolved/warn", "READ (not in the document)"),
+        (made.with_links(MESH, 1, state=3), "nvlink-unresolved/warn", "GPU 1 (0000:10:00.0)"),
     ],
     "new replays and CRC errors warn": [
         (grew(**{"replay": (5, 5), name: (5, 6)}), "nvlink-degraded/warn", "GPU 2 (0000:11:00.0): ")
@@ -235,19 +236,10 @@ def short(name: str, links: int, *, count: int = 8, **more: Any) -> Result:
     return made.switched(count, name=name, links=links, mbps=25_000, **more)
 
 
-def dead_module() -> Result:
-    """HGX A100 4-GPU without switches, one module without a link: no sibling is comparable."""
-    result = made.hgx_a100_4()
-    for gpu_index in range(4):
-        groups = [
-            replace(group, state=0) if 0 in (gpu_index, n) else group
-            for n, group in enumerate(result.gpus[gpu_index].links)
-        ]
-        result = made.with_gpu(result, gpu_index, links=groups)
-    grid = [[i != j and 0 not in (i, j) for j in range(4)] for i in range(4)]
-    return replace(result, pairs=made.pairs(grid))
-
-
+ONE_DEAD = made.mesh(
+    [[4 * (i != j and 0 not in (i, j)) for j in range(4)] for i in range(4)], name=A100, mbps=25_000
+)
+"""HGX A100 4-GPU without switches, one module without a link: no sibling is comparable."""
 SXM = ("nvlink-down/warn", None, "LinksDown", "nvidia-fabricmanager", "nvidia-smi nvlink -s")
 CARD = ("", "pcie", "NoNvlink")
 PERHAPS = ("nvlink-down/info", None, "LinksDown", Verdict.PASS)
@@ -290,7 +282,7 @@ AT_FIRST_SIGHT: Table = {
     ],
     "one GPU has no peer to miss": [(down(1, H100, 18), "", None, "SingleGpu")],
     "a module of a mesh without a link is no card": [
-        (dead_module(), "nvlink-degraded/fail", None, "LinksDegraded", "GPU 0 (0000:0f:00.0) and 3 more: ")
+        (ONE_DEAD, "nvlink-degraded/fail", None, "LinksDegraded", "GPU 0 (0000:0f:00.0) and 3 more: ")
     ],
     "the model tells where siblings agree, for one NVSwitch may be out for all": [
         row

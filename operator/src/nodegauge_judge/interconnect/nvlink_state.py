@@ -162,15 +162,16 @@ def _shortfall(case: Case, gpu_index: int) -> Shortfall | None:
 
 
 def _by_wiring(case: Case, gpu_index: int) -> int:
-    """Links that this GPU must have without switches: all, on a whole board of its model on which any are up;
-    else what completes each pair that has some.  0 where nothing tells, as on a module in a virtual machine,
-    whose hypervisor may have left links out."""
+    """Links that this GPU must have without switches: all, on a whole board of its model that was read and on
+    which any are up; else what completes each pair that has some.  0 where nothing tells: a link that is
+    unclear has two ends, and a hypervisor may have left links of modules out."""
     gpu, pairs = case.result.gpus[gpu_index], case.lanes.pair[gpu_index]
     link = known_models().find(gpu.name).nvlink
     partition = board.form(gpu) is not Form.CARD and board.may_be_partition(case)
-    if link is None or case.lanes.switched or partition or not any(case.lanes.sums):
+    unclear = case.lanes.switched or uncertain(case) or not any(case.lanes.sums)
+    if link is None or partition or unclear:
         return 0
-    alike = sum(other.name == gpu.name for other in case.result.gpus)
+    alike = sum(other.name == gpu.name for other in case.result.gpus) if is_complete(case) else 0
     completed = sum(-(-links // link.pair) * link.pair for links in pairs) if link.pair else 0
     return max(completed, known_models().find(gpu.name).links_without_switch(alike))
 
