@@ -96,7 +96,7 @@ def machine(
         probe="health",
         run="run-1",
         node="node-1",
-        host=contract.Host(boot_id="c0ffee00-0000-4000-8000-000000000000", boottime_ms=1_000),
+        host=contract.Host(boot_id="c0ffee00-0000-4000-8000-000000000000", boottime_ms=3_600_000),
         system=contract.System(driver="550.54.15", nvml="12.550.54.15", cuda=12040),
         gpus=list(gpus),
         pairs=pairs(joined),

@@ -44,6 +44,17 @@ def troubled(result: Result, kind: str, **more: Any) -> Result:
     return made.with_gpu(result, len(result.gpus) - 1, error=Problem(kind=kind), **more)
 
 
+def board(*ids: int, name: str = "NVIDIA H200", bus: bool = True, each: int = 0, **more: Any) -> Result:
+    """GPUs with these module ids on bare metal, behind switches or with `each` links between them."""
+    known, size = {"virtualization": 0} | more, len(ids)
+    nv = [[each * (i != j) for j in range(size)] for i in range(size)]
+    result = made.mesh(nv, name=name, mbps=25_000, **known)
+    if not each:
+        result = made.switched(size, name=name, links=18, mbps=26_562, **known)
+    gpus = [replace(gpu, module_id=module) for gpu, module in zip(result.gpus, ids, strict=True)]
+    return replace(result, gpus=gpus, bus=made.with_bus(result).bus if bus else Bus())
+
+
 SEVEN = left(7, on_bus=7)
 HIDDEN, GONE, FOREIGN = "gpus-not-visible/warn", "gpu-lost/fail", "foreign-gpus/info"
 NO_CLASS = {"klass": None}
@@ -67,7 +78,39 @@ DISPLAY = listed(8, [*OURS, "nouveau"])
 DISPLAY_LEFT = replace(SEVEN, bus=Bus(gpus=[*ALL[:7], made.pci(8)], drivers=[*OURS[:7], "nouveau"]))
 UNREADABLE = made.later(replace(DISPLAY, bus=Bus(gpus=Unavailable("no PCI tree in sysfs"))))
 LOSS = (GONE, FAIL, NO_CLASS, {"gpu-lost": BAD}, "fell off the bus")
+HOLE, A100, GB200, B300 = (
+    "board-incomplete/warn",
+    "NVIDIA A100-SXM4-40GB",
+    "NVIDIA GB200",
+    "NVIDIA B300 SXM6 AC",
+)
+SOME, HALF, EVERY = (1, 2, 3, 5, 6, 7, 8), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8)
 TABLE: Table = {
+    "a module that was never seen is named, by the board of its model": [
+        ((board(*SOME),) * 3, HOLE, "module 4: ", {"lacks": 1, "board": 8}),
+        (board(*SOME, name="NVIDIA H100 80GB HBM3"), HOLE, "module 4: "),
+        (board(*EVERY[1:], name=B300), HOLE, "module 1: "),
+        (board(8, 7, 6, 4, 2, 1, name="NVIDIA H100"), HOLE, "modules 3, 5: "),
+        (board(1, 2, 4, name=GB200), HOLE, "module 3: ", {"board": 4}),
+        (board(4, 1, 2, name=A100, each=4), HOLE, "module 3: ", {"board": 4}),
+        (board(*HALF), HOLE, "modules 5, 6, 7, 8: "),
+        (board(*SOME, bus=False, virtualization=NO_DRIVER), HOLE, "module 4: "),
+        (board(*[0] * 7), HOLE, "node: 7 of the 8 GPUs"),
+    ],
+    "whole boards, and parts of one in a virtual machine, in a container and by intent": [
+        *((board(*EVERY, name=name), "") for name in ("NVIDIA B200", "NVIDIA H20", B300)),
+        *((board(*ids, name=GB200), "") for ids in ((1, 2), HALF)),
+        *((board(*ids, name=A100, each=4), "") for ids in (HALF, EVERY[4:])),
+        *((board(*ids, virtualization=1), "") for ids in (SOME, HALF, (3, 4))),
+        *((board(*HALF, bus=False), ""), (board(3), "")),
+        (judge(board(*SOME), node=NodeFacts(expected_gpus=7)), ""),
+    ],
+    "GPUs that are hidden or given away are not missing on their board": [
+        (replace(board(*HALF), bus=Bus(gpus=ALL)), HIDDEN, UNKNOWN),
+        (judge(board(*SOME), node=facts()), HIDDEN, UNKNOWN),
+        (replace(board(*SOME), gpus=[Gpu(index=0, error=LOST), *board(*SOME).gpus], bus=Bus()), GONE),
+        (replace(board(*HALF), bus=listed(4, [*OURS[:4], *["vfio-pci"] * 4]).bus), FOREIGN),
+    ],
     "NVML lacks it, the last run of this boot saw it, and its place on the bus is empty or silent": [
         ((WHOLE, SEVEN), *LOSS, "GPU-00000007: ", "Its place on the PCI bus is empty"),
         ((WHOLE, left(7, on_bus=8, silent=1)), *LOSS, "Its place on the PCI bus is silent (0000:16:00.0)"),

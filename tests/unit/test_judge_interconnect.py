@@ -100,7 +100,7 @@ CLASSES: Table = {
         (fabric(**each), "NvlinkRing", 450)
         for each in (
             *({}, {"state": 0}, COMPLETED),
-            *(COMPLETED | {"health_mask": 0x5, "health_summary": summary} for summary in (1, 3)),
+            COMPLETED | {"health_mask": 0x6, "health_summary": 1},
             COMPLETED | {"health_mask": 1 << 12 | 1 << 14 | 2 | 1 << 8},
         )
     ],
@@ -124,8 +124,16 @@ CLASSES: Table = {
         judge(made.without_links(made.h100(), 3, count=1), thresholds=Thresholds(nvlink_sum_ratio=1.0)),
         "LinksDegraded",
     ),
-    "lost links of a pair are found through its history": [
-        (made.without_links(made.titan(), 0, count=1), "NvlinkRing", 25),
+    "a fabric that works with less than its bandwidth": [
+        (fabric(**COMPLETED | each), "LinksDegraded", None, "GPU 5: the fabric works, but ")
+        for each in (
+            *({"health_mask": mask, "health_summary": 3} for mask in (0, 0x2, 0x4, 0x5)),
+            *({"health_mask": mask, "health_summary": 1} for mask in (0x1, 0x5)),
+            {"health_summary": 3},
+        )
+    ],
+    "lost links of a pair are found through its history, and without": [
+        (made.without_links(made.titan(), 0, count=1), "LinksDegraded"),
         ((made.titan(), made.without_links(made.titan(), 0, count=1)), "LinksDegraded"),
         ((made.titan(), GONE), "LinksDegraded"),
     ],

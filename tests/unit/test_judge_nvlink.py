@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Fabric, LinkErrors, LinkGroup, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Thresholds, Verdict
-from support.judge_results import Row, Table, check, judge, rows
+from support.judge_results import Row, Table, check, judge, only, rows
 
 
 def with_errors(**errors: int) -> Result:
@@ -38,6 +38,27 @@ def fewer(*counts: int) -> Result:
     return result
 
 
+def joined(name: str, *links: int, each: int = 0, **more: Any) -> Result:
+    """GPUs two and two, each pair by so many links; or four of which each pair has `each`."""
+    size = 2 * len(links) or 4
+    nv = [[each * (i != j) or (i ^ 1 == j and links[i // 2]) for j in range(size)] for i in range(size)]
+    return made.mesh(nv, name=name, mbps=25_000, **more)
+
+
+def early(result: Result, seconds: int = 57) -> Result:
+    return replace(result, host=replace(result.host, boottime_ms=seconds * 1000))
+
+
+PCIE, NVL, H200, GIVEN = "NVIDIA A100 80GB PCIe", "NVIDIA H200 NVL", "NVIDIA H200", {"virtualization": 1}
+P100 = made.mesh([[min(n, 1) for n in row] for row in made.DGX1_NV], name="Tesla P100-SXM2-16GB", mbps=20_000)
+MESH, A100_8 = made.hgx_a100_4(), made.a100()
+REGISTERED = made.every_gpu(made.h100(), fabric=Fabric(state=3, status=0))
+STARTING = (
+    made.every_gpu(REGISTERED, fabric=Fabric(state=2)),
+    made.with_gpu(made.switched(4, name="NVIDIA GB300", links=18, mbps=53_125), 1, fabric=Fabric(state=1)),
+    *(made.with_pair(A100_8, 0, 1, read=5), made.every_link(A100_8, state=0)),
+    made.with_links(A100_8, 1, state=0),
+)
 FABRIC = made.with_pair(made.with_gpu(made.h100(), 7, fabric=Fabric(state=2)), 0, 1, read=5)
 NO_READ = replace(made.titan(), pairs=replace(made.titan().pairs, read=[]))
 GONE = made.every_link(made.titan(), state=0)
@@ -106,6 +127,7 @@ TABLE: Table = {
             "WRITE (not readable: Unknown)",
         ),
         (NO_READ, "nvlink-unresolved/warn", "READ (not in the document)"),
+        (made.with_links(MESH, 1, state=3), "nvlink-unresolved/warn", "GPU 1 (0000:10:00.0)"),
     ],
     "new replays and CRC errors warn": [
         (grew(**{"replay": (5, 5), name: (5, 6)}), "nvlink-degraded/warn", "GPU 2 (0000:11:00.0): ")
@@ -124,6 +146,29 @@ TABLE: Table = {
         (grew(**counts), "")
         for counts in ({"replay": (5, 5)}, {"recovery_failed": (1, 1)}, {"symbol": (9, 9000)})
     ],
+    "what starts after boot has its time": [
+        (early(result, seconds), "fabric-starting/warn", Verdict.UNKNOWN, f"booted {seconds} s ago")
+        for result in STARTING
+        for seconds in (45, 299)
+    ],
+    "what had its time or needs none is judged": [
+        (early(STARTING[0], 300), "p2p-refused/fail"),
+        (early(STARTING[3], 300), "nvlink-down/warn"),
+        (early(made.without_links(REGISTERED, 3, count=5)), "nvlink-degraded/fail"),
+        (early(made.every_gpu(REGISTERED, fabric=Fabric(state=3, status=999))), "p2p-refused/fail"),
+        (early(made.with_pair(made.rtx3090(), 0, 1, nvlink=4)), "p2p-refused/fail"),
+        (early(made.without_links(MESH, 0, count=1)), "nvlink-degraded/warn"),
+        *((early(result), "") for result in (REGISTERED, A100_8, made.phb())),
+    ],
+    "fewer bridges and other boards are whole": [
+        ((result, result), "")
+        for result in (
+            *(joined(PCIE, *links) for links in ((4,), (8,), (12,), (4, 12))),
+            *(joined("NVIDIA H100 PCIe", 8), joined("Quadro GV100", 2), joined("Quadro RTX 5000", 1)),
+            *(joined("Tesla V100-SXM2-16GB", 3, 3), joined("Tesla V100-SXM2-32GB", each=1)),
+            *(joined("NVIDIA A100-SXM4-80GB", 6, **GIVEN), joined(H200, each=6), joined(NVL, 18)),
+        )
+    ],
     "a mesh may be uneven": [(made.dgx1([0, 1, 2, 3]), "")],
     "another model may have fewer links": [(SHORT_H800, "mixed-gpus/info")],
     "one GPU of a bridged pair in a virtual machine has nobody to join": [(ONE_OF_NCV4, "")],
@@ -138,6 +183,28 @@ TABLE: Table = {
 def test_links_are_judged(row: Row) -> None:
     """By P2P, by siblings, by the past, and by the growth of their errors."""
     check(*row)
+
+
+NEVER_UP = [  # the machine, how many links its first GPU lacks from the first run on, and what is whole
+    *((made.rtx3090(), 1, 4), (made.titan(), 1, 2), (MESH, 1, 12), (MESH, 4, 12), (made.dgx1(), 2, 6)),
+    *((joined(PCIE, 11), 0, 12), (joined(PCIE, 7), 0, 8), (joined(PCIE, 12, 12, **GIVEN), 1, 12)),
+    *((joined("NVIDIA H100 PCIe", 11), 0, 12), (joined(NVL, 17), 0, 18), (joined("Quadro GV100", 3), 0, 4)),
+    *((joined(name, each=6), 1, 18) for name in (NVL, H200, "NVIDIA GH200 120GB")),
+    *((P100, 1, 4), (made.every_gpu(made.dgx1(), **GIVEN), 1, 6), (joined("NVIDIA A30", 4, 1), 0, 4)),
+]
+
+
+@pytest.mark.parametrize(("whole", "down", "expected"), NEVER_UP)
+def test_a_link_that_was_never_up_is_missed_and_never_learned(
+    whole: Result, down: int, expected: int
+) -> None:
+    judgement = judge(*[made.without_links(whole, 0, count=down)] * 5)
+    links = only(judgement).evidence["links"]
+    assert isinstance(links, int)
+    severity = "warn" if links >= 0.75 * expected else "fail"
+    check(judgement, f"nvlink-degraded/{severity}", {"expected": expected, "against": "wiring"})
+    assert links not in {gpu.links.sum for gpu in judgement.history.gpus.values()}
+    assert severity == "warn" or judgement.interconnect.klass is None
 
 
 PASSTHROUGH = 1
@@ -169,19 +236,10 @@ def short(name: str, links: int, *, count: int = 8, **more: Any) -> Result:
     return made.switched(count, name=name, links=links, mbps=25_000, **more)
 
 
-def dead_module() -> Result:
-    """HGX A100 4-GPU without switches, one module without a link: no sibling is comparable."""
-    result = made.hgx_a100_4()
-    for gpu_index in range(4):
-        groups = [
-            replace(group, state=0) if 0 in (gpu_index, n) else group
-            for n, group in enumerate(result.gpus[gpu_index].links)
-        ]
-        result = made.with_gpu(result, gpu_index, links=groups)
-    grid = [[i != j and 0 not in (i, j) for j in range(4)] for i in range(4)]
-    return replace(result, pairs=made.pairs(grid))
-
-
+ONE_DEAD = made.mesh(
+    [[4 * (i != j and 0 not in (i, j)) for j in range(4)] for i in range(4)], name=A100, mbps=25_000
+)
+"""HGX A100 4-GPU without switches, one module without a link: no sibling is comparable."""
 SXM = ("nvlink-down/warn", None, "LinksDown", "nvidia-fabricmanager", "nvidia-smi nvlink -s")
 CARD = ("", "pcie", "NoNvlink")
 PERHAPS = ("nvlink-down/info", None, "LinksDown", Verdict.PASS)
@@ -219,11 +277,12 @@ AT_FIRST_SIGHT: Table = {
     ],
     "modules in a virtual machine may have no NVLink by design": [
         (down(2, H100, 18, **VIRTUAL), *PERHAPS),
+        (early(down(2, H100, 18, **VIRTUAL)), *PERHAPS),
         (down(4, A100, 0, **VIRTUAL), *PERHAPS),
     ],
     "one GPU has no peer to miss": [(down(1, H100, 18), "", None, "SingleGpu")],
     "a module of a mesh without a link is no card": [
-        (dead_module(), "nvlink-down/warn", None, "LinksDown", "GPU 0 (0000:0f:00.0): ")
+        (ONE_DEAD, "nvlink-degraded/fail", None, "LinksDegraded", "GPU 0 (0000:0f:00.0) and 3 more: ")
     ],
     "the model tells where siblings agree, for one NVSwitch may be out for all": [
         row

@@ -117,8 +117,9 @@ class NvLink(ModelLinks, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """NVIDIA's number: 1 is Pascal's, 5 Blackwell's."""
     joins: Joins = Joins.UNKNOWN
     """What the links lead to."""
-    bridges: Annotated[int, Meta(ge=0, le=8)] = 0
-    """Bridges that together carry all links of a card; 0: none, or unknown."""
+    pair: Annotated[int, Meta(ge=0, le=36)] = 0
+    """Where they join two GPUs directly, a healthy pair has a multiple of this: what one bridge carries, or
+    what a board without NVSwitches wires; 0: unknown."""
 
 
 class Board(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,6 +166,8 @@ class GpuModel(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown
     nvls: bool | None = None
     """Whether it can use NVLink SHARP (NCCL's NVLS), which came with Hopper (NCCL user guide,
     NCCL_NVLS_ENABLE); null: unknown."""
+    boards: tuple[_Count, ...] = ()
+    """GPUs of whole boards or machines beside those of `board`; any other number is a part of one."""
     base_mhz: dict[str, Annotated[int, Meta(ge=100, le=5000)]] = {}
     """Base SM clock in MHz, which NVML does not report, by NVML's name without "NVIDIA ".  Where sources
     differ, the lower number is taken."""
@@ -195,6 +198,25 @@ class GpuModel(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown
     def links_behind_switch(self) -> int:
         """NVLinks that a healthy GPU has behind NVSwitches; 0 if no source tells."""
         return self.nvlink.links if self.nvlink and self.nvlink.joins is Joins.SWITCH else 0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """GPUs of each whole board, the smallest first; empty if no source tells."""
+        of_board = (self.board.mesh, self.board.modules) if self.board else ()
+        return tuple(sorted({*self.boards, *of_board} - {0}))
+
+    def whole(self, gpus: int, *, switched: bool) -> int:
+        """GPUs of the smallest board that holds so many; 0 if none does, or no source tells.  `switched`:
+        whether NVSwitches join them, which the board of `mesh` GPUs does not have."""
+        no_switch = self.board.mesh if self.board and switched else 0
+        return min((size for size in self.sizes if size >= gpus and size != no_switch), default=0)
+
+    def links_without_switch(self, gpus: int) -> int:
+        """NVLinks of each of so many GPUs, if they are a whole board without NVSwitches; else 0."""
+        mesh = self.board.mesh if self.board else 0
+        if self.nvlink is not None and self.nvlink.joins is Joins.MESH:
+            mesh = max(self.sizes, default=0)
+        return self.nvlink.links if self.nvlink is not None and gpus == mesh else 0
 
 
 NO_ROW = GpuModel(model="unknown", gpu=("*",), source="no row")

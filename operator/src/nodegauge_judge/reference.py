@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from nodegauge_judge.catalogue import CATALOGUE
-from nodegauge_judge.gpu_models import Board, GpuModel, NvLink, Published, known_models
+from nodegauge_judge.gpu_models import GpuModel, Joins, NvLink, Published, known_models
 from nodegauge_judge.model import Judged
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.floors import FEW_RANKS, FEW_RANKS_SHARE, sharp_share
@@ -219,14 +219,14 @@ def expectations_page() -> str:
 
 
 def _model_row(row: GpuModel) -> str:
-    link, board = row.nvlink, row.board
+    link = row.nvlink
     cells = (
         row.model,
         ", ".join(f"`{glob}`" for glob in row.gpu),
         row.form.value,
         f"{link.links} x {link.gbps:g} (NVLink {link.generation})" if link else "none known",
         _leads_to(link) if link else "-",
-        _board(board) if board else "-",
+        _boards(row),
         " or ".join(map(str, row.memory_gb)) or "-",
         " or ".join(map(str, row.watts)) or "-",
     )
@@ -234,13 +234,16 @@ def _model_row(row: GpuModel) -> str:
 
 
 def _leads_to(link: NvLink) -> str:
-    each = f", {link.links // link.bridges} per bridge" if link.bridges else ""
+    each = f", {link.pair} per {'bridge' if link.joins is Joins.BRIDGE else 'pair'}" if link.pair else ""
     return (link.joins.value or "unknown") + each
 
 
-def _board(board: Board) -> str:
-    smaller = f", or {board.mesh} without" if board.mesh else ""
-    return f"{board.modules} GPUs, {board.switches} NVSwitches{smaller}"
+def _boards(row: GpuModel) -> str:
+    if row.board is None:
+        return f"{' or '.join(map(str, row.sizes))} GPUs" if row.sizes else "-"
+    smaller = f", or {row.board.mesh} without" if row.board.mesh else ""
+    others = "".join(f", or {size}" for size in row.boards if size != row.board.modules)
+    return f"{row.board.modules} GPUs, {row.board.switches} NVSwitches{smaller}{others}"
 
 
 def _switched_row(machine: Published) -> str:

@@ -6,6 +6,9 @@ those four only.  `nvidia.com/gpu` is compared only if it counts whole GPUs.
 A missing GPU is lost when it was there in this boot with this driver, and its PCI function is gone or
 silent.  The history does not hold PCI addresses, so lost GPUs are counted, not named (`lost`).
 
+A board that lacks a module was never seen whole, and has no history.  The table of models has the GPUs of a
+whole board, and module ids name the slots: `hole`.
+
 A function on the bus that another kernel driver serves (vfio-pci, nouveau), or that the NVIDIA driver was
 told to exclude, is not for this node's jobs: `foreign`.  One without any driver may have failed: it stays
 missing.
@@ -14,14 +17,24 @@ Where the policy states the intended number of GPUs, that number decides instead
 
 from __future__ import annotations
 
+from collections import Counter
+
+from msgspec import Struct
+
 from nodegauge_contract import ProblemKind
 from nodegauge_contract.nvlink import Doubt
 from nodegauge_judge.case import Case, clip, once
+from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.model import Sharing
 
 DRIVER = "nvidia"
 """The kernel driver through which NVML works, as sysfs names it."""
+NO_VIRTUALIZATION = 0
+"""NVML_GPU_VIRTUALIZATION_MODE_NONE: bare metal."""
+FIRST_MODULE = 1
+"""The module ids of a board count from 1 (recordings of V100, A100 and H100 boards; A100 and H100 end at 8);
+0 stands for no baseboard (nvml.h, nvmlDeviceGetModuleId)."""
 
 
 @once
@@ -50,6 +63,52 @@ def is_complete(case: Case) -> bool:
     """Whether every GPU of the node is in the document and was read."""
     unread = any(gpu.error is not None for gpu in case.result.gpus)
     return not (unread or case.result.problem is not None or missing(case) or lost(case))
+
+
+class Hole(Struct, frozen=True, kw_only=True):
+    """GPUs that a board lacks: `lacks` of `size`; `modules`: their module ids, empty if these do not tell."""
+
+    size: int
+    lacks: int
+    modules: tuple[int, ...]
+
+
+@once
+def hole(case: Case) -> Hole | None:
+    """The GPUs that a board lacks without any trace of them; None for a whole board, or if nothing tells.
+
+    A virtual machine may have any part of a board, and a container may be given one: GPUs that the bus, the
+    capacity, another driver or an error accounts for are not holes.  If the bus cannot be read, more than
+    half of a board is no such part: boards are shared out in halves, quarters and eighths (NVIDIA, fabric
+    manager user guide, partitions).
+    """
+    gpus = case.result.gpus
+    modes = {gpu.virtualization for gpu in gpus}
+    virtual = any(isinstance(mode, int) and mode != NO_VIRTUALIZATION for mode in modes)
+    elsewhere = (_capacity(case), _on_the_bus(case), _no_permission(case), _hidden(case))
+    if len(gpus) < 2 or case.result.problem is not None or _as_intended(case) or virtual or any(elsewhere):
+        return None
+    (name, _), *_ = Counter(gpu.name for gpu in gpus).most_common()
+    of_board = [gpu for gpu in gpus if gpu.name == name]
+    ids = {gpu.module_id for gpu in of_board if isinstance(gpu.module_id, int)}
+    numbered = len(ids) == len(of_board) and min(ids) >= FIRST_MODULE
+    model, switched = known_models().find(name), case.lanes.switched
+    size = model.whole(len(of_board), switched=switched)
+    if size > len(of_board) and numbered:
+        size = model.whole(max(ids), switched=switched)
+    nameless = sum(gpu.error is not None for gpu in gpus if gpu.name != name)
+    lacks = size - len(of_board) - nameless - lost(case) - len(foreign(case))
+    bare, most = modes == {NO_VIRTUALIZATION}, 2 * len(of_board) > size
+    if lacks <= 0 or not ((numbered and most) or (bare and _counted(case) and (numbered or most))):
+        return None
+    absent = sorted(set(range(FIRST_MODULE, size + FIRST_MODULE)) - ids) if numbered else []
+    return Hole(size=size, lacks=lacks, modules=tuple(absent) if len(absent) == lacks else ())
+
+
+def _counted(case: Case) -> bool:
+    """Whether a second witness counts the GPUs that a container could be given: the bus, or the capacity."""
+    exclusive = case.node.sharing is Sharing.EXCLUSIVE and case.node.gpu_capacity == len(case.result.gpus)
+    return exclusive or _unclaimed(case) is not None
 
 
 def gone_uuids(case: Case) -> list[str]:

@@ -1,9 +1,9 @@
 """What the history keeps of this run for the next one.
 
-Links: only a complete reading counts; otherwise a lost link would become the expected state.  Counters: those
-of every GPU that was read, all from the same moment.  A run too soon after the last one leaves them
-unchanged, so that a later run judges the whole interval.  For a GPU that could not be read, the old error
-counts stay: it may come back with more.
+Links: only a complete reading counts, and none that falls short of what the model has; otherwise a lost link
+would become the expected state.  Counters: those of every GPU that was read, all from the same moment.  A run
+too soon after the last one leaves them unchanged, so that a later run judges the whole interval.  For a GPU
+that could not be read, the old error counts stay: it may come back with more.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _ports(case: Case) -> dict[str, PortHistory]:
 
 
 def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str, GpuHistory]]:
-    doubtful = nvlink_state.uncertain(case)
+    doubtful = nvlink_state.uncertain(case) | nvlink_state.short_of_model(case)
     clean = not board.hides_links(case) and visibility.is_complete(case)
     bad_bits = _bad_bits(case, answers)
     for gpu_index, key in enumerate(case.keys):

@@ -182,6 +182,13 @@ def _fabric(case: Case) -> Objection:
     return None
 
 
+def _limited(case: Case) -> Objection:
+    for gpu in case.result.gpus:
+        if problem := fabric.limited(gpu):
+            return Reason.LINKS_DEGRADED, f"{short_name(gpu)}: the fabric works, but {problem}"
+    return None
+
+
 def _cliques(case: Case) -> Objection:
     cliques = fabric.cliques(case)
     if not cliques:
@@ -258,6 +265,7 @@ _OBJECTIONS: tuple[Callable[[Case], Objection], ...] = (
     _virtual,
     _no_table,
     _fabric,
+    _limited,
     _cliques,
     _refused,
     _degraded,

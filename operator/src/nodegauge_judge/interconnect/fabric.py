@@ -1,15 +1,23 @@
-"""The GPU fabric (Hopper and later, behind NVSwitch): is each GPU registered, and are all in one clique?"""
+"""The GPU fabric (Hopper and later, behind NVSwitch): is each GPU registered, and are all in one clique?
+
+The fabric manager starts after boot and takes its time, so what it has not done yet is no fault at first.
+"""
 
 from __future__ import annotations
 
 from nodegauge_contract import Fabric, Gpu
 from nodegauge_judge.case import Case, clip, short_name
+from nodegauge_judge.gpu_models import known_models
 
 NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = 0, 1, 2, 3
 _STATES = {NOT_STARTED: "has not started", IN_PROGRESS: "is still in progress"}
-_UNHEALTHY = 2
-_SUMMARISED = (1, 3)
+_UNHEALTHY, _LIMITED = 2, 3
+_SUMMARISED = (1, _LIMITED)
 """Health summaries of a fabric that works: healthy, and limited capacity."""
+START_SECONDS = 300.0
+"""Seconds after boot that the fabric manager has for its start.  Source: NVIDIA/NVSentinel,
+docs/designs/050-system-services-monitor-scope.md: its monitor of the fabric manager suppresses alerts for
+300 s after boot."""
 
 _BAD_BITS = (
     ("routes are unhealthy", 4, 0x3, 1),
@@ -17,7 +25,8 @@ _BAD_BITS = (
     ("no partition is assigned", 12, 0x3, 2),
     ("the fabric manager is disconnected", 14, 0x3, 2),
 )
-_PASSING_BITS = (("bandwidth is degraded", 0, 0x3, 1), ("routes are being recovered", 2, 0x3, 1))
+_DEGRADED = ("bandwidth is degraded", 0, 0x3, 1)
+_PASSING_BITS = (_DEGRADED, ("routes are being recovered", 2, 0x3, 1))
 """Text, shift, mask and the bad value.  The passing ones count only without such a summary.  Source: nvml.h,
 NVML_GPU_FABRIC_HEALTH_MASK_*."""
 _CONFIGURATION_SHIFT, _CONFIGURATION_WIDTH, _CONFIGURATION_FINE = 8, 0xF, (0, 1)
@@ -37,6 +46,32 @@ def fabric_problem(gpu: Gpu) -> str:
     if isinstance(fabric.status, int) and fabric.status != 0:
         return f"registration with the fabric completed with error {fabric.status}"
     return _fabric_health(fabric)
+
+
+def limited(gpu: Gpu) -> str:
+    """How a fabric that works falls short of its bandwidth; empty if it does not.  leptonai/gpud reports the
+    same two: the degraded bandwidth and the limited capacity."""
+    fabric = gpu.fabric
+    if fabric.state != COMPLETED or fabric_problem(gpu):
+        return ""
+    text, shift, width, bad = _DEGRADED
+    mask = fabric.health_mask if isinstance(fabric.health_mask, int) else 0
+    if (mask >> shift) & width == bad:
+        return text
+    return "its capacity is limited" if fabric.health_summary == _LIMITED else ""
+
+
+def may_start(case: Case) -> bool:
+    """Whether the node was booted so lately that the fabric manager may still be at work: links may be down,
+    P2P refused and GPUs unregistered.  GPUs that are joined directly need no fabric manager."""
+    up = case.result.host.boottime_ms
+    if not isinstance(up, int) or not 0 <= up < START_SECONDS * 1000:
+        return False
+    states = {gpu.fabric.state for gpu in case.result.gpus}
+    if states == {COMPLETED} or (any(case.lanes.sums) and not case.lanes.switched):
+        return False
+    models = (known_models().find(gpu.name) for gpu in case.result.gpus)
+    return case.lanes.switched or not states.isdisjoint(_STATES) or any(m.links_behind_switch for m in models)
 
 
 def _fabric_health(fabric: Fabric) -> str:

@@ -1,9 +1,11 @@
 """Does each GPU have as many NVLinks as it should, and may it use them?
 
 Behind switches, siblings of the same model must have equal counts; on any node, a GPU must keep the count of
-earlier runs.  Two comparisons would mislead: with the architecture's maximum (A800, H800 and H100 NVL have
-fewer links by design), and pair with pair (a healthy mesh is uneven).  What siblings and history cannot show
-is a fault that all GPUs have from the first run on; `board` knows what some models have.
+earlier runs.  What siblings and history cannot show is a fault that is there from the first run on; the table
+of models knows what is whole: all links behind switches, every GPU of a whole mesh, and the links of a pair,
+which are wired or bridged in fixed numbers (an A100 PCIe pair has 4, 8 or 12 links, never 11).  Two
+comparisons would mislead: with the architecture's maximum (A800, H800 and H100 NVL have fewer links by
+design), and pair with pair (a healthy mesh is uneven).
 
 Which shortfall takes the label away (`Shortfall.takes_label`)?  One that is measured against a number that
 does not move: the model's count or the GPU's own history.  The siblings' count falls when they lose links
@@ -23,7 +25,7 @@ from nodegauge_contract.model import PASTED
 from nodegauge_contract.nvlink import Doubt
 from nodegauge_contract.values import Text
 from nodegauge_judge.case import Case, once
-from nodegauge_judge.gpu_models import Form
+from nodegauge_judge.gpu_models import Form, known_models
 from nodegauge_judge.interconnect import board
 from nodegauge_judge.interconnect.fabric import fabric_problem
 from nodegauge_judge.visibility import is_complete
@@ -35,17 +37,20 @@ class Against(StrEnum):
     SIBLINGS = "siblings"
     HISTORY = "history"
     MODEL = "model"
+    WIRING = "wiring"
+    """Its board without switches, or whole bridges."""
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
-    """GPU `gpu_index` has `have` active links instead of `expected`; `fixed`: what its model or its history
-    tells, 0 for neither."""
+    """GPU `gpu_index` has `have` active links instead of `expected`; `model` and `past`: what its model and
+    its history tell, 0 for nothing."""
 
     gpu_index: int
     have: int
     expected: int
     against: Against
-    fixed: int
+    model: int
+    past: int
 
     @property
     def ratio(self) -> float:
@@ -54,7 +59,8 @@ class Shortfall(Struct, frozen=True, kw_only=True):
 
     def takes_label(self, limit: float) -> bool:
         """Whether the node loses its interconnect label; see the module's text."""
-        return not self.have or (self.fixed > 0 and self.have / self.fixed < limit)
+        fixed = max(self.model, self.past)
+        return not self.have or (fixed > 0 and self.have / fixed < limit)
 
 
 @once
@@ -81,6 +87,14 @@ def all_short(case: Case) -> int | None:
     healthy = [board.links_behind_switch(gpu) for gpu in case.result.gpus]
     short = all(have < links for have, links in zip(case.lanes.sums, healthy, strict=True))
     return max(healthy) if short and not uncertain(case) else None
+
+
+@once
+def short_of_model(case: Case) -> frozenset[int]:
+    """GPUs with fewer links than their model has: the history must not learn such a count as normal."""
+    if all_short(case) is not None:
+        return frozenset(range(len(case.lanes.sums)))
+    return frozenset(short.gpu_index for short in shortfalls(case) if short.have < short.model)
 
 
 def without_links(case: Case) -> list[int]:
@@ -126,15 +140,40 @@ def _shortfall(case: Case, gpu_index: int) -> Shortfall | None:
     if gpu.error is not None or case.result.problem is not None or gpu_index in uncertain(case):
         return None
     siblings, past = _siblings(case, gpu_index), _in_history(case, gpu_index)
-    if have >= max(siblings, past):
+    wiring = _by_wiring(case, gpu_index)
+    if have >= max(siblings, past, wiring):
         return None
     model = board.links_behind_switch(gpu) if siblings and not board.may_be_partition(case) else 0
     expected, against = max(
-        (siblings, Against.SIBLINGS), (past, Against.HISTORY), (model, Against.MODEL), key=lambda e: e[0]
+        (siblings, Against.SIBLINGS),
+        (past, Against.HISTORY),
+        (model, Against.MODEL),
+        (wiring, Against.WIRING),
+        key=lambda e: e[0],
     )
     return Shortfall(
-        gpu_index=gpu_index, have=have, expected=expected, against=against, fixed=max(past, model)
+        gpu_index=gpu_index,
+        have=have,
+        expected=expected,
+        against=against,
+        model=max(model, wiring),
+        past=past,
     )
+
+
+def _by_wiring(case: Case, gpu_index: int) -> int:
+    """Links that this GPU must have without switches: all, on a whole board of its model that was read and on
+    which any are up; else what completes each pair that has some.  0 where nothing tells: a link that is
+    unclear has two ends, and a hypervisor may have left links of modules out."""
+    gpu, pairs = case.result.gpus[gpu_index], case.lanes.pair[gpu_index]
+    link = known_models().find(gpu.name).nvlink
+    partition = board.form(gpu) is not Form.CARD and board.may_be_partition(case)
+    unclear = case.lanes.switched or uncertain(case) or not any(case.lanes.sums)
+    if link is None or partition or unclear:
+        return 0
+    alike = sum(other.name == gpu.name for other in case.result.gpus) if is_complete(case) else 0
+    completed = sum(-(-links // link.pair) * link.pair for links in pairs) if link.pair else 0
+    return max(completed, known_models().find(gpu.name).links_without_switch(alike))
 
 
 def _siblings(case: Case, gpu_index: int) -> int:

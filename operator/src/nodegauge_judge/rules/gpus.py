@@ -92,6 +92,24 @@ def foreign_gpus(case: Case) -> Iterator[Observation]:
         )
 
 
+def board_incomplete(case: Case) -> Iterator[Observation]:
+    """The modules that a board lacks from its first reading on, as one location."""
+    hole = visibility.hole(case)
+    if hole is None:
+        return
+    names, plural = ", ".join(map(str, hole.modules)), "" if hole.lacks == 1 else "s"
+    yield Observation(
+        severity=Severity.WARN,
+        location=f"module{plural} {names}" if names else "node",
+        message=(
+            f"{hole.size - hole.lacks} of the {hole.size} GPUs of its board are there, and nothing else "
+            f"on the node explains the other{plural}."
+        ),
+        evidence={"lacks": hole.lacks, "board": hole.size, "modules": names},
+        weight=hole.lacks,
+    )
+
+
 def _sick(
     *, code: str, cause: Cause, title: str, meaning: str, when: str, next_step: str, way_out: tuple[str, ...]
 ) -> HealthRule:
@@ -163,6 +181,33 @@ RULES = (
         when="NVML answers IRQ_ISSUE (11) or CORRUPTED_INFOROM (14) for it",
         next_step="drain the node and reboot it; read its kernel log: `dmesg | grep -iE 'NVRM.*SLOT'`.",
         way_out=(DRIVER_LOG, DRAIN, "Reboot the node.", VENDOR),
+    ),
+    HealthRule(
+        code="board-incomplete",
+        title="a board lacks a GPU",
+        meaning=(
+            "SXM modules and superchips come on boards and trays whose numbers of GPUs are known, and each "
+            "module has a number on its board. A GPU that was dead when the node was booted leaves a hole: "
+            "the driver lists the others, and they are healthy. A virtual machine may have any part of a "
+            "board; GPUs that a container was not given, that another driver serves, or that the policy "
+            "does not expect (`spec.expectedGpus`) are no hole."
+        ),
+        when={
+            Severity.WARN: (
+                "the model's boards have more GPUs, on bare metal, also at first sight; without a count of "
+                "the PCI bus or of `nvidia.com/gpu`, only if more than half of the board is there"
+            )
+        },
+        next_step="`lspci -d 10de:` on the node: is the GPU on the bus? Then its kernel log, from boot on.",
+        way_out=(
+            "`lspci -d 10de:` and `nvidia-smi -q | grep -iE 'Bus Id|Module Id'` on the node.",
+            DRIVER_LOG,
+            DRAIN,
+            "Power-cycle the node: a reboot may leave the module without power.",
+            VENDOR,
+            "A board that is meant to have fewer: state their number in the policy, `spec.expectedGpus`.",
+        ),
+        check=board_incomplete,
     ),
 )
 

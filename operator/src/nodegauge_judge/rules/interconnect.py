@@ -7,15 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodegauge_judge.case import Case, HealthRule, links_in_words, of_gpu
+from msgspec.structs import replace
+
+from nodegauge_judge.case import Case, HealthRule, links_in_words, number, of_gpu
 from nodegauge_judge.gpu_models import Form
 from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.model import Severity
-from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
+from nodegauge_judge.rule import DRIVER_LOG, RESET, Effect, Observation
+from nodegauge_judge.rules import nvlink
 
 
 def nvlink_down(case: Case) -> Iterator[Observation]:
-    """GPUs that have no active NVLink although their board should have some, and links that all GPUs lack."""
+    """GPUs that have no active NVLink although their board should have some, and links that all GPUs lack,
+    though the fabric manager had its time."""
+    early = fabric.may_start(case)
+    yield from (seen for seen in _down(case) if not early or seen.severity is Severity.INFO)
+
+
+def fabric_starting(case: Case) -> Iterator[Observation]:
+    """What would be a finding about links or P2P, but may still be on its way up after boot."""
+    if not fabric.may_start(case):
+        return
+    up = int(number(case.result.host.boottime_ms) or 0) // 1000
+    for seen in (*nvlink.not_joined(case), *nvlink.short_of_links(case), *_down(case)):
+        if seen.severity is Severity.INFO:
+            continue
+        message = (
+            f"{seen.message} The node was booted {up} s ago; this is judged after {fabric.START_SECONDS:g} s."
+        )
+        yield replace(seen, severity=Severity.WARN, message=message, evidence=seen.evidence | {"up": up})
+
+
+def _down(case: Case) -> Iterator[Observation]:
     partition = board.may_be_partition(case)
     for gpu_index in nvlink_state.without_links(case):
         gpu = case.result.gpus[gpu_index]
@@ -119,6 +142,29 @@ RULES = (
             "and stays.",
         ),
         check=nvlink_down,
+    ),
+    HealthRule(
+        code="fabric-starting",
+        title="the GPU fabric is still starting",
+        meaning=(
+            "The node was booted a moment ago, and GPUs behind NVSwitches are not yet registered with the "
+            "fabric, refuse P2P, or have no links. The fabric manager starts after boot and takes its time, "
+            "so this is no fault yet, and no health either. Source of the time: the grace of NVIDIA's "
+            "NVSentinel for the fabric manager."
+        ),
+        when={
+            Severity.WARN: (
+                "within 300 s after boot: what would be p2p-refused, nvlink-degraded or nvlink-down on GPUs "
+                "behind NVSwitches, except for link errors"
+            )
+        },
+        next_step="none; a run after that time judges it.",
+        way_out=(
+            "`nvidia-smi -q | grep -A 6 -i fabric` says Completed and Success once it has started.",
+            "`systemctl status nvidia-fabricmanager` on the node, if it does not start.",
+        ),
+        check=fabric_starting,
+        effect=Effect.UNJUDGED,
     ),
     HealthRule(
         code="fabric-cliques",

@@ -27,11 +27,18 @@ _SOURCES = {
     Against.SIBLINGS: "its siblings have",
     Against.HISTORY: "earlier runs saw",
     Against.MODEL: "its siblings have more, its model has",
+    Against.WIRING: "its board or its bridges carry",
 }
 
 
 def p2p_refused(case: Case) -> Iterator[Observation]:
-    """Pairs with NVLinks that refuse P2P, and GPUs whose fabric is not ready."""
+    """Pairs with NVLinks that refuse P2P, and GPUs whose fabric is not ready though it had its time."""
+    if not fabric.may_start(case):
+        yield from not_joined(case)
+
+
+def not_joined(case: Case) -> Iterator[Observation]:
+    """Pairs with NVLinks that refuse P2P, and GPUs whose fabric is not ready, at any time after boot."""
     if board.hides_links(case):
         return
     refused = [pair for pair in case.p2p if pair.refused]
@@ -54,18 +61,30 @@ def p2p_refused(case: Case) -> Iterator[Observation]:
 
 
 def nvlink_degraded(case: Case) -> Iterator[Observation]:
-    """GPUs with fewer links than their siblings or their own history, and links that make errors."""
-    for shortfall in nvlink_state.shortfalls(case):
-        yield _degraded(case, shortfall)
+    """GPUs with fewer links than their siblings, their own history or their model, a fabric of limited
+    capacity, and links that make errors."""
+    if not fabric.may_start(case):
+        yield from short_of_links(case)
     if not board.hides_links(case):
         for gpu, growth in zip(case.result.gpus, case.growth.gpus, strict=True):
             yield from _link_errors(gpu, growth)
 
 
+def short_of_links(case: Case) -> Iterator[Observation]:
+    """GPUs with fewer links than expected, or whose fabric gives less than they should, at any time."""
+    for shortfall in nvlink_state.shortfalls(case):
+        yield _degraded(case, shortfall)
+    for gpu in () if board.hides_links(case) else case.result.gpus:
+        if problem := fabric.limited(gpu):
+            message = f"The GPU fabric works, but {problem}: no interconnect label."
+            yield of_gpu(gpu, Severity.WARN, message, evidence=_fabric_values(gpu))
+
+
 def links_read(case: Case) -> bool:
     """Whether every GPU's links could be counted."""
     complete = visibility.is_complete(case) and not board.hides_links(case)
-    return complete and not nvlink_state.uncertain(case)
+    early = fabric.may_start(case) and any((*not_joined(case), *short_of_links(case)))
+    return complete and not early and not nvlink_state.uncertain(case)
 
 
 def p2p_read(case: Case) -> bool:
@@ -108,18 +127,22 @@ def _unknown_p2p(pair: PairP2p) -> str:
     return f"They have NVLinks, but their P2P status is unknown: {', '.join(pair.unknown)}."
 
 
-def _fabric(gpu: Gpu, problem: str) -> Observation:
+def _fabric_values(gpu: Gpu) -> dict[str, Scalar]:
     values = {
         "fabric_state": gpu.fabric.state,
         "fabric_status": gpu.fabric.status,
         "fabric_health_mask": gpu.fabric.health_mask,
         "fabric_health_summary": gpu.fabric.health_summary,
     }
+    return {name: value for name, value in values.items() if isinstance(value, int)}
+
+
+def _fabric(gpu: Gpu, problem: str) -> Observation:
     return of_gpu(
         gpu,
         Severity.FAIL,
         f"The GPU fabric is not ready for NVLink: {problem}.",
-        evidence={name: value for name, value in values.items() if isinstance(value, int)},
+        evidence=_fabric_values(gpu),
         weight=FABRIC_WEIGHT,
     )
 
@@ -221,15 +244,19 @@ RULES = (
         code="nvlink-degraded",
         title="NVLinks are missing or make errors",
         meaning=(
-            "A GPU has fewer active NVLinks than its siblings of the same model behind the same switches, or "
-            "than earlier runs counted on this GPU. nodegauge does not expect the architecture's maximum "
-            "(H800 and H100 NVL have fewer links by design), and does not compare pairs with each other (a "
-            "healthy mesh is uneven). Active links with errors are found by the growth of their counters."
+            "A GPU has fewer active NVLinks than its siblings of the same model behind the same switches, "
+            "than earlier runs counted on this GPU, or than its model has: every GPU of a whole board "
+            "without switches has all its links, and bridges carry fixed numbers (an A100 PCIe pair has 4, 8 "
+            "or 12). nodegauge does not expect the architecture's maximum (H800 and H100 NVL have fewer "
+            "links by design), and does not compare pairs with each other (a healthy mesh is uneven). Or "
+            "the fabric says that its bandwidth or capacity is limited. Active links with errors are found "
+            "by the growth of their counters."
         ),
         when={
             Severity.WARN: (
-                "the GPU has fewer links than expected; or CRC, replay or recovery errors since the last "
-                "run; or a failed recovery with no earlier reading to compare with"
+                "the GPU has fewer links than expected; or its fabric has degraded bandwidth or limited "
+                "capacity, which also removes the interconnect label; or CRC, replay or recovery errors "
+                "since the last run; or a failed recovery with no earlier reading to compare with"
             ),
             Severity.FAIL: (
                 "the GPU has fewer than `nvlinkSumRatio` (default 0.75) of the expected links, which also "
