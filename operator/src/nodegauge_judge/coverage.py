@@ -164,7 +164,8 @@ def _expected(case: Case, gpu_index: int, path: str, value: Unavailable) -> str:
     gpu, nothing_there = case.result.gpus[gpu_index], is_not_supported(value)
     refused = path in _ECC_COUNTS and gpu.ecc.mode == 0
     hidden = nothing_there and (gpu.mig == 1 or bool(board.shared(gpu)) or path in SUBJECTS[NVLINK])
-    if refused or hidden or (case.result.probe == PASTED and value == NOT_READ):
+    linkless = path.startswith("link_errors.") and not case.lanes.sums[gpu_index]
+    if refused or hidden or linkless or (case.result.probe == PASTED and value == NOT_READ):
         return ""
     if any(_is_read(sibling, path) for sibling in _siblings(case, gpu)):
         return "other GPUs of its model give them"
@@ -193,11 +194,11 @@ def _of_pairs(case: Case) -> Iterator[Gap]:
     `nvlink-unresolved`."""
     if board.hides_links(case) or not _is_live(case):
         return
-    linked = {frozenset((pair.i, pair.j)) for pair in case.p2p}
+    read, linked = set(_read(case)), {frozenset((pair.i, pair.j)) for pair in case.p2p}
     for name in ("read", "write", "nvlink", "ancestor"):
         for i, row in enumerate(getattr(case.result.pairs, name)):
-            for j, status in enumerate(row[: len(case.result.gpus)]):
-                if i < len(case.result.gpus) and _failed(status) and frozenset((i, j)) not in linked:
+            for j, status in enumerate(row):
+                if {i, j} <= read and _failed(status) and frozenset((i, j)) not in linked:
                     yield Gap(
                         gpu_index=i,
                         subject=P2P,
