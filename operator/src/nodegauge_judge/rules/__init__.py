@@ -24,6 +24,7 @@ from nodegauge_judge.rules import (
     power,
     reading,
     sensors,
+    settings,
     thermal,
     throttling,
 )
@@ -42,6 +43,7 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *driver_errors.RULES,
     *memory.RULES,
     *memory_life.RULES,
+    *settings.RULES,
     *pcie.RULES,
     *nics.RULES,
     *sensors.RULES,
