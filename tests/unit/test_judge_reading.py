@@ -211,6 +211,34 @@ def test_every_other_xid_warns(xid: int, bucket: str) -> None:
     check(seen(xid), "xid/warn", f"Xid {xid} (", {"resolution": bucket, "xid": GOOD})
 
 
+def test_what_dcgm_fails_fails_here_and_what_it_warns_of_is_listed() -> None:
+    """NVIDIA/DCGM, health module: Xids that fail, and those that warn of one subsystem."""
+    failing, known = set(numbers(Severity.FAIL)), {xid for bucket in BUCKETS for xid in bucket.xids}
+    assert failing >= {48, 74, 79, 94, 95, 119, 120, 140}
+    assert known >= {31, 32, 43, 63, 64, 38, 39, 42, 60, 61, 62, 54, 56, 57, 58, 78, 67, 73, 121, 137, 93}
+
+
+PEER = "21, 32, 33, 34, 35, 36, 37 accuse the other end"
+
+
+@pytest.mark.parametrize(
+    ("xid", "action", "expected", "fact"),
+    [
+        (149, 0, "xid/warn", PEER),
+        (149, 4, "recovery-action/fail xid/fail", PEER),
+        (149, Unavailable("NVML_ERROR_UNKNOWN"), "xid/fail", PEER),
+        (145, 0, "xid/warn", "often after a link of another GPU went down"),
+        (150, 0, "xid/fail", "firmware of this GPU"),
+        (48, 0, "xid/fail", "double bit ECC error"),
+    ],
+)
+def test_a_link_that_went_down_accuses_a_gpu_that_needs_a_repair(
+    xid: int, action: Any, expected: str, fact: str
+) -> None:
+    """Table 2 of NVIDIA's catalogue: some reasons of a 149 accuse the peer or a person."""
+    check(made.with_gpu(seen(xid), 0, repair=Repair(action=action)), expected, fact)
+
+
 def test_xids_of_one_gpu_make_one_finding_per_severity() -> None:
     judgement = judge(seen(63, 79, 48, 13))
     advice = "NVIDIA's advice: reset the GPU, and replace it"

@@ -51,4 +51,5 @@ TABLE: Table = {
 
 @pytest.mark.parametrize("row", rows(TABLE))
 def test_settings_are_judged(row: Row) -> None:
-    check(*row)
+    """A GPU that differs from its siblings is named; one that nobody can use fails."""
+    assert (check(*row).answers["compute-prohibited"] is Answer.BAD) == (row[1] == PROHIBITED)

@@ -157,7 +157,8 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     Chosen by this project: a link with half the lanes warns."""
     pcie_errors_per_hour: PerHour = 100
     """Replays, or correctable errors, of one GPU's PCIe link per hour above which they are a finding.
-    Default 100.  Chosen by this project: it tolerates single errors."""
+    Default 100.  Chosen by this project: it tolerates single errors, and is below the 8 a minute of
+    NVIDIA/DCGM DCGM_LIMIT_MAX_PCIREPLAY_RATE, for a run's interval thins out a burst."""
     nic_errors_per_hour: PerHour = 100
     """Symbol and receive errors of one network port per hour above which they are a finding.  Default 100.
     Chosen by this project: as `pcieErrorsPerHour`."""

@@ -20,7 +20,8 @@ DOUBLE_BIT_PAGES = 15
 """Pages retired for double bit errors, whenever.  Source: as above, and NVIDIA/DCGM
 DCGM_LIMIT_MAX_RETIRED_PAGES_SOFT_LIMIT."""
 PAGES = 60
-"""Pages retired for any cause; a board has room for 64.  Source: NVIDIA/DCGM DCGM_LIMIT_MAX_RETIRED_PAGES."""
+"""Pages retired for any cause; a board has room for 64.  Source: NVIDIA/DCGM DCGM_LIMIT_MAX_RETIRED_PAGES,
+which is 63 in newer versions."""
 MONTH_MINUTES = 30 * 24 * 60
 SRAM_ERRORS = 2
 """Uncorrectable SRAM errors that one address bank may have.  Source: NVIDIA GPU Memory Error Management, RMA

@@ -1,6 +1,6 @@
 """The rule about NVLinks that are up and make errors, by the growth of their counters.
 
-The limits are those of NVIDIA/DCGM (docs/adr/0037): it tolerates neither a replay nor a recovery, and CRC
+The limits are those of NVIDIA/DCGM (docs/adr/0038): it tolerates neither a replay nor a recovery, and CRC
 errors below a rate.  A counter at its maximum tells nothing (`counter-saturated`).  With MIG on (NVML then
 reports every link as down) and of virtual GPUs nothing is judged.
 """
@@ -16,16 +16,16 @@ from nodegauge_judge.interconnect import board
 from nodegauge_judge.model import Cause, Gate, GateKind, Severity
 from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
 
-Said = tuple[Severity, str, float]
+Part = tuple[Severity, str, float]
 """How bad one kind of errors is, what it is, and how many there are."""
 
 
 def nvlink_errors(case: Case) -> Iterator[Observation]:
     """GPUs whose links made errors since the last run, or since the driver was loaded."""
     for gpu_index, gpu in enumerate(case.result.gpus if not board.hides_links(case) else ()):
-        said = [*_new(case, gpu_index), *_old(case, gpu_index)]
+        found = [*_new(case, gpu_index), *_old(case, gpu_index)]
         for severity in (Severity.FAIL, Severity.WARN):
-            parts = [each for each in said if each[0] is severity]
+            parts = [each for each in found if each[0] is severity]
             if parts:
                 text = "; ".join(text for _, text, _ in parts)
                 weight = max(count for _, _, count in parts)
@@ -52,7 +52,7 @@ def _half_read(links: LinkErrors) -> bool:
     return any(read) and not all(read)
 
 
-def _new(case: Case, gpu_index: int) -> Iterator[Said]:
+def _new(case: Case, gpu_index: int) -> Iterator[Part]:
     limits, growth = case.thresholds, case.growth.gpus[gpu_index]
     fifth, seconds = _corrects(case.result.gpus[gpu_index].link_errors), case.growth.interval.seconds
     since = "since the last run"
@@ -68,7 +68,7 @@ def _new(case: Case, gpu_index: int) -> Iterator[Said]:
         yield severity, f"{growth.link_crc} CRC errors {since}, {rate:.3g} a second {limit}", rate
 
 
-def _old(case: Case, gpu_index: int) -> Iterator[Said]:
+def _old(case: Case, gpu_index: int) -> Iterator[Part]:
     """Totals without an earlier reading: some may be old, so they only warn.  Of CRC errors, which links live
     with, those count that are too many even if they came evenly since the node was booted."""
     links, now = case.result.gpus[gpu_index].link_errors, case.growth.counts[gpu_index]
