@@ -31,6 +31,7 @@ GPU_2 = "GPU 2 (0000:11:00.0): "
 TABLE: Table = {
     "a replay or recovery fails, as in DCGM": [
         (grew(replay=(5, 6)), FAIL, GPU_2, {"nvlink-errors": Answer.BAD, "link_replay": 6}),
+        (judge(*grew(replay=(0, 9)), thresholds=Thresholds(nvlink_errors=10)), WARN),
         (grew(replay=(0, 5_000_000)), FAIL, "5000000 NVLink replays or recoveries since the last run"),
         (grew(recovery=(0, 1), crc_data=(0, 7)), f"{FAIL} {WARN}"),
     ],
@@ -41,14 +42,11 @@ TABLE: Table = {
         (grew(crc_flit=(0, 1)), WARN),
         (judge(*grew(crc_data=(0, CRC)), thresholds=Thresholds(nvlink_crc_per_second=101)), WARN),
     ],
-    "the policy says how many replays fail": [
-        (judge(*grew(replay=(0, 9)), thresholds=Thresholds(nvlink_errors=10)), WARN),
-    ],
     "NVLink 5 has other counters, and corrects errors: none may get through": [
         *((grew(NVLINK5, **{name: (3, 4)}), FAIL, GPU_2) for name in ("recoveries", "received", "integrity")),
+        (grew(recovery_failed=(0, 1)), FAIL, GPU_2),
         (grew(NVLINK5, effective=(1, 2)), FAIL, "1 NVLink errors after correction"),
     ],
-    "a new failed recovery fails": [(grew(recovery_failed=(0, 1)), FAIL, GPU_2)],
     "totals without a past warn": [
         (with_errors(recovery_failed=2), WARN, "2 NVLink replays or recoveries since the driver was loaded"),
         (with_errors(replay=5_000_000), WARN, "some may be old: there is no earlier reading", UNSURE),
@@ -73,9 +71,9 @@ TABLE: Table = {
         (grew(replay=(65601, 65601), full=(0, 0)), "", GOOD),
         (grew(replay=(7, 65535)), f"{FAIL} {FULL}"),
     ],
-    "a run too soon leaves it to a later one": [(grew(seconds=30, replay=(5, 9)), "", UNSURE)],
-    "with MIG on, links are not judged, whatever they count": [
-        ((with_errors(recovery_failed=0), MIG_ERRORS), "")
+    "a run too soon leaves it to a later one, and links with MIG on are not judged": [
+        (grew(seconds=30, replay=(5, 9)), "", UNSURE),
+        ((with_errors(recovery_failed=0), MIG_ERRORS), ""),
     ],
 }
 

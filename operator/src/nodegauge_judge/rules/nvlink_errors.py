@@ -23,9 +23,9 @@ Part = tuple[Severity, str, float]
 def nvlink_errors(case: Case) -> Iterator[Observation]:
     """GPUs whose links made errors since the last run, or since the driver was loaded."""
     for gpu_index, gpu in enumerate(case.result.gpus if not board.hides_links(case) else ()):
-        found = [*_new(case, gpu_index), *_old(case, gpu_index)]
+        kinds = [*_new(case, gpu_index), *_old(case, gpu_index)]
         for severity in (Severity.FAIL, Severity.WARN):
-            parts = [each for each in found if each[0] is severity]
+            parts = [each for each in kinds if each[0] is severity]
             if parts:
                 text = "; ".join(text for _, text, _ in parts)
                 weight = max(count for _, _, count in parts)

@@ -47,7 +47,7 @@ def compute_mode_read(case: Case) -> bool:
 RULES = (
     HealthRule(
         code="ecc-off",
-        title="ECC is off on some GPUs",
+        title="some GPUs work without ECC",
         meaning=(
             "ECC is off on a GPU and on for others of the same model in the node. Without ECC the GPU's "
             "memory may return wrong bits, and nothing notices: a job over all GPUs is as trustworthy as "
@@ -70,10 +70,10 @@ RULES = (
             "still offers it to pods. Somebody set it, with `nvidia-smi -c`; nothing is broken."
         ),
         when={Severity.FAIL: "the driver reports the compute mode PROHIBITED (2)"},
-        next_step="`nvidia-smi -c DEFAULT -i INDEX` on the node (root) if jobs should use it.",
+        next_step="`nvidia-smi -c 0 -i INDEX` on the node (root) if jobs should use it.",
         way_out=(
             "`nvidia-smi --query-gpu=index,name,compute_mode --format=csv` on the node.",
-            "`nvidia-smi -c DEFAULT -i INDEX` (root) allows processes; a reboot does the same.",
+            "`nvidia-smi -c 0 -i INDEX` (root) allows processes; a reboot does the same.",
             "If it is meant for a display alone, keep it from pods, for example with NVreg_ExcludedGpus.",
         ),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.GPU_FAULT),
