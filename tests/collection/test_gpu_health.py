@@ -112,7 +112,7 @@ def test_policy_and_history_decide_as_in_a_cluster(hosts: GpuHosts) -> None:
     results = {name: hosts.task(played, name).result for name in ("alone", "compared", "expects")}
     assert {name: [one["code"] for one in result["findings"]] for name, result in results.items()} == {
         "alone": [],
-        "compared": ["nvlink-degraded"],
+        "compared": ["nvlink-errors"],
         "expects": ["gpu-lost"],
     }
     assert (earlier["verdict"], results["expects"]["verdict"]) == ("pass", "fail")

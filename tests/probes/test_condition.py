@@ -136,15 +136,18 @@ def test_nvlink_errors_are_summed_over_active_links(nvml: Nvml, library: Library
     """Link 1 is down and does not count; what one link does not tell is not known of the GPU."""
 
     def errors(handle: Any, link: Any, counter: Any, count: Any) -> int:
-        count._obj.value = 10 ** int(link) * (int(counter) + 1)
+        count._obj.value = 65535 if (link, counter) == (2, 1) else 10 ** int(link) * (int(counter) + 1)
         return NOT_SUPPORTED if (link, counter) == (2, 4) else SUCCESS
 
+    numbers = {(n, link): n for n in range(206, 212) for link in (0, 2)}
+    numbers |= {(214, 0): 1, (214, 2): 2, (221, 0): 5}
     gpu = linked(1, 0, 1)
     library.has("nvmlDeviceGetNvLinkErrorCounter", errors)
-    library.has("nvmlDeviceGetFieldValues", fields({(214, 0): 1, (214, 2): 2, (221, 0): 5}))
+    library.has("nvmlDeviceGetFieldValues", fields(numbers))
     counters.link_errors(nvml, device, gpu)
-    counted = {"replay": 101, "recovery": 202, "crc_flit": 303, "crc_data": 404, "recovery_failed": 3}
-    assert gpu.link_errors.value == LinkErrors(**counted, ecc=NO, effective=NO, symbol=NO)
+    counted = {"replay": 101, "recovery": 65537, "crc_flit": 303, "crc_data": 404, "recovery_failed": 3}
+    counted |= {"received": 2080, "integrity": 422, "full": 1}
+    assert gpu.link_errors.value == LinkErrors(**counted, ecc=NO, recoveries=NO, effective=NO, symbol=NO)
 
 
 def test_a_gpu_without_active_links_has_no_link_errors(nvml: Nvml, library: Library, device: Device) -> None:

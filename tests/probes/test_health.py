@@ -69,6 +69,12 @@ def test_the_virtualization_mode_is_read(probe: On, profile: str, mode: int) -> 
     assert {gpu.virtualization for gpu in result.gpus} == {mode}
 
 
+def test_the_compute_mode_is_read(probe: On) -> None:
+    on = probe("pcie-phb-2")
+    on.hardware.fault("compute-mode", gpu=1, mode="prohibited")
+    assert [gpu.compute_mode for gpu in on.result("--window", "0").gpus] == [0, 2]
+
+
 def test_an_old_driver_is_asked_by_its_old_names(healthy: Healthy) -> None:
     """418 has no T.Limit, MIG, memory affinity, rows, repairs or recovery action: reasons, and no zeros."""
     gpu = healthy("dgx1-v100-8").gpus[0]

@@ -140,7 +140,7 @@ def test_a_node_is_loaded_where_any_gpu_is_and_idle_where_all_are() -> None:
 
 
 def counted(value: int) -> Result:
-    links = contract.LinkErrors(replay=value, recovery=0, crc_flit=0, crc_data=0, recovery_failed=value)
+    links = contract.LinkErrors(replay=value, recovery=0, crc_flit=0, crc_data=value, recovery_failed=0)
     result = every(
         node(),
         ecc=contract.Ecc(volatile_uncorrected=value, volatile_corrected=value),
@@ -151,10 +151,10 @@ def counted(value: int) -> Result:
     return replace(result, nics=contract.Nics(names=["mlx5_0"], ports=[port]))
 
 
-ERRORS = ("ecc_uncorrected", "ecc_corrected", "pcie_replays", "pcie_correctable", "link_errors")
+ERRORS = ("ecc_uncorrected", "ecc_corrected", "pcie_replays", "pcie_correctable", "link_crc", "link_faults")
 
 
-@pytest.mark.parametrize("name", [*ERRORS, "link_recovery_failed"])
+@pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize(
     ("seconds", "now", "expected"),
     [(900, 12, 5), (90_000, 12, 5), (900, 7, 0), (60, 12, None), (900, 6, None)],
@@ -173,9 +173,11 @@ def test_errors_are_counted_between_runs(name: str, seconds: float, now: int, ex
 def test_a_link_sum_that_lacked_a_counter_once_does_not_jump() -> None:
     """Half-read counters are not added up; NVLink 5 has others in their place."""
     half = contract.LinkErrors(replay=5, recovery=Unavailable("Unknown"), crc_flit=100, crc_data=0)
-    assert growth.counts(made.gpu(0, name="x", link_errors=half)).link_errors is None
     newer = contract.LinkErrors(replay=Unavailable("NotSupported"), effective=9, symbol=1_000_000)
-    assert growth.counts(made.gpu(0, name="x", link_errors=newer)).link_errors == 9
+    whole = replace(newer, recoveries=3, received=2, integrity=1)
+    for links, crc, faults in ((half, 100, None), (newer, 9, None), (whole, 9, 6)):
+        counts = growth.counts(made.gpu(0, name="x", link_errors=links))
+        assert (counts.link_crc, counts.link_faults) == (crc, faults)
 
 
 def test_the_first_run_and_a_new_gpu_have_no_growth_and_say_so() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Clocks, ClocksEvents, Power, Result
+from nodegauge_contract import Clocks, ClocksEvents, Power, Result, Span
 from nodegauge_judge import Answer, Judgement, Thresholds, Verdict
 from nodegauge_operator.api.report import ReportStatus, Run, stamp
 from nodegauge_operator.core.probes.health import HealthKind
@@ -45,10 +46,12 @@ def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, *
     return every(node(), name=name, **working(bits={0x4: bits}, sm_mhz=span(mhz), **window))
 
 
-def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
+def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None, moves: float = 30) -> Result:
+    """GPUs at work at these clocks, which move by that many MHz."""
     result = node(len(mhz))
     for gpu_index, clock in enumerate(mhz):
-        fields = working(sm_mhz=span(clock), bits=(bits or {}).get(gpu_index))
+        moving = span(clock - moves / 2, clock + moves / 2)
+        fields = working(sm_mhz=moving, bits=(bits or {}).get(gpu_index))
         result = made.with_gpu(result, gpu_index, **fields)
     return result
 
@@ -75,6 +78,14 @@ def set_to(memory: int = 2619, *, sm: int = 1980) -> Result:
 def one_still(mhz: float, watts: float) -> Result:
     fields = working(sm_mhz=span(mhz), power_mw=span(watts * 1000))
     return made.with_gpu(tenants(H100, 700, *[LIGHT] * 8), 3, **fields)
+
+
+def locked(mhz: float, *, source: int = 0, **fields: Any) -> Result:
+    """GPU 3 of eight at that clock, its siblings at a constant 1980 MHz, at the same work; `fields`: of its
+    window, or `bits`."""
+    result = every(tenants(H100, 700, *[LIGHT] * 8), **working(sm_mhz=span(1980), power_mw=span(310_000)))
+    own = working(**{"sm_mhz": span(mhz), "power_mw": span(250_000)} | fields)
+    return made.with_gpu(result, 3, **own, power=replace(limit(700), source=source))
 
 
 def alike(mhz: float, *, name: str = H100, gpus: int = 8, **fields: Any) -> Result:
@@ -155,6 +166,17 @@ TABLE: Table = {
     "NVML does not tell what `nvidia-smi -lgc` set (open-gpu-kernel-modules issue 1314)": [
         (one_still(mhz, 250), WARN, "as if somebody locked it", {"slow-clock": UNSURE})
         for mhz in (1500, 1245, 1005)
+    ],
+    "nor does it tell where the siblings stand still, too, or the lock is a range": [
+        *((locked(mhz), WARN, "NVML cannot tell", {"slow-clock": UNSURE}) for mhz in (1410, 705)),
+        (locked(1410, sm_mhz=Span(min=1200, median=1410, max=1410)), WARN, {"slow-clock": UNSURE}),
+        (locked(1935), ""),
+    ],
+    "power, heat and counters agree with a fault": [
+        (locked(1410, source=2), f"{FAIL} psu-fault/fail"),
+        (locked(1410, temperature=span(85)), f"{FAIL} hot/warn"),
+        ((locked(1410), later(locked(1410), 900, gpu=3, sw_thermal=20)), f"{FAIL} sw-thermal-slowdown/warn"),
+        (locked(1410, bits={0x4: 3}), FAIL),
     ],
     "a clock that is stuck far below fails": [(one_still(345, 120), FAIL)],
     "the policy sets the shares of slow clocks": [

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Gpu, Problem, ProblemKind, Repair, Result, Unavailable, Xids
+from nodegauge_contract import Ecc, Gpu, Problem, ProblemKind, Repair, Result, Unavailable, Xids
 from nodegauge_judge import CATALOGUE, Answer, NodeFacts, Severity, Sharing, Verdict
 from nodegauge_judge.rules.xid_catalogue import BUCKETS, numbers
 from support.judge_results import GAP, LOST, Row, Table, check, cool, judge, only, rows
@@ -30,6 +30,18 @@ def ended(kind: str) -> list[Result]:
 
 def facts(capacity: int | None, sharing: Sharing = Sharing.EXCLUSIVE) -> NodeFacts:
     return NodeFacts(gpu_capacity=capacity, sharing=sharing)
+
+
+def having(member: str, *values: Any, **last: Any) -> Result:
+    """One H100 for each of these values; `last`: other fields of the last one."""
+    result = made.h100(len(values))
+    for gpu_index, value in enumerate(values):
+        result = made.with_gpu(result, gpu_index, **{member: value})
+    return made.with_gpu(result, len(values) - 1, **last) if last else result
+
+
+OFF, ON, UNREAD = (Ecc(mode=mode) for mode in (0, 1, Unavailable("NVML_ERROR_UNKNOWN")))
+PROHIBITED = "compute-prohibited/fail"
 
 
 def recovering(*actions: Any) -> Result:
@@ -62,6 +74,19 @@ def without_the_eighth() -> Result:
 
 
 TABLE: Table = {
+    "ECC off beside siblings with it is named; off on all, or on the only one of its model, is a choice": [
+        (having("ecc", *[ON] * 3, OFF, *[ON] * 4), "ecc-off/warn", "GPU 3 (0000:12:00.0): ECC is off; 7 of"),
+        (having("ecc", OFF, *[ON] * 3, *[OFF] * 4), "ecc-off/warn", "GPU 0 (0000:0f:00.0) and 4 more: "),
+        (having("ecc", OFF, *[UNREAD] * 6, ON), "ecc-off/warn", "1 of the node's 8"),
+        (having("ecc", *[OFF] * 8), ""),
+        (having("ecc", ON, OFF, name="NVIDIA TITAN V"), "mixed-gpus/info"),
+    ],
+    "a GPU that no process can use fails; a mode that was not read clears nothing": [
+        (having("compute_mode", 0, 0, 2, 0), PROHIBITED, "GPU 2 (0000:11:00.0): ", {"compute_mode": 2}),
+        (having("compute_mode", 2), PROHIBITED, {"compute-prohibited": Answer.BAD}),
+        (having("compute_mode", 0, 3, 1), "", {"compute-prohibited": GOOD}),
+        (having("compute_mode", 0, UNREAD.mode), "", {"compute-prohibited": UNSURE}),
+    ],
     "NVML's errors that mean a sick device fail at once, on a GPU and for the whole run": [
         (result, f"{code}/fail", FAIL, subject, "words of the driver", CALLED | {"kind": kind})
         for kind, code in (
@@ -209,6 +234,27 @@ def test_xids_that_take_a_gpu_out_of_service_fail_at_once(xid: int, bucket: str)
 def test_every_other_xid_warns(xid: int, bucket: str) -> None:
     """A program's own fault takes no node away, and a number of tomorrow is not silent."""
     check(seen(xid), "xid/warn", f"Xid {xid} (", {"resolution": bucket, "xid": GOOD})
+
+
+def test_what_dcgm_fails_fails_here_and_what_it_warns_of_is_listed() -> None:
+    """NVIDIA/DCGM, health module: Xids that fail, and those that warn of one subsystem."""
+    failing, known = set(numbers(Severity.FAIL)), {xid for bucket in BUCKETS for xid in bucket.xids}
+    assert failing >= {48, 74, 79, 94, 95, 119, 120, 140}
+    assert known >= {31, 32, 43, 63, 64, 38, 39, 42, 60, 61, 62, 54, 56, 57, 58, 78, 67, 73, 121, 137, 93}
+
+
+@pytest.mark.parametrize(
+    ("xid", "action", "expected"),
+    [
+        *((149, action, each) for action, each in ((0, "xid/warn"), (4, "recovery-action/fail xid/fail"))),
+        *((149, action, "xid/fail") for action in (UNREAD.mode, Unavailable("NVML_ERROR_NOT_SUPPORTED"))),
+        *((145, 0, "xid/warn"), (150, 0, "xid/fail"), (48, 0, "xid/fail")),
+    ],
+)
+def test_a_link_that_went_down_accuses_whom_the_driver_repairs(xid: int, action: Any, expected: str) -> None:
+    """Table 2 of NVIDIA's catalogue: some reasons of a 149 accuse the peer or a person."""
+    blame = {149: "21, 32, 33, 34, 35, 36, 37 accuse the other end", 150: "firmware of this GPU"}.get(xid, "")
+    check(made.with_gpu(seen(xid), 0, repair=Repair(action=action)), expected, blame)
 
 
 def test_xids_of_one_gpu_make_one_finding_per_severity() -> None:

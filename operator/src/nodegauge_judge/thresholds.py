@@ -20,6 +20,7 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 Samples = Annotated[int, Meta(ge=1, le=1000)]
 Runs = Annotated[int, Meta(ge=1, le=8)]
 PerHour = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+PerSecond = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 
 
 class ThresholdsInvalid(ValueError):
@@ -144,12 +145,20 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     """Share of the expected links below which a GPU's NVLinks fail and the node loses its interconnect label;
     from there up to the expected count they warn.  Default 0.75.  Chosen by this project: a quarter of the
     bandwidth is gone."""
+    nvlink_errors: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 1
+    """New replays and recoveries of a GPU's NVLinks (on NVLink 5 also faulty packets and errors that its
+    correction let through) since the last run that fail.  Default 1.  Source: NVIDIA/DCGM
+    DCGM_LIMIT_MAX_NVLINK_ERROR."""
+    nvlink_crc_per_second: PerSecond = 100
+    """CRC errors per second of a GPU's NVLinks, up to NVLink 4, from which they fail; fewer warn.  Default
+    100.  Source: NVIDIA/DCGM DCGM_LIMIT_MAX_NVLINK_CRC_ERROR."""
     pcie_width_ratio: Ratio = 0.5
     """Share of the other GPUs' PCIe width, all under load, below which a narrow link fails.  Default 0.5.
     Chosen by this project: a link with half the lanes warns."""
     pcie_errors_per_hour: PerHour = 100
     """Replays, or correctable errors, of one GPU's PCIe link per hour above which they are a finding.
-    Default 100.  Chosen by this project: it tolerates single errors."""
+    Default 100.  Chosen by this project: it tolerates single errors, and is below the 8 a minute of
+    NVIDIA/DCGM DCGM_LIMIT_MAX_PCIREPLAY_RATE, for a run's interval thins out a burst."""
     nic_errors_per_hour: PerHour = 100
     """Symbol and receive errors of one network port per hour above which they are a finding.  Default 100.
     Chosen by this project: as `pcieErrorsPerHour`."""

@@ -15,6 +15,8 @@ from nodegauge_contract.values import NOT_READ, Flag, Int, Int64, Num, Problem, 
 MAX_LINKS = 72
 MAX_FANS = 16
 MAX_XIDS = 32
+SATURATED = frozenset({2**16 - 1, 2**32 - 1, 2**63 - 1})
+"""Numbers at which a counter of 16, 32 or 64 bits stops: it cannot grow, and that proves nothing."""
 
 
 class LinkGroup(Struct, frozen=True, kw_only=True):
@@ -55,6 +57,14 @@ class LinkErrors(Struct, frozen=True, kw_only=True):
     """NVLink 5: errors that error correction let through (field 219)."""
     symbol: Int = NOT_READ
     """NVLink 5: symbol errors, before correction (field 221)."""
+    recoveries: Int = NOT_READ
+    """NVLink 5: recoveries, whether they succeeded or not (field 215)."""
+    received: Int = NOT_READ
+    """NVLink 5: packets that arrived malformed, with errors or without room for them (fields 206 to 210)."""
+    integrity: Int = NOT_READ
+    """NVLink 5: local link integrity errors (field 211)."""
+    full: Int = NOT_READ
+    """Links with a counter, other than `ecc` and `symbol`, at the largest number that it can hold."""
 
 
 class Fabric(Struct, frozen=True, kw_only=True):
@@ -386,6 +396,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     """Whether persistence mode is on: without it counters restart with the last client."""
     mig: Int = NOT_READ
     """0 off, 1 on."""
+    compute_mode: Int = NOT_READ
+    """nvmlComputeMode_t: 0 default, 1 and 3 exclusive (one thread, one process), 2 prohibited."""
     cpus: Text = NOT_READ
     """CPUs near the GPU, as ranges (`0-31,64-95`)."""
     memory_nodes: Text = NOT_READ

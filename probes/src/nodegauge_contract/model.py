@@ -23,7 +23,7 @@ from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short,
 SCHEMA = "nodegauge.dev/probe-result"
 PASTED = "pasted"
 """The `probe` of a document that was read from pasted output of nvidia-smi (`pasted`)."""
-MAJOR, MINOR = 1, 6
+MAJOR, MINOR = 1, 7
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128

@@ -103,6 +103,8 @@ class Identity(Struct, kw_only=True):
     """Whether persistence mode is on."""
     mig: Int = NOT_READ
     """MIG mode in force: 0 off, 1 on."""
+    compute_mode: Int = NOT_READ
+    """nvmlComputeMode_t: 2 is prohibited."""
     cpus: Text = NOT_READ
     """CPUs near the GPU, as ranges (`0-31,64-95`)."""
     memory_nodes: Text = NOT_READ

@@ -100,6 +100,7 @@ def identity(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
     own.memory_mib = nvml.memory_mib(device)
     own.persistence = nvml.value(device, "nvmlDeviceGetPersistenceMode", pick=bool)
     own.mig = nvml.integer(device, "nvmlDeviceGetMigMode", pick=lambda modes: modes[0])
+    own.compute_mode = nvml.integer(device, "nvmlDeviceGetComputeMode")
     own.virtualization = nvml.integer(device, "nvmlDeviceGetVirtualizationMode")
 
 

@@ -20,6 +20,8 @@ PCIE_ERRORS = {
 """The field, and the counters that grow."""
 INSUFFICIENT_POWER, GPU_IS_LOST, RESET_REQUIRED, LIB_RM_VERSION_MISMATCH = 8, 15, 16, 18
 RECOVERY_ACTION_FIELD = 230
+COMPUTE_MODES = {"exclusive-process": 3, "prohibited": 2}
+"""nvmlComputeMode_t."""
 UNDERSIZED = 2
 """NVML_POWER_SOURCE_UNDERSIZED."""
 
@@ -73,6 +75,12 @@ def application_clocks(machine: Machine, *, gpu: Parameter = 0, percent: Paramet
     """Somebody set a GPU's application clock to this share of its clock at work; no reason is reported."""
     left, clock = share(percent), machine.profile.model.clocks.sm
     _set(machine, gpu, clock__sm__app=clock.loaded * left // 100, clock__share=10 * left)
+
+
+@fault("compute-mode")
+def compute_mode(machine: Machine, *, gpu: Parameter = 0, mode: str = "prohibited") -> None:
+    """Somebody set a GPU's compute mode (mode: prohibited, exclusive-process)."""
+    _set(machine, gpu, compute_mode=choice("mode", mode, COMPUTE_MODES))
 
 
 @fault("hot")

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from nodegauge_contract import Gpu, LinkErrors, Port, Result
+from nodegauge_contract import Gpu, Int, LinkErrors, Port, Result
+from nodegauge_contract.gpu import SATURATED
 from nodegauge_judge.history.model import Counts, History, PortHistory, keys
 from nodegauge_judge.thresholds import Thresholds
 
@@ -30,12 +31,9 @@ MOST_INTERVALS = 2
 missed run."""
 
 
-AT_ONCE = frozenset({"ecc_uncorrected", "link_recovery_failed"})
-"""Errors of which one is too many: a new one counts even in an interval that is too short to clear a GPU."""
-
-
-SATURATED = frozenset({2**16 - 1, 2**32 - 1, 2**63 - 1})
-"""Numbers at which a counter of 16, 32 or 64 bits stops: it cannot grow, and that proves nothing."""
+AT_ONCE = frozenset({"ecc_uncorrected"})
+"""Errors of which one run is proof enough: a new one counts even in an interval that is too short to clear a
+GPU."""
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -91,10 +89,10 @@ class GpuGrowth(Struct, frozen=True, kw_only=True):
     """New replays of the PCIe link."""
     pcie_correctable: int | None = None
     """New correctable errors of the PCIe link."""
-    link_errors: int | None = None
-    """New NVLink errors (`Counts.link_errors`)."""
-    link_recovery_failed: int | None = None
-    """New failed recoveries of NVLinks; also known in a short interval if there are any."""
+    link_crc: int | None = None
+    """New NVLink errors of the kind `Counts.link_crc`."""
+    link_faults: int | None = None
+    """New NVLink errors of the kind `Counts.link_faults`."""
     unavailable: dict[str, str] = {}
     """By name, why that growth alone is None."""
 
@@ -125,8 +123,10 @@ def build_growth(result: Result, *, history: History, thresholds: Thresholds, in
     ports = _port_growth(up, history.ports) if since.counts else {}
     now = tuple(counts(gpu) for gpu in result.gpus)
     gpus = tuple(
-        _grown(counted, past, since=since, limit=thresholds.plausible_growth)
-        for counted, past in zip(now, _past(result, history), strict=True)
+        _grown(
+            counted, past, since=since, limit=thresholds.plausible_growth, full=full_links(gpu.link_errors)
+        )
+        for gpu, counted, past in zip(result.gpus, now, _past(result, history), strict=True)
     )
     return Growth(interval=since, gpus=gpus, counts=now, ports=ports, ports_up=up)
 
@@ -138,7 +138,7 @@ def saturated(value: int) -> bool:
 
 def counts(gpu: Gpu) -> Counts:
     """The counters of one GPU now."""
-    times = gpu.counters
+    times, kinds = gpu.counters, _kinds(gpu.link_errors)
     return Counts(
         energy_cj=_whole(gpu.power.energy_mj, 10),
         sw_power_cap_ms=_whole(times.sw_power_cap_ns, 1_000_000),
@@ -152,8 +152,38 @@ def counts(gpu: Gpu) -> Counts:
         ecc_corrected=_whole(gpu.ecc.volatile_corrected),
         pcie_replays=_whole(gpu.pcie.replays),
         pcie_correctable=_whole(gpu.pcie.correctable),
-        link_errors=_link_errors(gpu.link_errors),
-        link_recovery_failed=_whole(gpu.link_errors.recovery_failed),
+        link_crc=_first_whole(*kinds["link_crc"]),
+        link_faults=_first_whole(*kinds["link_faults"]),
+    )
+
+
+Family = tuple[Int, ...]
+"""Counters of one kind that are read together or not at all."""
+
+
+def _kinds(links: LinkErrors) -> dict[str, tuple[Family, ...]]:
+    """The counters behind each sum, by its member of `Counts`: up to NVLink 4, of NVLink 5, and those that
+    probes read before version 1.7."""
+    failed = links.recovery_failed if isinstance(links.recovery_failed, int) else 0
+    received = (links.recoveries, links.received, links.integrity, failed)
+    return {
+        "link_crc": ((links.crc_flit, links.crc_data), (links.effective,)),
+        "link_faults": ((links.replay, links.recovery, failed), received, (links.recovery_failed,)),
+    }
+
+
+def full_links(links: LinkErrors) -> frozenset[str]:
+    """The members of `Counts` whose growth is unknown because a link's counter is at its maximum.
+
+    A document before version 1.7 has sums alone: one that only full counters of 16 bits add up to is told by
+    that, as a single one is."""
+    if isinstance(links.full, int):
+        return frozenset(_kinds(links)) if links.full else frozenset()
+    return frozenset(
+        name
+        for name, families in _kinds(links).items()
+        for count in (count for family in families for count in family)
+        if isinstance(count, int) and count > 0 and (saturated(count) or count % (2**16 - 1) == 0)
     )
 
 
@@ -232,7 +262,9 @@ def _longest(expected: float, *, floor: float) -> float:
     return max(together, MOST_INTERVALS * max(expected, floor))
 
 
-def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -> GpuGrowth:
+def _grown(
+    now: Counts, past: Counts | None, *, since: Interval, limit: float, full: frozenset[str]
+) -> GpuGrowth:
     if past is None or since.seconds is None or not (since.counts or since.early):
         return GpuGrowth(reason=since.reason or "this GPU has no earlier reading to compare with")
     both = _both(now, past)
@@ -243,7 +275,6 @@ def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -
         return GpuGrowth(
             reason=since.reason,
             ecc_uncorrected=came.get("ecc_uncorrected") or None,
-            link_recovery_failed=came.get("link_recovery_failed") or None,
         )
     grown: dict[str, float | int] = {}
     unavailable: dict[str, str] = {}
@@ -253,7 +284,7 @@ def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -
             continue
         if by < 0:
             unavailable[short] = f"{short} went back"
-        elif by == 0 and saturated(value):
+        elif by == 0 and (saturated(value) or name in full):
             unavailable[short] = f"{short} is at its maximum, {value}: it cannot grow"
         elif name not in TIMES:
             grown[short] = by
@@ -276,12 +307,10 @@ def _both(now: Counts, then: Counts) -> list[tuple[str, int, int]]:
     ]
 
 
-def _link_errors(links: LinkErrors) -> int | None:
-    """The sum of the four older counters; None if one is missing, because the sum would jump once it is back.
-    NVLink 5 has none of them; it counts the errors that its error correction let through."""
-    older = (links.replay, links.recovery, links.crc_flit, links.crc_data)
-    whole = all(_whole(value) is not None for value in older)
-    return _total(older) if whole else _whole(links.effective)
+def _first_whole(*families: Family) -> int | None:
+    """The sum of the first family that was read completely: without one counter, it would jump once that is
+    back."""
+    return next((_total(each) for each in families if all(_whole(n) is not None for n in each)), None)
 
 
 def _whole(value: object, divisor: int = 1) -> int | None:

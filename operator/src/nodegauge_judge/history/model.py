@@ -123,10 +123,10 @@ class Counts(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Packets sent again over PCIe."""
     pcie_correctable: int | None = None
     """Correctable errors of the PCIe link."""
-    link_errors: int | None = None
-    """Sum of NVLink CRC (flit and data), replay and recovery errors; on NVLink 5 the effective errors."""
-    link_recovery_failed: int | None = None
-    """NVLink recoveries that failed."""
+    link_crc: int | None = None
+    """NVLink CRC errors, flit and data; on NVLink 5, which corrects errors, those that it let through."""
+    link_faults: int | None = None
+    """NVLink replays and recoveries; on NVLink 5 recoveries, faulty packets and integrity errors."""
 
 
 class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -126,7 +126,7 @@ def _kept_unread(before: Counts, *, early: bool) -> Counts:
     counts that do not depend on time, so that an error made meanwhile is still new."""
     if early:
         return before
-    return Counts(ecc_uncorrected=before.ecc_uncorrected, link_recovery_failed=before.link_recovery_failed)
+    return Counts(ecc_uncorrected=before.ecc_uncorrected, link_faults=before.link_faults)
 
 
 def _bad_bits(case: Case, answers: GpuAnswers) -> list[tuple[int, tuple[Answer, ...], set[str]]]:

@@ -21,6 +21,7 @@ from nodegauge_judge.history.model import ClockHistory
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, NodeClock, Severity
 from nodegauge_judge.peers import usual
 from nodegauge_judge.rule import REPORT, VENDOR, Observation
+from nodegauge_judge.rules import thermal
 from nodegauge_judge.rules.power import is_at_limit, is_capped, share_of_limit
 from nodegauge_judge.throttle import Bit
 
@@ -35,22 +36,26 @@ others at times stays within it."""
 LIKE_POWER = 0.15
 """Share of the power limit by which a GPU with the same work may draw more than a faster one.  Chosen by this
 project: a slower chip draws less, so more than the noise of a window means heavier work."""
-LEAST_LOCKED = 0.5
+LEAST_LOCKED = 0.25
 """Share of the siblings' clock below which a clock that stands still is stuck, not locked.  Chosen by this
-project: people lock clocks to save power or to compare runs, and lose less than half."""
+project: only idle clocks are lower (345 of 1980 MHz on H100), and nobody locks those for work."""
+STEP_MHZ = 15
+"""MHz between two SM clocks.  Source: `nvidia-smi -q -d SUPPORTED_CLOCKS` of data centre GPUs."""
+UNDERSIZED = 2
+"""NVML_POWER_SOURCE_UNDERSIZED."""
 VOLTAGE_EXPONENT = 3
 """Power falls at most with the third power of the clock (dynamic power is C V^2 f, and the voltage falls with
 the clock): a GPU that draws less than that has lighter work."""
 
 
 class Pace(Struct, frozen=True, kw_only=True):
-    """One GPU's SM clock and the median of its siblings', in MHz, over the window.  `pinned`: its clock did
-    not move while every sibling's did, and the driver gives no reason."""
+    """One GPU's SM clock and the median of its siblings', in MHz, over the window.  `locked`: it may be a
+    setting, for it stands at its own ceiling, and neither power, heat nor a counter tells of a fault."""
 
     own: float
     siblings: float
     count: int
-    pinned: bool = False
+    locked: bool
 
     @property
     def share(self) -> float:
@@ -139,14 +144,14 @@ def _below_siblings(case: Case) -> Iterator[Observation]:
         pace = _pace(case, gpu_index)
         if pace is None or pace.share >= limits.slow_clock_warn:
             continue
-        failed = pace.share < limits.slow_clock_fail and not pace.pinned
+        failed = pace.share < limits.slow_clock_fail and not pace.locked
         limit = limits.slow_clock_fail if failed else limits.slow_clock_warn
         against = f"{pace.siblings:g} MHz of {pace.count} identical GPU{'' if pace.count == 1 else 's'}"
         yield of_gpu(
             gpu,
             Severity.FAIL if failed else Severity.WARN,
             message=f"{pace.own:g} MHz against {against} at work ({pace.share:.0%}, below {limit:.0%})."
-            + (_PINNED if pace.pinned else ""),
+            + (_LOCKED if pace.locked else ""),
             evidence={"sm_mhz": pace.own, "siblings_mhz": pace.siblings, "limit": limit},
             weight=1 - pace.share,
         )
@@ -171,7 +176,7 @@ def _answer_of_siblings(case: Case, gpu_index: int) -> Answer | None:
         return None
     if pace.share >= case.thresholds.slow_clock_fail:
         return Answer.GOOD
-    return Answer.UNSURE if pace.pinned else Answer.BAD
+    return Answer.UNSURE if pace.locked else Answer.BAD
 
 
 @once
@@ -201,10 +206,8 @@ def _pace(case: Case, gpu_index: int) -> Pace | None:
     if not others:
         return None
     siblings = median(worker.mhz for worker in others)
-    still = not _moves(gpu) and not gpu.events.seen
-    still = still and all(_moves(case.result.gpus[worker.gpu_index]) for worker in others)
-    pinned = still and own.mhz >= LEAST_LOCKED * siblings
-    return Pace(own=own.mhz, siblings=siblings, count=len(others), pinned=pinned)
+    locked = _stands(gpu) and own.mhz >= LEAST_LOCKED * siblings and not _is_sick(case, gpu_index)
+    return Pace(own=own.mhz, siblings=siblings, count=len(others), locked=locked)
 
 
 class AtWork(Struct, frozen=True, kw_only=True):
@@ -272,17 +275,37 @@ def _same_work(worker: AtWork, other: AtWork) -> bool:
     return least <= worker.power <= other.power + LIKE_POWER
 
 
-def _moves(gpu: Gpu) -> bool:
+def _stands(gpu: Gpu) -> bool:
+    """Whether the clock was at its highest for half of the window or more, as under a lock (`nvidia-smi -lgc
+    MIN,MAX` lets it fall below)."""
     span = gpu.window.sm_mhz if gpu.window is not None else None
-    return span is not None and span.min != span.max
+    most, middle = (number(span.max), number(span.median)) if span is not None else (None, None)
+    return most is not None and middle is not None and most - middle < STEP_MHZ
+
+
+@once
+def _is_sick(case: Case, gpu_index: int) -> bool:
+    """Whether power, heat or a counter agrees that the GPU is slowed down."""
+    gpu = case.result.gpus[gpu_index]
+    slowed = (
+        cause(case, gpu_index) for cause in (throttle.sw_thermal, throttle.hw_thermal, throttle.power_brake)
+    )
+    heats = (seen for check in (thermal.hot, thermal.memory_hot) for seen in check(case))
+    return (
+        bool(gpu.events.seen)
+        or gpu.power.source == UNDERSIZED
+        or any(slowdown is not None and slowdown.severity is not None for slowdown in slowed)
+        or any(identity(gpu) in seen.gpus for seen in heats)
+    )
 
 
 def _is_set(gpu: Gpu, bits: tuple[int, ...]) -> bool:
     return any(throttle.seen(gpu, bit).samples for bit in bits)
 
 
-_PINNED = (
-    " It did not move while the others did, as if somebody locked it (`nvidia-smi -lgc`): NVML cannot say."
+_LOCKED = (
+    " It stands at its own ceiling, as if somebody locked it (`nvidia-smi -lgc`): NVML cannot tell a lock "
+    "from a fault."
 )
 
 RULES = (
@@ -299,9 +322,10 @@ RULES = (
         when={
             Severity.WARN: (
                 "under load, below `slowClockWarn` (0.93) of its siblings' median SM clock; also "
-                "down to half of it, if the clock does not move while all siblings' do: NVML cannot tell a "
-                "locked clock. Or all GPUs are below `slowClockFail` of the node's own best, and fewer than "
-                "two other nodes of this kind are known"
+                "down to a quarter of it, if the clock stands at its own ceiling and neither power, heat nor "
+                "a counter tells of a fault: NVML cannot tell a locked clock. Or all GPUs are below "
+                "`slowClockFail` of the node's own best, and fewer than two other nodes of this kind are "
+                "known"
             ),
             Severity.FAIL: (
                 "under load, below `slowClockFail` (0.8) of its siblings' median SM clock; or all GPUs below "

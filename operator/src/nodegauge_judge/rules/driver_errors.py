@@ -72,7 +72,7 @@ def xid(case: Case) -> Iterator[Observation]:
         unruled = sorted(set(gpu.xids.seen) - ruled)
         for severity in (Severity.FAIL, Severity.WARN):
             own = [_own(case, gpu_index, rule) for rule in case.node.xids if rule.severity is severity]
-            listed = _xids(gpu, severity, [xid for xid in unruled if bucket_of(xid).severity is severity])
+            listed = _xids(gpu, severity, [xid for xid in unruled if _severity(gpu, xid) is severity])
             parts = [part for part in (*own, listed) if part is not None]
             if parts:
                 yield replace(
@@ -147,6 +147,11 @@ def _xids(gpu: Gpu, severity: Severity, xids: list[int]) -> Observation | None:
     )
 
 
+def _severity(gpu: Gpu, xid: int) -> Severity:
+    bucket = bucket_of(xid)
+    return Severity.WARN if bucket.by_action and gpu.repair.action == NO_ACTION else bucket.severity
+
+
 def _with_meaning(xid: int) -> str:
     bucket = bucket_of(xid)
     return f"{xid} ({bucket.xids.get(xid, bucket.name)})"
@@ -193,7 +198,9 @@ RULES = (
             "recovery-action, ecc, row-remap). NVIDIA's catalogue puts each Xid into a "
             "resolution bucket. An Xid fails if its bucket takes the GPU out of service (RESET_GPU, "
             "RESTART_BM, WORKFLOW_XID_48 and the like). Xids that a program alone can cause (13, 31, 43) "
-            "only warn. For codes in `spec.xids` of the policy, those rules decide instead: how many "
+            "only warn. An NVLink 5 that went down (149) may be the fault of its other end, of a cable or of "
+            "a person; the driver's recovery action says whether this GPU needs a repair. For codes in "
+            "`spec.xids` of the policy, those rules decide instead: how many "
             "events, within which time, on one GPU, and how severe that is. Such a finding stands until "
             "fewer events are left within that time."
         ),
@@ -202,7 +209,10 @@ RULES = (
                 f"one of {_listed(Severity.WARN)}; an Xid that is on neither list; {_OWN}; or more Xids than "
                 "the container had room for while the API server was away"
             ),
-            Severity.FAIL: f"one of {_listed(Severity.FAIL)}; {_OWN}",
+            Severity.FAIL: (
+                f"one of {_listed(Severity.FAIL)}; {_OWN}. That of a link that went down only warns while "
+                "the driver asks for no recovery (recovery-action)"
+            ),
         },
         next_step="look it up in the kernel log: `dmesg | grep -iE 'xid.*SLOT'` on the node.",
         way_out=(

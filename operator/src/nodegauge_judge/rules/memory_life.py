@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, all_answered, number, of_gpu
-from nodegauge_judge.history.growth import saturated
+from nodegauge_judge.history.growth import full_links, saturated
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, REPORT, VENDOR, Observation
 
@@ -20,7 +20,8 @@ DOUBLE_BIT_PAGES = 15
 """Pages retired for double bit errors, whenever.  Source: as above, and NVIDIA/DCGM
 DCGM_LIMIT_MAX_RETIRED_PAGES_SOFT_LIMIT."""
 PAGES = 60
-"""Pages retired for any cause; a board has room for 64.  Source: NVIDIA/DCGM DCGM_LIMIT_MAX_RETIRED_PAGES."""
+"""Pages retired for any cause; a board has room for 64.  Source: NVIDIA/DCGM DCGM_LIMIT_MAX_RETIRED_PAGES,
+which is 63 in newer versions."""
 MONTH_MINUTES = 30 * 24 * 60
 SRAM_ERRORS = 2
 """Uncorrectable SRAM errors that one address bank may have.  Source: NVIDIA GPU Memory Error Management, RMA
@@ -67,9 +68,10 @@ def pages_then(case: Case, gpu_index: int) -> tuple[int | None, int]:
 def counter_saturated(case: Case) -> Iterator[Observation]:
     """GPUs with an error counter that is at the largest number that it can hold."""
     for gpu in case.result.gpus:
-        full = {name: value for name, value in _counters(gpu).items() if saturated(value)}
+        full = {name: f"{name} ({value})" for name, value in _counters(gpu).items() if saturated(value)}
+        full |= {"NVLink errors": "NVLink errors"} if full_links(gpu.link_errors) else {}
         if full:
-            names = ", ".join(f"{name} ({value})" for name, value in full.items())
+            names = ", ".join(full.values())
             yield of_gpu(
                 gpu,
                 Severity.WARN,
@@ -198,11 +200,13 @@ RULES = (
             "An error counter is at the largest number that it can hold (65535, or all ones of its width). "
             "It cannot grow, so new errors of that kind stay invisible: no growth proves nothing."
         ),
-        when={Severity.WARN: "an ECC or PCIe error counter reads 65535 or all ones of 32 or 63 bits"},
+        when={Severity.WARN: "an ECC, PCIe or NVLink error counter reads 65535 or all ones of 32 or 63 bits"},
         next_step="reset the counter (volatile ECC: `nvidia-smi -p 0 -i INDEX`), or reload the driver.",
         way_out=(
             "`nvidia-smi -q -d ECC -i INDEX` on the node; `nvidia-smi -p 0 -i INDEX` clears volatile counts, "
             "`-p 1` those of the board's life (root).",
+            "NVLink: `nvidia-smi nvlink -e -i INDEX` shows the counters, `nvidia-smi nvlink -re -i INDEX` "
+            "clears them.",
             "PCIe counters start again when the driver is loaded again.",
             REPORT,
         ),

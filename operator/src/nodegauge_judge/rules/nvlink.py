@@ -1,4 +1,4 @@
-"""Rules about NVLink: refused, missing, failing or unclear links.
+"""Rules about NVLink: refused, missing or unclear links; `nvlink_errors` judges what links count.
 
 None applies with MIG on (NVML then reports every link as down) or to virtual GPUs.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from msgspec.structs import replace
-
 from nodegauge_contract import Gpu
 from nodegauge_contract.nvlink import Doubt, Unresolved
 from nodegauge_judge import visibility
-from nodegauge_judge.case import Case, HealthRule, clip, links_in_words, of_gpu, of_pair, short_name
-from nodegauge_judge.history.growth import GpuGrowth
+from nodegauge_judge.case import Case, HealthRule, clip, links_in_words, of_gpu, of_pair
 from nodegauge_judge.interconnect import board, fabric, nvlink_state, p2p
 from nodegauge_judge.interconnect.nvlink_state import Against, Shortfall
 from nodegauge_judge.interconnect.p2p import PairP2p
@@ -61,13 +58,10 @@ def not_joined(case: Case) -> Iterator[Observation]:
 
 
 def nvlink_degraded(case: Case) -> Iterator[Observation]:
-    """GPUs with fewer links than their siblings, their own history or their model, a fabric of limited
-    capacity, and links that make errors."""
+    """GPUs with fewer links than their siblings, their own history or their model, and a fabric of limited
+    capacity."""
     if not fabric.may_start(case):
         yield from short_of_links(case)
-    if not board.hides_links(case):
-        for gpu, growth in zip(case.result.gpus, case.growth.gpus, strict=True):
-            yield from _link_errors(gpu, growth)
 
 
 def short_of_links(case: Case) -> Iterator[Observation]:
@@ -167,32 +161,6 @@ def _degraded(case: Case, shortfall: Shortfall) -> Observation:
     )
 
 
-def _link_errors(gpu: Gpu, growth: GpuGrowth) -> Iterator[Observation]:
-    """Errors since the last run.  A failed recovery without an earlier reading may be old: it only warns."""
-    failed, count = growth.link_recovery_failed, gpu.link_errors.recovery_failed
-    if failed:
-        message = f"{_recoveries(failed)} failed since the last run."
-        yield _errors(gpu, Severity.FAIL, message, {"recovery_failed": failed}, weight=1 + failed)
-    elif failed is None and isinstance(count, int) and count > 0:
-        why = growth.why("link_recovery_failed") or "there is no earlier reading to compare with"
-        message = f"{_recoveries(count)} failed since the driver was loaded; some may be old: {why}."
-        yield _errors(gpu, Severity.WARN, message, {"recovery_failed": count}, weight=0)
-    if growth.link_errors:
-        plural = "" if growth.link_errors == 1 else "s"
-        message = f"{growth.link_errors} NVLink error{plural} (CRC, replay, recovery) since the last run."
-        yield _errors(gpu, Severity.WARN, message, {"errors": growth.link_errors}, weight=0)
-
-
-def _recoveries(count: int) -> str:
-    return f"{count} NVLink recover{'y' if count == 1 else 'ies'}"
-
-
-def _errors(
-    gpu: Gpu, severity: Severity, message: str, evidence: dict[str, Scalar], *, weight: float
-) -> Observation:
-    return replace(of_gpu(gpu, severity, message, evidence, weight=weight), short=f"{short_name(gpu)} errors")
-
-
 def _unresolved(gpu: Gpu, doubt: Unresolved) -> Observation:
     links = links_in_words(len(doubt.links)) if doubt.links else "NVLinks"
     return of_gpu(
@@ -242,34 +210,30 @@ RULES = (
     ),
     HealthRule(
         code="nvlink-degraded",
-        title="NVLinks are missing or make errors",
+        title="NVLinks are missing",
         meaning=(
             "A GPU has fewer active NVLinks than its siblings of the same model behind the same switches, "
             "than earlier runs counted on this GPU, or than its model has: every GPU of a whole board "
             "without switches has all its links, and bridges carry fixed numbers (an A100 PCIe pair has 4, 8 "
             "or 12). nodegauge does not expect the architecture's maximum (H800 and H100 NVL have fewer "
             "links by design), and does not compare pairs with each other (a healthy mesh is uneven). Or "
-            "the fabric says that its bandwidth or capacity is limited. Active links with errors are found "
-            "by the growth of their counters."
+            "the fabric says that its bandwidth or capacity is limited."
         ),
         when={
             Severity.WARN: (
                 "the GPU has fewer links than expected; or its fabric has degraded bandwidth or limited "
-                "capacity, which also removes the interconnect label; or CRC, replay or recovery errors "
-                "since the last run; or a failed recovery with no earlier reading to compare with"
+                "capacity, which also removes the interconnect label"
             ),
             Severity.FAIL: (
                 "the GPU has fewer than `nvlinkSumRatio` (default 0.75) of the expected links, which also "
-                "removes the interconnect label if its model or its history tells how many it should have; "
-                "or a link recovery failed since the last run"
+                "removes the interconnect label if its model or its history tells how many it should have"
             ),
         },
         next_step=(
             "run `nvidia-smi nvlink -s -i INDEX` and reseat the bridge or board if a link stays down."
         ),
         way_out=(
-            "`nvidia-smi nvlink -s -i INDEX` shows the link that is down, `nvidia-smi nvlink -e -i INDEX` "
-            "its error counters.",
+            "`nvidia-smi nvlink -s -i INDEX` shows the link that is down.",
             DRIVER_LOG + " Xid 74 is an NVLink error.",
             "Bridged cards: power off and reseat the bridge. " + RESET,
             "If the hardware was changed on purpose: `kubectl delete nodereport NODE` clears the history.",

@@ -5,7 +5,19 @@ analyzing-xid-catalog.html, tables 1 and 2): text, and the resolution bucket of 
 Volta and older, NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp.
 
 An Xid whose bucket takes the GPU out of service fails; every other one warns, and so does a number that is
-not here.  NVML reports the number alone, so the catalogue's subcodes are out of reach.
+not here.  NVML reports the number alone, so the catalogue's subcodes are out of reach; where they decide, the
+driver's own request for a recovery stands for them (`Bucket.by_action`).
+
+Xids 144 to 150 are those of NVLink 5.  Table 2 decides them by the subcode, and by the reason in bits 20 to
+25 of IntrInfo, the first number in the brackets of the log line:
+
+- 144, 146: errors in the GPU that logs them.  Fatal ones come with a 48.
+- 145: also what every GPU of a partition logs after a link of one of them went down.  In an NVL72 rack, 63 of
+  64 GPUs logged it after the 149 of one (marin-community/marin issue 9086).
+- 147, 148: never fatal.
+- 149: a link went down.  The reason accuses the signal or the cable, software or a person, the host, or the
+  device at the other end (`LINK_DOWN_BLAME`); bit errors below the link's own limit need nothing.
+- 150: firmware of the GPU that logs it.
 """
 
 from __future__ import annotations
@@ -22,6 +34,18 @@ class Bucket(Struct, frozen=True):
     severity: Severity
     advice: str
     xids: dict[int, str]
+    by_action: bool = False
+    """Whether it only warns of a GPU whose driver asks for no recovery (`Repair.action`)."""
+
+
+LINK_DOWN_BLAME = {
+    "the other end": (21, *range(32, 38)),
+    "signal or cable": (2, 4, 10, 42, 43),
+    "software or a person": (15, 16, 17, 18, 22, 38),
+    "the host": (40,),
+}
+"""What the reason of an Xid 149 (NETIR_LINK_DOWN) accuses.  Source: as above, table 2, investigatory action
+(INVESTIGATE_PEER_DEVICE, _LINK_SI, _SW_USER, _HOST)."""
 
 
 def _numbered(prefix: str, engines: dict[int, int]) -> dict[int, str]:
@@ -31,6 +55,7 @@ def _numbered(prefix: str, engines: dict[int, int]) -> dict[int, str]:
 
 _PROGRAM = "restart the program"
 _LOOK = "nothing at once; contact support if it returns"
+_BLAME = "; ".join(f"{', '.join(map(str, reasons))} accuse {who}" for who, reasons in LINK_DOWN_BLAME.items())
 
 BUCKETS = (
     Bucket(
@@ -80,11 +105,17 @@ BUCKETS = (
         {74: "NVLink error"},
     ),
     Bucket(
-        # Table 2: nearly every subcode of these two is RESET_GPU.
         "WORKFLOW_NVLINK5_ERR",
         Severity.FAIL,
-        "reset the GPU; if it returns, check both ends of the link",
-        {149: "NVLink 5 NETIR error: a link went down", 150: "NVLink 5 MSE error"},
+        f"decode the line in the kernel log, for the cause may lie elsewhere: of its reasons {_BLAME}",
+        {149: "NVLink 5 NETIR error: a link went down"},
+        by_action=True,
+    ),
+    Bucket(
+        "WORKFLOW_NVLINK5_ERR",
+        Severity.FAIL,
+        "reset the GPU; contact support",
+        {150: "NVLink 5 MSE error: firmware of this GPU"},
     ),
     Bucket(
         # Table 2: the fatal subcodes of these come with a 48 or with a recovery action (154), which fail.
@@ -93,7 +124,7 @@ BUCKETS = (
         "a reset only if the driver asks for one (recovery-action) or Xid 48 came with it",
         {
             144: "NVLink 5 SAW error",
-            145: "NVLink 5 RLW error",
+            145: "NVLink 5 RLW error, often after a link of another GPU went down",
             146: "NVLink 5 TLW error",
             147: "NVLink 5 TREX error",
             148: "NVLink 5 NVLPW_CTRL error",

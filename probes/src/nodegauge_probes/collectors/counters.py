@@ -18,13 +18,13 @@ end of the window count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from nodegauge_contract import Counters, Growth, Int, LinkErrors, Text, Unavailable, XidCount
-from nodegauge_contract.gpu import MAX_XIDS
+from nodegauge_contract.gpu import MAX_XIDS, SATURATED
 from nodegauge_probes.collectors.telemetry import energy
 from nodegauge_probes.host.kernel import boottime_ms
 from nodegauge_probes.host.kernel import growth as difference
@@ -164,8 +164,18 @@ FI_REPLAY_ROLLOVERS, FI_CORRECTABLE, FI_RECOVERIES = 95, 173, 169
 
 DL_REPLAY, DL_RECOVERY, DL_CRC_FLIT, DL_CRC_DATA, DL_ECC = range(5)
 """NVML_NVLINK_ERROR_DL_*: links up to NVLink 4."""
-FI_RECOVERY_FAILED, FI_EFFECTIVE, FI_SYMBOL = 214, 219, 221
-"""NVML_FI_DEV_NVLINK_COUNT_*: NVLink 5."""
+FI_RECOVERY_FAILED = 214
+OLDER = {"replay": DL_REPLAY, "recovery": DL_RECOVERY, "crc_flit": DL_CRC_FLIT, "crc_data": DL_CRC_DATA}
+NVLINK5 = {
+    FI_RECOVERY_FAILED: "recovery_failed",
+    215: "recoveries",
+    **dict.fromkeys(range(206, 211), "received"),
+    211: "integrity",
+    219: "effective",
+}
+"""A link's counters of what a sound link makes none of.  Those of NVLink 5 are fields
+(NVML_FI_DEV_NVLINK_COUNT_*), by the member that they add up to."""
+FI_SYMBOL = 221
 ACTIVE = 1
 NO_LINK = Unavailable("no active NVLink")
 
@@ -231,20 +241,27 @@ def link_errors(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
         gpu.link_errors.value = LinkErrors(**dict.fromkeys(LinkErrors.__struct_fields__, NO_LINK))
         return
 
-    def counter(number: int) -> Int:
-        return _sum(nvml.integer(device, "nvmlDeviceGetNvLinkErrorCounter", link, number) for link in active)
+    def errors(link: int) -> list[Int]:
+        call = "nvmlDeviceGetNvLinkErrorCounter"
+        return [nvml.integer(device, call, link, number) for number in (*OLDER.values(), DL_ECC)]
 
-    def field(number: int) -> Int:
-        return _sum(nvml.whole_field(device, (number, link)) for link in active)
+    def fields(link: int) -> list[Int]:
+        return [_whole(value) for value in nvml.fields(device, *((n, link) for n in (*NVLINK5, FI_SYMBOL)))]
 
-    gpu.link_errors.set(replay=counter(DL_REPLAY))
-    gpu.link_errors.set(recovery=counter(DL_RECOVERY))
-    gpu.link_errors.set(crc_flit=counter(DL_CRC_FLIT))
-    gpu.link_errors.set(crc_data=counter(DL_CRC_DATA))
-    gpu.link_errors.set(ecc=counter(DL_ECC))
-    gpu.link_errors.set(recovery_failed=field(FI_RECOVERY_FAILED))
-    gpu.link_errors.set(effective=field(FI_EFFECTIVE))
-    gpu.link_errors.set(symbol=field(FI_SYMBOL))
+    older, newer = (_by_link(active, read) for read in (errors, fields))
+    names = (*NVLINK5.values(), "symbol")
+    of_name = {name: [n for n, each in enumerate(names) if each == name] for name in names}
+    sums = {name: _sum(row[n] for row in older) for n, name in enumerate((*OLDER, "ecc"))}
+    sums |= {name: _sum(row[n] for row in newer for n in columns) for name, columns in of_name.items()}
+    full = {n for rows in (older, newer) for n, row in enumerate(rows) if SATURATED.intersection(row[:-1])}
+    gpu.link_errors.set(**sums, full=len(full))
+
+
+def _by_link(links: Sequence[int], read: Callable[[int], list[Int]]) -> list[list[Int]]:
+    """What `read` answers for each link; for the first one alone if that has none of the counters."""
+    rows = [read(links[0])]
+    known = any(isinstance(count, int) for count in rows[0])
+    return [*rows, *map(read, links[1:])] if known else rows
 
 
 def _sum(counts: Iterator[Int]) -> Int:

@@ -206,7 +206,7 @@ def _pcie_errors(pcie: Pcie) -> str:
 
 def _link_errors(link_errors: LinkErrors) -> str:
     names = {name: getattr(link_errors, name) for name in link_errors.__struct_fields__}
-    return _above_zero({name.replace("_", " "): value for name, value in names.items()})
+    return _above_zero({name.replace("_", " "): value for name, value in names.items() if name != "full"})
 
 
 def _above_zero(counts: dict[str, Int]) -> str:

@@ -94,7 +94,7 @@ EITHER_OR = {
     ),
     "link_errors": (
         frozenset({"replay", "recovery", "crc_flit", "crc_data", "ecc"}),
-        frozenset({"recovery_failed", "effective", "symbol"}),
+        frozenset({"recovery_failed", "effective", "symbol", "recoveries", "received", "integrity"}),
     ),
 }
 """Families of values: older boards have one of them, newer boards the other."""
