@@ -1,4 +1,4 @@
-"""`make life` in small: some days of twenty nodes, and an oracle that can fail."""
+"""`make life` in small: some days of twenty nodes, the truth of its machines, and an oracle that can fail."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from fleet import life as story
 from fleet import process
 from fleet.life import Size, live
+from fleet.machines import FAULTS, KINDS, Machine
+from nodegauge_judge import Answer, History, judge_health
 from nodegauge_operator.api.report import ProbeStatus, unstamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
@@ -23,6 +25,7 @@ from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.gate_rate import GateRate
 
 SMALL = Size(nodes=20, days=10, seed=3, fast_nodes=4)
+INTERVAL = 3600.0
 TESTS = Path(__file__).parents[1]
 
 
@@ -76,3 +79,24 @@ def test_the_oracle_sees_a_broken_operator(what: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(story, "MOST_VIOLATIONS", 1)
     monkeypatch.setattr(story, "HEAT_WAVE_DAYS", 3.0)
     assert any(text in violation.splitlines()[0] for violation in live(SMALL).oracle.violations)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_world_knows_what_its_machines_are(kind: str, loaded: bool) -> None:
+    """The judge says of every machine with every fault what the tables of the world say."""
+    for fault in ["", *(FAULTS.keys() - KINDS[kind].immune)]:
+        machine = Machine(name="node-1", kind=kind, pool="fast", idle=not loaded)
+        past = History()
+        for run in range(1, 3):
+            past = judge_health(machine.document(run * INTERVAL), history=past, interval=INTERVAL).history
+        machine.fault = fault
+        judgement = judge_health(machine.document(3 * INTERVAL), history=past, interval=INTERVAL)
+        seen = bool(machine.visible_fault) and (loaded or not FAULTS[fault].under_load)
+        hidden = seen and FAULTS[fault].hides_interconnect
+        bad = {code for code, answer in judgement.answers.items() if answer is Answer.BAD}
+        taints = {f"{gates.GATES[code].kind.value}={gates.GATES[code].cause.value}" for code in bad}
+        assert taints == ({FAULTS[fault].taint} if seen else set()), fault
+        assert all(gates.GATES[code].runs == FAULTS[fault].runs for code in bad)
+        assert judgement.interconnect.klass == (None if hidden else KINDS[kind].interconnect)
+        assert hidden or judgement.interconnect.nvlink_gbps == KINDS[kind].gbps

@@ -260,6 +260,27 @@ def test_a_taint_that_was_lifted_counts_for_its_hour() -> None:
     assert fleet.gate("node-0"), "it counts already"
 
 
+def test_a_deleted_node_counts_for_its_hour() -> None:
+    """A cluster that replaces tainted nodes is not tainted node by node."""
+    fleet = rated(rate=2)
+    assert fleet.gate_all() == 2
+    fleet.replaced("node-0")
+    fleet.cache.drop_report("node-1", fleet.cache.reports["node-1"].uid)
+    assert not fleet.gate("node-0")
+    assert fleet.budget.rate.count(CLUSTER) == 2
+
+
+@pytest.mark.parametrize("ahead", [5 * HOUR, -5 * HOUR])
+def test_a_clock_that_is_set_frees_no_room(ahead: float) -> None:
+    fleet = rated(rate=1)
+    assert fleet.gate("node-0")
+    fleet.ahead = ahead
+    fleet.lift("node-0")
+    assert not fleet.gate("node-1")
+    fleet.time += HOUR
+    assert fleet.gate("node-1")
+
+
 def test_a_report_that_somebody_wrote_taints_no_node_beyond_the_rate() -> None:
     fleet = rated(rate=1)
     fleet.report("node-0", THERMAL)

@@ -91,6 +91,22 @@ def test_only_the_very_pod_that_was_judged_is_deleted(operator: SteppedOperator)
     assert operator.cache.pods_of("node-1") == ()
 
 
+def test_a_foreign_write_between_decision_and_patch_survives(operator: SteppedOperator) -> None:
+    strangers = iter([{"foreign": "1"}, {"foreign": "2", "team": None}])
+
+    def race(verb: str, path: str) -> KubeError | None:
+        labels = next(strangers, None) if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
+        if labels:
+            operator.cluster.change(NODES, "node-1", {"metadata": {"labels": labels}})
+        return None
+
+    operator.client.refuse = race
+    operator.run()
+    assert operator.labels["foreign"] == "2"
+    assert "team" not in operator.labels
+    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
+
+
 def test_the_condition_s_transition_time_moves_with_its_status_only(operator: SteppedOperator) -> None:
     """Kubernetes' rule: another message is no transition."""
 

@@ -67,6 +67,15 @@ def test_refused_taints_hold_back_no_label() -> None:
     assert report.status.desired.refusal == "denied"
 
 
+def test_a_patch_that_is_not_refused_is_one_write() -> None:
+    """Labels and taints together, before the condition, and no word of a refusal."""
+    node, report, log = written(lambda step: False)
+    assert log.count("PatchNode") == 1
+    assert log.index("PatchNode") < log.index("SetCondition")
+    assert not node.taints
+    assert report.status.desired.refusal == ""
+
+
 def test_a_refused_condition_holds_back_no_event() -> None:
     """And the report says what was refused."""
     node, report, log = written(lambda step: isinstance(step, steps.SetCondition))
