@@ -1,22 +1,11 @@
-"""What a run leaves and costs: the size of its document, what it writes, its memory, its time."""
+"""What a run leaves and costs: what it writes, its memory, and that it lets go of the driver."""
 
 from __future__ import annotations
 
 import pytest
 
-from nodegauge_contract import decode, text
-from nodegauge_contract.reading import PART_BYTES
-from support.busy import busy
-from support.probing import Healthy, On, last_message
-
-
-@pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx2-v100-16"])
-def test_the_largest_profiles_fit_their_part_when_busy(healthy: Healthy, profile: str) -> None:
-    changed = busy(healthy(profile))
-    document = text(changed)
-    assert decode(document) == changed
-    assert len(document) <= PART_BYTES["health"] * 0.75
-
+from nodegauge_contract import decode
+from support.probing import On, last_message
 
 AUDIT = """
 import os, runpy, sys

@@ -26,7 +26,6 @@ from nodegauge_judge.chassis.judge import judge_chassis
 from support.virtual_time import in_virtual_time
 from testbed.hardware import bmc as redfish_bmc
 from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, IpmiBmc, answering
-from testbed.hardware.ipmibmc import Behaviour as Quirks
 from testbed.hardware.ipmimachine import CELSIUS, TEMPERATURE, VOLTAGE, Sensor, crowded, inventory, server
 from testbed.hardware.ipmisim import WAY_OUT, program, simulating
 
@@ -333,7 +332,7 @@ class Lying:
     """A session whose BMC answers any command with other bytes than it should, now and then."""
 
     def __init__(self, data: st.DataObject) -> None:
-        self._bmc = IpmiBmc(server(2, 2), Quirks())
+        self._bmc = IpmiBmc(server(2, 2), Behaviour())
         self._data = data
         self.requests = 0
 

@@ -77,40 +77,26 @@ async def test_temporary_errors_are_retried(
 GONE, BUSY = [NOT_SERVED] * 1000, [errors.Unavailable("busy", status=503)] * 1000
 WRONG = [errors.Refused("spec.mode: Unsupported value", status=422)]
 THEIRS = [errors.Conflict("conflict with kubectl", status=409)]
+ONE_OBJECT = "expected one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"
+NO_NAME = "metadata.name is missing"
+CODES: dict[str, tuple[list[errors.KubeError], object, int, str]] = {
+    "written": ([], POLICY, 0, "policy default: written"),
+    "never served": (GONE, POLICY, 1, "gpuvalidationpolicies.nodegauge.dev in time. Set crds.enabled"),
+    "never answered": (BUSY, POLICY, 1, "busy"),
+    "refused": (WRONG, POLICY, 2, "spec.mode: Unsupported value"),
+    "another's field": (THEIRS, POLICY, 2, "conflict with kubectl"),
+    "no JSON": ([], "{", 2, "not JSON"),
+    "a list": ([], [POLICY], 2, ONE_OBJECT),
+    "another kind": ([], POLICY | {"kind": "NodeReport"}, 2, ONE_OBJECT),
+    "no name": ([], POLICY | {"metadata": {}}, 2, NO_NAME),
+    "no metadata": ([], POLICY | {"metadata": None}, 2, NO_NAME),
+}
 
 
-@pytest.mark.parametrize(
-    ("failures", "policy", "code", "part"),
-    [
-        ([], POLICY, 0, "policy default: written"),
-        (GONE, POLICY, 1, "gpuvalidationpolicies.nodegauge.dev in time. Set crds.enabled"),
-        (BUSY, POLICY, 1, "busy"),
-        (WRONG, POLICY, 2, "spec.mode: Unsupported value"),
-        (THEIRS, POLICY, 2, "conflict with kubectl"),
-        ([], "{", 2, "not JSON"),
-        ([], [POLICY], 2, "expected one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"),
-        ([], POLICY | {"kind": "NodeReport"}, 2, "expected one object of"),
-        ([], POLICY | {"metadata": {}}, 2, "metadata.name is missing"),
-        ([], POLICY | {"metadata": None}, 2, "metadata.name is missing"),
-    ],
-    ids=[
-        *(
-            "written",
-            "never served",
-            "never answered",
-            "refused",
-            "another's field",
-            "no JSON",
-            "a list",
-            "another kind",
-        ),
-        *("no name", "no metadata"),
-    ],
-)
-def test_exit_codes(
-    failures: list[errors.KubeError], policy: object, code: int, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("case", CODES)
+def test_exit_codes(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """0 written, 1 if a later try may help, 2 if none will (the Job gives up on 2); options are named."""
+    failures, policy, code, part = CODES[case]
 
     async def connect(**_: object) -> Api:
         return Api(*failures)

@@ -41,7 +41,6 @@ spec:
   - {gpu: "*A100*", count: 8, collective: all_reduce, bytes: 1073741824, busbw: 300, source: ours}
 """
 ALL_REDUCE = FIXTURES / "nccl-tests_allreduce_superbench.log"
-ALL_GATHER = FIXTURES / "nccl-tests_allgather_superbench.log"
 TWO_NODES = FIXTURES / "nccl-tests_allreduce_h100x16_oci.log"
 
 
@@ -112,18 +111,10 @@ def test_a_result_is_read_in_every_form(form: str) -> None:
     assert "8x Tesla V100-SXM2-32GB: healthy" in outcome.output
 
 
-@pytest.mark.parametrize(
-    ("path", "code", "part"),
-    [
-        (ALL_REDUCE, 0, "PASS 8x A100-SXM4-40GB: collectives reach their expected bandwidth"),
-        (ALL_REDUCE, 0, "busbw all_reduce 229 GB/s"),
-        (ALL_GATHER, 0, "busbw all_gather 220 GB/s"),
-        (TWO_NODES, 3, "UNKNOWN not-gradable: 2 nodes"),
-    ],
-)
-def test_logs_of_nccl_tests_are_judged(path: Path, code: int, part: str) -> None:
-    outcome = judge(path)
-    assert (outcome.exit_code, part in flat(outcome)) == (code, True), outcome.output
+def test_a_recorded_log_of_nccl_tests_is_judged() -> None:
+    output = flat(judge(ALL_REDUCE))
+    assert output.startswith("PASS 8x A100-SXM4-40GB: collectives reach their expected bandwidth")
+    assert "busbw all_reduce 229 GB/s" in output
 
 
 @pytest.mark.parametrize(
@@ -182,11 +173,6 @@ def test_the_output_names_the_board_and_the_steps_its_index() -> None:
     assert f"GPU 3, {made.pci(3)}, serial 1654922001234, {made.uuid(3)}" in output
     assert "`nvidia-smi --gpu-reset -i 3`" in output
     assert f"`kubectl cordon {sick.node}`" in output
-    document = json.loads(judge("-", "--format", "json", stdin=sick).output)
-    finding = next(one for one in document["findings"] if one["code"] == "recovery-action")
-    identity = {"index": 3, "uuid": made.uuid(3), "serial": "1654922001234", "pci": made.pci(3)}
-    assert finding["gpus"] == [identity]
-    assert len(document["locations"]) >= len(document["findings"])
 
 
 def test_the_head_shows_heat_supply_and_the_taints_that_follow() -> None:

@@ -57,7 +57,6 @@ GATED = {
     for rule in HEALTH_RULES
     if rule.gate is not None and rule.gate.judged is not judge.Judged.UNREAD
 }
-WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 quickly = settings(max_examples=60, derandomize=True)
 
 

@@ -26,6 +26,7 @@ from nodegauge_judge.history.xids import MOST_XIDS, ends_at
 from nodegauge_judge.model import XidRule
 from support.histories import full
 from support.judge_results import codes, only
+from support.watched import at
 
 HOUR, DAY = 3600, 86_400
 BOOT = 1_800_000_000
@@ -34,10 +35,6 @@ THRICE = XidRule(codes=(63, 94), severity=Severity.FAIL, count=3)
 Came = Mapping[tuple[int, int], XidCount]
 """By GPU and code."""
 Step = tuple[Any, ...]
-
-
-def at(*times: int) -> XidCount:
-    return XidCount(count=len(times), first=times[0], last=times[-1])
 
 
 def document(came: Came, *, up: int, boot: str = "boot-1", gpus: int = 8) -> Result:
@@ -140,13 +137,6 @@ def test_xids_are_counted_by_the_rules(name: str) -> None:
         judgement = node.came(came, up=up, boot=(*boot, "boot-1")[0])
         assert " ".join(codes(judgement)) == expected
         assert (judgement.answers["xid"] is Answer.BAD) is ("xid/fail" in expected)
-
-
-def test_a_node_that_cannot_be_judged_is_counted() -> None:
-    node = Node(THRICE)
-    node.came({}, up=50)
-    assert node.judged(document({(0, 94): at(90, 95)}, up=100, gpus=4)).verdict is Verdict.UNKNOWN
-    assert codes(node.came({(0, 94): at(150)}, up=200)) == ["xid/fail"]
 
 
 def test_nothing_is_kept_without_need() -> None:

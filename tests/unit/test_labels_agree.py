@@ -11,7 +11,7 @@ import support.results as made
 from nodegauge_contract import ArmName, Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from support.nccl_nodes import BUSY, FAST, IMAGE, NODE, SLOW, WRONG, NcclNode, nccl_node
+from support.nccl_nodes import BUSY, FAST, IMAGE, NODE, WRONG, NcclNode, nccl_node
 from support.objects import INTERVAL, LOST, NOW, STALE
 
 EVIDENCE = "nodegauge.dev/interconnect-evidence"
@@ -41,7 +41,6 @@ REPORTED = NOTHING | {names.LABEL_INTERCONNECT: "nvlink", EVIDENCE: "reported"}
     ("report", "expected"),
     [
         pytest.param(MEASURED.healthy(result=REFUSED, at=NOW + 900), NOTHING, id="p2p-refused"),
-        pytest.param(MEASURED.measured(SLOW, at=NOW + 900), NOTHING, id="contradicted"),
         pytest.param(MEASURED.healthy(result=DEGRADED, at=NOW + 900), NOTHING, id="links-lost"),
         pytest.param(nccl_node().measured(WRONG_WITHOUT_P2P), REPORTED, id="wrong-data"),
     ],

@@ -21,12 +21,10 @@ from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.reading_view import reading_view
-from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers
 from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
-from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
-from support.client import unavailable
+from support.api_server import POLICIES, Body
 from support.cluster import FakeCluster
 from support.objects import NOW, make_node, make_pod, make_policy, make_report
 from support.operator import SteppedOperator
@@ -104,21 +102,6 @@ def test_dropping_is_for_this_very_object(cache: Cache) -> None:
     assert cache.drop_report("node-1", "b")
 
 
-def test_the_policy_in_force_follows_labels_and_policies(cache: Cache) -> None:
-    gold = make_policy("gold").selecting(tier="gold").ranked(5)
-    cache.policies = {"default": make_policy(), "gold": gold}
-    cache.policies_changed()
-    node = make_node(version=10)
-    cache.put_node(node)
-    assert cache.policy_of(node) is cache.policies["default"]
-    node = replace(node, labels={"tier": "gold"}, resource_version="11")
-    cache.put_node(node)
-    assert cache.policy_of(node) is cache.policies["gold"]
-    del cache.policies["gold"]
-    cache.policies_changed()
-    assert cache.policy_of(node) is cache.policies["default"]
-
-
 def test_after_a_full_list_what_it_lacks_is_gone_unless_it_is_newer(cache: Cache) -> None:
     for node in (make_node("old"), make_node("kept")):
         cache.put_node(node)
@@ -179,24 +162,6 @@ def test_a_policy_made_while_the_list_was_under_way_stays() -> None:
     operator.inbox.clear()
     operator.list()
     assert operator.cache.policies == {}
-
-
-def test_a_list_that_breaks_off_drops_nothing() -> None:
-    """A timed-out LIST once removed every label of a large cluster: no data decides nothing."""
-    cluster = FakeCluster()
-    cluster.add_policy()
-    for n in range(5):
-        cluster.add_node(f"node-{n}")
-    operator = SteppedOperator(cluster)
-    operator.list()
-    known = operator.cache.known_names()
-    for broken in (POLICIES, REPORTS, PODS, NODES):
-        operator.client.refuse = lambda verb, path, at=broken: unavailable() if path == at else None  # type: ignore[misc]
-        with pytest.raises(Unavailable):
-            operator.list()
-        assert operator.cache.known_names() == known
-        assert operator.cache.policies.keys() == {"default"}
-        assert operator.cache.suspects == set()
 
 
 def test_policies_cost_what_changes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,24 +63,6 @@ class Scene:
         return [int(name.removeprefix("node-")) for name in self.concurrency.grant()]
 
 
-def test_nobody_waits_for_slots_that_a_policy_does_not_have() -> None:
-    """A budget of 0 is meant: no alert may say that benchmarks starve."""
-    for budget, waiting in ((0, 0), (1, 2)):
-        scene = Scene(3, concurrentNcclProbes=budget)
-        scene.wait({0: 1.0, 1: 2.0})
-        assert scene.concurrency.waiting() == {"health": 0, "nccl": waiting}
-
-
-@pytest.mark.parametrize(("setting", "most"), [(2, 2), ("20%", 2), ("1%", 1), (0, 0), ("0%", 0), (70, 12)])
-def test_no_more_nccl_runs_than_the_budget_has_places(setting: int | str, most: int) -> None:
-    scene = Scene(12, concurrentNcclProbes=setting, concurrentProbes=12)
-    scene.wait(dict.fromkeys(range(12), 0.0))
-    assert len(scene.granted()) == most
-    assert scene.granted() == []
-    scene.wait(dict.fromkeys(range(12), 0.0), pool=HEALTH)
-    assert len(scene.granted()) == 12
-
-
 @pytest.mark.parametrize("pool", [HEALTH, NCCL])
 @pytest.mark.parametrize(("probes", "mode"), [(0, "Enforce"), ("0%", "Enforce"), (2, "Paused")])
 def test_a_paused_policy_makes_no_runs_at_all(probes: int | str, mode: str, pool: str) -> None:

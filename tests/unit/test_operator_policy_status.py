@@ -143,22 +143,6 @@ def test_counts_that_drift_are_written_every_few_seconds(operator: PolicyOperato
     assert len(operator.write(after=10.0, dirty=True)) == 1
 
 
-def test_the_transition_time_moves_with_the_status_only(operator: PolicyOperator) -> None:
-    operator.cluster.add_policy()
-    operator.list()
-    operator.write()
-    before = operator.condition("Ready")
-    operator.cluster.add_node("node-new")
-    operator.write(after=100, dirty=True)
-    after = operator.condition("Ready")
-    assert after["message"] != before["message"]
-    assert after["lastTransitionTime"] == before["lastTransitionTime"]
-    operator.cache.policies.clear()
-    operator.cache.put_policy(bad(operator))
-    operator.write(dirty=True)
-    assert operator.condition("Ready")["lastTransitionTime"] > after["lastTransitionTime"]
-
-
 def bad(operator: PolicyOperator) -> Body:
     """The policy after a change that an older CRD let through."""
     body = operator.cluster.get(POLICIES, "default")

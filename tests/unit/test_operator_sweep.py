@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_operator import names
 from nodegauge_operator.kube.errors import KubeError, NotFound, Refused
 from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
 from support import virtual_operator
@@ -237,23 +236,6 @@ async def test_slow_lists_delay_no_result(operator: VirtualTimeOperator, verb: s
     await operator.after(RUN_SECONDS + 2)
     assert operator.sweep._list_task.busy or operator.sweep._status_task.busy
     assert {"node-new", "node-next"} <= set(operator.read())
-
-
-@on_virtual_time
-async def test_a_list_wakes_only_nodes_that_changed(operator: VirtualTimeOperator) -> None:
-    """Five thousand idle nodes in the queue were in the way of every result."""
-    await measured(operator, 8)
-    with operator.unheard():
-        operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
-        operator.cluster.remove(NODES, "node-2")
-        operator.cluster.remove(REPORTS, "node-3")
-        operator.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
-    reconciled = operator.reconciled()
-    operator.sweep._list_schedule._regular_at = 0.0
-    await operator.after(SHORTEST + 1)
-    assert set(reconciled) == {"node-1", "node-2", "node-3", "node-4"}
-    assert names.LABEL_HEALTH in operator.cluster.get(NODES, "node-1")["metadata"]["labels"]
-    assert "node-2" not in operator.sweep.cache.nodes
 
 
 @on_virtual_time

@@ -50,13 +50,6 @@ def test_a_token_of_no_pod_on_a_node_is_refused_with_what_to_do(token: str) -> N
         identity_of(token)
 
 
-def test_the_token_is_read_as_it_is_now(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    for token in ("first", "second\n"):
-        path.write_text(token)
-        assert read_token(path) == token.strip()
-
-
 def test_a_file_that_is_no_token_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_bytes(b"x" * (MAX_TOKEN + 1))

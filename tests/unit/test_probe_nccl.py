@@ -18,7 +18,6 @@ from nodegauge_operator.core.actions import DeletePod, PatchNode
 from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.nccl import image_is_there
-from nodegauge_operator.names import Reason
 from support.nccl_nodes import (
     BUSY,
     DAY,
@@ -30,7 +29,6 @@ from support.nccl_nodes import (
     RECHECK,
     SLOW,
     STRICT,
-    WRONG,
     NcclNode,
     due,
     nccl_node,
@@ -123,14 +121,6 @@ def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() ->
     report = looked.measured(SLOW, BOOTED, at=NOW + 960, policy=TOLD_OFF)
     assert report.status.bandwidth.agreement == "unsure"
     assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == "reported"
-
-
-def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
-    report = nccl_node().measured(WRONG)
-    assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_UNHEALTHY, "nccl")]
-    assert report.status.verdict is Verdict.FAIL
-    assert (report.status.desired.condition, report.status.desired.reason) == ("False", Reason.FAULTS_FOUND)
-    assert "NCCL probe: fail (nccl-wrong-data" in report.status.desired.message
 
 
 def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:

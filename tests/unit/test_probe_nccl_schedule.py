@@ -22,7 +22,6 @@ from support.nccl_nodes import (
     IMAGE,
     NODE,
     RECHECK,
-    SLOW,
     NcclNode,
     due,
     nccl_node,
@@ -179,15 +178,6 @@ def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
         report = report.pulled(end=LOST)
         assert due(report) == NOW + RECHECK * 2**n
         assert started(report, now=NOW + RECHECK * 2**n, granted=frozenset({NCCL})) == PULL
-
-
-def test_a_first_bad_number_is_looked_at_again_soon() -> None:
-    """After `recheck`; a node that stays bad is asked less and less often, one that heals soon again."""
-    report = nccl_node()
-    for wait in (1, 2, 4, 8):
-        report = report.measured(SLOW)
-        assert due(report) == NOW + RECHECK * wait
-    assert due(report.measured(FAST)) == NOW + RECHECK
 
 
 @pytest.mark.parametrize("probe", [PULL, NCCL])

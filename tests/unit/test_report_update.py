@@ -132,22 +132,6 @@ def with_xids(up: int, *times: int) -> RunEnd:
     return read(replace(result, host=replace(result.host, boottime_ms=up * 1000)))
 
 
-def test_xids_are_counted_over_runs_and_never_twice() -> None:
-    """An operator that ends before it has written judges again and comes to the same."""
-    policy = make_policy().of({"xids": [{"codes": [94], "count": 3, "severity": "Fail"}]})
-    report = make_report().after(with_xids(1000, 900, 950), node=NODE, policy=policy)
-    assert report.status.verdict is Verdict.PASS
-    again = report.after(with_xids(1000, 900, 950), node=NODE, policy=policy, at=NOW)
-    assert again.status.verdict is Verdict.PASS
-    assert History.decode(health(again).history).xids == History.decode(health(report).history).xids
-    third, at = with_xids(1100, 1050), NOW + 100
-    after = report.after(third, node=NODE, policy=policy, at=at)
-    assert after == report.after(third, node=NODE, policy=policy, at=at)
-    assert after.status.verdict is Verdict.FAIL
-    (finding,) = health(after).findings
-    assert finding.message.startswith("Xid 94 came 3 times within 24 h on GPU 1 (the policy's limit is 3).")
-
-
 def test_a_kubelet_of_the_future_dates_no_xids() -> None:
     """They would be the newest for years, and never leave the window."""
     policy = make_policy().of({"xids": [{"codes": [94], "severity": "Warn"}]})
@@ -180,14 +164,6 @@ def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None
     assert report.status.interconnect.klass == "pcie"
     assert change(report).reason in (Reason.INTERCONNECT_CHANGED, Reason.WARNINGS)
     assert "nvlink 50 GB/s -> pcie" in change(report).message
-
-
-def test_the_first_failed_run_after_a_reading_is_worth_an_event_and_the_second_is_not() -> None:
-    """A series of lost runs is told once."""
-    lost = after(GOOD, LOST)
-    assert change(lost).reason == Reason.PROBE_FAILED
-    assert "OOMKilled" in change(lost).message
-    assert change(after(GOOD, LOST, LOST)) == change(lost)
 
 
 def test_the_answered_request_is_remembered_whatever_the_run_brought() -> None:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from nodegauge_contract import Arm, ArmName, ArmOutcome, Result, text
+from nodegauge_contract import ArmName, ArmOutcome, Collective, text
 from nodegauge_contract.reading import PART_BYTES
 from nodegauge_judge.nccl.judge import judge_nccl
+from nodegauge_judge.nccl.measurement import busbw_gbps
 from support.nccl_probe import simulated as run
+from support.nccl_results import GIB, arm_of
 from testbed import profiles
 from testbed.hardware import plug
 
 pytestmark = pytest.mark.slow
 
-GIB = 1 << 30
 MEASURABLE = [
     name
     for name in profiles.names()
@@ -27,19 +28,6 @@ MEASURABLE = [
 ]
 SHOWN = {"h100-runtime-hides-8": 2}
 """GPUs that a pod sees, where that is not all of them."""
-
-
-def arm(result: Result, name: str) -> Arm:
-    assert result.nccl is not None
-    return next(arm for arm in result.nccl.arms if arm.name == name)
-
-
-def busbw(result: Result, name: str) -> float:
-    """GB/s of all_reduce at 1 GiB, by the formula of nccl-tests' doc/PERFORMANCE.md."""
-    assert result.nccl is not None
-    [us] = [c.us for c in arm(result, name).cells if (c.collective, c.bytes) == ("all_reduce", GIB)]
-    assert isinstance(us, (int, float))
-    return GIB / us / 1000 * 2 * (result.nccl.ranks - 1) / result.nccl.ranks
 
 
 @pytest.mark.parametrize("profile", MEASURABLE)
@@ -59,11 +47,12 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     way = known.ways["nvls" if nvls else "p2p" if "p2p" in known.ways else "host"]
     wanted = way.busbw["all_reduce"]
     best = wanted[max(n for n in wanted if n <= ranks)]
-    assert busbw(ran, ArmName.DEFAULT) == pytest.approx(best, rel=0.02)
-    assert arm(ran, ArmName.DEFAULT).nvls is nvls
-    off = arm(ran, ArmName.P2P_OFF)
+    default, off = arm_of(ran, ArmName.DEFAULT), arm_of(ran, ArmName.P2P_OFF)
+    [us] = [c.us for c in default.cells if (c.collective, c.bytes) == (Collective.ALL_REDUCE, GIB)]
+    assert busbw_gbps(Collective.ALL_REDUCE, bytes=GIB, us=us, ranks=ranks) == pytest.approx(best, rel=0.02)
+    assert default.nvls is nvls
     assert (off.transport, off.nvls, off.host_buffers) == ("SHM/direct/direct", False, "/dev/shm")
-    assert [row[n] for n, row in enumerate(arm(ran, ArmName.DEFAULT).pairs)] == [-1] * ranks
+    assert [row[n] for n, row in enumerate(default.pairs)] == [-1] * ranks
     judged = judge_nccl(ran)
     assert judged.verdict in ("pass", "unknown"), judged.summary
     assert judged.agreement in ("confirmed", "unsure"), judged.message

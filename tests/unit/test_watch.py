@@ -244,22 +244,6 @@ def test_two_pods_of_a_roll_out_both_speak_for_the_node(node: Watched) -> None:
     assert node.runs == 4
 
 
-def test_a_reading_that_is_put_back_is_none(node: Watched) -> None:
-    """A backup that somebody restores: the same pod wrote later ones."""
-    node.after(BAD)
-    node.after()
-    node.pod.sequence -= 2
-    node.after(BAD)
-    assert (node.runs, node.taints, node.probe["verdict"]) == (3, [], "pass")
-
-
-def test_of_several_readings_that_nobody_saw_the_newest_counts(node: Watched) -> None:
-    for answer in (BAD, BAD, ""):
-        node.write(saying(answer))
-    node.catch_up()
-    assert (node.runs, node.taints, node.probe["verdict"]) == (2, [], "pass")
-
-
 def test_a_reading_that_was_cut_off_by_sigterm_says_nothing_of_the_node(node: Watched) -> None:
     asked = Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM")
     node.reports(replace(saying(BAD), problem=asked))

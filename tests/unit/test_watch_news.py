@@ -57,14 +57,6 @@ def test_a_container_that_could_not_read_the_node_is_not_judged_again_after_a_po
         assert (node.runs, node.probe["unread"]) == (runs, runs - 1)
 
 
-def test_a_bad_report_of_a_node_whose_clock_is_behind_counts_once(node: Watched) -> None:
-    """A health pod cannot read the node since, and the reading came later than its time says."""
-    node.cluster.pass_time(3600)
-    node.reports(saying(BAD), granted=False, ahead=-600.0)
-    node.end_health_pod(node.begin_health_pod(), NO_DRIVER)
-    assert (node.runs, node.taints) == (3, [])
-
-
 @pytest.mark.parametrize("ahead", [0.0, -30.0], ids=["at that moment", "before it, by a clock set back"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["by an event", "by a list"])
 def test_the_next_reading_of_a_pod_counts_though_it_is_no_later_than_the_last(
@@ -78,27 +70,6 @@ def test_the_next_reading_of_a_pod_counts_though_it_is_no_later_than_the_last(
     node.write(NO_DRIVER, later=0.0, ahead=ahead)
     catch_up(granted=False)
     assert (node.runs, node.probe["lastRun"]["outcome"]) == (3, "unknown")
-
-
-BAD_AT_50 = replace(saying(BAD), watch=WatchReport(at=50))
-
-
-@pytest.mark.parametrize(
-    ("report", "pod", "ahead"),
-    [(NO_DRIVER, NO_DRIVER, 600.0), (BAD_AT_50, made.titan(), 3600.0)],
-    ids=["both failed", "a bad one, and a good pod"],
-)
-def test_a_report_counts_once_though_the_nodes_clock_is_ahead_and_the_operator_new(
-    node: Watched, report: Result, pod: Result, ahead: float
-) -> None:
-    """A list does not tell when it came: it looks as if that were after what a health pod read since."""
-    node.reports(report, granted=False, ahead=ahead)
-    assert node.end_health_pod(node.begin_health_pod(), pod) == 3
-    node.cluster.pass_time(60)
-    node.resume(granted=False)
-    assert node.runs == 3
-    node.reports(replace(BAD_AT_50, watch=WatchReport(at=70)), granted=False)
-    assert node.runs == 4
 
 
 def test_of_two_readings_that_nobody_saw_the_one_written_last_counts(node: Watched) -> None:
