@@ -107,10 +107,7 @@ class NcclRun:
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
         self.log.unlink(missing_ok=True)
         return forkserver.popen(
-            [*PROGRAM, probe, *options],
-            env=dict(self.env()),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            [*PROGRAM, probe, *options], env=dict(self.env()), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
     def finish(self, run: subprocess.Popen[bytes]) -> Result:
