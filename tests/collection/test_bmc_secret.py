@@ -20,10 +20,7 @@ ENTRY = {"url": "https://10.0.0.1", "username": "reader", "password": PASSWORD, 
         ({"insecure": "maybe"}, "gpu-1: bmc_inventory_insecure"),
         ({"node": "Not A Node"}, "set bmc_inventory_node"),
         ({"password": None}, "gpu-1: bmc_inventory_password is missing"),
-        (
-            {"password": 12345678901},
-            "gpu-1: bmc_inventory_password cannot be used; give the password",
-        ),
+        ({"password": 12345678901}, "gpu-1: bmc_inventory_password cannot be used; give the password"),
     ],
 )
 def test_a_wrong_variable_is_named_with_its_host(plugin: Any, entry: dict[str, Any], says: str) -> None:

@@ -8,18 +8,14 @@ where it cannot be run, which it then says with the reason (1 with --required).
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import os
 import platform
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -31,8 +27,8 @@ from testbed import profiles
 from testbed.binaries import build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
+from testbed.interruption import alone, interruptible
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TESTS = Path(__file__).resolve().parents[1]
 SETTLE_SECONDS = 120.0
 PROGRAMS = {
@@ -112,22 +108,12 @@ def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
     began = time.monotonic()
     order = prepare(directory, steps=steps, record=record)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
-    with _alone(cache_folder(os.environ) / "e2e" / "run.lock"):
+    lock = cache_folder(os.environ) / "e2e" / "run.lock"
+    # Each run would see the other's cgroups and namespaces in its comparison.
+    with alone(lock, waits=lambda: _say("another run is under way; waiting for its end")):
         code = _perform(directory, order)
     _say(f"everything took {time.monotonic() - began:.1f} s")
     return code
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One run at a time: each would see the other's cgroups and namespaces in its comparison."""
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("another run is under way; waiting for its end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _perform(directory: Path, order: Path) -> int:
@@ -157,15 +143,6 @@ def _compare(before: HostState, *, marker: str) -> list[str]:
     return changed
 
 
-def _interrupted(signum: int, _: FrameType | None) -> None:
-    """Leave by way of the context managers; let no second signal interrupt them."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        os.write(sys.stderr.fileno(), b"\ninterrupted: ending everything that was started\n")
-    raise KeyboardInterrupt(signal.Signals(signum).name)
-
-
 def _say(message: str) -> None:
     print(message, flush=True)
 
@@ -185,8 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason := missing():
         _say(f"make e2e is skipped: {reason}.")
         return int(options.required)
-    for number in SIGNALS:  # SIGINT too: a shell's background job inherits it as ignored
-        signal.signal(number, _interrupted)
+    interruptible(says="interrupted: ending everything that was started")
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-e2e-"))
     keep = True
     try:

@@ -288,10 +288,7 @@ def _act(cluster: Cluster, failure: Failure, mark: str, seen: list[Event]) -> Ob
         asked = (event.body for event in reversed(seen) if _answers(event.body, mark))
         return next((pod for pod in asked if speaks(pod)), None)
 
-    pod = cluster.until(
-        its_pod,
-        what=f"{failure.name}: the probe to run",
-    )
+    pod = cluster.until(its_pod, what=f"{failure.name}: the probe to run")
     assert pod is not None
     failure.act(cluster, pod)
     return pod

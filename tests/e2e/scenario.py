@@ -13,6 +13,7 @@ from typing import Any
 from e2e.cluster import HEALTHY, NAMESPACE, POLICY, PREFIX, READINGS, REPORTS, Cluster
 from e2e.node_parts import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
 from nodegauge_operator.api.policy import Hysteresis
+from support.chart import left_behind
 from testbed.errors import TestbedError
 
 GPUS = 8
@@ -163,28 +164,10 @@ def _left(cluster: Cluster) -> list[str]:
     result = [f"label {key}" for key in cluster.labels()] + [f"taint {taint}" for taint in cluster.taints()]
     conditions = cluster.node_object()["status"].get("conditions", [])
     result += [f"condition {one['type']}" for one in conditions if one["type"] == "GPUValidated"]
-    for path in (
-        f"/api/v1/namespaces/{NAMESPACE}/pods",
-        f"/api/v1/namespaces/{NAMESPACE}/services",
-        f"/api/v1/namespaces/{NAMESPACE}/secrets",
-        f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
-        f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
-    ):
-        result += [f"{path}: {one['metadata']['name']}" for one in cluster.api.get(path)["items"]]
-    for path in (
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-        "/apis/scheduling.k8s.io/v1/priorityclasses",
-        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-        "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
-        "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
-    ):
-        names = [one["metadata"]["name"] for one in cluster.api.get(path)["items"]]
-        result += [f"{path}: {name}" for name in names if "nodegauge" in name]
-    for path in (REPORTS, READINGS):
-        items = (cluster.find(path) or {"items": []})["items"]
+    result += [f"{kind} {name}" for kind, name in left_behind(cluster.api, of=NAMESPACE)]
+    core = f"/api/v1/namespaces/{NAMESPACE}"
+    for path in (f"{core}/pods", f"{core}/secrets", REPORTS, READINGS):
+        items = cluster.api.find(path).get("items", ())  # no report and no reading without its CRD
         result += [f"{path}: {one['metadata']['name']}" for one in items]
     return result
 

@@ -6,10 +6,10 @@ import argparse
 import importlib
 import signal
 import sys
-from types import FrameType
 
 from fleet.progress import Wrong
 from testbed.errors import TestbedError
+from testbed.interruption import interruptible
 
 SCENARIOS = {name: f"fleet.{name}" for name in ("life", "day", "faults", "upgrade")} | {
     "loadtest": "fleet.load.scenario"
@@ -22,8 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog=f"make {sys.argv[1]}", description=scenario.__doc__)
     scenario.options(parser)
     chosen = parser.parse_args(sys.argv[2:])
-    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background job inherits SIGINT as ignored
-        signal.signal(number, _interrupted)
+    interruptible((signal.SIGTERM, signal.SIGINT))
     try:
         code: int = scenario.run_scenario(chosen)
     except (Wrong, TestbedError) as error:
@@ -33,13 +32,6 @@ def main() -> int:
         print("\ninterrupted: everything that was started has been ended", file=sys.stderr)
         return 130
     return code
-
-
-def _interrupted(signum: int, _: FrameType | None) -> None:
-    """Let no second signal interrupt the ending."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt(signal.Signals(signum).name)
 
 
 if __name__ == "__main__":

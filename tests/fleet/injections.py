@@ -214,9 +214,7 @@ def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
     until(
-        lambda: not fleet.rig.api.find(path),
-        what="the namespace gone",
-        seen=lambda: fleet.rig.api.get(path),
+        lambda: not fleet.rig.api.find(path), what="the namespace gone", seen=lambda: fleet.rig.api.get(path)
     )
     fleet.rig.api.create("/api/v1/namespaces", {"metadata": {"name": fleet.rig.namespace}})
     fleet.plane.await_objects(namespace=fleet.rig.namespace)

@@ -43,16 +43,7 @@ from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.reading_view import reading_view
 from support import objects
 from support.messages import hostile
-from support.objects import (
-    NOW,
-    ANode,
-    APod,
-    make_node,
-    make_pod,
-    make_policy,
-    make_report,
-    make_snapshot,
-)
+from support.objects import NOW, ANode, APod, make_node, make_pod, make_policy, make_report, make_snapshot
 
 TESTS = Path(__file__).resolve().parents[1]
 NODE = make_node().offering(8)

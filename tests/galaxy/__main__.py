@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -21,15 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from galaxy import build, checks, environments, sanity
 from galaxy.commands import CheckFailed, Core, NotRun
 from galaxy.environments import NEWEST, OLDEST, Wanted
 from support.playbook import ROOT, TOOLS
 from testbed.binaries import cache_folder
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from testbed.interruption import alone, interruptible
 
 
 @dataclass(frozen=True)
@@ -186,25 +182,13 @@ def perform(*, required: bool) -> int:
     cache.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with (
-        (cache / "lock").open("w") as lock,
+        alone(cache / "lock", waits=lambda: say("another run is under way; waiting for its end")),
         tempfile.TemporaryDirectory(prefix="nodegauge-collection-") as made,
     ):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another run is under way; waiting for its end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
         current = Run(Path(made), cache)
         current.everything()
     print(f"\n{table(current.outcomes)}\n\neverything took {time.monotonic() - began:.0f} s", flush=True)
     return exit_code(current.outcomes, required=required)
-
-
-def _interrupted(signum: int, _: FrameType | None) -> None:
-    """Leave by way of the context managers; let no second signal interrupt them."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt(signal.Signals(signum).name)
 
 
 def say(message: str) -> None:
@@ -218,8 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--required", action="store_true", help="fail where a check cannot be made here")
     options = parser.parse_args(arguments)
-    for number in SIGNALS:
-        signal.signal(number, _interrupted)
+    interruptible()
     try:
         return perform(required=options.required)
     except KeyboardInterrupt as interrupt:

@@ -91,17 +91,8 @@ def pip_wheel(cache: Path) -> Path:
     pin = pinned("pip", "pip")
     wheel = folder / f"pip-{pin}-py3-none-any.whl"
     if not wheel.exists():
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            f"pip=={pin}",
-            "--dest",
-            folder,
-        ]
+        options = ("--quiet", "--no-deps", f"pip=={pin}", "--dest", folder)
+        command = [sys.executable, "-m", "pip", "download", *options]
         run(command, cwd=cache, env=os.environ, seconds=PIP_SECONDS).expect(f"downloading pip {pin}")
     return wheel
 

@@ -213,13 +213,13 @@ def policies(rest: Rest) -> dict[str, Object]:
     return {o["metadata"]["name"]: o for o in rest.get(POLICIES)["items"]}
 
 
-def left_behind(rest: Rest) -> set[tuple[str, str]]:
-    """Kind and name of every object of the release that still exists, except pods."""
+def left_behind(rest: Rest, *, of: str = NAMESPACE) -> set[tuple[str, str]]:
+    """Kind and name of every object of the release in this namespace that still exists, except pods."""
     objects = set()
     for kind, collection in COLLECTIONS.items():
         if kind == "Pod":
             continue  # a Deployment's pods come and go with it
-        for namespace in (NAMESPACE, "default") if "{}" in collection else ("",):
+        for namespace in (of, "default") if "{}" in collection else ("",):
             items = rest.find(collection.format(namespace)).get("items", ())  # none: the CRD is gone
             ours = [o for o in items if o["metadata"].get("labels", {}).get(PART_OF) == "nodegauge"]
             objects |= {(kind, o["metadata"]["name"]) for o in ours}

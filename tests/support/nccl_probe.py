@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodegauge_contract import Arm, ArmName, Int, NcclResult, Result, decode
@@ -16,7 +15,7 @@ from nodegauge_probes.nccl.process_tree import PR_SET_CHILD_SUBREAPER, ProcessTr
 from nodegauge_probes.nccl.protocol import EngineInfo, Failed, encode_order
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
-from support.probing import PROGRAM, last_message, probe_environment, problem_of
+from support.probing import PROGRAM, Machine, last_message, problem_of
 from testbed import forkserver
 from testbed.hardware import Hardware
 from testbed.kubelet.images import simulated_nccl_environment
@@ -77,17 +76,8 @@ MARK = "NODEGAUGE_TEST_MARK"
 WAIT_S = DEADLINE_SECONDS
 
 
-@dataclass
-class NcclRun:
+class NcclRun(Machine):
     """One machine, and the benchmark on it with a child of the test's making."""
-
-    hardware: Hardware
-    folder: Path
-    environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "termination-log"
 
     @property
     def mark(self) -> str:
@@ -102,15 +92,12 @@ class NcclRun:
         return self
 
     def env(self) -> Mapping[str, str]:
-        return probe_environment(self.hardware, self.log, {MARK: self.mark, **self.environment})
+        return {**super().env(), MARK: self.mark}
 
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
-        self.log.unlink(missing_ok=True)
+        self.termination_log.unlink(missing_ok=True)
         return forkserver.popen(
-            [*PROGRAM, probe, *options],
-            env=dict(self.env()),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            [*PROGRAM, probe, *options], env=dict(self.env()), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
     def finish(self, run: subprocess.Popen[bytes]) -> Result:
@@ -118,7 +105,7 @@ class NcclRun:
         stdout, stderr = run.communicate(timeout=WAIT_S)
         assert (run.returncode, stderr) == (0, b"")
         result = decode(stdout.decode())
-        assert last_message(self.log) == problem_of(result)
+        assert last_message(self.termination_log) == problem_of(result)
         self.wait_until_alone()
         return result
 

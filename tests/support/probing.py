@@ -39,8 +39,8 @@ def problem_of(result: Result) -> str:
 
 
 @dataclass
-class Probe:
-    """One machine, and the probe on it; `environment` is what a kubelet would add."""
+class Machine:
+    """One machine on which a probe runs; `environment` is what a kubelet would add."""
 
     hardware: Hardware
     folder: Path
@@ -50,11 +50,15 @@ class Probe:
     def termination_log(self) -> Path:
         return self.folder / "termination-log"
 
-    def command(self, *options: str) -> list[str]:
-        return [*PROGRAM, "health", *QUICK, *options]
-
     def env(self) -> Mapping[str, str]:
         return probe_environment(self.hardware, self.termination_log, self.environment)
+
+
+class Probe(Machine):
+    """The health probe there."""
+
+    def command(self, *options: str) -> list[str]:
+        return [*PROGRAM, "health", *QUICK, *options]
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         self.termination_log.unlink(missing_ok=True)

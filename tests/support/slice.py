@@ -120,13 +120,6 @@ class Slice(ClusterUnderTest):
         self.measure(node)
         wait_for(lambda: not self.taints(node), what="no taint")
 
-    def findings(self, node: str) -> dict[str, Object]:
-        probe = self.report(node)["status"]["probes"][0]
-        return {finding["code"]: finding for finding in probe.get("findings", [])}
-
-    def reasons(self, node: str) -> list[str]:
-        return [event["reason"] for event in self.events(node)]
-
     def ready(self) -> None:
         if not self.installed():
             self.install()

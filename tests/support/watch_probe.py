@@ -22,9 +22,8 @@ from testbed.wait import DEADLINE_SECONDS, wait_for
 
 QUICK = ("--window", "0.2", "--hz", "10", "--poll", "0.02", "--confirm", "")
 CONTROLLED = """
-import sys, time
+import sys
 from pathlib import Path
-import pynvml
 from nodegauge_probes import watch_options
 from nodegauge_probes.watch.reader import Reader
 
@@ -36,29 +35,13 @@ def counted(self):
     with open(folder / "looks", "ab") as looks:
         looks.write(b".")
 
-def slow(call):
-    ask, order = getattr(pynvml, call), folder / f"held-{call}"
-    def held(handle, *arguments):
-        while order.exists() and order.read_text() == str(pynvml.nvmlDeviceGetIndex(handle)):
-            (folder / f"hangs-{call}").touch()
-            time.sleep(0.02)
-        return ask(handle, *arguments)
-    setattr(pynvml, call, held)
-
 folder = Path(sys.argv.pop(1))
-for call in sys.argv.pop(1).split():
-    slow(call)
 look, Reader.look = Reader.look, counted
 watch_options.NUMBERS = tuple(quicker(*number) for number in watch_options.NUMBERS)
 from nodegauge_probes.__main__ import main
 sys.exit(main())
 """
-"""The probe, which may look more often and leaves a byte in a file for each of its looks; a call for the GPU
-whose index is in a file does not return before that file is gone."""
-HOLDABLE = (
-    "nvmlDeviceGetTotalEccErrors nvmlDeviceGetPowerUsage nvmlDeviceGetRemappedRows nvmlDeviceGetPcieSpeed"
-)
-"""Calls that can be held: of a look and a reading, of a reading alone, of both, and of a reading alone."""
+"""The probe, which may look more often and leaves a byte in a file for each of its looks."""
 REASON = re.compile(r"(first|due|changed|confirmed|hung|late|crashed)\b")
 
 
@@ -144,16 +127,6 @@ class Life:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return bool(now - stored["reported"] > SHORTEST_S) and len(self.readings) == len(self.reasons)
 
-    def hold(self, call: str, *, gpu: int) -> None:
-        (self._folder / f"hangs-{call}").unlink(missing_ok=True)
-        (self._folder / f"held-{call}").write_text(str(gpu))
-
-    def is_held(self, call: str) -> bool:
-        return (self._folder / f"hangs-{call}").exists()
-
-    def let_go(self, call: str) -> None:
-        (self._folder / f"held-{call}").unlink()
-
     def end(self) -> int:
         self.process.terminate()
         return self.process.wait(timeout=DEADLINE_SECONDS)
@@ -174,8 +147,17 @@ class Watch:
     @contextmanager
     def started(self, *options: str, start: Callable[..., Any] = forkserver.popen) -> Iterator[Life]:
         folder = self.probe.folder
-        code = [sys.executable, "-c", CONTROLLED, str(folder), HOLDABLE]
-        command = [*code, "watch", "--state", str(self.state), *QUICK, *options]
+        command = [
+            sys.executable,
+            "-c",
+            CONTROLLED,
+            str(folder),
+            "watch",
+            "--state",
+            str(self.state),
+            *QUICK,
+            *options,
+        ]
         (folder / "looks").write_bytes(b"")
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
             process = start(command, env=self.probe.env(), stdout=out, stderr=err)

@@ -12,7 +12,6 @@ build ends, nothing of `go` is left running.  No Go on PATH, or one that is too 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -23,9 +22,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from testbed.errors import BinaryError, TestbedError
+from testbed.interruption import alone, interruptible
 from testbed.processes import Process
 
 Progress = Callable[[str], None]
@@ -159,18 +158,13 @@ def _build_missing(
 def _locked(cache: Path, progress: Progress) -> Iterator[None]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        lock = (cache / "build.lock").open("a")
+        (cache / "build.lock").touch()
     except OSError as error:
         raise BinaryError(
             f"cannot write to the cache {cache} ({error.strerror}): set NODEGAUGE_CACHE to a folder that can"
             " be written (3 GB are enough), or KUBEBUILDER_ASSETS to one that has the programs"
         ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another build into {cache}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(cache / "build.lock", waits=lambda: progress(f"waiting for another build into {cache}")):
         yield
 
 
@@ -281,14 +275,8 @@ def _go_version(go: str, environ: Mapping[str, str]) -> tuple[int, int]:
     return (int(result[1]), int(result[2])) if result else (0, 0)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM leaves by way of the `finally` clauses, which end what `go` has started."""
-    raise KeyboardInterrupt
-
-
 def main() -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
+    interruptible((signal.SIGTERM, signal.SIGINT))
     try:
         paths = vars(find_or_build()) | {"promtool": build_promtool()}
     except TestbedError as error:

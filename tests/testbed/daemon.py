@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from testbed.cluster import TESTS, Testbed
 from testbed.errors import TestbedError
+from testbed.interruption import interruptible
 from testbed.processes import log_tail
 from testbed.wait import wait_for
 
@@ -45,8 +46,7 @@ def holder(directory: Path) -> Holder | None:
 def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
     """Hold a testbed until SIGTERM or SIGINT, in a directory without what an earlier one left; TestbedError
     where another process holds it."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _interrupt)
+    interruptible((signal.SIGTERM, signal.SIGINT))
     directory.mkdir(parents=True, exist_ok=True)
     lock = os.open(directory / "testbed.lock", os.O_RDWR | os.O_CREAT, 0o600)  # closed by the process' end
     try:
@@ -62,13 +62,6 @@ def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
                 signal.pause()
     except KeyboardInterrupt:
         print("stopped", flush=True)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    """Leave by way of the context managers; a second signal does not interrupt them."""
-    for other in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(other, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def start(directory: Path, nodes: Mapping[str, str | None]) -> None:

@@ -43,6 +43,7 @@ def context(**fields: Any) -> Change:
 
 
 KEY = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+EMPTY = "mount only empty directories"
 OF_POD, OF_CONTAINER = "(security context of the pod)", "(security context of the container)"
 WRONG_PODS: dict[str, tuple[Change, str]] = {
     "no probe": (without_label, "makes only probe pods"),
@@ -63,22 +64,13 @@ WRONG_PODS: dict[str, tuple[Change, str]] = {
         lambda p: p["spec"].update(initContainers=[first(p) | {"name": "two"}]),
         "has one container",
     ),
-    "a Secret as files": (
-        volume({"secret": {"secretName": "s"}}),
-        "mount only empty directories",
-    ),
-    "a Secret beside a token": (
-        volume({"projected": {"sources": [{"secret": {"name": "s"}}]}}),
-        "mount only empty directories",
-    ),
+    "a Secret as files": (volume({"secret": {"secretName": "s"}}), EMPTY),
+    "a Secret beside a token": (volume({"projected": {"sources": [{"secret": {"name": "s"}}]}}), EMPTY),
     "a token for others": (
         volume({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}),
-        "mount only empty directories",
+        EMPTY,
     ),
-    "a ConfigMap": (
-        volume({"projected": {"sources": [{"configMap": {"name": "other"}}]}}),
-        "mount only empty directories",
-    ),
+    "a ConfigMap": (volume({"projected": {"sources": [{"configMap": {"name": "other"}}]}}), EMPTY),
     "a Secret as environment": (container(envFrom=[{"secretRef": {"name": "s"}}]), "read no Secret"),
     "a key of a Secret": (lambda p: first(p)["env"].append(KEY), "read no Secret"),
 }
@@ -87,10 +79,7 @@ WRONG_PODS: dict[str, tuple[Change, str]] = {
 WEAK_PODS: dict[str, tuple[Change, str]] = {
     "the host's network": (spec(hostNetwork=True), "of the host"),
     "the host's processes": (spec(hostPID=True), "of the host"),
-    "the host's files": (
-        volume({"hostPath": {"path": "/"}}),
-        "mount only empty directories",
-    ),
+    "the host's files": (volume({"hostPath": {"path": "/"}}), EMPTY),
     "root": (context(runAsNonRoot=False), OF_POD),
     "a type of SELinux": (context(seLinuxOptions={"type": "spc_t"}), OF_POD),
     "no seccomp": (context(seccompProfile={"type": "Unconfined"}), OF_POD),

@@ -58,14 +58,8 @@ def other(writers: tuple[Writer, Writer]) -> Writer:
 
 OWNERS = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]
 FORGERIES: dict[str, tuple[Callable[[Writer, Writer], Object], str]] = {
-    "another pod's UID": (
-        lambda own, other: own.health(podUID=other.pod["uid"]),
-        NOT_ITSELF,
-    ),
-    "another node's UID": (
-        lambda own, other: own.health(nodeUID=other.node["uid"]),
-        NOT_ITSELF,
-    ),
+    "another pod's UID": (lambda own, other: own.health(podUID=other.pod["uid"]), NOT_ITSELF),
+    "another node's UID": (lambda own, other: own.health(nodeUID=other.node["uid"]), NOT_ITSELF),
     "a removed part": (lambda own, other: {"health": None}, NOT_ITSELF),
     "a finalizer": (lambda own, other: {"metadata": {"finalizers": ["example.com/x"]}} | own.health(), BARE),
     "an owner": (lambda own, other: {"metadata": {"ownerReferences": OWNERS}} | own.health(), BARE),

@@ -55,14 +55,7 @@ class Stage:
     """One control plane filled with `count` nodes."""
 
     def __init__(
-        self,
-        plane: ControlPlane,
-        client: ManyClients,
-        *,
-        count: int,
-        cores: Cores,
-        limited: bool,
-        say: Say,
+        self, plane: ControlPlane, client: ManyClients, *, count: int, cores: Cores, limited: bool, say: Say
     ) -> None:
         self._plane, self._client, self._cores, self._say = plane, client, cores, say
         self._nodes = [f"gpu-{number:05d}" for number in range(count)]

@@ -7,15 +7,11 @@ ends with it, also after Ctrl-C; its files stay only after a failure.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
@@ -23,8 +19,8 @@ from testbed.demo import bandwidth, heat, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
+from testbed.interruption import interruptible
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STEPS = (
     steps.install,
     steps.plug,
@@ -63,22 +59,13 @@ def run(directory: Path, recording: Recording | None = None) -> None:
     demo.say("done: every check passed. `make testbed` starts such a cluster for you to use.")
 
 
-def _interrupted(signum: int, _: FrameType | None) -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        os.write(sys.stderr.fileno(), b"\ninterrupted: stopping everything that was started\n")
-    raise KeyboardInterrupt(signal.Signals(signum).name)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every check passed, 1 with the reason if not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make demo", description="Run nodegauge on simulated GPU nodes.")
     parser.add_argument("--keep", action="store_true", help="keep the logs also after success")
     parser.add_argument("--record", type=Path, help="write the operator's metrics after each step here")
     options = parser.parse_args(arguments)
-    for number in SIGNALS:  # SIGINT too: a shell's background job inherits it as ignored
-        signal.signal(number, _interrupted)
+    interruptible(says="interrupted: stopping everything that was started")
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-demo-"))
     keep = True
     try:

@@ -99,9 +99,7 @@ FLEET: dict[str, Machine] = {
         expected=Marks(health="fail", psu="fault", taints=_unhealthy("power-cable")),
     ),
     "gpu-p2p": Machine(
-        profile="h100-sxm-8",
-        fault="p2p-refused",
-        expected=Marks(health="fail", taints=_unhealthy("p2p")),
+        profile="h100-sxm-8", fault="p2p-refused", expected=Marks(health="fail", taints=_unhealthy("p2p"))
     ),
 }
 

@@ -202,10 +202,7 @@ class Machine:
 def _measure(hardware: Hardware) -> str:
     builder, environ = ResultBuilder(probe=health.NAME, run="", node="node-1"), hardware.env()
     settings = health.Settings(
-        sysfs=Path(environ["NODEGAUGE_SYSFS"]),
-        procfs=Path(environ["NODEGAUGE_PROCFS"]),
-        window=WINDOW,
-        hz=HZ,
+        sysfs=Path(environ["NODEGAUGE_SYSFS"]), procfs=Path(environ["NODEGAUGE_PROCFS"]), window=WINDOW, hz=HZ
     )
     try:
         health.measure(builder, watch=UNWATCHED, settings=settings)
