@@ -77,7 +77,7 @@ TABLE: Table = {
     "ECC off beside siblings with it is named; off on all, or on the only one of its model, is a choice": [
         (having("ecc", *[ON] * 3, OFF, *[ON] * 4), "ecc-off/warn", "GPU 3 (0000:12:00.0): ECC is off; 7 of"),
         (having("ecc", OFF, *[ON] * 3, *[OFF] * 4), "ecc-off/warn", "GPU 0 (0000:0f:00.0) and 4 more: "),
-        (having("ecc", OFF, *[UNREAD] * 6, ON), "ecc-off/warn", "1 of the node's 8"),
+        (having("ecc", OFF, *[UNREAD] * 6, ON), f"ecc-off/warn {GAP}", "1 of the node's 8"),
         (having("ecc", *[OFF] * 8), ""),
         (having("ecc", ON, OFF, name="NVIDIA TITAN V"), "mixed-gpus/info"),
     ],
@@ -85,7 +85,7 @@ TABLE: Table = {
         (having("compute_mode", 0, 0, 2, 0), PROHIBITED, "GPU 2 (0000:11:00.0): ", {"compute_mode": 2}),
         (having("compute_mode", 2), PROHIBITED, {"compute-prohibited": Answer.BAD}),
         (having("compute_mode", 0, 3, 1), "", {"compute-prohibited": GOOD}),
-        (having("compute_mode", 0, UNREAD.mode), "", {"compute-prohibited": UNSURE}),
+        (having("compute_mode", 0, UNREAD.mode), GAP, {"compute-prohibited": UNSURE}),
     ],
     "NVML's errors that mean a sick device fail at once, on a GPU and for the whole run": [
         (result, f"{code}/fail", FAIL, subject, "words of the driver", CALLED | {"kind": kind})

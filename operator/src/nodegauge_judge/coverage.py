@@ -35,7 +35,17 @@ def _fields(member: str, struct: type[Struct], *, without: tuple[str, ...] = ())
 
 
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
-    "identity": ("uuid", "name", "pci", "serial", "vbios", "memory_mib", "mig", "virtualization"),
+    "identity": (
+        "uuid",
+        "name",
+        "pci",
+        "serial",
+        "vbios",
+        "memory_mib",
+        "mig",
+        "compute_mode",
+        "virtualization",
+    ),
     "temperature": _fields("temperature", Temperature),
     "power": _fields("power", Power),
     "clocks": _fields("clocks", Clocks),
