@@ -1,7 +1,8 @@
 """Does NCCL use NVLS (reductions inside the NVSwitches) on machines that have it?
 
 Without NVLS, all_reduce falls back to rings: 367 instead of 482 GB/s on 8 H200 (stas00/ml-engineering,
-network).  Nothing fails, and a ring is a valid result for NVLinks, so nothing else finds it.
+network).  Nothing fails, and a ring is a valid result for NVLinks, so nothing else finds it.  Where NCCL did
+not log its choice, the bandwidth tells on Hopper; on Blackwell the two come too close at 1 GiB.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from nodegauge_contract import Collective
 from nodegauge_judge.case import clip
 from nodegauge_judge.model import InterconnectClass, Severity
-from nodegauge_judge.nccl.floors import HOPPER_SM, SHARP_RANKS, ran_nvls
+from nodegauge_judge.nccl.floors import BLACKWELL_SM, HOPPER_SM, SHARP_RANKS, ran_nvls, with_named_links
 from nodegauge_judge.nccl.grading import (
     Grading,
     Headline,
@@ -27,23 +28,33 @@ from nodegauge_judge.rule import OWN_RUN, Observation, Probe
 MULTICAST_DRIVER = 530
 """The branch of CUDA 12.1, which brought multicast (NVIDIA/TransformerEngine issues 991 and 1923)."""
 
+RINGS_SHARE = 370 / 450
+"""The most that rings reach of the NVLinks' rate on Hopper: 367 of 450 GB/s have been published for 8 H200
+(stas00/ml-engineering, network), 368.7 for 8 H100 at 8 GiB.  NVLS reaches 420 at 256 MiB, 462 at 1 GiB."""
+
 
 def unused(grading: Grading) -> Iterator[Observation]:
     """all_reduce without NVLS on 8 or more GPUs that could use it.
 
     Fewer GPUs prove nothing: published curves have NVLS from 5 GPUs on H200 and from 6 on B200.
     """
-    measurement = grading.measurement
+    measurement = with_named_links(grading.measurement)
     headline = grading.headlines.get(Collective.ALL_REDUCE)
     able = (measurement.sm or 0) >= HOPPER_SM and measurement.ranks >= SHARP_RANKS and measurement.nvswitch
     if headline is None or not able or measurement.interconnect != InterconnectClass.NVLINK:
         return
-    if nvls_broken(measurement) or measurement.p2p_disabled or not _did_without(headline):
+    if nvls_broken(measurement) or measurement.p2p_disabled:
         return
-    severity, cause = _cause(measurement, headline)
+    if _did_without(headline):
+        how, (severity, cause) = "without NVLS", _cause(grading.measurement, headline)
+    elif _as_rings(measurement, headline, least=grading.thresholds.busbw_ring_share):
+        how, severity = "as much as rings do", Severity.WARN
+        cause = f"NVLS exceeds {RINGS_SHARE:.0%} of the NVLinks' rate, and NCCL did not log that it ran"
+    else:
+        return
     yield of_node(
         severity,
-        f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)} without NVLS, although "
+        f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}, {how}, although "
         f"{measurement.ranks} GPUs of compute capability {HOPPER_SM / 10:g} or later are behind NVSwitches: "
         f"{cause}.",
         evidence={
@@ -61,9 +72,20 @@ def _did_without(headline: Headline) -> bool:
     return ran is False or (ran is None and headline.arm.multicast is False)
 
 
+def _as_rings(measurement: Measurement, headline: Headline, *, least: float) -> bool:
+    """Whether 8 or more Hopper are as fast as rings, and NCCL did not log what it ran; below the share
+    `least` of the links' rate they are too slow for either."""
+    hopper = HOPPER_SM <= (measurement.sm or 0) < BLACKWELL_SM
+    rate = measurement.nvlink_gbps or 0.0
+    unknown = ran_nvls(headline.cell, headline.arm) is None
+    return hopper and unknown and least * rate <= headline.gbps <= RINGS_SHARE * rate
+
+
 def _cause(measurement: Measurement, headline: Headline) -> tuple[Severity, str]:
     """What NCCL said, and whether somebody chose it: then the node is healthy."""
     arm = headline.arm
+    if measurement.nvls_disabled and measurement.from_log:
+        return Severity.WARN, "the log shows that `NCCL_NVLS_ENABLE=0` or `NCCL_ALGO` disables it"
     if measurement.nvls_disabled:
         return Severity.INFO, "the policy's environment disables it"
     driver = int(measurement.driver) if measurement.driver.isdecimal() else None
@@ -94,7 +116,9 @@ NVLS_UNUSED = NcclRule(
     when={
         Severity.WARN: (
             "8 or more GPUs of compute capability 9.0 or later behind NVSwitches, and NCCL logged another "
-            "algorithm, no NVLS channels or no multicast support"
+            "algorithm, no NVLS channels or no multicast support; or a log shows that its environment "
+            "disables NVLS; or NCCL logged nothing of it, and 8 or more Hopper reach 0.6 to 0.82 of their "
+            "NVLinks' rate"
         ),
         Severity.INFO: (
             "the same, but the policy's environment disables NVLS (`NCCL_NVLS_ENABLE=0`, `NCCL_ALGO`), the "
