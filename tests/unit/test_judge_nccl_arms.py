@@ -291,7 +291,8 @@ TABLE: Table = {
         (ring(virtualization=1, multicast=True), *UNUSED, "made no NVLS channels"),
     ],
     "the policy's environment decided it": [
-        (by_policy(ring(), **environment), *CHOSEN, "policy's environment")
+        (by_policy(ring(**logged), **environment), *CHOSEN, "policy's environment")
+        for logged in ({}, {"algorithm": "", "nvls": None})
         for environment in (
             {"NCCL_NVLS_ENABLE": "0"},
             {"NCCL_ALGO": "Ring,Tree"},

@@ -22,7 +22,7 @@ from nodegauge_judge.nccl.grading import (
     nvls_broken,
     of_node,
 )
-from nodegauge_judge.nccl.measurement import Measurement
+from nodegauge_judge.nccl.measurement import GIB, Measurement
 from nodegauge_judge.rule import OWN_RUN, Observation, Probe
 
 MULTICAST_DRIVER = 530
@@ -30,7 +30,7 @@ MULTICAST_DRIVER = 530
 
 RINGS_SHARE = 370 / 450
 """The most that rings reach of the NVLinks' rate on Hopper: 367 of 450 GB/s have been published for 8 H200
-(stas00/ml-engineering, network), 368.7 for 8 H100 at 8 GiB.  NVLS reaches 420 at 256 MiB, 462 at 1 GiB."""
+(stas00/ml-engineering, network), 368.7 for 8 H100 at 8 GiB.  NVLS reaches 462 at 1 GiB."""
 
 
 def unused(grading: Grading) -> Iterator[Observation]:
@@ -45,13 +45,11 @@ def unused(grading: Grading) -> Iterator[Observation]:
         return
     if nvls_broken(measurement) or measurement.p2p_disabled:
         return
-    if _did_without(headline):
-        how, (severity, cause) = "without NVLS", _cause(grading.measurement, headline)
-    elif _as_rings(measurement, headline, least=grading.thresholds.busbw_ring_share):
-        how, severity = "as much as rings do", Severity.WARN
-        cause = f"NVLS exceeds {RINGS_SHARE:.0%} of the NVLinks' rate, and NCCL did not log that it ran"
-    else:
+    without = _did_without(measurement, headline)
+    if not without and not _as_rings(measurement, headline, least=grading.thresholds.busbw_ring_share):
         return
+    severity, cause = _cause(grading.measurement, headline)
+    how = "without NVLS" if without else "as much as rings do"
     yield of_node(
         severity,
         f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}, {how}, although "
@@ -66,16 +64,16 @@ def unused(grading: Grading) -> Iterator[Observation]:
     )
 
 
-def _did_without(headline: Headline) -> bool:
-    """Whether NCCL logged that it did not use NVLS; an unknown algorithm proves nothing."""
+def _did_without(measurement: Measurement, headline: Headline) -> bool:
+    """Whether NCCL did not use NVLS, by what it logged or was told; an unknown algorithm proves nothing."""
     ran = ran_nvls(headline.cell, headline.arm)
-    return ran is False or (ran is None and headline.arm.multicast is False)
+    return ran is False or (ran is None and (headline.arm.multicast is False or measurement.nvls_disabled))
 
 
 def _as_rings(measurement: Measurement, headline: Headline, *, least: float) -> bool:
-    """Whether 8 or more Hopper are as fast as rings, and NCCL did not log what it ran; below the share
-    `least` of the links' rate they are too slow for either."""
-    hopper = HOPPER_SM <= (measurement.sm or 0) < BLACKWELL_SM
+    """Whether 8 or more Hopper are as fast as rings from 1 GiB on, and NCCL did not log what it ran; below
+    the share `least` of the links' rate they are too slow for either."""
+    hopper = HOPPER_SM <= (measurement.sm or 0) < BLACKWELL_SM and headline.cell.bytes >= GIB
     rate = measurement.nvlink_gbps or 0.0
     unknown = ran_nvls(headline.cell, headline.arm) is None
     return hopper and unknown and least * rate <= headline.gbps <= RINGS_SHARE * rate
@@ -98,6 +96,8 @@ def _cause(measurement: Measurement, headline: Headline) -> tuple[Severity, str]
     if arm.nvls is False:
         logged = "logged that multicast is available" if arm.multicast else "did not log multicast support"
         return Severity.WARN, f"NCCL {logged}, and made no NVLS channels"
+    if not headline.cell.algorithm:
+        return Severity.WARN, f"NVLS exceeds {RINGS_SHARE:.0%} of the NVLinks' rate"
     return Severity.WARN, f"NCCL chose {clip(headline.cell.algorithm)}"
 
 
