@@ -17,6 +17,9 @@ from images.spec import IMAGES, version
 
 from support.image_tools import ROOT, Built, build, run
 
+pytestmark = pytest.mark.timeout(1800)
+"""The first test builds both images: two minutes alone, ten beside a dozen busy processes."""
+
 TOOLS = {"sh", "bash", "dash", "busybox", "pip", "pip3", "apt", "apt-get", "dpkg", "gcc", "cc", "ld", "make"}
 
 

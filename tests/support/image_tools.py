@@ -42,7 +42,7 @@ class Built:
 
 def build(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "images", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
 
 
 def archives(*names: str, out: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""The typed result document, version 1.6: a node's GPUs, their interconnect, and the hardware around them.
+"""The typed result document, version 1.7: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
