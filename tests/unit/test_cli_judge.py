@@ -45,7 +45,10 @@ TWO_NODES = FIXTURES / "nccl-tests_allreduce_h100x16_oci.log"
 
 
 def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
-    cell = contract.Cell(collective="all_reduce", bytes=2**30, us=us, wrong=wrong)
+    cells = [
+        contract.Cell(collective=name, bytes=2**30, us=us, wrong=wrong)
+        for name in ("all_reduce", "all_gather", "reduce_scatter")
+    ]
     uuids = [f"GPU-{number}" for number in range(8)]
     gpus = [
         contract.Gpu(index=number, uuid=uuid, name="NVIDIA A100-SXM4-80GB")
@@ -55,7 +58,7 @@ def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
         engine="nccl4py",
         ranks=8,
         uuids=uuids,
-        arms=[contract.Arm(name=contract.ArmName.DEFAULT, cells=[cell])],
+        arms=[contract.Arm(name=contract.ArmName.DEFAULT, cells=cells)],
     )
     return Document(probe="nccl", node="n1", gpus=gpus, nccl=nccl)
 

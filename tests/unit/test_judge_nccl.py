@@ -68,6 +68,16 @@ DGX1 = nccl.node(
     nccl.default_arm(130, gather=130, ranks=8, algorithm="RING"),
 )
 NV = {(i, j): 24.0 * made.DGX1_NV[i][j] or 9.0 for i in range(8) for j in range(8)}
+
+
+def without(result: Result, *collectives: str) -> Result:
+    """The same run without a cell of these."""
+    assert result.nccl is not None
+    first, *others = result.nccl.arms
+    cells = [cell for cell in first.cells if cell.collective not in collectives]
+    return replace(result, nccl=replace(result.nccl, arms=[replace(first, cells=cells), *others]))
+
+
 TABLE: Table = {
     "a healthy node passes with labels and a confirmed interconnect": (
         nccl.h100(),
@@ -88,6 +98,14 @@ TABLE: Table = {
             cut(nccl.h100(400), below=GIB),
             f"nccl-incomplete/warn nccl-incomplete/info {LOW}",
             {"bytes": 256 * MIB},
+        ),
+    ],
+    "a collective that was not measured is no pass": [
+        (without(nccl.h100(), "all_gather"), "nccl-incomplete/warn", "all_gather; so it has no label"),
+        (
+            without(nccl.h100(), "all_gather", "reduce_scatter"),
+            "nccl-incomplete/warn",
+            "so they have no label",
         ),
     ],
     "256 MiB is not compared with 1 GiB of peers": (

@@ -65,11 +65,10 @@ def incomplete(grading: Grading) -> Iterator[Observation]:
     message = "; ".join(parts)
     if message:
         yield of_node(Severity.INFO, f"{message[0].upper()}{message[1:]}.", evidence=evidence)
-    headline = grading.headlines.get(Collective.ALL_REDUCE)
     if measurement.from_log:
         return  # it has no label, and `not-gradable` says what it lacks
-    if _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
-        yield _no_gibibyte(grading)
+    if _ended_well(grading):
+        yield from _without_label(grading)
 
 
 def _launch_bound(grading: Grading) -> str:
@@ -89,18 +88,25 @@ def _ended_well(grading: Grading) -> bool:
     return not any(cell.wrong for cell in arm.cells)
 
 
-def _no_gibibyte(grading: Grading) -> Observation:
-    headline = grading.headlines.get(Collective.ALL_REDUCE)
-    if headline is None:
+def _without_label(grading: Grading) -> Iterator[Observation]:
+    """Collectives that the probe always measures and that have no label, or a label of a smaller size."""
+    labelled = [Collective.ALL_REDUCE]  # which another run gives if NVLS fails; that is a finding of its own
+    if not nvls_broken(grading.measurement):
+        labelled += [Collective.ALL_GATHER, Collective.REDUCE_SCATTER]
+    missing = [collective.value for collective in labelled if collective not in grading.headlines]
+    if missing:
+        they = "it has" if len(missing) == 1 else "they have"
+        least = size_text(SMALLEST_LABEL_SIZE)
+        message = f"Not measured at {least} or more: {', '.join(missing)}; so {they} no label."
+        yield of_node(Severity.WARN, message, evidence={"bytes": 0, "collectives": ", ".join(missing)})
+        return
+    size = grading.headlines[Collective.ALL_REDUCE].cell.bytes
+    if size != GIB:
         message = (
-            f"all_reduce was not measured at {size_text(SMALLEST_LABEL_SIZE)} or more, so it has no label."
+            f"all_reduce was not measured at 1 GiB; the label uses {size_text(size)}, which understates the "
+            "bandwidth."
         )
-        return of_node(Severity.WARN, message, evidence={"bytes": 0})
-    message = (
-        f"all_reduce was not measured at 1 GiB; the label uses {size_text(headline.cell.bytes)}, which "
-        "understates the bandwidth."
-    )
-    return of_node(Severity.WARN, message, evidence={"bytes": headline.cell.bytes})
+        yield of_node(Severity.WARN, message, evidence={"bytes": size})
 
 
 FEWER_GPUS = NcclRule(
@@ -134,7 +140,7 @@ NCCL_INCOMPLETE = NcclRule(
             "sizes, NCCL configurations or the pair matrix are missing, or latencies are unreliable or "
             "launch-bound (one thread that launches on all GPUs takes most of a small call)"
         ),
-        Severity.WARN: "the probe did not measure all_reduce at 1 GiB",
+        Severity.WARN: "the probe did not measure all_reduce at 1 GiB, or another labelled collective at all",
     },
     next_step="raise the deadline or the memory limit if it happens again.",
     way_out=(
