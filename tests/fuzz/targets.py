@@ -25,15 +25,13 @@ import support.nccl_results as nccl
 import support.results as made
 from fuzz import checks
 from fuzz.mutation import Choices, Documents, as_text
-from nodegauge_cli.documents import Unusable, report_or_result
-from nodegauge_cli.judge_load_text import show_load
-from nodegauge_cli.judge_text import show_health, show_nccl
+from nodegauge_cli.documents import parts_of
+from nodegauge_cli.judge import show
+from nodegauge_cli.judge_text import show_refused, show_section
 from nodegauge_cli.judging import Criteria, NoHistory, judged
+from nodegauge_cli.reported import Reported, Unusable
 from nodegauge_contract import ArmName, ContractError, Result, decode, encode
 from nodegauge_contract import text as lines_of
-from nodegauge_judge import Judgement
-from nodegauge_judge.loadtest_rules.judge import LoadJudgement
-from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
 from nodegauge_operator.api.report import Outcome, parse_report, stamp
@@ -287,11 +285,23 @@ LIVED = _lived()
 STATUSES = Documents(FULL["status"], LIVED["status"])
 
 
+CRITERIA = Criteria.from_spec({})
+
+
+def screen_and_console() -> tuple[io.StringIO, Console]:
+    screen = io.StringIO()
+    return screen, Console(file=screen, width=120, highlight=False, markup=False, emoji=False)
+
+
 def reports(choices: Choices) -> None:
-    """Whatever a report holds: the operator comes to rest, and writes only what the API takes."""
+    """Whatever a report holds: the operator comes to rest, and writes only what the API takes; a person can
+    judge it."""
     body = {**FULL, "status": STATUSES.changed(choices)}
     pods: tuple[APod, ...] = ()
     report = parse_report(body)
+    screen, console = screen_and_console()
+    show(reported := Reported(report=report), judged(reported, CRITERIA), console=console)
+    checks.shown(screen.getvalue(), what="the terminal", lines=True)
     if choices.ConsumeIntInRange(0, 1):
         probe = sorted(RESULTS)[choices.ConsumeIntInRange(0, len(RESULTS) - 1)]
         number = report.status.probe[probe].next_number
@@ -324,29 +334,22 @@ PASTES = Documents(
 )
 
 
-CRITERIA = Criteria.from_spec({})
-
-
 def texts(choices: Choices) -> None:
     """Pasted tables, logs and documents: judged or refused, and a terminal shows no control character."""
     if choices.ConsumeIntInRange(0, 1):
         text = "\n".join(line for line in PASTES.changed(choices) if isinstance(line, str))
     else:
         text = as_text(PLAIN.changed(choices))
+    screen, console = screen_and_console()
     try:
-        read = report_or_result(text)
-        judgement = judged(read, CRITERIA)
+        for title, read in parts_of(text):
+            show_section(title, console=console)
+            if isinstance(read, Unusable):
+                show_refused(str(read), console=console)
+            else:
+                show(read, judged(read, CRITERIA), console=console)
     except (Unusable, NoHistory) as error:
         checks.require(bool(str(error)), "no reason")
-        return
-    screen = io.StringIO()
-    console = Console(file=screen, width=120, highlight=False, markup=False, emoji=False)
-    if isinstance(judgement, NcclJudgement):
-        show_nccl(judgement, node=getattr(read, "node", ""), console=console)
-    elif isinstance(judgement, LoadJudgement) and isinstance(read, Result):
-        show_load(read, judgement, console=console)
-    elif isinstance(read, Result) and isinstance(judgement, Judgement):
-        show_health(read, judgement, console=console)
     checks.shown(screen.getvalue(), what="the terminal", lines=True)
 
 

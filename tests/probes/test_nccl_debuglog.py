@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodegauge_contract import NOT_READ
+from nodegauge_contract.nccl_tests.choices import Choices
 from nodegauge_probes.nccl import debuglog
-from nodegauge_probes.nccl.debuglog import Choices
 
 RECORDED = Path(__file__).parent.parent / "fixtures/nccl-debug-info_lines_nccl-docs.txt"
 HEAD = "node-01:7:7 [0] NCCL INFO "

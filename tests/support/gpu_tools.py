@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pynvml
 
-from nodegauge_contract import ArmName, Collective, Result, decode
+from nodegauge_contract import ArmName, Result, decode
+from nodegauge_contract.nccl import GRADED
 from nodegauge_probes.nccl.plan import child_environment
 from nodegauge_probes.nccl.protocol import CellOrder, Line, Order, decode_line, encode_order
 from testbed.wait import wait_for
@@ -19,7 +20,7 @@ TWO_RANKS = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
 """Two ranks on one GPU (since NCCL 2.30, experimental): each takes channels of its own, and without the
 second variable they may wait for each other for ever."""
 SIZES = (8, 1 << 16, 1 << 26)
-CELLS = tuple(CellOrder(collective=c, bytes=n, check=True, max_ms=300) for c in Collective for n in SIZES)
+CELLS = tuple(CellOrder(collective=c, bytes=n, check=True, max_ms=300) for c in GRADED for n in SIZES)
 
 
 def probe(*arguments: str, seconds: float = 120) -> Result:

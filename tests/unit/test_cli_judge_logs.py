@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,12 +19,30 @@ from support.load_results import spoilt
 from support.nccltests import FOOT, HEAD, PROCESS, SIZES, devices, row, table
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+SLOW_AT_8_GIB = [row(2**30, 4160.0, 4160.0, ranks=8), row(2**33, 334_053.0, 334_053.0, ranks=8)]
+NAMED = "# Collective test starting: {}_perf\n"
 TIMEOUT = "box: Test timeout (600s) common.cu:412"
 TWO_NODES = devices(*range(8)) + devices(*range(8, 16), host="other")
 NVLS = "".join(
     f"box:1:2 [0] NCCL INFO AllReduce: {size} Bytes -> Algo NVLS proto SIMPLE channel{{Lo..Hi}}={{0..15}}\n"
     for size in SIZES
 )
+
+
+RINGS, OFF = 361.0, "NCCL_NVLS_ENABLE"
+INFO = "box:1:2 [0] NCCL INFO "
+FROM_2G = tuple(2**power for power in range(31, 35))
+
+
+def run(gbps: float = 380.0, *, gpu: str = H100, ranks: int = 8, host: str = "box", **more: Any) -> str:
+    """A whole log of one run."""
+    return devices(*range(ranks), gpu=gpu, host=host) + table(ranks, gbps=gbps, **more)
+
+
+def tagged(*processes: str) -> str:
+    """Lines of several processes in turn, as mpirun tags them."""
+    streams = [[f"[1,{n}]<stdout>:{line}" for line in text.splitlines()] for n, text in enumerate(processes)]
+    return "\n".join(line for lines in zip_longest(*streams) for line in lines if line is not None)
 
 
 def judged(text: str, *arguments: str) -> tuple[int, str]:
@@ -88,6 +109,152 @@ def test_faults_count_on_any_number_of_nodes(text: str, code: int, part: str) ->
     exit_code, output = judged(text)
     assert (exit_code, part in output) == (code, True), output
     assert "taint unhealthy" not in output
+    assert "busbw-low" not in output
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "parts"),
+    [
+        (run() + run(45), 1, ("FAIL run 2 of 2: all_reduce on box, line 23", "all 1 pass, 1 fail")),
+        (run(45) + run(), 1, ("FAIL run 1 of 2: all_reduce on box, line 1", "all 1 fail, 1 pass")),
+        (run() + run(host="other") + run(), 0, ("PASS run 1 of 3", "run 2 of 3: all_reduce on other")),
+        (run() + run(20, host="other"), 1, ("FAIL run 2 of 2: all_reduce on other",)),
+        (run() + run(340, collective="all_gather"), 0, ("run 2 of 2: all_gather on box", "all 2 pass")),
+        (
+            run(wrong="3") + TWO_NODES + table(16),
+            1,
+            ("FAIL run 1 of 2", "run 2 of 2: all_reduce on box, other"),
+        ),
+        (
+            run() + run().partition(HEAD)[0],
+            3,
+            ("UNKNOWN run 2 of 2", "Not judged: no table: expected a line"),
+        ),
+        (tagged(run(), run(20, host="other")), 1, ("FAIL run 2 of 2: all_reduce on other", "1 pass, 1 fail")),
+        (tagged(run(), run(host="other")), 0, ("PASS run 1 of 2: all_reduce on box, line 1", "all 2 pass")),
+    ],
+    ids=range(9),
+)
+def test_each_run_of_a_log_is_judged_and_the_worst_counts(
+    text: str, code: int, parts: tuple[str, ...]
+) -> None:
+    exit_code, output = judged(text)
+    assert (exit_code, [part for part in parts if part not in output]) == (code, []), output
+
+
+def test_several_runs_as_json_have_the_worst_verdict_and_a_judgement_each() -> None:
+    outcome = judge("-", "--format", "json", stdin=run() + run(45) + run().partition(HEAD)[0])
+    document = json.loads(outcome.output)
+    verdicts = [each["verdict"] for each in document["judgements"]]
+    assert (outcome.exit_code, document["verdict"], verdicts) == (1, "fail", ["pass", "fail", "unknown"])
+    assert "no table" in document["judgements"][2]["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "part"),
+    [
+        ((FIXTURES / "nccl-tests_allreduce_h200x8_8gib.log").read_text(), 0, "PASS 8x NVIDIA H200"),
+        (run(482, sizes=(2**34,)), 0, "all_reduce 482 GB/s"),
+        (run(230, gpu=A100, sizes=FROM_2G), 0, "PASS"),
+        (run(835, gpu="NVIDIA B200", sizes=(2**33,)), 0, "PASS"),
+        (run(60, sizes=(2**33,)), 1, "all_reduce at 8 GiB reaches 60 GB/s"),
+        (run(57.9, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 1, "the floor is 193 GB/s"),
+        (run(195, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 0, "PASS"),
+        (run(170, gpu="NVIDIA H100 NVL", ranks=2, sizes=(2**34,)), 0, "WARN"),
+        (run(20, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 3, "whether NVLinks join them"),
+        (run(100, sizes=(2**27,)), 3, "Nothing was measured at 256 MiB or more"),
+        (
+            devices(*range(8)) + "\n".join([HEAD, *SLOW_AT_8_GIB, FOOT]),
+            1,
+            "all_reduce at 8 GiB reaches 45 GB/s",
+        ),
+    ],
+    ids=range(11),
+)
+def test_sizes_above_1_gib_alone_are_graded(text: str, code: int, part: str) -> None:
+    """A log has no label, so no size is missing."""
+    exit_code, output = judged(text)
+    assert (exit_code, part in output, "nccl-incomplete" in output) == (code, True, False), output
+
+
+@pytest.mark.parametrize(
+    ("before", "gbps", "part"),
+    [
+        (NVLS.replace("NVLS", "RING"), RINGS, "NCCL chose RING"),
+        (NVLS.replace("NVLS proto", "Tree proto"), 380, "NCCL chose TREE"),
+        (
+            f"{INFO}24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels\n",
+            380,
+            "no NVLS channels",
+        ),
+        (
+            f"{INFO}NVLS multicast support is not available on dev 3\n",
+            380,
+            "multicast support is not available",
+        ),
+        (f"{INFO}{OFF} set by environment to 0.\n", 380, "disables it"),
+        (f"$ mpirun -np 1 -x {OFF}=0 ./build/all_reduce_perf -g 8\n", 380, "disables it"),
+        (f"+ export {OFF}=0\n", 380, "disables it"),
+        (f"{INFO}NCCL_ALGO set by environment to Ring\n", 380, "disables it"),
+        ("", RINGS, "as much as rings do"),
+        ("", 370.0, "as much as rings do"),
+    ],
+    ids=range(10),
+)
+def test_a_log_without_nvls_warns_with_what_nccl_logged(before: str, gbps: float, part: str) -> None:
+    code, output = judged(before + run(gbps))
+    assert (code, output[:4], part in output) == (0, "WARN", True), output
+    assert "nvls-unused" in output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        run(373),
+        NVLS + run(462),
+        f"{INFO}{OFF} set by environment to 1.\n" + run(462),
+        f"{INFO}NVLS multicast support is available on dev 3\n" + run(476, sizes=(2**33,)),
+        run(655, gpu="NVIDIA B200"),
+        run(230, gpu=A100),
+        run(340, collective="all_gather"),
+        f"{INFO}{OFF} set by environment to 0.\n" + run(359, gpu=H100, ranks=4),
+    ],
+    ids=range(8),
+)
+def test_a_log_with_nvls_or_where_there_is_none_does_not_warn(text: str) -> None:
+    assert "nvls-unused" not in judged(text)[1]
+
+
+def test_what_nccl_logged_about_p2p_reaches_the_floors() -> None:
+    """A run through the host on purpose accuses no link."""
+    code, output = judged(f"{INFO}NCCL_P2P_DISABLE set by environment to 1.\n" + run(28))
+    assert (code, "through the host, so there is no floor" in output) == (3, True), output
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "parts"),
+    [
+        (
+            (FIXTURES / "nccl-tests_alltoall-sendrecv_h100x16.log").read_text(),
+            3,
+            (
+                "run 1 of 2: alltoall on cnode4-006, cnode4-007",
+                "run 2 of 2: sendrecv on",
+                "2 nodes took part",
+            ),
+        ),
+        (NAMED.format("sendrecv") + run(28, ranks=2), 3, ("sendrecv is not graded", "sendrecv 1 GiB")),
+        (NAMED.format("alltoall") + run(40, collective="all_gather"), 3, ("alltoall is not graded",)),
+        (NAMED.format("alltoall") + run(40, collective="all_gather", wrong="2"), 1, ("alltoall at 1 GiB",)),
+        (NAMED.format("sendrecv") + run(ranks=2).partition("1048576")[0], 1, ("hung while measuring",)),
+    ],
+    ids=range(5),
+)
+def test_other_collectives_are_named_and_judged_for_faults_alone(
+    text: str, code: int, parts: tuple[str, ...]
+) -> None:
+    exit_code, output = judged(text)
+    assert (exit_code, [part for part in parts if part not in output]) == (code, []), output
     assert "busbw-low" not in output
 
 

@@ -6,13 +6,17 @@ Three are recordings of other projects; the rest is made from the formats of ncc
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
 from nodegauge_contract import ArmOutcome, Collective, NcclResult, Unavailable, decode, encode
-from nodegauge_contract.nccl_tests.document import result
-from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError, looks_like, parse
+from nodegauge_contract.nccl_tests import log as nccl_log
+from nodegauge_contract.nccl_tests.captures import MAX_CHARS, captures, looks_like
+from nodegauge_contract.nccl_tests.document import Run, result, runs
+from nodegauge_contract.nccl_tests.log import Log, NcclTestsError
+from nodegauge_contract.nccl_tests.table import Row
 from nodegauge_judge.nccl.measurement import busbw_gbps
 from support.nccltests import HEAD as PLAIN_HEAD
 from support.nccltests import PROCESS, devices, row, table
@@ -33,6 +37,16 @@ ROW = "  1048576  262144  float  sum  -1  100.0  10.49  10.49  0  50.0  20.97  2
 FOOT = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 15.7\n#\n"
 
 
+def parse(text: str) -> Log:
+    [lines] = captures(text)
+    return nccl_log.parse(lines)
+
+
+def rows_of(text: str) -> list[Row]:
+    table = parse(text).table
+    return table.rows if table is not None else []
+
+
 def log(*lines: str, head: str = HEAD, foot: str = FOOT) -> str:
     return "\n".join([DEVICES, head, *lines, foot])
 
@@ -45,7 +59,7 @@ def test_a_recorded_log_says_what_ran_on_what(name: str) -> None:
     document = result(text)
     [arm] = document.nccl.arms
     [kind] = {cell.collective for cell in arm.cells}
-    rows = [row for table in parse(text).tables for row in table.rows]
+    rows = rows_of(text)
     ranks = document.nccl.ranks
     assert (kind, ranks, document.nccl.nodes, len(rows)) == RECORDED[name]
     assert (arm.outcome, len(document.gpus)) == (ArmOutcome.DONE, ranks)
@@ -88,8 +102,7 @@ EXTRA_ROW = (
     ids=["new", "no-root", "old", "per-iteration", "timestamp", "in-place", "no-hash", "mpi-tag"],
 )
 def test_a_row_is_read_by_the_names_of_its_header(head: str, row: str) -> None:
-    [table] = parse(log(row, head=head)).tables
-    [read] = table.rows
+    [read] = rows_of(log(row, head=head))
     half = read.in_place
     assert (read.bytes, half.us, half.busbw, half.unit) == (1048576, 50.0, 20.97, 0.01)
     nccl = result(log(row, head=head)).nccl
@@ -112,9 +125,7 @@ SAYS = "box:127:130 [0] NCCL INFO Launch mode Parallel"
     ids=["between", "inside", "warning-inside", "broken", "others"],
 )
 def test_lines_of_nccl_between_and_inside_rows_are_left_out(lines: tuple[str, ...]) -> None:
-    assert [row.in_place for row in parse(log(*lines)).tables[0].rows] == [
-        row.in_place for row in parse(log(ROW)).tables[0].rows
-    ]
+    assert [row.in_place for row in rows_of(log(*lines))] == [row.in_place for row in rows_of(log(ROW))]
     assert result(log(*lines)).nccl is not None
 
 
@@ -128,6 +139,11 @@ TOTAL = "  1048576  131072  float  none  -1  100.0  10.49  5.24  0  50.0  20.97 
         (TOTAL, "all_gather"),
         (TOTAL.replace("none", "    "), "all_gather"),
         (TOTAL.replace("none", "sum"), "reduce_scatter"),
+        (TOTAL.replace("10.49  0", "10.49  N/A"), "alltoall"),
+        (TOTAL.replace("-1", "0"), "gather"),
+        (ROW.replace("-1", "0"), "reduce"),
+        (ROW.replace("sum  -1", "none  0"), "broadcast"),
+        (ROW.replace("sum", "none"), "sendrecv"),
     ],
 )
 def test_the_numbers_say_which_collective_ran(row: str, collective: str) -> None:
@@ -139,17 +155,12 @@ WRONG_BROADCAST = ROW.replace("sum  -1", "none  0").replace("20.97  0", "20.97  
 WRONG_ALLTOALL = TOTAL.replace("10.49  0", "10.49  N/A").replace("5.24  0", "5.24  7")
 ONE_RANK = "33554432 8388608 float none -1 19.56 1715.44 0.00 0 0.78 43046.10 0.00 N/A"
 """Its sizes and counts are those of any other collective.  Source: NVIDIA/nccl-tests issue 287."""
-WRONG_DATA = r"(broadcast|alltoall) is not supported, .* its data was wrong"
+NAMED = "# Collective test starting: {}_perf\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (log(TOTAL.replace("10.49  0", "10.49  N/A")), "line 5: alltoall is not supported"),
-        (log(TOTAL.replace("-1", "0")), "gather is not supported"),
-        (log(ROW.replace("-1", "0")), "reduce is not supported"),
-        (log(ROW.replace("sum  -1", "none  0")), "broadcast is not supported"),
-        (log(ROW.replace("sum", "none")), "sendrecv is not supported"),
         (
             log(ROW.replace("262144", "200000")),
             "line 6: 1048576 bytes are neither 200000 elements of 4 bytes",
@@ -157,11 +168,8 @@ WRONG_DATA = r"(broadcast|alltoall) is not supported, .* its data was wrong"
         (log(ROW.replace("float", "quad")), "line 6: unknown type quad"),
         (log(ROW.replace("50.0", "fifty")), "line 6: expected the columns `time algbw busbw #wrong time"),
         (log(ROW.replace("50.0", "0.00")), "line 6: expected the columns"),
-        ("# Collective test starting: alltoall_perf\n" + log(TOTAL), "alltoall is not supported"),
-        ("$ sudo ./build/./alltoall_perf\n" + log(ONE_RANK), "line 6: alltoall is not supported"),
-        (log(ROW) + log(WRONG_BROADCAST), WRONG_DATA),
-        (log(ROW) + log(WRONG_ALLTOALL), WRONG_DATA),
-        (log(ROW) + log(TOTAL).replace(" box ", " other "), r"line \d+: rank 0 is a different GPU or host"),
+        (NAMED.format("hypercube") + log(TOTAL), "line 6: hypercube is not known"),
+        (log(ROW) + log(TOTAL), "2 runs, expected one: the second begins in line 10"),
         ("", "the GPUs are unknown"),
         (DEVICES, "no table: expected a line"),
         (log(), "no table"),
@@ -182,10 +190,104 @@ def test_what_the_caller_says_counts_unless_the_table_contradicts() -> None:
         result(log(TOTAL), collective=Collective.ALL_REDUCE)
 
 
-def test_several_tables_of_the_same_gpus_are_one_document() -> None:
-    broadcast = log(ROW.replace("sum  -1", "none  0"))
-    nccl = result("# Collective test starting: all_reduce_perf\n" + log(ROW) + broadcast + log(TOTAL)).nccl
-    assert [cell.collective for cell in nccl.arms[0].cells] == ["all_reduce", "all_gather"]
+@pytest.mark.parametrize(
+    ("text", "collective", "wrong"),
+    [
+        (
+            "$ sudo ./build/./alltoall_perf\n" + devices(0) + "\n".join([HEAD, ONE_RANK, FOOT]),
+            "alltoall",
+            0,
+        ),
+        (NAMED.format("alltoall") + log(TOTAL), "alltoall", 0),
+        (NAMED.format("sendrecv") + log(ROW), "sendrecv", 0),
+        (NAMED.format("scatter") + log(TOTAL.replace("-1", "0")), "scatter", 0),
+        (log(WRONG_BROADCAST), "broadcast", 3),
+        (log(WRONG_ALLTOALL), "alltoall", 7),
+    ],
+)
+def test_every_program_is_called_by_its_name(text: str, collective: str, wrong: object) -> None:
+    """Wrong data is a fault in any of them."""
+    [cell] = result(text).nccl.arms[0].cells
+    assert (cell.collective, cell.wrong) == (collective, wrong)
+
+
+def test_the_rows_tell_sendrecv_from_all_reduce() -> None:
+    """Over more than two ranks their bus bandwidths differ."""
+    text = devices(*range(8)) + "\n".join([HEAD, ROW, FOOT])
+    assert result(text).nccl.arms[0].cells[0].collective == "sendrecv"
+    assert result(devices(*range(8)) + table(8)).nccl.arms[0].cells[0].collective == "all_reduce"
+
+
+# -- several runs
+
+
+def brief(text: str) -> list[tuple[str, str, int]]:
+    """Collective, hosts and cells of each run."""
+    return [(run.collective, "+".join(run.hosts), cells_of(run)) for run in runs(text)]
+
+
+def cells_of(run: Run) -> int:
+    assert run.result is not None, run.error
+    return len(run.result.nccl.arms[0].cells)
+
+
+def tagged(*processes: tuple[str, str]) -> str:
+    """Lines of several processes in turn, each behind its prefix."""
+    streams = [[f"{prefix}{line}" for line in text.splitlines()] for prefix, text in processes]
+    return "\n".join(line for lines in zip_longest(*streams) for line in lines if line is not None)
+
+
+REDUCED, GATHERED = log(ROW), log(TOTAL)
+OTHER = REDUCED.replace(" box ", " other ")
+BOTH = [("all_reduce", "box", 1), ("all_reduce", "other", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (REDUCED + GATHERED, [("all_reduce", "box", 1), ("all_gather", "box", 1)]),
+        (REDUCED + OTHER, BOTH),
+        ("\n".join([REDUCED, HEAD, TOTAL, FOOT]), [("all_reduce", "box", 1), ("all_gather", "box", 1)]),
+        (
+            PROCESS.replace("8 minBytes", "2 minBytes") + REDUCED + NAMED.format("all_gather") + GATHERED,
+            [("all_reduce", "box", 1), ("all_gather", "box", 1)],
+        ),
+        (tagged(("[1,0]<stdout>:", REDUCED), ("[1,1]<stdout>:", OTHER)), BOTH),
+        (tagged(("box: ", REDUCED), ("other: ", OTHER)), BOTH),
+        (tagged(("2026-05-05T06:16:47Z box | ", REDUCED), ("2026-05-05T06:16:48Z other | ", OTHER)), BOTH),
+        (tagged(("[1,0]<stdout>:", REDUCED), ("[1,10]<stdout>:", OTHER), ("[1,2]<stderr>:", SAYS)), BOTH),
+        (
+            tagged((" 0: ", REDUCED + GATHERED), (" 1: ", OTHER)),
+            [("all_reduce", "box", 1), ("all_reduce", "other", 1), ("all_gather", "box", 1)],
+        ),
+    ],
+    ids=["in-turn", "hosts", "no-list", "titles", "mpirun", "pdsh", "times", "third-rank", "srun"],
+)
+def test_a_log_is_a_list_of_runs(text: str, expected: list[tuple[str, str, int]]) -> None:
+    assert brief(text) == expected
+
+
+def test_a_failure_belongs_to_the_run_before_it_and_a_command_to_the_run_below() -> None:
+    died = "box: Test NCCL failure common.cu:1005 'unhandled cuda error'\ntimeout: killed all_reduce_perf"
+    text = f"{log(ROW, foot='')}{died}\n+ mpirun -x NCCL_NVLS_ENABLE=0 ./all_reduce_perf\n{REDUCED}"
+    arms = [run.result.nccl.arms[0] for run in runs(text) if run.result is not None]
+    assert [(arm.outcome, arm.environment) for arm in arms] == [
+        (ArmOutcome.FAILED, []),
+        (ArmOutcome.DONE, ["NCCL_NVLS_ENABLE=0"]),
+    ]
+    exported = f"+ export NCCL_ALGO=Ring\n{REDUCED}{REDUCED}"
+    assert [run.result.nccl.arms[0].environment for run in runs(exported) if run.result is not None] == [
+        ["NCCL_ALGO=Ring"]
+    ] * 2
+
+
+@pytest.mark.parametrize("other", [OTHER, REDUCED], ids=["hosts", "host"])
+def test_runs_that_nothing_tells_apart_are_refused(other: str) -> None:
+    """Half of one and half of the other would be neither."""
+    [*_, run] = runs(tagged(("", REDUCED), ("", other)))
+    assert run.result is None
+    assert "nothing tells their lines apart" in run.error
+    assert not [run for run in runs(tagged(("", REDUCED), ("", other))) if run.result is not None]
 
 
 def test_versions_are_read_from_either_form() -> None:
@@ -194,7 +296,7 @@ def test_versions_are_read_from_either_form() -> None:
     assert (newer.version, newer.nccl) == ("2.18.3", "2.30.3")
     assert parse("# nccl-tests version 2.0 nccl-headers=2804 nccl-library=2804").nccl == "2.8.4"
     older = parse(log("NCCL version 2.23.4+cuda12.6", ROW))
-    assert (older.nccl, older.cuda, older.version) == ("2.23.4", "12.6", Unavailable("not read"))
+    assert (older.nccl, older.choices.cuda, older.version) == ("2.23.4", "12.6", Unavailable("not read"))
 
 
 def test_rows_of_one_size_become_one_cell() -> None:

@@ -291,7 +291,8 @@ TABLE: Table = {
         (ring(virtualization=1, multicast=True), *UNUSED, "made no NVLS channels"),
     ],
     "the policy's environment decided it": [
-        (by_policy(ring(), **environment), *CHOSEN, "policy's environment")
+        (by_policy(ring(**logged), **environment), *CHOSEN, "policy's environment")
+        for logged in ({}, {"algorithm": "", "nvls": None})
         for environment in (
             {"NCCL_NVLS_ENABLE": "0"},
             {"NCCL_ALGO": "Ring,Tree"},
@@ -306,8 +307,15 @@ TABLE: Table = {
         (nccl.h100(), ""),
         (by_policy(ring(algorithm="NVLS_TREE", gbps=460), NCCL_ALGO="NVLSTree"), ""),
     ],
-    "few GPUs, older GPUs, no switch, and no word from NCCL prove nothing": [
-        (ring(algorithm="", nvls=None), ""),
+    "8 Hopper that are as fast as rings, without a word from NCCL": [
+        (ring(algorithm="", nvls=None), *UNUSED, "as much as rings do"),
+        (ring(algorithm="", nvls=None, gbps=370), *UNUSED, "NVLS exceeds 82% of the NVLinks' rate"),
+        (ring(algorithm="", nvls=None, gbps=371), ""),
+        (ring(B200, algorithm="", gbps=655, capability="10.0", nvls=None), ""),
+        (ring(algorithm="", nvls=None, gbps=269), "busbw-low/warn"),
+    ],
+    "few GPUs, older GPUs and no switch prove nothing": [
+        (ring(algorithm="", nvls=None, count=7), ""),
         (ring(count=5, multicast=False), ""),
         (ring(A100, gbps=229, capability="8.0"), "busbw-low/warn"),
         (nccl.titan(), ""),

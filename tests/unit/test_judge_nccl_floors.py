@@ -194,7 +194,8 @@ TABLE: Table = {
         (ran("TREE", 100), LOW, {"floor_gbps": 270}, "no expectation applies"),
     ],
     "NCCL may create NVLS channels without using them: an unknown algorithm gets the lower floor": [
-        (ran("", 300, ranks=8, nvls=True), "", PASS)
+        (ran("", 380, ranks=8, nvls=True), "", PASS),
+        (ran("", 300, ranks=8, nvls=True), "nvls-unused/warn"),
     ],
     "all_gather with NVLS still moves every byte: its floor is that of rings": [(all_nvls(), "", PASS)],
     "NVLS on fewer GPUs makes 1 + 1/n of the traffic (NVIDIA/nccl issue 2140, curves of H200)": [

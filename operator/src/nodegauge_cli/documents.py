@@ -6,59 +6,65 @@ Invalid input ends in `Unusable`, which says what was expected and where.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
+from nodegauge_cli.reported import KINDS, Reported, Unusable, objects, reported, results_of
 from nodegauge_contract import Collective, ContractError, NotAResult, Result, decode
 from nodegauge_contract.chassis import MAJOR, ChassisReading
-from nodegauge_contract.nccl_tests import document, log
+from nodegauge_contract.nccl_tests import captures, document
+from nodegauge_contract.nccl_tests.log import NcclTestsError
 from nodegauge_contract.pasted import document as pasted
 from nodegauge_judge.gpu_models import known_models
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 
 READ_LIMIT = 1024 * 1024
 """Bytes of a text that are read: a result has at most 64 KiB, and a log around it is a little longer."""
 CHASSIS_FIELDS = {"supplies", "fans", "rails", "air", "leaks", "unread", "requests", "listsSupplies"}
 """A JSON object with one of these, and no schema, is a ChassisReading."""
+Document = Reported | Result
 
 
-class Unusable(Exception):
-    """The text cannot be judged; the message says why, and what was expected."""
+class Part(NamedTuple):
+    """A part of a text: what it is, in words (empty if the text is this alone), and its document, or why it
+    cannot be judged."""
+
+    title: str
+    document: Document | Unusable
 
 
-def report_or_result(
-    text: str, *, collective: Collective | None = None, ranks: int | None = None
-) -> Report | Result:
-    """A NodeReport (YAML or JSON), a probe result, or a log of nccl-tests or pasted text as a result.
+def parts_of(text: str, *, collective: Collective | None = None, ranks: int | None = None) -> list[Part]:
+    """The documents of a text, in its order, at least one: a probe result, nodes with their NodeReport, parts
+    of a NodeReading, runs of nccl-tests, or pasted text as a result.
 
-    `collective`, `ranks`: those of a log that does not say them.  Raises `Unusable`.
+    `collective`, `ranks`: those of a log that does not say them.  Raises `Unusable` for a text that holds
+    nothing to judge; what only a part lacks is in its place.
     """
     try:
-        return _decode(text)
+        return [Part("", _decode(text))]
     except NotAResult as error:
         reason = str(error)
     except ContractError as error:
         raise Unusable(str(error)) from None
-    if log.looks_like(text):
+    parts = _of_log(text, collective=collective, ranks=ranks) if captures.looks_like(text) else []
+    parts = parts or _of_objects(text)
+    if not parts and pasted.looks_like(text):
         try:
-            return document.result(text, collective=collective, ranks=ranks)
-        except log.NcclTestsError as error:
-            raise Unusable(str(error)) from None
-    report = _report(text)
-    if report is not None:
-        return report
-    if pasted.looks_like(text):
-        try:
-            return pasted.result(text, models=known_models().links)
+            parts = [Part("", pasted.result(text, models=known_models().links))]
         except pasted.PasteError as error:
             raise Unusable(str(error)) from None
-    raise Unusable(
-        f"not a probe result ({reason}), a NodeReport (kind: {names.REPORT_KIND}), a log of "
-        "nccl-tests or pasted output of `nvidia-smi topo -m`, `nvidia-smi topo -p2p` or `nvidia-smi -q`"
-    )
+    if not parts:
+        raise Unusable(
+            f"not a probe result ({reason}), a NodeReport (kind: {names.REPORT_KIND}), a log of "
+            "nccl-tests or pasted output of `nvidia-smi topo -m`, `nvidia-smi topo -p2p` or `nvidia-smi -q`"
+        )
+    if len(parts) == 1:
+        [(_, document)] = parts
+        if isinstance(document, Unusable):
+            raise document
+        return [Part("", document)]
+    return parts
 
 
 def chassis_reading(text: str) -> ChassisReading | None:
@@ -93,30 +99,51 @@ def _decode(text: str) -> Result:
         raise error
 
 
-def _report(text: str) -> Report | None:
-    """The one NodeReport in a YAML or JSON text; None if there is none."""
-    if names.REPORT_KIND not in text:
-        return None
-    body = one_of_kind(text, names.REPORT_KIND)
-    if not isinstance(body.get("metadata"), dict) or "name" not in body["metadata"]:
-        raise Unusable(f"a {names.REPORT_KIND} without metadata.name")
-    report = parse_report(body)
-    if report.unreadable is not None and report.status == ReportStatus():
-        raise Unusable(f"the status of {names.REPORT_KIND} {report.name} cannot be read")
-    return report
+def _of_log(text: str, *, collective: Collective | None, ranks: int | None) -> list[Part]:
+    """The runs in a log of nccl-tests.  Raises `Unusable`."""
+    try:
+        runs = document.runs(text, collective=collective, ranks=ranks)
+    except NcclTestsError as error:
+        raise Unusable(str(error)) from None
+    return [
+        Part(_title(run, number, len(runs)), run.result if run.result is not None else Unusable(run.error))
+        for number, run in enumerate(runs, 1)
+    ]
+
+
+def _title(run: document.Run, number: int, of: int) -> str:
+    """`run 2 of 3: all_reduce on box, line 27, 2026-05-05T06:16:47Z`."""
+    hosts = f"{', '.join(run.hosts[:2])}{' and more' if len(run.hosts) > 2 else ''}"
+    where = " on ".join(part for part in (run.collective or "nccl-tests", hosts) if part)
+    return ", ".join(part for part in (f"run {number} of {of}: {where}", f"line {run.line}", run.at) if part)
+
+
+def _of_objects(text: str) -> list[Part]:
+    """The nodes in a YAML or JSON text that have a NodeReport, and the parts of other NodeReadings; none if
+    there are none.  Raises `Unusable`."""
+    if not any(kind in text for kind in KINDS):
+        return []
+    bodies = objects(text)
+    nodes = reported(bodies)
+    parts = [Part(f"node {node.node}", node) for node in nodes]
+    for body in bodies:
+        if body.get("kind") != names.READING_KIND:
+            continue
+        name = body["metadata"]["name"]
+        if name not in {node.node for node in nodes}:
+            results, wrong = results_of(body)
+            parts += [
+                Part(f"node {name}, {probe}", result)
+                for probe, result in results.items()
+                if probe != names.PROBE_PULL
+            ]
+            parts += [Part(f"node {name}", Unusable(each)) for each in wrong]
+    return parts
 
 
 def one_of_kind(text: str, kind: str) -> dict[str, Any]:
     """The one object of a kind in a YAML text, also inside a List.  Raises `Unusable`."""
-    try:
-        documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise Unusable(f"not readable as YAML: {' '.join(str(error).split())[:200]}") from None
-    lists = [
-        doc["items"] for doc in documents if isinstance(doc, dict) and isinstance(doc.get("items"), list)
-    ]
-    every = [*documents, *(item for items in lists for item in items)]
-    matches = [body for body in every if isinstance(body, dict) and body.get("kind") == kind]
+    matches = [body for body in objects(text) if body.get("kind") == kind]
     if len(matches) != 1:
         raise Unusable(f"{len(matches)} documents of kind {kind}, expected one")
     return matches[0]

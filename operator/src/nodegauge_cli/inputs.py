@@ -1,4 +1,4 @@
-"""What users pass in: durations, and files with a result, an nccl-tests log or a NodeReport.
+"""What users pass in: durations, and files with results, logs of nccl-tests or NodeReports.
 
 Invalid input ends in `BadInput`, which names the file, the position in it, and what was expected.
 """
@@ -10,10 +10,10 @@ from typing import BinaryIO
 import click
 
 from nodegauge_cli import documents
-from nodegauge_cli.documents import READ_LIMIT, Unusable
-from nodegauge_contract import Collective, Result
+from nodegauge_cli.documents import READ_LIMIT, Document, Part
+from nodegauge_cli.reported import Unusable
+from nodegauge_contract import Collective
 from nodegauge_operator.api.policy import seconds
-from nodegauge_operator.api.report import Report
 
 
 class BadInput(click.ClickException):
@@ -47,12 +47,19 @@ def text_of(file: BinaryIO) -> str:
         raise BadInput(f"{name_of(file)}: not UTF-8 text (byte {error.start})") from None
 
 
-def report_or_result(
-    file: BinaryIO, *, collective: Collective | None = None, ranks: int | None = None
-) -> Report | Result:
-    """The document in a file (`documents.report_or_result`).  Raises `BadInput`."""
+def parts_of(file: BinaryIO, *, collective: Collective | None = None, ranks: int | None = None) -> list[Part]:
+    """The documents in a file (`documents.parts_of`).  Raises `BadInput`."""
     text = text_of(file)
     try:
-        return documents.report_or_result(text, collective=collective, ranks=ranks)
+        return documents.parts_of(text, collective=collective, ranks=ranks)
     except Unusable as error:
         raise BadInput(f"{name_of(file)}: {error}") from None
+
+
+def documents_of(file: BinaryIO) -> list[Document]:
+    """The documents in a file of which each can be judged.  Raises `BadInput`."""
+    parts = parts_of(file)
+    for title, document in parts:
+        if isinstance(document, Unusable):
+            raise BadInput(f"{name_of(file)}: {title}: {document}")
+    return [part.document for part in parts if not isinstance(part.document, Unusable)]

@@ -1,9 +1,10 @@
 """`nodegauge judge FILE`: judge a probe's result without a cluster or a GPU.
 
 It reads the output of a probe (`python -m nodegauge_probes health`, `nccl` or `load`), a pod's
-log that holds it, a log of nccl-tests, pasted output of nvidia-smi, or a NodeReport, whose NCCL run it grades
-again.  The judgement is the operator's for a node without history, or with the history that
-`--before` gives.  Scripts can rely on the exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
+log that holds it, logs of nccl-tests, pasted output of nvidia-smi, or NodeReports, each with its NodeReading
+if that is given too.  The judgement is the operator's for a node without history, or with the history that
+`--before` gives.  Scripts can rely on the exit code, the worst of all documents: 0 pass or warn, 1 fail,
+2 bad input, 3 unknown.
 """
 
 from __future__ import annotations
@@ -12,34 +13,35 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 import msgspec
 import yaml
 from msgspec.structs import replace
+from rich.console import Console
 
-from nodegauge_cli.documents import Unusable, one_of_kind
-from nodegauge_cli.inputs import BadInput, name_of, report_or_result
+from nodegauge_cli.documents import Document, Part, one_of_kind
+from nodegauge_cli.inputs import BadInput, documents_of, name_of, parts_of
 from nodegauge_cli.judge_load_text import show_load
-from nodegauge_cli.judge_text import show_health, show_nccl
+from nodegauge_cli.judge_report_text import show_report
+from nodegauge_cli.judge_text import show_health, show_nccl, show_refused, show_section, show_worst
 from nodegauge_cli.judging import (
     EXIT_CODES,
     EXIT_UNKNOWN,
     AnyJudgement,
     Criteria,
-    Document,
     NoHistory,
     judged,
     power_inventory,
 )
+from nodegauge_cli.reported import Reported, ReportJudgement, Unusable, worst
 from nodegauge_contract import Collective, Result
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import Judgement
+from nodegauge_judge import Judgement, Verdict
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Report
 
 
 @click.command()
@@ -88,13 +90,15 @@ def judge(
     collective: str | None,
     ranks: int | None,
 ) -> None:
-    """Judge the probe result, NodeReport, nccl-tests log or nvidia-smi output in FILE.
+    """Judge the probe result, NodeReports, nccl-tests logs or nvidia-smi output in FILE.
 
-    FILE is - for standard input.  Pasted output of nvidia-smi may be the plain table, `-L`, `topo -m`,
-    `topo -p2p r|w|n|a|p`, `-q` and `-q -x`, several of them in one file.
+    FILE is - for standard input.  A log may have many runs: each is judged.  A NodeReport is judged whole,
+    with all probes, gates and taints; with its NodeReading in FILE too, what was read last is judged again.
+    Pasted output of nvidia-smi may be the plain table, `-L`, `topo -m`, `topo -p2p r|w|n|a|p`, `-q` and
+    `-q -x`, several of them in one file.
 
     \b
-    Exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
+    Exit code, the worst in FILE: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
 
     \b
     Examples:
@@ -102,32 +106,86 @@ def judge(
       kubectl logs -n nodegauge PROBE-POD | nodegauge judge -
       all_reduce_perf -b 8 -e 1G -f 2 -g 8 | nodegauge judge -
       kubectl get nodereport NODE -o yaml | nodegauge judge -
+      kubectl get nodereport,nodereading NODE -o yaml | nodegauge judge -
       (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
     criteria = _criteria(policy, cables)
-    document = report_or_result(file, collective=Collective(collective) if collective else None, ranks=ranks)
-    if cables is not None and (isinstance(document, Report) or document.probe not in ("health", PASTED)):
+    parts = parts_of(file, collective=Collective(collective) if collective else None, ranks=ranks)
+    if cables is not None and not all(_has_power(part.document) for part in parts):
         raise click.UsageError("--power-inventory is for results of the health probe and for pasted output")
-    before = [report_or_result(earlier)] if earlier is not None else []
+    before = documents_of(earlier) if earlier is not None else []
     try:
         with _naming(name_of(file)):
-            judgement = judged(document, criteria, earlier=before)
+            sections = [_section(part, criteria, before, alone=len(parts) == 1) for part in parts]
     except NoHistory as error:
         raise click.UsageError(f"--before is for {error}") from None
+    verdicts = [section.verdict for section in sections]
+    verdict = worst(verdicts) if len(sections) > 1 else verdicts[0]
     if form == "json":
-        sys.stdout.write(_json(judgement))
+        sys.stdout.write(_json(sections, verdict))
     else:
-        _show(document, judgement)
-    raise SystemExit(EXIT_CODES.get(judgement.verdict, EXIT_UNKNOWN))
+        _show_all(sections, verdict)
+    raise SystemExit(EXIT_CODES.get(verdict, EXIT_UNKNOWN))
 
 
-def _show(document: Document, judgement: AnyJudgement) -> None:
-    if isinstance(judgement, NcclJudgement):
-        show_nccl(judgement, node=document.name if isinstance(document, Report) else document.node)
+class Section(NamedTuple):
+    """One document of the file, and its judgement or why it has none."""
+
+    title: str
+    document: Document | Unusable
+    judgement: AnyJudgement | Unusable
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the judgement; unknown without one."""
+        return Verdict.UNKNOWN if isinstance(self.judgement, Unusable) else self.judgement.verdict
+
+    @property
+    def summary(self) -> str:
+        """The judgement in a sentence, or why there is none."""
+        return str(self.judgement) if isinstance(self.judgement, Unusable) else self.judgement.summary
+
+
+def _section(part: Part, criteria: Criteria, before: list[Document], *, alone: bool) -> Section:
+    """Raises `NoHistory`, and `Unusable` if the file has this document alone."""
+    if isinstance(part.document, Unusable):
+        return Section(part.title, part.document, part.document)
+    try:
+        return Section(part.title, part.document, judged(part.document, criteria, earlier=before))
+    except Unusable as error:
+        if alone:
+            raise
+        return Section(part.title, part.document, error)
+
+
+def _has_power(document: Document | Unusable) -> bool:
+    return isinstance(document, Result) and document.probe in ("health", PASTED)
+
+
+def _show_all(sections: list[Section], verdict: Verdict) -> None:
+    if len(sections) > 1:
+        every = [section.verdict for section in sections]
+        shown = next(section for section in sections if worst([section.verdict]) is verdict)
+        show_worst(verdict, f"{shown.title}: {shown.summary}", every=every)
+    for title, document, judgement in sections:
+        if len(sections) > 1:
+            show_section(title)
+        if isinstance(judgement, Unusable):
+            show_refused(str(judgement))
+        elif not isinstance(document, Unusable):
+            show(document, judgement)
+
+
+def show(document: Document, judgement: AnyJudgement, *, console: Console | None = None) -> None:
+    """Print the judgement of one document."""
+    if isinstance(document, Reported) and isinstance(judgement, ReportJudgement):
+        show_report(document, judgement, console=console)
+    elif isinstance(document, Result) and isinstance(judgement, NcclJudgement):
+        show_nccl(judgement, node=document.node, console=console)
     elif isinstance(document, Result) and isinstance(judgement, LoadJudgement):
-        show_load(document, judgement)
+        show_load(document, judgement, console=console)
     elif isinstance(document, Result) and isinstance(judgement, Judgement):
-        show_health(document, judgement)
+        show_health(document, judgement, console=console)
 
 
 def _criteria(policy: Path | None, cables: Path | None) -> Criteria:
@@ -151,8 +209,16 @@ def _naming(name: object) -> Iterator[None]:
         raise BadInput(f"{name}: {error}") from None
 
 
-def _json(judgement: AnyJudgement) -> str:
-    return msgspec.json.format(msgspec.json.encode(judgement), indent=2).decode() + "\n"
+def _json(sections: list[Section], verdict: Verdict) -> str:
+    """The judgement; of several the worst verdict, and each with its title, or with its error."""
+    each = [
+        {"title": title, "verdict": Verdict.UNKNOWN, "error": str(judgement)}
+        if isinstance(judgement, Unusable)
+        else {"title": title, **msgspec.to_builtins(judgement)}
+        for title, _, judgement in sections
+    ]
+    content = {"verdict": verdict, "judgements": each} if len(sections) > 1 else sections[0].judgement
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
 def _text(path: Path) -> str:

@@ -6,7 +6,8 @@ a document is printed without markup and without control characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -72,9 +73,35 @@ def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | No
     with console.capture() as captured:
         console.print(_nccl_head(judgement, measurement, node))
         print_findings(console, judgement.findings, node=node)
-        if measurement is not None and any(arm.cells for arm in measurement.arms):
-            console.print()
-            console.print(_cells(measurement))
+        print_cells(console, measurement)
+    write(console, captured.get())
+
+
+def show_section(title: str, *, console: Console | None = None) -> None:
+    """Print the line above one of several judgements."""
+    console = console or plain_console()
+    console.print()
+    console.print(Text(f"-- {printable(title)}", "bold"), soft_wrap=True)
+
+
+def show_refused(reason: str, *, console: Console | None = None) -> None:
+    """Print why one of several documents cannot be judged."""
+    console = console or plain_console()
+    with console.capture() as captured:
+        console.print(head(Verdict.UNKNOWN, f"Not judged: {reason}"))
+    write(console, captured.get())
+
+
+def show_worst(
+    verdict: Verdict, summary: str, *, every: Sequence[Verdict], console: Console | None = None
+) -> None:
+    """Print the worst verdict of several documents with its reason, and how many have which."""
+    console = console or plain_console()
+    counts = Counter(each.value for each in every)
+    table = head(verdict, summary)
+    table.add_row("all", ", ".join(f"{number} {value}" for value, number in counts.items()))
+    with console.capture() as captured:
+        console.print(table)
     write(console, captured.get())
 
 
@@ -193,16 +220,25 @@ def print_findings(console: Console, findings: Iterable[Finding], *, node: str) 
 
 def _finding(finding: Finding, *, node: str, steps: bool) -> Table:
     table = grid()
-    title = Text.assemble((finding.code, "bold"), "  ", printable(finding.subject))
-    table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)
+    title = Text.assemble((printable(finding.code), "bold"), "  ", printable(finding.subject))
+    style = _SEVERITIES.get(finding.severity, "bold")
+    table.add_row(Text(printable(finding.severity.value), style), title)
     table.add_row("", printable(measured(finding)))
     for gpu in lines(finding):
         table.add_row("", printable(gpu))
     if also := finding.evidence.get("also"):
         table.add_row("", printable(f"Also: {also}."))
-    way_out = CATALOGUE[finding.code].steps(finding, node=node)
-    table.add_row("", _steps(way_out) if steps else Text("What to do: see above."))
+    rule = CATALOGUE.get(finding.code)
+    if rule is not None:  # a report of another version may have others
+        table.add_row("", _steps(rule.steps(finding, node=node)) if steps else Text("What to do: see above."))
     return table
+
+
+def print_cells(console: Console, measurement: Measurement | None) -> None:
+    """What an NCCL run measured, if anything."""
+    if measurement is not None and any(arm.cells for arm in measurement.arms):
+        console.print()
+        console.print(_cells(measurement))
 
 
 def _steps(steps: list[str]) -> Table:

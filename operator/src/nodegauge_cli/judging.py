@@ -7,11 +7,13 @@ that earlier results give.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from nodegauge_cli.documents import Unusable
+from nodegauge_cli.documents import Document
+from nodegauge_cli.reported import Fresh, Reported, ReportJudgement, Unusable, judge_reported
 from nodegauge_contract import Result
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
@@ -31,10 +33,9 @@ from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus, XidRuleSpec, seconds
 from nodegauge_operator.api.probe_settings import HealthProbe
-from nodegauge_operator.api.report import Report
+from nodegauge_operator.api.report import ProbeStatus
 
-AnyJudgement = Judgement | NcclJudgement | LoadJudgement
-Document = Report | Result
+AnyJudgement = Judgement | NcclJudgement | LoadJudgement | ReportJudgement
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
 EXIT_UNKNOWN = 3
 
@@ -69,10 +70,10 @@ def judged(document: Document, criteria: Criteria, *, earlier: Sequence[Document
 
     Raises `Unusable` and `NoHistory`.
     """
-    if isinstance(document, Report):
+    if isinstance(document, Reported):
         if earlier:
             raise NoHistory("results; a NodeReport contains its own history")
-        return _regraded(document, criteria)
+        return judge_reported(document, partial(_fresh, document, criteria))
     if document.probe in (names.PROBE_HEALTH, PASTED):
         if document.probe == PASTED and earlier:
             raise NoHistory("results of probes; what happened between two pastes is unknown")
@@ -115,11 +116,27 @@ def _nccl(result: Result, criteria: Criteria, earlier: Sequence[Result]) -> Nccl
     return judge_nccl(result, previous=record, **criteria.without_interval())
 
 
-def _regraded(report: Report, criteria: Criteria) -> NcclJudgement:
-    record = report.status.probe[names.PROBE_NCCL].history
-    if not record:
-        raise Unusable(f"the {names.REPORT_KIND} of {report.name} contains no NCCL run")
-    return regrade(record, known=report.status.gpus.known(), **criteria.without_interval())
+def _fresh(node: Reported, criteria: Criteria, status: ProbeStatus, result: Result | None) -> Fresh | None:
+    """A reading judged anew, else the record that the report has of an NCCL run."""
+    if result is not None and result.probe in (names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD):
+        judgement = judged(result, criteria)
+    elif status.name == names.PROBE_NCCL and status.history:
+        judgement = regraded(node, criteria)
+    else:
+        return None
+    return Fresh(
+        verdict=judgement.verdict,
+        summary=judgement.summary,
+        findings=judgement.findings,
+        regraded=result is None,
+    )
+
+
+def regraded(node: Reported, criteria: Criteria) -> NcclJudgement:
+    """The NCCL run of a report, graded again by the record of it that the report has."""
+    status = node.report.status
+    record, known = status.probe[names.PROBE_NCCL].history, status.gpus.known()
+    return regrade(record, known=known, **criteria.without_interval())
 
 
 def _of_probe(earlier: Sequence[Document], probe: str) -> list[Result]:

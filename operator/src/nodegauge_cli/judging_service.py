@@ -18,10 +18,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from nodegauge_cli.documents import READ_LIMIT, Unusable, chassis_reading, report_or_result
-from nodegauge_cli.judging import Criteria, Document, NoHistory, judged, power_inventory
+from nodegauge_cli.documents import READ_LIMIT, Document, chassis_reading, parts_of
+from nodegauge_cli.judging import AnyJudgement, Criteria, NoHistory, judged, power_inventory
+from nodegauge_cli.reported import Unusable, worst
 from nodegauge_contract import Result
-from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing
+from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus, PolicySpec
@@ -29,6 +30,8 @@ from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import decision
 
 BAD_REQUEST = 2
+REPORT = "report"
+"""Stands for the probe in the judgement of a NodeReport, which has all of them."""
 REQUEST_LIMIT = 64 * READ_LIMIT
 MAX_SUPPLIES = 64
 
@@ -145,15 +148,15 @@ def _judgement(
                 "steps": _steps(chassis.findings, node=facts.name),
                 **msgspec.to_builtins(chassis),
             }
-        document = report_or_result(text)
-        before = [_earlier(pasted) for pasted in ([earlier] if isinstance(earlier, str) else earlier or [])]
-        judgement = judged(document, criteria, earlier=before)
+        texts = [earlier] if isinstance(earlier, str) else earlier or []
+        before = [document for each in texts for document in _earlier(each)]
+        document, judgement = _worst(text, criteria, before)
     except Unusable as error:
         return {"error": f"{name}: {error}"}
     except NoHistory as error:
         return {"error": f"{name}: before is for {error}"}
-    probe = document.probe if isinstance(document, Result) else names.PROBE_NCCL
-    node = document.node if isinstance(document, Result) else document.name
+    probe = document.probe if isinstance(document, Result) else REPORT
+    node = document.node
     labels = _labels(document, criteria) if isinstance(document, Result) and probe == "health" else {}
     node = facts.name or node
     steps = _steps(judgement.findings, node=node)
@@ -168,7 +171,8 @@ def _judgement(
 
 def _steps(findings: Iterable[Finding], *, node: str) -> dict[str, list[str]]:
     """What to do about each code, as the command line prints it."""
-    return {finding.code: CATALOGUE[finding.code].steps(finding, node=node) for finding in findings}
+    known = [finding for finding in findings if finding.code in CATALOGUE]
+    return {finding.code: CATALOGUE[finding.code].steps(finding, node=node) for finding in known}
 
 
 def _limited(text: str) -> str:
@@ -177,9 +181,28 @@ def _limited(text: str) -> str:
     return text
 
 
-def _earlier(text: str) -> Document:
+def _worst(text: str, criteria: Criteria, before: list[Document]) -> tuple[Document, AnyJudgement]:
+    """The document of the text that has the worst judgement, which counts.  Raises `Unusable`, also if a part
+    cannot be judged, unless another one fails."""
+    refused: list[Unusable] = []
+    every: list[tuple[Document, AnyJudgement]] = []
+    for _, document in parts_of(text):
+        if isinstance(document, Unusable):
+            refused.append(document)
+        else:
+            every.append((document, judged(document, criteria, earlier=before)))
+    verdict = worst(judgement.verdict for _, judgement in every)
+    if refused and verdict is not Verdict.FAIL:
+        raise refused[0]
+    return next((each for each in every if worst([each[1].verdict]) is verdict), every[0])
+
+
+def _earlier(text: str) -> list[Document]:
     try:
-        return report_or_result(_limited(text))
+        parts = parts_of(_limited(text))
+        if refused := [part.document for part in parts if isinstance(part.document, Unusable)]:
+            raise refused[0]
+        return [part.document for part in parts if not isinstance(part.document, Unusable)]
     except Unusable as error:
         raise Unusable(f"before: {error}") from None
 

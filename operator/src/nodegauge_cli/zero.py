@@ -19,9 +19,11 @@ import msgspec
 from msgspec.structs import replace
 
 from nodegauge_cli import zero_sources as sources
-from nodegauge_cli.inputs import BadInput, name_of, report_or_result
+from nodegauge_cli.inputs import BadInput, documents_of, name_of
+from nodegauge_cli.reported import Reported
 from nodegauge_cli.zero_text import Machine, text
-from nodegauge_contract import Collective
+from nodegauge_contract import Collective, Result
+from nodegauge_contract.nccl import GRADED
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.zero import Job, costs
 from nodegauge_operator.api.report import Report
@@ -164,15 +166,17 @@ def _with_ranks(machine: Machine, gpus: int | None) -> Machine:
 
 
 def _from_file(file: Any) -> Machine:
-    document = report_or_result(file)
-    if isinstance(document, Report):
-        return sources.from_report(document)
-    if document.nccl is None:
-        raise BadInput(f"{name_of(file)}: a result of probe {document.probe!r} contains no NCCL run")
-    if document.nccl.nodes != 1:
-        nodes = document.nccl.nodes or "an unknown number of"
-        raise BadInput(f"{name_of(file)}: {nodes} nodes took part, expected one")
-    return sources.from_result(document)
+    documents = documents_of(file)
+    if isinstance(documents[0], Reported):
+        return sources.from_report(documents[0].report)
+    results = [document for document in documents if isinstance(document, Result)]
+    for result in results:
+        if result.nccl is None:
+            raise BadInput(f"{name_of(file)}: a result of probe {result.probe!r} contains no NCCL run")
+        if result.nccl.nodes != 1:
+            nodes = result.nccl.nodes or "an unknown number of"
+            raise BadInput(f"{name_of(file)}: {nodes} nodes took part, expected one")
+    return sources.from_results(results)
 
 
 def _from_cluster(node: str | None, remarks: list[str]) -> list[Machine]:
@@ -231,12 +235,13 @@ def _busbw(options: Sequence[str]) -> dict[Collective, float]:
     for option in options:
         name, equals, number = option.rpartition("=")
         try:
-            busbw[Collective(name) if equals else Collective.ALL_REDUCE] = value = float(number)
+            known = GRADED[GRADED.index(Collective(name))] if equals else Collective.ALL_REDUCE
+            busbw[known] = value = float(number)
         except ValueError:
             value = 0.0
         if not 0 < value <= 1e5:
             raise click.BadParameter(
-                f"{option!r}: expected GB/s, or NAME=GB/s with NAME one of {', '.join(Collective)}",
+                f"{option!r}: expected GB/s, or NAME=GB/s with NAME one of {', '.join(GRADED)}",
                 param_hint="--busbw",
             )
     return busbw

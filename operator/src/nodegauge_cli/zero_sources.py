@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nodegauge_cli.zero_text import Machine
 from nodegauge_contract import ArmName, Collective, Result
+from nodegauge_contract.nccl import GRADED
 from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.expectations import Expectation
@@ -43,15 +44,17 @@ def given(busbw: dict[Collective, float], *, p2p_off: float | None, gpus: int) -
     )
 
 
-def from_result(result: Result) -> Machine:
-    """A result of the NCCL probe or a log of nccl-tests, of one node: with its curves."""
+def from_results(results: Sequence[Result]) -> Machine:
+    """A result of the NCCL probe or the runs in a log of nccl-tests, of one node: with its curves."""
+    result = results[0]
     assert result.nccl is not None
-    measurement = measure(result, history=History(), environment={})
+    measurements = [measure(each, history=History(), environment={}) for each in results]
+    measurement = measurements[0]
     title = f"{measurement.ranks}x {measurement.gpu or 'unknown GPUs'}"
     if measurement.interconnect and result.nccl.uuids:  # a log says nothing about links
         title += f", {measurement.interconnect}"
     title += f", node {result.node}" if result.node else ""
-    bandwidths = _medians([measurement])
+    bandwidths = _medians(measurements)
     if not bandwidths.curves:
         reason = result.nccl.message or "no collective finished"
         remark = f"Nothing was measured: {reason}."
@@ -132,7 +135,7 @@ def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Cu
             points=tuple((size, median(gbps)) for size, gbps in sorted(values[collective].items())),
             ranks=ranks,
         )
-        for collective in Collective
+        for collective in GRADED
         if collective in values
     )
 
@@ -248,7 +251,7 @@ def _published_curve(collective: Collective, group: Sequence[Expectation]) -> Cu
 def _flat(busbw: dict[Collective, float], ranks: int) -> tuple[Curve, ...]:
     return tuple(
         Curve(collective=name, points=((LABEL_SIZE, busbw[name]),), ranks=ranks)
-        for name in Collective
+        for name in GRADED
         if busbw.get(name)
     )
 

@@ -1,4 +1,4 @@
-"""The typed result document, version 1.6: a node's GPUs, their interconnect, and the hardware around them.
+"""The typed result document, version 1.7: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
@@ -23,7 +23,7 @@ from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short,
 SCHEMA = "nodegauge.dev/probe-result"
 PASTED = "pasted"
 """The `probe` of a document that was read from pasted output of nvidia-smi (`pasted`)."""
-MAJOR, MINOR = 1, 6
+MAJOR, MINOR = 1, 7
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128

@@ -16,26 +16,48 @@ from nodegauge_contract.values import NOT_READ, Flag, Int, Int64, Num, Short, St
 MAX_RANKS = 64
 MAX_CELLS = 64
 MAX_ARMS = 8
+MAX_VARIABLES = 16
 
 
 class Collective(StrEnum):
-    """Collectives, named as NCCL and nccl-tests name them."""
+    """The programs of nccl-tests.  The probe measures the first three (`GRADED`); only they are graded, any
+    other is read from a log for its faults."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
+    ALLTOALL = "alltoall"
+    BROADCAST = "broadcast"
+    GATHER = "gather"
+    REDUCE = "reduce"
+    SCATTER = "scatter"
+    SENDRECV = "sendrecv"
+
+
+GRADED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+TOTALS = frozenset(
+    {
+        Collective.ALL_GATHER,
+        Collective.REDUCE_SCATTER,
+        Collective.ALLTOALL,
+        Collective.GATHER,
+        Collective.SCATTER,
+    }
+)
+"""Collectives whose size is the total over all ranks, each with a share of it (nccl-tests src/*.cu)."""
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
-    """The factor from algbw to busbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n.
+    """The factor from algbw to busbw: all_reduce 2(n-1)/n, those of `TOTALS` (n-1)/n, the others 1.
 
     It is 0 for one rank, which sends nothing.  Raises ValueError for another collective and for fewer than
     one rank.  Source: nccl-tests, doc/PERFORMANCE.md ("Bandwidth", summary of correction factors).
     """
     if ranks < 1:
         raise ValueError(f"{ranks} ranks: at least one takes part")
-    shares = {Collective.ALL_REDUCE: 2, Collective.ALL_GATHER: 1, Collective.REDUCE_SCATTER: 1}
-    return shares[Collective(collective)] * (ranks - 1) / ranks
+    if Collective(collective) in TOTALS:
+        return (ranks - 1) / ranks
+    return 2 * (ranks - 1) / ranks if collective == Collective.ALL_REDUCE else float(ranks > 1)
 
 
 class ArmName(StrEnum):
@@ -175,6 +197,9 @@ class Arm(Struct, frozen=True, kw_only=True):
     """Processes that drove the GPUs: 1, or one per rank."""
     multicast: Flag = NOT_READ
     """Whether NCCL logged that the GPUs support multicast, which NVLS needs."""
+    environment: Annotated[list[Short], Meta(max_length=MAX_VARIABLES)] = []
+    """Variables of NCCL that change how it communicates, as a log of nccl-tests shows them (NCCL_ALGO=Ring).
+    The probe sets its own, and leaves this empty."""
 
 
 class NcclResult(Struct, frozen=True, kw_only=True):

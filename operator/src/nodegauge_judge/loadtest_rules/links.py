@@ -9,7 +9,7 @@ from nodegauge_contract.load import LoadSensor
 from nodegauge_judge.case import clip, identity, number, short_name
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, positive
 from nodegauge_judge.model import Scalar, Severity
-from nodegauge_judge.nccl.extract import LANE_GBPS
+from nodegauge_judge.nccl.measurement import LANE_GBPS
 from nodegauge_judge.rule import REPORT, VENDOR, Observation, Probe
 from nodegauge_judge.rules.sensors import NOMINAL, PLAUSIBLE, is_called_rail
 

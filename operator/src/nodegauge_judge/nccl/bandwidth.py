@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from nodegauge_contract import ArmName, Collective
+from nodegauge_contract.nccl import GRADED
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, InterconnectClass, Scalar, Severity
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.floors import Floor
@@ -23,6 +24,7 @@ from nodegauge_judge.nccl.grading import (
     headline_arm,
     of_node,
     run_key,
+    size_text,
 )
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.peers import usual
@@ -153,18 +155,20 @@ def _policy_candidates(grading: Grading) -> Iterator[Candidate]:
 
 
 def _headline_candidates(grading: Grading) -> Iterator[Candidate]:
-    """For each collective 1 GiB, or else the largest size with a floor."""
+    """For each collective 1 GiB, or else the largest size with a floor; in a log also all sizes above, for
+    each of them may be another run's."""
     measurement = grading.measurement
     arm = headline_arm(measurement)
     if arm is None:
         return
-    for collective in Collective:
+    for collective in GRADED:
         cells = [cell for cell in arm.cells if cell.collective is collective]
         for cell in sorted(cells, key=lambda cell: (cell.bytes != GIB, -cell.bytes)):
             floor = floors.lowest_floor(measurement, cell, arm, criteria=grading.criteria)
             if floor is not None:
                 yield arm, cell, floor
-                break
+                if not measurement.from_log or cell.bytes < GIB:
+                    break
 
 
 def _cpu_throttled(arm: MeasuredArm, measurement: Measurement) -> bool:
@@ -181,6 +185,8 @@ def _low(grading: Grading, graded: GradedCell) -> Observation:
     source = f" ({floor.source})" if floor.source else ""
     source += f"; the lowest that could apply, because {floor.assumed}" if floor.assumed else ""
     excuse = f" The CPU limit throttled the pod {measurement.throttled} times meanwhile." if throttled else ""
+    where = graded.cell.collective.value
+    where += f" at {size_text(graded.cell.bytes)}" if measurement.from_log else ""
     evidence: dict[str, Scalar] = {
         "collective": graded.cell.collective.value,
         "bytes": graded.cell.bytes,
@@ -200,7 +206,7 @@ def _low(grading: Grading, graded: GradedCell) -> Observation:
         f"is {gbps_text(floor.gbps)}: {floor.basis}{source}.{excuse}",
         evidence=evidence,
         weight=floor.gbps / max(graded.gbps, 1e-9),
-        location=graded.cell.collective.value,
+        location=where,
     )
 
 

@@ -66,7 +66,9 @@ def incomplete(grading: Grading) -> Iterator[Observation]:
     if message:
         yield of_node(Severity.INFO, f"{message[0].upper()}{message[1:]}.", evidence=evidence)
     headline = grading.headlines.get(Collective.ALL_REDUCE)
-    if _has_all_reduce(grading) and _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
+    if measurement.from_log:
+        return  # it has no label, and `not-gradable` says what it lacks
+    if _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
         yield _no_gibibyte(grading)
 
 
@@ -77,13 +79,6 @@ def _launch_bound(grading: Grading) -> str:
     return ", ".join(
         f"{cell.collective.value} at {size_text(cell.bytes)}" for cell in cells if cell.launch_bound
     )
-
-
-def _has_all_reduce(grading: Grading) -> bool:
-    """Whether all_reduce was to be measured: always by the probe, and in a log unless it has others alone."""
-    arm = headline_arm(grading.measurement)
-    collectives = {cell.collective for cell in arm.cells} if arm is not None else set()
-    return not grading.measurement.from_log or not collectives or Collective.ALL_REDUCE in collectives
 
 
 def _ended_well(grading: Grading) -> bool:
@@ -139,7 +134,7 @@ NCCL_INCOMPLETE = NcclRule(
             "sizes, NCCL configurations or the pair matrix are missing, or latencies are unreliable or "
             "launch-bound (one thread that launches on all GPUs takes most of a small call)"
         ),
-        Severity.WARN: "all_reduce was not measured at 1 GiB",
+        Severity.WARN: "the probe did not measure all_reduce at 1 GiB",
     },
     next_step="raise the deadline or the memory limit if it happens again.",
     way_out=(

@@ -31,6 +31,7 @@ from nodegauge_judge.history.model import History, uuid_start
 from nodegauge_judge.interconnect import board, classify
 from nodegauge_judge.model import NodeFacts
 from nodegauge_judge.nccl.measurement import (
+    LANE_GBPS,
     MAX_GBPS,
     VERSION,
     MeasuredArm,
@@ -41,9 +42,6 @@ from nodegauge_judge.nccl.measurement import (
 )
 from nodegauge_judge.thresholds import Thresholds
 
-LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
-"""GB/s one way of one PCIe lane by generation.  Source: PCI-SIG's raw rates with their encoding; x16 carries
-15.75 (3), 31.5 (4), 63 (5) and 121 (6)."""
 SLOWEST_KEPT = 6
 """Pairs of each group that are kept by name."""
 P2P_OFF_VALUES = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("0", "LOC")}
@@ -70,8 +68,11 @@ def nvls_disabled(environment: Mapping[str, str]) -> bool:
 
 
 def measure(result: Result, *, history: History, environment: Mapping[str, str]) -> Measurement:
-    """The measurement in `result`, without anything from earlier runs."""
+    """The measurement in `result`, without anything from earlier runs; `environment`: the policy's, to
+    which a log adds its own."""
     nccl = result.nccl or NcclResult()
+    logged = {name: value for arm in nccl.arms for name, value in _variables(arm).items()}
+    environment = {**logged, **environment}
     case = Case.from_result(
         replace(result, bus=Bus(), problem=None),
         thresholds=Thresholds(),
@@ -104,7 +105,9 @@ def measure(result: Result, *, history: History, environment: Mapping[str, str])
         nvls_disabled=nvls_disabled(environment),
         virtual=_virtual(result, nccl),
         missing=_missing(result, nccl, history),
-        arms=tuple(_arm(arm, throttled=throttled) for arm in nccl.arms),
+        arms=tuple(
+            _arm(arm, throttled=throttled, without_nvls=nvls_disabled(_variables(arm))) for arm in nccl.arms
+        ),
         pairs=tuple(_pair_groups(case, nccl)),
         cut=tuple(clip(cell) for cell in nccl.cut),
         throttled=throttled,
@@ -117,7 +120,12 @@ def _nvml_was_read(gpus: list[Gpu]) -> bool:
     return any(isinstance(gpu.uuid, str) for gpu in gpus)
 
 
-def _arm(arm: Arm, *, throttled: int) -> MeasuredArm:
+def _variables(arm: Arm) -> dict[str, str]:
+    """NCCL's variables as a log of nccl-tests shows them, value by name."""
+    return {name: value for name, _, value in (variable.partition("=") for variable in arm.environment)}
+
+
+def _arm(arm: Arm, *, throttled: int, without_nvls: bool) -> MeasuredArm:
     times = [number(arm.init_ms), number(arm.load_ms)]
     known = [time for time in times if time is not None and time >= 0]
     # Throttling stalls the threads that launch kernels, so latencies are worthless; bandwidths are not.
@@ -130,7 +138,7 @@ def _arm(arm: Arm, *, throttled: int) -> MeasuredArm:
         start_ms=_whole(sum(known)) if known else None,
         measure_ms=_whole(number(arm.measure_ms)),
         transport=_short(arm.transport),
-        nvls=arm.nvls if isinstance(arm.nvls, bool) else None,
+        nvls=False if without_nvls else arm.nvls if isinstance(arm.nvls, bool) else None,
         multicast=arm.multicast if isinstance(arm.multicast, bool) else None,
         cells=tuple(cell for cell in cells if cell is not None),
         starts=_bounded(arm.starts),

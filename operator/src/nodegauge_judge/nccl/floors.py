@@ -16,11 +16,14 @@ from nodegauge_judge.case import clip
 from nodegauge_judge.gpu_models import NVLS, RINGS, is_model, known_models
 from nodegauge_judge.model import InterconnectClass
 from nodegauge_judge.nccl.expectations import KINDS_WITH_FLOOR, Expectation, Expectations
-from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
+from nodegauge_judge.nccl.measurement import GIB, LANE_GBPS, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.thresholds import Thresholds
 
 HOPPER_SM, BLACKWELL_SM = 90, 100
 """Compute capability times ten of the first GPUs whose NVSwitches reduce (NVLink SHARP), and of B200."""
+PCIE_GENERATIONS, PCIE_LANES = {10: 3, 80: 4, 90: 5, 103: 6}, 16
+"""PCIe's generation from a compute capability times ten on, and the most lanes.  Source: NVIDIA's data sheets
+of V100 and T4 (3), A100, A40 and L40S (4), H100 and B200 (5), B300 (6)."""
 SHARP_RANKS = 8
 """The number of GPUs that the shares for NVLS are stated for."""
 FEW_RANKS, FEW_RANKS_SHARE = 3, 2 / 3
@@ -86,7 +89,7 @@ def lowest_floor(
     Where the algorithm is unknown, it is the lower of the floors with NVLS and without; none if one of them
     is unknown, because that one may be the cell's.
     """
-    machine = _with_named_links(measurement)
+    machine = with_named_links(measurement)
     unknown = ran_nvls(cell, arm) is None
     cells = [replace(cell, algorithm=name) for name in (NVLS, RINGS)] if unknown else [cell]
     floors = [
@@ -105,11 +108,19 @@ def lowest_floor(
     return replace(lowest, assumed=" and ".join(assumed))
 
 
-def _with_named_links(measurement: Measurement) -> Measurement:
-    """With the NVLinks that follow from the product name, for a log of nccl-tests, which names none."""
+def with_named_links(measurement: Measurement) -> Measurement:
+    """With the NVLinks that follow from name and bandwidth, for a log of nccl-tests, which names none.
+
+    Two cards that exceed what PCIe carries are joined by NVLinks; any others may have no bridge.
+    """
     model = known_models().find(measurement.gpu)
     board, ranks = model.board, measurement.ranks
-    if not measurement.from_log or board is None or not board.tells(ranks):
+    if not measurement.from_log:
+        return measurement
+    if board is None and ranks == 2 and model.nvlink is not None and _exceeds_pcie(measurement, model.sm):
+        links = {"interconnect": InterconnectClass.NVLINK.value, "nvlink_gbps": model.nvlink_gbps}
+        return replace(measurement, **links, sm=model.sm)
+    if board is None or not board.tells(ranks):
         return measurement
     return replace(
         measurement,
@@ -118,6 +129,13 @@ def _with_named_links(measurement: Measurement) -> Measurement:
         nvswitch=board.switched(ranks),
         sm=model.sm,
     )
+
+
+def _exceeds_pcie(measurement: Measurement, sm: int) -> bool:
+    """Whether two GPUs were faster than PCIe can be: bus bandwidth is then what each of them sends."""
+    known = [generation for since, generation in PCIE_GENERATIONS.items() if since <= sm]
+    most = LANE_GBPS[max(known, default=max(LANE_GBPS))] * PCIE_LANES
+    return any((measurement.busbw(cell) or 0.0) > most for arm in measurement.arms for cell in arm.cells)
 
 
 def by_expectation(

@@ -1,19 +1,22 @@
-"""Can the numbers be graded: are they of one node, and is there a floor for them?"""
+"""Can the numbers be graded: are they of one node and of a collective that has expectations, and is there a
+floor for them?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nodegauge_contract.nccl import GRADED
 from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.bandwidth import graded_cells, has_no_floor
-from nodegauge_judge.nccl.grading import Grading, NcclRule, of_node
+from nodegauge_judge.nccl.grading import SMALLEST_LABEL_SIZE, Grading, NcclRule, of_node, size_text
 from nodegauge_judge.rule import Observation, Probe
 
 
 def not_gradable(grading: Grading) -> Iterator[Observation]:
-    """Numbers of several nodes, and numbers without any floor."""
+    """Numbers of several nodes, of other collectives, and numbers without any floor."""
     measurement = grading.measurement
+    others = sorted({cell.collective.value for arm in measurement.arms for cell in arm.cells} - set(GRADED))
     if measurement.nodes > 1:
         message = f"not-gradable: {measurement.nodes} nodes took part, and expectations are for one node."
     elif not measurement.nodes:
@@ -21,17 +24,30 @@ def not_gradable(grading: Grading) -> Iterator[Observation]:
             f"not-gradable: the log does not list all of its {measurement.ranks} ranks, so it does not tell "
             f"how many nodes took part. If it was one, judge the log with `--ranks {measurement.ranks}`."
         )
+    elif others:
+        message = f"{', '.join(others)} is not graded: there are expectations for {', '.join(GRADED)} alone."
+    elif measurement.from_log and not grading.headlines and any(arm.cells for arm in measurement.arms):
+        message = (
+            f"Nothing was measured at {size_text(SMALLEST_LABEL_SIZE)} or more, where GPUs can be compared."
+        )
     elif grading.headlines and not graded_cells(grading) and not has_no_floor(grading):
         machine = f"{measurement.ranks}x {measurement.gpu or 'unnamed GPUs'}"
-        if _needs_nvls_state(grading):
+        if _would_apply(grading, link=floors.link_of(floors.with_named_links(measurement))):
             message = (
                 f"The expectations for {machine} depend on whether NVLS ran, which NCCL did not log. Set "
                 "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,TUNING to log it."
+            )
+        elif measurement.from_log and _would_apply(grading, link="nvlink"):
+            message = (
+                f"The expectations for {machine} depend on whether NVLinks join them, which the log does not "
+                "say: `nvidia-smi topo -m` does."
             )
         else:
             message = f"There is no expectation for {machine}, and no floor from link rates: {_why(grading)}."
     else:
         return
+    if others and measurement.nodes != 1:
+        message += f" {', '.join(others)} is graded on no number of nodes."
     evidence: dict[str, Scalar] = {
         "nodes": measurement.nodes,
         "ranks": measurement.ranks,
@@ -40,8 +56,8 @@ def not_gradable(grading: Grading) -> Iterator[Observation]:
     yield of_node(Severity.INFO, message, evidence=evidence)
 
 
-def _needs_nvls_state(grading: Grading) -> bool:
-    """Whether an expectation would apply if the NVLS state were known."""
+def _would_apply(grading: Grading, *, link: str) -> bool:
+    """Whether an expectation would apply over such a link if the NVLS state were known."""
     measurement = grading.measurement
     return any(
         grading.criteria.expectations.find(
@@ -50,7 +66,7 @@ def _needs_nvls_state(grading: Grading) -> bool:
             collective=collective.value,
             bytes=headline.cell.bytes,
             nvls=state,
-            link=floors.link_of(measurement),
+            link=link,
         )
         for collective, headline in grading.headlines.items()
         for state in (True, False)
@@ -73,16 +89,16 @@ NOT_GRADABLE = NcclRule(
     code="not-gradable",
     title="these numbers cannot be graded",
     meaning=(
-        "Expectations are for one node. Numbers of several nodes depend on the network between them and "
-        "prove nothing about a single node, so the verdict is unknown unless data was wrong or NCCL "
-        "hung. The finding is also raised if there is no floor for the numbers of one node: the verdict "
-        "on a log of nccl-tests is then unknown too, and the verdict on a node follows from its other "
-        "findings."
+        "Expectations are for one node, and for all_reduce, all_gather and reduce_scatter. Numbers of "
+        "several nodes depend on the network between them and prove nothing about a single node, so the "
+        "verdict is unknown unless data was wrong or NCCL hung. So it is for other collectives. The finding "
+        "is also raised if there is no floor for the numbers of one node: the verdict on a log of nccl-tests "
+        "is then unknown too, and the verdict on a node follows from its other findings."
     ),
     when={
         Severity.INFO: (
-            "several nodes took part, or it is unknown how many; or neither an expectation nor link rates "
-            "give a floor"
+            "several nodes took part, or it is unknown how many; the collective has no expectations; or "
+            "neither an expectation nor link rates give a floor"
         )
     },
     next_step="measure one node alone, or add an entry for it to `spec.expectations` of the policy.",

@@ -1,8 +1,8 @@
 """What a grading works with: the headline bandwidth of each collective, the policy's criteria, the peers.
 
 Labels are for 1 GiB.  A smaller size can replace it down to 256 MiB, which understates the bandwidth (83 and
-90 % of full speed have been published there); a larger size never does.  Where NVLS is broken, the headline
-comes from the arm without it.
+90 % of full speed have been published there); a larger size only does in a log, which has no labels.  Where
+NVLS is broken, the headline comes from the arm without it.
 """
 
 from __future__ import annotations
@@ -145,9 +145,11 @@ def _headline(measurement: Measurement, collective: Collective) -> Headline | No
     sizes = [
         cell
         for cell in _correct_cells(arm)
-        if cell.collective is collective and SMALLEST_LABEL_SIZE <= cell.bytes <= GIB
+        if cell.collective is collective
+        and cell.bytes >= SMALLEST_LABEL_SIZE
+        and (cell.bytes <= GIB or measurement.from_log)
     ]
-    cell = max(sizes, key=lambda cell: cell.bytes, default=None)
+    cell = max(sizes, key=lambda cell: (cell.bytes <= GIB, cell.bytes), default=None)
     now = measurement.busbw(cell) if cell is not None else None
     if arm is None or cell is None or now is None:
         return None

@@ -253,7 +253,8 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
         return f"{machine}: nothing was measured that could be graded."
     numbers = ", ".join(f"{c.value} {gbps_text(headline.gbps)}" for c, headline in grading.headlines.items())
     graded = bandwidth.graded_cells(grading)
-    assumed = next((graded_cell.floor.assumed for graded_cell in graded if graded_cell.floor.assumed), "")
+    named = [headline.cell for headline in grading.headlines.values()]
+    assumed = next((one.floor.assumed for one in graded if one.cell in named and one.floor.assumed), "")
     if assumed:
         return f"{machine}: collectives reach the lowest floor that could apply; {numbers}; {assumed}."
     if graded:

@@ -30,6 +30,9 @@ RECORD_LIMIT = 2048
 """Bytes of JSON of a `Measurement`.  Chosen by this project, for a report below 8 KiB."""
 MAX_GBPS = 1e6
 """GB/s above which a number is an error: a thousand times what any link carries."""
+LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
+"""GB/s one way of one PCIe lane by generation.  Source: PCI-SIG's raw rates with their encoding; x16 carries
+15.75 (3), 31.5 (4), 63 (5) and 121 (6)."""
 _READ_LIMIT = 4 * RECORD_LIMIT
 
 _Text = Annotated[str, Meta(max_length=128)]
@@ -146,9 +149,9 @@ class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
     through_cpu: bool = False
     """Traffic between some GPUs leaves the PCIe switches, or the topology is unknown."""
     p2p_disabled: bool = False
-    """The policy's environment disables P2P."""
+    """The policy's environment, or that in a log, disables P2P."""
     nvls_disabled: bool = False
-    """The policy's environment disables NVLS."""
+    """The policy's environment, or that in a log, disables NVLS."""
     virtual: bool = False
     """GPUs were passed through to a virtual machine."""
     missing: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
@@ -290,7 +293,8 @@ class NcclJudgement(Struct, frozen=True, kw_only=True):
     message: str
     """One sentence on `agreement`, with the numbers behind it; why the run is unreadable, if it is."""
     busbw: dict[str, int]
-    """Whole GB/s, rounded down, by collective at 1 GiB (smaller only if a finding says so)."""
+    """Whole GB/s, rounded down, by collective at 1 GiB (smaller only if a finding says so, larger only in a
+    log)."""
     p2p_off: float | None
     """all_reduce with P2P disabled, GB/s; None if not measured."""
     ranks: int

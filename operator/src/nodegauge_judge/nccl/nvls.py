@@ -1,7 +1,8 @@
 """Does NCCL use NVLS (reductions inside the NVSwitches) on machines that have it?
 
 Without NVLS, all_reduce falls back to rings: 367 instead of 482 GB/s on 8 H200 (stas00/ml-engineering,
-network).  Nothing fails, and a ring is a valid result for NVLinks, so nothing else finds it.
+network).  Nothing fails, and a ring is a valid result for NVLinks, so nothing else finds it.  Where NCCL did
+not log its choice, the bandwidth tells on Hopper; on Blackwell the two come too close at 1 GiB.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from nodegauge_contract import Collective
 from nodegauge_judge.case import clip
 from nodegauge_judge.model import InterconnectClass, Severity
-from nodegauge_judge.nccl.floors import HOPPER_SM, SHARP_RANKS, ran_nvls
+from nodegauge_judge.nccl.floors import BLACKWELL_SM, HOPPER_SM, SHARP_RANKS, ran_nvls, with_named_links
 from nodegauge_judge.nccl.grading import (
     Grading,
     Headline,
@@ -21,11 +22,15 @@ from nodegauge_judge.nccl.grading import (
     nvls_broken,
     of_node,
 )
-from nodegauge_judge.nccl.measurement import Measurement
+from nodegauge_judge.nccl.measurement import GIB, Measurement
 from nodegauge_judge.rule import OWN_RUN, Observation, Probe
 
 MULTICAST_DRIVER = 530
 """The branch of CUDA 12.1, which brought multicast (NVIDIA/TransformerEngine issues 991 and 1923)."""
+
+RINGS_SHARE = 370 / 450
+"""The most that rings reach of the NVLinks' rate on Hopper: 367 of 450 GB/s have been published for 8 H200
+(stas00/ml-engineering, network), 368.7 for 8 H100 at 8 GiB.  NVLS reaches 462 at 1 GiB."""
 
 
 def unused(grading: Grading) -> Iterator[Observation]:
@@ -33,17 +38,21 @@ def unused(grading: Grading) -> Iterator[Observation]:
 
     Fewer GPUs prove nothing: published curves have NVLS from 5 GPUs on H200 and from 6 on B200.
     """
-    measurement = grading.measurement
+    measurement = with_named_links(grading.measurement)
     headline = grading.headlines.get(Collective.ALL_REDUCE)
     able = (measurement.sm or 0) >= HOPPER_SM and measurement.ranks >= SHARP_RANKS and measurement.nvswitch
     if headline is None or not able or measurement.interconnect != InterconnectClass.NVLINK:
         return
-    if nvls_broken(measurement) or measurement.p2p_disabled or not _did_without(headline):
+    if nvls_broken(measurement) or measurement.p2p_disabled:
         return
-    severity, cause = _cause(measurement, headline)
+    without = _did_without(measurement, headline)
+    if not without and not _as_rings(measurement, headline, least=grading.thresholds.busbw_ring_share):
+        return
+    severity, cause = _cause(grading.measurement, headline)
+    how = "without NVLS" if without else "as much as rings do"
     yield of_node(
         severity,
-        f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)} without NVLS, although "
+        f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}, {how}, although "
         f"{measurement.ranks} GPUs of compute capability {HOPPER_SM / 10:g} or later are behind NVSwitches: "
         f"{cause}.",
         evidence={
@@ -55,15 +64,26 @@ def unused(grading: Grading) -> Iterator[Observation]:
     )
 
 
-def _did_without(headline: Headline) -> bool:
-    """Whether NCCL logged that it did not use NVLS; an unknown algorithm proves nothing."""
+def _did_without(measurement: Measurement, headline: Headline) -> bool:
+    """Whether NCCL did not use NVLS, by what it logged or was told; an unknown algorithm proves nothing."""
     ran = ran_nvls(headline.cell, headline.arm)
-    return ran is False or (ran is None and headline.arm.multicast is False)
+    return ran is False or (ran is None and (headline.arm.multicast is False or measurement.nvls_disabled))
+
+
+def _as_rings(measurement: Measurement, headline: Headline, *, least: float) -> bool:
+    """Whether 8 or more Hopper are as fast as rings from 1 GiB on, and NCCL did not log what it ran; below
+    the share `least` of the links' rate they are too slow for either."""
+    hopper = HOPPER_SM <= (measurement.sm or 0) < BLACKWELL_SM and headline.cell.bytes >= GIB
+    rate = measurement.nvlink_gbps or 0.0
+    unknown = ran_nvls(headline.cell, headline.arm) is None
+    return hopper and unknown and least * rate <= headline.gbps <= RINGS_SHARE * rate
 
 
 def _cause(measurement: Measurement, headline: Headline) -> tuple[Severity, str]:
     """What NCCL said, and whether somebody chose it: then the node is healthy."""
     arm = headline.arm
+    if measurement.nvls_disabled and measurement.from_log:
+        return Severity.WARN, "the log shows that `NCCL_NVLS_ENABLE=0` or `NCCL_ALGO` disables it"
     if measurement.nvls_disabled:
         return Severity.INFO, "the policy's environment disables it"
     driver = int(measurement.driver) if measurement.driver.isdecimal() else None
@@ -76,6 +96,8 @@ def _cause(measurement: Measurement, headline: Headline) -> tuple[Severity, str]
     if arm.nvls is False:
         logged = "logged that multicast is available" if arm.multicast else "did not log multicast support"
         return Severity.WARN, f"NCCL {logged}, and made no NVLS channels"
+    if not headline.cell.algorithm:
+        return Severity.WARN, f"NVLS exceeds {RINGS_SHARE:.0%} of the NVLinks' rate"
     return Severity.WARN, f"NCCL chose {clip(headline.cell.algorithm)}"
 
 
@@ -94,7 +116,9 @@ NVLS_UNUSED = NcclRule(
     when={
         Severity.WARN: (
             "8 or more GPUs of compute capability 9.0 or later behind NVSwitches, and NCCL logged another "
-            "algorithm, no NVLS channels or no multicast support"
+            "algorithm, no NVLS channels or no multicast support; or a log shows that its environment "
+            "disables NVLS; or NCCL logged nothing of it, and 8 or more Hopper reach 0.6 to 0.82 of their "
+            "NVLinks' rate"
         ),
         Severity.INFO: (
             "the same, but the policy's environment disables NVLS (`NCCL_NVLS_ENABLE=0`, `NCCL_ALGO`), the "

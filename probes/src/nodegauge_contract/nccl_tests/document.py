@@ -1,60 +1,132 @@
-"""A log of nccl-tests as a result document, so that it is judged like any other NCCL run.
+"""A log of nccl-tests as result documents, one for each run, judged like any other NCCL run.
 
-What a log does not contain stays "not read": NVLinks, UUIDs, transports.  The collective comes from the
-program's name, or from the relation of sizes and counts.  Several tables of the same GPUs make one document.
-Nothing here computes a bandwidth or judges one.
+What a log does not contain stays "not read": NVLinks, UUIDs.  The collective comes from the program's name,
+or from the relation of sizes, counts and bandwidths.  Nothing here judges a bandwidth.
 """
 
 from __future__ import annotations
 
 from statistics import median
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.model import MAX_GPUS, Result
-from nodegauge_contract.nccl import MAX_CELLS, Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult, Phase
+from nodegauge_contract.nccl import (
+    MAX_CELLS,
+    MAX_VARIABLES,
+    Arm,
+    ArmName,
+    ArmOutcome,
+    Cell,
+    Collective,
+    NcclResult,
+    Phase,
+)
+from nodegauge_contract.nccl_tests.captures import MAX_CHARS, Line, captures
 from nodegauge_contract.nccl_tests.log import HEADER, Log, NcclTestsError, parse
-from nodegauge_contract.nccl_tests.ranks import Measured, count, listed, nodes
+from nodegauge_contract.nccl_tests.ranks import Measured, count, fit, listed, nodes
 from nodegauge_contract.nccl_tests.table import Row, Table, Timing
 from nodegauge_contract.values import NOT_READ, Int, Unavailable
 
 ENGINE = "nccl-tests"
-_CALLS = {
-    Collective.ALL_REDUCE: "AllReduce",
-    Collective.ALL_GATHER: "AllGather",
-    Collective.REDUCE_SCATTER: "ReduceScatter",
-}
-"""As NCCL names them."""
+NO_GPUS = "no line `Rank 0 ... Pid ... on HOST device 0 [...] NAME`: the GPUs are unknown"
 
 
-def result(text: str, *, collective: Collective | None = None, ranks: int | None = None) -> Result:
-    """The result document of a log: probe `nccl`, one arm, a cell per collective and size.
+class Run(Struct, frozen=True, kw_only=True):
+    """One run of a log.  `result` is None if it cannot be read, for the reason `error`."""
+
+    line: int
+    """Where it begins, from 1."""
+    collective: str = ""
+    """As nccl-tests names it; empty if unknown."""
+    hosts: tuple[str, ...] = ()
+    """Of its ranks, as listed."""
+    at: str = ""
+    """The first time that stands in it, as it stands there."""
+    result: Result | None = None
+    """Probe `nccl`, one arm, a cell for each size."""
+    error: str = ""
+    """What is wrong, where, and what was expected."""
+
+
+def runs(text: str, *, collective: Collective | None = None, ranks: int | None = None) -> list[Run]:
+    """The runs of a log, in its order; one without a list of ranks has that of the one before.
 
     Times are the in-place ones if there are any, as in the NCCL probe; rows of one size become one cell with
     their median.  `collective`, `ranks`: what ran on how many GPUs, if the log does not say.  Raises
-    `NcclTestsError`.
+    `NcclTestsError` for a text that is too long.
     """
-    log = parse(text)
-    if not log.devices and not any(table.rows for table in log.tables):
-        raise NcclTestsError("no line `Rank 0 ... Pid ... on HOST device 0 [...] NAME`: the GPUs are unknown")
-    empty = all(table.finished and not table.rows for table in log.tables)
-    if empty and not log.failure:
+    if len(text) > MAX_CHARS:
+        raise NcclTestsError(f"more than {MAX_CHARS} characters; a log of nccl-tests is far smaller")
+    every: list[Run] = []
+    before = Log()
+    for lines in captures(text):
+        run, log = _run(lines, before, collective=collective, ranks=ranks)
+        if log.mixed:  # the tables above it that got no rows were of the same runs
+            while every and every[-1].result is not None and not _rows(every[-1].result):
+                every.pop()
+        every.append(run)
+        before = log
+    return every
+
+
+def result(text: str, *, collective: Collective | None = None, ranks: int | None = None) -> Result:
+    """The document of a log of one run.  Raises `NcclTestsError`."""
+    every = runs(text, collective=collective, ranks=ranks)
+    if not every:
+        raise NcclTestsError(NO_GPUS)
+    if len(every) > 1:
+        raise NcclTestsError(f"{len(every)} runs, expected one: the second begins in line {every[1].line}")
+    if every[0].result is None:
+        raise NcclTestsError(every[0].error)
+    return every[0].result
+
+
+def _rows(document: Result) -> int:
+    return sum(len(arm.cells) for arm in (document.nccl.arms if document.nccl is not None else ()))
+
+
+def _run(
+    lines: list[Line], before: Log, *, collective: Collective | None, ranks: int | None
+) -> tuple[Run, Log]:
+    """A run, and its log for the next one."""
+    run, log = Run(line=lines[0].number), Log()
+    try:
+        log = parse(lines)
+        if not log.devices and not log.per_process:
+            log.devices, log.per_process, log.elided = before.devices, before.per_process, before.elided
+        run = replace(run, collective=log.program, hosts=log.hosts, at=log.at)
+        if log.mixed:
+            raise NcclTestsError(
+                f"line {log.mixed}: another run begins or ends within this one, and nothing tells their "
+                "lines apart: keep each process's output in a file, or tag it (`mpirun --tag-output`)"
+            )
+        measured = _measured(log, collective)
+        run = replace(run, collective=measured.collective if measured is not None else log.program)
+        return replace(run, result=_document(log, measured, ranks=ranks)), log
+    except NcclTestsError as error:
+        return replace(run, error=str(error)), log
+
+
+def _document(log: Log, measured: Measured | None, *, ranks: int | None) -> Result:
+    """The document of one run.  Raises `NcclTestsError`."""
+    if not log.devices and measured is None:
+        raise NcclTestsError(NO_GPUS)
+    if (log.table is None or (log.table.finished and measured is None)) and not (log.failure or log.timeout):
         raise NcclTestsError(
             f"no table: expected a line `{HEADER}` and rows below it (if nothing else was printed, NCCL hung)"
         )
-    measured = _supported(log, collective)
     number = count(log, measured, given=ranks)
-    every = [
-        _with_algorithm(cell, log, number) for measured_table in measured for cell in cells_of(measured_table)
-    ]
+    every = [_with_algorithm(cell, log, number) for cell in (cells_of(measured) if measured else ())]
     kept = sorted(every, key=lambda cell: (not _is_wrong(cell), -cell.bytes))[:MAX_CELLS]
     truncated = f"the {len(kept)} largest of {len(every)} sizes" if len(kept) < len(every) else ""
     nccl = NcclResult(
         engine=ENGINE,
         engine_version=log.version,
         nccl=log.nccl,
-        cuda=log.cuda,
+        cuda=log.choices.cuda,
         ranks=number,
         nodes=nodes(log, number, given=ranks is not None),
         message=truncated,
@@ -68,36 +140,46 @@ def result(text: str, *, collective: Collective | None = None, ranks: int | None
 
 
 def _arm(log: Log, cells: list[Cell]) -> Arm:
-    """The one arm, with how it ended as far as the log tells."""
+    """The one arm, with how it ended as far as the log tells, and what NCCL logged."""
     outcome, message, phase = ArmOutcome.DONE, "", ""
-    last = log.tables[-1] if log.tables else None
+    table, choices = log.table, log.choices
     if log.timeout:
         outcome, message, phase = ArmOutcome.HUNG, log.timeout, Phase.MEASURE
     elif log.failure:
         no_memory = "out of memory" in log.failure.lower()
         outcome = ArmOutcome.OUT_OF_MEMORY if no_memory else ArmOutcome.FAILED
         message = log.failure
-    elif last is not None and not last.rows and not last.finished:
+    elif table is not None and not table.rows and not table.finished:
         outcome, phase = ArmOutcome.HUNG, Phase.MEASURE
-        message = f"no row follows the header in line {last.header} (unless the log was cut there)"
-    elif not all(table.finished for table in log.tables):
+        message = f"no row follows the header in line {table.header} (unless the log was cut there)"
+    elif table is not None and not table.finished:
         outcome, phase = ArmOutcome.PARTIAL, Phase.MEASURE
         message = (
             "the log ends before its line `# Avg bus bandwidth`: NCCL hung or failed, or the log was cut"
         )
-    return Arm(name=ArmName.DEFAULT, outcome=outcome, phase=phase, message=message, cells=cells)
+    return Arm(
+        name=ArmName.DEFAULT,
+        outcome=outcome,
+        phase=phase,
+        message=message,
+        cells=cells,
+        transport=choices.transport,
+        nvls=choices.nvls,
+        channels=choices.channels,
+        multicast=choices.multicast,
+        environment=[f"{name}={value}" for name, value in choices.environment.items()][:MAX_VARIABLES],
+    )
 
 
 def _with_algorithm(cell: Cell, log: Log, ranks: int) -> Cell:
     """The cell with NCCL's algorithm and protocol for such a call, if the log has them."""
-    share = 1 if cell.collective == Collective.ALL_REDUCE else ranks
-    chosen = log.chosen.get((_CALLS[Collective(cell.collective)], cell.bytes // share))
-    return cell if chosen is None else replace(cell, algorithm=chosen[0], protocol=chosen[1])
+    algorithm, protocol = log.choices.chosen(cell.collective, cell.bytes, ranks=ranks)
+    return replace(cell, algorithm=algorithm, protocol=protocol)
 
 
-def cells_of(measured_table: Measured) -> list[Cell]:
+def cells_of(measured: Measured) -> list[Cell]:
     """A cell per size above 0, in the order of the table.  Raises `NcclTestsError`."""
-    table = measured_table.table
+    table = measured.table
     rows: dict[int, list[Row]] = {}
     for row in table.rows:
         if row.bytes:
@@ -105,7 +187,7 @@ def cells_of(measured_table: Measured) -> list[Cell]:
     worst = max(table.rows, key=lambda row: max(half.error or 0.0 for half in _halves(row)))
     cells = [
         _cell(
-            measured_table.collective,
+            measured.collective,
             alike,
             summed=table.wrong if table.wrong == 0 or worst in alike else None,
         )
@@ -147,46 +229,32 @@ def _cell(collective: Collective, rows: list[Row], *, summed: int | None) -> Cel
     )
 
 
-def _supported(log: Log, requested: Collective | None) -> list[Measured]:
-    """The tables of collectives that are judged.  Others are left out, unless they have wrong data or the log
-    has nothing else.  Raises `NcclTestsError`."""
-    tables = [table for table in log.tables if any(row.bytes for row in table.rows)]
-    named = [(table, *_named(table, requested)) for table in tables]
-    measured = [
-        Measured(table=table, collective=Collective(name), times=times)
-        for table, name, times in named
-        if name in set(Collective)
-    ]
-    for table, name, _ in named:
-        wrong = next((row.line for row in table.rows if _wrong(row)), table.summary if table.wrong else 0)
-        if name not in set(Collective) and (wrong or not measured):
-            fault = f", but its data was wrong (line {wrong})" if wrong else ""
-            raise NcclTestsError(
-                f"line {table.header}: {name} is not supported, only {', '.join(Collective)}{fault}"
-            )
-    return measured
-
-
-def _wrong(row: Row) -> bool:
-    return any(isinstance(half.wrong, int) and half.wrong > 0 for half in _halves(row))
-
-
-def _named(table: Table, requested: Collective | None) -> tuple[str, int]:
-    """The collective, as the caller or the program's name says, else the likeliest for the table's numbers;
-    and how often its sizes hold the count."""
+def _measured(log: Log, requested: Collective | None) -> Measured | None:
+    """The table with its collective, as the caller or the program's name says, else the likeliest of those
+    that the rows fit; None without a row.  Raises `NcclTestsError`."""
+    table = log.table
+    if table is None or not any(row.bytes for row in table.rows):
+        return None
     possible, times = _possible(table)
-    name = requested or (table.program if table.program in possible else possible[0])
-    if name not in possible:
-        raise NcclTestsError(f"line {table.header}: the table is of {' or '.join(possible)}, not of {name}")
-    return name, times
+    every = {each: Measured(table=table, collective=each, times=times) for each in possible}
+    fitting = [each for each, measured in every.items() if fit(log, measured)] or list(possible)
+    if requested and requested not in possible:
+        raise NcclTestsError(
+            f"line {table.header}: the table is of {' or '.join(fitting)}, not of {requested}"
+        )
+    if log.program and log.program not in set(Collective) and not requested:
+        raise NcclTestsError(f"line {table.header}: {log.program} is not known, only {', '.join(Collective)}")
+    named = log.program if log.program in possible else fitting[0]
+    return every[requested or Collective(named)]
 
 
-def _possible(table: Table) -> tuple[tuple[str, ...], int]:
+def _possible(table: Table) -> tuple[tuple[Collective, ...], int]:
     """Collectives by the relation of sizes and counts, the likeliest first; and how often the size holds the
     count.
 
-    all_gather, reduce_scatter and alltoall print the total over all ranks; only reductions have a redop;
-    alltoall checks no data in place.  Source: nccl-tests src/*.cu.
+    all_gather, reduce_scatter, gather, scatter and alltoall print the total over all ranks; only reductions
+    have a redop (and sendrecv has in some releases); alltoall checks no data in place.  Source: nccl-tests
+    src/*.cu.
     """
     row = max(table.rows, key=lambda row: row.count)
     size = row.count * row.element
@@ -195,16 +263,15 @@ def _possible(table: Table) -> tuple[tuple[str, ...], int]:
         if row.redop:
             return (Collective.REDUCE_SCATTER,), times
         if row.root:
-            return ("gather", "scatter"), times
+            return (Collective.GATHER, Collective.SCATTER), times
         unchecked = [half is None or isinstance(half.wrong, Unavailable) for half in _pair(row)]
-        return ("alltoall",) if unchecked == [True, False] else (Collective.ALL_GATHER, "alltoall"), times
+        gathered = (Collective.ALL_GATHER, Collective.ALLTOALL)
+        return gathered[::-1] if unchecked == [True, False] else gathered, times
     if row.bytes == size and row.redop:
-        return ("reduce",) if row.root else (Collective.ALL_REDUCE,), 1
-    if row.bytes == size:
-        return ("broadcast", "gather", "scatter") if row.root else (
-            "sendrecv",
-            "alltoall",
-        ), 1  # or of one rank
+        return (Collective.REDUCE,) if row.root else (Collective.ALL_REDUCE, Collective.SENDRECV), 1
+    if row.bytes == size:  # of one rank the last ones
+        rooted = (Collective.BROADCAST, Collective.GATHER, Collective.SCATTER)
+        return rooted if row.root else (Collective.SENDRECV, Collective.ALLTOALL, Collective.ALL_GATHER), 1
     raise NcclTestsError(
         f"line {row.line}: {row.bytes} bytes are neither {row.count} elements of {row.element} bytes nor a "
         "multiple of that, as for the total over all ranks"

@@ -49,22 +49,22 @@ def listed(log: Log) -> list[Device]:
     return [device for device in log.devices if device.group == log.devices[0].group]
 
 
-def count(log: Log, measured: Sequence[Measured], *, given: int | None = None) -> int:
+def count(log: Log, measured: Measured | None, *, given: int | None = None) -> int:
     """Ranks of the log: as `given`, else as listed if the rows agree, else the only number that fits them.
 
     Raises `NcclTestsError` if the rows contradict it or leave it open.
     """
-    if given is not None and given < _fewest(log):
-        raise NcclTestsError(f"{given} ranks were given, but the log lists rank {_fewest(log) - 1}")
-    if not measured:
-        return given or max(_fewest(log), log.per_process)
-    bounds = [bound for measured_table in measured for bound in _bounds(measured_table)]
+    if given is not None and given < fewest(log):
+        raise NcclTestsError(f"{given} ranks were given, but the log lists rank {fewest(log) - 1}")
+    if measured is None:
+        return given or max(fewest(log), log.per_process)
+    bounds = list(_bounds(measured))
     candidates = _candidates(log, measured, bounds)
     wanted = given or (len(listed(log)) if _complete(log) else 0)
     if wanted in candidates:
         return wanted
     if given is not None or not candidates:
-        raise _contradiction(given or wanted or _likeliest(bounds, _fewest(log)), measured, bounds)
+        raise _contradiction(given or wanted or _likeliest(bounds, fewest(log)), measured, bounds)
     if len(candidates) > 1:
         state = "incomplete" if log.devices else "missing"
         raise NcclTestsError(
@@ -72,6 +72,12 @@ def count(log: Log, measured: Sequence[Measured], *, given: int | None = None) -
             f"{_some(candidates)} ranks fit the rows: give their number (--ranks)"
         )
     return candidates[0]
+
+
+def fit(log: Log, measured: Measured) -> bool:
+    """Whether the rows are those of this collective over some number of ranks that the log allows."""
+    candidates = _candidates(log, measured, list(_bounds(measured)))
+    return (len(listed(log)) in candidates) if _complete(log) else bool(candidates)
 
 
 def nodes(log: Log, ranks: int, *, given: bool) -> int:
@@ -88,7 +94,8 @@ def nodes(log: Log, ranks: int, *, given: bool) -> int:
     return 0
 
 
-def _fewest(log: Log) -> int:
+def fewest(log: Log) -> int:
+    """The least number of ranks that the list allows; 1 without one."""
     return len(listed(log)) if _split(log) else max((device.rank + 1 for device in log.devices), default=1)
 
 
@@ -111,39 +118,34 @@ def _bounds(measured_table: Measured) -> Iterator[_Bound]:
                 yield _Bound(row=row, half=half, collective=measured_table.collective, low=low, high=high)
 
 
-def _candidates(log: Log, measured: Sequence[Measured], bounds: Sequence[_Bound]) -> list[int]:
+def _candidates(log: Log, measured: Measured, bounds: Sequence[_Bound]) -> list[int]:
     """Every number that all rows allow, and that consists of whole processes."""
-    collectives = {bound.collective for bound in bounds}
-    tightest = [
-        pick(own, key=attrgetter(side))
-        for collective in collectives
-        for own in [[bound for bound in bounds if bound.collective == collective]]
-        for pick, side in ((max, "low"), (min, "high"))
-    ]
+    if not bounds:
+        return []
+    tightest = max(bounds, key=attrgetter("low")), min(bounds, key=attrgetter("high"))
     return [
         ranks
-        for ranks in range(_fewest(log), MAX_DEVICES + 1)
+        for ranks in range(fewest(log), MAX_DEVICES + 1)
         if ranks % (log.per_process or 1) == 0
-        and all(measured_table.times in (1, ranks) for measured_table in measured)
+        and measured.times in (1, ranks)
         and all(bound.allows(ranks) for bound in tightest)
     ]
 
 
-def _likeliest(bounds: Sequence[_Bound], fewest: int) -> int:
+def _likeliest(bounds: Sequence[_Bound], least: int) -> int:
     """The number that the typical row tells."""
-    shares = [(bound.low + bound.high) / 2 / busbw_factor(bound.collective, 2) for bound in bounds]
-    typical = median(shares) if shares else 1.0
-    return min(range(fewest, MAX_DEVICES + 1), key=lambda n: abs(2 * (n - 1) / n - typical))
+    typical = median([(bound.low + bound.high) / 2 for bound in bounds] or [1.0])
+    collective = bounds[0].collective if bounds else Collective.ALL_REDUCE
+    return min(range(least, MAX_DEVICES + 1), key=lambda n: abs(busbw_factor(collective, n) - typical))
 
 
-def _contradiction(ranks: int, measured: Sequence[Measured], bounds: Sequence[_Bound]) -> NcclTestsError:
+def _contradiction(ranks: int, measured: Measured, bounds: Sequence[_Bound]) -> NcclTestsError:
     """The first row that contradicts the number."""
-    for measured_table in measured:
-        if measured_table.times not in (1, ranks):
-            return NcclTestsError(
-                f"line {measured_table.table.rows[0].line}: the sizes are those of {measured_table.times} "
-                f"ranks, not of {ranks}"
-            )
+    if measured.times not in (1, ranks):
+        return NcclTestsError(
+            f"line {measured.table.rows[0].line}: the sizes are those of {measured.times} ranks, "
+            f"not of {ranks}"
+        )
     bound = next((bound for bound in bounds if not bound.allows(ranks)), None)
     if bound is None:
         return NcclTestsError(f"the rows fit {ranks} ranks, but `nThread` and `nGpus` do not")

@@ -26,6 +26,12 @@ ELEMENT_BYTES = {
 _HEADER = re.compile(r"(?<![^\s#>:|\]])size\s+count\s.*")
 
 
+def header_at(line: str) -> int | None:
+    """Where a header begins in a line; None if the line is not one."""
+    match = _HEADER.search(line)
+    return match.start() if match is not None and Columns.from_header(line) is not None else None
+
+
 class Timing(Struct, frozen=True, kw_only=True):
     """One half of a row: microseconds of one call and `busbw` (GB/s) as printed, each with the value of its
     last digit; `wrong` elements, or in old logs the largest `error` (null if nothing was checked)."""
@@ -155,11 +161,10 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Table(Struct, kw_only=True):
-    """One sweep of one collective: `program` if the log names it (all_reduce), `finished` once its average
-    was printed, `wrong`: elements out of bounds according to its summary in line `summary`."""
+    """One sweep of one collective: `finished` once its average was printed, `wrong`: elements out of bounds
+    according to its summary in line `summary`."""
 
     header: int
-    program: str = ""
     rows: list[Row] = field(default_factory=list)
     finished: bool = False
     wrong: int | None = None

@@ -1,145 +1,13 @@
-"""NCCL's choices, from its debug output: transport, NVLS, channels, algorithms, host memory.
-
-Formats are those of NCCL 5067397c (2.30) with the variants of older and newer releases; other lines are
-ignored.  `Choices` is pure; `read` reads the files of one arm up to a limit.
-
-A collective's line has the bytes that one rank contributes: for all_gather and reduce_scatter a share of what
-nccl-tests calls the size (src/enqueue.cc counts the task's elements, not the total).
-"""
+"""The files into which NCCL writes its debug output, of one arm, up to a limit."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from nodegauge_contract import NOT_READ, Collective, Flag, Int, Text
-from nodegauge_contract.nccl_tests.log import LIBRARY
-from nodegauge_probes.nccl.receiver import one_line
+from nodegauge_contract.nccl_tests.choices import Choices
 
 MAX_BYTES = 64 << 20
 """Of one arm's logs: NCCL writes a line per call, and small messages need many calls."""
-MAX_CHOICES = 256
-CLOSE_ENOUGH = 0.01
-"""Sizes are rounded to a multiple of the ranks."""
-
-HOST_CUMEM, HOST_SHM = "cuMem", "/dev/shm"
-
-_COLLECTIVES = {
-    "AllReduce": Collective.ALL_REDUCE,
-    "AllGather": Collective.ALL_GATHER,
-    "ReduceScatter": Collective.REDUCE_SCATTER,
-}
-_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
-_PROTOCOLS = ("LL", "LL128", "SIMPLE")
-"""Releases before 2.24 print their numbers."""
-
-_CHOICE = re.compile(r"INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
-_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\](?: \[(?:send|receive)\])? via (\S+)")
-_CHANNELS = re.compile(r"(\d+) coll channels, (?:\d+ collnet channels, )?(\d+) nvls channels")
-_SUPPORT = re.compile(r"NVLS multicast support is (not )?available")
-_TIMINGS = re.compile(r"Init timings .* total (\d+\.\d+) \(kernels (\d+\.\d+)")
-_WARNING = re.compile(r"NCCL WARN (.+)")
-_SPECIFIC = ("P2P is disabled", "NVLINK connected", "NVLS", "ultimem", "ulticast")
-"""A warning with one of these explains more than other warnings."""
-
-
-class Choices:
-    """The choices in one arm's log; lines may come in any order."""
-
-    def __init__(self) -> None:
-        self.version: Text = NOT_READ
-        self.cuda: Text = NOT_READ
-        self.nvls: Flag = NOT_READ
-        self.multicast: Flag = NOT_READ
-        self.channels: Int = NOT_READ
-        self.init_s = self.kernels_s = 0.0
-        self.warning = ""
-        self._transports: dict[str, None] = {}
-        self._host: dict[str, None] = {}
-        self._chosen: dict[tuple[str, int], tuple[str, str]] = {}
-
-    def feed(self, line: str) -> None:
-        """One line of the log."""
-        if "Bytes -> Algo" in line:
-            self._choice(line)
-        elif " via " in line:
-            self._transport(line)
-        elif " channels" in line:
-            self._channels(line)
-        elif "NVLS" in line and "WARN" not in line:
-            self._nvls(line)
-        elif "allocated shareable" in line:
-            self._host[HOST_CUMEM if "CUMEM" in line else HOST_SHM] = None
-        elif "NCCL version" in line:
-            self._versions(line)
-        elif "Init timings" in line:
-            self._timings(line)
-        elif (match := _WARNING.search(line)) is not None:
-            self._warn(match[1])
-
-    @property
-    def transport(self) -> Text:
-        return "+".join(sorted(self._transports))[:128] or NOT_READ
-
-    @property
-    def host_buffers(self) -> Text:
-        return "+".join(self._host) or NOT_READ
-
-    def chosen(self, collective: str, size: int, *, ranks: int) -> tuple[Text, Text]:
-        """Algorithm and protocol for a collective at a size as nccl-tests has it."""
-        share = collective != Collective.ALL_REDUCE and ranks > 0
-        contribution = size / ranks if share else size
-        known = [contributed for name, contributed in self._chosen if name == collective]
-        nearest = min(known, key=lambda contributed: abs(contributed - contribution), default=None)
-        if nearest is None or abs(nearest - contribution) > max(CLOSE_ENOUGH * contribution, 1):
-            return NOT_READ, NOT_READ
-        return self._chosen[collective, nearest]
-
-    def _choice(self, line: str) -> None:
-        match = _CHOICE.search(line)
-        collective = _COLLECTIVES.get(match[1]) if match else None
-        if match is None or collective is None or len(self._chosen) >= MAX_CHOICES:
-            return
-        names = _name(match[3], _ALGORITHMS), _name(match[4], _PROTOCOLS)
-        self._chosen[collective, int(match[2])] = names
-
-    def _transport(self, line: str) -> None:
-        match = _CHANNEL.search(line)
-        if match is not None and len(self._transports) < 8:
-            # Only the kind matters: drop the GPU of an indirect path and the device of a network.
-            kind = match[1].split("/")
-            short = kind[:2] if kind[0] in ("NET", "P2P") and kind[1:2] != ["direct"] else kind
-            self._transports["/".join(short)] = None
-
-    def _channels(self, line: str) -> None:
-        match = _CHANNELS.search(line)
-        if match is not None:
-            self.channels = int(match[1])
-            self.nvls = self.nvls is True or int(match[2]) > 0
-
-    def _nvls(self, line: str) -> None:
-        support = _SUPPORT.search(line)
-        if support is not None:
-            self.multicast = support[1] is None
-        elif "Created Multicast group" in line:
-            self.nvls = True
-
-    def _versions(self, line: str) -> None:
-        match = LIBRARY.search(line)
-        if match is not None:
-            self.version = match[1]
-            self.cuda = match[2] or NOT_READ
-
-    def _timings(self, line: str) -> None:
-        match = _TIMINGS.search(line)
-        if match is not None:
-            self.init_s = max(self.init_s, float(match[1]))
-            self.kernels_s = max(self.kernels_s, float(match[2]))
-
-    def _warn(self, text: str) -> None:
-        specific = any(part in text for part in _SPECIFIC)
-        if specific or not any(part in self.warning for part in _SPECIFIC):
-            self.warning = one_line(text, most=160)
 
 
 def read(folder: Path) -> Choices:
@@ -158,10 +26,3 @@ def read(folder: Path) -> Choices:
         except OSError:
             continue
     return choices
-
-
-def _name(text: str, names: tuple[str, ...]) -> str:
-    """A name; old releases print its number."""
-    if text.isdecimal():
-        return names[int(text)] if int(text) < len(names) else text
-    return text.upper()[:32]

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from nodegauge_contract.nccl import Cell, Collective, Phase
+from nodegauge_contract.nccl import GRADED, Cell, Phase
 from nodegauge_contract.values import NOT_READ, Int, Num, Unavailable
 from nodegauge_probes.nccl import pattern
 from nodegauge_probes.nccl.protocol import (
@@ -98,7 +98,7 @@ def run(order: Order, gpus: Gpus, emitter: Emitter, *, clock: Callable[[], float
     if not order.uuids:
         emitter.done()
         return
-    if unknown := [cell.collective for cell in order.cells if cell.collective not in set(Collective)]:
+    if unknown := [cell.collective for cell in order.cells if cell.collective not in GRADED]:
         raise Failure(WRONG_ORDER, f"unknown collective: {', '.join(unknown)}")
     emitter.phase(Phase.INIT)
     gpus.open(order.uuids, rank=order.rank)

@@ -22,8 +22,10 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_contract import Arm, ArmOutcome, Collective, NcclResult, Phase
+from nodegauge_contract.nccl import GRADED
 from nodegauge_contract.nccl_tests import document
-from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError
+from nodegauge_contract.nccl_tests.captures import MAX_CHARS
+from nodegauge_contract.nccl_tests.log import NcclTestsError
 from nodegauge_contract.nccl_tests.table import Columns
 from nodegauge_probes.nccl.protocol import (
     NCCL_ERROR,
@@ -81,7 +83,7 @@ def find_programs(environment: Mapping[str, str]) -> dict[str, Path]:
     """Programs by collective.  Raises `Failure` without all_reduce_perf."""
     folder = environment.get(FOLDER_VARIABLE, "")
     path = folder or environment.get("PATH", os.defpath)
-    programs = {name: shutil.which(f"{name}_perf", path=path) for name in Collective}
+    programs = {name: shutil.which(f"{name}_perf", path=path) for name in GRADED}
     if not programs[Collective.ALL_REDUCE]:
         searched = f"{FOLDER_VARIABLE}={folder}" if folder else "PATH"
         raise Failure(
@@ -96,7 +98,7 @@ def sweeps(order: Order) -> Iterator[tuple[str, Sweep]]:
     if not names:
         raise Failure(WRONG_ORDER, "nothing to measure")
     for name in names:
-        if name not in set(Collective):
+        if name not in GRADED:
             raise Failure(WRONG_ORDER, f"unknown collective: {name}")
         cells = tuple(cell for cell in order.cells if cell.collective == name)
         sizes = sorted({cell.bytes for cell in cells})

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import NOT_READ, ArmName, ArmOutcome, Int, Skip
+from nodegauge_contract.nccl_tests.choices import Choices
 from nodegauge_probes.host.kernel import Cgroup, growth, shm_bytes
 from nodegauge_probes.nccl import debuglog, plan, precondition, supervisor
 from nodegauge_probes.nccl.plan import Processes
@@ -183,7 +184,7 @@ class Arms:
             on_cut=lambda what: self._nccl.cut.append(plan.in_arm(name, what)[:128]),
         )
 
-    def _add_choices(self, arm: ArmBuilder, choices: debuglog.Choices) -> None:
+    def _add_choices(self, arm: ArmBuilder, choices: Choices) -> None:
         """Add what only NCCL's log contains."""
         arm.transport, arm.nvls = choices.transport, choices.nvls
         arm.channels, arm.host_buffers = choices.channels, choices.host_buffers
