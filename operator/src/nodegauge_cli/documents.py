@@ -51,7 +51,7 @@ def parts_of(text: str, *, collective: Collective | None = None, ranks: int | No
     parts = parts or _of_objects(text)
     if not parts and pasted.looks_like(text):
         try:
-            parts = [Part("", pasted.result(text, models=known_models().links))]
+            parts = _of_paste(text)
         except pasted.PasteError as error:
             raise Unusable(str(error)) from None
     if not parts:
@@ -108,6 +108,14 @@ def _of_log(text: str, *, collective: Collective | None, ranks: int | None) -> l
     return [
         Part(_title(run, number, len(runs)), run.result if run.result is not None else Unusable(run.error))
         for number, run in enumerate(runs, 1)
+    ]
+
+
+def _of_paste(text: str) -> list[Part]:
+    """The captures of a paste.  Raises `PasteError`."""
+    return [
+        Part(title, Unusable(str(result)) if isinstance(result, pasted.PasteError) else result)
+        for title, result in pasted.sections(text, models=known_models().links)
     ]
 
 

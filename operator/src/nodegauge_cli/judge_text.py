@@ -118,8 +118,9 @@ def write(console: Console, text: str) -> None:
 
 def _health_head(result: Result, judgement: Judgement) -> Table:
     table = head(judgement.verdict, judgement.summary)
-    table.add_row("link", _interconnect(judgement.interconnect))
-    if judgement.readable:
+    if result.gpus or result.probe != PASTED:
+        table.add_row("link", _interconnect(judgement.interconnect))
+    if judgement.readable and (result.gpus or result.probe != PASTED):
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))
         if result.probe != PASTED:

@@ -35,7 +35,7 @@ from nodegauge_judge.model import (
 )
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Effect, measured
-from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, thermal
+from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, stated, thermal
 from nodegauge_judge.thresholds import Thresholds
 
 INTERVAL = 900.0
@@ -131,12 +131,18 @@ def _outcome(case: Case, findings: list[Finding]) -> tuple[dict[str, Answer], Hi
 
 
 def _verdict(case: Case, findings: list[Finding]) -> Verdict:
-    """The worst finding; unknown if the node could not be judged and nothing is proven broken."""
+    """The worst finding; unknown if the node could not be judged and nothing is proven broken.  A log that
+    warns is a warning, although it shows no readings."""
     severities = {finding.severity for finding in findings}
     if Severity.FAIL in severities:
         return Verdict.FAIL
+    if case.result.problem is None and any(
+        finding.severity is Severity.WARN and stated.is_stated(finding) for finding in findings
+    ):
+        return Verdict.WARN
     unjudged = any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings)
-    if unjudged or not any(isinstance(gpu.uuid, str) for gpu in case.result.gpus):
+    tested = stated.passed(case)
+    if unjudged or not (tested or any(isinstance(gpu.uuid, str) for gpu in case.result.gpus)):
         return Verdict.UNKNOWN
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
 
@@ -158,11 +164,15 @@ def _summary(
     count = len(case.result.gpus)
     node = f"{count}x {product or 'GPU'}: " if count else ""
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
+    proven = [finding for finding in serious if _RULES[finding.code].effect is not Effect.UNJUDGED]
+    if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and proven:
+        worst = in_summary(proven[0], title=_RULES[proven[0].code].title, others=len(proven) - 1)
+        return _sentence(f"{node}{worst}; the rest could not be judged: {_why_unjudged(findings)}")
     if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and interconnect.klass is not None:
         joined = _interconnect_text(interconnect).removeprefix("; ")
-        return _sentence(f"{node}{joined}; {_why_unjudged(serious)}")
+        return _sentence(f"{node}{joined}; {_why_unjudged(findings)}")
     if verdict is Verdict.UNKNOWN:
-        return _sentence(f"{node}could not be judged: {_why_unjudged(serious)}")
+        return _sentence(f"{node}could not be judged: {_why_unjudged(findings)}")
     if not serious:
         healthy = "nothing wrong in the pasted text" if case.result.probe == PASTED else "healthy"
         return _sentence(f"{node}{healthy}{_interconnect_text(interconnect)}")

@@ -23,6 +23,7 @@ from nodegauge_judge.rules import (
     power,
     reading,
     sensors,
+    stated,
     thermal,
     throttling,
 )
@@ -44,6 +45,7 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *nics.RULES,
     *sensors.RULES,
     *contradictions.RULES,
+    *stated.RULES,
     *gpus.DIFFERENCES,
     *pasted.RULES,
 )

@@ -1,14 +1,16 @@
-"""Everything in a paste as one result document of the probe `pasted`, so that the one judge judges it.
+"""Everything in a paste as result documents of the probe `pasted`, so that the one judge judges it.
 
 Tables give the links between GPUs, `-q` gives readings, `-L` names; they are read together if they count the
-same GPUs.  What is cut or contradicts itself becomes the document's `problem`, which leaves the node unjudged
-and without a class.  Nothing here judges.
+same GPUs, with what logs and other tools state.  Outputs of several times or machines in one text are one
+document each.  What is cut or contradicts itself becomes the document's `problem`, which leaves the node
+unjudged and without a class.  Nothing here judges.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,8 +19,19 @@ from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.matrix import LETTERS
 from nodegauge_contract.model import PASTED, Nics, Pairs, Result, System
 from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH, ModelLinks
-from nodegauge_contract.pasted import cleaning, fields, overview
-from nodegauge_contract.pasted.query import Query, QueryError, query
+from nodegauge_contract.paste import Paste, Told
+from nodegauge_contract.pasted import (
+    cleaning,
+    diagnostics,
+    failures,
+    fields,
+    kernel,
+    links,
+    machine,
+    overview,
+)
+from nodegauge_contract.pasted.query import LostGpu, Query, QueryAgain, QueryError, query
+from nodegauge_contract.pasted.statements import Gathered, near
 from nodegauge_contract.pasted.tables import P2P_STATUS, Kind, Table, tables
 from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Text, Unavailable
 
@@ -30,6 +43,15 @@ _OUTPUT = re.compile(
 )
 _LISTED = re.compile(r"\s*GPU\s+(\d{1,2}):\s+(\S.{0,100}?)\s+\(UUID:\s*([^)\s]{1,80})\)")
 _MIG_LISTED = re.compile(r"\s*MIG\s+\d\S*\s+Device\s+\d+:")
+_STARTS = re.compile(
+    r"(?P<overview>NVIDIA-SMI\s+\d\S*\s+(?:Driver|KMD) Version)|(?P<query>=\s*NVSMI LOG\s*=)|"
+    r"(?P<xml><nvidia_smi_log)"
+)
+"""The first line of an output that a machine has once."""
+_ABOVE = re.compile(
+    r"^[\s+|-]*-{5}|^\s*[A-Z][a-z]{2} [A-Z][a-z]{2} +\d|nvidia-smi|^[-=#*\s]*[\w.-]{1,64}[-=:*\s]*$"
+)
+"""What stands above it and belongs to it: a ruler, the time, the command, the name of a host."""
 _MAX_LINKS = 18
 """The most NVLinks that a GPU has had so far (Hopper, Blackwell)."""
 Models = Callable[[str], "ModelLinks | None"]
@@ -38,6 +60,18 @@ Models = Callable[[str], "ModelLinks | None"]
 
 class PasteError(ValueError):
     """Text that cannot be read; the message names the line and what to paste instead."""
+
+
+class SeveralCaptures(PasteError):
+    """Outputs of different times or machines in one text."""
+
+
+class Section(NamedTuple):
+    """Output of one time and machine: what it is, in words (empty if the text is this alone), and its
+    document or why it has none."""
+
+    title: str
+    result: Result | PasteError
 
 
 class _Paste(Struct, kw_only=True):
@@ -49,11 +83,72 @@ class _Paste(Struct, kw_only=True):
     listed: list[Gpu] = field(default_factory=list)
     versions: tuple[str, str] = ("", "")
     problems: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    stated: Gathered = field(default_factory=Gathered)
 
 
 def looks_like(text: str) -> bool:
-    """Whether this may be output of nvidia-smi: a table, `-L`, `-q`, `-q -x`, a part of one, or a message."""
-    return _OUTPUT.search(text) is not None
+    """Whether this may be output of nvidia-smi: a table, `-L`, `-q`, `-q -x`, a part of one, or a message; or
+    states something else that is known."""
+    return _OUTPUT.search(text) is not None or bool(statements(text).captures)
+
+
+def statements(text: str) -> Paste:
+    """What a text states beside tables and readings."""
+    return _stated(text, cleaning.lines(text)).paste()
+
+
+def _stated(text: str, lines: Sequence[str]) -> Gathered:
+    gathered = Gathered()
+    kernel.read(lines, gathered)
+    failures.read(lines, gathered)
+    links.read(lines, text, gathered)
+    machine.read(lines, gathered)
+    diagnostics.read(lines, text, gathered)
+    return gathered
+
+
+def sections(text: str, *, models: Models) -> list[Section]:
+    """The documents of a paste, at least one.  Raises `PasteError` if nothing in it can be read."""
+    try:
+        return [Section("", result(text, models=models))]
+    except SeveralCaptures:
+        starts = _starts(text)
+        if len(starts) < 2:
+            raise
+    raw = text.splitlines()
+    found: list[Section] = []
+    for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(raw)], strict=True), 1):
+        title = f"capture {number} of {len(starts)}, line {start + 1}"
+        try:  # the lines before it stay, empty, so that messages name lines of the whole text
+            document: Result | PasteError = result("\n" * start + "\n".join(raw[start:end]), models=models)
+        except PasteError as error:
+            document = error
+        found.append(Section(title, document))
+    return found
+
+
+def _starts(text: str) -> list[int]:
+    """Where each capture begins, as an index of a line: with an output of a kind that is there already."""
+    lines = cleaning.lines(text)
+    if len(lines) != len(text.splitlines()):
+        return []
+    kinds = {
+        table.line - 1: "table"
+        for table in tables(lines)
+        if table.kind is Kind.TOPOLOGY and not table.pcie_only
+    }
+    for index, line in enumerate(lines):
+        if match := _STARTS.search(line):
+            kinds[index] = match.lastgroup or ""
+    starts, seen = [0], set[str]()
+    for index in sorted(kinds):
+        if kinds[index] in seen:
+            above = [line for line in reversed(list(near(lines, index, before=3))[1:]) if _ABOVE.search(line)]
+            starts.append(index - len(above))
+            seen = set()
+        seen.add(kinds[index])
+    return starts
 
 
 def result(text: str, *, models: Models) -> Result:
@@ -64,16 +159,20 @@ def result(text: str, *, models: Models) -> Result:
     lines = cleaning.lines(text)
     try:
         paste = _Paste(query=query(text, lines), listed=_listed(lines), versions=overview.versions(lines))
+    except (QueryAgain, overview.Again) as error:
+        raise SeveralCaptures(str(error)) from None
     except QueryError as error:
         raise PasteError(str(error)) from None
+    paste.lines, paste.stated = lines, _stated(text, lines)
     for table in tables(lines):
         _add(paste, table)
     readings = paste.query.gpus or paste.query.lost or paste.listed
-    if paste.topology is None and not (paste.p2p or readings or paste.problems):
+    if paste.topology is None and not (paste.p2p or readings or paste.problems or paste.stated.captures):
         raise PasteError(
-            "no whole output of nvidia-smi was found: expected the table of `nvidia-smi topo -m` with its "
+            "no whole output was found: expected the table of `nvidia-smi topo -m` with its "
             "header `GPU0 GPU1 ...`, `nvidia-smi -q` from its line `NVSMI LOG` on, `nvidia-smi -q -x`, or "
-            "the table of plain `nvidia-smi` from its first GPU on"
+            "the table of plain `nvidia-smi` from its first GPU on; or lines of a kernel log, a message of "
+            "nvidia-smi, `nvidia-smi nvlink -s`, `dcgmi diag`, `dcgmi nvlink` or gpu-burn"
         )
     return _document(paste, models)
 
@@ -99,7 +198,7 @@ def _add(paste: _Paste, table: Table) -> None:
     elif paste.topology is None or (paste.topology.pcie_only and not table.pcie_only):
         paste.topology = table
     elif not table.pcie_only and table.cells != paste.topology.cells:
-        raise PasteError(
+        raise SeveralCaptures(
             f"line {table.line}: a table that differs from the one in line {paste.topology.line}: judge "
             "different machines separately"
         )
@@ -120,7 +219,32 @@ def _document(paste: _Paste, models: Models) -> Result:
     problem = None
     if paste.problems:
         problem = Problem(kind=ProblemKind.PASTE_INCOMPLETE, message="; ".join(paste.problems)[:512])
-    return Result(probe=PASTED, system=_system(paste), gpus=gpus, pairs=pairs, nics=nics, problem=problem)
+    for gpu in gpus:
+        _state_error(paste, gpu)
+    return Result(
+        probe=PASTED,
+        system=_system(paste),
+        gpus=gpus,
+        pairs=pairs,
+        nics=nics,
+        problem=problem,
+        paste=paste.stated.paste(),
+    )
+
+
+def _state_error(paste: _Paste, gpu: Gpu) -> None:
+    """What nvidia-smi says of a GPU that it lists and cannot read is a failure, and no missing value."""
+    if gpu.error is not None and gpu.error.kind == ProblemKind.NVML_ERROR and isinstance(gpu.pci, str):
+        lost = next((lost for at, lost in paste.query.lost.items() if fields.pci(at) == gpu.pci), None)
+        kind = Told.DEVICE_HANDLE if lost is not None else Told.ERR_CELL
+        index = gpu.index if lost is None else lost.index
+        name = gpu.pci if index is None else f"GPU{index} ({gpu.pci})"
+        message = f"{name}: {gpu.error.message}"
+        slot = gpu.pci.partition(":")[2].lower()
+        line = next((number for number, line in enumerate(paste.lines, 1) if slot in line.lower()), 1)
+        paste.stated.add(
+            kind, line if lost is None else lost.line, message, source="nvidia-smi", subject=name
+        )
 
 
 def _gpus(paste: _Paste) -> list[Gpu]:
@@ -128,10 +252,13 @@ def _gpus(paste: _Paste) -> list[Gpu]:
     asked = paste.query
     gpus = [fields.gpu(index, text) for index, text in enumerate(asked.gpus)]
     known = {gpu.pci for gpu in gpus}
-    lost = [
-        _lost(address, message) for address, message in asked.lost.items() if fields.pci(address) not in known
-    ]
-    gpus += [replace(gpu, index=len(gpus) + number) for number, gpu in enumerate(lost)]
+    lost = [_lost(address, gpu) for address, gpu in asked.lost.items() if fields.pci(address) not in known]
+    if lost and not gpus:
+        gpus = list(paste.listed)
+    taken = {gpu.index for gpu in gpus}
+    free = (index for index in range(64) if index not in taken)
+    gpus += [gpu if gpu.index not in taken else replace(gpu, index=next(free)) for gpu in lost]
+    gpus.sort(key=lambda gpu: gpu.index)
     _check_whole(paste, len(gpus))
     sizes = [(table.line, table.gpus) for table in (paste.topology, *paste.p2p) if table is not None]
     count = len(gpus) or (sizes[0][1] if sizes else 0)
@@ -165,11 +292,11 @@ def _check_whole(paste: _Paste, count: int) -> None:
         )
 
 
-def _lost(address: str, message: str) -> Gpu:
-    lost = re.search(r"is lost|fallen off", message, re.IGNORECASE) is not None
+def _lost(address: str, gpu: LostGpu) -> Gpu:
+    lost = re.search(r"is lost|fallen off", gpu.message, re.IGNORECASE) is not None
     kind = ProblemKind.GPU_LOST if lost else ProblemKind.NVML_ERROR
-    error = Problem(kind=kind, call="nvidia-smi", message=message)
-    return Gpu(index=0, pci=fields.pci(address), error=error)
+    error = Problem(kind=kind, call="nvidia-smi", message=gpu.message)
+    return Gpu(index=gpu.index or 0, pci=fields.pci(address), error=error)
 
 
 def _system(paste: _Paste) -> System:
