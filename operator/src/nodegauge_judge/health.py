@@ -118,6 +118,15 @@ def judge_health(
     )
 
 
+def proven(findings: Sequence[Finding]) -> list[Finding]:
+    """Those that say what is wrong, and not only what could not be judged."""
+    return [
+        finding
+        for finding in findings
+        if finding.severity is not Severity.INFO and _RULES[finding.code].effect is not Effect.UNJUDGED
+    ]
+
+
 def _sourced(finding: Finding, result: Result) -> Finding:
     """The finding; from a paste, with a word on what it rests on."""
     if result.probe != PASTED:
@@ -131,14 +140,12 @@ def _outcome(case: Case, findings: list[Finding]) -> tuple[dict[str, Answer], Hi
 
 
 def _verdict(case: Case, findings: list[Finding]) -> Verdict:
-    """The worst finding; unknown if the node could not be judged and nothing is proven broken.  A log that
-    warns is a warning, although it shows no readings."""
+    """The worst finding; unknown if the node could not be judged and nothing is proven broken.  A whole paste
+    has its warning, although it lacks readings: a kernel log never has any."""
     severities = {finding.severity for finding in findings}
     if Severity.FAIL in severities:
         return Verdict.FAIL
-    if case.result.problem is None and any(
-        finding.severity is Severity.WARN and stated.is_stated(finding) for finding in findings
-    ):
+    if case.result.probe == PASTED and case.result.problem is None and proven(findings):
         return Verdict.WARN
     unjudged = any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings)
     tested = stated.passed(case)
@@ -164,9 +171,9 @@ def _summary(
     count = len(case.result.gpus)
     node = f"{count}x {product or 'GPU'}: " if count else ""
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
-    proven = [finding for finding in serious if _RULES[finding.code].effect is not Effect.UNJUDGED]
-    if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and proven:
-        worst = in_summary(proven[0], title=_RULES[proven[0].code].title, others=len(proven) - 1)
+    shown = proven(findings)
+    if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and shown:
+        worst = in_summary(shown[0], title=_RULES[shown[0].code].title, others=len(shown) - 1)
         return _sentence(f"{node}{worst}; the rest could not be judged: {_why_unjudged(findings)}")
     if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and interconnect.klass is not None:
         joined = _interconnect_text(interconnect).removeprefix("; ")

@@ -43,14 +43,14 @@ def recovery_action(case: Case) -> Iterator[Observation]:
     asked = {each.subject: each for each in stated.statements(case) if each.kind == Told.ACTION and each.code}
     for statement in asked.values():
         location, gpus = stated.place(case, statement)
-        action = statement.code or NO_ACTION
+        asks = statement.code or NO_ACTION
         yield Observation(
-            severity=_severity(action),
+            severity=_severity(asks),
             location=location,
-            message=f"The driver asks {_request(action)} (recovery action {action}; 0 is none): "
+            message=f"The driver asks {_request(asks)} (recovery action {asks}; 0 is none): "
             f"{stated.quoted(statement)}.",
-            evidence=stated.evidence(statement) | {"recovery_action": action},
-            weight=action,
+            evidence=stated.evidence(statement) | {"recovery_action": asks},
+            weight=asks,
             gpus=gpus,
         )
     for gpu in case.result.gpus:

@@ -71,6 +71,18 @@ FAILURES: dict[str, Failure] = {
     Told.NO_DEVICES: Failure(
         DRIVER, _FAIL, "the driver finds no GPU", "`lspci -d 10de:` shows what is on the bus; " + _READ_LOG
     ),
+    Told.FEWER_GPUS: Failure(
+        DRIVER,
+        _WARN,
+        "fewer GPUs in nvidia-smi than in other output",
+        "find the one that is missing: `lspci -d 10de:`, `nvidia-smi -L`, `dmesg | grep -iE 'NVRM|Xid'`",
+    ),
+    Told.NOT_FOUND: Failure(
+        DRIVER,
+        _WARN,
+        "nvidia-smi is not there",
+        "install the driver; in a container, give it the GPUs and the driver's tools (capability `utility`)",
+    ),
     Told.DEVICE_HANDLE: Failure(DRIVER, _FAIL, "nvidia-smi cannot open a GPU that it lists", _REBOOT),
     Told.ERR_CELL: Failure(DRIVER, _FAIL, "the driver cannot read a GPU that it lists", _REBOOT),
     Told.UNHEALTHY_DEVICE: Failure(
@@ -78,6 +90,9 @@ FAILURES: dict[str, Failure] = {
     ),
     Told.DRIVER_LINE: Failure(
         DRIVER, _INFO, "the driver logged a line with an error that is not known here", "look it up"
+    ),
+    Told.NOT_JUDGED: Failure(
+        DRIVER, _INFO, "output that is known here and not judged", "paste `nvidia-smi -q` instead"
     ),
     Told.SXID_FATAL: Failure(
         FABRIC,

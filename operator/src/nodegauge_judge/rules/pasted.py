@@ -50,6 +50,10 @@ def _only_words(case: Case) -> Iterator[Observation]:
     kinds = ", ".join(dict.fromkeys(clip(capture.kind) for capture in captures))
     if any(statement.kind == Told.DRIVER_LINE for statement in statements):
         message = f"The pasted {kinds} has lines of the driver that are not known here, and no known failure."
+    elif {capture.kind for capture in captures} <= {
+        each.source for each in statements if each.kind == Told.NOT_JUDGED
+    }:
+        message = f"The paste is output that is known here and not judged: {kinds}."
     else:
         message = f"Nothing wrong in the pasted text ({kinds}), which does not show the GPUs' health."
     yield Observation(

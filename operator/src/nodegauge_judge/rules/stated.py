@@ -12,7 +12,7 @@ from nodegauge_contract import Gpu
 from nodegauge_contract.model import PASTED
 from nodegauge_contract.paste import Capture, Paste, Statement, Told
 from nodegauge_judge.case import Case, HealthRule, clip, full_name, identity
-from nodegauge_judge.model import Finding, GpuIdentity, Scalar, Severity
+from nodegauge_judge.model import GpuIdentity, Scalar, Severity
 from nodegauge_judge.rule import Observation
 from nodegauge_judge.rules import failure_catalogue as catalogue
 from nodegauge_judge.rules.failure_catalogue import FAILURES, Failure, failure_of
@@ -52,11 +52,6 @@ def severity(statement: Statement) -> Severity:
     if statement.kind == Told.LINK_ERRORS and count <= catalogue.LINK_ERRORS:
         return Severity.INFO
     return failure_of(statement.kind).severity
-
-
-def is_stated(finding: Finding) -> bool:
-    """Whether a finding rests on a statement of the text."""
-    return "words" in finding.evidence
 
 
 def place(case: Case, statement: Statement) -> tuple[str, tuple[GpuIdentity, ...]]:
@@ -131,7 +126,7 @@ def _rule(code: str, title: str, meaning: str) -> HealthRule:
         when=when,
         next_step="ADVICE.",
         way_out=(
-            "ADVICE.",
+            "What helps: ADVICE.",
             "Read the lines around the one that the message names: they often name the cause.",
         ),
         check=_check(code),

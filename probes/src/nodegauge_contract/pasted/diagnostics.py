@@ -1,6 +1,7 @@
-"""Results of other tests: `dcgmi diag` as a table and as JSON, `dcgmi health`, gpu-burn.
+"""Results of other tests: `dcgmi diag` as a table and as JSON, `dcgmi health`, gpu-burn, node health checks.
 
-Sources: NVIDIA/DCGM, dcgmi/Diag.cpp and its user guide, versions 2 to 4; wilicc/gpu-burn, gpu_burn-drv.cpp.
+Sources: NVIDIA/DCGM, dcgmi/Diag.cpp and its user guide, versions 2 to 4; wilicc/gpu-burn, gpu_burn-drv.cpp;
+Azure/azurehpc-health-checks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from nodegauge_contract.paste import Told
 from nodegauge_contract.pasted.statements import Gathered
 
-DIAG, BURN, HEALTH = "dcgmi diag", "gpu-burn", "dcgmi health"
+DIAG, BURN, HEALTH, CHECKS = "dcgmi diag", "gpu-burn", "dcgmi health", "node health check"
 _TESTS = (
     "denylist|blacklist|nvml library|cuda main library|cuda toolkit library|permissions and os blocks|"
     "persistence mode|environment variables|page retirement(?:/row remap)?|graphics processes|inforom|"
@@ -27,7 +28,7 @@ _PART = re.compile(
     r"\s{8,}(pass|fail|skip|warn)\w*\s+-\s+(.*)$|\s*GPU\s?(\d{1,2}):\s+(pass|fail|skip|warn)\b",
     re.IGNORECASE,
 )
-_DETAIL = re.compile(r"\s*(error|warning)\s{2,}(?=\S)", re.IGNORECASE)
+_DETAIL = re.compile(r"\s*(error|warning)(?:: GPU\s?\d{1,2})?\s{2,}(?=\S)", re.IGNORECASE)
 _HEAD = re.compile(r"Successfully ran diagnostic for group|^\s*Diagnostic\s{2,}Result\s*$")
 _NEW_ROW = re.compile(r"\s{0,6}\S")
 SETTINGS = frozenset(
@@ -39,6 +40,7 @@ _GPUS = re.compile(r"GPUs?:?\s*(\d{1,2}(?:\s*,\s*\d{1,2})*)")
 _BURN = re.compile(r"Gflop/s\)\s+errors:|\bBurning for \d+ sec|Tested \d+ GPUs?:|\bgpu_burn\b")
 _BURN_ERRORS = re.compile(r"\berrors:\s*([^a-z]*?(?:\(\w+!?\)[^a-z]*?)*)\s*temps:", re.IGNORECASE)
 _BURN_RESULT = re.compile(r"\s*(GPU \d{1,2}): (OK|FAULTY)\s*$")
+_CHECK = re.compile(r"\bnhc:\s+Health check (passed|failed):\s+(\w{1,64})")
 _HEALTH = re.compile(r"\s*Overall Health:?\s+(Healthy|Warning|Failure)", re.IGNORECASE)
 
 
@@ -48,7 +50,11 @@ def read(lines: Sequence[str], text: str, gathered: Gathered) -> None:
     _diag_json(text, gathered)
     _burn(lines, gathered)
     for number, line in enumerate(lines, 1):
-        if match := _HEALTH.match(line):
+        if match := _CHECK.search(line):
+            gathered.seen(CHECKS, number, passed=int(match[1] == "passed"))
+            if match[1] == "failed":
+                gathered.add(Told.TEST_FAILED, number, line, source=CHECKS, subject=_gpu(line) or match[2])
+        elif match := _HEALTH.match(line):
             gathered.seen(HEALTH, number)
             if match[1].lower() != "healthy":
                 kind = Told.TEST_FAILED if match[1].lower() == "failure" else Told.TEST_WARNED
@@ -57,7 +63,6 @@ def read(lines: Sequence[str], text: str, gathered: Gathered) -> None:
 
 def _diag(lines: Sequence[str], gathered: Gathered) -> None:
     test = ""
-    failed: set[int] = set()
     for index, line in enumerate(lines):
         number = index + 1
         if _HEAD.search(line):
@@ -65,12 +70,13 @@ def _diag(lines: Sequence[str], gathered: Gathered) -> None:
             test = ""
         elif match := _ROW.match(line):
             test = match[1].lower()
+            if match[2].lower() == "fail" and _has_parts(lines, index):
+                continue  # the GPUs that failed follow
             details = _details(lines, index) if match[2].lower() in ("fail", "warn") else ""
             _outcome(gathered, number, match[2], test, f"{match[1]}: {match[2]}{match[3].rstrip()} {details}")
         elif test and (match := _PART.match(line)):
             status, gpus = match[1] or match[4], match[2] or f"GPU: {match[3]}"
             if status.lower() in ("fail", "warn"):
-                failed.add(index)
                 text = f"{test}: {status} - {gpus} {_details(lines, index)}"
                 _outcome(gathered, number, status, test, text)
         elif (match := _DETAIL.match(line)) and (test or DIAG in gathered.captures):
@@ -81,6 +87,17 @@ def _diag(lines: Sequence[str], gathered: Gathered) -> None:
             if not told and match[1].lower() == "error":
                 text = _joined(lines, index, match.end())
                 gathered.add(Told.TEST_FAILED, number, text, source=DIAG, subject=_gpu(text))
+
+
+def _has_parts(lines: Sequence[str], index: int) -> bool:
+    """Whether the lines below a test name GPUs that failed."""
+    for line in lines[index + 1 : index + 33]:
+        if _ROW.match(line):
+            return False
+        part = _PART.match(line)
+        if part is not None and (part[1] or part[4]).lower() == "fail":
+            return True
+    return False
 
 
 def _outcome(gathered: Gathered, number: int, status: str, test: str, text: str) -> None:
@@ -139,7 +156,7 @@ def _json_results(document: Any) -> Iterator[tuple[str, str, str]]:
     for category in _dicts(body.get("test_categories") if isinstance(body, dict) else None):
         for test in _dicts(category.get("tests")):
             name = str(test.get("name", "test"))
-            results = [*_dicts(test.get("results")), *_dicts([test.get("test_summary")])]
+            results = _dicts(test.get("results")) or _dicts([test.get("test_summary")])
             for result in results:
                 status = str(result.get("status", ""))[:4].lower()
                 if status in ("pass", "fail", "warn", "skip"):

@@ -1,16 +1,15 @@
-"""Everything in a paste as result documents of the probe `pasted`, so that the one judge judges it.
+"""Everything in a paste as one result document of the probe `pasted`, so that the one judge judges it.
 
 Tables give the links between GPUs, `-q` gives readings, `-L` names; they are read together if they count the
-same GPUs, with what logs and other tools state.  Outputs of several times or machines in one text are one
-document each.  What is cut or contradicts itself becomes the document's `problem`, which leaves the node
-unjudged and without a class.  Nothing here judges.
+same GPUs, with what logs and other tools state (`sections` separates machines).  What is cut or contradicts
+itself becomes the document's `problem`, which leaves the node unjudged and without a class.  Nothing here
+judges.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.matrix import LETTERS
 from nodegauge_contract.model import PASTED, Nics, Pairs, Result, System
 from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH, ModelLinks
-from nodegauge_contract.paste import Paste, Told
+from nodegauge_contract.paste import Paste
 from nodegauge_contract.pasted import (
     cleaning,
     diagnostics,
@@ -29,9 +28,10 @@ from nodegauge_contract.pasted import (
     links,
     machine,
     overview,
+    refusals,
 )
 from nodegauge_contract.pasted.query import LostGpu, Query, QueryAgain, QueryError, query
-from nodegauge_contract.pasted.statements import Gathered, near
+from nodegauge_contract.pasted.statements import Gathered
 from nodegauge_contract.pasted.tables import P2P_STATUS, Kind, Table, tables
 from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Text, Unavailable
 
@@ -43,15 +43,6 @@ _OUTPUT = re.compile(
 )
 _LISTED = re.compile(r"\s*GPU\s+(\d{1,2}):\s+(\S.{0,100}?)\s+\(UUID:\s*([^)\s]{1,80})\)")
 _MIG_LISTED = re.compile(r"\s*MIG\s+\d\S*\s+Device\s+\d+:")
-_STARTS = re.compile(
-    r"(?P<overview>NVIDIA-SMI\s+\d\S*\s+(?:Driver|KMD) Version)|(?P<query>=\s*NVSMI LOG\s*=)|"
-    r"(?P<xml><nvidia_smi_log)"
-)
-"""The first line of an output that a machine has once."""
-_ABOVE = re.compile(
-    r"^[\s+|-]*-{5}|^\s*[A-Z][a-z]{2} [A-Z][a-z]{2} +\d|nvidia-smi|^[-=#*\s]*[\w.-]{1,64}[-=:*\s]*$"
-)
-"""What stands above it and belongs to it: a ruler, the time, the command, the name of a host."""
 _MAX_LINKS = 18
 """The most NVLinks that a GPU has had so far (Hopper, Blackwell)."""
 Models = Callable[[str], "ModelLinks | None"]
@@ -64,14 +55,6 @@ class PasteError(ValueError):
 
 class SeveralCaptures(PasteError):
     """Outputs of different times or machines in one text."""
-
-
-class Section(NamedTuple):
-    """Output of one time and machine: what it is, in words (empty if the text is this alone), and its
-    document or why it has none."""
-
-    title: str
-    result: Result | PasteError
 
 
 class _Paste(Struct, kw_only=True):
@@ -106,49 +89,6 @@ def _stated(text: str, lines: Sequence[str]) -> Gathered:
     machine.read(lines, gathered)
     diagnostics.read(lines, text, gathered)
     return gathered
-
-
-def sections(text: str, *, models: Models) -> list[Section]:
-    """The documents of a paste, at least one.  Raises `PasteError` if nothing in it can be read."""
-    try:
-        return [Section("", result(text, models=models))]
-    except SeveralCaptures:
-        starts = _starts(text)
-        if len(starts) < 2:
-            raise
-    raw = text.splitlines()
-    found: list[Section] = []
-    for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(raw)], strict=True), 1):
-        title = f"capture {number} of {len(starts)}, line {start + 1}"
-        try:  # the lines before it stay, empty, so that messages name lines of the whole text
-            document: Result | PasteError = result("\n" * start + "\n".join(raw[start:end]), models=models)
-        except PasteError as error:
-            document = error
-        found.append(Section(title, document))
-    return found
-
-
-def _starts(text: str) -> list[int]:
-    """Where each capture begins, as an index of a line: with an output of a kind that is there already."""
-    lines = cleaning.lines(text)
-    if len(lines) != len(text.splitlines()):
-        return []
-    kinds = {
-        table.line - 1: "table"
-        for table in tables(lines)
-        if table.kind is Kind.TOPOLOGY and not table.pcie_only
-    }
-    for index, line in enumerate(lines):
-        if match := _STARTS.search(line):
-            kinds[index] = match.lastgroup or ""
-    starts, seen = [0], set[str]()
-    for index in sorted(kinds):
-        if kinds[index] in seen:
-            above = [line for line in reversed(list(near(lines, index, before=3))[1:]) if _ABOVE.search(line)]
-            starts.append(index - len(above))
-            seen = set()
-        seen.add(kinds[index])
-    return starts
 
 
 def result(text: str, *, models: Models) -> Result:
@@ -219,8 +159,8 @@ def _document(paste: _Paste, models: Models) -> Result:
     problem = None
     if paste.problems:
         problem = Problem(kind=ProblemKind.PASTE_INCOMPLETE, message="; ".join(paste.problems)[:512])
-    for gpu in gpus:
-        _state_error(paste, gpu)
+    known = [table for table in (paste.topology, *paste.p2p) if table is not None]
+    refusals.read(paste.lines, paste.stated, gpus=gpus, query=paste.query, listed=paste.listed, tables=known)
     return Result(
         probe=PASTED,
         system=_system(paste),
@@ -230,21 +170,6 @@ def _document(paste: _Paste, models: Models) -> Result:
         problem=problem,
         paste=paste.stated.paste(),
     )
-
-
-def _state_error(paste: _Paste, gpu: Gpu) -> None:
-    """What nvidia-smi says of a GPU that it lists and cannot read is a failure, and no missing value."""
-    if gpu.error is not None and gpu.error.kind == ProblemKind.NVML_ERROR and isinstance(gpu.pci, str):
-        lost = next((lost for at, lost in paste.query.lost.items() if fields.pci(at) == gpu.pci), None)
-        kind = Told.DEVICE_HANDLE if lost is not None else Told.ERR_CELL
-        index = gpu.index if lost is None else lost.index
-        name = gpu.pci if index is None else f"GPU{index} ({gpu.pci})"
-        message = f"{name}: {gpu.error.message}"
-        slot = gpu.pci.partition(":")[2].lower()
-        line = next((number for number, line in enumerate(paste.lines, 1) if slot in line.lower()), 1)
-        paste.stated.add(
-            kind, line if lost is None else lost.line, message, source="nvidia-smi", subject=name
-        )
 
 
 def _gpus(paste: _Paste) -> list[Gpu]:

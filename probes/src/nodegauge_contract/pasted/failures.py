@@ -38,13 +38,15 @@ _MESSAGES = (
     _message(Told.NVML_FAILED, _SMI, r"Failed to initialize NVML: (?!Driver)\w|Failed to initialize NVML$"),
     _message(Told.NVML_FAILED, _SMI, r"GPU access blocked by the operating system"),
     _message(Told.NO_DEVICES, _SMI, r"No devices were found"),
+    _message(Told.NOT_FOUND, _SMI, r"nvidia-smi['’]?:? (?:command )?not found|nvidia-smi' is not recognized"),
     _message(Told.NO_DEVICES, kernel.SOURCE,
         r"NVRM:\s*No NVIDIA (?:GPU|graphics adapter)s? found|None of the NVIDIA devices were initialized"),
     _message(Told.DEVICE_HANDLE, _SMI,
         r"Unable to determine the device handle for (?P<gpu>gpu ?\d{1,3}):? (?![0-9a-f]{4})"),
+    _message(Told.FALLEN_OFF, "lspci", r"^(?P<gpu>[0-9a-f:.]{7,12}) .{1,40}NVIDIA .{1,100}\(rev ff\)"),
     _message(Told.FALLEN_OFF, kernel.SOURCE,
         r"fallen off the bus|NV_ERR_GPU_IS_LOST|GPU lost from the bus"),
-    _message(Told.RESET_REQUIRED, kernel.SOURCE, r"NV_ERR_RESET_REQUIRED|GPU requires (?:a )?reset"),
+    _message(Told.RESET_REQUIRED, kernel.SOURCE, r"NV_ERR_RESET_REQUIRED|(?<!: )GPU requires (?:a )?reset"),
     _message(Told.NVLINK_FATAL, kernel.SOURCE, r"NVLink: fatal error detected on link \d+"),
     _message(Told.INIT_FAILED, kernel.SOURCE,
         r"RmInitAdapter failed|rm_init_adapter failed|probe (?:routine|"
@@ -75,14 +77,30 @@ _MESSAGES = (
         r"(?:misaligned address|illegal instruction was encountered)|unspecified launch failure"),
     _message(Told.CUDA_FAILED, _CUDA,
         r"failed to initialize CUDA|no CUDA-capable device is detected|"
+        r"all CUDA-capable devices are busy or unavailable|"
         r"CUDA driver version is insufficient|CUDA error: unknown error|"
         r"CUDA_ERROR_UNKNOWN|CUDA unknown error"),
     _message(Told.NIC_DOWN, _NIC,
         r"\b(?:mlx5_core|bnxt_en|ice|irdma) [0-9a-f:.]{7,12} (?P<gpu>\w{2,16}): Link down"),
+    _message(Told.NOT_JUDGED, "lspci",
+        r"^[0-9a-f:.]{7,12} (?:3D|VGA compatible) controller: NVIDIA(?!.*rev ff)"),
+    _message(Told.NOT_JUDGED, "nvidia-smi dmon", r"^#\s*gpu\s.*\b(?:pwr|sm|pid)\b"),
+    _message(Told.NOT_JUDGED, "nvidia-smi --query-gpu",
+        r"^\s*(?:index|name|uuid|timestamp|pci\.bus_id), .*\b"
+        r"(?:name|temperature\.gpu|utilization\.gpu|power\.draw|memory\.(?:used|total))"),
+    _message(Told.NOT_JUDGED, "dcgmi discovery", r"^\s*\d{1,3} (?:GPUs|NvSwitches|CPUs) found\.$"),
+    _message(Told.NOT_JUDGED, "nvbandwidth", r"^nvbandwidth Version"),
+    _message(Told.NOT_JUDGED, "p2pBandwidthLatencyTest", r"^\[?P2P \(?Peer-to-Peer\)? GPU Bandwidth"),
+    _message(Told.NOT_JUDGED, "NCCL's log, without results", r"\bNCCL (?:INFO|WARN) "),
+    _message(Told.NOT_JUDGED, "nvcc --version", r"^nvcc: NVIDIA \(R\) Cuda compiler"),
+    _message(Told.NOT_JUDGED, "ibstat", r"^CA 'mlx\w+'$"),
+    _message(Told.NOT_JUDGED, "a command without output",
+        r"[$#] (?:sudo )?(?:dmesg|journalctl)\b.{0,80}(?:xid|nvrm|nvidia)"),
 )  # fmt: skip
 _ANY = re.compile(
     "|".join(f"(?:{re.sub(r'[?]P<[a-z]+>', '', each.pattern.pattern)})" for each in _MESSAGES), re.IGNORECASE
 )
+_SHORT = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 _RANK = re.compile(r"\[(rank\s?\d{1,5})\]|\b(rank \d{1,5})\b", re.IGNORECASE)
 _FM_UNIT = re.compile(
     r"nvidia-fabricmanager\.service - |\bnv-fabricmanager\[|\bmulticast (?:group|team)|"
@@ -113,7 +131,8 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
 def _subject(message: _Message, match: re.Match[str], lines: Sequence[str], index: int) -> str:
     """What a message is about: a GPU's address, or the rank of a program, in it or in the lines beside it."""
     if "gpu" in match.groupdict():
-        return match["gpu"].strip().rstrip(":").strip()
+        named = match["gpu"].strip().rstrip(":").strip()
+        return f"0000:{named}" if _SHORT.fullmatch(named) else named
     if message.source == kernel.SOURCE and message.kind not in (Told.MISMATCH, Told.NO_DEVICES):
         after = message.following
         return next((found for line in near(lines, index, after=after) if (found := address(line))), "")

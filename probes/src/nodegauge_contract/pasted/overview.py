@@ -44,8 +44,8 @@ def versions(lines: Sequence[str]) -> tuple[str, str]:
 def gpus(lines: Sequence[str]) -> list[Gpu]:
     """The GPUs of the table, in its order.  Raises `Again`.
 
-    One whose temperature is `ERR!` has an error: the driver cannot read it.  `ERR!` for its power draw or fan
-    alone passes (Azure/azhpc-diagnostics, issue 77), so that value is only unknown.
+    One whose temperature or count of memory errors is `ERR!` has an error: the driver cannot read it.  `ERR!`
+    for its power draw or fan alone passes (Azure/azhpc-diagnostics, issue 77), so that value is only unknown.
     """
     by_index: dict[int, Gpu] = {}
     number = 0
@@ -63,8 +63,9 @@ def gpus(lines: Sequence[str]) -> list[Gpu]:
 def _gpu(first: re.Match[str], second: re.Match[str] | None) -> Gpu:
     temperature, draw, limit = (second[1], second[2], second[3]) if second is not None else ("", "", "")
     error = None
-    if temperature == _DEAD:
-        message = f"{_DEAD} instead of its temperature"
+    if _DEAD in (temperature, first[4]):
+        what = "temperature" if temperature == _DEAD else "memory errors"
+        message = f"{_DEAD} instead of its {what}"
         error = Problem(kind=ProblemKind.NVML_ERROR, call="nvidia-smi", message=message)
     return Gpu(
         index=int(first[1]),
