@@ -47,14 +47,14 @@ def score(file: Path, *, truth: str, names: list[str]) -> Scored:
     """Judge one recording."""
     runner = CliRunner(env={"COLUMNS": "1000"})
     outcome = runner.invoke(nodegauge, ["judge", str(file)])
-    said, squeezed = " ".join(outcome.output.lower().split()), "".join(outcome.output.lower().split())
+    output, squeezed = " ".join(outcome.output.lower().split()), "".join(outcome.output.lower().split())
     if outcome.exit_code not in (0, 1, 3) or not isinstance(outcome.exception, SystemExit | None):
         return Scored(file, REFUSED, " ".join(outcome.output.split())[-160:] or repr(outcome.exception))
-    verdict = said.split(" ", 1)[0]
+    verdict = output.split(" ", 1)[0]
     if verdict in MISTAKES[truth]:
         return Scored(file, WRONG, f"{verdict} for {truth}")
     lacking = [name for name in names if "".join(name.lower().split()) not in squeezed]
-    clean = truth == "healthy" and verdict == "unknown" and NOTHING_WRONG in said
+    clean = truth == "healthy" and verdict == "unknown" and NOTHING_WRONG in output
     if verdict not in AGREES[truth] and not clean:
         return Scored(file, UNHELPFUL, f"{verdict} for {truth}")
     return Scored(file, UNHELPFUL, f"without {', '.join(lacking)}") if lacking else Scored(file, RIGHT)

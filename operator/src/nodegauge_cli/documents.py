@@ -51,7 +51,7 @@ def parts_of(text: str, *, collective: Collective | None = None, ranks: int | No
     except ContractError as error:
         raise Unusable(str(error)) from None
     parts = _of_log(text, collective=collective, ranks=ranks) if captures.looks_like(text) else []
-    parts = [*parts, *_beside(text)] if parts else _of_objects(text)
+    parts = [*parts, *_pasted_faults(text)] if parts else _of_objects(text)
     if not parts and pasted.looks_like(text):
         try:
             parts = _of_paste(text)
@@ -123,7 +123,7 @@ def _of_paste(text: str) -> list[Part]:
     ]
 
 
-def _beside(text: str) -> list[Part]:
+def _pasted_faults(text: str) -> list[Part]:
     """What a paste beside the runs of a log shows to be wrong; nothing where it shows nothing."""
     if not pasted.looks_like(text):
         return []

@@ -18,7 +18,6 @@ from msgspec import Meta, Struct, field
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.load import LoadResult
 from nodegauge_contract.nccl import NcclResult
-from nodegauge_contract.paste import Paste
 from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"
@@ -208,5 +207,3 @@ class Result(Struct, frozen=True, kw_only=True):
     """Measurements of the probe load."""
     watch: WatchReport | None = None
     """What a watch container adds."""
-    paste: Paste | None = None
-    """What pasted text says beside readings; only with the probe `pasted`."""

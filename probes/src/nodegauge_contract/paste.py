@@ -10,13 +10,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from nodegauge_contract.model import Result
 from nodegauge_contract.values import Int64, Short, Str
 
-MAX_TOLD = 256
+MAX_STATEMENTS = 256
 MAX_CAPTURES = 64
 
 
-class Told(StrEnum):
+class StatementKind(StrEnum):
     """What a statement is about.  Values are stable; new ones may be added."""
 
     XID = "xid"
@@ -63,7 +64,7 @@ class Statement(Struct, frozen=True, kw_only=True):
     """One thing that the text states, however often it does."""
 
     kind: Short
-    """A `Told`."""
+    """A `StatementKind`."""
     line: Int64
     """Where it stands first, from 1."""
     text: Str
@@ -94,7 +95,15 @@ class Paste(Struct, frozen=True, kw_only=True):
 
     captures: Annotated[list[Capture], Meta(max_length=MAX_CAPTURES)] = []
     """In the order of the text, each kind once."""
-    statements: Annotated[list[Statement], Meta(max_length=MAX_TOLD)] = []
+    statements: Annotated[list[Statement], Meta(max_length=MAX_STATEMENTS)] = []
     """In the order of the text."""
     omitted: Int64 = 0
     """Statements for which there was no room."""
+
+
+class PastedResult(Result, frozen=True, kw_only=True):
+    """The document of pasted text, with what it states.  It is judged where it was read and never stored, so
+    the result document lacks these members."""
+
+    paste: Paste = Paste()
+    """What was recognised."""

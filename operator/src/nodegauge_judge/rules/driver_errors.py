@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu
-from nodegauge_contract.paste import Statement, Told
+from nodegauge_contract.paste import Statement, StatementKind
 from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu, short_name
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity, XidRule
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
@@ -40,9 +40,13 @@ _OWN = "or as a rule of `spec.xids` says"
 
 def recovery_action(case: Case) -> Iterator[Observation]:
     """GPUs whose driver asks for an action; in a pasted log the last one that it asked for."""
-    asked = {each.subject: each for each in stated.statements(case) if each.kind == Told.ACTION and each.code}
+    asked = {
+        each.subject: each
+        for each in stated.statements(case)
+        if each.kind == StatementKind.ACTION and each.code
+    }
     for statement in asked.values():
-        location, gpus = stated.place(case, statement)
+        location, gpus = stated.location_of(case, statement)
         asks = statement.code or NO_ACTION
         yield Observation(
             severity=_severity(asks),
@@ -109,12 +113,12 @@ def xid(case: Case) -> Iterator[Observation]:
 def _stated(case: Case) -> Iterator[Observation]:
     """Xids of a pasted kernel log.  Those that a program alone causes are no fault of the hardware; a rule of
     the policy counts all of the text, because nobody knows its time."""
-    found: dict[tuple[str, Severity], list[Statement]] = {}
+    alike: dict[tuple[str, Severity], list[Statement]] = {}
     for each in stated.statements(case):
-        if each.kind == Told.XID and each.code is not None and (severity := _of_stated(case, each)):
-            found.setdefault((each.subject, severity), []).append(each)
-    for (_, severity), same in found.items():
-        location, gpus = stated.place(case, same[0])
+        if each.kind == StatementKind.XID and each.code is not None and (severity := _of_stated(case, each)):
+            alike.setdefault((each.subject, severity), []).append(each)
+    for (_, severity), same in alike.items():
+        location, gpus = stated.location_of(case, same[0])
         codes = [each.code or 0 for each in same]
         message, evidence = _in_catalogue(codes)
         yield Observation(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from nodegauge_contract.paste import Told
+from nodegauge_contract.paste import StatementKind
 from nodegauge_judge.model import Severity
 
 
@@ -34,156 +34,160 @@ _SAME_VERSION = (
 _READ_LOG = "read the kernel log: `dmesg | grep -iE 'NVRM|Xid'`"
 
 FAILURES: dict[str, Failure] = {
-    Told.FALLEN_OFF: Failure(DRIVER, _FAIL, "a GPU does not answer on PCIe", _REBOOT),
-    Told.RESET_REQUIRED: Failure(
+    StatementKind.FALLEN_OFF: Failure(DRIVER, _FAIL, "a GPU does not answer on PCIe", _REBOOT),
+    StatementKind.RESET_REQUIRED: Failure(
         DRIVER, _FAIL, "a GPU waits for a reset", "reset it with `nvidia-smi --gpu-reset`, or reboot"
     ),
-    Told.NVLINK_FATAL: Failure(
+    StatementKind.NVLINK_FATAL: Failure(
         DRIVER, _FAIL, "an NVLink failed", "reset the GPU; if it returns, check both ends of the link"
     ),
-    Told.INIT_FAILED: Failure(DRIVER, _FAIL, "the driver cannot initialise a GPU", _REBOOT),
-    Told.BAR_INVALID: Failure(
+    StatementKind.INIT_FAILED: Failure(DRIVER, _FAIL, "the driver cannot initialise a GPU", _REBOOT),
+    StatementKind.BAR_INVALID: Failure(
         DRIVER,
         _FAIL,
         "the firmware gave a GPU no memory window (BAR)",
         "in the BIOS turn on `Above 4G Decoding` and `Resizable BAR`, or update the BIOS; else `pci=realloc`",
     ),
-    Told.GSP_FAILED: Failure(DRIVER, _FAIL, "the firmware of a GPU does not answer", _REBOOT),
-    Told.NOT_LOADED: Failure(
+    StatementKind.GSP_FAILED: Failure(DRIVER, _FAIL, "the firmware of a GPU does not answer", _REBOOT),
+    StatementKind.NOT_LOADED: Failure(
         DRIVER,
         _FAIL,
         "the kernel module of the driver is not loaded, or does not answer",
         "`lsmod | grep nvidia`, `modprobe nvidia`, and `dmesg | tail` for the reason; after a kernel update "
         "build the module again (`dkms status`)",
     ),
-    Told.MISMATCH: Failure(
+    StatementKind.MISMATCH: Failure(
         DRIVER,
         _FAIL,
         "library and kernel module of the driver have different versions",
         "reload the modules or reboot: the driver was updated under a running module, or is installed twice",
     ),
-    Told.NVML_FAILED: Failure(
+    StatementKind.NVML_FAILED: Failure(
         DRIVER,
         _FAIL,
         "the driver's library cannot start",
         "run `nvidia-smi` on the host: if it works there, restart the container; else " + _READ_LOG,
     ),
-    Told.NO_DEVICES: Failure(
+    StatementKind.NO_DEVICES: Failure(
         DRIVER, _FAIL, "the driver finds no GPU", "`lspci -d 10de:` shows what is on the bus; " + _READ_LOG
     ),
-    Told.FEWER_GPUS: Failure(
+    StatementKind.FEWER_GPUS: Failure(
         DRIVER,
         _WARN,
         "fewer GPUs in nvidia-smi than in other output",
         "find the one that is missing: `lspci -d 10de:`, `nvidia-smi -L`, `dmesg | grep -iE 'NVRM|Xid'`",
     ),
-    Told.NOT_FOUND: Failure(
+    StatementKind.NOT_FOUND: Failure(
         DRIVER,
         _WARN,
         "nvidia-smi is not there",
         "install the driver; in a container, give it the GPUs and the driver's tools (capability `utility`)",
     ),
-    Told.DEVICE_HANDLE: Failure(DRIVER, _FAIL, "nvidia-smi cannot open a GPU that it lists", _REBOOT),
-    Told.ERR_CELL: Failure(DRIVER, _FAIL, "the driver cannot read a GPU that it lists", _REBOOT),
-    Told.UNHEALTHY_DEVICE: Failure(
+    StatementKind.DEVICE_HANDLE: Failure(
+        DRIVER, _FAIL, "nvidia-smi cannot open a GPU that it lists", _REBOOT
+    ),
+    StatementKind.ERR_CELL: Failure(DRIVER, _FAIL, "the driver cannot read a GPU that it lists", _REBOOT),
+    StatementKind.UNHEALTHY_DEVICE: Failure(
         DRIVER, _WARN, "the device plugin took a GPU away", "look up the Xid that it names; " + _READ_LOG
     ),
-    Told.DRIVER_LINE: Failure(
+    StatementKind.DRIVER_LINE: Failure(
         DRIVER, _INFO, "the driver logged a line with an error that is not known here", "look it up"
     ),
-    Told.NOT_JUDGED: Failure(
+    StatementKind.NOT_JUDGED: Failure(
         DRIVER, _INFO, "output that is known here and not judged", "paste `nvidia-smi -q` instead"
     ),
-    Told.SXID_FATAL: Failure(
+    StatementKind.SXID_FATAL: Failure(
         FABRIC,
         _FAIL,
         "an NVSwitch reports a fatal error",
         "look for an Xid of a GPU just before it, which may be the cause; else reset GPUs and NVSwitches, or "
         "reboot",
     ),
-    Told.SXID: Failure(
+    StatementKind.SXID: Failure(
         FABRIC, _WARN, "an NVSwitch reports a non-fatal error", "watch for more of them at the same port"
     ),
-    Told.FM_MISMATCH: Failure(
+    StatementKind.FM_MISMATCH: Failure(
         FABRIC, _FAIL, "the fabric manager has another version than the driver", _SAME_VERSION
     ),
-    Told.FM_FAILED: Failure(
+    StatementKind.FM_FAILED: Failure(
         FABRIC, _FAIL, "the fabric manager does not run", "`journalctl -u nvidia-fabricmanager` says why"
     ),
-    Told.FABRIC_NOT_READY: Failure(
+    StatementKind.FABRIC_NOT_READY: Failure(
         FABRIC,
         _FAIL,
         "CUDA cannot start: the GPUs are not registered with their NVLink fabric (error 802)",
         "`systemctl status nvidia-fabricmanager`: it must run, in the same version as the driver; in a "
         "virtual machine it runs on the host",
     ),
-    Told.FABRIC_LOST: Failure(
+    StatementKind.FABRIC_LOST: Failure(
         FABRIC,
         _FAIL,
         "the driver and the NVLink fabric no longer agree",
         "stop all work, restart the fabric manager, and reset all GPUs or reboot",
     ),
-    Told.LINK_DOWN: Failure(
+    StatementKind.LINK_DOWN: Failure(
         FABRIC,
         _FAIL,
         "NVLinks are down",
         "`nvidia-smi nvlink -s`; reset all GPUs; if it returns, reseat or replace",
     ),
-    Told.LINK_OFF: Failure(
+    StatementKind.LINK_OFF: Failure(
         FABRIC,
         _WARN,
         "NVLinks are off",
         "compare with what the board has; a missing bridge looks like this too",
     ),
-    Told.LINK_ERRORS: Failure(
+    StatementKind.LINK_ERRORS: Failure(
         FABRIC,
         _WARN,
         "NVLinks count errors since the driver was loaded; some may be old",
         "read them again after some minutes under load: growth counts",
     ),
-    Told.CUDA_ECC: Failure(
+    StatementKind.CUDA_ECC: Failure(
         PROGRAM,
         _FAIL,
         "a program met an uncorrectable memory error",
         "find the GPU with `nvidia-smi -q -d ECC,ROW_REMAPPER`, and reset it before it is used again",
     ),
-    Told.CUDA_NVLINK: Failure(
+    StatementKind.CUDA_NVLINK: Failure(
         PROGRAM, _FAIL, "a program met an uncorrectable NVLink error", _READ_LOG + ", and reset all GPUs"
     ),
-    Told.CUDA_FAILED: Failure(
+    StatementKind.CUDA_FAILED: Failure(
         PROGRAM, _WARN, "a program cannot use CUDA", "run `nvidia-smi` there; " + _READ_LOG
     ),
-    Told.CUDA_PROGRAM: Failure(
+    StatementKind.CUDA_PROGRAM: Failure(
         PROGRAM,
         _INFO,
         "a program ended with an error of its own, as far as this text shows",
         "run it with `compute-sanitizer`; if healthy programs fail too, read the kernel log",
     ),
-    Told.TEST_FAILED: Failure(
+    StatementKind.TEST_FAILED: Failure(
         TEST,
         _FAIL,
         "a test of the GPUs failed",
         "do what its own words say, and run it again on the idle GPU",
     ),
-    Told.TEST_WARNED: Failure(
+    StatementKind.TEST_WARNED: Failure(
         TEST, _WARN, "a test warned, or found a setting that it does not want", "do what its own words say"
     ),
-    Told.WRONG_RESULTS: Failure(
+    StatementKind.WRONG_RESULTS: Failure(
         TEST,
         _FAIL,
         "a GPU computed wrong results",
         "take it out of service; run the test again alone, then replace",
     ),
-    Told.NIC_DOWN: Failure(
+    StatementKind.NIC_DOWN: Failure(
         MACHINE, _WARN, "a NIC lost its link", "check cable, transceiver and switch port; `ip -s link`"
     ),
-    Told.SUPPLY: Failure(
+    StatementKind.SUPPLY: Failure(
         MACHINE,
         _WARN,
         "a power supply is out",
         "check its input and the supply; `nodegauge bmc` reads the BMC",
     ),
-    Told.FAN: Failure(MACHINE, _WARN, "a fan is out", "check the fan; `nodegauge bmc` reads the BMC"),
+    StatementKind.FAN: Failure(
+        MACHINE, _WARN, "a fan is out", "check the fan; `nodegauge bmc` reads the BMC"
+    ),
 }
 
 IGNORED_SXIDS = frozenset({22013})

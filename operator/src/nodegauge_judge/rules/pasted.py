@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
 from nodegauge_contract.model import PASTED
-from nodegauge_contract.paste import Told
+from nodegauge_contract.paste import StatementKind
 from nodegauge_judge import activity
 from nodegauge_judge.case import Case, HealthRule, clip, short_name
 from nodegauge_judge.interconnect.nvlink_state import not_pasted
@@ -48,10 +48,10 @@ def _only_words(case: Case) -> Iterator[Observation]:
         return
     statements, captures = stated.statements(case), stated.paste_of(case).captures
     kinds = ", ".join(dict.fromkeys(clip(capture.kind) for capture in captures))
-    if any(statement.kind == Told.DRIVER_LINE for statement in statements):
+    if any(statement.kind == StatementKind.DRIVER_LINE for statement in statements):
         message = f"The pasted {kinds} has lines of the driver that are not known here, and no known failure."
     elif {capture.kind for capture in captures} <= {
-        each.source for each in statements if each.kind == Told.NOT_JUDGED
+        each.source for each in statements if each.kind == StatementKind.NOT_JUDGED
     }:
         message = f"The paste is output that is known here and not judged: {kinds}."
     else:

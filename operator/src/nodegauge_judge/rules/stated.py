@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nodegauge_contract import Gpu
-from nodegauge_contract.model import PASTED
-from nodegauge_contract.paste import Capture, Paste, Statement, Told
+from nodegauge_contract.paste import Capture, Paste, PastedResult, Statement, StatementKind
 from nodegauge_judge.case import Case, HealthRule, clip, full_name, identity
 from nodegauge_judge.model import GpuIdentity, Scalar, Severity
 from nodegauge_judge.rule import Observation
@@ -23,18 +22,17 @@ OFF_THE_BUS = 79
 
 def paste_of(case: Case) -> Paste:
     """What the text states; nothing, if the result is no paste."""
-    paste = case.result.paste if case.result.probe == PASTED else None
-    return paste if paste is not None else Paste()
+    return case.result.paste if isinstance(case.result, PastedResult) else Paste()
 
 
 def statements(case: Case) -> list[Statement]:
     """What the text states.  An Xid 79 says already that its GPU fell off the bus."""
     every = paste_of(case).statements
-    off = [each.subject for each in every if each.kind == Told.XID and each.code == OFF_THE_BUS]
+    off = [each.subject for each in every if each.kind == StatementKind.XID and each.code == OFF_THE_BUS]
     return [
         each
         for each in every
-        if each.kind != Told.FALLEN_OFF
+        if each.kind != StatementKind.FALLEN_OFF
         or not any(not each.subject or not slot or each.subject.startswith(slot) for slot in off)
     ]
 
@@ -47,14 +45,14 @@ def passed(case: Case) -> list[Capture]:
 def severity(statement: Statement) -> Severity:
     """How bad a statement is that is neither an Xid nor a recovery action."""
     count = statement.code or 0
-    if statement.kind == Told.SXID and count in catalogue.IGNORED_SXIDS:
+    if statement.kind == StatementKind.SXID and count in catalogue.IGNORED_SXIDS:
         return Severity.INFO
-    if statement.kind == Told.LINK_ERRORS and count <= catalogue.LINK_ERRORS:
+    if statement.kind == StatementKind.LINK_ERRORS and count <= catalogue.LINK_ERRORS:
         return Severity.INFO
     return failure_of(statement.kind).severity
 
 
-def place(case: Case, statement: Statement) -> tuple[str, tuple[GpuIdentity, ...]]:
+def location_of(case: Case, statement: Statement) -> tuple[str, tuple[GpuIdentity, ...]]:
     """Where it is, and the GPU: by address, UUID or number where the text lists that GPU."""
     subject = statement.subject
     gpu = next((gpu for gpu in case.result.gpus if subject and _is(gpu, subject)), None)
@@ -89,7 +87,7 @@ def _check(code: str) -> Callable[[Case], Iterator[Observation]]:
 
     def check(case: Case) -> Iterator[Observation]:
         for number, statement in enumerate(statements(case)):
-            if statement.kind in (Told.XID, Told.ACTION):
+            if statement.kind in (StatementKind.XID, StatementKind.ACTION):
                 continue
             failure = failure_of(statement.kind)
             if failure.code == code:
@@ -99,7 +97,7 @@ def _check(code: str) -> Callable[[Case], Iterator[Observation]]:
 
 
 def _observation(case: Case, statement: Statement, failure: Failure, *, weight: float) -> Observation:
-    location, gpus = place(case, statement)
+    location, gpus = location_of(case, statement)
     meaning = f"{failure.meaning[0].upper()}{failure.meaning[1:]}"
     return Observation(
         severity=severity(statement),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nodegauge_contract.paste import Told
+from nodegauge_contract.paste import StatementKind
 from nodegauge_contract.pasted.statements import Gathered
 
 DIAG, BURN, HEALTH, CHECKS = "dcgmi diag", "gpu-burn", "dcgmi health", "node health check"
@@ -44,20 +44,24 @@ _CHECK = re.compile(r"\bnhc:\s+Health check (passed|failed):\s+(\w{1,64})")
 _HEALTH = re.compile(r"\s*Overall Health:?\s+(Healthy|Warning|Failure)", re.IGNORECASE)
 
 
-def read(lines: Sequence[str], text: str, gathered: Gathered) -> None:
+def read(lines: Sequence[str], gathered: Gathered) -> None:
     """Add what these tests found."""
     _diag(lines, gathered)
-    _diag_json(text, gathered)
+    _diag_json("\n".join(lines), gathered)
     _burn(lines, gathered)
     for number, line in enumerate(lines, 1):
         if match := _CHECK.search(line):
             gathered.seen(CHECKS, number, passed=int(match[1] == "passed"))
             if match[1] == "failed":
-                gathered.add(Told.TEST_FAILED, number, line, source=CHECKS, subject=_gpu(line) or match[2])
+                gathered.add(
+                    StatementKind.TEST_FAILED, number, line, source=CHECKS, subject=_gpu(line) or match[2]
+                )
         elif match := _HEALTH.match(line):
             gathered.seen(HEALTH, number)
             if match[1].lower() != "healthy":
-                kind = Told.TEST_FAILED if match[1].lower() == "failure" else Told.TEST_WARNED
+                kind = (
+                    StatementKind.TEST_FAILED if match[1].lower() == "failure" else StatementKind.TEST_WARNED
+                )
                 gathered.add(kind, number, line, source=HEALTH)
 
 
@@ -80,13 +84,13 @@ def _diag(lines: Sequence[str], gathered: Gathered) -> None:
                 text = f"{test}: {status} - {gpus} {_details(lines, index)}"
                 _outcome(gathered, number, status, test, text)
         elif (match := _DETAIL.match(line)) and (test or DIAG in gathered.captures):
-            told = any(
+            known = any(
                 statement.source == DIAG and statement.line < number
                 for statement in gathered.statements.values()
             )
-            if not told and match[1].lower() == "error":
+            if not known and match[1].lower() == "error":
                 text = _joined(lines, index, match.end())
-                gathered.add(Told.TEST_FAILED, number, text, source=DIAG, subject=_gpu(text))
+                gathered.add(StatementKind.TEST_FAILED, number, text, source=DIAG, subject=_gpu(text))
 
 
 def _has_parts(lines: Sequence[str], index: int) -> bool:
@@ -108,7 +112,7 @@ def _outcome(gathered: Gathered, number: int, status: str, test: str, text: str)
         gathered.seen(DIAG, number)
     else:
         warned = status == "warn" or test in SETTINGS
-        kind = Told.TEST_WARNED if warned else Told.TEST_FAILED
+        kind = StatementKind.TEST_WARNED if warned else StatementKind.TEST_FAILED
         gathered.add(kind, number, text, source=DIAG, subject=_gpu(text) or test, code=None)
 
 
@@ -144,10 +148,10 @@ def _diag_json(text: str, gathered: Gathered) -> None:
         try:
             document, _ = json.JSONDecoder().raw_decode(text, match.start())
         except (ValueError, RecursionError):
-            gathered.add(Told.TEST_WARNED, number, "The JSON is cut.", source=DIAG)
+            gathered.add(StatementKind.TEST_WARNED, number, "The JSON is cut.", source=DIAG)
             continue
-        for test, status, words in _json_results(document):
-            _outcome(gathered, number, status, test, words)
+        for test, status, message in _json_results(document):
+            _outcome(gathered, number, status, test, message)
 
 
 def _json_results(document: Any) -> Iterator[tuple[str, str, str]]:
@@ -161,17 +165,17 @@ def _json_results(document: Any) -> Iterator[tuple[str, str, str]]:
                 status = str(result.get("status", ""))[:4].lower()
                 if status in ("pass", "fail", "warn", "skip"):
                     gpus = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id", "")))
-                    said = result.get("warnings") or result.get("error") or ""
+                    message = result.get("warnings") or result.get("error") or ""
                     where = f" - GPU: {gpus}" if gpus != "" else ""
-                    yield name.lower(), status, f"{name}: {status}{where} {_flat(said)}"
+                    yield name.lower(), status, f"{name}: {status}{where} {_flat(message)}"
 
 
-def _flat(said: Any) -> str:
-    if isinstance(said, list):
-        return " ".join(_flat(each) for each in said[:4])
-    if isinstance(said, dict):
-        return str(said.get("warning", said.get("error", "")))
-    return str(said)
+def _flat(message: Any) -> str:
+    if isinstance(message, list):
+        return " ".join(_flat(each) for each in message[:4])
+    if isinstance(message, dict):
+        return str(message.get("warning", message.get("error", "")))
+    return str(message)
 
 
 def _dicts(values: Any) -> list[dict[str, Any]]:
@@ -188,9 +192,9 @@ def _burn(lines: Sequence[str], gathered: Gathered) -> None:
             if match[2] == "OK":
                 gathered.seen(BURN, number, passed=1)
             else:
-                gathered.add(Told.TEST_FAILED, number, line, source=BURN, subject=match[1])
+                gathered.add(StatementKind.TEST_FAILED, number, line, source=BURN, subject=match[1])
         elif match := _BURN_ERRORS.search(line):
             for gpu, cell in enumerate(match[1].split(" - ")):
                 count = re.match(r"\s*(-?\d{1,18})", cell)
                 if count is not None and (int(count[1]) or "DIED" in cell):
-                    gathered.add(Told.WRONG_RESULTS, number, line, source=BURN, subject=f"GPU {gpu}")
+                    gathered.add(StatementKind.WRONG_RESULTS, number, line, source=BURN, subject=f"GPU {gpu}")

@@ -18,7 +18,7 @@ from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.matrix import LETTERS
 from nodegauge_contract.model import PASTED, Nics, Pairs, Result, System
 from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH, ModelLinks
-from nodegauge_contract.paste import Paste
+from nodegauge_contract.paste import Paste, PastedResult
 from nodegauge_contract.pasted import (
     cleaning,
     diagnostics,
@@ -78,16 +78,16 @@ def looks_like(text: str) -> bool:
 
 def statements(text: str) -> Paste:
     """What a text states beside tables and readings."""
-    return _stated(text, cleaning.lines(text)).paste()
+    return _stated(cleaning.lines(text)).paste()
 
 
-def _stated(text: str, lines: Sequence[str]) -> Gathered:
+def _stated(lines: Sequence[str]) -> Gathered:
     gathered = Gathered()
     kernel.read(lines, gathered)
     failures.read(lines, gathered)
-    links.read(lines, text, gathered)
+    links.read(lines, gathered)
     machine.read(lines, gathered)
-    diagnostics.read(lines, text, gathered)
+    diagnostics.read(lines, gathered)
     return gathered
 
 
@@ -103,7 +103,7 @@ def result(text: str, *, models: Models) -> Result:
         raise SeveralCaptures(str(error)) from None
     except QueryError as error:
         raise PasteError(str(error)) from None
-    paste.lines, paste.stated = lines, _stated(text, lines)
+    paste.lines, paste.stated = lines, _stated(lines)
     for table in tables(lines):
         _add(paste, table)
     readings = paste.query.gpus or paste.query.lost or paste.listed
@@ -161,7 +161,7 @@ def _document(paste: _Paste, models: Models) -> Result:
         problem = Problem(kind=ProblemKind.PASTE_INCOMPLETE, message="; ".join(paste.problems)[:512])
     known = [table for table in (paste.topology, *paste.p2p) if table is not None]
     refusals.read(paste.lines, paste.stated, gpus=gpus, query=paste.query, listed=paste.listed, tables=known)
-    return Result(
+    return PastedResult(
         probe=PASTED,
         system=_system(paste),
         gpus=gpus,

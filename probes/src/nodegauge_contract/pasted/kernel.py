@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nodegauge_contract.paste import Told
+from nodegauge_contract.paste import StatementKind
 from nodegauge_contract.pasted.statements import Gathered, address
 
 SOURCE = "kernel log"
@@ -47,33 +47,35 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
             gathered.seen(SOURCE, number)
         numbered = _xid(line, number, gathered) or _switch(line, number, gathered)
         if logged and not numbered and _TROUBLE.search(line) and not _KNOWN.search(line):
-            gathered.add(Told.DRIVER_LINE, number, line, source=SOURCE)
+            gathered.add(StatementKind.DRIVER_LINE, number, line, source=SOURCE)
 
 
 def _xid(line: str, number: int, gathered: Gathered) -> bool:
-    found = False
+    numbered = False
     for match in _XID.finditer(line) if not _DENIED.search(line) else ():
-        found = True
+        numbered = True
         code = int(match["code"] or match["code2"])
         where = match["gpu"] or match["gpu2"] or ""
         subject = address(where) or match["uuid"] or ""
         action = _ACTION.search(line)
         if code == 154 and action is not None:
-            gathered.add(Told.ACTION, number, line, source=SOURCE, subject=subject, code=int(action[1], 16))
+            gathered.add(
+                StatementKind.ACTION, number, line, source=SOURCE, subject=subject, code=int(action[1], 16)
+            )
         else:
-            gathered.add(Told.XID, number, line, source=SOURCE, subject=subject, code=code)
-    return found
+            gathered.add(StatementKind.XID, number, line, source=SOURCE, subject=subject, code=code)
+    return numbered
 
 
 def _switch(line: str, number: int, gathered: Gathered) -> bool:
     if match := _SXID.search(line):
         subject = match[1] or f"NVSwitch {address(match[2])}"
         if match[4] is not None:  # severity and data follow in lines of their own
-            kind = Told.SXID_FATAL if match[4].lower() == "fatal" else Told.SXID
+            kind = StatementKind.SXID_FATAL if match[4].lower() == "fatal" else StatementKind.SXID
             gathered.add(kind, number, line, source=SOURCE, subject=subject, code=int(match[3]))
         return True
     if match := _SWITCH_ERROR.search(line):
-        kind = Told.SXID_FATAL if match[1].lower() == "fatal" else Told.SXID
+        kind = StatementKind.SXID_FATAL if match[1].lower() == "fatal" else StatementKind.SXID
         subject = f"NVSwitch {address(match[3])}"
         gathered.add(kind, number, line, source="fabric manager", subject=subject, code=int(match[2]))
         return True

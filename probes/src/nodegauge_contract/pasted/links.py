@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nodegauge_contract.paste import Told
+from nodegauge_contract.paste import StatementKind
 from nodegauge_contract.pasted.statements import Gathered
 
 SMI, DCGM = "nvidia-smi nvlink", "dcgmi nvlink"
@@ -23,7 +23,7 @@ _DCGM_LINK = re.compile(r"\s*(Link \d{1,2})\s*$")
 _DCGM_ERRORS = re.compile(r"\s*->\s*(\w[\w ]{1,40} Errors?)\s+(\d{1,19})")
 
 
-def read(lines: Sequence[str], text: str, gathered: Gathered) -> None:
+def read(lines: Sequence[str], gathered: Gathered) -> None:
     """Add links that are down and counters that are not zero."""
     gpu = name = dcgm_gpu = link = ""
     states: dict[str, tuple[int, str, dict[int, bool]]] = {}
@@ -45,7 +45,7 @@ def read(lines: Sequence[str], text: str, gathered: Gathered) -> None:
         elif link and (match := _DCGM_ERRORS.match(line)):
             _count(gathered, number, DCGM, gpu, link, match[1], int(match[2]))
     _inactive(gathered, states)
-    _dcgm_json(text, gathered)
+    _dcgm_json("\n".join(lines), gathered)
 
 
 def _inactive(gathered: Gathered, states: dict[str, tuple[int, str, dict[int, bool]]]) -> None:
@@ -56,7 +56,7 @@ def _inactive(gathered: Gathered, states: dict[str, tuple[int, str, dict[int, bo
     for gpu, (number, name, links) in states.items():
         down, up = [link for link, active in links.items() if not active], sum(links.values())
         if down and most[name]:
-            kind = Told.LINK_DOWN if up < most[name] else Told.LINK_OFF
+            kind = StatementKind.LINK_DOWN if up < most[name] else StatementKind.LINK_OFF
             numbers = ", ".join(map(str, down))
             text = f"{gpu}: links {numbers} <inactive>, {up} active; the most of its model: {most[name]}"
             gathered.add(kind, number, text, source=SMI, subject=gpu)
@@ -64,8 +64,11 @@ def _inactive(gathered: Gathered, states: dict[str, tuple[int, str, dict[int, bo
 
 def _letters(gathered: Gathered, number: int, gpu: str, letters: list[str]) -> None:
     gathered.seen(DCGM, number)
-    for letter, kind, state in (("D", Told.LINK_DOWN, "down"), ("X", Told.LINK_OFF, "disabled")):
-        links = [str(link) for link, found in enumerate(letters) if found == letter]
+    for letter, kind, state in (
+        ("D", StatementKind.LINK_DOWN, "down"),
+        ("X", StatementKind.LINK_OFF, "disabled"),
+    ):
+        links = [str(link) for link, state_of in enumerate(letters) if state_of == letter]
         if links:
             text = f"{gpu}: links {', '.join(links)} {state}"
             gathered.add(kind, number, text, source=DCGM, subject=gpu)
@@ -76,7 +79,9 @@ def _count(gathered: Gathered, number: int, source: str, gpu: str, link: str, wh
     if count:
         subject = f"{gpu} {link}".strip()
         text = f"{subject}: {count} {what}"
-        gathered.add(Told.LINK_ERRORS, number, text, source=source, subject=f"{subject} {what}", code=count)
+        gathered.add(
+            StatementKind.LINK_ERRORS, number, text, source=source, subject=f"{subject} {what}", code=count
+        )
 
 
 def _dcgm_json(text: str, gathered: Gathered) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nodegauge_contract.paste import Told
+from nodegauge_contract.paste import StatementKind
 from nodegauge_contract.pasted.statements import Gathered
 
 SEL, SENSORS = "ipmitool sel", "ipmitool sensor"
@@ -41,14 +41,14 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
             _sensor(gathered, number, line, match)
     for (name, _), (number, line, asserted) in last.items():
         if asserted:
-            gathered.add(Told.SUPPLY, number, line, source=SEL, subject=name)
+            gathered.add(StatementKind.SUPPLY, number, line, source=SEL, subject=name)
 
 
 def _sensor(gathered: Gathered, number: int, line: str, match: re.Match[str]) -> None:
     name, value, unit, state = match[1], match[2], match[3].lower(), match[4].lower()
     if unit == "rpm" and state in ("cr", "nc", "nr"):
-        gathered.add(Told.FAN, number, line, source=SENSORS, subject=name)
+        gathered.add(StatementKind.FAN, number, line, source=SENSORS, subject=name)
     elif unit == "discrete" and _SUPPLY.search(name) and re.fullmatch(r"0x[0-9a-f]{1,4}", state):
         bits = int(state, 16)
         if bits & _PRESENT and bits & _TROUBLE:
-            gathered.add(Told.SUPPLY, number, f"{line} ({value})", source=SENSORS, subject=name)
+            gathered.add(StatementKind.SUPPLY, number, f"{line} ({value})", source=SENSORS, subject=name)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from nodegauge_contract.gpu import Gpu
-from nodegauge_contract.paste import Told
+from nodegauge_contract.paste import StatementKind
 from nodegauge_contract.pasted import fields
 from nodegauge_contract.pasted.query import Query
 from nodegauge_contract.pasted.statements import Gathered
@@ -45,11 +45,11 @@ def _unreadable(lines: Sequence[str], gathered: Gathered, gpu: Gpu, query: Query
     if gpu.error is None or gpu.error.kind != ProblemKind.NVML_ERROR or not isinstance(gpu.pci, str):
         return
     lost = next((lost for at, lost in query.lost.items() if fields.pci(at) == gpu.pci), None)
-    kind, index = Told.ERR_CELL, gpu.index
+    kind, index = StatementKind.ERR_CELL, gpu.index
     slot = gpu.pci.partition(":")[2].lower()
     number = next((number for number, line in enumerate(lines, 1) if slot in line.lower()), 1)
     if lost is not None:
-        kind, number = Told.DEVICE_HANDLE, lost.line
+        kind, number = StatementKind.DEVICE_HANDLE, lost.line
     name = gpu.pci if lost is not None and lost.index is None else f"GPU{index} ({gpu.pci})"
     gathered.add(kind, number, f"{name}: {gpu.error.message}", source="nvidia-smi", subject=name)
 
@@ -63,12 +63,12 @@ def _failed_values(gathered: Gathered, query: Query) -> None:
             answered = any(not _FAILED.match(other.values.get(key, value)) for other in query.gpus)
             if failed is None or not (failed[1] is None or answered):
                 continue
-            kind = Told.ERR_CELL
+            kind = StatementKind.ERR_CELL
             if failed[1] is None:
-                kind = Told.FALLEN_OFF if "lost" in value.lower() else Told.RESET_REQUIRED
+                kind = StatementKind.FALLEN_OFF if "lost" in value.lower() else StatementKind.RESET_REQUIRED
             name = fields.pci(text.pci) if text.pci else ""
-            words = key.rpartition("/")[2].replace("_", " ")
-            message = f"{name}: {value} instead of {words}"
+            value_name = key.rpartition("/")[2].replace("_", " ")
+            message = f"{name}: {value} instead of {value_name}"
             gathered.add(kind, text.line, message, source="nvidia-smi -q", subject=name)
 
 
@@ -95,4 +95,4 @@ def _fewer(
     for name, (number, count) in others.items():
         if whole and not selected and 0 < shown < count:
             message = f"nvidia-smi lists {shown} GPUs, {name} {count}"
-            gathered.add(Told.FEWER_GPUS, number, message, source="nvidia-smi")
+            gathered.add(StatementKind.FEWER_GPUS, number, message, source="nvidia-smi")

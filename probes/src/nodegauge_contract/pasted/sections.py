@@ -43,15 +43,15 @@ def sections(text: str, *, models: Models) -> list[Section]:
         if len(starts) < 2:
             raise
     raw = text.splitlines()
-    found: list[Section] = []
+    each: list[Section] = []
     for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(raw)], strict=True), 1):
         title = f"capture {number} of {len(starts)}, line {start + 1}"
         try:  # the lines before it stay, empty, so that messages name lines of the whole text
             document: Result | PasteError = result("\n" * start + "\n".join(raw[start:end]), models=models)
         except PasteError as error:
             document = error
-        found.append(Section(title, document))
-    return found
+        each.append(Section(title, document))
+    return each
 
 
 def _starts(text: str) -> list[int]:

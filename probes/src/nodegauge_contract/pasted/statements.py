@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
-from nodegauge_contract.paste import MAX_CAPTURES, MAX_TOLD, Capture, Paste, Statement, Told
+from nodegauge_contract.paste import MAX_CAPTURES, MAX_STATEMENTS, Capture, Paste, Statement, StatementKind
 
 _LOG_PREFIX = re.compile(
     r"^[\s*>]*(?:\[(?!NV_)[^\]]{1,40}\]\s*|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,18}\s+\S{1,255}\s+|"
@@ -32,17 +32,30 @@ class Gathered(Struct):
             self.captures[kind] = Capture(kind=kind, line=line, passed=passed)
 
     def add(
-        self, kind: Told, line: int, text: str, *, source: str, subject: str = "", code: int | None = None
+        self,
+        kind: StatementKind,
+        line: int,
+        text: str,
+        *,
+        source: str,
+        subject: str = "",
+        code: int | None = None,
     ) -> None:
         """A statement; the first words of equal ones are kept."""
         self.seen(source, line)
         key = (kind, source, subject, code)
         known = self.statements.get(key)
-        if known is None and len(self.statements) >= MAX_TOLD:
+        if known is None and len(self.statements) >= MAX_STATEMENTS:
             self.omitted += 1
             return
         first = known or Statement(
-            kind=kind, line=line, text=words(text), source=source, subject=subject[:128], code=code, count=0
+            kind=kind,
+            line=line,
+            text=sentence(text),
+            source=source,
+            subject=subject[:128],
+            code=code,
+            count=0,
         )
         self.statements[key] = Statement(
             kind=kind,
@@ -63,7 +76,7 @@ class Gathered(Struct):
         )
 
 
-def words(text: str) -> str:
+def sentence(text: str) -> str:
     """A line's words, without what a log puts before them; at most 400 characters."""
     return " ".join(_LOG_PREFIX.sub("", text).replace("*", " ").split())[:400]
 
