@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection matrix loadtest life fuzz faults upgrade day mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection matrix loadtest life fuzz corpus faults upgrade day mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -67,6 +67,9 @@ life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change 
 
 fuzz: $(READY) ## give a million odd inputs to all that reads what strangers wrote (ARGS="--inputs 20000 --seed 7")
 	@cd tests && ../$(RUN) -m fuzz $(ARGS)
+
+corpus: $(READY) ## judge the recordings of strangers and count the right, unhelpful, wrong and refused answers
+	@cd tests && ../$(RUN) -m corpus $(ARGS)
 
 faults: $(READY) need-cc ## break API server, etcd, watches, clocks and the operator, and compare each end with a calm day's (ARGS=--short)
 	@cd tests && ../$(RUN) -m fleet faults $(ARGS)

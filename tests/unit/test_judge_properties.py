@@ -25,7 +25,7 @@ from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
 from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules import HEALTH_RULES
+from nodegauge_judge.rules import HEALTH_RULES, stated
 from support.disturbing import disturbed
 from support.judge_results import LOST, every, node, resting, working
 
@@ -184,8 +184,9 @@ def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: judge.Ru
     if rule.effect is judge.Effect.UNJUDGED:
         assert set(rule.when) == {Severity.WARN}
     else:
-        # whether a machine that leaks goes on working is its owner's decision
-        assert Severity.FAIL not in rule.when or rule.gate is not None or rule.code == "leak"
+        # whether a machine that leaks goes on working is its owner's decision, and a paste taints no node
+        ungated = rule.code == "leak" or rule in stated.RULES
+        assert Severity.FAIL not in rule.when or rule.gate is not None or ungated
 
 
 def test_every_code_has_one_rule() -> None:

@@ -16,7 +16,10 @@ from nodegauge_contract.chassis import MAJOR, ChassisReading
 from nodegauge_contract.nccl_tests import captures, document
 from nodegauge_contract.nccl_tests.log import NcclTestsError
 from nodegauge_contract.pasted import document as pasted
+from nodegauge_contract.pasted.sections import sections
+from nodegauge_judge import judge_health
 from nodegauge_judge.gpu_models import known_models
+from nodegauge_judge.health import proven
 from nodegauge_operator import names
 
 READ_LIMIT = 1024 * 1024
@@ -44,20 +47,21 @@ def parts_of(text: str, *, collective: Collective | None = None, ranks: int | No
     try:
         return [Part("", _decode(text))]
     except NotAResult as error:
-        reason = str(error)
+        reason = f" ({error})" if text.lstrip()[:1] in ("", "{", "[") else ""
     except ContractError as error:
         raise Unusable(str(error)) from None
     parts = _of_log(text, collective=collective, ranks=ranks) if captures.looks_like(text) else []
-    parts = parts or _of_objects(text)
+    parts = [*parts, *_pasted_faults(text)] if parts else _of_objects(text)
     if not parts and pasted.looks_like(text):
         try:
-            parts = [Part("", pasted.result(text, models=known_models().links))]
+            parts = _of_paste(text)
         except pasted.PasteError as error:
             raise Unusable(str(error)) from None
     if not parts:
         raise Unusable(
-            f"not a probe result ({reason}), a NodeReport (kind: {names.REPORT_KIND}), a log of "
-            "nccl-tests or pasted output of `nvidia-smi topo -m`, `nvidia-smi topo -p2p` or `nvidia-smi -q`"
+            f"not a probe result{reason}, a NodeReport (kind: {names.REPORT_KIND}), a log of nccl-tests or "
+            "pasted output of nvidia-smi (its table, `-q`, `-q -x`, `topo -m`, `topo -p2p`, `nvlink -s`), of "
+            "`dcgmi diag`, gpu-burn or ipmitool, a kernel log or a message of the driver"
         )
     if len(parts) == 1:
         [(_, document)] = parts
@@ -108,6 +112,29 @@ def _of_log(text: str, *, collective: Collective | None, ranks: int | None) -> l
     return [
         Part(_title(run, number, len(runs)), run.result if run.result is not None else Unusable(run.error))
         for number, run in enumerate(runs, 1)
+    ]
+
+
+def _of_paste(text: str) -> list[Part]:
+    """The captures of a paste.  Raises `PasteError`."""
+    return [
+        Part(title, Unusable(str(result)) if isinstance(result, pasted.PasteError) else result)
+        for title, result in sections(text, models=known_models().links)
+    ]
+
+
+def _pasted_faults(text: str) -> list[Part]:
+    """What a paste beside the runs of a log shows to be wrong; nothing where it shows nothing."""
+    if not pasted.looks_like(text):
+        return []
+    try:
+        parts = _of_paste(text)
+    except pasted.PasteError:
+        return []
+    return [
+        Part(title or "beside the runs", result)
+        for title, result in parts
+        if isinstance(result, Result) and proven(judge_health(result).findings)
     ]
 
 

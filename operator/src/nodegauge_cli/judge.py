@@ -95,7 +95,7 @@ def judge(
     FILE is - for standard input.  A log may have many runs: each is judged.  A NodeReport is judged whole,
     with all probes, gates and taints; with its NodeReading in FILE too, what was read last is judged again.
     Pasted output of nvidia-smi may be the plain table, `-L`, `topo -m`, `topo -p2p r|w|n|a|p`, `-q` and
-    `-q -x`, several of them in one file.
+    `-q -x`, several of them in one file; also kernel logs, messages of failures, nvlink, dcgmi, gpu-burn.
 
     \b
     Exit code, the worst in FILE: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.

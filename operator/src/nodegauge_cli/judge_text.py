@@ -118,10 +118,12 @@ def write(console: Console, text: str) -> None:
 
 def _health_head(result: Result, judgement: Judgement) -> Table:
     table = head(judgement.verdict, judgement.summary)
-    table.add_row("link", _interconnect(judgement.interconnect))
-    if judgement.coverage is not None:
+    about_gpus = bool(result.gpus) or result.probe != PASTED
+    if about_gpus:
+        table.add_row("link", _interconnect(judgement.interconnect))
+    if about_gpus and judgement.coverage is not None:
         table.add_row("read", printable(judgement.coverage.text))
-    if judgement.readable:
+    if about_gpus and judgement.readable:
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))
         if result.probe != PASTED:

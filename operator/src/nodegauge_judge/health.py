@@ -35,7 +35,7 @@ from nodegauge_judge.model import (
 )
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Effect, measured
-from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, thermal
+from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, stated, thermal
 from nodegauge_judge.thresholds import Thresholds
 
 INTERVAL = 900.0
@@ -119,6 +119,15 @@ def judge_health(
     )
 
 
+def proven(findings: Sequence[Finding]) -> list[Finding]:
+    """Those that say what is wrong, and not only what could not be judged."""
+    return [
+        finding
+        for finding in findings
+        if finding.severity is not Severity.INFO and _RULES[finding.code].effect is not Effect.UNJUDGED
+    ]
+
+
 def _sourced(finding: Finding, result: Result) -> Finding:
     """The finding; from a paste, with a word on what it rests on."""
     if result.probe != PASTED:
@@ -132,12 +141,16 @@ def _outcome(case: Case, findings: list[Finding]) -> tuple[dict[str, Answer], Hi
 
 
 def _verdict(case: Case, findings: list[Finding]) -> Verdict:
-    """The worst finding; unknown if the node could not be judged and nothing is proven broken."""
+    """The worst finding; unknown if the node could not be judged and nothing is proven broken.  A whole paste
+    has its warning, although it lacks readings: a kernel log never has any."""
     severities = {finding.severity for finding in findings}
     if Severity.FAIL in severities:
         return Verdict.FAIL
+    if case.result.probe == PASTED and case.result.problem is None and proven(findings):
+        return Verdict.WARN
     unjudged = any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings)
-    if unjudged or not any(isinstance(gpu.uuid, str) for gpu in case.result.gpus):
+    tested = stated.passed(case)
+    if unjudged or not (tested or any(isinstance(gpu.uuid, str) for gpu in case.result.gpus)):
         return Verdict.UNKNOWN
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
 
@@ -159,11 +172,15 @@ def _summary(
     count = len(case.result.gpus)
     node = f"{count}x {product or 'GPU'}: " if count else ""
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
+    shown = proven(findings)
+    if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and shown:
+        worst = in_summary(shown[0], title=_RULES[shown[0].code].title, others=len(shown) - 1)
+        return _sentence(f"{node}{worst}; the rest could not be judged: {_why_unjudged(findings)}")
     if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and interconnect.klass is not None:
         joined = _interconnect_text(interconnect).removeprefix("; ")
-        return _sentence(f"{node}{joined}; {_why_unjudged(serious)}")
+        return _sentence(f"{node}{joined}; {_why_unjudged(findings)}")
     if verdict is Verdict.UNKNOWN:
-        return _sentence(f"{node}could not be judged: {_why_unjudged(serious)}")
+        return _sentence(f"{node}could not be judged: {_why_unjudged(findings)}")
     if not serious:
         healthy = "nothing wrong in the pasted text" if case.result.probe == PASTED else "healthy"
         return _sentence(f"{node}{healthy}{_interconnect_text(interconnect)}")

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodegauge_contract.model import PASTED
 from nodegauge_judge.model import Answer, Finding, Gate, GpuIdentity, Judged, Scalar, Severity
 
 NAMES_LIMIT = 16
@@ -22,10 +23,24 @@ NAMES_LIMIT = 16
 
 NEXT = " Next: "
 """Between what a message measured and what to do."""
-PLACEHOLDERS = ("INDEX", "OTHER", "ADDRESS", "SLOT", "DEVICE", "PORT", "DEFAULT_WATTS", "CABLE_WATTS", "NODE")
+PLACEHOLDERS = (
+    "ADVICE",
+    "INDEX",
+    "OTHER",
+    "ADDRESS",
+    "SLOT",
+    "DEVICE",
+    "PORT",
+    "DEFAULT_WATTS",
+    "CABLE_WATTS",
+    "NODE",
+)
 """Words of a command that stand for a value: the GPU's index and that of the second one of a pair, its PCI
-address and its slot (the address without the function, as the driver logs it), an RDMA device, its port."""
+address and its slot (the address without the function, as the driver logs it), an RDMA device, its port; or
+for the advice in a finding's evidence."""
 _PLACEHOLDER = re.compile(rf"\b(?:{'|'.join(PLACEHOLDERS)})\b")
+_OF_CLUSTER = re.compile(r"\bkubectl\b|\bspec\.|PROBE-POD")
+"""What only helps on a node that an operator looks after."""
 _OPTIONAL = re.compile(r" (?:-i|-s|-pl) (?:INDEX|OTHER|ADDRESS)|\.\*SLOT")
 """Parts of a command that are left out where their value is unknown: it then shows every GPU."""
 
@@ -153,10 +168,11 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
         )
 
     def steps(self, finding: Finding, *, node: str = "") -> list[str]:
-        """Every step, with the values of this finding."""
-        return [
-            filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in self.way_out
-        ]
+        """Every step, with the values of this finding; without those of a cluster for what was pasted."""
+        here = self.way_out
+        if PASTED in str(finding.evidence.get("source", "")):
+            here = tuple(step for step in here if not _OF_CLUSTER.search(step)) or (self.next_step,)
+        return [filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in here]
 
 
 def filled(text: str, *, gpus: Sequence[GpuIdentity], evidence: Mapping[str, Scalar], node: str = "") -> str:

@@ -22,6 +22,7 @@ from collections import Counter
 from msgspec import Struct
 
 from nodegauge_contract import ProblemKind
+from nodegauge_contract.model import PASTED
 from nodegauge_contract.nvlink import Doubt
 from nodegauge_judge.case import Case, clip, once
 from nodegauge_judge.gpu_models import known_models
@@ -43,7 +44,7 @@ def missing(case: Case) -> list[str]:
 
     A document that a problem cut off gives no reason: that problem is the finding.
     """
-    if case.result.problem is not None:
+    if case.result.problem is not None or shows_no_gpus(case):
         return []
     if _as_intended(case):
         return [reason for reason in (_no_permission(case),) if reason]
@@ -56,6 +57,11 @@ def missing(case: Case) -> list[str]:
         _hidden(case),
     )
     return [reason for reason in reasons if reason]
+
+
+def shows_no_gpus(case: Case) -> bool:
+    """Whether this is a paste of logs and messages alone, which says nothing of how many GPUs there are."""
+    return case.result.probe == PASTED and not case.result.gpus
 
 
 @once
@@ -125,6 +131,8 @@ def lost(case: Case) -> int:
     that hides the PCI tree or a part of it proves nothing; neither does a document that was cut off.  Against
     the policy's intended number, every GPU that NVML does not list is lost.
     """
+    if shows_no_gpus(case):
+        return 0
     if case.node.expected_gpus is not None and case.result.problem is None:
         return max(0, case.node.expected_gpus - len(case.result.gpus))
     unclaimed = _unclaimed(case)

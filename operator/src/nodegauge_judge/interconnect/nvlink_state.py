@@ -210,5 +210,7 @@ def not_pasted(result: Result) -> tuple[str, ...]:
 
 def pasted_evidence(result: Result) -> str:
     """What a class and findings from a paste rest on."""
+    if not result.gpus:
+        return "from pasted text"
     unknown = " and ".join(not_pasted(result))
     return f"from a pasted table: {unknown} not known" if unknown else "from pasted tables"

@@ -25,6 +25,7 @@ from nodegauge_judge.rules import (
     reading,
     sensors,
     settings,
+    stated,
     thermal,
     throttling,
 )
@@ -49,6 +50,7 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *sensors.RULES,
     *contradictions.RULES,
     *reading.GAPS,
+    *stated.RULES,
     *gpus.DIFFERENCES,
     *pasted.RULES,
 )

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu
+from nodegauge_contract.paste import Statement, StatementKind
 from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu, short_name
-from nodegauge_judge.model import Cause, Gate, GateKind, Severity, XidRule
+from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity, XidRule
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
-from nodegauge_judge.rules.xid_catalogue import bucket_of, numbers
+from nodegauge_judge.rules import stated
+from nodegauge_judge.rules.xid_catalogue import bucket_of, is_of_program, numbers
 
 NO_ACTION = 0
 ACTIONS = {
@@ -37,21 +39,43 @@ _OWN = "or as a rule of `spec.xids` says"
 
 
 def recovery_action(case: Case) -> Iterator[Observation]:
-    """GPUs whose driver asks for an action."""
+    """GPUs whose driver asks for an action; in a pasted log the last one that it asked for."""
+    asked = {
+        each.subject: each
+        for each in stated.statements(case)
+        if each.kind == StatementKind.ACTION and each.code
+    }
+    for statement in asked.values():
+        location, gpus = stated.location_of(case, statement)
+        asks = statement.code or NO_ACTION
+        yield Observation(
+            severity=_urgency(asks),
+            location=location,
+            message=f"The driver asks {_request(asks)} (recovery action {asks}; 0 is none): "
+            f"{stated.quoted(statement)}.",
+            evidence=stated.evidence(statement) | {"recovery_action": asks},
+            weight=asks,
+            gpus=gpus,
+        )
     for gpu in case.result.gpus:
         action = gpu.repair.action
         if not isinstance(action, int) or action == NO_ACTION:
             continue
-        request = (
-            f"to {ACTIONS[action]}" if action in ACTIONS else "for something that this version does not know"
-        )
         yield of_gpu(
             gpu,
-            Severity.WARN if action in PASSING or action not in ACTIONS else Severity.FAIL,
-            f"The driver asks {request} (recovery action {action}; 0 is none).",
+            _urgency(action),
+            f"The driver asks {_request(action)} (recovery action {action}; 0 is none).",
             evidence={"recovery_action": action},
             weight=action,
         )
+
+
+def _urgency(action: int) -> Severity:
+    return Severity.WARN if action in PASSING or action not in ACTIONS else Severity.FAIL
+
+
+def _request(action: int) -> str:
+    return f"to {ACTIONS[action]}" if action in ACTIONS else "for something that this version does not know"
 
 
 def action_read(case: Case) -> bool:
@@ -61,6 +85,7 @@ def action_read(case: Case) -> bool:
 
 def xid(case: Case) -> Iterator[Observation]:
     """GPUs with Xids, by severity: by the policy's rules, and for codes without a rule by the catalogue."""
+    yield from _stated(case)
     lost = case.result.watch.lost if case.result.watch is not None else 0
     if lost > 0:
         message = f"{lost} more Xids came than the watch container had room for; the kernel log has them."
@@ -83,6 +108,45 @@ def xid(case: Case) -> Iterator[Observation]:
                     },
                     weight=max(part.weight for part in parts),
                 )
+
+
+def _stated(case: Case) -> Iterator[Observation]:
+    """Xids of a pasted kernel log.  Those that a program alone causes are no fault of the hardware; a rule of
+    the policy counts all of the text, because nobody knows its time."""
+    alike: dict[tuple[str, Severity], list[Statement]] = {}
+    for each in stated.statements(case):
+        if each.kind == StatementKind.XID and each.code is not None and (severity := _of_stated(case, each)):
+            alike.setdefault((each.subject, severity), []).append(each)
+    for (_, severity), same in alike.items():
+        location, gpus = stated.location_of(case, same[0])
+        codes = [each.code or 0 for each in same]
+        message, evidence = _in_catalogue(codes)
+        yield Observation(
+            severity=severity,
+            location=location,
+            message=f"Xid {message[0]}, {stated.quoted(same[0])}. NVIDIA's advice: {message[1]}.",
+            evidence=stated.evidence(same[0]) | evidence,
+            weight=len(codes),
+            gpus=gpus,
+        )
+
+
+def _of_stated(case: Case, statement: Statement) -> Severity | None:
+    code = statement.code or 0
+    rule = next((rule for rule in case.node.xids if code in rule.codes), None)
+    if rule is not None:
+        return rule.severity if statement.count >= rule.count else None
+    return Severity.INFO if is_of_program(code) else bucket_of(code).severity
+
+
+def _in_catalogue(xids: list[int]) -> tuple[tuple[str, str], dict[str, Scalar]]:
+    """Their names and NVIDIA's advice in words, and the evidence."""
+    names = ", ".join(_with_meaning(xid) for xid in xids[:MOST_NAMED])
+    more = f" and {len(xids) - MOST_NAMED} more" if len(xids) > MOST_NAMED else ""
+    buckets = dict.fromkeys(bucket_of(xid).name for xid in xids)
+    advice = dict.fromkeys(bucket_of(xid).advice for xid in xids)
+    evidence: dict[str, Scalar] = {"xids": ", ".join(map(str, xids)), "resolution": ", ".join(buckets)}
+    return (f"{names}{more}", "; ".join(advice)), evidence
 
 
 def xids_watched(case: Case) -> bool:
@@ -130,19 +194,12 @@ def _in_words(seconds: float) -> str:
 def _xids(gpu: Gpu, severity: Severity, xids: list[int]) -> Observation | None:
     if not xids:
         return None
-    names = ", ".join(_with_meaning(xid) for xid in xids[:MOST_NAMED])
-    more = f" and {len(xids) - MOST_NAMED} more" if len(xids) > MOST_NAMED else ""
-    buckets = dict.fromkeys(bucket_of(xid).name for xid in xids)
-    advice = dict.fromkeys(bucket_of(xid).advice for xid in xids)
+    (names, advice), evidence = _in_catalogue(xids)
     return of_gpu(
         gpu,
         severity,
-        f"Xid {names}{more}, seen while the probe watched. NVIDIA's advice: {'; '.join(advice)}.",
-        evidence={
-            "xids": ", ".join(map(str, xids)),
-            "resolution": ", ".join(buckets),
-            "window_seconds": gpu.window.seconds if gpu.window is not None else 0.0,
-        },
+        f"Xid {names}, seen while the probe watched. NVIDIA's advice: {advice}.",
+        evidence=evidence | {"window_seconds": gpu.window.seconds if gpu.window is not None else 0.0},
         weight=len(xids),
     )
 
@@ -205,6 +262,7 @@ RULES = (
             "fewer events are left within that time."
         ),
         when={
+            Severity.INFO: "in a pasted kernel log, an Xid that a program alone can cause",
             Severity.WARN: (
                 f"one of {_listed(Severity.WARN)}; an Xid that is on neither list; {_OWN}; or more Xids than "
                 "the container had room for while the API server was away"

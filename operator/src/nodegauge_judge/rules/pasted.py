@@ -10,11 +10,13 @@ from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
 from nodegauge_contract.model import PASTED
+from nodegauge_contract.paste import StatementKind
 from nodegauge_judge import activity
-from nodegauge_judge.case import Case, HealthRule, short_name
+from nodegauge_judge.case import Case, HealthRule, clip, short_name
 from nodegauge_judge.interconnect.nvlink_state import not_pasted
 from nodegauge_judge.model import Load, Scalar, Severity
 from nodegauge_judge.rule import Effect, Observation
+from nodegauge_judge.rules import driver_errors, stated
 from nodegauge_judge.rules.reading import problem_check
 
 ALWAYS_OPEN = ("growth of error counters", "Xid errors", "sensors of the machine", "NIC ports", "bandwidth")
@@ -23,8 +25,10 @@ ALWAYS_OPEN = ("growth of error counters", "Xid errors", "sensors of the machine
 
 def without_health(case: Case) -> Iterator[Observation]:
     """A whole paste that lacks what a judgement of health needs, for at least one GPU that answered."""
-    if case.result.probe != PASTED or case.result.problem is not None:
+    if case.result.probe != PASTED or case.result.problem is not None or stated.passed(case):
         return
+    if not case.result.gpus:
+        yield from _only_words(case)
     gpus = [gpu for gpu in case.result.gpus if gpu.error is None]
     lacking = [(short_name(gpu), missing) for gpu in gpus if (missing := _lacking(gpu))]
     if lacking:
@@ -35,6 +39,26 @@ def without_health(case: Case) -> Iterator[Observation]:
             message = "The health is not known: the paste has no `nvidia-smi -q`."
         evidence: dict[str, Scalar] = {"lacking": ", ".join(missing)}
         yield Observation(severity=Severity.WARN, location="node", message=message, evidence=evidence)
+
+
+def _only_words(case: Case) -> Iterator[Observation]:
+    """A paste of nothing but logs and messages, of which none says that something is wrong."""
+    checks = (*(rule.check for rule in stated.RULES), driver_errors.xid, driver_errors.recovery_action)
+    if any(each.severity is not Severity.INFO for check in checks for each in check(case)):
+        return
+    statements, captures = stated.statements(case), stated.paste_of(case).captures
+    kinds = ", ".join(dict.fromkeys(clip(capture.kind) for capture in captures))
+    if any(statement.kind == StatementKind.DRIVER_LINE for statement in statements):
+        message = f"The pasted {kinds} has lines of the driver that are not known here, and no known failure."
+    elif {capture.kind for capture in captures} <= {
+        each.source for each in statements if each.kind == StatementKind.NOT_JUDGED
+    }:
+        message = f"The paste is output that is known here and not judged: {kinds}."
+    else:
+        message = f"Nothing wrong in the pasted text ({kinds}), which does not show the GPUs' health."
+    yield Observation(
+        severity=Severity.WARN, location="node", message=message, evidence={"lacking": "readings"}
+    )
 
 
 def pasted(case: Case) -> Iterator[Observation]:
@@ -57,6 +81,10 @@ def _has_readings(gpu: Gpu) -> bool:
 
 def _open(case: Case) -> str:
     gpus = case.result.gpus
+    if tests := stated.passed(case):
+        names = " and ".join(f"{capture.passed} of {capture.kind}" for capture in tests)
+        covered = f"These tests passed: {names}. " if names else ""
+        return f"{covered}This does not cover: {', '.join([*ALWAYS_OPEN, 'what came later'])}."
     unknown = list(not_pasted(case.result)) if len(gpus) > 1 else []
     if any(not isinstance(gpu.mig, int) for gpu in gpus):
         unknown.append("MIG mode")

@@ -242,6 +242,13 @@ def bucket_of(xid: int) -> Bucket:
     return _BUCKET_OF.get(xid, UNLISTED)
 
 
+def is_of_program(xid: int) -> bool:
+    """Whether a program alone causes it, so that it says nothing against the hardware: the catalogue restarts
+    the program, or it is what follows when one is ended (43, 45)."""
+    bucket = bucket_of(xid)
+    return bucket.severity is Severity.WARN and (bucket.advice == _PROGRAM or xid in (43, 45))
+
+
 def numbers(severity: Severity) -> list[int]:
     """The listed Xids of this severity, sorted."""
     return sorted(xid for xid, bucket in _BUCKET_OF.items() if bucket.severity is severity)

@@ -1,8 +1,9 @@
 """Everything in a paste as one result document of the probe `pasted`, so that the one judge judges it.
 
 Tables give the links between GPUs, `-q` gives readings, `-L` names; they are read together if they count the
-same GPUs.  What is cut or contradicts itself becomes the document's `problem`, which leaves the node unjudged
-and without a class.  Nothing here judges.
+same GPUs, with what logs and other tools state (`sections` separates machines).  What is cut or contradicts
+itself becomes the document's `problem`, which leaves the node unjudged and without a class.  Nothing here
+judges.
 """
 
 from __future__ import annotations
@@ -17,8 +18,20 @@ from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.matrix import LETTERS
 from nodegauge_contract.model import PASTED, Nics, Pairs, Result, System
 from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH, ModelLinks
-from nodegauge_contract.pasted import cleaning, fields, overview
-from nodegauge_contract.pasted.query import Query, QueryError, query
+from nodegauge_contract.paste import Paste, PastedResult
+from nodegauge_contract.pasted import (
+    cleaning,
+    diagnostics,
+    failures,
+    fields,
+    kernel,
+    links,
+    machine,
+    overview,
+    refusals,
+)
+from nodegauge_contract.pasted.query import LostGpu, Query, QueryAgain, QueryError, query
+from nodegauge_contract.pasted.statements import Gathered
 from nodegauge_contract.pasted.tables import P2P_STATUS, Kind, Table, tables
 from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Text, Unavailable
 
@@ -40,6 +53,10 @@ class PasteError(ValueError):
     """Text that cannot be read; the message names the line and what to paste instead."""
 
 
+class SeveralCaptures(PasteError):
+    """Outputs of different times or machines in one text."""
+
+
 class _Paste(Struct, kw_only=True):
     """What a paste holds, before it is put together."""
 
@@ -49,11 +66,29 @@ class _Paste(Struct, kw_only=True):
     listed: list[Gpu] = field(default_factory=list)
     versions: tuple[str, str] = ("", "")
     problems: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    stated: Gathered = field(default_factory=Gathered)
 
 
 def looks_like(text: str) -> bool:
-    """Whether this may be output of nvidia-smi: a table, `-L`, `-q`, `-q -x`, a part of one, or a message."""
-    return _OUTPUT.search(text) is not None
+    """Whether this may be output of nvidia-smi: a table, `-L`, `-q`, `-q -x`, a part of one, or a message; or
+    states something else that is known."""
+    return _OUTPUT.search(text) is not None or bool(statements(text).captures)
+
+
+def statements(text: str) -> Paste:
+    """What a text states beside tables and readings."""
+    return _stated(cleaning.lines(text)).paste()
+
+
+def _stated(lines: Sequence[str]) -> Gathered:
+    gathered = Gathered()
+    kernel.read(lines, gathered)
+    failures.read(lines, gathered)
+    links.read(lines, gathered)
+    machine.read(lines, gathered)
+    diagnostics.read(lines, gathered)
+    return gathered
 
 
 def result(text: str, *, models: Models) -> Result:
@@ -64,16 +99,20 @@ def result(text: str, *, models: Models) -> Result:
     lines = cleaning.lines(text)
     try:
         paste = _Paste(query=query(text, lines), listed=_listed(lines), versions=overview.versions(lines))
+    except (QueryAgain, overview.Again) as error:
+        raise SeveralCaptures(str(error)) from None
     except QueryError as error:
         raise PasteError(str(error)) from None
+    paste.lines, paste.stated = lines, _stated(lines)
     for table in tables(lines):
         _add(paste, table)
     readings = paste.query.gpus or paste.query.lost or paste.listed
-    if paste.topology is None and not (paste.p2p or readings or paste.problems):
+    if paste.topology is None and not (paste.p2p or readings or paste.problems or paste.stated.captures):
         raise PasteError(
-            "no whole output of nvidia-smi was found: expected the table of `nvidia-smi topo -m` with its "
+            "no whole output was found: expected the table of `nvidia-smi topo -m` with its "
             "header `GPU0 GPU1 ...`, `nvidia-smi -q` from its line `NVSMI LOG` on, `nvidia-smi -q -x`, or "
-            "the table of plain `nvidia-smi` from its first GPU on"
+            "the table of plain `nvidia-smi` from its first GPU on; or lines of a kernel log, a message of "
+            "nvidia-smi, `nvidia-smi nvlink -s`, `dcgmi diag`, `dcgmi nvlink` or gpu-burn"
         )
     return _document(paste, models)
 
@@ -99,7 +138,7 @@ def _add(paste: _Paste, table: Table) -> None:
     elif paste.topology is None or (paste.topology.pcie_only and not table.pcie_only):
         paste.topology = table
     elif not table.pcie_only and table.cells != paste.topology.cells:
-        raise PasteError(
+        raise SeveralCaptures(
             f"line {table.line}: a table that differs from the one in line {paste.topology.line}: judge "
             "different machines separately"
         )
@@ -120,7 +159,17 @@ def _document(paste: _Paste, models: Models) -> Result:
     problem = None
     if paste.problems:
         problem = Problem(kind=ProblemKind.PASTE_INCOMPLETE, message="; ".join(paste.problems)[:512])
-    return Result(probe=PASTED, system=_system(paste), gpus=gpus, pairs=pairs, nics=nics, problem=problem)
+    known = [table for table in (paste.topology, *paste.p2p) if table is not None]
+    refusals.read(paste.lines, paste.stated, gpus=gpus, query=paste.query, listed=paste.listed, tables=known)
+    return PastedResult(
+        probe=PASTED,
+        system=_system(paste),
+        gpus=gpus,
+        pairs=pairs,
+        nics=nics,
+        problem=problem,
+        paste=paste.stated.paste(),
+    )
 
 
 def _gpus(paste: _Paste) -> list[Gpu]:
@@ -128,10 +177,13 @@ def _gpus(paste: _Paste) -> list[Gpu]:
     asked = paste.query
     gpus = [fields.gpu(index, text) for index, text in enumerate(asked.gpus)]
     known = {gpu.pci for gpu in gpus}
-    lost = [
-        _lost(address, message) for address, message in asked.lost.items() if fields.pci(address) not in known
-    ]
-    gpus += [replace(gpu, index=len(gpus) + number) for number, gpu in enumerate(lost)]
+    lost = [_lost(address, gpu) for address, gpu in asked.lost.items() if fields.pci(address) not in known]
+    if lost and not gpus:
+        gpus = list(paste.listed)
+    taken = {gpu.index for gpu in gpus}
+    free = (index for index in range(64) if index not in taken)
+    gpus += [gpu if gpu.index not in taken else replace(gpu, index=next(free)) for gpu in lost]
+    gpus.sort(key=lambda gpu: gpu.index)
     _check_whole(paste, len(gpus))
     sizes = [(table.line, table.gpus) for table in (paste.topology, *paste.p2p) if table is not None]
     count = len(gpus) or (sizes[0][1] if sizes else 0)
@@ -165,11 +217,11 @@ def _check_whole(paste: _Paste, count: int) -> None:
         )
 
 
-def _lost(address: str, message: str) -> Gpu:
-    lost = re.search(r"is lost|fallen off", message, re.IGNORECASE) is not None
+def _lost(address: str, gpu: LostGpu) -> Gpu:
+    lost = re.search(r"is lost|fallen off", gpu.message, re.IGNORECASE) is not None
     kind = ProblemKind.GPU_LOST if lost else ProblemKind.NVML_ERROR
-    error = Problem(kind=kind, call="nvidia-smi", message=message)
-    return Gpu(index=0, pci=fields.pci(address), error=error)
+    error = Problem(kind=kind, call="nvidia-smi", message=gpu.message)
+    return Gpu(index=gpu.index or 0, pci=fields.pci(address), error=error)
 
 
 def _system(paste: _Paste) -> System:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nodegauge_contract.gpu import Gpu, Power, Temperature
+from nodegauge_contract.gpu import Ecc, Gpu, Power, Temperature
 from nodegauge_contract.pasted import fields
 from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Unavailable
 
@@ -17,14 +17,19 @@ _HEADER = re.compile(r"NVIDIA-SMI\s+\S{1,32}\s+(?:Driver|KMD) Version:\s*([\d.]{
 _CUDA = re.compile(r"CUDA (?:UMD )?Version:\s*(\d{1,2}\.\d{1,2})")
 _FIRST = re.compile(
     r"\s*(\d{1,2})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|ERR!|WDDM|TCC|MCDM)\s+"
-    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+(?:(?:On|Off|N/A|ERR!)\s+(\d{1,19}|Off|N/A|ERR!)\s*$)?"
 )
-"""Index, name (drivers before 535 end long ones with `...`) and PCI address: the first line of a GPU."""
+"""Index, name (drivers before 535 end long ones with `...`), PCI address and uncorrected memory errors since
+the driver was loaded: the first line of a GPU."""
 _SECOND = re.compile(
     r"\s*\S{1,8}\s+(\d{1,3}C|ERR!|N/A)\s+(?:P\d{1,2}|ERR!|N/A|\?)\s+(\d{1,4}W|ERR!|N/A)\s*/\s*(\d{1,4}W|\S{1,8})"
 )
 """Fan, temperature, performance state, power draw and its limit: the second line of a GPU."""
 _DEAD = "ERR!"
+
+
+class Again(ValueError):
+    """A second table with other GPUs or values; the message names the line."""
 
 
 def versions(lines: Sequence[str]) -> tuple[str, str]:
@@ -37,33 +42,48 @@ def versions(lines: Sequence[str]) -> tuple[str, str]:
 
 
 def gpus(lines: Sequence[str]) -> list[Gpu]:
-    """The GPUs of the first such table, in its order.
+    """The GPUs of the table, in its order.  Raises `Again`.
 
-    One whose temperature is `ERR!` has an error: the driver cannot read it.  `ERR!` for its power draw or fan
-    alone passes (Azure/azhpc-diagnostics, issue 77), so that value is only unknown.
+    One whose temperature or count of memory errors is `ERR!` has an error: the driver cannot read it.  `ERR!`
+    for its power draw or fan alone passes (Azure/azhpc-diagnostics, issue 77), so that value is only unknown.
     """
     by_index: dict[int, Gpu] = {}
+    number = 0
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        number += 1
         first = _FIRST.match(line)
-        if first is not None and int(first[1]) not in by_index:
-            by_index[int(first[1])] = _gpu(int(first[1]), first[2], first[3], _SECOND.match(below))
+        if first is None:
+            continue
+        gpu = _gpu(first, _SECOND.match(below))
+        if by_index.setdefault(gpu.index, gpu) is not gpu:
+            raise Again(f"line {number}: GPU {gpu.index} again: judge outputs of different times separately")
     return list(by_index.values())
 
 
-def _gpu(index: int, name: str, address: str, second: re.Match[str] | None) -> Gpu:
+def _gpu(first: re.Match[str], second: re.Match[str] | None) -> Gpu:
     temperature, draw, limit = (second[1], second[2], second[3]) if second is not None else ("", "", "")
     error = None
-    if temperature == _DEAD:
-        message = f"{_DEAD} instead of its temperature"
+    if _DEAD in (temperature, first[4]):
+        what = "temperature" if temperature == _DEAD else "memory errors"
+        message = f"{_DEAD} instead of its {what}"
         error = Problem(kind=ProblemKind.NVML_ERROR, call="nvidia-smi", message=message)
     return Gpu(
-        index=index,
-        name=name,
-        pci=fields.pci(address),
+        index=int(first[1]),
+        name=first[2],
+        pci=fields.pci(first[3]),
         error=error,
+        ecc=_ecc(first[4] or ""),
         temperature=Temperature(gpu=_number(temperature, 1)),
         power=Power(usage_mw=_number(draw, 1000), enforced_limit_mw=_number(limit, 1000)),
     )
+
+
+def _ecc(cell: str) -> Ecc:
+    """`0` counts and is on; `Off` and `N/A` count nothing."""
+    if cell.isdigit():
+        return Ecc(mode=1, volatile_uncorrected=int(cell))
+    refused = Unavailable(cell) if cell else NOT_READ
+    return Ecc(mode=0 if cell == "Off" else refused, volatile_uncorrected=refused)
 
 
 def _number(text: str, factor: int) -> Int:

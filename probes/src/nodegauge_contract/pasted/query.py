@@ -22,6 +22,8 @@ NESTED = frozenset({"volatile", "aggregate"})
 """Sections whose name is needed in the key of what is two levels below them (ECC errors)."""
 _GPU = re.compile(r"\s*GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _VALUE = re.compile(r"\s*([A-Za-z][^:]{0,80}?)\s*:(?:\s+(.*))?$")
+_MARK = re.compile(r"\s+(?:<[-=]{2,}|←|<<|#).*$")
+"""An arrow or a comment that somebody put behind a value."""
 _HEADING = re.compile(r"\s*[A-Za-z][\w ./()-]{1,60}\s*$")
 _SECTION = re.compile(
     r"\s*(?:Clocks (?:Throttle|Event) Reasons|Temperature|(?:GPU )?Power Readings|E[Cc][Cc] (?:Mode|Errors)|"
@@ -31,7 +33,7 @@ _SECTION = re.compile(
 _START = re.compile(r"=+\s*NVSMI LOG\s*=+")
 _COMMAND = re.compile(r"(?:[$#%>]|PS .*>)\s*\S+|.*\bnvidia-smi\s+\S")
 _LOST = re.compile(
-    r"Unable to determine the device handle for (?:gpu|GPU)\s*\d*:?\s*"
+    r"Unable to determine the device handle for (?:gpu|GPU)\s*(\d{0,3}):?\s*"
     r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]):\s*(.{1,120})"
 )
 """What nvidia-smi prints instead of a GPU that does not answer."""
@@ -40,6 +42,18 @@ _XML, _XML_END = "<nvidia_smi_log", "</nvidia_smi_log>"
 
 class QueryError(ValueError):
     """Output that cannot be read; the message names the line and what to paste."""
+
+
+class QueryAgain(QueryError):
+    """The same GPU twice: outputs of different times or machines."""
+
+
+class LostGpu(Struct, frozen=True, kw_only=True):
+    """A GPU of which nvidia-smi printed only an error.  `index`: as it names it, None if it does not."""
+
+    line: int
+    index: int | None
+    message: str
 
 
 class GpuText(Struct, kw_only=True):
@@ -53,14 +67,14 @@ class GpuText(Struct, kw_only=True):
 
 
 class Query(Struct, kw_only=True):
-    """Everything that `-q` printed.  `attached`: how many GPUs it says there are.  `lost`: address and
-    message of GPUs that do not answer."""
+    """Everything that `-q` printed.  `attached`: how many GPUs it says there are.  `lost`: GPUs that do not
+    answer, by address."""
 
     gpus: list[GpuText] = field(default_factory=list)
     driver: str = ""
     cuda: str = ""
     attached: int | None = None
-    lost: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, LostGpu] = field(default_factory=dict)
 
 
 def query(text: str, lines: Sequence[str]) -> Query:
@@ -70,9 +84,10 @@ def query(text: str, lines: Sequence[str]) -> Query:
         _read_xml(output, unquoted(text))
     else:
         _read_text(output, lines)
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         if match := _LOST.search(line):
-            output.lost[match[1].lower()] = match[2].strip()
+            index = int(match[1]) if match[1] else None
+            output.lost[match[2].lower()] = LostGpu(line=number, index=index, message=match[3].strip())
     _check(output)
     return output
 
@@ -81,7 +96,7 @@ def _check(output: Query) -> None:
     seen: dict[str, int] = {}
     for gpu in output.gpus:
         if gpu.pci and gpu.pci in seen:
-            raise QueryError(
+            raise QueryAgain(
                 f"line {gpu.line}: GPU {gpu.pci} again, after line {seen[gpu.pci]}: judge outputs of "
                 "different times or machines separately"
             )
@@ -112,7 +127,7 @@ def _read_text(output: Query, lines: Sequence[str]) -> None:
                 raise QueryError(
                     f"line {number}: a second GPU without its line `GPU 00000000:3B:00.0` above it"
                 )
-            _add_value(output, gpu, (outer, section, _name(match[1])), (match[2] or "").strip())
+            _add_value(output, gpu, (outer, section, _name(match[1])), _MARK.sub("", match[2] or "").strip())
         elif gpu is not None and _HEADING.match(line):
             section = _name(line)
             outer = section if section in NESTED else outer

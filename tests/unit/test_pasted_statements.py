@@ -1,0 +1,310 @@
+"""What pasted text states in words: kernel logs, failure messages, links, results of other tests."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from corpus.__main__ import score
+from nodegauge_contract.paste import StatementKind
+from nodegauge_judge.rules.failure_catalogue import FAILURES, LINK_ERRORS
+from support.judge_command import FIXTURES, flat, judge
+
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1234, name=python, {}"
+OFF_THE_BUS = XID.format(79, "GPU has fallen off the bus.")
+QUERY = (FIXTURES / "pasted/q_gh200_healthy-idle.txt").read_text()
+DIAG = """Successfully ran diagnostic for group.
++---------------------------+------------------------------------------------+
+| Diagnostic                | Result                                         |
++===========================+================================================+
+|-----  Deployment  --------+------------------------------------------------|
+| Denylist                  | Pass                                           |
+| Persistence Mode          | {persistence:46} |
++-----  Hardware  ----------+------------------------------------------------+
+| memory                    | {memory:46} |
+|                           | GPU0: Pass                                     |
+|                           | GPU1: {memory:40} |
+| Warning: GPU1             | Memory corruption dete                         |
+|                           | cted                                           |
++---------------------------+------------------------------------------------+
+"""
+DIAG_JSON = """WARNING: something else
+{"DCGM Diagnostic": {"test_categories": [{"tests": [null, {"name": "memory", "results": [
+ {"entity_id": 0, "status": "Pass"},
+ {"gpu_ids": "5", "status": "%s", "warnings": [{"warning": "a DBE"}]}]}]}]}}
+"""
+GPUS = "".join(
+    f"|   {n}  NVIDIA H100 80GB HBM3      On  |   00000000:{0x1B + n:02X}:00.0 Off |      {{ecc[{n}]:>8}} |\n"
+    "| N/A   34C    P0             70W /  700W |       4MiB /  81559MiB |      0%      Default |\n"
+    for n in range(3)
+)
+SMI = "| NVIDIA-SMI 550.90.07    Driver Version: 550.90.07    CUDA Version: 12.4     |\n" + GPUS
+SOUND, ECC, BROKEN = (SMI.format(ecc=cells) for cells in ([0, 0, 0], [0, 14, 0], [0, "ERR!", 0]))
+MATRIX = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
+    f"GPU{i}\t" + "\t".join(" X " if i == j else "NV18" for j in range(4)) + "\n" for i in range(4)
+)
+
+
+def links(*gpus: str) -> str:
+    """`nvidia-smi nvlink -s`: one letter a link, u for one that is up."""
+    return "".join(
+        f"GPU {n}: Tesla V100-SXM2-32GB (UUID: GPU-{n})\n"
+        + "".join(
+            f"\t Link {k}: {'25.781 GB/s' if up == 'u' else '<inactive>'}\n" for k, up in enumerate(states)
+        )
+        for n, states in enumerate(gpus)
+    )
+
+
+def burn(errors: str, *ends: str) -> str:
+    rows = "".join(f"\tGPU {n}: {end}\n" for n, end in enumerate(ends))
+    return (
+        f"50.0%  proc'd: 80 - 81 (1784 Gflop/s - 1783 Gflop/s)   errors: {errors}  temps: 70 C - 71 C\n"
+        + (f"Tested {len(ends)} GPUs:\n{rows}" if ends else "")
+    )
+
+
+FAULTS = {
+    "Xid": (OFF_THE_BUS, "xid", "GPU 0000:3b:00.0|Xid 79"),
+    "Xid of a device plugin": ("XidCriticalError: Xid=48 on Device=GPU-12, x", "xid", "GPU-12|Xid 48"),
+    "Xid in prose": ("Mar 10 21:38:13  Xid 95 (PCI:0000:46:00): Uncontained", "xid", "0000:46:00|Xid 95"),
+    "worst of two Xids": (XID.format(31, "MMU") + "\n" + XID.format(62, "x"), "xid", "Xid 62"),
+    "recovery": (
+        "NVRM: Xid (PCI:0000:0d:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (PF FLR)",
+        "recovery-action",
+        "reset the GPU|0000:0d:00",
+    ),
+    "off the bus, wrapped": (
+        "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1e07) installed in this\nNVRM: system has "
+        "fallen off the bus",
+        "driver-failure",
+        "0000:01:00.0",
+    ),
+    "RmInitAdapter": (
+        "NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x11:0x45:2540)",
+        "driver-failure",
+        "0000:06",
+    ),
+    "no driver": ("NVIDIA-SMI has failed because it couldn't communicate with", "driver-failure", "modprobe"),
+    "two versions": (
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "driver-failure",
+        "reboot",
+    ),
+    "no GPU": ("$ nvidia-smi\nNo devices were found\n", "driver-failure", "lspci"),
+    "handle": (
+        "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error",
+        "driver-failure",
+        "GPU1",
+    ),
+    "handle without address": (
+        "Unable to determine the device handle for GPU 3: Unknown Error",
+        "driver-failure",
+        "GPU 3",
+    ),
+    "silent on the bus": (
+        "3b:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev ff)",
+        "driver-failure",
+        "0000:3b:00.0",
+    ),
+    "ERR! for memory errors": (BROKEN, "driver-failure", "GPU 1 (0000:1c:00.0)"),
+    "a value of -q": (
+        re.sub(r"(GPU Current Temp +: ).*", r"\1GPU requires reset", QUERY),
+        "driver-failure",
+        "dd:00",
+    ),
+    "CUDA 802": (
+        "Test CUDA failure common.cu:1030 'system not yet initialized'",
+        "fabric-failure",
+        "fabricmanager",
+    ),
+    "SXid": (
+        "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM",
+        "fabric-failure",
+        "nvswitch1",
+    ),
+    "fabric manager": (
+        "detected NVSwitch fatal error 20034 on fid 0 bus id 00000000:86:00.0",
+        "fabric-failure",
+        "86",
+    ),
+    "a link less than its sibling": (
+        links("uuuuuu", "uuu-u-"),
+        "fabric-failure",
+        "links 3, 5 <inactive>|GPU 1",
+    ),
+    "no link where a sibling has": (links("uu", "--"), "fabric-failure", "GPU 1"),
+    "dcgmi nvlink": ("  gpuId 4:\n    U U D U _ _\n", "fabric-failure", "gpuId 4|links 2 down"),
+    "ECC in CUDA": ("[rank3]: CUDA error: uncorrectable ECC error encountered", "program-failure", "rank3"),
+    "dcgmi diag": (
+        DIAG.format(persistence="Pass", memory="Fail"),
+        "test-failed",
+        "GPU 1|corruption detected",
+    ),
+    "dcgmi diag -j": (DIAG_JSON % "FAIL", "test-failed", "GPU 5|a DBE"),
+    "gpu-burn": (burn("0 - 0", "OK", "FAULTY"), "test-failed", "GPU 1|FAULTY"),
+    "gpu-burn, cut": (burn("0 - 15 (WARNING!)"), "test-failed", "GPU 1"),
+    "gpu-burn, died": (burn("-1 (DIED!) - 0"), "test-failed", "GPU 0"),
+}
+WARNINGS = {
+    "remap": (XID.format(63, "Row Remapper: New row"), "xid", "63"),
+    "an Xid that is not listed": (XID.format(999, "what"), "xid", "999"),
+    "SXid that is not fatal": (
+        "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32",
+        "fabric-failure",
+        "12028",
+    ),
+    "memory errors in the table": (ECC, "ecc", "GPU 1 (0000:1c:00.0)|14 uncorrectable"),
+    "fewer GPUs than the matrix": (SOUND + MATRIX, "driver-failure", "lists 3 GPUs, `topo -m` 4"),
+    "replays": (
+        f"GPU 0: H100 (UUID: GPU-2)\n\t Link 7: Replay Errors: {LINK_ERRORS + 1}\n",
+        "fabric-failure",
+        "Link 7",
+    ),
+    "a setting that DCGM wants": (
+        DIAG.format(persistence="Fail", memory="Pass"),
+        "test-failed",
+        "persistence mode",
+    ),
+    "a NIC": ("mlx5_core 0000:53:00.0 enp83s0f0np0: Link down", "machine-failure", "enp83s0f0np0"),
+    "a supply": (
+        "   3 | 03/01/2018 | 19:24:21 | Power Supply PS1 Status | Power Supply AC lost | Asserted",
+        "machine-failure",
+        "PS1",
+    ),
+}
+CLEAN = {
+    "an application's Xids": "\n".join(XID.format(code, "x") for code in (13, 31, 43, 45)),
+    "the driver loads": "[1.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module 535\n[2.0] nvidia-uvm: Loaded",
+    "an SXid to ignore": "nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 22013, Non-fatal, Link 60 Minion",
+    "all links up": "  gpuId 0:\n    U U U U _ _\n",
+    "a supply that came back": "\n".join(
+        f"   {n} | 03/01/2018 | 19:2{n}:21 | Power Supply PS1 Status | Power Supply AC lost | {word}"
+        for n, word in enumerate(("Asserted", "Deasserted"))
+    ),
+    "no bridge on any card": links("--", "--"),
+}
+ADDED = {
+    "nothing": lambda text: text,
+    "quoted": lambda text: re.sub(r"^", "> ", text, flags=re.MULTILINE),
+    "mpirun": lambda text: re.sub(r"^", "[1,0]<stdout>:", text, flags=re.MULTILINE),
+    "colours": lambda text: re.sub(r"^(.*)$", "\x1b[31m\\1\x1b[0m", text, flags=re.MULTILINE),
+    "a prompt, time stamps": lambda text: re.sub(r"^", "2026-11-20T08:01:02Z ", text, flags=re.MULTILINE),
+}
+
+
+def assert_said(text: str, verdict: str, code: str, names: str) -> None:
+    """The verdict, the finding, and every name, in text that helps without a cluster."""
+    judgement = json.loads(judge("-", "--format", "json", stdin=text).output)
+    assert judgement["verdict"] == verdict, judgement
+    assert code in {each["code"] for each in judgement["findings"] if each["severity"] == verdict}
+    shown = flat(judge("-", stdin=text))
+    assert all(name in shown for name in names.split("|")[-2:]), shown
+    assert "kubectl" not in shown
+
+
+@pytest.mark.parametrize("add", ADDED.values(), ids=ADDED)
+@pytest.mark.parametrize(("text", "code", "names"), FAULTS.values(), ids=FAULTS)
+def test_a_failure_in_a_paste_fails_and_is_named(text: str, code: str, names: str, add) -> None:  # type: ignore[no-untyped-def]
+    assert_said(add(text), "fail", code, names)
+
+
+@pytest.mark.parametrize(("text", "code", "names"), WARNINGS.values(), ids=WARNINGS)
+def test_a_warning_in_a_paste_warns(text: str, code: str, names: str) -> None:
+    assert_said(text, "warn", code, names)
+
+
+@pytest.mark.parametrize("text", CLEAN.values(), ids=CLEAN)
+def test_a_paste_that_shows_no_health_is_unknown_and_accuses_nobody(text: str) -> None:
+    judgement = json.loads(judge("-", "--format", "json", stdin=text).output)
+    assert judgement["verdict"] == "unknown"
+    assert {each["code"] for each in judgement["findings"] if each["severity"] != "info"} == {
+        "paste-without-health"
+    }
+
+
+@pytest.mark.parametrize(
+    "text", [burn("0 - 0", "OK", "OK"), DIAG.format(persistence="Pass", memory="Pass"), DIAG_JSON % "PASS"]
+)
+def test_a_test_that_passed_is_a_pass_that_says_what_it_covers(text: str) -> None:
+    outcome = judge("-", stdin=text)
+    assert outcome.exit_code == 0
+    assert "These tests passed: " in flat(outcome)
+    assert "does not cover: " in flat(outcome)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            "# gpu   pwr  gtemp  mtemp     sm    mem\n    0    70     34     40      0      0\n",
+            "nvidia-smi dmon",
+        ),
+        ("nvbandwidth Version: v0.4\n", "nvbandwidth"),
+        ("root@a:~# dmesg | grep -i xid\nroot@a:~#\n", "a command without output"),
+        ("NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: x\n", "not known here"),
+    ],
+)
+def test_what_is_known_and_not_judged_is_named(text: str, name: str) -> None:
+    outcome = judge("-", stdin=text)
+    assert (outcome.exit_code, name in flat(outcome)) == (3, True), outcome.output
+
+
+def test_what_is_not_known_says_what_can_be_read() -> None:
+    outcome = judge("-", stdin="no Xid here\n")
+    assert outcome.exit_code == 2
+    assert "malformed" not in outcome.output
+    assert "a kernel log" in flat(outcome)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdicts"),
+    [
+        (SOUND, ECC, ["unknown", "warn"]),
+        (
+            QUERY,
+            re.sub(r"(Remapping Failure Occurred +: )No", r"\1Yes", QUERY),
+            ["warn", "fail"],
+        ),
+        (MATRIX, MATRIX.replace("NV18", "SYS"), ["unknown", "unknown"]),
+    ],
+)
+def test_outputs_of_two_machines_are_two_sections(first: str, second: str, verdicts: list[str]) -> None:
+    answer = json.loads(judge("-", "--format", "json", stdin=f"{first}\n== host-b ==\n{second}").output)
+    assert [each["verdict"] for each in answer["judgements"]] == verdicts
+    assert [each["title"].partition(",")[0] for each in answer["judgements"]] == [
+        "capture 1 of 2",
+        "capture 2 of 2",
+    ]
+
+
+@pytest.mark.parametrize("fault", [OFF_THE_BUS, ECC, links("uu", "u-")])
+def test_a_fault_beside_a_healthy_run_counts(fault: str) -> None:
+    log = (FIXTURES / "nccl-tests_allreduce_h200x8_8gib.log").read_text()
+    assert judge("-", stdin=log + SOUND).exit_code == 0
+    answer = json.loads(judge("-", "--format", "json", stdin=f"{log}\n{fault}").output)
+    assert answer["judgements"][0]["verdict"] == "pass"
+    assert answer["verdict"] in ("fail", "warn")
+
+
+def test_every_kind_of_statement_has_a_meaning_of_its_own() -> None:
+    listed = set(StatementKind) - {"xid", "recovery-action"}
+    assert listed == set(FAILURES)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "names", "answer"),
+    [
+        (OFF_THE_BUS, "fault", ["xid 79"], "right"),
+        (OFF_THE_BUS, "fault", ["GPU 3"], "unhelpful"),
+        (CLEAN["an application's Xids"], "healthy", ["13"], "right"),
+        (OFF_THE_BUS, "healthy", [], "wrong"),
+        ("nothing", "fault", [], "refused"),
+    ],
+)
+def test_the_corpus_is_scored(tmp_path: Path, text: str, truth: str, names: list[str], answer: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    assert score(tmp_path / "a.txt", truth=truth, names=names).answer == answer
