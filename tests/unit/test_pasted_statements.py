@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from corpus.__main__ import score
+from corpus.__main__ import HERE as CORPUS
+from corpus.__main__ import WRONG, every, score
 from nodegauge_contract.paste import StatementKind
 from nodegauge_judge.rules.failure_catalogue import FAILURES, LINK_ERRORS
 from support.judge_command import FIXTURES, flat, judge
@@ -308,3 +309,9 @@ def test_every_kind_of_statement_has_a_meaning_of_its_own() -> None:
 def test_the_corpus_is_scored(tmp_path: Path, text: str, truth: str, names: list[str], answer: str) -> None:
     (tmp_path / "a.txt").write_text(text)
     assert score(tmp_path / "a.txt", truth=truth, names=names).answer == answer
+
+
+def test_no_recording_of_strangers_is_judged_wrong() -> None:
+    scored = list(every(sorted(path.parent for path in CORPUS.glob("*/truth.yaml"))))
+    assert len(scored) >= 150
+    assert [one for one in scored if one.answer == WRONG] == []
