@@ -103,8 +103,8 @@ def gaps(case: Case) -> list[Gap]:
     """All gaps of GPUs that were read; none if the run was cut off, which has a finding of its own."""
     if case.result.problem is not None:
         return []
-    found = [gap for gpu_index in _read(case) for gap in _of_gpu(case, gpu_index)]
-    return found + list(_of_links(case)) + list(_of_pairs(case))
+    missing = [gap for gpu_index in _read(case) for gap in _of_gpu(case, gpu_index)]
+    return missing + list(_of_links(case)) + list(_of_pairs(case))
 
 
 def of_node(case: Case) -> Coverage:

@@ -43,7 +43,9 @@ _MESSAGES = (
         r"NVRM:\s*No NVIDIA (?:GPU|graphics adapter)s? found|None of the NVIDIA devices were initialized"),
     _message(Kind.DEVICE_HANDLE, _SMI,
         r"Unable to determine the device handle for (?P<gpu>gpu ?\d{1,3}):? (?![0-9a-f]{4})"),
-    _message(Kind.FALLEN_OFF, "lspci", r"^(?P<gpu>[0-9a-f:.]{7,12}) .{1,40}NVIDIA .{1,100}\(rev ff\)"),
+    _message(Kind.FALLEN_OFF, "lspci",  # a laptop switches its GPU off
+        r"^(?P<gpu>[0-9a-f:.]{7,12}) .{1,40}NVIDIA (?!.{0,90}(?:Mobile|Max-Q|\dMX?\])).{1,100}"
+        r"\(rev ff\)"),
     _message(Kind.FALLEN_OFF, kernel.SOURCE,
         r"fallen off the bus|NV_ERR_GPU_IS_LOST|GPU lost from the bus"),
     _message(Kind.RESET_REQUIRED, kernel.SOURCE, r"NV_ERR_RESET_REQUIRED|(?<!: )GPU requires (?:a )?reset"),
