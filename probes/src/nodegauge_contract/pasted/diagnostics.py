@@ -38,7 +38,7 @@ SETTINGS = frozenset(
 """Tests of the software around a GPU: a failure is of its set-up (DCGM's user guide, deployment tests)."""
 _GPUS = re.compile(r"GPUs?:?\s*(\d{1,2}(?:\s*,\s*\d{1,2})*)")
 _BURN = re.compile(r"Gflop/s\)\s+errors:|\bBurning for \d+ sec|Tested \d+ GPUs?:|\bgpu_burn\b")
-_BURN_ERRORS = re.compile(r"\berrors:\s*([^a-z]*?(?:\(\w+!?\)[^a-z]*?)*)\s*temps:", re.IGNORECASE)
+_BURN_ERRORS = re.compile(r"\berrors:\s{0,4}(\S.{0,2000}?)\s{1,4}temps:", re.IGNORECASE)
 _BURN_RESULT = re.compile(r"\s*(GPU \d{1,2}): (OK|FAULTY)\s*$")
 _CHECK = re.compile(r"\bnhc:\s+Health check (passed|failed):\s+(\w{1,64})")
 _HEALTH = re.compile(r"\s*Overall Health:?\s+(Healthy|Warning|Failure)", re.IGNORECASE)
