@@ -228,7 +228,7 @@ def test_the_page_is_for_people(two: NcclRun) -> None:
         page = process.communicate(timeout=60)[0].decode()
     assert "WRONG" in page
     assert "TFLOPS" in page
-    assert not two.log.exists(), "nothing went wrong"
+    assert not two.termination_log.exists(), "nothing went wrong"
 
 
 def _loads(run: NcclRun) -> list[int]:
