@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Temperature
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.core.probes.registry import label_keys
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers")]
 
 Story = Callable[[FakeCluster], Iterator[None]]
 LINK_LOST = made.with_pair(made.titan(), 0, 1, read=1)
-WARMER = made.every_gpu(made.titan(), temperature=Temperature(gpu=33, gpu_max=85))
+WARMER = made.every_gpu(made.titan(), temperature=replace(made.titan().gpus[0].temperature, gpu=33))
 
 
 def two_runs(cluster: FakeCluster) -> Iterator[None]:
