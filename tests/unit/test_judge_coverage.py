@@ -13,6 +13,7 @@ from nodegauge_judge import History, Judgement, Verdict, judge_health
 
 UNKNOWN = Unavailable("NVML_ERROR_UNKNOWN")
 ABSENT = Unavailable("NVML_ERROR_NOT_SUPPORTED")
+PASTED_ABSENT = Unavailable("N/A")
 HUNG = Unavailable("no answer within 5 s")
 WHOLE = made.every_gpu(made.h100(), ecc=Ecc(mode=1, volatile_uncorrected=0, volatile_corrected=0))
 READ_BEFORE = judge_health(WHOLE).history
@@ -38,6 +39,11 @@ CASES = {
         without(WHOLE, UNKNOWN, *SICK),
         History(),
         "GPU 3: temperature, power, clocks, throttle reasons, memory errors",
+    ),
+    "a paste says N/A of a value that siblings have": (
+        without(WHOLE, PASTED_ABSENT, "power.usage_mw"),
+        History(),
+        "GPU 3: power",
     ),
     "a call hangs on one GPU": (without(WHOLE, HUNG, "power.usage_mw"), History(), "GPU 3: power"),
     "what siblings have": (
@@ -74,6 +80,7 @@ def test_a_gap_takes_the_pass_and_is_said(result: Result, history: History, gaps
 
 
 WITH_MIG = made.with_gpu(without(WHOLE, ABSENT, "power.usage_mw"), 3, mig=1)
+PASTED_MIG = made.with_gpu(without(WHOLE, PASTED_ABSENT, "power.usage_mw"), 3, mig=1)
 NO_GAP = {
     "every answer": (WHOLE, History()),
     "not supported on all alike": (without(WHOLE, ABSENT, "temperature.memory", gpus=ALL), History()),
@@ -89,6 +96,7 @@ NO_GAP = {
         READ_BEFORE,
     ),
     "MIG hides what the whole GPU has": (WITH_MIG, READ_BEFORE),
+    "a paste says N/A of what MIG hides": (PASTED_MIG, READ_BEFORE),
 }
 
 

@@ -17,6 +17,7 @@ from nodegauge_judge import (
     CATALOGUE,
     Finding,
     GpuIdentity,
+    Severity,
     Thresholds,
     ThresholdsInvalid,
     Verdict,
@@ -24,7 +25,7 @@ from nodegauge_judge import (
 )
 from nodegauge_judge.case import identity
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
-from nodegauge_judge.rule import PLACEHOLDERS, filled
+from nodegauge_judge.rule import DRAIN, OUT_OF_SERVICE, PLACEHOLDERS, filled
 from support.disturbing import disturbed
 from support.judge_results import LOST, every, judge, node, only, working
 
@@ -221,3 +222,13 @@ def test_whatever_is_found_names_its_gpus_and_has_no_placeholder(
         assert not PLACEHOLDER.search(" ".join(COMMANDS.findall(finding.message))), finding
         for number in re.findall(r"\bGPU (\d+)\b", finding.subject):
             assert int(number) in [gpu.index for gpu in finding.gpus], finding
+
+
+def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() -> None:
+    """A log or a paste names no node, and a host of Ansible is none yet."""
+    for rule in CATALOGUE.values():
+        finding = Finding(code=rule.code, severity=Severity.FAIL, subject="", message="")
+        for steps in (rule.steps(finding), rule.steps(finding, node="host-1", cluster=False)):
+            assert steps, rule.code
+            assert "kubectl" not in " ".join(steps), rule.code
+            assert (OUT_OF_SERVICE in steps) == (DRAIN in rule.way_out), rule.code

@@ -145,7 +145,7 @@ def _judgement(
                 "probe": "bmc",
                 "node": facts.name,
                 "labels": {},
-                "steps": _steps(chassis.findings, node=facts.name),
+                "steps": _steps(chassis.findings, node=facts.name, cluster=False),
                 **msgspec.to_builtins(chassis),
             }
         texts = [earlier] if isinstance(earlier, str) else earlier or []
@@ -159,7 +159,7 @@ def _judgement(
     node = document.node
     labels = _labels(document, criteria) if isinstance(document, Result) and probe == "health" else {}
     node = facts.name or node
-    steps = _steps(judgement.findings, node=node)
+    steps = _steps(judgement.findings, node=node, cluster=probe == REPORT)
     return {
         "probe": probe,
         "node": node,
@@ -169,10 +169,12 @@ def _judgement(
     }
 
 
-def _steps(findings: Iterable[Finding], *, node: str) -> dict[str, list[str]]:
+def _steps(findings: Iterable[Finding], *, node: str, cluster: bool) -> dict[str, list[str]]:
     """What to do about each code, as the command line prints it."""
     known = [finding for finding in findings if finding.code in CATALOGUE]
-    return {finding.code: CATALOGUE[finding.code].steps(finding, node=node) for finding in known}
+    return {
+        finding.code: CATALOGUE[finding.code].steps(finding, node=node, cluster=cluster) for finding in known
+    }
 
 
 def _limited(text: str) -> str:

@@ -76,6 +76,8 @@ _WINDOW = {
     "utilization": ("window.utilization",),
 }
 """Samples of the window by subject: compared with siblings alone, because not every reading has a window."""
+_NO_VALUE = "N/A"
+"""What nvidia-smi prints where NVML answers NOT_SUPPORTED."""
 _GETTERS = {
     path: attrgetter(path) for groups in (SUBJECTS, _WINDOW) for paths in groups.values() for path in paths
 }
@@ -171,7 +173,8 @@ def _of_gpu(case: Case, gpu_index: int) -> Iterator[Gap]:
 
 def _expected(case: Case, gpu_index: int, path: str, value: Unavailable) -> str:
     """Why this value should have been read; empty if it need not."""
-    gpu, nothing_there = case.result.gpus[gpu_index], is_not_supported(value)
+    gpu = case.result.gpus[gpu_index]
+    nothing_there = is_not_supported(value) or value.unavailable == _NO_VALUE
     refused = path in _ECC_COUNTS and gpu.ecc.mode == 0
     hidden = nothing_there and (gpu.mig == 1 or bool(board.shared(gpu)) or path in SUBJECTS[NVLINK])
     linkless = path.startswith("link_errors.") and not case.lanes.sums[gpu_index]

@@ -76,8 +76,12 @@ class Bandwidth(Struct, frozen=True, kw_only=True):
     """Where the number comes from."""
 
 
-class Entry(Bandwidth, frozen=True, forbid_unknown_fields=True):
+class Entry(Bandwidth, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A bandwidth in the table: there a misspelt field is an error."""
+
+    kind: Annotated[str, Meta(pattern="^(measured|accept-floor|derived|complaint|reference)$")] = "measured"
+    """As for all, or derived: no publication has this size, so it is a stated share of one that has, and its
+    floor only warns."""
 
 
 class Reached(Struct, frozen=True, forbid_unknown_fields=True):

@@ -131,9 +131,11 @@ the NVSwitches) it is an effective number, which can exceed what a link carries.
 1. An expectation of the policy (`spec.expectations`) for this GPU, count, collective, size and NVLS state.
    The policy's expectations are checked at every size that they name.
 2. A published expectation from the table below, matched the same way. A `measured` one gives
-   `busbwExpectedShare` ({row:g}) of its value, an `accept-floor` is itself the floor, the other kinds give
-   none. Expectations are never extrapolated to another size, count or algorithm. The algorithm is read from
-   NCCL's own log; if NCCL did not log it, expectations that depend on it do not apply.
+   `busbwExpectedShare` ({row:g}) of its value, an `accept-floor` is itself the floor. A `derived` one is a
+   stated share of a published one for another size: its floor warns, and only a lower one from link rates may
+   set a taint. The other kinds give none. Expectations are never extrapolated to another size, count or
+   algorithm. The algorithm is read from NCCL's own log; if NCCL did not log it, expectations that depend on
+   it do not apply.
 3. If no expectation applies, the links give a floor from 1 GiB on:
 
 | ring or algorithm | floor |
@@ -257,6 +259,7 @@ def _expectation_row(row: Expectation, *, share: float) -> str:
     floors = {
         "measured": f"{row.floor or share * row.busbw:.4g}",
         "accept-floor": f"{row.busbw:g}",
+        "derived": f"{share * row.busbw:.4g}, warns",
     }
     cells = (
         f"`{row.gpu}`",

@@ -167,10 +167,12 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
             gpus=list(observation.gpus),
         )
 
-    def steps(self, finding: Finding, *, node: str = "") -> list[str]:
-        """Every step, with the values of this finding; without those of a cluster for what was pasted."""
+    def steps(self, finding: Finding, *, node: str = "", cluster: bool = True) -> list[str]:
+        """Every step, with the values of this finding; without those of a cluster for what was pasted, names
+        no node, or comes from a host that no cluster has (`cluster` false)."""
         here = self.way_out
-        if PASTED in str(finding.evidence.get("source", "")):
+        if not (cluster and node) or PASTED in str(finding.evidence.get("source", "")):
+            here = tuple(OUT_OF_SERVICE if step == DRAIN else step for step in here)
             here = tuple(step for step in here if not _OF_CLUSTER.search(step)) or (self.next_step,)
         return [filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in here]
 
@@ -214,6 +216,10 @@ def _names(names: Sequence[str]) -> str:
 REPORT = "`kubectl get nodereading NODE -o yaml` shows what was read."
 DRIVER_LOG = "On the node: `dmesg | grep -iE 'NVRM|Xid'` shows what the driver logged."
 DRAIN = "`kubectl cordon NODE`, then `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data`."
+OUT_OF_SERVICE = (
+    "Take the machine out of service: end or move what runs on its GPUs, and let nothing new start."
+)
+"""In place of `DRAIN` where there is no cluster."""
 RESET = "With no process on the GPU: `nvidia-smi --gpu-reset -i INDEX` (all GPUs of an NVSwitch machine)."
 REBOOT = "If that does not help, reboot. If the fault returns, replace the board through your vendor."
 VENDOR = "If the fault returns, send `nvidia-bug-report.sh` output to your vendor and replace the board."

@@ -53,6 +53,11 @@ class GradedCell(Struct, frozen=True, kw_only=True):
         """Whether it is too slow."""
         return self.gbps < self.floor.gbps
 
+    @property
+    def gates(self) -> bool:
+        """Whether it is so slow that it may set a taint."""
+        return self.gbps < self.floor.gates_below
+
 
 def graded_cells(grading: Grading) -> list[GradedCell]:
     """Every cell with a floor, the farthest below it first."""
@@ -74,7 +79,7 @@ def answer_busbw(grading: Grading) -> Answer:
     """Bad below a floor that a published machine reaches, unsure below any other; good if all_reduce is above
     its floor, or if no floor can exist."""
     graded = graded_cells(grading)
-    gating = [graded_cell for graded_cell in graded if graded_cell.below and graded_cell.floor.gates]
+    gating = [graded_cell for graded_cell in graded if graded_cell.gates]
     if gating:
         return Answer.UNSURE if _cpu_throttled(gating[0].arm, grading.measurement) else Answer.BAD
     if any(graded_cell.below for graded_cell in graded):
@@ -201,7 +206,7 @@ def _low(grading: Grading, graded: GradedCell) -> Observation:
     if floor.source:
         evidence["source"] = floor.source
     return of_node(
-        Severity.FAIL if far_below or (repeated and floor.gates and not throttled) else Severity.WARN,
+        Severity.FAIL if far_below or (repeated and graded.gates and not throttled) else Severity.WARN,
         f"{cell_text(graded.cell)} reaches {gbps_text(graded.gbps)} on {measurement.ranks} GPUs; the floor "
         f"is {gbps_text(floor.gbps)}: {floor.basis}{source}.{excuse}",
         evidence=evidence,
@@ -227,7 +232,7 @@ BUSBW_LOW = NcclRule(
         Severity.WARN: (
             "below the floor for the first time; or below it while the pod's CPU limit throttled the "
             "measurement for so long that it may be the cause; or below a floor from link rates that no "
-            "published machine of this kind reaches"
+            "published machine of this kind reaches, or that is derived from another size"
         ),
         Severity.FAIL: (
             "below any other floor in two runs in a row; or below half of any floor in a log of nccl-tests"

@@ -17,7 +17,9 @@ from msgspec.structs import asdict
 
 from nodegauge_judge.gpu_models import Bandwidth, GpuModels, is_model, known_models
 
-KINDS_WITH_FLOOR = ("measured", "accept-floor")
+PUBLISHED_KINDS = ("measured", "accept-floor")
+"""Kinds whose floor may set a taint."""
+KINDS_WITH_FLOOR = (*PUBLISHED_KINDS, "derived")
 
 
 class Expectation(Bandwidth, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from nodegauge_contract import ArmName, Collective
 from nodegauge_judge.case import clip
 from nodegauge_judge.gpu_models import NVLS, RINGS, is_model, known_models
 from nodegauge_judge.model import InterconnectClass
-from nodegauge_judge.nccl.expectations import KINDS_WITH_FLOOR, Expectation, Expectations
+from nodegauge_judge.nccl.expectations import PUBLISHED_KINDS, Expectation, Expectations
 from nodegauge_judge.nccl.measurement import GIB, LANE_GBPS, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.thresholds import Thresholds
 
@@ -34,21 +34,23 @@ _ALGORITHM = "NCCL did not log its algorithm (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS
 _LINKS = "the log names the GPU, but not its links"
 _FROM_LINKS = "(no expectation applies)"
 _ONLY_WARNS = "; no such machine has been published, so this only warns"
+_DERIVED = ", derived and not published for this size, so this only warns"
 
 
 class Floor(Struct, frozen=True, kw_only=True):
     """GB/s below which a cell is too slow.
 
     `basis`: in words, how it was derived; `source`: that of the expectation, if one applied; `nvls`: the NVLS
-    state that the expectation is for, null for either; `gates`: whether bandwidth below it may set a taint;
-    `assumed`: what is unknown, so that this is the lowest floor that could apply, empty if nothing is.
+    state that the expectation is for, null for either; `gates_below`: GB/s below which bandwidth may set a
+    taint, 0 if it only warns; `assumed`: what is unknown, so that this is the lowest floor that could apply,
+    empty if nothing is.
     """
 
     gbps: float
     basis: str
     source: str = ""
     nvls: bool | None = None
-    gates: bool = True
+    gates_below: float = 0.0
     assumed: str = ""
 
 
@@ -92,11 +94,7 @@ def lowest_floor(
     machine = with_named_links(measurement)
     unknown = ran_nvls(cell, arm) is None
     cells = [replace(cell, algorithm=name) for name in (NVLS, RINGS)] if unknown else [cell]
-    floors = [
-        by_expectation(machine, candidate, arm, criteria=criteria)
-        or by_link_rate(machine, candidate, arm, criteria=criteria)
-        for candidate in cells
-    ]
+    floors = [_floor(machine, candidate, arm, criteria=criteria) for candidate in cells]
     known = [floor for floor in floors if floor is not None]
     if len(known) < len(floors):
         return None
@@ -106,6 +104,20 @@ def lowest_floor(
     if machine is not measurement and not lowest.source:
         assumed.append(_LINKS)
     return replace(lowest, assumed=" and ".join(assumed))
+
+
+def _floor(
+    measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, criteria: Criteria
+) -> Floor | None:
+    """From an expectation, else from link rates.  A derived expectation warns, and never replaces a lower
+    floor that may set a taint."""
+    expected = by_expectation(measurement, cell, arm, criteria=criteria)
+    if expected is not None and expected.gates_below:
+        return expected
+    links = by_link_rate(measurement, cell, arm, criteria=criteria)
+    if expected is None or links is None:
+        return expected or links
+    return replace(expected, gates_below=min(links.gates_below, expected.gbps))
 
 
 def with_named_links(measurement: Measurement) -> Measurement:
@@ -179,7 +191,7 @@ def by_link_rate(
     if measurement.interconnect and pcie and uses_p2p(arm) and not measurement.through_cpu:
         share = criteria.thresholds.busbw_pcie_share
         basis = f"{share:g} of the slowest PCIe link's {pcie:g} GB/s {_FROM_LINKS}"
-        return Floor(gbps=share * pcie, basis=basis + _ONLY_WARNS, gates=False)
+        return Floor(gbps=share * pcie, basis=basis + _ONLY_WARNS)
     return None
 
 
@@ -198,7 +210,7 @@ def _nvlink(
     elif sm >= BLACKWELL_SM and measurement.ranks <= FEW_RANKS:
         share *= FEW_RANKS_SHARE
     basis = f"{share * scale:.3g} of the NVLinks' {rate:g} GB/s, for {algorithm} on {measurement.ranks} GPUs"
-    floor = Floor(gbps=share * scale * rate, basis=f"{basis} {_FROM_LINKS}")
+    floor = _gating(share * scale * rate, f"{basis} {_FROM_LINKS}")
     if not measurement.nvswitch:
         return _reached_on_direct_links(floor, measurement, criteria=criteria)
     reached = any(
@@ -224,7 +236,7 @@ def _reached_on_direct_links(floor: Floor, measurement: Measurement, *, criteria
         and is_model(measurement.gpu, expectation.gpu)
     ]
     reached = max(
-        (expectation.busbw for expectation in alike if expectation.kind in KINDS_WITH_FLOOR), default=0.0
+        (expectation.busbw for expectation in alike if expectation.kind in PUBLISHED_KINDS), default=0.0
     )
     complained = max(
         (expectation.busbw for expectation in alike if expectation.kind == "complaint"), default=0.0
@@ -233,12 +245,16 @@ def _reached_on_direct_links(floor: Floor, measurement: Measurement, *, criteria
     if 0 < most < floor.gbps:
         share = criteria.thresholds.busbw_expected_share
         basis = f"{share:g} of the {most:g} GB/s published for such a machine {_FROM_LINKS}"
-        floor = Floor(gbps=share * most, basis=basis)
+        floor = _gating(share * most, basis)
     return floor if reached else _only_warning(floor)
 
 
+def _gating(gbps: float, basis: str) -> Floor:
+    return Floor(gbps=gbps, basis=basis, gates_below=gbps)
+
+
 def _only_warning(floor: Floor) -> Floor:
-    return replace(floor, basis=floor.basis + _ONLY_WARNS, gates=False)
+    return replace(floor, basis=floor.basis + _ONLY_WARNS, gates_below=0.0)
 
 
 def sharp_share(ranks: int) -> float:
@@ -261,4 +277,6 @@ def _expected(expectation: Expectation, thresholds: Thresholds) -> Floor:
     else:
         share = thresholds.busbw_expected_share
         basis, gbps = f"{share:g} of {expectation.busbw:g} GB/s", share * expectation.busbw
-    return Floor(gbps=gbps, basis=basis, source=source, nvls=expectation.nvls)
+    if expectation.kind == "derived":
+        return Floor(gbps=gbps, basis=basis + _DERIVED, source=source, nvls=expectation.nvls)
+    return replace(_gating(gbps, basis), source=source, nvls=expectation.nvls)

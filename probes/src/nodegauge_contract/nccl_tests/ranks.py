@@ -123,12 +123,11 @@ def _candidates(log: Log, measured: Measured, bounds: Sequence[_Bound]) -> list[
     if not bounds:
         return []
     tightest = max(bounds, key=attrgetter("low")), min(bounds, key=attrgetter("high"))
+    whole = log.per_process or 1
     return [
         ranks
-        for ranks in range(fewest(log), MAX_DEVICES + 1)
-        if ranks % (log.per_process or 1) == 0
-        and measured.times in (1, ranks)
-        and all(bound.allows(ranks) for bound in tightest)
+        for ranks in range(-(-fewest(log) // whole) * whole, MAX_DEVICES + 1, whole)
+        if measured.times in (1, ranks) and all(bound.allows(ranks) for bound in tightest)
     ]
 
 
