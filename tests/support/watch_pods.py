@@ -38,9 +38,9 @@ class WatchPod:
         """The kubelet's words: whether it has written, and more of its container's status."""
         condition = {"type": "Ready", "status": str(ready)}
         state = {"running": {"startedAt": stamp(self._cluster.clock())}}
-        status = {"name": names.PROBE_CONTAINER, "state": state} | box
-        told: Body = {"phase": "Running", "conditions": [condition], "containerStatuses": [status]}
-        self._cluster.patch(PODS, self.body["metadata"]["name"], {"status": told})
+        box = {"name": names.PROBE_CONTAINER, "state": state} | box
+        status: Body = {"phase": "Running", "conditions": [condition], "containerStatuses": [box]}
+        self._cluster.patch(PODS, self.body["metadata"]["name"], {"status": status})
 
     def reports(self, result: Result, *, later: float = 20.0, **other: Any) -> None:
         given = {"run": self.uid, "node": self.node, "probe": "health"} | other

@@ -87,10 +87,10 @@ def _running(status: Mapping[str, Any]) -> dict[str, Any]:
     state, ended = box.get("state") or {}, (box.get("lastState") or {}).get("terminated") or {}
     placed = conditions.get("PodScheduled") or {}
     why = state.get("waiting") or (placed if placed.get("status") == "False" else status)
-    told = (str(why.get(part) or "") for part in ("reason", "message"))
+    parts = (str(why.get(part) or "") for part in ("reason", "message"))
     return {
         "ready": (conditions.get("Ready") or {}).get("status") == "True",
-        "waits_for": ": ".join(part for part in told if part)[:MAX_REASON],
+        "waits_for": ": ".join(part for part in parts if part)[:MAX_REASON],
         "started_at": unstamp((state.get("running") or {}).get("startedAt", "")),
         "restarts": int(box.get("restartCount") or 0),
         "lived": max(0.0, unstamp(ended.get("finishedAt", "")) - unstamp(ended.get("startedAt", ""))),

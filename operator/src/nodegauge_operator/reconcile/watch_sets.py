@@ -249,7 +249,7 @@ class WatchSets:
         for name, policy in wanted.items():
             known = self.known.get(name)
             try:
-                self.known[name] = await self._make(policy, known)
+                self.known[name] = await self._make(policy, first=known is None)
                 self._refusals.pop(name, None)
             except KubeError as error:
                 self._failed(f"the watch DaemonSet of policy {name} cannot be applied", error)
@@ -273,19 +273,14 @@ class WatchSets:
         for metadata, deleted in unseen:
             self._seen_now(metadata, deleted=deleted)
 
-    async def _make(self, policy: Policy, known: WatchSet | None) -> WatchSet:
-        """Make the DaemonSet, or take back what somebody else changed in its spec.  Raises `KubeError`."""
+    async def _make(self, policy: Policy, *, first: bool) -> WatchSet:
+        """Make the DaemonSet, or take back what somebody else changed in its spec; `first`: this process
+        has not seen it yet.  Raises `KubeError`."""
         manifest = watch.daemon_set(policy, self._defaults, trusted=self._trust.identity)
         applied = await daemonsets.apply(self._client, manifest)
         made = await daemonsets.replace_spec(self._client, manifest, uid=applied["uid"])
-        unsaid = known is None or known.uid == applied["uid"]
-        if (
-            unsaid
-            and made.get("generation") != applied.get("generation")
-            and not self._restored.get(policy.name)
-        ):
-            self._take_back(policy.name, "had been changed")
-            self._due_at = NEVER
+        if first and made.get("generation") != applied.get("generation"):
+            self._note_restored(policy.name, "had been changed")
         return self._watch_set(made)
 
     def _watch_set(self, made: dict[str, Any]) -> WatchSet:
@@ -301,6 +296,9 @@ class WatchSets:
         self._disputes[policy] = changes + 1, now
         wait = min(CALM_SECONDS, RETRY_SECONDS * 2**changes) if changes else 0.0
         self._due_at = min(self._due_at, now + wait)
+        self._note_restored(policy, what)
+
+    def _note_restored(self, policy: str, what: str) -> None:
         text = f"the DaemonSet {self.name_of(policy)} {what}, which nodegauge takes back"
         self._restored.setdefault(policy, []).append(text)
         log.warning("%s", text)

@@ -102,7 +102,7 @@ class Watchers:
             return NEVER
         policy = self._seen[node].policy
         left = self._since[policy][node] + self._grace(policy) - self._monotonic()
-        return self._clock() + max(left, 0.0)
+        return self._clock() + max(left, 1.0)
 
     def condition(self, name: str) -> State | None:
         """The condition `WatchersReady`; None without containers, or without nodes."""

@@ -59,7 +59,7 @@ def _nodes(bad: Mapping[str, Look], *, of: int) -> str:
     names = sorted(name for name, look in bad.items() if look.state is state)
     more = [f"{len(names) - MAX_NODES} more"] if len(names) > MAX_NODES else []
     whys = Counter(bad[name].why for name in names).most_common(3)
-    said = "; ".join(f"{why} ({count})" if len(whys) > 1 else why for why, count in whys if why)
+    reasons = "; ".join(f"{why} ({count})" if len(whys) > 1 else why for why, count in whys if why)
     others = f", and {n_nodes(len(bad) - len(names))} with another fault" if len(bad) > len(names) else ""
     some = ", ".join(names[:MAX_NODES] + more)
-    return f"{REASONS[state][1]} on {len(names)} of {n_nodes(of)} ({some}): {said}{others}"
+    return f"{REASONS[state][1]} on {len(names)} of {n_nodes(of)} ({some}): {reasons}{others}"
