@@ -346,8 +346,8 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watchers_gone(fleet: RealFleet) -> Iterator[None]:
-    """Mode Watch, in which no container ever starts; and somebody deletes the DaemonSet, and patches it: it is
-    made anew, the policy says what is missing, and health pods read the nodes."""
+    """Mode Watch, in which no container ever starts; and somebody deletes the DaemonSet, and patches it: it
+    is made anew, the policy says what is missing, and health pods read the nodes."""
     policy = f"{GROUP}/gpuvalidationpolicies/faults"
     sets = f"/apis/apps/v1/namespaces/{fleet.rig.namespace}/daemonsets"
 

@@ -143,6 +143,12 @@ async def test_what_others_do_to_the_daemonset_is_taken_back_at_once(
     await operator.after(5)
     assert fleet.daemon_set()["spec"] == before["spec"]
     assert fleet.policy_events() == [("Warning", WatchersReason.DAEMON_SET_CHANGED)]
+    fleet.change_set(nodeSelector={"no": "where"})
+    for number in range(4):  # what the controller writes meanwhile is no further change
+        await operator.after(5)
+        fleet.cluster.change(DAEMONSETS, name, {"status": {"numberReady": number}})
+    await operator.after(5)
+    assert (fleet.daemon_set()["spec"], len(fleet.policy_events())) == (before["spec"], 2)
 
 
 @on_virtual_time

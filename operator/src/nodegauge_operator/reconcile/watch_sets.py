@@ -201,6 +201,8 @@ class WatchSets:
         untouched = same and not deleted and metadata.get("generation", 0) <= known.generation
         if is_old or untouched or (deleted and not same):
             return False
+        if same and not deleted:  # the events of its status that follow say the same
+            self.known[policy] = replace(known, generation=metadata["generation"])
         by = daemonsets.changed_by(metadata)
         self._take_back(policy, "was deleted" if deleted or not same else f"was changed{by and ' by '}{by}")
         return True
