@@ -262,8 +262,8 @@ class WatchSets:
                 if policy.uid in [owner["uid"] for owner in made.get("ownerReferences") or ()]:
                     self.known[name] = self._watch_set(made)
                 elif known is None or known.uid:
-                    missed = {"since": self._clock(), "missed_at": self._monotonic()}
-                    self.known[name] = WatchSet(uid="", **missed)
+                    now = self._monotonic()
+                    self.known[name] = WatchSet(uid="", since=self._clock(), missed_at=now)
         self._announce(on_change)
 
     def _announce(self, on_change: Callable[[], None]) -> None:
@@ -339,7 +339,7 @@ class WatchSets:
         for name in self.known.keys() - wanted.keys():
             del self.known[name]
             for of_policy in (self._refusals, self._disputes, self._restored):
-                of_policy.pop(name, None)  # type: ignore[attr-defined]
+                of_policy.pop(name, None)
         there = {}
         async for made in daemonsets.each(
             self._client, namespace=defaults.namespace, instance=defaults.instance
