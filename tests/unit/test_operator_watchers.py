@@ -101,6 +101,11 @@ async def test_containers_that_do_not_work_are_shown_and_health_pods_take_over(
     assert operator.sample("nodegauge_watchers_ready", policy="default") == 0
     await operator.after(PERIODIC)
     assert fleet.begun() == set(fleet.cluster.objects[NODES])
+    await operator.stop()
+    operator = VirtualTimeOperator(operator.loop, cluster=operator.cluster)
+    operator.start()
+    await operator.after(30)
+    assert fleet.condition()[:2] == ("False", reason), "a restart makes nothing well"
     for name in fleet._containers:
         fleet.replace(name)
     for pod in fleet._containers.values():

@@ -75,7 +75,7 @@ class Watchers:
         """By policy: nodes by what a look at their pods says."""
         self._since: defaultdict[str, dict[str, float]] = defaultdict(dict)
         """By policy: nodes whose container does not work, and since when, monotonic."""
-        self._looked_again_at = monotonic()
+        self._began = self._looked_again_at = monotonic()
         self._announced: dict[str, tuple[str, str]] = {}
 
     def put_pod(self, pod: WatchView) -> bool:
@@ -105,11 +105,17 @@ class Watchers:
         return self._clock() + max(left, 1.0)
 
     def condition(self, name: str) -> State | None:
-        """The condition `WatchersReady`; None without containers, or without nodes."""
+        """The condition `WatchersReady`; None without containers, or without nodes.  One that was False
+        before this process began stays so until it is known which containers are still missing."""
         policy = self._cache.policies.get(name)
         counts, bad = self._counted(name)
         if policy is None or not policy.watches or not counts:
             return None
+        if not bad and counts[Watcher.STARTING] and self._monotonic() < self._began + self._grace(name):
+            shown: Any = self._cache.policy_status.get(name, {}).get("conditions") or ()
+            for before in shown:
+                if (before.get("type"), before.get("status")) == (WATCHERS_READY, "False"):
+                    return before["status"], before["reason"], before["message"]
         made, where = self._sets.name_of(name), self._sets.namespace
         described = f"kubectl describe daemonset {made} -n {where}"
         return watchers_ready(counts, bad, self._sets.trouble(name), described=described)
