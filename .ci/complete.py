@@ -62,7 +62,14 @@ from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.probes.registry import labels as every_label
-from nodegauge_operator.names import BreakerReason, BudgetReason, PaceReason, PolicyReason, Reason
+from nodegauge_operator.names import (
+    BreakerReason,
+    BudgetReason,
+    PaceReason,
+    PolicyReason,
+    Reason,
+    WatchersReason,
+)
 from nodegauge_probes import once, settings
 from support.crds import differences, nodes_of, part, unbounded
 
@@ -82,7 +89,8 @@ SCHEMAS: dict[tuple[str, str], Any] = {
     (names.CHASSIS_PLURAL, "status"): ChassisStatus,
 }
 """The parts of the CRDs, each with the operator's type of it."""
-EXPLAINED = {*BudgetReason} - {BudgetReason.WITHIN_BUDGET}
+WELL = {WatchersReason.CONTAINERS_RUNNING, WatchersReason.CONTAINERS_STARTING}
+EXPLAINED = ({*BudgetReason} - {BudgetReason.WITHIN_BUDGET}) | ({*WatchersReason} - WELL)
 """Reasons that the runbook explains."""
 WITHOUT_SETTINGS = {names.PROBE_PULL}
 """It runs for the NCCL probe, by that one's settings."""
@@ -292,7 +300,7 @@ def labels() -> Iterator[str]:
 def reasons() -> Iterator[str]:
     """Reasons of conditions and events, and why a node has no NCCL run."""
     conditions = part(names.POLICY_PLURAL, "status")["properties"]["conditions"]["description"]
-    enums = (Reason, PolicyReason, BudgetReason, BreakerReason, PaceReason)
+    enums = (Reason, PolicyReason, BudgetReason, BreakerReason, WatchersReason, PaceReason)
     yield from lacking(
         (Thing(file_of(e), f"{e.__name__}.{m.name}", (m.name, m.value), m) for e in enums for m in e),
         (token(OPERATOR), "nothing gives it; give it, or remove it"),

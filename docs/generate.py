@@ -86,6 +86,11 @@ an expired one.
 ## Reasons of the condition BreakerOpen of a GPUValidationPolicy, and of events about one
 {{breaker_reasons}}
 
+## Reasons of the condition WatchersReady of a GPUValidationPolicy, and of events about one
+The condition exists only in mode Watch.
+
+{{watchers_reasons}}
+
 ## Reasons of the condition RunsKeepUp of a GPUValidationPolicy
 The condition exists only in mode Periodic.
 
@@ -139,6 +144,7 @@ def labels_page() -> str:
         budget_reasons=table(("reason", "when"), documented(names.BudgetReason)),
         breaker_reasons=table(("reason", "when"), documented(names.BreakerReason)),
         labels=table(("label", "values", "meaning"), rows),
+        watchers_reasons=table(("reason", "when"), documented(names.WatchersReason)),
         pace_reasons=table(("reason", "when"), documented(names.PaceReason)),
         node_reasons=table(("reason", "when"), documented(names.Reason)),
         policy_reasons=table(("reason", "when"), documented(names.PolicyReason)),

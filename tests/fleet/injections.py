@@ -12,7 +12,7 @@ from typing import Any
 
 from fleet.progress import until
 from fleet.real import FAST, RealFleet
-from support.cluster_under_test import delete_crds, install_crds
+from support.cluster_under_test import GROUP, delete_crds, install_crds
 from testbed.controlplane_config import ADMIN
 from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK
@@ -344,6 +344,43 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
             fleet.rig.api.delete(f"{WEBHOOKS}/silent")
 
 
+@contextlib.contextmanager
+def watchers_gone(fleet: RealFleet) -> Iterator[None]:
+    """Mode Watch, in which no container ever starts; and somebody deletes the DaemonSet, and patches it: it
+    is made anew, the policy says what is missing, and health pods read the nodes."""
+    policy = f"{GROUP}/gpuvalidationpolicies/faults"
+    sets = f"/apis/apps/v1/namespaces/{fleet.rig.namespace}/daemonsets"
+
+    def shown() -> str:
+        conditions = fleet.rig.api.get(policy)["status"]["conditions"]
+        return next((c["reason"] for c in conditions if c["type"] == "WatchersReady"), "")
+
+    def made() -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = fleet.rig.api.get(sets)["items"]
+        return items
+
+    def mode(name: str) -> None:
+        fleet.rig.api.patch(policy, {"spec": {"probes": {"health": {"mode": name}}}})
+
+    mode("Watch")
+    try:
+        yield
+        until(lambda: bool(made()), what="a DaemonSet", seen=made)
+        [first] = made()
+        fleet.rig.api.delete(f"{sets}/{first['metadata']['name']}")
+        gone = first["metadata"]["uid"]
+        until(lambda: [one["metadata"]["uid"] != gone for one in made()] == [True], what="another", seen=made)
+        nowhere = {"spec": {"template": {"spec": {"nodeSelector": {"no": "where"}}}}}
+        fleet.rig.api.patch(f"{sets}/{first['metadata']['name']}", nowhere)
+        until(lambda: "'nodeSelector'" not in str(made()), what="no nodeSelector", seen=made)
+        until(lambda: shown() == "ContainersMissing", what="the condition WatchersReady", seen=shown)
+        before = fleet.runs()
+        until(lambda: not fleet.unread(before), what="runs of health pods", seen=lambda: fleet.unread(before))
+    finally:
+        mode("Periodic")
+        until(lambda: not made(), what="no DaemonSet", seen=made)
+
+
 def _path(pod: dict[str, Any]) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
@@ -374,4 +411,5 @@ INJECTIONS: dict[str, Injection] = {
     "pods stuck": pods_stuck,
     "quota 0": quota_zero,
     "webhook hangs": webhook_hangs,
+    "watch containers gone": watchers_gone,
 }

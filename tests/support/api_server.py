@@ -139,6 +139,18 @@ class FakeApiServer:
                 self.judged.append((after["metadata"]["name"], new["number"], new["podUID"]))
         return self._store(path, after, "MODIFIED")
 
+    def json_patch(self, path: str, name: str, patch: list[Body]) -> Body:
+        """A JSON patch of an object's UID and its members (RFC 6902)."""
+        if name not in self.objects[path]:
+            raise not_found(name)
+        before = self.objects[path][name]
+        tests = {step["value"] for step in patch if step["op"] == "test"}
+        if tests - {before["metadata"]["uid"]}:
+            raise ApiError(422, "Invalid", "the server rejected our request: test failed")
+        parts = {step["path"].strip("/"): step["value"] for step in patch if step["op"] == "replace"}
+        after = copied(before) | copied(parts)
+        return copied(before) if _same(before, after) else self._store(path, after, "MODIFIED")
+
     def patch_conditions(self, name: str, patch: Body) -> Body:
         """A strategic patch of a node's conditions: merged by type."""
         before = self.objects[NODES].get(name)
@@ -198,6 +210,10 @@ class FakeApiServer:
     def _store(self, path: str, body: Body, kind: str) -> Body:
         self._version += 1
         body["metadata"]["resourceVersion"] = str(self._version)
+        if path == DAEMONSETS:
+            before = self.objects[path].get(body["metadata"]["name"], {"metadata": {}})
+            changed = before.get("spec") != body.get("spec")
+            body["metadata"]["generation"] = before["metadata"].get("generation", 0) + changed
         self.objects[path][body["metadata"]["name"]] = body
         self._notify(path, kind, body)
         return copied(body)

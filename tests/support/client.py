@@ -8,7 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodegauge_operator.kube.client import APPLY, CALL_TIMEOUT, METADATA_ONLY, STRATEGIC, Client
+from nodegauge_operator.kube.client import (
+    APPLY,
+    CALL_TIMEOUT,
+    JSON_PATCH,
+    METADATA_ONLY,
+    STRATEGIC,
+    Client,
+)
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
 from support.api_server import COLLECTIONS, NODES, ApiError, Body, FakeApiServer
 
@@ -132,6 +139,8 @@ class FakeClient(LocalClient):
                 return self.cluster.patch_conditions(name, body)
             case "PATCH" if call.content_type == APPLY and name not in self.cluster.objects[collection]:
                 return self.cluster.create(collection, body)
+            case "PATCH" if call.content_type == JSON_PATCH:
+                return self.cluster.json_patch(collection, name, body)
             case "PATCH":
                 return self.cluster.patch(collection, name, body, sub=sub, manager=manager)
             case "DELETE":

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, Span, Temperature, Window, text
 from nodegauge_operator.core.reading_admission import NAME
+from nodegauge_operator.names import POD_PROBE, PROBE_WATCH
 from support.api_server import ADMISSION, BINDINGS, NO_BREAKER
 from support.cluster import reading_protection
 from support.objects import by_pods
@@ -63,13 +64,16 @@ def at_work(celsius: int) -> Result:
 
 
 class Machines:
-    """What the probe of each node finds: `now`, but for the nodes in `of`; with None its pod goes on."""
+    """What the probe of each node finds: `now`, but for the nodes in `of`; with None its pod goes on, as that
+    of a DaemonSet does, whose image cannot be pulled."""
 
     def __init__(self, now: Result) -> None:
         self.now = now
         self.of: dict[str, Result | None] = {}
 
     def __call__(self, pod: Object) -> str | None:
+        if pod["metadata"]["labels"][POD_PROBE] == PROBE_WATCH:
+            return None
         result = self.of.get(run_of(pod)[1], self.now)
         return None if result is None else answering(result)(pod)
 

@@ -48,7 +48,11 @@ HANDLERS = {
     "policy": api_server.POLICIES,
     "report": api_server.REPORTS,
 }
-HANDLERS |= {"reading": api_server.READINGS, "chassis": api_server.CHASSIS}
+HANDLERS |= {
+    "watch-set": api_server.DAEMONSETS,
+    "reading": api_server.READINGS,
+    "chassis": api_server.CHASSIS,
+}
 
 
 class Watches:
@@ -105,6 +109,7 @@ class SteppedOperator:
                 wake=lambda *names: self.woken.extend(names),
                 pod_seen=lambda pod: self.woken.append(pod.node),
                 watch_pod_seen=self._watch_pod_seen,
+                watch_set_seen=self.reconciler.watch_sets.seen,
                 reading_seen=self.woken.append,
                 now=self.cluster.clock,
                 listed_by_watch=lambda uid: None,
@@ -114,7 +119,7 @@ class SteppedOperator:
         self.cluster.subscribers.append(self._receive)
 
     def _watch_pod_seen(self, pod: WatchView) -> None:
-        if self.reconciler.watch_sets.pods.put(pod):
+        if self.reconciler.watchers.put_pod(pod):
             self.woken.append(pod.node)
 
     def keep_watch_sets(self) -> None:

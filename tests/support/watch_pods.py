@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, text
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from support.api_server import DAEMONSETS, PODS, Body
 from support.cluster import FakeCluster
 
@@ -30,7 +31,16 @@ class WatchPod:
             "spec": {"nodeName": node},
         }
         self.body = cluster.create(PODS, body)
+        self.becomes(ready=True)
         self.uid, self.name = self.body["metadata"]["uid"], self.body["metadata"]["name"]
+
+    def becomes(self, *, ready: bool, **box: Any) -> None:
+        """The kubelet's words: whether it has written, and more of its container's status."""
+        condition = {"type": "Ready", "status": str(ready)}
+        state = {"running": {"startedAt": stamp(self._cluster.clock())}}
+        box = {"name": names.PROBE_CONTAINER, "state": state} | box
+        status: Body = {"phase": "Running", "conditions": [condition], "containerStatuses": [box]}
+        self._cluster.patch(PODS, self.body["metadata"]["name"], {"status": status})
 
     def reports(self, result: Result, *, later: float = 20.0, **other: Any) -> None:
         given = {"run": self.uid, "node": self.node, "probe": "health"} | other

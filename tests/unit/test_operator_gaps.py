@@ -23,7 +23,7 @@ from nodegauge_operator.core.probes.health import DRAIN_SECONDS
 from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError, Refused
-from nodegauge_operator.reconcile.watch_sets import APPLY_SECONDS
+from nodegauge_operator.reconcile.watch_sets import MISSING_SECONDS
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
 from support.cleaning import failing
 from support.client import unavailable
@@ -250,9 +250,9 @@ def test_a_clock_that_is_set_back_delays_no_daemon_set(refused: bool) -> None:
         operator.client.refuse = refusing(unavailable(503), "PATCH", DAEMONSETS)
     operator.keep_watch_sets()
     operator.cluster.clock_error = 0
-    operator.cluster.pass_time(APPLY_SECONDS)
+    operator.cluster.pass_time(MISSING_SECONDS)
     watch_sets, policy = operator.reconciler.watch_sets, operator.cache.policies["default"]
-    assert watch_sets.due_in() <= 0
+    assert (watch_sets.due_in() <= 0) is refused, "nothing is applied anew that nobody changed"
     assert (applied := watch_sets.applied(policy)) is not None
     assert applied.watches is not refused
 

@@ -39,6 +39,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
             **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock
         ),
         trust=operator.reconciler.trust,
+        watchers=operator.reconciler.watchers,
         installation=SETTINGS.probe.installation,
         clock=clock,
         jitter=lambda: 0.0,

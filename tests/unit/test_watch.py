@@ -74,6 +74,8 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         ("nvidia.com/mig.config.state", "NotIn", ["pending", "rebooting"]),
         ("nvidia.com/gpu.deploy.client", "NotIn", paused),
         ("nvidia.com/gpu.deploy.device-plugin", "NotIn", paused),
+        ("kubernetes.io/os", "NotIn", ["windows"]),
+        ("type", "NotIn", ["virtual-kubelet"]),
     ]
     upgrade = "nvidia.com/gpu-driver-upgrade-state"
     assert terms == [
@@ -435,6 +437,7 @@ def test_a_daemonset_that_is_refused_for_a_moment_costs_no_pod() -> None:
     node.keep(later=START_GRACE - 1)
     node.heal()
     node.keep()
+    WatchPod(node.cluster)
     refuse_daemonsets(node)
     node.keep(later=HOUR)
     assert (node.wakes, node.run_pods) == (2, [])

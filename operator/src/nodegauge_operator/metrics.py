@@ -89,6 +89,17 @@ class Metrics:
             ("The policy's time between two health readings; in mode Watch probes.health.watch.interval."),
             ("policy",),
         )
+        self.watch_containers = gauge(
+            "nodegauge_watch_containers",
+            "Nodes of a policy in mode Watch by the state of their container: ready, starting, missing, "
+            "restarting, late (it writes nothing), not-expected (the node can run none now).",
+            ("policy", "state"),
+        )
+        self.watchers_ready = gauge(
+            "nodegauge_watchers_ready",
+            "0 while the condition WatchersReady of a policy in mode Watch is False, else 1.",
+            ("policy",),
+        )
         self.unreadable = gauge(
             "nodegauge_unreadable_reports",
             "Nodes whose report has a status that cannot be read whole, because somebody else wrote it.",

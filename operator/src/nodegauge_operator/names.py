@@ -152,6 +152,11 @@ GPU_PAUSED = ("paused-for-driver-upgrade", "paused-for-mig-change")
 """Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset.  Paused:
 by any driver pod that starts (NVIDIA/k8s-driver-manager) or by the MIG manager (NVIDIA/mig-parted)."""
 
+OTHER_SYSTEMS = (("kubernetes.io/os", "windows"), ("type", "virtual-kubelet"))
+"""Labels of nodes on which no probe can run.  Every kubelet sets the first one, to `linux` or `windows`
+(kubernetes.io/docs/reference/labels-annotations-taints); virtual-kubelet's the second one
+(virtual-kubelet/virtual-kubelet, node/nodeutil)."""
+
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
@@ -277,6 +282,29 @@ class BreakerReason(StrEnum):
     message names the cause, the nodes, and the command that ends the incident."""
     NO_INCIDENT = "NoIncident"
     """No cause has come up on many nodes at once."""
+
+
+class WatchersReason(StrEnum):
+    """Reasons of the condition `WatchersReady` of a GPUValidationPolicy, and of events regarding one; the
+    condition exists only in mode Watch."""
+
+    CONTAINERS_RUNNING = "ContainersRunning"
+    """A container runs and reports on every node that can run one, or is about to."""
+    CONTAINERS_STARTING = "ContainersStarting"
+    """No container reports yet, and none has been missing for longer than `limits.notStarted`."""
+    CONTAINERS_MISSING = "ContainersMissing"
+    """Nodes have had no container for longer than `limits.notStarted`: health pods read them instead."""
+    CONTAINERS_RESTARTING = "ContainersRestarting"
+    """Containers end again and again within minutes: health pods read their nodes as well."""
+    REPORTS_LATE = "ReportsLate"
+    """Containers run and write no reading: health pods read their nodes as well."""
+    DAEMON_SET_REFUSED = "DaemonSetRefused"
+    """The API server refuses the DaemonSet (rights, an admission policy or webhook)."""
+    DAEMON_SET_FOREIGN = "DaemonSetForeign"
+    """A DaemonSet that is not nodegauge's has the name of the policy's, and is left alone."""
+    DAEMON_SET_CHANGED = "DaemonSetChanged"
+    """Somebody else changed or deleted the DaemonSet.  Event: the change was taken back.  Condition: they do
+    it again and again."""
 
 
 class PaceReason(StrEnum):

@@ -126,6 +126,11 @@ class NodeView(Struct, frozen=True, kw_only=True):
         return upgrade not in still or mig in names.MIG_CONFIG_UNDER_WAY or paused
 
     @property
+    def runs_probes(self) -> bool:
+        """A Linux kubelet runs its pods."""
+        return all(self.labels.get(key) != value for key, value in names.OTHER_SYSTEMS)
+
+    @property
     def upgrade_ahead(self) -> bool:
         """The node waits for its turn in an upgrade of the driver: a run that holds GPUs might delay it."""
         return self.labels.get(names.GPU_UPGRADE_STATE, "") == names.GPU_UPGRADE_AHEAD
@@ -137,9 +142,9 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
     @property
     def may_run(self) -> bool:
-        """A new run may be planned: Ready, not leaving, driver not changing.  A cordoned node is
+        """A new run may be planned: Ready, of Linux, not leaving, driver not changing.  A cordoned node is
         health-checked like any other (promise 7, docs/promises.md)."""
-        return self.ready and not self.leaving and not self.driver_changing
+        return self.ready and self.runs_probes and not self.leaving and not self.driver_changing
 
 
 class Terminated(Struct, frozen=True, kw_only=True):

@@ -55,7 +55,9 @@ END_SECONDS = 5.0
 """How long kopf may take to end its watches by itself."""
 MOST_CANCELLATIONS, CANCEL_SECONDS = 20, 0.1
 """Chosen by this project: two seconds in all."""
-WATCHED = frozenset({"nodes", "pods", names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL})
+WATCHED = frozenset(
+    {"nodes", "pods", "daemonsets", names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL}
+)
 
 
 class Supervisor:
@@ -235,6 +237,7 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     if settings.node_label_selector:
         options.watching.label_selectors["v1", "nodes"] = settings.node_label_selector
     options.watching.label_selectors["v1", "pods"] = names.POD_PROBE
+    options.watching.label_selectors["apps", "v1", "daemonsets"] = names.WATCH_SET
     return options
 
 

@@ -1,4 +1,5 @@
-"""Watch events of nodes, probe pods, policies and reports: each goes into the cache and wakes the sweep."""
+"""Watch events of nodes, probe pods and their DaemonSets, policies and reports: each goes into the cache and
+wakes the sweep."""
 
 from __future__ import annotations
 
@@ -46,6 +47,13 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False
             return
         if sweep.cache.put_pod(view):
             sweep.pod_seen(view)
+
+    @kopf.on.event(
+        "apps", "v1", "daemonsets", labels={names.WATCH_SET: kopf.PRESENT}, registry=registry, id="watch-set"
+    )
+    async def watch_set(event: kopf.RawEvent, **_: Any) -> None:
+        deleted = is_deletion(event)
+        sweep.watch_set_seen(dict(event["object"]["metadata"]), deleted=deleted)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.POLICY_PLURAL, registry=registry, id="policy")
     async def policy(event: kopf.RawEvent, **_: Any) -> None:

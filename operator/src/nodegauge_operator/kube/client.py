@@ -35,6 +35,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 """Sent as JSON, which is YAML."""
+JSON_PATCH = "application/json-patch+json"
 
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """A list without what its objects hold (Kubernetes API concepts, "Metadata-only fetches")."""

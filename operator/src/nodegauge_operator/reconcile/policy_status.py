@@ -1,5 +1,5 @@
 """The status of policies: counts of nodes, and the conditions `Ready`, `GatesWithinBudget`,
-`BreakerOpen` and `RunsKeepUp`.
+`BreakerOpen`, `WatchersReady` and `RunsKeepUp`.
 
 Written only when it differs from the current status.  Counts change with every run and are written every few
 seconds; a change of the policy itself is answered at once.
@@ -33,6 +33,7 @@ from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.resync import Jitter, backoff
+from nodegauge_operator.reconcile.watchers import WATCHERS_READY, Watchers
 
 log = logging.getLogger("nodegauge.policy")
 
@@ -61,6 +62,7 @@ class PolicyStatus:
         concurrency: Concurrency,
         incidents: IncidentStatus,
         trust: Trust,
+        watchers: Watchers,
         metrics: Metrics,
         installation: str,
         clock: Callable[[], float],
@@ -78,6 +80,7 @@ class PolicyStatus:
         self._concurrency = concurrency
         self._incidents = incidents
         self._trust = trust
+        self._watchers = watchers
         self._counters = gate_budget.counters
         self._compared_at = 0.0
         self._written: dict[str, float] = {}
@@ -101,6 +104,7 @@ class PolicyStatus:
         self.dirty, self._compared_at = False, now
         self._export()
         self._incidents.export()
+        self._watchers.export()
         self._forget_deleted()
         for name in [
             *self._cache.policies,
@@ -108,6 +112,8 @@ class PolicyStatus:
         ]:
             if name not in self._cache.policies and name not in self._cache.policy_errors:
                 continue  # deleted while the status of another policy was written
+            before = conditions_by_type(self._cache.policy_status.get(name, {}))
+            await self._watchers.announce(name, before.get(WATCHERS_READY, {}))
             wanted = self._wanted(name)
             if _same(self._cache.policy_status.get(name, {}), wanted):
                 self._failed.pop(name, None)
@@ -214,6 +220,7 @@ class PolicyStatus:
         if name in self._cache.policies:
             states[BREAKER_OPEN] = self._incidents.condition(name)
             states[WITHIN_BUDGET] = within_budget(self._cache, self._budget, name)
+            states[WATCHERS_READY] = self._watchers.condition(name)
             states[KEEP_UP] = self._keep_up(name, before.get(KEEP_UP))
         generation, now = observed_generation(self._cache, name), self._clock()
         return [

@@ -16,6 +16,7 @@ from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, 
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, Taint
+from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.kind import ProbeKind, Wait
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.kube import nodes, readings
@@ -30,6 +31,7 @@ from nodegauge_operator.reconcile.peer_groups import Peers
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.refused_pieces import RefusedPieces
 from nodegauge_operator.reconcile.watch_sets import WatchSets
+from nodegauge_operator.reconcile.watchers import Watchers
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
 
@@ -97,6 +99,16 @@ class Reconciler:
             monotonic=self._monotonic,
             trust=self.trust,
         )
+        self.watchers = Watchers(
+            client=client,
+            cache=cache,
+            sets=self.watch_sets,
+            metrics=metrics,
+            instance=settings.instance,
+            clock=clock,
+            monotonic=self._monotonic,
+        )
+        """The containers of mode Watch."""
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = {
             kind.name: Peers(cache, kind.peer_value) for kind in EVERY.values() if kind.peer_value is not None
@@ -214,6 +226,8 @@ class Reconciler:
         policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
         watch_set = self.watch_sets.known.get(policy.name) if policy else None
         policy = self.watch_sets.applied(policy)
+        if policy is not None and policy.watches and self.watchers.is_bad(name):
+            policy = watch.by_pods(policy)
         return Snapshot(
             node=node,
             policy=policy,
@@ -291,7 +305,7 @@ class Reconciler:
             self._refused.forget(name)
             self.watch_sets.pods.forget_gone(name)
             self.gaps.forget(name)
-        wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
+        wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot), self.watchers.due_at(name))
         waits = planner.wanted_slots(snapshot.context) if snapshot.context else {}
         return Reconciled(waits=waits, wake_at=wake_at)
 

@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView
@@ -74,6 +75,7 @@ class Sweep:
         )
         self._budget, self._watch_sets = self._reconciler.gate_budget, self._reconciler.watch_sets
         self._trust = self._reconciler.trust
+        self._watch_sets.on_end = self._counts_changed
         metrics.readings_protected.set_function(lambda: float(not self._trust.problem))
         self._queue = WorkQueue()
         self._concurrency = Concurrency(
@@ -99,6 +101,7 @@ class Sweep:
                 clock=clock,
             ),
             trust=self._trust,
+            watchers=self._reconciler.watchers,
             metrics=metrics,
             installation=settings.probe.installation,
             clock=clock,
@@ -149,9 +152,21 @@ class Sweep:
         self._wakeup.set()
 
     def watch_pod_seen(self, pod: WatchView) -> None:
-        """A pod of a watch DaemonSet changed: a reading of its may wait for that."""
-        if self._watch_sets.pods.put(pod):
+        """A pod of a watch DaemonSet changed: a reading of its may wait for that, and so may health pods that
+        read the node in its place."""
+        if self._reconciler.watchers.put_pod(pod):
             self.wake(pod.node)
+        self._counts_changed()
+
+    def _counts_changed(self) -> None:
+        """What policies show may differ now."""
+        self._policy_status.dirty = True
+        self._wakeup.set()
+
+    def watch_set_seen(self, metadata: dict[str, Any], *, deleted: bool) -> None:
+        """A watch DaemonSet changed: if somebody else changed it, it is made anew."""
+        if self._watch_sets.seen(metadata, deleted=deleted):
+            self._counts_changed()
 
     def reading_seen(self, name: str) -> None:
         """A probe has written: its node goes first."""
@@ -300,6 +315,8 @@ class Sweep:
             self._reconciler.gaps.answered()
             self._policy_status.dirty = True
             self._budget.warn_exceeded()
+            await self._watch_sets.look()
+            self.wake(*self._reconciler.watchers.starting())  # one may have ended meanwhile
             if not self.listed:
                 self.listed, self._first_listed_at = True, time.monotonic()
                 self.wake(*self.cache.known_names())

@@ -1,12 +1,13 @@
 """Mode Watch: the DaemonSet of each policy, and its pods.
 
-The DaemonSets are applied when policies change and at an interval, so that nobody else's change of what they
-set lasts; what they leave open, such as another container, stays.  Only a pod that such a DaemonSet controls
-speaks for its node.
+The DaemonSets are watched: whatever somebody else changes in the spec of one, or its deletion, is taken back
+at once, and said.  They are applied when policies change.  Only a pod that such a DaemonSet controls speaks
+for its node.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,22 +17,26 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.report import NEVER, unstamp
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube import daemonsets
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.kube.errors import KubeError
+from nodegauge_operator.kube.errors import Forbidden, KubeError, Refused, WebhookFailed
+from nodegauge_operator.names import WatchersReason
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.reading_trust import Trust
+from nodegauge_operator.reconcile.watchers_condition import Trouble
 from nodegauge_operator.reconcile.workqueue import BackgroundTask
 
 log = logging.getLogger("nodegauge.watch")
 
-APPLY_SECONDS = 300.0
-"""Each DaemonSet is applied anew at this interval.  Chosen by this project: one write, in which the API
-server changes nothing unless somebody else did."""
+CALM_SECONDS = 300.0
+"""Longest wait until a change is taken back of somebody who changes a DaemonSet again and again, and for how
+long they have to leave it alone.  Chosen by this project: each change restarts every container."""
+OFTEN = 3
+"""So many changes without such a calm are a dispute, which the policy's condition shows."""
 RETRY_SECONDS = 10.0
 MISSING_SECONDS = 300.0
 """After so long without a DaemonSet health pods take its place.  Chosen by this project: longer than an API
@@ -40,11 +45,14 @@ server restarts, and as long as a pod may take to start."""
 
 class WatchSet(Struct, frozen=True, kw_only=True):
     """A policy's DaemonSet.  `uid`: empty if there is none; `since`: when it was made, or was first missed,
-    epoch seconds; `missed_at`: the latter, monotonic."""
+    epoch seconds; `missed_at`: the latter, monotonic; `generation` of its spec and `version` of the whole, as
+    this process left it."""
 
     uid: str
     since: float
     missed_at: float = 0.0
+    generation: int = 0
+    version: int = 0
 
 
 class WatchPods:
@@ -54,6 +62,13 @@ class WatchPods:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._pods: dict[str, dict[str, WatchView]] = {}
+        self._changed: set[str] = set()
+        """Nodes of which a pod has changed."""
+
+    def take_changed(self) -> set[str]:
+        """Nodes of which a pod has changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def put(self, pod: WatchView) -> bool:
         """Keep a pod unless a newer state is known; whether it is new."""
@@ -61,6 +76,7 @@ class WatchPods:
         before = pods.get(pod.uid)
         if before is not None and version_of(pod.resource_version) < version_of(before.resource_version):
             return False
+        self._changed.add(pod.node)
         if pod.gone:
             self._cache.note_dropped(pod.uid)
         pods[pod.uid] = pod
@@ -83,6 +99,11 @@ class WatchPods:
         known = self._pods.get(node, {}).values() if watch_set is not None else ()
         owner = watch_set.uid if watch_set is not None else ""
         return {pod.uid: pod.name for pod in known if (pod.owner_uid, pod.trust) == (owner, trusted)}
+
+    def of_set(self, node: str, watch_set: WatchSet | None) -> list[WatchView]:
+        """The pods of this DaemonSet on the node."""
+        known = self._pods.get(node, {}).values() if watch_set is not None else ()
+        return [pod for pod in known if watch_set is not None and pod.owner_uid == watch_set.uid]
 
     def each(self) -> Iterator[WatchView]:
         """Every pod."""
@@ -114,7 +135,9 @@ class WatchSets:
         self.known: dict[str, WatchSet] = {}
         """By policy."""
         self.pods = WatchPods(cache)
-        self.task = BackgroundTask("watch DaemonSets", on_end=lambda: None)
+        self.on_end: Callable[[], None] = lambda: None
+        """Called after each try to make the DaemonSets."""
+        self.task = BackgroundTask("watch DaemonSets", on_end=lambda: self.on_end())
         self._client = client
         self._cache = cache
         self._defaults = defaults
@@ -127,6 +150,78 @@ class WatchSets:
         self._announced: dict[str, tuple[str, bool]] = {}
         """By policy, what `on_change` was called for: the DaemonSet's UID, and whether nodes wait for it."""
         self._due_at = 0.0
+        self.namespace = defaults.namespace
+        self.epoch = 0
+        """Counts changes of `known` that change which pods speak for a node."""
+        self._refusals: dict[str, tuple[int, Trouble]] = {}
+        """By policy: how often in a row its DaemonSet was refused, and the last refusal."""
+        self._disputes: dict[str, tuple[int, float]] = {}
+        """By policy: changes that were taken back without a calm between, and when the last was seen,
+        monotonic."""
+        self._restored: dict[str, list[str]] = {}
+        """By policy: changes that were taken back, in words."""
+        self._unseen: list[tuple[dict[str, Any], bool]] = []
+        """Watch events during `keep`: its own writes may be among them."""
+
+    def name_of(self, policy: str) -> str:
+        """The name of the policy's DaemonSet."""
+        return names.watch_set_name(instance=self._defaults.instance, policy=policy)
+
+    def trouble(self, policy: str) -> Trouble | None:
+        """What is wrong with the policy's DaemonSet; None for nothing.  A refusal is believed when it comes
+        twice: an API server that has just started refuses for a moment what it allows."""
+        times, refusal = self._refusals.get(policy, (0, None))
+        if times > 1:
+            return refusal
+        changes, at = self._disputes.get(policy, (0, 0.0))
+        if changes < OFTEN or self._monotonic() - at >= CALM_SECONDS:
+            return None
+        text = f"somebody changes the DaemonSet {self.name_of(policy)} again and again"
+        return Trouble(reason=WatchersReason.DAEMON_SET_CHANGED, text=text)
+
+    def take_restored(self, policy: str) -> list[str]:
+        """Changes of the policy's DaemonSet that were taken back since the last call, in words."""
+        return self._restored.pop(policy, [])
+
+    def seen(self, metadata: dict[str, Any], *, deleted: bool) -> bool:
+        """A DaemonSet as a watch event shows it: whether somebody changed or deleted one of ours, which is
+        made anew soon."""
+        if self.task.busy:
+            self._unseen.append((metadata, deleted))
+            return False
+        return self._seen_now(metadata, deleted=deleted)
+
+    def _seen_now(self, metadata: dict[str, Any], *, deleted: bool) -> bool:
+        policy = next((p for p in self.known if self.name_of(p) == metadata["name"]), "")
+        known = self.known.get(policy)
+        if known is None or not known.uid:
+            return False
+        same = metadata["uid"] == known.uid
+        is_old = version_of(metadata.get("resourceVersion", "")) <= known.version
+        untouched = same and not deleted and metadata.get("generation", 0) <= known.generation
+        if is_old or untouched or (deleted and not same):
+            return False
+        if same and not deleted:  # the events of its status that follow say the same
+            self.known[policy] = replace(known, generation=metadata["generation"])
+        by = daemonsets.changed_by(metadata)
+        self._take_back(policy, "was deleted" if deleted or not same else f"was changed{by and ' by '}{by}")
+        return True
+
+    async def look(self) -> None:
+        """List the DaemonSets, for changes that the watch missed."""
+        before, listed = dict(self.known), {}
+        where = {"namespace": self.namespace, "instance": self._defaults.instance}
+        try:
+            async for metadata in daemonsets.each(self._client, **where):
+                listed[metadata["name"]] = metadata
+        except KubeError as error:
+            log.log(error.log_level, "watch DaemonSets cannot be listed: %s", error)
+            return
+        for policy, known in before.items():
+            if self.known.get(policy) is known and known.uid:
+                name = self.name_of(policy)
+                gone = {"name": name, "uid": known.uid, "resourceVersion": str(known.version + 1)}
+                self.seen(listed.get(name, gone), deleted=name not in listed)
 
     def due_in(self) -> float:
         """Seconds until something is to be done: none after a change of the policies."""
@@ -145,7 +240,7 @@ class WatchSets:
         """Apply the DaemonSets of policies in mode Watch, and delete those of others.
 
         That of a policy that cannot be read stays as it is, like the policy's nodes."""
-        self._policies, self._due_at = dict(self._cache.policies), self._monotonic() + APPLY_SECONDS
+        self._policies, self._due_at = dict(self._cache.policies), NEVER
         self._applied_for = self._trust.identity
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
         there = None
@@ -155,25 +250,75 @@ class WatchSets:
             self._failed("watch DaemonSets that no policy wants may be there", error, again=bool(wanted))
         for name, policy in wanted.items():
             known = self.known.get(name)
-            manifest = watch.daemon_set(policy, self._defaults, trusted=self._trust.identity)
             try:
-                made = await daemonsets.apply(self._client, manifest)
+                self.known[name] = await self._make(policy, first=known is None)
+                self._refusals.pop(name, None)
             except KubeError as error:
                 self._failed(f"the watch DaemonSet of policy {name} cannot be applied", error)
+                await self._note_refusal(policy, error)
                 if there is None and known is not None:
                     continue
-                made = (there or {}).get(manifest["metadata"]["name"], {})
-                if policy.uid not in [owner["uid"] for owner in made.get("ownerReferences") or ()]:
-                    if known is None or known.uid:
-                        missed = {"since": self._clock(), "missed_at": self._monotonic()}
-                        self.known[name] = WatchSet(uid="", **missed)
-                    continue
-            since = unstamp(made.get("creationTimestamp", "")) or self._clock()
-            self.known[name] = WatchSet(uid=made["uid"], since=since)
+                made = (there or {}).get(self.name_of(name), {})
+                if policy.uid in [owner["uid"] for owner in made.get("ownerReferences") or ()]:
+                    self.known[name] = self._watch_set(made)
+                elif known is None or known.uid:
+                    now = self._monotonic()
+                    self.known[name] = WatchSet(uid="", since=self._clock(), missed_at=now)
+        self._announce(on_change)
+
+    def _announce(self, on_change: Callable[[], None]) -> None:
         state = {name: (known.uid, self._is_awaited(known)) for name, known in self.known.items()}
         if state != self._announced:
-            self._announced = state
+            self._announced, self.epoch = state, self.epoch + 1
             on_change()
+        unseen, self._unseen = self._unseen, []
+        for metadata, deleted in unseen:
+            self._seen_now(metadata, deleted=deleted)
+
+    async def _make(self, policy: Policy, *, first: bool) -> WatchSet:
+        """Make the DaemonSet, or take back what somebody else changed in its spec; `first`: this process
+        has not seen it yet.  Raises `KubeError`."""
+        manifest = watch.daemon_set(policy, self._defaults, trusted=self._trust.identity)
+        applied = await daemonsets.apply(self._client, manifest)
+        made = await daemonsets.replace_spec(self._client, manifest, uid=applied["uid"])
+        if first and made.get("generation") != applied.get("generation"):
+            self._note_restored(policy.name, "had been changed")
+        return self._watch_set(made)
+
+    def _watch_set(self, made: dict[str, Any]) -> WatchSet:
+        since = unstamp(made.get("creationTimestamp", "")) or self._clock()
+        version = version_of(made.get("resourceVersion", ""))
+        return WatchSet(uid=made["uid"], since=since, generation=made.get("generation", 0), version=version)
+
+    def _take_back(self, policy: str, what: str) -> None:
+        """Somebody changed the DaemonSet: it is made anew, later each time if that goes on."""
+        now = self._monotonic()
+        changes, at = self._disputes.get(policy, (0, now))
+        changes = changes if now - at < CALM_SECONDS else 0
+        self._disputes[policy] = changes + 1, now
+        wait = min(CALM_SECONDS, RETRY_SECONDS * 2**changes) if changes else 0.0
+        self._due_at = min(self._due_at, now + wait)
+        self._note_restored(policy, what)
+
+    def _note_restored(self, policy: str, what: str) -> None:
+        text = f"the DaemonSet {self.name_of(policy)} {what}, which nodegauge takes back"
+        self._restored.setdefault(policy, []).append(text)
+        log.warning("%s", text)
+
+    async def _note_refusal(self, policy: Policy, error: KubeError) -> None:
+        """Keep why the API server refuses the DaemonSet; no answer says nothing of it."""
+        if not isinstance(error, Refused | Forbidden | WebhookFailed):
+            return
+        name, reason = self.name_of(policy.name), WatchersReason.DAEMON_SET_REFUSED
+        text = f"the API server refuses the DaemonSet {name}: {error}"
+        with contextlib.suppress(KubeError):
+            other = await daemonsets.find(self._client, namespace=self.namespace, name=name)
+            owners = (other or {}).get("ownerReferences") or ()
+            if other is not None and policy.uid not in [owner["uid"] for owner in owners]:
+                reason = WatchersReason.DAEMON_SET_FOREIGN
+                text = f"a DaemonSet {name} is there that is not nodegauge's: rename or delete it"
+        times, _ = self._refusals.get(policy.name, (0, None))
+        self._refusals[policy.name] = times + 1, Trouble(reason=reason, text=text)
 
     def applied(self, policy: Policy | None) -> Policy | None:
         """The policy as its nodes can follow it: in mode Periodic where no DaemonSet can be made."""
@@ -190,11 +335,11 @@ class WatchSets:
         """Delete the DaemonSets that nobody wants; the metadata of those that stay, by name."""
         defaults = self._defaults
         unread = self._cache.policy_errors.keys() - self._policies.keys()
-        keep = {
-            names.watch_set_name(instance=defaults.instance, policy=name) for name in wanted.keys() | unread
-        }
+        keep = {self.name_of(name) for name in wanted.keys() | unread}
         for name in self.known.keys() - wanted.keys():
             del self.known[name]
+            for of_policy in (self._refusals, self._disputes, self._restored):
+                of_policy.pop(name, None)
         there = {}
         async for made in daemonsets.each(
             self._client, namespace=defaults.namespace, instance=defaults.instance

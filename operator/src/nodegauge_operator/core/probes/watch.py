@@ -63,7 +63,7 @@ def reading(context: Context) -> EndedRun | None:
     """What the node's watch container wrote last, as a run of the health probe; None if that was judged, or
     is not to be: of another pod, of an earlier boot, or older than an interval."""
     part, before = context.unjudged_part(names.PROBE_HEALTH), context.status.probe[names.PROBE_HEALTH]
-    if part is None or not context.policy.watches or part.pod_uid not in context.watchers:
+    if part is None or part.pod_uid not in context.watchers:
         return None
     if context.rebooted_since(before) and part.boot_id == before.boot_id != "":
         return None
@@ -242,6 +242,7 @@ def _terms(selector: Selector, watched: list[dict[str, Any]]) -> list[dict[str, 
         own.append(expression | ({"values": list(wanted.values)} if wanted.values else {}))
     busy = {names.MIG_CONFIG_STATE: names.MIG_CONFIG_UNDER_WAY}
     busy |= dict.fromkeys(names.GPU_DEPLOY, names.GPU_PAUSED)
+    busy |= {key: (value,) for key, value in names.OTHER_SYSTEMS}
     own += [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in busy.items()]
     own += watched
     no_upgrade = {"key": names.GPU_UPGRADE_STATE, "operator": "DoesNotExist"}

@@ -1,0 +1,225 @@
+"""Watches the watchers: how the resident container of each node does, for condition, event, metrics and
+fallback.
+
+Only nodes that changed, and those whose container does not work, are looked at again.  Time is monotonic:
+setting a clock calls no container missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from nodegauge_operator import names
+from nodegauge_operator.api.history import Change
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import NEVER, stamp
+from nodegauge_operator.core.probes import watch
+from nodegauge_operator.core.watch_pod import WatchView
+from nodegauge_operator.core.watchers import BAD, Look, Watcher, is_expected, look
+from nodegauge_operator.kube import events
+from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.errors import KubeError
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile.budget_condition import State
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.watch_sets import WatchSets
+from nodegauge_operator.reconcile.watchers_condition import watchers_ready
+
+log = logging.getLogger("nodegauge.watch")
+
+WATCHERS_READY = "WatchersReady"
+LOOK_SECONDS = 5.0
+"""How often containers that restart are looked at again: one that goes on for a while counts as well."""
+RESTARTING = Watcher.RESTARTING
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A node when it was last looked at; `policy` is in force there."""
+
+    policy: str
+    look: Look
+
+
+class Watchers:
+    """The containers of all nodes whose policy is in mode Watch; brought up to date at each question.
+    `clock`: epoch seconds."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        cache: Cache,
+        sets: WatchSets,
+        metrics: Metrics,
+        instance: str,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._sets = sets
+        self._metrics = metrics
+        self._instance = instance
+        self._clock = clock
+        self._monotonic = monotonic
+        self._changed = cache.subscribe()
+        self._seen_under = (-1, -1)
+        """Policies and DaemonSets under which every node was looked at."""
+        self._seen: dict[str, Seen] = {}
+        self._counts: defaultdict[str, Counter[Watcher]] = defaultdict(Counter)
+        """By policy: nodes by what a look at their pods says."""
+        self._since: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """By policy: nodes whose container does not work, and since when, monotonic."""
+        self._began = self._looked_again_at = monotonic()
+        self._announced: dict[str, tuple[str, str]] = {}
+
+    def put_pod(self, pod: WatchView) -> bool:
+        """Keep a pod of a watch DaemonSet; whether its node is to be reconciled: it may have written, its
+        container works again, or the time begins after which health pods read it."""
+        before = self._state_now(pod.node)
+        is_new, after = self._sets.pods.put(pod), self._state_now(pod.node)
+        works_again = before in BAD and after not in BAD
+        return is_new or works_again or (after is Watcher.STARTING and before is not after)
+
+    def starting(self) -> list[str]:
+        """Nodes whose container does not work and still has time."""
+        self._update()
+        nodes = (node for of_policy in self._since.values() for node in of_policy)
+        return [node for node in nodes if self._state(node) is Watcher.STARTING]
+
+    def is_bad(self, node: str) -> bool:
+        """Whether health pods read the node, as its container has not worked for too long."""
+        return self._state_now(node) in BAD
+
+    def due_at(self, node: str) -> float:
+        """When the container of the node will have been missing for too long, epoch seconds."""
+        if self._state_now(node) is not Watcher.STARTING:
+            return NEVER
+        policy = self._seen[node].policy
+        left = self._since[policy][node] + self._grace(policy) - self._monotonic()
+        return self._clock() + max(left, 1.0)
+
+    def condition(self, name: str) -> State | None:
+        """The condition `WatchersReady`; None without containers, or without nodes.  One that was False
+        before this process began stays so until it is known which containers are still missing."""
+        policy = self._cache.policies.get(name)
+        counts, bad = self._counted(name)
+        if policy is None or not policy.watches or not counts:
+            return None
+        if not bad and counts[Watcher.STARTING] and self._monotonic() < self._began + self._grace(name):
+            shown: Any = self._cache.policy_status.get(name, {}).get("conditions") or ()
+            for before in shown:
+                if (before.get("type"), before.get("status")) == (WATCHERS_READY, "False"):
+                    return before["status"], before["reason"], before["message"]
+        made, where = self._sets.name_of(name), self._sets.namespace
+        described = f"kubectl describe daemonset {made} -n {where}"
+        return watchers_ready(counts, bad, self._sets.trouble(name), described=described)
+
+    def export(self) -> None:
+        """The gauges."""
+        self._metrics.watch_containers.clear()
+        self._metrics.watchers_ready.clear()
+        for name in self._cache.policies:
+            if (state := self.condition(name)) is not None:
+                self._metrics.watchers_ready.labels(name).set(state[0] != "False")
+                counts, _ = self._counted(name)
+                for watcher in Watcher:
+                    self._metrics.watch_containers.labels(name, watcher.value).set(counts[watcher])
+
+    async def announce(self, name: str, before: dict[str, Any]) -> None:
+        """Post the event of a condition that turned False, or back, and of each change of the DaemonSet that
+        was taken back; `before`: the condition that the policy's status has.
+
+        An event that cannot be posted holds up nothing: condition, metric and log line say the same."""
+        policy, state = self._cache.policies.get(name), self.condition(name)
+        if policy is None:
+            return
+        for text in self._sets.take_restored(name):
+            await self._post(policy, "Warning", names.WatchersReason.DAEMON_SET_CHANGED, text)
+        if state is None or state[:2] == self._announced.get(name):
+            return
+        was = before.get("status"), before.get("reason")
+        self._announced[name] = state[0], str(state[1])
+        if was != state[:2] and "False" in (state[0], was[0]):
+            kind = "Warning" if state[0] == "False" else "Normal"
+            log.log(logging.WARNING if kind == "Warning" else logging.INFO, "policy %s: %s", name, state[2])
+            await self._post(policy, kind, str(state[1]), state[2])
+
+    async def _post(self, policy: Policy, kind: str, reason: str, text: str) -> None:
+        now = self._clock()
+        change = Change(run=f"{policy.name}/{now:.0f}", type=kind, reason=reason, message=text, at=stamp(now))
+        try:
+            await events.post_of_policy(self._client, policy, change, instance=self._instance, now=now)
+        except KubeError as error:
+            log.log(error.log_level, "event %s of policy %s not posted: %s", reason, policy.name, error)
+
+    def _counted(self, name: str) -> tuple[Counter[Watcher], dict[str, Look]]:
+        """The policy's nodes by state, and those whose container has not worked for too long."""
+        self._update()
+        counts, bad = Counter(self._counts[name]), {}
+        for node in self._since[name]:
+            of_pods = self._seen[node].look
+            if self._state(node) in BAD:
+                bad[node] = of_pods
+            else:
+                counts[of_pods.state] -= 1
+                counts[Watcher.STARTING] += 1
+        return +counts, bad
+
+    def _state_now(self, node: str) -> Watcher | None:
+        self._update()
+        return self._state(node)
+
+    def _state(self, node: str) -> Watcher | None:
+        """As the look at its pods says, unless it still has time."""
+        seen = self._seen.get(node)
+        if seen is None or seen.look.state not in BAD:
+            return seen.look.state if seen else None
+        waited = self._monotonic() - self._since[seen.policy][node]
+        return seen.look.state if waited >= self._grace(seen.policy) else Watcher.STARTING
+
+    def _grace(self, policy: str) -> float:
+        known = self._cache.policies.get(policy)
+        return watch.start_grace(known) if known else NEVER
+
+    def _update(self) -> None:
+        under, now = (self._cache.epoch, self._sets.epoch), self._monotonic()
+        if under != self._seen_under:
+            self._seen_under = under
+            self._changed.update(self._cache.nodes, self._seen)
+        if now - self._looked_again_at >= LOOK_SECONDS:  # time alone ends a restarting
+            self._looked_again_at = now
+            restarting = (
+                n for of in self._since.values() for n in of if self._seen[n].look.state is RESTARTING
+            )
+            self._changed.update(restarting)
+        self._changed |= self._sets.pods.take_changed()
+        while self._changed:
+            self._see(self._changed.pop())
+
+    def _see(self, name: str) -> None:
+        before, after = self._seen.pop(name, None), self._look_at(name)
+        since = self._monotonic()
+        if before is not None:
+            self._counts[before.policy][before.look.state] -= 1
+            since = self._since[before.policy].pop(name, since)
+        if after is not None:
+            self._seen[name] = after
+            self._counts[after.policy][after.look.state] += 1
+            if after.look.state in BAD:
+                self._since[after.policy][name] = since
+
+    def _look_at(self, name: str) -> Seen | None:
+        node = self._cache.nodes.get(name)
+        policy = self._cache.policy_of(node) if node is not None else None
+        if node is None or policy is None or not policy.watches:
+            return None
+        if not is_expected(node):
+            return Seen(policy=policy.name, look=Look(state=Watcher.NOT_EXPECTED))
+        pods = self._sets.pods.of_set(name, self._sets.known.get(policy.name))
+        return Seen(policy=policy.name, look=look(pods, now=self._clock()))

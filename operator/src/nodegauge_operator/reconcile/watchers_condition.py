@@ -1,0 +1,65 @@
+"""The condition `WatchersReady` of a policy in mode Watch: whether containers run and report on its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodegauge_operator.core.events import bounded
+from nodegauge_operator.core.watchers import BAD, Look, Watcher
+from nodegauge_operator.names import WatchersReason
+from nodegauge_operator.reconcile.budget_condition import State, n_nodes
+
+MAX_NODES = 5
+"""A message names at most so many nodes."""
+REASONS = {
+    Watcher.MISSING: (WatchersReason.CONTAINERS_MISSING, "no container runs"),
+    Watcher.RESTARTING: (WatchersReason.CONTAINERS_RESTARTING, "the container restarts again and again"),
+    Watcher.LATE: (WatchersReason.REPORTS_LATE, "the container reports nothing"),
+}
+
+
+class Trouble(Struct, frozen=True, kw_only=True):
+    """What is wrong with a DaemonSet itself, in words."""
+
+    reason: WatchersReason
+    text: str
+
+
+def watchers_ready(
+    counts: Mapping[Watcher, int], bad: Mapping[str, Look], trouble: Trouble | None, *, described: str
+) -> State:
+    """Its state.  `counts`: nodes by the state of their container; `bad`: those without one that works, by
+    name; `trouble`: with the DaemonSet; `described`: the command that shows more."""
+    if bad or trouble:
+        reason = trouble.reason if trouble else REASONS[_worst(bad)][0]
+        nodes = f"{_nodes(bad, of=sum(counts.values()))}; health pods read them. " if bad else ""
+        text = f"{trouble.text}. " if trouble else ""
+        return "False", reason, bounded(f"{text}{nodes}See `{described}`")
+    ready, starting = counts.get(Watcher.READY, 0), counts.get(Watcher.STARTING, 0)
+    others = [f"{starting} start"] if starting else []
+    if idle := counts.get(Watcher.NOT_EXPECTED, 0):
+        others.append(f"{idle} can run none now")
+    rest = f" ({', '.join(others)})" if others else ""
+    if ready:
+        return "True", WatchersReason.CONTAINERS_RUNNING, f"containers report on {n_nodes(ready)}{rest}"
+    return "Unknown", WatchersReason.CONTAINERS_STARTING, f"no container reports yet{rest}"
+
+
+def _worst(bad: Mapping[str, Look]) -> Watcher:
+    states = Counter(look.state for look in bad.values())
+    return max(BAD, key=lambda state: states[state])
+
+
+def _nodes(bad: Mapping[str, Look], *, of: int) -> str:
+    """The commonest state in words, some of the nodes, and why."""
+    state = _worst(bad)
+    names = sorted(name for name, look in bad.items() if look.state is state)
+    more = [f"{len(names) - MAX_NODES} more"] if len(names) > MAX_NODES else []
+    whys = Counter(bad[name].why for name in names).most_common(3)
+    reasons = "; ".join(f"{why} ({count})" if len(whys) > 1 else why for why, count in whys if why)
+    others = f", and {n_nodes(len(bad) - len(names))} with another fault" if len(bad) > len(names) else ""
+    some = ", ".join(names[:MAX_NODES] + more)
+    return f"{REASONS[state][1]} on {len(names)} of {n_nodes(of)} ({some}): {reasons}{others}"
