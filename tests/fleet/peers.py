@@ -8,7 +8,6 @@ A finding counts where it appears, as an event would.  Groups and nodes are judg
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from random import Random
 
 from nodegauge_judge.model import Severity
@@ -54,12 +53,10 @@ def false_findings(seed: int, probe: str) -> int:
     between, within = random.uniform(0.005, 0.01), random.uniform(0.003, 0.01)
     nodes = [MIDDLE * random.gauss(1, between) for _ in range(size)]
     before, shown, count = nodes, set[int](), 0
-    measure: Callable[[float], float] = lambda node: (
-        node
-        * random.gauss(  # noqa: E731
-            1, within * (3 if random.random() < 0.01 else 1)
-        )
-    )
+
+    def measure(node: float) -> float:
+        return node * random.gauss(1, within * (3 if random.random() < 0.01 else 1))
+
     for _ in range(runs):
         now = [measure(node) for node in nodes]
         group = group_of(now)

@@ -198,14 +198,15 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     Default 0.85.  Chosen by this project: so far from it that a spread need not be known."""
     peers_warn: Ratio = 0.035
     """Share below the median of at least eight comparable nodes from which a node can be unusually slow
-    (NCCL and load runs).  Default 0.035.  Source: Azure's and SuperBench's bars are 3.5, 5 and 7 %."""
+    (NCCL and load runs).  Default 0.035.  Chosen by this project: below the 5 % of
+    SuperBench (docs/user-tutorial/data-diagnosis.md), which needs no second run."""
     peers_fail: Ratio = 0.07
     """Share below that median from which an unusually slow node fails, once a second run confirms it.
-    Default 0.07.  Source: Azure's and SuperBench's bars are 3.5, 5 and 7 %."""
+    Default 0.07.  Chosen by this project: twice `peersWarn`, above SuperBench's 5 %."""
     peers_spread: Ratio = 0.007
     """Least standard deviation between comparable nodes, as a share of their median, that is assumed
     however alike they measure; eight nodes are assumed to spread by twice that.  Default 0.007.  Chosen by
-    this project from simulated fleets (`make peers`)."""
+    this project: simulated fleets (`make peers`) are not accused with it."""
     busbw_disagreement: Ratio = 0.1
     """Share of the larger value by which two runs may differ before a third is asked for.  Default 0.1.
     Chosen by this project: it tolerates small differences between runs."""
