@@ -1,6 +1,7 @@
 """Peers by statistics: who is found in a table of stragglers, and how often sound fleets are accused.
 
-The table is rebuilt from what was told of 60 nodes with B200: 52 sound ones, eight at -6 to -7 %.  Sound fleets
+The table is rebuilt from what was told of 60 nodes with B200: 52 sound ones, eight at -6 to -7 %.  Sound
+fleets
 differ between nodes (sigma 0.5 to 1 %) and between runs (0.3 to 1 %, one run in a hundred three times that).
 A finding counts where it appears, as an event would.  Groups and nodes are judged by the product's own code.
 """

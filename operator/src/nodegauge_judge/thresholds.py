@@ -251,7 +251,8 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     missing."""
     load_peers_share: Ratio = 0.9
     """Share of the median of at least three comparable nodes below which the computing speed of a node's
-    GPUs warns at once.  Default 0.9.  Chosen by this project: the median GPU of a node varies less than single GPUs."""
+    GPUs warns at once.  Default 0.9.  Chosen by this project: the median GPU of a node varies less than
+    single GPUs."""
     load_copy_share: Ratio = 0.6
     """Share of the rate of a GPU's PCIe link below which its copies from or to the host are slow.  Default
     0.6.  Chosen by this project: copies from pinned memory mostly reach 80 % and more."""

@@ -129,7 +129,8 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def fingerprint(self) -> str:
-        """Nodes with the same one are comparable: GPUs, their model and limit, kernel, seconds, driver branch.
+        """Nodes with the same one are comparable: GPUs, their model and limit, kernel, seconds, driver
+        branch.
         Empty where the GPUs are not alike or were not loaded to the end."""
         makes = {loaded.make for loaded in self.gpus}
         seconds, driver = positive(self.load.seconds), text(self.result.system.driver).split(".")[0]

@@ -231,7 +231,8 @@ RULES = (
         code="load-below-peers",
         title="the node computes more slowly than comparable nodes",
         meaning=(
-            "Nodes with the same number of the same GPUs, power limit, kernel, duration and driver branch reach more TFLOPS "
+            "Nodes with the same number of the same GPUs, power limit, kernel, duration and driver "
+            "branch reach more TFLOPS "
             "per GPU. Warm air, another BIOS or clock setting, or old boards slow a whole node."
         ),
         when={
