@@ -11,7 +11,7 @@ from fleet.progress import Wrong
 from testbed.errors import TestbedError
 from testbed.interruption import interruptible
 
-SCENARIOS = {name: f"fleet.{name}" for name in ("life", "day", "faults", "upgrade")} | {
+SCENARIOS = {name: f"fleet.{name}" for name in ("life", "day", "faults", "upgrade", "peers")} | {
     "loadtest": "fleet.load.scenario"
 }
 

@@ -210,7 +210,7 @@ def test_exactly_the_tolerated_share_is_tolerated() -> None:
 
 def test_eight_gpus_at_their_power_limit_pass() -> None:
     """The software power cap at the limit is what full load looks like."""
-    judgement = judge_load(loaded())
+    judgement = judge_load(loaded(), peers=lambda _: [610.0] * 7)
     assert (judgement.verdict, judgement.findings) == (Verdict.PASS, [])
     assert set(judgement.answers.values()) == {GOOD}
     assert (judgement.tflops, judgement.power_percent, judgement.hottest) == (610.0, 99, 63)

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
+from nodegauge_judge.peers import MAX_VALUES
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, Outcome, ReportStatus, stamp
@@ -22,7 +23,7 @@ from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.reading_view import reading_view
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers
+from nodegauge_operator.reconcile.peer_groups import Peers
 from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
 from support.api_server import POLICIES, Body
 from support.cluster import FakeCluster

@@ -194,8 +194,19 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     PCIe switches alone; through the host there is no floor, and this one only warns.  Default 0.5.  Chosen by
     this project: half of the link's rate; no such machine has been published."""
     busbw_peers_share: Ratio = 0.85
-    """Share of the median of comparable nodes below which a node's all_reduce is a finding.  Default 0.85.
-    Chosen by this project: it tolerates small differences between healthy nodes."""
+    """Share of the median of at least three comparable nodes below which a node's all_reduce warns at once.
+    Default 0.85.  Chosen by this project: so far from it that a spread need not be known."""
+    peers_warn: Ratio = 0.035
+    """Share below the median of at least eight comparable nodes from which a node can be unusually slow
+    (NCCL and load runs).  Default 0.035.  Chosen by this project: below the 5 % of
+    SuperBench (docs/user-tutorial/data-diagnosis.md), which needs no second run."""
+    peers_fail: Ratio = 0.07
+    """Share below that median from which an unusually slow node fails, once a second run confirms it.
+    Default 0.07.  Chosen by this project: twice `peersWarn`, above SuperBench's 5 %."""
+    peers_spread: Ratio = 0.007
+    """Least standard deviation between comparable nodes, as a share of their median, that is assumed
+    however alike they measure; eight nodes are assumed to spread by twice that.  Default 0.007.  Chosen by
+    this project: simulated fleets (`make peers`) are not accused with it."""
     busbw_disagreement: Ratio = 0.1
     """Share of the larger value by which two runs may differ before a third is asked for.  Default 0.1.
     Chosen by this project: it tolerates small differences between runs."""
@@ -239,8 +250,9 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     load fails.  Default 0.8.  Chosen by this project: as `slowClockFail`, a fifth of the speed is
     missing."""
     load_peers_share: Ratio = 0.9
-    """Share of the median of comparable nodes below which the computing speed of a node's GPUs is a finding.
-    Default 0.9.  Chosen by this project: the median GPU of a node varies less than single GPUs."""
+    """Share of the median of at least three comparable nodes below which the computing speed of a node's
+    GPUs warns at once.  Default 0.9.  Chosen by this project: the median GPU of a node varies less than
+    single GPUs."""
     load_copy_share: Ratio = 0.6
     """Share of the rate of a GPU's PCIe link below which its copies from or to the host are slow.  Default
     0.6.  Chosen by this project: copies from pinned memory mostly reach 80 % and more."""
@@ -255,6 +267,8 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
             raise ValueError(
                 "memoryHotFail must be above memoryHotWarn: raise memoryHotFail or lower memoryHotWarn"
             )
+        if self.peers_warn > self.peers_fail:
+            raise ValueError("peersWarn must not be above peersFail: lower peersWarn or raise peersFail")
         if self.slow_clock_fail > self.slow_clock_warn:
             raise ValueError("slowClockFail must not be above slowClockWarn: lower slowClockFail")
         if self.load_slow_fail > self.load_slow_warn:

@@ -64,12 +64,14 @@ Value = Callable[[Loaded], float | None]
 
 
 class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
-    """One judgement's inputs.  `peers`: TFLOPS of comparable nodes' GPUs."""
+    """One judgement's inputs.  `peers`: TFLOPS of comparable nodes' GPUs; `previous`: fingerprint and TFLOPS
+    of the run before."""
 
     result: Result
     load: LoadResult
     thresholds: Thresholds
     peers: Peers = no_peers
+    previous: tuple[str, float] | None = None
 
     @cached_property
     def gpus(self) -> list[Loaded]:
@@ -127,14 +129,15 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def fingerprint(self) -> str:
-        """Nodes with the same one are comparable: GPU model and limit, kernel, seconds, driver branch.  Empty
-        where the GPUs are not alike or were not loaded to the end."""
+        """Nodes with the same one are comparable: GPUs, their model and limit, kernel, seconds, driver
+        branch.
+        Empty where the GPUs are not alike or were not loaded to the end."""
         makes = {loaded.make for loaded in self.gpus}
         seconds, driver = positive(self.load.seconds), text(self.result.system.driver).split(".")[0]
         make = makes.pop() if len(makes) == 1 else None
         if make is None or not self.complete or self.light or seconds is None or not driver:
             return ""
-        return f"{make[0]}|{make[1] / 1000:.0f} W|{make[2]}|{seconds:.0f} s|{driver}"
+        return f"{len(self.gpus)}x {make[0]}|{make[1] / 1000:.0f} W|{make[2]}|{seconds:.0f} s|{driver}"
 
     @property
     def tflops(self) -> float | None:

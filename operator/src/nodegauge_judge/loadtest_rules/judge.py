@@ -65,18 +65,21 @@ def judge_load(
     *,
     thresholds: Thresholds | None = None,
     peers: Peers = no_peers,
+    previous: tuple[str, float] | None = None,
     known: Sequence[GpuIdentity] = (),
 ) -> LoadJudgement:
     """The judgement of the load run in `result`; it never raises, whatever the result.
 
-    `peers`: TFLOPS of comparable nodes; `known`: the GPUs that the node had before.  A run that gave way or
+    `peers`: TFLOPS of comparable nodes; `previous`: fingerprint and TFLOPS of the readable run before;
+    `known`: the GPUs that the node had before.  A run that gave way or
     was cut has no verdict, whatever it measured until then.
     """
     unmeasured = _without_measurement(result)
     if unmeasured is not None:
         return unmeasured
     assert result.load is not None
-    case = LoadCase(result=result, load=result.load, thresholds=thresholds or Thresholds(), peers=peers)
+    limits = thresholds or Thresholds()
+    case = LoadCase(result=result, load=result.load, thresholds=limits, peers=peers, previous=previous)
     observed = [(rule, list(rule.check(case))) for rule in LOAD_RULES]
     findings, locations = listed(observed, [*(identity(gpu) for gpu in result.gpus), *known])
     verdict, reason = _verdict(findings)

@@ -13,7 +13,7 @@ from nodegauge_judge.case import identity, number, text
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, Value, answered, positive
 from nodegauge_judge.loadtest_rules.slowdown import is_slowed
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.peers import usual
+from nodegauge_judge.peers import Standing, standing
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REPORT, RESET, VENDOR, Observation, Probe
 
 
@@ -71,18 +71,44 @@ def slow_memory(case: LoadCase) -> Iterator[Observation]:
 
 def below_peers(case: LoadCase) -> Iterator[Observation]:
     """A node whose median GPU computes more slowly than those of comparable nodes."""
-    own, share = case.tflops, case.thresholds.load_peers_share
-    among = usual(case.peers, case.fingerprint, own=own) if own and case.fingerprint else None
-    if own is None or among is None or own >= share * among[0]:
+    own, among = case.tflops, _among_peers(case, case.tflops)
+    confirmed = _was_below(case)
+    severity = None if among is None else among.severity(confirmed=confirmed)
+    if own is None or among is None or severity is None:
         return
+    usual = among.group.median
     yield Observation(
-        severity=Severity.WARN,
+        severity=severity,
         location="all GPUs",
-        message=f"{own:.4g} TFLOPS; the median of {among[1]} comparable nodes is {among[0]:.4g}: "
-        f"{own / among[0]:.0%}, below {share:.0%}.",
-        evidence={"tflops": round(own, 1), "usual_tflops": round(among[0], 1), "nodes": among[1]},
+        message=among.text(f"{own:.4g} TFLOPS", f"{usual:.4g} TFLOPS", confirmed=confirmed),
+        evidence={
+            "tflops": round(own, 1),
+            "usual_tflops": round(usual, 1),
+            "nodes": among.group.nodes,
+            "short": round(among.short, 4),
+        },
         gpus=tuple(identity(loaded.gpu) for loaded in case.gpus),
     )
+
+
+def answer_peers(case: LoadCase) -> Answer:
+    """What the run says of the node among its peers; a light load says nothing."""
+    among = _among_peers(case, case.tflops)
+    if among is None:
+        return Answer.NO_LOAD if case.light else Answer.UNSURE
+    return among.answer
+
+
+def _among_peers(case: LoadCase, own: float | None) -> Standing | None:
+    share, limits = case.thresholds.load_peers_share, case.thresholds
+    return standing(case.peers, case.fingerprint, own=own or 0.0, far_share=share, limits=limits)
+
+
+def _was_below(case: LoadCase) -> bool:
+    """Whether the run before was unusual, too, by what is usual now."""
+    fingerprint, tflops = case.previous or ("", 0.0)
+    before = _among_peers(case, tflops) if fingerprint == case.fingerprint else None
+    return before is not None and before.below
 
 
 def _below_siblings(case: LoadCase, value: Value, *, unit: str, key: str) -> Iterator[Observation]:
@@ -205,14 +231,21 @@ RULES = (
         code="load-below-peers",
         title="the node computes more slowly than comparable nodes",
         meaning=(
-            "Nodes with the same GPUs, power limit, kernel, duration and driver branch reach more TFLOPS "
+            "Nodes with the same number of the same GPUs, power limit, kernel, duration and driver "
+            "branch reach more TFLOPS "
             "per GPU. Warm air, another BIOS or clock setting, or old boards slow a whole node."
         ),
         when={
+            Severity.INFO: (
+                "the median GPU is unusually slow for the first time; or a quarter of the comparable nodes "
+                "are as slow. Unusually slow: below the median of at least eight comparable nodes by "
+                "`peersWarn` (0.035) and by four of their standard deviations"
+            ),
             Severity.WARN: (
-                "the median GPU is below `loadPeersShare` (0.9) of the median of at least three comparable "
-                "nodes, this one included"
-            )
+                "unusually slow in two runs in a row; or, at once, below `loadPeersShare` (0.9) of the "
+                "median of at least three comparable nodes, this one included"
+            ),
+            Severity.FAIL: "unusually slow in two runs in a row, and now by `peersFail` (0.07) or more",
         },
         next_step="compare clocks, power limit and temperatures with those of a comparable node.",
         way_out=(
@@ -222,7 +255,9 @@ RULES = (
             "`nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE` on both.",
         ),
         probe=Probe.LOAD,
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU),
         check=below_peers,
+        answer=answer_peers,
     ),
     LoadRule(
         code="load-checksum-unexpected",

@@ -19,6 +19,7 @@ from nodegauge_judge.nccl.grading import (
     Grading,
     NcclRule,
     cell_text,
+    compared_headline,
     effective_gbps,
     gbps_text,
     headline_arm,
@@ -27,7 +28,7 @@ from nodegauge_judge.nccl.grading import (
     size_text,
 )
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
-from nodegauge_judge.peers import usual
+from nodegauge_judge.peers import Standing, standing
 from nodegauge_judge.rule import OWN_RUN, REPORT, VENDOR, Observation, Probe
 
 CFS_PERIOD_MS = 100
@@ -99,26 +100,45 @@ def has_no_floor(grading: Grading) -> bool:
     return measurement.p2p_disabled or (through_host and measurement.interconnect in _WITHOUT_NVLINK_RING)
 
 
+def among_peers(grading: Grading) -> Standing | None:
+    """The node among comparable nodes, by all_reduce at 1 GiB; None without that or without peers."""
+    headline, limits = compared_headline(grading.headlines), grading.thresholds
+    fingerprint, share = grading.measurement.fingerprint, limits.busbw_peers_share
+    if headline is None:
+        return None
+    return standing(grading.peers, fingerprint, own=headline.gbps, far_share=share, limits=limits)
+
+
 def below_peers(grading: Grading) -> Iterator[Observation]:
     """Slower than comparable nodes."""
-    headline = grading.headlines.get(Collective.ALL_REDUCE)
-    if headline is None or headline.cell.bytes != GIB:
+    headline, among = compared_headline(grading.headlines), among_peers(grading)
+    if headline is None or among is None:
         return
-    among = usual(grading.peers, grading.measurement.fingerprint, own=headline.gbps)
-    share = grading.thresholds.busbw_peers_share
-    if among is None or headline.gbps >= share * among[0]:
+    throttled = _cpu_throttled(headline.arm, grading.measurement)
+    confirmed = BUSBW_BELOW_PEERS.code in grading.measurement.bad_codes and not throttled
+    severity = among.severity(confirmed=confirmed)
+    if severity is None:
         return
-    middle, nodes = among
+    own = f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}"
     yield of_node(
-        Severity.WARN,
-        f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}; the median of {nodes} comparable "
-        f"nodes is {gbps_text(middle)}, and the limit is {share:g} of it.",
+        severity,
+        among.text(own, gbps_text(among.group.median), confirmed=confirmed),
         evidence={
             "busbw_gbps": _rounded(headline.gbps),
-            "median_gbps": _rounded(middle),
-            "nodes": nodes,
+            "median_gbps": _rounded(among.group.median),
+            "nodes": among.group.nodes,
+            "short": round(among.short, 4),
         },
     )
+
+
+def answer_peers(grading: Grading) -> Answer:
+    """What the run says of the node among its peers; unsure if the CPU limit may have slowed it down."""
+    headline, among = compared_headline(grading.headlines), among_peers(grading)
+    if headline is None or among is None:
+        return Answer.UNSURE
+    throttled = among.answer is Answer.BAD and _cpu_throttled(headline.arm, grading.measurement)
+    return Answer.UNSURE if throttled else among.answer
 
 
 def runs_disagree(grading: Grading) -> Iterator[Observation]:
@@ -261,10 +281,16 @@ BUSBW_BELOW_PEERS = NcclRule(
         "above its floor, but equal machines should be equally fast, and the slowest one paces a job."
     ),
     when={
+        Severity.INFO: (
+            "all_reduce at 1 GiB is unusually slow for the first time, and another run follows; or a quarter "
+            "of the comparable nodes are as slow. Unusually slow: below the median of at least eight "
+            "comparable nodes by `peersWarn` (default 0.035) and by four of their standard deviations"
+        ),
         Severity.WARN: (
-            "all_reduce at 1 GiB is below `busbwPeersShare` (default 0.85) of the median of at least three "
-            "comparable nodes, this one included"
-        )
+            "unusually slow in two runs in a row; or, at once, below `busbwPeersShare` (default 0.85) of the "
+            "median of at least three comparable nodes, this one included"
+        ),
+        Severity.FAIL: "unusually slow in two runs in a row, and now by `peersFail` (default 0.07) or more",
     },
     next_step="compare the node with a comparable one: clocks, power limit, BIOS settings, NVLink errors.",
     way_out=(
@@ -273,7 +299,9 @@ BUSBW_BELOW_PEERS = NcclRule(
         "BIOS version and settings and the fabric manager's version should be the same.",
     ),
     probe=Probe.NCCL,
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.BUSBW),
     check=below_peers,
+    answer=answer_peers,
 )
 BUSBW_DISAGREES = NcclRule(
     code="busbw-disagrees",

@@ -134,6 +134,12 @@ def headline_arm(measurement: Measurement) -> MeasuredArm | None:
     return measurement.arm(ArmName.NVLS_OFF if nvls_broken(measurement) else ArmName.DEFAULT)
 
 
+def compared_headline(headlines: dict[Collective, Headline]) -> Headline | None:
+    """What comparable nodes are compared by: all_reduce at 1 GiB, and no other size."""
+    headline = headlines.get(Collective.ALL_REDUCE)
+    return headline if headline is not None and headline.cell.bytes == GIB else None
+
+
 def headlines(measurement: Measurement) -> dict[Collective, Headline]:
     """By collective, for those with a correct cell of a size that labels accept."""
     every = ((collective, _headline(measurement, collective)) for collective in Collective)

@@ -24,6 +24,7 @@ from nodegauge_judge.nccl.floors import Criteria
 from nodegauge_judge.nccl.grading import (
     Grading,
     NcclRule,
+    compared_headline,
     gbps_text,
     headlines,
     p2p_off_busbw,
@@ -92,8 +93,9 @@ def judge_nccl(
     measurement = measure(result, history=history or History(), environment=environment or {})
     last = Measurement.decode(previous)
     if last is not None:
-        last_judgement = _grade(Grading.from_measurement(last, criteria=criteria, node=node, peers=peers))
-        measurement = replace(measurement, bad_codes=_bad_codes(last_judgement))
+        graded = Grading.from_measurement(last, criteria=criteria, node=node, peers=peers)
+        bad = _bad_codes(graded, _grade(graded))
+        measurement = replace(measurement, bad_codes=tuple(sorted(bad)))
         if (last.fingerprint, last.gpu_set) != (measurement.fingerprint, measurement.gpu_set):
             last = None  # other GPUs or another NCCL: their runs are not comparable
     runs = _runs(measurement, last, limit=criteria.thresholds.busbw_disagreement)
@@ -190,7 +192,7 @@ def _grade(grading: Grading, known: Sequence[GpuIdentity] = ()) -> NcclJudgement
         expected=grading.expected,
         again=_needs_another_run(grading, answers, findings),
         record=measurement.encode(),
-        fingerprint=measurement.fingerprint,
+        fingerprint="" if compared_headline(grading.headlines) is None else measurement.fingerprint,
         reason="" if readable else _reason(findings, several=several),
         locations=locations,
     )
@@ -217,10 +219,20 @@ def _verdict(grading: Grading, findings: list[Finding]) -> Verdict:
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
 
 
-def _bad_codes(judgement: NcclJudgement) -> tuple[str, ...]:
+def _bad_codes(grading: Grading, judgement: NcclJudgement) -> set[str]:
     """Codes that count against the node if the next run answers them alike."""
-    codes = [code for code, answer in judgement.answers.items() if answer is Answer.BAD]
-    return tuple(codes + [f.code for f in judgement.findings if f.code == arm_outcomes.NCCL_FAILED.code])
+    return {
+        *(code for code, answer in judgement.answers.items() if answer is Answer.BAD),
+        *_wait_for_another(grading, judgement.findings),
+    }
+
+
+def _wait_for_another(grading: Grading, findings: list[Finding]) -> set[str]:
+    """Codes without a bad answer that count only after a second run, too."""
+    codes = {finding.code for finding in findings if finding.code == arm_outcomes.NCCL_FAILED.code}
+    among = bandwidth.among_peers(grading)
+    unusual = among is not None and among.below and not among.group.crowded
+    return codes | ({bandwidth.BUSBW_BELOW_PEERS.code} if unusual else set())
 
 
 def _needs_another_run(grading: Grading, answers: Mapping[str, Answer], findings: list[Finding]) -> bool:
@@ -229,7 +241,7 @@ def _needs_another_run(grading: Grading, answers: Mapping[str, Answer], findings
     if any(headline.runs_disagree for headline in grading.headlines.values()):
         return True
     bad = {code for code, answer in answers.items() if answer is Answer.BAD and _needs_two_runs(code)}
-    bad |= {finding.code for finding in findings if finding.code == arm_outcomes.NCCL_FAILED.code}
+    bad |= _wait_for_another(grading, findings)
     return bool(bad - set(grading.measurement.bad_codes))
 
 

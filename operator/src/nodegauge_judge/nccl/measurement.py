@@ -306,7 +306,7 @@ class NcclJudgement(Struct, frozen=True, kw_only=True):
     record: str
     """Text for the report, which `regrade` reads."""
     fingerprint: str
-    """Equal for comparable nodes."""
+    """Equal for comparable nodes; empty if all_reduce was not measured at 1 GiB."""
     reason: str = ""
     """PascalCase, why the run was unreadable or skipped; empty if it was readable."""
     locations: list[Finding] = []

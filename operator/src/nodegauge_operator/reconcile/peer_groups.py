@@ -9,12 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 
+from nodegauge_judge.peers import picked
 from nodegauge_operator.api.report import ReportStatus
 from nodegauge_operator.reconcile.cache import Cache
-
-MAX_VALUES = 64
-"""At most so many values are returned: the middle ones, which have the same median as all."""
-
 
 Value = Callable[[ReportStatus], tuple[str, float] | None]
 """A report's fingerprint and the value to compare; None for a node without one."""
@@ -33,7 +30,8 @@ class Peers:
         self._ranks: dict[str, list[tuple[float, str]]] = {}
 
     def other_values(self, fingerprint: str, *, but: str) -> Sequence[float]:
-        """Values of the other nodes with this fingerprint; of more than 64, the middle ones."""
+        """Values of the other nodes with this fingerprint, sorted; of many, some that have their median
+        and spread (`picked`)."""
         if not fingerprint:
             return ()
         self._update()
@@ -41,9 +39,7 @@ class Peers:
         own, value = self._measured.get(but, ("", 0.0))
         at = bisect_left(ranks, (value, but)) if own == fingerprint else len(ranks)
         others = len(ranks) - (own == fingerprint)
-        size = min(others, MAX_VALUES - (others - MAX_VALUES) % 2)
-        first = (others - size) // 2
-        return [ranks[i + (i >= at)][0] for i in range(first, first + size)]
+        return [ranks[i + (i >= at)][0] for i in picked(others)]
 
     def _update(self) -> None:
         while self._changed:

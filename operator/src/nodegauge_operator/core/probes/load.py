@@ -95,6 +95,7 @@ class LoadKind(whole_node.WholeNodeKind):
             result,
             thresholds=context.policy.spec.thresholds,
             peers=context.peers.get(self.name, no_peers),
+            previous=self.peer_value(context.status),
             known=context.status.gpus.known(),
         )
         if judgement.readable:

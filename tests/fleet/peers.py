@@ -1,0 +1,97 @@
+"""Peers by statistics: who is found in a table of stragglers, and how often sound fleets are accused.
+
+The table is rebuilt from what was told of 60 nodes with B200: 52 sound ones, eight at -6 to -7 %.  Sound
+fleets
+differ between nodes (sigma 0.5 to 1 %) and between runs (0.3 to 1 %, one run in a hundred three times that).
+A finding counts where it appears, as an event would.  Groups and nodes are judged by the product's own code.
+"""
+
+from __future__ import annotations
+
+import argparse
+from random import Random
+
+from nodegauge_judge.model import Severity
+from nodegauge_judge.peers import Group, picked, placed
+from nodegauge_judge.thresholds import Thresholds
+
+LIMITS = Thresholds()
+MIDDLE = 720.0
+PROBES = {"nccl": (365, LIMITS.busbw_peers_share), "load": (52, LIMITS.load_peers_share)}
+"""Runs a year at the default intervals, and the share that is far below."""
+COUNTED = (Severity.WARN, Severity.FAIL)
+
+
+def group_of(values: list[float]) -> Group:
+    """What is usual, as the operator passes it on."""
+    ranks = sorted(values)
+    group = Group.of([ranks[rank] for rank in picked(len(ranks))], LIMITS)
+    assert group is not None
+    return group
+
+
+def found(before: float, now: float, group: Group, *, far_share: float) -> Severity | None:
+    """What a run says after another one."""
+    one, two = (placed(group, own=own, far_share=far_share, limits=LIMITS) for own in (before, now))
+    return two.severity(confirmed=one.below and not group.crowded)
+
+
+def stragglers(seed: int, *, spread: float, probe: str = "nccl") -> tuple[int, int]:
+    """How many of eight stragglers are found in two runs, and how many of 52 others."""
+    random, (_, far) = Random(seed), PROBES[probe]
+    nodes = [MIDDLE * random.gauss(1, spread) for _ in range(52)]
+    nodes += [MIDDLE * (0.94 - 0.01 * n / 7) for n in range(8)]
+    runs = [[node * random.gauss(1, 0.2 * spread) for node in nodes] for _ in range(2)]
+    group = group_of(runs[1])
+    bad = [found(*pair, group, far_share=far) in COUNTED for pair in zip(*runs, strict=True)]
+    return sum(bad[52:]), sum(bad[:52])
+
+
+def false_findings(seed: int, probe: str) -> int:
+    """False findings of one sound fleet in a year."""
+    random = Random(f"{probe}{seed}")
+    size, (runs, far) = round(4 * 128 ** random.random()), PROBES[probe]
+    between, within = random.uniform(0.005, 0.01), random.uniform(0.003, 0.01)
+    nodes = [MIDDLE * random.gauss(1, between) for _ in range(size)]
+    before, shown, count = nodes, set[int](), 0
+
+    def measure(node: float) -> float:
+        return node * random.gauss(1, within * (3 if random.random() < 0.01 else 1))
+
+    for _ in range(runs):
+        now = [measure(node) for node in nodes]
+        group = group_of(now)
+        bar = group.median * (1 - min(group.unusual or 1, 1 - far))
+        bad = set[int]()
+        for n in (n for n, own in enumerate(now) if own < bar):
+            one = found(before[n], now[n], group, far_share=far)
+            again = found(now[n], measure(nodes[n]), group, far_share=far)  # after `recheck`
+            bad |= {n} if one in COUNTED or again in COUNTED else set()
+        count += len(bad - shown)
+        before, shown = now, bad
+    return count
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fleets", type=int, default=1000, help="sound fleets (1000)")
+    parser.add_argument("--tables", type=int, default=200, help="tables of stragglers per spread (200)")
+
+
+def run_scenario(chosen: argparse.Namespace) -> int:
+    """Print both tables; 1 if a straggler of a fleet that spreads by less than 1 % is missed, or too many
+    sound nodes are accused."""
+    wrong = False
+    print("probe  spread  found of 8 (least, mean)  falsely of 52 (most)")
+    for probe in PROBES:
+        for spread in (0.003, 0.005, 0.007, 0.01):
+            seen = [stragglers(seed, spread=spread, probe=probe) for seed in range(chosen.tables)]
+            hits, falsely = [hit for hit, _ in seen], max(false for _, false in seen)
+            print(f"{probe:5}  {spread:6.1%}  {min(hits)}, {sum(hits) / len(hits):.2f}  {falsely}")
+            wrong |= spread < 0.01 and (falsely > 0 or min(hits) < 8)
+    print("probe  fleets  false findings per fleet and year  fleets with any  most")
+    for probe in PROBES:
+        counts = [false_findings(seed, probe) for seed in range(chosen.fleets)]
+        mean = sum(counts) / len(counts)
+        print(f"{probe:5}  {len(counts)}  {mean:.3f}  {sum(map(bool, counts))}  {max(counts)}", flush=True)
+        wrong |= mean >= 1
+    return int(wrong)
