@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import NEVER
-from nodegauge_operator.core.budget import is_gated, slots_of
+from nodegauge_operator.core.budget import gated_slots, is_gated
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.gate_rate import GateRate
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters, is_tainted
@@ -90,9 +90,9 @@ class GateBudget:
     def slots(self, scope: str) -> int:
         """Slots of the policy or of the cluster, used or free."""
         if scope == CLUSTER:
-            return slots_of(self.cluster, self.counters.selected(CLUSTER))
+            return gated_slots(self.cluster, self.counters.selected(CLUSTER))
         known = self._cache.policies.get(scope)
-        return slots_of(known.spec.budget.gated_nodes, self.counters.selected(scope)) if known else 0
+        return gated_slots(known.spec.budget.gated_nodes, self.counters.selected(scope)) if known else 0
 
     def used(self, scope: str) -> int:
         """Used slots of the policy or of the cluster; more than it has after its budget shrank."""
