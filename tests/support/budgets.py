@@ -83,9 +83,12 @@ class Fleet:
         return self.cache.reports[name]
 
     def waits(self, name: str, *codes: str, since: float = NOW) -> None:
+        self.report(name, gates=self.held_back(*codes or ("hot",), since=since))
+
+    @staticmethod
+    def held_back(*codes: str, since: float = NOW) -> tuple[GateStatus, ...]:
         state = GateState.HELD_BACK
-        gates = [GateStatus(code=code, state=state, since=stamp(since)) for code in codes or ("hot",)]
-        self.report(name, gates=tuple(gates))
+        return tuple(GateStatus(code=code, state=state, since=stamp(since)) for code in codes)
 
     def carries(self, name: str, *keys: str) -> None:
         node = replace(self.cache.nodes[name], resource_version=str(self._next()))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, GateStatus, stamp
+from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
 from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from support.budgets import HOUR, THERMAL, Fleet
@@ -147,6 +147,49 @@ def test_who_does_not_take_the_slot_is_passed_over() -> None:
     assert fleet.budget.has_slot("node-4"), "a slot that nobody takes is free for all"
     fleet.waits("node-0", since=NOW)
     assert fleet.offered() == ["node-0"]
+
+
+P2P = DesiredTaint(key=names.TAINT_UNHEALTHY, value="p2p")
+
+
+@pytest.mark.parametrize(
+    ("waits", "stands", "limits", "gives"),
+    [
+        ("gpu-lost", P2P, {}, True),
+        ("hot", P2P, {}, True),
+        ("p2p-refused", P2P, {}, False),
+        ("gpu-lost", THERMAL, {}, False),
+        ("gpu-lost", P2P, {"slots": 2}, False),
+        ("gpu-lost", P2P, {"per_hour": 1}, False),
+        ("gpu-lost", P2P, {"slots": 0}, False),
+    ],
+)
+def test_a_lesser_fault_gives_its_slot_to_a_worse_one(
+    waits: str, stands: DesiredTaint, limits: dict[str, Any], gives: bool
+) -> None:
+    """Not in vain: the hour has room, and a slot that is given up is one more.  It comes back once the worse
+    fault is gone, and a node that does not take the slot gets no second."""
+    fleet = of_one_policy(4, **limits)
+    fleet.report("node-0", stands, tainted_at=stamp(fleet.now()))
+    fleet.carries("node-0", f"{stands.key}={stands.value}")
+    fleet.waits("node-1", "p2p-refused", since=NOW)
+    fleet.waits("node-2", waits, since=NOW + MINUTE)
+    assert fleet.budget.gives_way("node-0") is gives
+    if not gives:
+        return
+    assert (fleet.offered(), fleet.offered()) == (["node-0"], []), "it is called once"
+    fleet.report(
+        "node-0", gates=fleet.held_back("p2p-refused", since=NOW + MINUTE), tainted_at=stamp(fleet.now())
+    )
+    assert not fleet.budget.has_slot("node-2"), "its taint still stands"
+    fleet.carries("node-0")
+    assert (fleet.budget.has_slot("node-0"), fleet.offered()) == (False, ["node-2"])
+    fleet.budget.reconciled("node-2")
+    assert fleet.offered() == ["node-1"]
+    fleet.budget.reconciled("node-1")
+    fleet.report("node-0", stands, tainted_at=stamp(fleet.now()))
+    fleet.waits("node-2", waits, since=NOW + MINUTE)
+    assert not fleet.budget.gives_way("node-0")
 
 
 def test_a_node_that_was_looked_at_without_an_offer_declined_none() -> None:

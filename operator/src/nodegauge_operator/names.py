@@ -215,7 +215,8 @@ class Reason(StrEnum):
     TAINTED = "Tainted"
     """A taint for a fault was set; the message has the evidence."""
     HELD_BACK = "HeldBack"
-    """A taint is due, but a budget or rate is used up, or an incident holds it back."""
+    """A taint is due, but a budget or rate is used up (label `fail`, condition `Unknown`), or an incident
+    holds it back (`warn`, `True`)."""
     ON_PROBATION = "OnProbation"
     """A taint that only runs under load can clear was removed on probation; one bad run sets it again."""
     RELEASED = "Released"

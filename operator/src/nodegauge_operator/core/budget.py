@@ -50,8 +50,7 @@ def slow_start(*, well: int, badly: int) -> int:
 
 
 def slots_of(setting: int | str, nodes: int) -> int:
-    """How many of `nodes` may have a probe pod: a count, or per cent rounded down, at least 1.  0 and "0%" are
-    none."""
+    """How many of `nodes` may have a probe pod: a count, or per cent rounded down, at least 1; 0 for none."""
     if isinstance(setting, int):
         return setting
     percent = int(setting.removesuffix("%"))

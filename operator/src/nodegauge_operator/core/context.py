@@ -122,6 +122,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """When another node of the policy was last read, epoch seconds, 0.0 for never."""
     gate_slot: bool = False
     """The budget of gated nodes has a slot for it, or it is gated already."""
+    gives_way: bool = False
+    """It is gated for a lesser fault, and a worse one elsewhere takes its slot."""
     incidents: Mapping[str, str] = gates.NO_INCIDENTS
     """By cause, the incident that holds new taints back there."""
     posted: tuple[str, str] = ("", "")
@@ -334,7 +336,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         before it wrote the report, somebody set it by hand, or it is being removed) keeps it only with a
         slot, like any other. A node that was not read lately enters no gate but that of unreadable nodes,
         and time alone moves no gate of a paused policy.  A reservation that the node does not carry yet
-        needs a run and a slot: who can write reports can write one.
+        needs a run and a slot: who can write reports can write one.  A node that gives way has no slot.
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
@@ -344,7 +346,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             policy=self.policy,
             now=self.now,
             slot=slot and not self.policy.paused,
-            reserved=reserved and (on_node or slot),
+            reserved=reserved and (on_node or slot) and not self.gives_way,
             not_read_lately=self.not_read_lately,
             incidents=self.incidents,
         )
