@@ -285,5 +285,8 @@ class PaceReason(StrEnum):
 
     KEEPING_UP = "KeepingUp"
     """A round of health runs over all nodes fits into the interval."""
+    RUNS_REFUSED = "RunsRefused"
+    """The last health runs of some nodes could not be made, for a reason that is not the node's: the API
+    server refused their pods, or their image did not come. The message has its words."""
     TOO_FEW_SLOTS = "TooFewSlots"
     """A round takes longer than the interval, so readings get older; the message says what to raise."""

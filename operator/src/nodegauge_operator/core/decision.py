@@ -153,7 +153,7 @@ def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
             within = [gate for gate in status.gates if gate.state is not GateState.HELD_BACK]
             stands = gates.confirmed(within, policy=context.policy)
             return ("False", Reason.FAULTS_FOUND) if stands else ("Unknown", Reason.HELD_BACK)
-    stale = bool(probe.read_at) and HEALTH in context.stale
+    stale = bool(probe.read_at) and not context.is_known
     return "Unknown", Reason.STALE if stale else Reason.NOT_YET_VALIDATED
 
 

@@ -155,7 +155,7 @@ def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) 
     """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
     status, raw = context.status, context.raw_verdict
     health = status.probe[HEALTH]
-    if not health.read_at or HEALTH in context.stale:
+    if not context.is_known:
         return " ".join(text for text in (_unread(health), *_of_unread_node(context)) if text)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):
         return f"Not cleared yet; last verdict {raw.value}."

@@ -22,6 +22,7 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.reconcile.cache import Cache
 
@@ -71,6 +72,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     now."""
     last_run_read: bool = True
     """No health run since then failed."""
+    refused: str = ""
+    """Why its last health run could not be made, where that is not the node's fault."""
     unreadable: bool = False
     """Some of its report could not be read."""
     override: str = ""
@@ -111,6 +114,9 @@ class PolicyCounts(Struct, kw_only=True):
     read_at: dict[bool, dict[str, float]] = field(default_factory=lambda: {True: {}, False: {}})
     """By whether the last health run was read, then by node name: when the node was read, epoch seconds."""
 
+    refused: dict[str, str] = field(default_factory=dict)
+    """By node name, why its last health run could not be made."""
+
     def add(self, name: str, counts: NodeCounts, by: int) -> None:
         """Add one node (1) or remove it (-1)."""
         self.verdicts[counts.verdict] += by
@@ -134,11 +140,14 @@ class PolicyCounts(Struct, kw_only=True):
             self.badly[run] += by
         self.gated.discard(name)
         self.lesser.discard(name)
+        self.refused.pop(name, None)
         self.waiting.pop(name, None)
         self.read_at[True].pop(name, None)
         self.read_at[False].pop(name, None)
         if by > 0 and counts.read_at:
             self.read_at[counts.last_run_read][name] = counts.read_at
+        if by > 0 and counts.refused:
+            self.refused[name] = counts.refused
         if by > 0 and counts.gated:
             self.gated.add(name)
         if by > 0 and counts.lesser:
@@ -197,6 +206,11 @@ class NodeCounters:
     def waiting(self, policy: str) -> Mapping[str, float]:
         """Names of the nodes that wait for such a slot, and since when; `NEVER` if an incident holds it."""
         return self._of(policy).waiting
+
+    def refused(self, policy: str) -> Mapping[str, str]:
+        """Names of the nodes whose last health run could not be made for a reason that is not theirs, and
+        why."""
+        return self._of(policy).refused
 
     def lesser(self, policy: str) -> Set[str]:
         """Names of the gated nodes whose taints are all for lesser faults."""
@@ -292,6 +306,7 @@ class NodeCounters:
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     status, override = report.status, report.status.override
     health = status.probe[names.PROBE_HEALTH]
+    last = health.last_run
     gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
@@ -315,6 +330,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         badly=tuple((p.name, p.image) for p in whole if p.name in bad),
         read_at=health.read_epoch if node.may_run and not (override and override.leaves_alone) else 0.0,
         last_run_read=not health.unread,
+        refused=f"{last.reason}: {last.message}" if last is not None and is_refused(last) else "",
         unreadable=report.unreadable is not None,
         override=(INVALID if override.problem else override.kind) if override else "",
     )

@@ -39,7 +39,7 @@ def _health(context: Context, status: ReportStatus) -> str:
 
 
 def _throttled(context: Context, status: ReportStatus) -> str:
-    return gates.throttled_label(status) if _read(context, status) else ""
+    return gates.throttled_label(status) if context.is_known else ""
 
 
 def _validated_at(context: Context, status: ReportStatus) -> str:
