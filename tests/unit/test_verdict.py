@@ -1,6 +1,7 @@
-"""The verdict that remediation acts on: `fail` and False stand as long as the taint of a fault.
+"""The verdict that remediation acts on: False stands as long as the taint of a fault, `fail` also while it
+waits for a slot.
 
-A taint has hysteresis and a slot in the budget; so have the label and the condition.
+A taint has hysteresis and a slot in the budget; so has the condition, and the label has the hysteresis.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
+from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
 from support.judging import saying
@@ -106,6 +109,17 @@ def test_a_policy_that_observes_fails_what_it_would_taint() -> None:
     assert (report.status.verdict, report.status.raw_verdict) == (Verdict.WARN, Verdict.FAIL)
     report = after("p2p-refused=b", report=report, n=1, policy=OBSERVING, slot=False)
     assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
+
+
+def test_a_fault_that_gives_way_waits_for_a_slot_again() -> None:
+    """Its taint goes, and comes back with a slot."""
+    report = after(*TWICE)
+    node = TITAN.tainted(f"{names.TAINT_UNHEALTHY}=p2p")
+    context = report.context(node=node, at=NOW + 2 * INTERVAL)
+    report = replace(report, status=decide(replace(context, gives_way=True)))
+    assert (shown(report)[:3], report.status.desired.taints) == (WAITS, [])
+    report = report.seen(node=TITAN, at=NOW + 2 * INTERVAL)
+    assert (shown(report)[:3], len(report.status.desired.taints)) == (FAILED, 1)
 
 
 RUNS = st.lists(

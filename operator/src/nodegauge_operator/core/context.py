@@ -362,7 +362,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = self.gate_slot and self.status.probe[HEALTH].last_run is not None
+        slot = self.gate_slot and not self.gives_way and self.status.probe[HEALTH].last_run is not None
         return gates.current(
             self.status.gates,
             policy=self.policy,
