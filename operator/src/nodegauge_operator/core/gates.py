@@ -73,8 +73,8 @@ LESSER: frozenset[str] = frozenset(
 Chosen by this project (ADR 0046)."""
 _THROTTLED = frozenset(gate.cause for gate in GATES.values() if gate.kind is GateKind.THROTTLED)
 FIRST_IN_LINE: dict[str, int] = {
-    cause: place
-    for place, cause in enumerate(sorted(Cause, key=lambda each: (each in LESSER, each in _THROTTLED)))
+    cause: turn
+    for turn, cause in enumerate(sorted(Cause, key=lambda each: (each in LESSER, each in _THROTTLED)))
 }
 """Places in the queue for slots of the budget: broken GPUs, then throttled ones, then the lesser faults."""
 LAST_IN_LINE = len(FIRST_IN_LINE)

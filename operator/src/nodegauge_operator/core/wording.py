@@ -37,8 +37,8 @@ def summary(context: Context, status: ReportStatus) -> str:
     text = _unread(probe) if probe.failing_since else _of_runs(context, _summary_of)
     of_gates = gates_sentence(status, policy=context.policy)
     held_back = any(gate.state is GateState.HELD_BACK for gate in status.gates)
-    told = held_back or status.verdict is not context.raw_verdict
-    return f"{text} Gates: {of_gates}." if of_gates and told else text
+    says_gates = held_back or status.verdict is not context.raw_verdict
+    return f"{text} Gates: {of_gates}." if of_gates and says_gates else text
 
 
 def condition_message(context: Context, status: ReportStatus) -> str:

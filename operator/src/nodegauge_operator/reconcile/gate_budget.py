@@ -125,7 +125,7 @@ class GateBudget:
             )
         if any(free(scope) <= 0 for free, scope in self._needs(name, policy)):
             return False
-        own = (self.counters.place(name), self.counters.waiting(policy).get(name, NEVER), name)
+        own = (self.counters.turn(name), self.counters.waiting(policy).get(name, NEVER), name)
         others = {*self._waiting()} - {own}
         return not others or name in self._first({*others, own})
 
@@ -232,10 +232,10 @@ class GateBudget:
         giving: set[str] = set()
         free: dict[str, int] = {}
         hour: dict[str, int] = {}
-        for place, _, name in sorted(self._waiting()):
+        for turn, _, name in sorted(self._waiting()):
             policy = self._policy_of(name)
             scopes = (policy, CLUSTER)
-            if place >= FIRST_OF_LESSER or not policy or name in self._declined:
+            if turn >= FIRST_OF_LESSER or not policy or name in self._declined:
                 continue
             if not all(hour.setdefault(scope, self._free_this_hour(scope)) > 0 for scope in scopes):
                 continue
@@ -244,7 +244,7 @@ class GateBudget:
                 able = [n for n in sorted(self.counters.lesser(full[0]) - giving) if self._may_give(n)]
                 if not able or min(free[scope] for scope in full) < 0:
                     continue
-                giving.add(chosen := max(able, key=self.counters.place))
+                giving.add(chosen := max(able, key=self.counters.turn))
                 for scope in (self._policy_of(chosen), CLUSTER):
                     free[scope] = free.setdefault(scope, self._free(scope)) + 1
             for scope in scopes:
@@ -263,7 +263,7 @@ class GateBudget:
             if since == NEVER or name in self._offered:
                 continue
             if self._declined.get(name) != self._version(name):
-                yield self.counters.place(name), since, name
+                yield self.counters.turn(name), since, name
 
     def _first(self, waiting: Iterable[tuple[int, float, str]]) -> list[str]:
         """Of these nodes, those that get a free slot of policy and cluster: the worst, then the longest wait

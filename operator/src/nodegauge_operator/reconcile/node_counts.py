@@ -57,7 +57,7 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """Causes for which it waits, without those that an incident holds back."""
     since: float = 0.0
     """Since when it waits, epoch seconds; `NEVER` if incidents hold all of them back."""
-    place: int = LAST_IN_LINE
+    turn: int = LAST_IN_LINE
     """In the queue for slots: of its worst taint, or of the worst fault that waits."""
     lesser: bool = False
     """All its taints are for lesser faults, so that it gives its slot to a worse one."""
@@ -216,10 +216,10 @@ class NodeCounters:
         """Names of the gated nodes whose taints are all for lesser faults."""
         return self._of(policy).lesser
 
-    def place(self, node: str) -> int:
+    def turn(self, node: str) -> int:
         """The node's place in the queue for slots, by its worst taint, or its worst fault that waits."""
         self._update()
-        return self._nodes[node].place if node in self._nodes else LAST_IN_LINE
+        return self._nodes[node].turn if node in self._nodes else LAST_IN_LINE
 
     def unreadable(self, policy: str) -> int:
         """Nodes that follow the policy and whose report could not be read whole."""
@@ -323,7 +323,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         waiting=bool(held_back),
         held_back=tuple(sorted({_cause(gate) for gate in held_back if not gate.incident})),
         since=min((gate.since_epoch for gate in held_back if not gate.incident), default=NEVER),
-        place=place_of_taints(taints) if gated else place_in_line(held_back),
+        turn=place_of_taints(taints) if gated else place_in_line(held_back),
         lesser=are_lesser(taints),
         unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
         well=tuple((p.name, p.image) for p in whole if p.read_at and p.name not in bad),
