@@ -122,6 +122,14 @@ def test_a_fault_that_gives_way_waits_for_a_slot_again() -> None:
     assert (shown(report)[:3], len(report.status.desired.taints)) == (FAILED, 1)
 
 
+def test_what_an_incident_holds_back_is_a_warning() -> None:
+    """Its cause is not the node's."""
+    context = after(*LOST_GPU, slot=False).context(node=TITAN, at=NOW + INTERVAL)
+    status = decide(replace(context, incidents={"gpu-lost": "i-1"}))
+    assert (status.verdict, status.desired.condition) == (Verdict.WARN, "True")
+    assert status.desired.reason == Reason.HELD_BACK
+
+
 RUNS = st.lists(
     st.tuples(
         st.sampled_from(["", "lost", "p2p-refused=b", "gpu-lost=b", "hot=b", "hot=n", "p2p-refused=u"]),

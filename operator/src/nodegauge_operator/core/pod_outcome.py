@@ -110,8 +110,9 @@ def ending(pod: PodView, *, limits: Limits, deadline: float, now: float) -> RunE
 def is_refused(run: Run | None) -> bool:
     """Whether the run was not made for a reason that is not the node's: its pod was refused, or its image did
     not come."""
-    unknown = run is not None and run.outcome is Outcome.UNKNOWN
-    return unknown and (run.reason == CREATE_REFUSED or run.reason in OF_IMAGE)
+    if run is None or run.outcome is not Outcome.UNKNOWN:
+        return False
+    return run.reason == CREATE_REFUSED or run.reason in OF_IMAGE
 
 
 def wake_at(pod: PodView, *, limits: Limits, deadline: float) -> float:
