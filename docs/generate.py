@@ -61,8 +61,8 @@ idle run proves nothing. Such a taint is removed on probation after `probationAf
 `spec.budget.gatedNodes` nodes of a policy, and `operator.maxGatedNodes` nodes of all policies (chart value),
 carry a taint for a fault at a time, and at most `gatedNodesPerHour` and `operator.maxGatedNodesPerHour`
 newly take one within an hour. Further nodes are held back,
-and the policy's condition `GatesWithinBudget` counts them. When a slot becomes free, the node that has
-waited longest gets it.
+and the policy's condition `GatesWithinBudget` counts them. When a slot becomes free, the node with the
+worst fault gets it; of equals, who has waited longest.
 
 ## States of a gate in a NodeReport
 `status.gates` of the report has one gate for each finding that may taint the node and is bad now, or was bad

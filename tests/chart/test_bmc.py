@@ -14,8 +14,9 @@ from nodegauge_operator import names
 from nodegauge_operator.bmc_reader.settings import Settings, parse
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.watch import daemon_set
 from support.chart import ALL, NAMESPACE, RELEASE, Helm, Object, component, environment, of_kind, only, pods
-from support.objects import make_context, make_report
+from support.objects import DEFAULTS, make_context, make_policy, make_report
 
 KIND = "NetworkPolicy"
 ON: Object = {"bmc": {"enabled": True}}
@@ -103,11 +104,16 @@ def test_each_pod_has_its_policy(helm: Helm, values: Object) -> None:
         assert mine == (["bmc"] if name.endswith("bmc") else ["operator"]), name
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", [*KINDS, "watch"])
 def test_probe_pods_reach_the_api_server_alone(helm: Helm, kind: str) -> None:
-    """Both directions are named; the way in has no rule, the way out one, with the API server's ports."""
+    """Both directions are named; the way in has no rule, the way out one, with the API server's ports.  A
+    cloud's metadata server, which has credentials at port 80, is out of reach."""
     spec = policies(helm, SHUT)["probes"]
-    labels = probe_pod(make_context(report=make_report()), KINDS[kind], number=1)["metadata"]["labels"]
+    if kind == "watch":
+        pod = daemon_set(make_policy(), DEFAULTS)["spec"]["template"]
+    else:
+        pod = probe_pod(make_context(report=make_report()), KINDS[kind], number=1)
+    labels = pod["metadata"]["labels"]
     assert selects(spec["podSelector"], labels)
     assert names.POD_PROBE in labels
     assert spec["policyTypes"] == ["Ingress", "Egress"]

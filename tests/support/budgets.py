@@ -35,7 +35,7 @@ class Fleet:
         self._limits: dict[str, Any] = {"cluster": cluster, "per_hour": rate}
         self.cache = Cache()
         self.tainted_at: dict[str, tuple[float, str]] = {}
-        """By UID, of all nodes that there ever were: when it was last tainted, and the policy then."""
+        """By UID, of all nodes that are there: when it was last tainted, and the policy then."""
         for pool in dict.fromkeys(pools):
             self.policy(pool, slots=slots, per_hour=per_hour)
         for n, pool in enumerate(pools):
@@ -69,6 +69,7 @@ class Fleet:
 
     def replaced(self, name: str) -> None:
         pool = self.cache.nodes[name].labels["pool"]
+        self.tainted_at.pop(self.cache.nodes[name].uid, None)
         self.cache.drop_node(name)
         self.cache.reports.pop(name, None)
         self.put(name, pool, uid=f"{name}-{self._next()}")
@@ -82,9 +83,12 @@ class Fleet:
         return self.cache.reports[name]
 
     def waits(self, name: str, *codes: str, since: float = NOW) -> None:
+        self.report(name, gates=self.held_back(*codes or ("hot",), since=since))
+
+    @staticmethod
+    def held_back(*codes: str, since: float = NOW) -> tuple[GateStatus, ...]:
         state = GateState.HELD_BACK
-        gates = [GateStatus(code=code, state=state, since=stamp(since)) for code in codes or ("hot",)]
-        self.report(name, gates=tuple(gates))
+        return tuple(GateStatus(code=code, state=state, since=stamp(since)) for code in codes)
 
     def carries(self, name: str, *keys: str) -> None:
         node = replace(self.cache.nodes[name], resource_version=str(self._next()))

@@ -13,7 +13,7 @@ import support.results as made
 from nodegauge_contract import Result
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredNode, DesiredTaint, stamp
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, stamp
 from nodegauge_operator.core import decision, gates
 from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
 from nodegauge_operator.core.model import Taint
@@ -121,6 +121,36 @@ def test_until_when_a_node_carries_what_was_read(
     assert last is None or last.reason == "Read" or last.reason in after.message
     context = make_context(node=NODE, report=report, policy=policy, now=NOW + fresh_until + 1)
     assert (context.raw_verdict, context.stale) == (Verdict.UNKNOWN, {Probe.HEALTH})
+
+
+def refused(reason: str) -> RunEnd:
+    return RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message="exceeded quota: gpu")
+
+
+@pytest.mark.parametrize(
+    ("report", "known_until"),
+    [
+        (ran(refused("CreateRefused")), STALE),
+        (ran(*[refused("ErrImagePull"), refused("ImagePullBackOff")] * 40), STALE),
+        (ran(LOST, refused("CreateRefused")), STALE),
+        (ran(*[refused("CreateRefused")] * 96, first=9 * INTERVAL), 8 * INTERVAL + STALE),
+    ],
+)
+def test_a_run_that_is_refused_ages_health_and_not_topology(report: AReport, known_until: float) -> None:
+    """It is not the node's: what is built into it is as for a full node, what it does now is not known."""
+    assert desired(report, now=NOW + known_until) == desired(titan())
+    for wait in (known_until + 1, MAX_WAIT):
+        node = desired(report, now=NOW + wait)
+        assert (node.labels.keys() & HEALTH.keys(), node.condition) == ({names.LABEL_VALIDATED_AT}, "Unknown")
+        assert (node.labels.items() >= TOPOLOGY.items(), node.reason) == (True, Reason.STALE)
+        assert "exceeded quota: gpu" in node.message
+    seen = report.seen(node=NODE, at=NOW + known_until + 1)
+    assert seen.status.change.reason == Reason.STALE
+    assert desired(report, now=NOW + MAX_WAIT + 1).labels == {}
+    assert TOPOLOGY.items() & desired(report, node=NODE.booted("boot-2")).labels.items() == set()
+    failed = report.after(LOST, node=NODE, at=NOW + 2 * MAX_WAIT / 3)
+    assert desired(failed, now=NOW + 2 * MAX_WAIT / 3 + 2 * INTERVAL).labels.items() >= TOPOLOGY.items()
+    assert desired(failed, now=NOW + 2 * MAX_WAIT / 3 + STALE).labels == {}
 
 
 @pytest.mark.parametrize("slots", [0, "0%"])

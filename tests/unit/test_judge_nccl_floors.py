@@ -317,12 +317,15 @@ def test_only_a_floor_that_a_published_machine_reaches_sets_a_taint(name: str) -
     assert ("only warns" in low.message) is not gates
 
 
-def test_a_floor_of_the_policy_sets_a_taint_for_any_machine() -> None:
-    """Whoever owns the machine may have measured it."""
-    own = Expectation(gpu="*3090*", count=2, collective="all_reduce", bytes=GIB, busbw=45)
-    slow = pair("NVIDIA GeForce RTX 3090", 30.0, 4, mbps=14_062)
-    judgement = judge_nccl(slow, expectations=Expectations.default().with_policy([own]))
-    assert judgement.answers["busbw-low"] is Answer.BAD
+@pytest.mark.parametrize(("gbps", "answer"), [(30.0, Answer.BAD), (40.5, Answer.GOOD)])
+def test_a_floor_of_the_policy_sets_a_taint_for_any_machine(gbps: float, answer: Answer) -> None:
+    """Whoever owns the machine may have measured it.  Exactly the floor is enough (the log's time in whole
+    microseconds makes 40.5001 of 40.5)."""
+    own = Expectation(gpu="*3090*", count=2, collective="all_reduce", bytes=GIB, busbw=40.5001)
+    measured = pair("NVIDIA GeForce RTX 3090", gbps, 4, mbps=14_062)
+    expectations, all_of_it = Expectations.default().with_policy([own]), Thresholds(busbw_expected_share=1.0)
+    judgement = judge_nccl(measured, thresholds=all_of_it, expectations=expectations)
+    assert judgement.answers["busbw-low"] is answer
 
 
 B300, GB200 = "NVIDIA B300 SXM6 AC", "NVIDIA GB200"

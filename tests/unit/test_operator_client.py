@@ -271,6 +271,33 @@ async def test_how_long_nobody_answered_is_known(
 
 
 @pytest.mark.parametrize(
+    ("code", "delay", "rests"),
+    [
+        *((429, "7", 7), (503, "1", 1), (503, "9999", client_module.LONGEST_REST)),
+        *((429, "", 0), (429, "Fri, 27 Nov 2026 10:00:00 GMT", 0), (403, "7", 0)),
+    ],
+)
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_says(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, code: int, delay: str, rests: float
+) -> None:
+    """Whoever asks next waits, whatever for."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(client_module, "time", clock)
+    monkeypatch.setattr(client_module, "asyncio", SimpleNamespace(sleep=sleep))
+    refusal = status(code)
+    refusal.headers["Retry-After"] = delay
+    server.answers = [refusal]
+    with pytest.raises(KubeError):
+        await client.call("PATCH", f"{PATH}/n", body={})
+    await client.call("GET", PATH)
+    assert clock.now == 1000 + rests
+
+
+@pytest.mark.parametrize(
     ("burst", "idle", "gives_up", "times"),
     [
         pytest.param(3, 0.0, [], [0, 0, 0, 0.1, 0.2, 0.3], id="a burst, then the rate"),

@@ -207,6 +207,8 @@ def test_a_refused_pod_is_in_report_and_event_and_backs_off(
     assert re.search(text, last["message"])
     assert any(re.search(text, message) for _, message in operator.events)
     assert operator.runs_counted() == 1
+    (refused,) = operator.reconciler.gate_budget.counters.refused("default").values()
+    assert re.search(text, refused), "the policy's condition RunsKeepUp says it"
     assert (result.waits, names.LABEL_HEALTH in operator.labels) == ({}, False)
     assert result.wake_at == operator.cluster.now + 30
     operator.heal()

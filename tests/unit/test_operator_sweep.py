@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_operator.kube.errors import KubeError, NotFound, Refused
+from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
+from nodegauge_operator.names import PaceReason
 from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
 from support import virtual_operator
 from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
@@ -382,3 +383,17 @@ async def test_a_policy_that_is_too_narrow_names_its_own_field(
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)
     await operator.begin(100, after=120, budget={"concurrentProbes": 1})
     assert "raise spec.budget.concurrentProbes (1)" in pace(operator)["message"]
+
+
+@on_virtual_time
+async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: VirtualTimeOperator) -> None:
+    operator.client.refuse = refusing(Forbidden("exceeded quota: gpu"), "POST", PODS)
+    await operator.begin(3, after=120)
+    seen = pace(operator)
+    assert (seen["status"], seen["reason"]) == ("False", PaceReason.RUNS_REFUSED)
+    assert re.match(
+        r"the last health run of 3 nodes of 3 could not be made: CreateRef.*quota", seen["message"]
+    )
+    operator.client.refuse = lambda *_: None
+    await operator.after(1200)
+    assert pace(operator)["reason"] == PaceReason.KEEPING_UP

@@ -1,6 +1,7 @@
-"""The verdict that remediation acts on: `fail` and False stand as long as the taint of a fault.
+"""The verdict that remediation acts on: False stands as long as the taint of a fault, `fail` also while it
+waits for a slot.
 
-A taint has hysteresis and a slot in the budget; so have the label and the condition.
+A taint has hysteresis and a slot in the budget; so has the condition, and the label has the hysteresis.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
+from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
 from support.judging import saying
@@ -45,7 +48,7 @@ def shown(report: AReport) -> tuple[str, str, str, str]:
     return label, desired.condition, desired.reason, report.status.raw_verdict.value
 
 
-FAILED = ("fail", "False", "FaultsFound")
+FAILED, WAITS = ("fail", "False", "FaultsFound"), ("fail", "Unknown", "HeldBack")
 LOST_GPU, REFUSED, TWICE = ("gpu-lost=b",), ("p2p-refused=b",), ("p2p-refused=b", "p2p-refused=b")
 
 
@@ -55,10 +58,8 @@ LOST_GPU, REFUSED, TWICE = ("gpu-lost=b",), ("p2p-refused=b",), ("p2p-refused=b"
         pytest.param(REFUSED, {}, ("warn", "True", "Unconfirmed", "fail"), id="first-of-two"),
         pytest.param(TWICE, {}, (*FAILED, "fail"), id="confirmed"),
         pytest.param(LOST_GPU, {}, (*FAILED, "fail"), id="one-is-enough"),
-        pytest.param(LOST_GPU, {"slot": False}, ("warn", "True", "HeldBack", "fail"), id="no-slot"),
-        pytest.param(
-            (*LOST_GPU, ""), {"slot": False}, ("warn", "True", "HeldBack", "pass"), id="no-slot-good"
-        ),
+        pytest.param(LOST_GPU, {"slot": False}, (*WAITS, "fail"), id="no-slot"),
+        pytest.param((*LOST_GPU, ""), {"slot": False}, (*WAITS, "pass"), id="no-slot-good"),
         pytest.param((*LOST_GPU, "", ""), {}, (*FAILED, "pass"), id="not-cleared"),
         pytest.param(("hot=b", "hot=b", "hot=n"), {}, (*FAILED, "pass"), id="idle"),
         pytest.param((*LOST_GPU, "", "", ""), {}, ("pass", "True", "Validated", "pass"), id="cleared"),
@@ -66,7 +67,7 @@ LOST_GPU, REFUSED, TWICE = ("gpu-lost=b",), ("p2p-refused=b",), ("p2p-refused=b"
         pytest.param(("hot=b gpu-lost=b",), {"policy": QUIET}, (*FAILED, "fail"), id="another-cause"),
     ],
 )
-def test_fail_is_confirmed_and_has_a_slot(
+def test_fail_is_confirmed_and_false_has_a_slot(
     runs: tuple[str, ...], how: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     """Anything less is a warning that says why; the raw verdict of the last run is in the report."""
@@ -110,6 +111,25 @@ def test_a_policy_that_observes_fails_what_it_would_taint() -> None:
     assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
 
 
+def test_a_fault_that_gives_way_waits_for_a_slot_again() -> None:
+    """Its taint goes, and comes back with a slot."""
+    report = after(*TWICE)
+    node = TITAN.tainted(f"{names.TAINT_UNHEALTHY}=p2p")
+    context = report.context(node=node, at=NOW + 2 * INTERVAL)
+    report = replace(report, status=decide(replace(context, gives_way=True)))
+    assert (shown(report)[:3], report.status.desired.taints) == (WAITS, [])
+    report = report.seen(node=TITAN, at=NOW + 2 * INTERVAL)
+    assert (shown(report)[:3], len(report.status.desired.taints)) == (FAILED, 1)
+
+
+def test_what_an_incident_holds_back_is_a_warning() -> None:
+    """Its cause is not the node's."""
+    context = after(*LOST_GPU, slot=False).context(node=TITAN, at=NOW + INTERVAL)
+    status = decide(replace(context, incidents={"gpu-lost": "i-1"}))
+    assert (status.verdict, status.desired.condition) == (Verdict.WARN, "True")
+    assert status.desired.reason == Reason.HELD_BACK
+
+
 RUNS = st.lists(
     st.tuples(
         st.sampled_from(["", "lost", "p2p-refused=b", "gpu-lost=b", "hot=b", "hot=n", "p2p-refused=u"]),
@@ -124,7 +144,8 @@ RUNS = st.lists(
 @given(runs=RUNS)
 @tried(150)
 def test_fail_false_and_taint_stand_and_go_together(runs: list[Any]) -> None:
-    """Whatever runs, lacks, slots, policies and times: nobody acts on a fault that is not confirmed."""
+    """Whatever runs, lacks, slots, policies and times: nobody acts on a fault that is not confirmed.  One
+    that waits for a slot is `fail`, and never True."""
     report, at = make_report(), NOW
     for text, policy, slot, wait in runs:
         at += wait
@@ -133,8 +154,10 @@ def test_fail_false_and_taint_stand_and_go_together(runs: list[Any]) -> None:
         report = report.after(end, node=TITAN, at=at, policy=policy, slot=slot)
         desired = report.status.desired
         tainted = any(taint.key in names.TAINTS_OF_FAULTS for taint in desired.taints)
-        assert (desired.labels.get(names.LABEL_HEALTH) == "fail") == tainted
+        waits = any(gate.state is GateState.HELD_BACK for gate in report.status.gates)
+        assert (desired.labels.get(names.LABEL_HEALTH) == "fail") == (tainted or waits)
         assert (desired.condition == "False") == tainted
-        assert (report.status.verdict is Verdict.FAIL) == tainted or policy is OBSERVING
+        assert not (waits and desired.condition == "True")
+        assert (report.status.verdict is Verdict.FAIL) == (tainted or waits) or policy is OBSERVING
         entered = {gate.state for gate in report.status.gates} & {GateState.HELD_BACK, GateState.GATED}
         assert not (entered and report.status.verdict is Verdict.PASS)

@@ -139,6 +139,39 @@ def test_what_judges_readings_makes_new_pods(spec: Body, is_new: bool) -> None:
     assert (before != after) == is_new
 
 
+@pytest.mark.parametrize(
+    ("edits", "every", "applied"),
+    [(8, 2.0, [14.0 + 10]), (1, 0.0, [10.0]), (20, 9.0, [60.0, 123.0, 181.0])],
+)
+def test_a_policys_edits_are_gathered(edits: int, every: float, applied: list[float]) -> None:
+    """Eight in 16 s replaced every pod eight times.  One who goes on and on is not waited for."""
+    operator = Watched()
+    sets, now, done = operator.reconciler.watch_sets, 0.0, []
+    sets._monotonic = lambda: now
+    operator.keep_watch_sets()
+    for second in range(int(edits * every) + 61):
+        now = float(second)
+        if second < edits * every or second == 0:
+            number = int(second // every) if every else 0
+            thresholds = {"thresholds": {"pcieErrorsPerHour": 7 + number}}
+            operator.cluster.change(POLICIES, "default", {"spec": thresholds})
+            operator.deliver()
+        if sets.due_in() <= 0:
+            done.append(now)
+            operator.keep_watch_sets()
+    assert done == applied
+
+
+def test_a_new_policy_waits_for_nobody() -> None:
+    operator = Watched()
+    operator.cluster.change(POLICIES, "default", {"spec": {"expectedGpus": 2}})
+    operator.deliver()
+    assert operator.reconciler.watch_sets.due_in() > 0
+    operator.cluster.remove(POLICIES, "default")
+    operator.deliver()
+    assert operator.reconciler.watch_sets.due_in() <= 0
+
+
 def test_the_container_is_asked_whether_it_goes_on_and_has_written() -> None:
     """One that stands still is started again; one that cannot write is not ready."""
     (box,) = daemon_set(make_policy(), DEFAULTS, trusted="seen")["spec"]["template"]["spec"]["containers"]

@@ -190,6 +190,7 @@ def test_the_brake_is_said_once_and_let_go_of() -> None:
     """Not again with every change; an hour without one ends it."""
     state = State(boot_id="boot")
     messages = [note(state, [HOT], now=second) for second in range(2 * BRAKE_CHANGES)]
+    assert [bool(message) for message in messages].index(True) == BRAKE_CHANGES
     assert sum(map(len, messages)) == 1
     assert not is_braked(state, HOT, now=2 * BRAKE_CHANGES + BRAKE_WITHIN_S)
 

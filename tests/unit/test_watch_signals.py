@@ -140,3 +140,14 @@ def test_a_field_that_is_no_whole_number_is_unreadable() -> None:
     reader._nvml = nvml
     reader._read_fields(gpu, [signal for signal in SIGNALS if signal.name == "recovery action"])
     assert reader.values["recovery action GPU-0"] == Value(None, "not a whole number")
+
+
+def test_slow_calls_of_several_gpus_fall_into_several_seconds() -> None:
+    reader = Reader(**UNREAD, values={})
+    reader._opened_at = 0
+    seconds = set()
+    for gpu in range(8):
+        for reader._looks in range(1, 31):
+            if reader._is_nth(30, gpu):
+                seconds.add(reader._looks)
+    assert len(seconds) == 8

@@ -220,7 +220,8 @@ class Reason(StrEnum):
     TAINTED = "Tainted"
     """A taint for a fault was set; the message has the evidence."""
     HELD_BACK = "HeldBack"
-    """A taint is due, but a budget or rate is used up, or an incident holds it back."""
+    """A taint is due, but a budget or rate is used up (label `fail`, condition `Unknown`), or an incident
+    holds it back (`warn`, `True`)."""
     ON_PROBATION = "OnProbation"
     """A taint that only runs under load can clear was removed on probation; one bad run sets it again."""
     RELEASED = "Released"
@@ -312,5 +313,8 @@ class PaceReason(StrEnum):
 
     KEEPING_UP = "KeepingUp"
     """A round of health runs over all nodes fits into the interval."""
+    RUNS_REFUSED = "RunsRefused"
+    """The last health runs of some nodes could not be made, for a reason that is not the node's: the API
+    server refused their pods, or their image did not come. The message has its words."""
     TOO_FEW_SLOTS = "TooFewSlots"
     """A round takes longer than the interval, so readings get older; the message says what to raise."""

@@ -12,6 +12,11 @@ from nodegauge_operator.core.context import Context
 HOUR = 3600.0
 """Seconds for which a node counts that newly took a taint for a fault."""
 
+SMALL = 4
+"""From so many nodes on a percentage lets at least two be gated, at a time and newly within an hour.  Chosen
+by this project: with one slot, whichever fault came first would keep the worse one out, and a percentage of
+few nodes is one (ADR 0046).  Of three nodes two would be most of them."""
+
 RETRY_SHARE = 5
 """One slot in so many is for nodes whose last run read nothing.  Chosen by this project: such a run may hold
 its slot for minutes, and the other slots still renew every reading."""
@@ -45,15 +50,21 @@ def slow_start(*, well: int, badly: int) -> int:
 
 
 def slots_of(setting: int | str, nodes: int) -> int:
-    """How many of `nodes` may be gated at a time, newly within an hour, or have a probe pod: a count, or per
-    cent rounded down, at least 1.  0 and "0%" are none.
-
-    Of gated nodes the default is 20%: chosen by this project, as karpenter does for node repair.
-    """
+    """How many of `nodes` may have a probe pod: a count, or per cent rounded down, at least 1; 0 for none."""
     if isinstance(setting, int):
         return setting
     percent = int(setting.removesuffix("%"))
     return max(1, nodes * percent // 100) if percent else 0
+
+
+def gated_slots(setting: int | str, nodes: int) -> int:
+    """How many of `nodes` may be gated at a time, or newly within an hour: as `slots_of`, but per cent are at
+    least 2 of `SMALL` nodes or more.
+
+    At a time the default is 20%: chosen by this project, as karpenter does for node repair.
+    """
+    slots = slots_of(setting, nodes)
+    return max(slots, 2) if slots and isinstance(setting, str) and nodes >= SMALL else slots
 
 
 def newly_tainted_at(context: Context, status: ReportStatus) -> str:

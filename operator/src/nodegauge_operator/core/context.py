@@ -35,6 +35,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import Judged
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
+from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.reading_view import PartView, ReadingView
 
 NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
@@ -122,6 +123,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """When another node of the policy was last read, epoch seconds, 0.0 for never."""
     gate_slot: bool = False
     """The budget of gated nodes has a slot for it, or it is gated already."""
+    gives_way: bool = False
+    """It is gated for a lesser fault, and a worse one elsewhere takes its slot."""
     incidents: Mapping[str, str] = gates.NO_INCIDENTS
     """By cause, the incident that holds new taints back there."""
     posted: tuple[str, str] = ("", "")
@@ -247,7 +250,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
         A reading ages while it could be renewed and was not: it goes stale when runs have failed for as long
         as the policy says, counted from the interval before the first of them.  Waiting does not age it: for
-        a slot, for room on the node, for a node or an API server that is away, or for a paused policy.  A
+        a slot, for room on the node, for a node or an API server that is away, for a pod that is refused or
+        whose image does not come (`claims_until` ends what it says of health), or for a paused policy.  A
         health reading that only waits is believed for `MAX_WAIT` at most, and one whose probe was switched
         off for as long as the policy says.  A policy that allows less than that of the last run
         strips nothing before the next one.  After each gap there is an interval to renew it, unless runs go
@@ -265,14 +269,34 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         if not kind.needs_node:
             return max(read_at + age, renewable_until)
         waited = max(read_at + max(age, MAX_WAIT), renewable_until) if of_health else NEVER
-        if probe.failing_since:
-            failing_age = max(self.age_limit_of(probe.name), probe.age_limit_seconds)
-            failed = max(read_at, unstamp(probe.failing_since) - interval) + failing_age
+        if probe.failing_since and not is_refused(probe.last_run):
+            failed = self._failed_at(probe)
             tried_at = unstamp(probe.last_run.finished_at) if probe.last_run else 0.0
             if tried_at > failed + MAX_GRACE:
                 return failed
             return max(failed, renewable_until if self.may_run else waited)
         return waited if kind.asked_for(self) else read_at + age
+
+    def _failed_at(self, probe: ProbeStatus) -> float:
+        """When runs have failed for as long as the policy says."""
+        age = max(self.age_limit_of(probe.name), probe.age_limit_seconds)
+        since = unstamp(probe.failing_since) - self.kinds[probe.name].run_interval(self)
+        return max(probe.read_epoch, since) + age
+
+    @cached_property
+    def claims_until(self) -> float:
+        """Until when the health reading says what the node is like now, epoch seconds: while runs are refused
+        no longer than while they fail, so that only what is built into the node stays (ADR 0046)."""
+        probe = self.status.probe[HEALTH]
+        expires_at = self.expires_at(probe)
+        if self.policy.paused or not (probe.failing_since and is_refused(probe.last_run)):
+            return expires_at
+        return min(expires_at, self._failed_at(probe))
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether anything is known of the node's health now."""
+        return bool(self.status.probe[HEALTH].read_at) and self.now <= self.claims_until
 
     @cached_property
     def _stays_stale(self) -> bool:
@@ -334,26 +358,26 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         before it wrote the report, somebody set it by hand, or it is being removed) keeps it only with a
         slot, like any other. A node that was not read lately enters no gate but that of unreadable nodes,
         and time alone moves no gate of a paused policy.  A reservation that the node does not carry yet
-        needs a run and a slot: who can write reports can write one.
+        needs a run and a slot: who can write reports can write one.  A node that gives way has no slot.
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = self.gate_slot and self.status.probe[HEALTH].last_run is not None
+        slot = self.gate_slot and not self.gives_way and self.status.probe[HEALTH].last_run is not None
         return gates.current(
             self.status.gates,
             policy=self.policy,
             now=self.now,
             slot=slot and not self.policy.paused,
-            reserved=reserved and (on_node or slot),
+            reserved=reserved and (on_node or slot) and not self.gives_way,
             not_read_lately=self.not_read_lately,
             incidents=self.incidents,
         )
 
     @cached_property
     def raw_verdict(self) -> Verdict:
-        """What the last runs say, confirmed or not: unknown once the health reading is stale; else the worst
-        of it and of the other probes' runs that stand."""
-        if HEALTH in self.stale:
+        """What the last runs say, confirmed or not: unknown once the health reading is stale, or says nothing
+        of now; else the worst of it and of the other probes' runs that stand."""
+        if self.now > self.claims_until:
             return Verdict.UNKNOWN
         health = self.status.probe[HEALTH].verdict
         if health not in BEST_FIRST:

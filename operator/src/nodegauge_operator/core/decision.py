@@ -121,11 +121,11 @@ def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
 
 
 def _overall(context: Context, status: ReportStatus) -> Verdict:
-    """What all kinds and gates say together: `fail` while a taint for a fault stands (in mode Observe: would
-    stand, whatever the budget); at worst `warn` for any other fault.
+    """What all kinds and gates say together: `fail` while a taint for a fault stands or waits for a slot (in
+    mode Observe: would stand); at worst `warn` for any other fault.
 
-    `fail` and GPUValidated=False make others drain and repair nodes, so they have a taint's hysteresis and
-    budget.  A fault that is not confirmed, has no slot or is to set no taint is a warning.
+    `fail` has a taint's hysteresis.  A fault that is not confirmed, that an incident holds back or that is to
+    set no taint is a warning.
     """
     if gates.confirmed(status.gates, policy=context.policy):
         return Verdict.FAIL
@@ -136,7 +136,11 @@ def _overall(context: Context, status: ReportStatus) -> Verdict:
 
 
 def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
-    """Status and reason of the condition GPUValidated; both empty before the first run."""
+    """Status and reason of the condition GPUValidated; both empty before the first run.
+
+    False makes others drain and repair nodes, so it keeps within the budget as taints do: a fault that waits
+    for a slot is Unknown (ADR 0046).
+    """
     probe = status.probe[HEALTH]
     if probe.last_run is None:
         return "", ""
@@ -146,8 +150,10 @@ def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
         case Verdict.WARN:
             return "True", _why_warned(status)
         case Verdict.FAIL:
-            return "False", Reason.FAULTS_FOUND
-    stale = bool(probe.read_at) and HEALTH in context.stale
+            within = [gate for gate in status.gates if gate.state is not GateState.HELD_BACK]
+            stands = gates.confirmed(within, policy=context.policy)
+            return ("False", Reason.FAULTS_FOUND) if stands else ("Unknown", Reason.HELD_BACK)
+    stale = bool(probe.read_at) and not context.is_known
     return "Unknown", Reason.STALE if stale else Reason.NOT_YET_VALIDATED
 
 

@@ -38,7 +38,7 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
     old, new = before.probe[kind.name], after.probe[kind.name]
     run = new.last_run
     assert run is not None, "it has just ended"
-    if run.outcome is Outcome.UNKNOWN and not old.failing_since:
+    if run.outcome is Outcome.UNKNOWN and new.failing_since != old.failing_since:
         reason, event_type = Reason.PROBE_FAILED, "Warning"
         text = f"run {run.number} gave no result: {run.reason}: {run.message}"
     elif run.outcome is not Outcome.READ or not kind.announces_verdict:
@@ -210,6 +210,9 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
     elif new.condition and HEALTH in context.stale and names.LABEL_VALIDATED_AT in old.labels:
         reason, identity = Reason.STALE, after.probe[HEALTH].read_at
         text = f"{new.message} The labels of that reading were removed."
+    elif new.reason == Reason.STALE != old.reason and names.LABEL_VALIDATED_AT in old.labels:
+        reason, identity = Reason.STALE, after.probe[HEALTH].read_at
+        text = f"{new.message} Its health is no longer known; labels of what is built into it stay."
     else:
         return None
     return Change(

@@ -66,6 +66,19 @@ KIND_OF_TAINT = {key: kind for kind, key in TAINT_KEYS.items()}
 TEMPERATURES = ("hot", "memory-hot")
 """Gates of throttling that watch its cause, not the slowing down itself."""
 WORST_FIRST = {cause: rank for rank, cause in enumerate(Cause)}
+LESSER: frozenset[str] = frozenset(
+    {Cause.P2P, Cause.NVLINK, Cause.PCIE, Cause.SLOW_GPU, Cause.NCCL, Cause.BUSBW}
+)
+"""Causes with which jobs run, but slower.  Their taints give way to a worse fault that waits for a slot.
+Chosen by this project (ADR 0046)."""
+_THROTTLED = frozenset(gate.cause for gate in GATES.values() if gate.kind is GateKind.THROTTLED)
+FIRST_IN_LINE: dict[str, int] = {
+    cause: turn
+    for turn, cause in enumerate(sorted(Cause, key=lambda each: (each in LESSER, each in _THROTTLED)))
+}
+"""Places in the queue for slots of the budget: broken GPUs, then throttled ones, then the lesser faults."""
+LAST_IN_LINE = len(FIRST_IN_LINE)
+FIRST_OF_LESSER = min(FIRST_IN_LINE[cause] for cause in LESSER)
 NO_THROTTLING = "none"
 NO_INCIDENTS: Mapping[str, str] = {}
 
@@ -230,15 +243,32 @@ def any_entered(gates: Iterable[GateStatus]) -> bool:
 
 
 def confirmed(gates: Iterable[GateStatus], *, policy: Policy) -> bool:
-    """Whether a fault is gated for which the policy has an effect: in mode Enforce its taint stands, with a
-    slot; in mode Observe it would."""
+    """Whether a fault is gated for which the policy has an effect: in mode Enforce its taint stands, or waits
+    for a slot; in mode Observe it would.  What an incident holds back waits for another bad run."""
     return any(
         gate.state.entered
-        and gate.state is not GateState.HELD_BACK
+        and not (gate.state is GateState.HELD_BACK and gate.incident)
         and gate.code in GATES
         and _has_effect(GATES[gate.code], policy)
         for gate in gates
     )
+
+
+def place_in_line(gates: Iterable[GateStatus]) -> int:
+    """The place of the worst of these gates in the queue for slots.  One that an incident holds back, or
+    whose last run was good, waits for none."""
+    waiting = (gate for gate in gates if gate.code in GATES and not gate.incident and not gate.good)
+    return min((FIRST_IN_LINE[GATES[gate.code].cause] for gate in waiting), default=LAST_IN_LINE)
+
+
+def place_of_taints(taints: Iterable[DesiredTaint]) -> int:
+    """The place of the worst of these taints for faults; the first for one of another version."""
+    return min((FIRST_IN_LINE.get(taint.value, 0) for taint in taints), default=LAST_IN_LINE)
+
+
+def are_lesser(taints: Collection[DesiredTaint]) -> bool:
+    """Whether these taints for faults, at least one, are all for lesser faults."""
+    return bool(taints) and all(taint.value in LESSER for taint in taints)
 
 
 def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:

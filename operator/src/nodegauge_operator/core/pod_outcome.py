@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodegauge_contract import ContractError, ProblemKind, Result, decode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, seconds
-from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.api.report import Outcome, Run
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.reading_view import PartView
 
@@ -20,6 +20,17 @@ NO_ROOM = ("OutOf", "Preempting")
 """Prefixes of the reasons for which a kubelet refuses a pod: its admission found the node full (OutOfcpu,
 OutOfpods, ...), or a critical pod needed the room (kubernetes, pkg/kubelet/lifecycle and
 pkg/kubelet/preemption)."""
+
+CREATE_REFUSED = "CreateRefused"
+"""The reason of a run whose pod the API server refused to create: a webhook, a quota, missing rights."""
+
+OF_IMAGE = frozenset(
+    {
+        *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"),
+        *("RegistryUnavailable", "SignatureValidationFailed"),
+    }
+)
+"""Reasons of a pod whose image did not come (kubernetes, pkg/kubelet/images/types.go)."""
 
 NOT_WRITTEN = "the reading is not written"
 """How the message of a probe begins that could not reach the API server, or was refused there."""
@@ -94,6 +105,14 @@ def ending(pod: PodView, *, limits: Limits, deadline: float, now: float) -> RunE
             outcome=Outcome.UNKNOWN, reason=reason, message=pod.message or "the pod ended without a result"
         )
     return _overdue(pod, limits=limits, deadline=deadline, now=now)
+
+
+def is_refused(run: Run | None) -> bool:
+    """Whether the run was not made for a reason that is not the node's: its pod was refused, or its image did
+    not come."""
+    if run is None or run.outcome is not Outcome.UNKNOWN:
+        return False
+    return run.reason == CREATE_REFUSED or run.reason in OF_IMAGE
 
 
 def wake_at(pod: PodView, *, limits: Limits, deadline: float) -> float:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from nodegauge_judge import Finding, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, Run, one_more, stamp
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.report_size import MAX_REASON, cut, word, worst
 
@@ -42,12 +43,14 @@ def unread(
     """
     before, run = context.status.probe[name], finished(context, ended)
     shown = findings if findings is not None and not before.read_at else None
+    # refused runs say nothing of the node: what it fails itself is counted from its first failure
+    failing_since = "" if is_refused(before.last_run) and not is_refused(run) else before.failing_since
     return replace(
         before,
         last_run=run,
         unread=one_more(before.unread),
         age_limit_seconds=_age_limit(context, name),
-        failing_since="" if run.outcome is Outcome.SKIPPED else before.failing_since or run.finished_at,
+        failing_since="" if run.outcome is Outcome.SKIPPED else failing_since or run.finished_at,
         findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
         request=ended.request[:MAX_REQUEST],
         image=before.image if run.outcome is Outcome.SKIPPED else ended.image or before.image,

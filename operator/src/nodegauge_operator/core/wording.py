@@ -36,8 +36,9 @@ def summary(context: Context, status: ReportStatus) -> str:
     probe = status.probe[HEALTH]
     text = _unread(probe) if probe.failing_since else _of_runs(context, _summary_of)
     of_gates = gates_sentence(status, policy=context.policy)
-    differs = status.verdict is not context.raw_verdict
-    return f"{text} Gates: {of_gates}." if of_gates and differs else text
+    held_back = any(gate.state is GateState.HELD_BACK for gate in status.gates)
+    says_gates = held_back or status.verdict is not context.raw_verdict
+    return f"{text} Gates: {of_gates}." if of_gates and says_gates else text
 
 
 def condition_message(context: Context, status: ReportStatus) -> str:
@@ -122,7 +123,7 @@ def no_slot(gate: GateStatus, policy: Policy) -> str:
     limits = (
         f"of tainted nodes ({budget.gated_nodes}) or of new taints ({budget.gated_nodes_per_hour} an hour)"
     )
-    return f"held back: the limit {limits} of this policy or of the cluster is reached"
+    return f"held back: the limit {limits} of this policy or of the cluster is reached; worse faults go first"
 
 
 def evidence(gate: GateStatus, status: ReportStatus) -> str:
@@ -154,7 +155,7 @@ def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) 
     """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
     status, raw = context.status, context.raw_verdict
     health = status.probe[HEALTH]
-    if not health.read_at or HEALTH in context.stale:
+    if not context.is_known:
         return " ".join(text for text in (_unread(health), *_of_unread_node(context)) if text)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):
         return f"Not cleared yet; last verdict {raw.value}."

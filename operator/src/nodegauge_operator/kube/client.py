@@ -47,6 +47,10 @@ TOKEN_SECONDS = 60.0
 """How often a mounted token is read again; a kubelet rotates it long before it expires."""
 
 
+LONGEST_REST = 30.0
+"""Seconds for which an answer can stop all calls, whatever it says: a lease has to be renewed.  Chosen by
+this project."""
+
 CLOCK_TOLERANCE = 5.0
 """Seconds by which two clocks may differ before the API server's counts: its header has whole seconds, and an
 answer takes a moment."""
@@ -86,6 +90,8 @@ class Client:
         self._observer = observer
         self._auth: dict[str, str] = {}
         self._auth_at = -TOKEN_SECONDS
+        self._rests_until = 0.0
+        """Before then nothing is asked, as an answer said; monotonic."""
         self._epoch = time.time() - time.monotonic()
         """Epoch seconds at monotonic 0: by our clock at the start, then by the API server's."""
 
@@ -118,6 +124,13 @@ class Client:
         elif at < asked_at + self._epoch - CLOCK_TOLERANCE:
             self._epoch = at - asked_at
 
+    def _rest_after(self, delay: str, *, status: int) -> None:
+        """`delay`: the header of an answer, whole seconds (RFC 9110, 10.2.3); API servers send no date.  All
+        calls rest: the server is too busy for more (API Priority and Fairness), or is starting."""
+        if status in (429, 503) and delay.isascii() and delay.isdigit():
+            until = time.monotonic() + min(float(delay), LONGEST_REST)
+            self._rests_until = max(self._rests_until, until)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()
@@ -134,6 +147,8 @@ class Client:
         within: float = CALL_TIMEOUT,
     ) -> dict[str, Any]:
         """One request; the decoded object.  Raises `KubeError`."""
+        if (rest := self._rests_until - time.monotonic()) > 0:
+            await asyncio.sleep(rest)
         if self._limiter is not None:
             await self._limiter.wait()
         began = time.monotonic()
@@ -171,6 +186,7 @@ class Client:
             )
             self._compare_clocks(response.headers.get("Date", ""), asked_at=asked_at)
             data, status = await response.read(), response.status
+            self._rest_after(response.headers.get("Retry-After", ""), status=status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(error)(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
         finally:

@@ -3,7 +3,8 @@
 A node needs a slot of its policy and one of the cluster: policies with a minimum of one slot each, or nodes
 that are relabelled from one policy to another, would add up to any number of taints.  A gated node uses its
 slots where it is now.  A node that is newly gated also needs room in the rate of new taints per hour of both
-(`gate_rate`), unless it counts there already.
+(`gate_rate`), unless it counts there already.  The worst fault goes first, then who waited longest; and where
+no slot is free, one with a lesser fault (`core.gates.LESSER`) gives its slot to a worse one (ADR 0046).
 
 A slot is used by a report that reserves a taint, by a node that still carries one, and by a write in flight.
 A write reserves its slot before its first byte is sent, in the same step of the event loop that found the
@@ -25,7 +26,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import NEVER
-from nodegauge_operator.core.budget import is_gated, slots_of
+from nodegauge_operator.core.budget import gated_slots, is_gated
+from nodegauge_operator.core.gates import FIRST_OF_LESSER
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.gate_rate import GateRate
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters, is_tainted
@@ -83,6 +85,8 @@ class GateBudget:
         self._reserved: dict[str, Reservation] = {}
         self._offered: dict[str, str] = {}
         """Waiting nodes that were woken to use a slot of this policy: the slot is kept for them."""
+        self._giving_way: dict[str, int] = {}
+        """Nodes that were woken to give their slot up, with their report's version at that time."""
         self._declined: dict[str, int] = {}
         """Nodes that were woken and did not use their slot, with their report's version at that time: other
         nodes come first until the report changes."""
@@ -90,9 +94,9 @@ class GateBudget:
     def slots(self, scope: str) -> int:
         """Slots of the policy or of the cluster, used or free."""
         if scope == CLUSTER:
-            return slots_of(self.cluster, self.counters.selected(CLUSTER))
+            return gated_slots(self.cluster, self.counters.selected(CLUSTER))
         known = self._cache.policies.get(scope)
-        return slots_of(known.spec.budget.gated_nodes, self.counters.selected(scope)) if known else 0
+        return gated_slots(known.spec.budget.gated_nodes, self.counters.selected(scope)) if known else 0
 
     def used(self, scope: str) -> int:
         """Used slots of the policy or of the cluster; more than it has after its budget shrank."""
@@ -121,7 +125,7 @@ class GateBudget:
             )
         if any(free(scope) <= 0 for free, scope in self._needs(name, policy)):
             return False
-        own = (self.counters.waiting(policy).get(name, NEVER), name)
+        own = (self.counters.turn(name), self.counters.waiting(policy).get(name, NEVER), name)
         others = {*self._waiting()} - {own}
         return not others or name in self._first({*others, own})
 
@@ -154,13 +158,21 @@ class GateBudget:
             self._reserved[name] = replace(self._reserved[name], unanswered_at=self._clock())
 
     def offer(self, *, busy: Set[str]) -> list[str]:
-        """The longest waiting nodes, one for each free slot, which is kept for them: wake them.
+        """The first nodes in the queue, one for each free slot, which is kept for them, and those that give
+        their slot to a worse fault: wake them.
 
         A `busy` node gets no offer: it is being reconciled on the premise that no slot is free.
         """
         offered = [name for name in self._first(self._waiting()) if name not in busy]
         self._offered.update((name, self._policy_of(name)) for name in offered)
-        return offered
+        giving = {name: self._version(name) for name in self._which_give_way() - busy}
+        called = [name for name, version in giving.items() if self._giving_way.get(name) != version]
+        self._giving_way = giving
+        return offered + called
+
+    def gives_way(self, name: str) -> bool:
+        """Whether the node's taints are for lesser faults, and a worse one elsewhere takes its slot."""
+        return name in self.counters.lesser(CLUSTER) and name in self._which_give_way()
 
     def reconciled(self, name: str) -> None:
         """The node has been reconciled; if it was offered a slot and still waits, others come next."""
@@ -208,21 +220,59 @@ class GateBudget:
         gated = self.counters.gated(scope)
         return self.slots(scope) - len(gated) - len(self._kept(scope, gated))
 
-    def _waiting(self) -> Iterator[tuple[float, str]]:
-        """Nodes that would use a slot if it were offered, and since when they wait."""
+    def _which_give_way(self) -> set[str]:
+        """Gated nodes with lesser faults, the least first, one for each worse fault that waits without a
+        slot.
+
+        Only for a node that may newly be gated within this hour, and that did not refuse a slot before: no
+        taint is lifted in vain.
+        """
+        if not self.counters.lesser(CLUSTER):
+            return set()
+        giving: set[str] = set()
+        free: dict[str, int] = {}
+        hour: dict[str, int] = {}
+        for turn, _, name in sorted(self._waiting()):
+            policy = self._policy_of(name)
+            scopes = (policy, CLUSTER)
+            if turn >= FIRST_OF_LESSER or not policy or name in self._declined:
+                continue
+            if not all(hour.setdefault(scope, self._free_this_hour(scope)) > 0 for scope in scopes):
+                continue
+            full = [scope for scope in scopes if free.setdefault(scope, self._free(scope)) <= 0]
+            if full:
+                able = [n for n in sorted(self.counters.lesser(full[0]) - giving) if self._may_give(n)]
+                if not able or min(free[scope] for scope in full) < 0:
+                    continue
+                giving.add(chosen := max(able, key=self.counters.turn))
+                for scope in (self._policy_of(chosen), CLUSTER):
+                    free[scope] = free.setdefault(scope, self._free(scope)) + 1
+            for scope in scopes:
+                free[scope], hour[scope] = free[scope] - 1, hour[scope] - 1
+        return giving
+
+    def _may_give(self, name: str) -> bool:
+        """Whether its policy changes nodes now."""
+        policy = self._policy_of(name)
+        return bool(policy) and not self._cache.policies[policy].paused
+
+    def _waiting(self) -> Iterator[tuple[int, float, str]]:
+        """Nodes that would use a slot if it were offered: their place in the queue, and since when they
+        wait."""
         for name, since in self.counters.waiting(CLUSTER).items():
             if since == NEVER or name in self._offered:
                 continue
             if self._declined.get(name) != self._version(name):
-                yield since, name
+                yield self.counters.turn(name), since, name
 
-    def _first(self, waiting: Iterable[tuple[float, str]]) -> list[str]:
-        """Of these nodes, those that get a free slot of policy and cluster; the longest wait first."""
+    def _first(self, waiting: Iterable[tuple[int, float, str]]) -> list[str]:
+        """Of these nodes, those that get a free slot of policy and cluster: the worst, then the longest wait
+        first."""
         queue = sorted(waiting)
         in_cluster = self._free(CLUSTER) if queue else 0
         left: dict[tuple[Callable[[str], int], str], int] = {}
         first: list[str] = []
-        for _, name in queue:
+        for _, _, name in queue:
             if len(first) >= in_cluster:
                 break
             policy = self._policy_of(name)

@@ -1,9 +1,9 @@
 """How many nodes newly took a taint for a fault within the last hour, by policy and in the cluster.
 
-The reports say when (`status.taintedAt`), so a restart forgets nothing.  A node that is deleted, or whose
-report is edited or deleted, counts on for as long as this process lives: a cluster that replaces tainted
-nodes must not be tainted node by node.  From when a time has been read, the hour is counted by a clock that
-nobody sets.
+The reports say when (`status.taintedAt`), so a restart forgets nothing.  A node whose report is edited or
+deleted counts on for as long as this process lives.  A node that is deleted counts no more: it takes its
+fault along, and a small cluster that replaces it must not wait for an hour (ADR 0046).  From when a time has
+been read, the hour is counted by a clock that nobody sets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from nodegauge_operator.api.report import NEVER, unstamp
-from nodegauge_operator.core.budget import HOUR, slots_of
+from nodegauge_operator.core.budget import HOUR, gated_slots
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters
 
@@ -22,6 +22,7 @@ from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters
 class NewlyGated(Struct, frozen=True, kw_only=True):
     """A node that counts `until` then, by the clock that never goes back, for the policy that it followed."""
 
+    uid: str
     policy: str
     stamp: str
     until: float
@@ -51,18 +52,18 @@ class GateRate:
         self._changed = cache.subscribe()
         self._changed.update(cache.reports)
         self._counting: dict[str, NewlyGated] = {}
-        """By the node's UID."""
+        """By the node's name."""
         self._by_scope: Counter[str] = Counter()
         self._next_end = NEVER
 
     def limit(self, scope: str) -> int:
         """Nodes of the policy, or of the cluster, that may newly be gated within an hour."""
         if scope == CLUSTER:
-            return slots_of(self.cluster, self._counters.selected(CLUSTER))
+            return gated_slots(self.cluster, self._counters.selected(CLUSTER))
         known = self._cache.policies.get(scope)
         if known is None:
             return 0
-        return slots_of(known.spec.budget.gated_nodes_per_hour, self._counters.selected(scope))
+        return gated_slots(known.spec.budget.gated_nodes_per_hour, self._counters.selected(scope))
 
     def count(self, scope: str) -> int:
         """Nodes that were newly gated within the last hour while they followed the policy, or in the cluster.
@@ -76,7 +77,7 @@ class GateRate:
         """Whether the node itself counts now: gating it again adds none."""
         self.update()
         node = self._cache.nodes.get(name)
-        return node is not None and node.uid in self._counting
+        return node is not None and name in self._counting
 
     def update(self) -> None:
         """Read the reports that changed, while the clock that they were written by still shows that time."""
@@ -84,15 +85,20 @@ class GateRate:
             self._read(self._changed.pop())
         if self._clock() < self._next_end:
             return
-        for uid in [uid for uid, entry in self._counting.items() if entry.until <= self._clock()]:
-            self._count(self._counting.pop(uid), -1)
+        for name in [name for name, entry in self._counting.items() if entry.until <= self._clock()]:
+            self._count(self._counting.pop(name), -1)
         self._next_end = min((entry.until for entry in self._counting.values()), default=NEVER)
 
     def _read(self, name: str) -> None:
-        node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
+        node, report, before = self._cache.nodes.get(name), self._cache.reports.get(name), None
+        if name in self._counting:
+            before = self._counting[name]
+            if node is None or node.uid != before.uid:
+                self._count(self._counting.pop(name), -1)
+                before = None
         if node is None or report is None or report.node_uid != node.uid:
             return
-        stamp, before = report.status.tainted_at, self._counting.get(node.uid)
+        stamp = report.status.tainted_at
         if not stamp or (before is not None and before.stamp == stamp):
             return
         left = HOUR - max(0.0, self._now() - unstamp(stamp))
@@ -101,7 +107,8 @@ class GateRate:
             return
         in_force = self._cache.policy_of(node)
         policy = before.policy if before else (in_force.name if in_force else report.status.policy)
-        self._counting[node.uid] = entry = NewlyGated(policy=policy, stamp=stamp, until=until)
+        entry = NewlyGated(uid=node.uid, policy=policy, stamp=stamp, until=until)
+        self._counting[name] = entry
         if before is None:
             self._count(entry, 1)
         self._next_end = min(self._next_end, until)

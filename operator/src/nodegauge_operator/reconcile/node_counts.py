@@ -20,8 +20,9 @@ from nodegauge_operator.api.report import (
     Report,
 )
 from nodegauge_operator.core.budget import is_gated, slow_start
-from nodegauge_operator.core.gates import GATES
+from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.reconcile.cache import Cache
 
@@ -56,6 +57,10 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """Causes for which it waits, without those that an incident holds back."""
     since: float = 0.0
     """Since when it waits, epoch seconds; `NEVER` if incidents hold all of them back."""
+    turn: int = LAST_IN_LINE
+    """In the queue for slots: of its worst taint, or of the worst fault that waits."""
+    lesser: bool = False
+    """All its taints are for lesser faults, so that it gives its slot to a worse one."""
     unread: frozenset[str] = frozenset()
     """Pools whose last run read nothing."""
     well: tuple[tuple[str, str], ...] = ()
@@ -67,6 +72,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     now."""
     last_run_read: bool = True
     """No health run since then failed."""
+    refused: str = ""
+    """Why its last health run could not be made, where that is not the node's fault."""
     unreadable: bool = False
     """Some of its report could not be read."""
     override: str = ""
@@ -90,6 +97,8 @@ class PolicyCounts(Struct, kw_only=True):
     """Waiting nodes by cause; a node can have two."""
     gated: set[str] = field(default_factory=set)
     """Names of nodes that use a slot in the budget."""
+    lesser: set[str] = field(default_factory=set)
+    """Names of those that give it to a worse fault."""
     waiting: dict[str, float] = field(default_factory=dict)
     """Names of nodes that wait for one, and since when."""
     unreadable: int = 0
@@ -104,6 +113,9 @@ class PolicyCounts(Struct, kw_only=True):
     """Nodes by probe and image of one that did not."""
     read_at: dict[bool, dict[str, float]] = field(default_factory=lambda: {True: {}, False: {}})
     """By whether the last health run was read, then by node name: when the node was read, epoch seconds."""
+
+    refused: dict[str, str] = field(default_factory=dict)
+    """By node name, why its last health run could not be made."""
 
     def add(self, name: str, counts: NodeCounts, by: int) -> None:
         """Add one node (1) or remove it (-1)."""
@@ -127,13 +139,19 @@ class PolicyCounts(Struct, kw_only=True):
         for run in counts.badly:
             self.badly[run] += by
         self.gated.discard(name)
+        self.lesser.discard(name)
+        self.refused.pop(name, None)
         self.waiting.pop(name, None)
         self.read_at[True].pop(name, None)
         self.read_at[False].pop(name, None)
         if by > 0 and counts.read_at:
             self.read_at[counts.last_run_read][name] = counts.read_at
+        if by > 0 and counts.refused:
+            self.refused[name] = counts.refused
         if by > 0 and counts.gated:
             self.gated.add(name)
+        if by > 0 and counts.lesser:
+            self.lesser.add(name)
         if by > 0 and counts.waiting:
             self.waiting[name] = counts.since
 
@@ -188,6 +206,20 @@ class NodeCounters:
     def waiting(self, policy: str) -> Mapping[str, float]:
         """Names of the nodes that wait for such a slot, and since when; `NEVER` if an incident holds it."""
         return self._of(policy).waiting
+
+    def refused(self, policy: str) -> Mapping[str, str]:
+        """Names of the nodes whose last health run could not be made for a reason that is not theirs, and
+        why."""
+        return self._of(policy).refused
+
+    def lesser(self, policy: str) -> Set[str]:
+        """Names of the gated nodes whose taints are all for lesser faults."""
+        return self._of(policy).lesser
+
+    def turn(self, node: str) -> int:
+        """The node's place in the queue for slots, by its worst taint, or its worst fault that waits."""
+        self._update()
+        return self._nodes[node].turn if node in self._nodes else LAST_IN_LINE
 
     def unreadable(self, policy: str) -> int:
         """Nodes that follow the policy and whose report could not be read whole."""
@@ -274,6 +306,7 @@ class NodeCounters:
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     status, override = report.status, report.status.override
     health = status.probe[names.PROBE_HEALTH]
+    last = health.last_run
     gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
@@ -290,11 +323,14 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         waiting=bool(held_back),
         held_back=tuple(sorted({_cause(gate) for gate in held_back if not gate.incident})),
         since=min((gate.since_epoch for gate in held_back if not gate.incident), default=NEVER),
+        turn=place_of_taints(taints) if gated else place_in_line(held_back),
+        lesser=are_lesser(taints),
         unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
         well=tuple((p.name, p.image) for p in whole if p.read_at and p.name not in bad),
         badly=tuple((p.name, p.image) for p in whole if p.name in bad),
         read_at=health.read_epoch if node.may_run and not (override and override.leaves_alone) else 0.0,
         last_run_read=not health.unread,
+        refused=f"{last.reason}: {last.message}" if last is not None and is_refused(last) else "",
         unreadable=report.unreadable is not None,
         override=(INVALID if override.problem else override.kind) if override else "",
     )

@@ -37,6 +37,8 @@ from nodegauge_operator.reconcile.watchers import WATCHERS_READY, Watchers
 
 log = logging.getLogger("nodegauge.policy")
 
+MAX_REFUSAL = 600
+"""Characters of why runs could not be made in a condition's message."""
 COMPARE_SECONDS = 1.0
 """Statuses are compared at most this often."""
 COUNTS_SECONDS = 5.0
@@ -246,6 +248,10 @@ class PolicyStatus:
         health = policy.spec.probes.health
         if not nodes or policy.paused or policy.watches or not health.enabled:
             return None
+        if refused := self._counters.refused(name):
+            why = refused[min(refused)][:MAX_REFUSAL]
+            message = f"the last health run of {n_nodes(len(refused))} of {nodes} could not be made: {why}"
+            return "False", PaceReason.RUNS_REFUSED, message
         if each is None:
             return (before["status"], before["reason"], before["message"]) if before else None
         late = before is not None and before["status"] == "False"

@@ -239,6 +239,7 @@ class Reconciler:
             peers={kind: partial(peers.other_values, but=name) for kind, peers in self._peers.items()},
             last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
+            gives_way=self.gate_budget.gives_way(name),
             incidents=self.breaker.holding(name),
             posted=self._posted.get(name, ("", "")),
             judged=self._judged.get(name),

@@ -38,6 +38,10 @@ long they have to leave it alone.  Chosen by this project: each change restarts 
 OFTEN = 3
 """So many changes without such a calm are a dispute, which the policy's condition shows."""
 RETRY_SECONDS = 10.0
+SETTLE_SECONDS, LONGEST_SETTLE = 10.0, 60.0
+"""Seconds without another edit of a policy until its DaemonSet follows, and after which it follows all the
+same: each edit replaces a pod on every node.  Chosen by this project: eight edits in 16 s made 94 pods on 12
+nodes."""
 MISSING_SECONDS = 300.0
 """After so long without a DaemonSet health pods take its place.  Chosen by this project: longer than an API
 server restarts, and as long as a pod may take to start."""
@@ -162,6 +166,9 @@ class WatchSets:
         """By policy: changes that were taken back, in words."""
         self._unseen: list[tuple[dict[str, Any], bool]] = []
         """Watch events during `keep`: its own writes may be among them."""
+        self._edited: dict[str, Policy] = {}
+        """The policies as they were last seen, where they differ from those that were applied."""
+        self._edited_at = self._first_edit_at = 0.0
 
     def name_of(self, policy: str) -> str:
         """The name of the policy's DaemonSet."""
@@ -224,11 +231,21 @@ class WatchSets:
                 self.seen(listed.get(name, gone), deleted=name not in listed)
 
     def due_in(self) -> float:
-        """Seconds until something is to be done: none after a change of the policies."""
+        """Seconds until something is to be done: none after a policy has come or gone, and a few after one
+        was edited, for more edits."""
         if self.task.busy:
             return RETRY_SECONDS
-        as_applied = (self._cache.policies, self._trust.identity) == (self._policies, self._applied_for)
-        return self._due_at - self._monotonic() if as_applied else 0.0
+        policies, now = self._cache.policies, self._monotonic()
+        if self._trust.identity != self._applied_for or policies.keys() != self._policies.keys():
+            return 0.0
+        if policies == self._policies:
+            return self._due_at - now
+        if policies != self._edited:
+            first = not self._edited or self._edited == self._policies
+            self._first_edit_at = now if first else self._first_edit_at
+            self._edited, self._edited_at = dict(policies), now
+        settled = min(self._edited_at + SETTLE_SECONDS, self._first_edit_at + LONGEST_SETTLE)
+        return min(settled, self._due_at) - now
 
     def start_if_due(self, *, on_change: Callable[[], None]) -> None:
         """Apply the DaemonSets in the background; `on_change` if one is new, or no longer waited for."""
@@ -241,6 +258,7 @@ class WatchSets:
 
         That of a policy that cannot be read stays as it is, like the policy's nodes."""
         self._policies, self._due_at = dict(self._cache.policies), NEVER
+        self._edited = self._policies
         self._applied_for = self._trust.identity
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
         there = None

@@ -15,6 +15,7 @@ from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.pod_outcome import CREATE_REFUSED
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import events, nodes, pods, readings, reports
 from nodegauge_operator.kube.client import Client
@@ -142,7 +143,7 @@ class Writer(Struct, kw_only=True):
                 context,
                 kind=KINDS[step.probe],
                 number=step.number,
-                reason="CreateRefused",
+                reason=CREATE_REFUSED,
                 message=f"pod not created: {error}",
             )
             return await self.write(refusal, snapshot)

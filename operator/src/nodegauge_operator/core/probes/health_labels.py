@@ -39,7 +39,7 @@ def _health(context: Context, status: ReportStatus) -> str:
 
 
 def _throttled(context: Context, status: ReportStatus) -> str:
-    return gates.throttled_label(status) if _read(context, status) else ""
+    return gates.throttled_label(status) if context.is_known else ""
 
 
 def _validated_at(context: Context, status: ReportStatus) -> str:
@@ -84,9 +84,9 @@ LABELS = (
         key=names.LABEL_HEALTH,
         values="pass | warn | fail",
         meaning=(
-            "All probes and gates together. fail: a taint for a fault stands, also while nothing can be "
-            "read. warn: at worst, anything else was found, such as a fault that is not confirmed, has no "
-            "slot in the budget or has the effect None. Absent when unknown or stale."
+            "All probes and gates together. fail: a taint for a fault stands, or waits for a slot in the "
+            "budget, also while nothing can be read. warn: at worst, anything else was found, such as a "
+            "fault that is not confirmed or has the effect None. Absent when unknown or stale."
         ),
         value=_health,
         history="label health",
