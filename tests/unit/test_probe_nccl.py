@@ -232,7 +232,7 @@ WRONG = nccl.swapped(FAST, ArmName.DEFAULT, cells=[nccl.cell("all_reduce", 1 << 
 
 @pytest.mark.parametrize("broken", [HUNG, HUNG_ALONE, WRONG], ids=["hung", "hung without P2P", "wrong data"])
 def test_a_collective_that_hung_or_lied_takes_the_interconnect_away_at_once(broken: Result) -> None:
-    """Unconfirmed, also while a job holds the GPUs, and once its gate is forgotten: only good runs return it."""
+    """Unconfirmed, also while a job holds the GPUs, and once its gate is forgotten: good runs return it."""
     report = nccl_node().measured(FAST).measured(broken, at=NOW + 60)
     assert report.status.interconnect.reason == "CollectivesFailed"
     assert "a collective hung or returned wrong data" in report.status.desired.message

@@ -231,14 +231,25 @@ def any_entered(gates: Iterable[GateStatus]) -> bool:
 
 def confirmed(gates: Iterable[GateStatus], *, policy: Policy) -> bool:
     """Whether a fault is gated for which the policy has an effect: in mode Enforce its taint stands, with a
-    slot; in mode Observe it would."""
+    slot; in mode Observe it would.  Missing data is no fault unless the policy asks for it."""
     return any(
         gate.state.entered
         and gate.state is not GateState.HELD_BACK
         and gate.code in GATES
-        and _has_effect(GATES[gate.code], policy)
+        and has_effect(gate, policy=policy)
+        and not is_soft(gate, policy=policy)
         for gate in gates
     )
+
+
+def has_effect(gate: GateStatus, *, policy: Policy) -> bool:
+    """Whether the policy sets a taint for this gate of the catalogue, or would in mode Enforce."""
+    return _has_effect(GATES[gate.code], policy)
+
+
+def is_soft(gate: GateStatus, *, policy: Policy) -> bool:
+    """Whether it is the gate of missing data, and the policy did not ask for its taint."""
+    return gate.code in GATES and policy.spec.taints.is_soft(GATES[gate.code].cause)
 
 
 def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
