@@ -29,6 +29,7 @@ from support.nccl_nodes import (
     RECHECK,
     SLOW,
     STRICT,
+    WRONG,
     NcclNode,
     due,
     nccl_node,
@@ -227,7 +228,6 @@ EASY = [
 HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="measure")
 CRASHED = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="crashed", phase="measure", cells=[])
 HUNG_ALONE = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="hung", phase="measure", cells=[])
-WRONG = nccl.swapped(FAST, ArmName.DEFAULT, cells=[nccl.cell("all_reduce", 1 << 30, 0.004, ranks=8, wrong=3)])
 
 
 @pytest.mark.parametrize("broken", [HUNG, HUNG_ALONE, WRONG], ids=["hung", "hung without P2P", "wrong data"])
