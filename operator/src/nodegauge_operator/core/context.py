@@ -303,8 +303,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         read = numbers[0] != numbers[1] and not now.unread
         desired = self.report.status.desired
         stale = bool(desired.condition) and names.LABEL_VALIDATED_AT not in desired.labels
-        said = any(condition.reason == names.Reason.STALE for condition in self.report.status.conditions)
-        return bool(before.read_at) and (stale or said) and not read
+        reported = any(condition.reason == names.Reason.STALE for condition in self.report.status.conditions)
+        return bool(before.read_at) and (stale or reported) and not read
 
     def rebooted_since(self, probe: ProbeStatus) -> bool:
         """The node runs under another boot id than when it was read."""
