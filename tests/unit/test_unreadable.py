@@ -256,10 +256,12 @@ def test_a_node_that_its_cluster_gave_up_is_not_blamed() -> None:
     assert taints(after(GOOD, *[lost("KubeletSilent")] * 12, node=NODE.not_ready())) == []
 
 
-@pytest.mark.parametrize(("sick", "tainted"), [(1, 1), (6, 0)])
-def test_a_fleet_whose_node_hangs_loses_that_node_alone(sick: int, tainted: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "sick", "tainted"), [(6, 1, 1), (6, 6, 0), (2, 1, 1), (2, 2, 0), (1, 1, 1)]
+)
+def test_a_fleet_whose_node_hangs_loses_that_node_alone(nodes: int, sick: int, tainted: int) -> None:
     async def story(operator: VirtualTimeOperator) -> None:
-        await operator.begin(6, after=60, probes={"health": {"interval": "2m"}}, **TAINTS)
+        await operator.begin(nodes, after=60, probes={"health": {"interval": "2m"}}, **TAINTS)
         hung = replace(made.titan(), gpus=[], problem=Problem(kind=ProblemKind.CALL_HUNG, message="x"))
         for n in range(sick):
             operator.cluster.results[f"node-{n}"] = hung

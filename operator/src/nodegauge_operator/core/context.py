@@ -296,15 +296,15 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
         A node that should carry a condition and no `validated-at` was read too long ago, whatever the
         condition says: a fault's condition outlives its reading.  In mode Observe, where nodes carry nothing,
-        the report's own condition says so.
+        the report's own verdict says so.
         """
         before, now = (status.probe[HEALTH] for status in (self.report.status, self.status))
         numbers = [probe.last_run.number if probe.last_run else 0 for probe in (before, now)]
         read = numbers[0] != numbers[1] and not now.unread
-        desired = self.report.status.desired
-        stale = bool(desired.condition) and names.LABEL_VALIDATED_AT not in desired.labels
-        reported = any(condition.reason == names.Reason.STALE for condition in self.report.status.conditions)
-        return bool(before.read_at) and (stale or reported) and not read
+        known = self.report.status
+        unmarked = names.LABEL_VALIDATED_AT not in known.desired.labels
+        stale = unmarked if known.desired.condition else known.raw_verdict is Verdict.UNKNOWN
+        return bool(before.read_at) and stale and not read
 
     def rebooted_since(self, probe: ProbeStatus) -> bool:
         """The node runs under another boot id than when it was read."""
