@@ -195,12 +195,12 @@ def test_a_failed_reading_is_said_at_once_and_shown_after_minutes() -> None:
         assert report.status.desired.condition == condition
     assert (report.status.desired.reason, shown(report)) == ("Unreadable", [None, "nvlink"])
     assert CALL in report.status.desired.message
-    back = after(lost("Evicted"), report=report, policy=policy, start=at + 60)
-    observed = back.seen(node=NODE, policy=policy.observing(), at=at + 120)
-    for seen in (back, observed.seen(node=NODE, policy=policy, at=at + 180)):
+    back = after(lost("Evicted"), lost("KubeletSilent"), report=report, policy=policy, start=at + 60)
+    observed = back.seen(node=NODE, policy=policy.observing(), at=at + 1000)
+    for seen in (back, observed.seen(node=NODE, policy=policy, at=at + 1060)):
         assert (seen.status.desired.condition, shown(seen)) == ("Unknown", [None, "nvlink"])
     assert observed.status.conditions[0].status == "Unknown"
-    read_again = after(GOOD, report=back, policy=policy, start=at + 240)
+    read_again = after(GOOD, report=back, policy=policy, start=at + 1120)
     assert (read_again.status.verdict, shown(read_again)) == (Verdict.PASS, ["pass", "nvlink"])
 
 

@@ -48,11 +48,12 @@ def noted(
 ) -> Unreadable | None:
     """What the report says of a node after a run that read nothing; `driver`: the one that answered, if any.
 
-    `ended` may speak of the cluster: it neither begins nor ends what the node's own failures began.
+    `ended` may speak of the cluster, or come while the node may not be read (not ready, its driver is being
+    changed): it neither begins nor ends what the node's own failures began.
     """
     probe, symptom = context.status.probe[HEALTH], _symptom(ended.end, findings)
     before = probe.unreadable
-    if not symptom or (before is not None and before.symptom == symptom):
+    if not symptom or not context.may_run or (before is not None and before.symptom == symptom):
         return before
     message = cut(ended.end.message, MAX_MESSAGE)
     if before is not None:
