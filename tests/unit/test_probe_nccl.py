@@ -245,6 +245,12 @@ def test_a_collective_that_hung_or_lied_takes_the_interconnect_away_at_once(brok
     assert labels(report, names.LABEL_INTERCONNECT) == {names.LABEL_INTERCONNECT: "nvlink"}
 
 
+def test_a_run_that_cannot_tell_ends_no_hang() -> None:
+    report = nccl_node().measured(HUNG).measured(CRASHED, at=NOW + 60)
+    assert labels(report, *INTERCONNECT, *BUSBW) == {}
+    assert report.status.interconnect.reason == "CollectivesFailed"
+
+
 def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_speak_of() -> None:
     """The run that contradicted came before; grading the undecided one anew finds no number that agrees."""
     report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60, policy=TOLD_OFF)
