@@ -19,7 +19,7 @@ from nodegauge_probes.nvml.library import Device, Nvml, Skip, Watch
 from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder
 from nodegauge_probes.watch.levels import Watched
 
-Part = Callable[[Nvml, Device, GpuBuilder], object]
+Part = Callable[[Nvml, Device, GpuBuilder], None]
 NO_DRIVER = Unavailable("of no interest: only the calls are")
 
 
