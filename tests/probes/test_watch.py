@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import add
@@ -228,21 +229,20 @@ ECC = "nvmlDeviceGetTotalEccErrors"
 HANGS = ("--deadline", "6")
 
 
-@pytest.mark.parametrize("call", [ECC, "nvmlDeviceGetPowerUsage"], ids=["in a look", "in a reading"])
+@pytest.mark.parametrize(
+    "call", [ECC, "nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo", "nvmlDeviceGetUUID"]
+)
 def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watch, call: str) -> None:
     with two.started(*HANGS) as life:
         life.calm()
         two.hardware.fault("hung-call", call=call, gpu=1)
-        if call != ECC:
-            two.hardware.fault("hot", gpu=0)
         hung = life.until(lambda reading: reading.why.startswith("hung"), what="the hang")
         assert hung.why == f"hung: {call}"
         problem = hung.result.problem
         assert (problem.kind, problem.call, "GPU 1" in problem.message) == ("call-hung", call, True)
         assert "call-hung" in hung.codes
-        if call == ECC:
-            life.until(lambda reading: "GPU-1 none -> call-hung" in reading.why, what="the GPU's own error")
-            two.hardware.fault("hot", gpu=0)
+        life.until(lambda reading: "GPU-1 none -> call-hung" in reading.why, what="the GPU's own error")
+        two.hardware.fault("hot", gpu=0)
         reading = life.until(lambda reading: "temperature GPU-0" in reading.why, what="the other GPU")
         well, hanging = reading.result.gpus
         assert (well.error, hanging.error.kind, hanging.error.call) == (None, "call-hung", call)
@@ -250,13 +250,56 @@ def test_a_call_that_hangs_is_told_and_the_other_gpus_go_on_being_read(two: Watc
         assert reading.result.problem.call == call
 
 
-def test_a_driver_that_hangs_at_once_is_told(fresh: On) -> None:
+@pytest.mark.parametrize(
+    ("function", "call", "gpus"),
+    [("nvmlInitWithFlags", "nvmlInit", 0), ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetPowerUsage", 2)],
+    ids=["in a look", "in a reading"],
+)
+def test_a_driver_that_hangs_at_once_is_told(fresh: On, function: str, call: str, gpus: int) -> None:
     on = fresh("titan-rtx-nv2")
-    on.hardware.fault("hung-call", call="nvmlInitWithFlags")
+    on.hardware.fault("hung-call", call=function)
     with on.started("--deadline", "3") as life:
         reading = life.next_reading()
-        seen = (reading.why, reading.result.gpus, reading.result.problem.kind)
-        assert seen == ("hung: nvmlInit", [], "call-hung")
+        seen = (reading.why, len(reading.result.gpus), reading.result.problem.kind)
+        assert seen == (f"hung: {call}", gpus, "call-hung")
+
+
+ROUND = """
+import os
+from pathlib import Path
+from nodegauge_probes import health
+from nodegauge_probes.result_builder import ResultBuilder
+from nodegauge_probes.settings import parse
+from nodegauge_probes.watch.host import Host
+from nodegauge_probes.watch.reader import Reader
+
+class Calls(set):
+    def enter(self, call, subject):
+        self.add((call, subject))
+
+    def leave(self):
+        pass
+
+settings = parse(["watch", "--window", "0.1"], os.environ, probes=["watch"], engines=["nccl4py"])
+looked, read = Calls(), Calls()
+host = Host(sysfs=Path("/none"), procfs=Path("/none"), every=1)
+reader = Reader(watch=looked, options=settings.watch, host=host, values={})
+reader.look()
+looked.clear()
+for _ in range(16 * len(reader.identified()) + 1):
+    reader.look()
+reader.wait(0)
+health.measure(ResultBuilder(probe="", run="", node=""), watch=read, settings=health.settings_of(settings))
+print(sorted(read - looked))
+"""
+
+
+@pytest.mark.parametrize("profile", ["titan-rtx-nv2", "b200-sxm-8"])
+def test_a_round_of_looks_makes_every_call_of_a_reading(fresh: On, profile: str) -> None:
+    """So that none of them can hang for hours unseen; sixteen looks for each GPU are a round."""
+    environment = fresh(profile).probe.env()
+    command = [sys.executable, "-c", ROUND]
+    assert subprocess.check_output(command, env=environment, text=True) == "[]\n"
 
 
 def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:

@@ -193,12 +193,14 @@ class AReport(Report, frozen=True, kw_only=True):
         slot: bool = True,
         nccl_image: str = "",
         peer_read_at: float = 0.0,
+        peer_unreadable_at: float = 0.0,
     ) -> Context:
         """The node with this report; `slot`: the budget of gated nodes has one; `peer_read_at`: when another
-        node of the policy was last read."""
-        known = {"node": node, "policy": policy or make_policy(), "report": self, "now": at}
-        defaults = replace(DEFAULTS, nccl_image=nccl_image)
-        return make_context(**known, gate_slot=slot, defaults=defaults, last_peer_read=lambda: peer_read_at)
+        node of the policy was last read; `peer_unreadable_at`: since when one cannot be."""
+        known: dict[str, Any] = {"node": node, "policy": policy or make_policy(), "report": self, "now": at}
+        known |= {"gate_slot": slot, "defaults": replace(DEFAULTS, nccl_image=nccl_image)}
+        peers = {"last_peer_read": lambda: peer_read_at, "last_peer_unreadable": lambda: peer_unreadable_at}
+        return make_context(**known, **peers)
 
 
 def make_snapshot(**known: Any) -> Snapshot:

@@ -42,7 +42,7 @@ REPORTED = NOTHING | {names.LABEL_INTERCONNECT: "nvlink", EVIDENCE: "reported"}
     [
         pytest.param(MEASURED.healthy(result=REFUSED, at=NOW + 900), NOTHING, id="p2p-refused"),
         pytest.param(MEASURED.healthy(result=DEGRADED, at=NOW + 900), NOTHING, id="links-lost"),
-        pytest.param(nccl_node().measured(WRONG_WITHOUT_P2P), REPORTED, id="wrong-data"),
+        pytest.param(nccl_node().measured(WRONG_WITHOUT_P2P), NOTHING, id="wrong-data"),
     ],
 )
 def test_what_takes_the_evidence_away_takes_the_bandwidth_with_it(

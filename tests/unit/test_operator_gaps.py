@@ -137,7 +137,7 @@ def test_a_gap_makes_no_reading_stale(gap: Gap) -> None:
     labels = ours(operator)
     gap(operator)
     operator.catch_up(granted=False)
-    assert ours(operator) == labels
+    assert ours(operator) | {names.LABEL_HEALTH: "pass"} == labels
     operator.cluster.pass_time(INTERVAL + 2)
     operator.catch_up(granted=False)
     assert names.LABEL_INTERCONNECT not in ours(operator)
@@ -159,6 +159,20 @@ def test_a_stale_reading_stays_stale(gap: Gap, result: Result) -> None:
     operator.cluster.pass_time(INTERVAL)
     operator.run()
     assert names.LABEL_VALIDATED_AT in ours(operator)
+
+
+@pytest.mark.parametrize("result", [made.titan(), LOST], ids=["well", "tainted"])
+def test_a_policy_that_observed_for_a_while_makes_no_stale_reading_fresh(result: Result) -> None:
+    """Also for an operator that began in that time, and found nodes that carry nothing."""
+    operator = read_then_failed(result)
+    operator.cluster.pass_time(LONG)
+    operator.catch_up(granted=False)
+    for mode in ("Observe", "Enforce"):
+        write(operator, POLICIES, {"spec": {"mode": mode}})
+        operator.restart()
+        operator.catch_up(granted=False)
+    assert ours(operator) == {}
+    assert operator.status["desired"]["condition"] == "Unknown"
 
 
 @on_virtual_time

@@ -29,6 +29,7 @@ from support.nccl_nodes import (
     RECHECK,
     SLOW,
     STRICT,
+    WRONG,
     NcclNode,
     due,
     nccl_node,
@@ -226,6 +227,28 @@ EASY = [
 ]
 HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="measure")
 CRASHED = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="crashed", phase="measure", cells=[])
+HUNG_ALONE = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="hung", phase="measure", cells=[])
+
+
+@pytest.mark.parametrize("broken", [HUNG, HUNG_ALONE, WRONG], ids=["hung", "hung without P2P", "wrong data"])
+def test_a_collective_that_hung_or_lied_takes_the_interconnect_away_at_once(broken: Result) -> None:
+    """Unconfirmed, also while a job holds the GPUs, and once its gate is forgotten: good runs return it."""
+    report = nccl_node().measured(FAST).measured(broken, at=NOW + 60)
+    assert report.status.interconnect.reason == "CollectivesFailed"
+    assert "a collective hung or returned wrong data" in report.status.desired.message
+    assert "nvlink (measured) -> none" in report.status.change.message
+    for at in (NOW + 120, NOW + 9 * DAY):
+        report = report.measured(BUSY, at=at).healthy(at=at + 60)
+        assert labels(report, *INTERCONNECT, *BUSBW) == {}
+    for hour in range(3 if broken is WRONG else 1):  # wrong data taints at once, and ends with its taint
+        report = report.measured(FAST, at=NOW + 10 * DAY + hour * 3600)
+    assert labels(report, names.LABEL_INTERCONNECT) == {names.LABEL_INTERCONNECT: "nvlink"}
+
+
+def test_a_run_that_cannot_tell_ends_no_hang() -> None:
+    report = nccl_node().measured(HUNG).measured(CRASHED, at=NOW + 60)
+    assert labels(report, *INTERCONNECT, *BUSBW) == {}
+    assert report.status.interconnect.reason == "CollectivesFailed"
 
 
 def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_speak_of() -> None:

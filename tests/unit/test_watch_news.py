@@ -8,6 +8,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, Xids
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from support.api_server import NODES, PODS, READINGS, REPORTS
 from support.judging import saying
 from support.watched import BAD, BOOTED, Watched, at, watched_once
@@ -55,6 +56,32 @@ def test_a_container_that_could_not_read_the_node_is_not_judged_again_after_a_po
         if restarts:
             node.resume(granted=False)
         assert (node.runs, node.probe["unread"]) == (runs, runs - 1)
+
+
+HANGS = ["nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetNvLinkErrorCounter"]
+
+
+@pytest.mark.parametrize("call", HANGS)
+def test_a_hang_is_told_with_its_call_and_a_node_alone_is_avoided_within_minutes(
+    node: Watched, call: str
+) -> None:
+    """By the container's own readings; nobody is needed who reads another node."""
+    message = "did not return for GPU 3 within 10 s"
+    hung = replace(made.titan(), problem=Problem(kind=ProblemKind.CALL_HUNG, call=call, message=message))
+    node.reports(hung, granted=False)
+    for text in (node.status["summary"], node.status["change"]["message"]):
+        assert all(part in text for part in (f"since {stamp(node.cluster.now)}", call, "GPU 3"))
+    assert (node.status["verdict"], node.taints) == ("unknown", [])
+    for _ in range(4):
+        node.reports(hung, granted=False, later=75.0)
+    assert node.taints == ["unreadable"]
+    assert [taint["effect"] for taint in node.status["desired"]["taints"]] == ["PreferNoSchedule"]
+    assert (node.status["desired"]["condition"], node.status["desired"]["reason"]) == (
+        "Unknown",
+        "Unreadable",
+    )
+    node.after()
+    assert (node.status["verdict"], node.status["desired"]["condition"]) == ("warn", "True")
 
 
 @pytest.mark.parametrize("ahead", [0.0, -30.0], ids=["at that moment", "before it, by a clock set back"])

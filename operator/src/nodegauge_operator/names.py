@@ -211,6 +211,9 @@ class Reason(StrEnum):
     """No run has been readable yet; the message says why."""
     STALE = "Stale"
     """No run has been readable for longer than the policy's staleness limit."""
+    UNREADABLE = "Unreadable"
+    """Runs have failed for a reason of the node itself, such as a driver that does not answer, for longer
+    than the policy's `unreadAfter`; the message names the call."""
     INTERCONNECT_CHANGED = "InterconnectChanged"
     """The interconnect class or its bandwidth has changed."""
     LABEL_CONFLICT = "LabelConflict"

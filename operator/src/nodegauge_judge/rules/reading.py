@@ -294,16 +294,17 @@ RULES = (
         code="node-unreadable",
         title="the node cannot be read",
         meaning=(
-            "Run after run fails in the same way, while other nodes of the policy are read: the driver "
-            "hangs or is not loaded, or the probe gives no result or an unreadable one. Jobs on this "
-            "node would hang or fail too. By default this sets no taint, because missing data never "
-            "changes a verdict. Name the cause `unreadable` in `spec.taints.causes` to ask for it."
+            "Run after run fails in the same way, while other nodes of the policy are read, or after the "
+            "node itself was read: the driver hangs or is not loaded, or the probe gives no result or an "
+            "unreadable one. Jobs on this node would hang or fail too. By default only a driver that does "
+            "not answer counts, the taint is `PreferNoSchedule`, and no verdict follows from it. Name the "
+            "cause `unreadable` in `spec.taints.causes` to ask for more, or for nothing."
         ),
         when={
             Severity.FAIL: (
-                "the policy asks for it, and `spec.hysteresis.unreadableRuns` (5) runs in a row failed "
-                "in the same way; a failure counts only if another node of the policy was read since the "
-                "previous one"
+                "`spec.hysteresis.unreadableRuns` (5) runs in a row failed in the same way; a failure counts "
+                "only if another node of the policy was read since the previous one, or if the driver does "
+                "not answer a probe that had read the node before, and no other node fails with it"
             )
         },
         next_step="try `timeout 30 nvidia-smi` on the node; if it hangs or fails too, drain and reboot.",

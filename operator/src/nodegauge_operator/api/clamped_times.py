@@ -33,11 +33,12 @@ def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:
 
 
 def _probe_without_future(probe: ProbeStatus, past: Callable[[str], str]) -> ProbeStatus:
-    run = probe.last_run
+    run, failed = probe.last_run, probe.unreadable
     return replace(
         probe,
         last_run=run and replace(run, started_at=past(run.started_at), finished_at=past(run.finished_at)),
         since=past(probe.since),
         read_at=past(probe.read_at),
         failing_since=past(probe.failing_since),
+        unreadable=failed and replace(failed, since=past(failed.since)),
     )

@@ -123,8 +123,8 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     effect: Effect = Effect.NO_SCHEDULE
     """Effect for each cause that `causes` does not name.  None sets no taint."""
     causes: dict[Cause, Effect] = {}
-    """Effect by cause, which is the taint's value.  `unreadable` has None unless it is named here: missing
-    data changes nothing by default."""
+    """Effect by cause, which is the taint's value.  Unless it is named here, `unreadable` has
+    PreferNoSchedule for a driver that does not answer, and no verdict follows from it (ADR 0043)."""
     unvalidated: Unvalidated = Unvalidated.LIFT
     """What to do with the taint nodegauge.dev/unvalidated."""
     unvalidated_until: Until = Until.HEALTH
@@ -132,7 +132,13 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
 
     def effect_of(self, cause: Cause) -> Effect:
         """The effect of one cause."""
-        return self.causes.get(cause, Effect.NONE if cause is Cause.UNREADABLE else self.effect)
+        soft = Effect.NONE if self.effect is Effect.NONE else Effect.PREFER_NO_SCHEDULE
+        return self.causes.get(cause, soft if self.is_soft(cause) else self.effect)
+
+    def is_soft(self, cause: Cause) -> bool:
+        """Whether nobody asked for its effect: it steers new pods away, and makes no fault of missing
+        data."""
+        return cause is Cause.UNREADABLE and cause not in self.causes
 
 
 class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):

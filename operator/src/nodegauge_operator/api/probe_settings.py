@@ -47,6 +47,11 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """How long one run samples clocks, power and temperatures; below 80 % of `deadline`, where the probe
     stops itself.  Mode Watch: at most 1 s, and this long while a GPU is slowed down."""
 
+    unread_after: Duration = "5m"
+    """Time from the first reading that failed for a reason of the node itself until its condition is Unknown
+    and its label `health` goes; 30s to 24h.  The report says so at once, and other labels stay for
+    `staleAfterIntervals`.  Default chosen by this project: a health pod has tried three times by then."""
+
     @property
     def period(self) -> str:
         """Time between two readings in this mode."""

@@ -72,6 +72,20 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
     cannot read the report can compute the next pod's name."""
 
 
+class Unreadable(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Runs of one probe that failed for a reason of the node itself, with none that was read since."""
+
+    symptom: str = ""
+    """What the last of them met: the code of a finding (`call-hung`) or a run's reason (`KubeletSilent`)."""
+    since: str = ""
+    """End of the first of them (RFC 3339, UTC)."""
+    message: str = ""
+    """What the first with this symptom met, as a sentence: the call and its GPU."""
+    read_before: bool = False
+    """The same image of the probe and the same driver had read the node earlier in this boot, in the run
+    before the first of them: neither an image nor a roll-out of the driver explains it."""
+
+
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read."""
 
@@ -98,6 +112,8 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     failing_since: str = ""
     """End of the first of the runs that failed in a row (RFC 3339, UTC); skipped runs are no failures.  Empty
     if the last run was readable or skipped."""
+    unreadable: Unreadable | None = None
+    """Runs that failed for a reason of the node itself; None if none did since the last readable one."""
     age_limit_seconds: int = 0
     """How long the reading may age under the policy of the last run, seconds.  A policy that allows less
     applies from the next run on."""

@@ -22,7 +22,7 @@ from nodegauge_judge.peers import Peers
 from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
 from nodegauge_operator.api.override import Override
-from nodegauge_operator.api.policy import Mode, Policy
+from nodegauge_operator.api.policy import Mode, Policy, seconds
 from nodegauge_operator.api.report import (
     NEVER,
     GateStatus,
@@ -121,6 +121,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """By a kind's name: what nodes like this one reach."""
     last_peer_read: Callable[[], float] = float
     """When another node of the policy was last read, epoch seconds, 0.0 for never."""
+    last_peer_unreadable: Callable[[], float] = float
+    """Since when another node of the policy is unreadable, the one that was so last; epoch seconds, 0.0 for
+    none."""
     gate_slot: bool = False
     """The budget of gated nodes has a slot for it, or it is gated already."""
     gives_way: bool = False
@@ -298,20 +301,34 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """Whether anything is known of the node's health now."""
         return bool(self.status.probe[HEALTH].read_at) and self.now <= self.claims_until
 
+    @property
+    def unknown_at(self) -> float:
+        """When the node's condition and its label `health` go because its probe cannot read it, epoch
+        seconds; `NEVER` while it can, and in a paused policy.
+
+        No gap moves it: the last that was heard of the node is that it does not answer.
+        """
+        unreadable = self.status.probe[HEALTH].unreadable
+        if unreadable is None or self.policy.paused:
+            return NEVER
+        return unstamp(unreadable.since) + seconds(self.policy.spec.probes.health.unread_after)
+
     @cached_property
     def _stays_stale(self) -> bool:
         """The report says that the health reading is stale, and no run has read the node since: neither a gap
         nor a clock makes it fresh again.
 
         A node that should carry a condition and no `validated-at` was read too long ago, whatever the
-        condition says: a fault's condition outlives its reading.
+        condition says: a fault's condition outlives its reading.  In mode Observe, where nodes carry nothing,
+        the report's own verdict says so.
         """
         before, now = (status.probe[HEALTH] for status in (self.report.status, self.status))
         numbers = [probe.last_run.number if probe.last_run else 0 for probe in (before, now)]
         read = numbers[0] != numbers[1] and not now.unread
-        desired = self.report.status.desired
-        stale = bool(before.read_at and desired.condition) and names.LABEL_VALIDATED_AT not in desired.labels
-        return stale and not read
+        known = self.report.status
+        unmarked = names.LABEL_VALIDATED_AT not in known.desired.labels
+        stale = unmarked if known.desired.condition else known.raw_verdict is Verdict.UNKNOWN
+        return bool(before.read_at) and stale and not read
 
     def rebooted_since(self, probe: ProbeStatus) -> bool:
         """The node runs under another boot id than when it was read."""

@@ -18,7 +18,7 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.core import budget, events, gates, transitions, wording
+from nodegauge_operator.core import budget, events, gates, transitions, verdicts, wording
 from nodegauge_operator.core.context import HEALTH, Context, Snapshot
 from nodegauge_operator.core.gpu_eligibility import REPLICAS
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
@@ -54,7 +54,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         raw_verdict=context.raw_verdict,
         override=context.override,
     )
-    after = replace(after, verdict=_overall(context, after))
+    after = replace(after, verdict=verdicts.overall(context, after))
     after = replace(after, summary=wording.summary(context, after), desired=_desired_node(context, after))
     if context.policy.spec.mode is not Mode.PAUSED:
         after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
@@ -120,21 +120,6 @@ def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
     )
 
 
-def _overall(context: Context, status: ReportStatus) -> Verdict:
-    """What all kinds and gates say together: `fail` while a taint for a fault stands or waits for a slot (in
-    mode Observe: would stand); at worst `warn` for any other fault.
-
-    `fail` has a taint's hysteresis.  A fault that is not confirmed, that an incident holds back or that is to
-    set no taint is a warning.
-    """
-    if gates.confirmed(status.gates, policy=context.policy):
-        return Verdict.FAIL
-    raw = context.raw_verdict
-    if raw is Verdict.FAIL or (raw is Verdict.PASS and gates.any_entered(status.gates)):
-        return Verdict.WARN
-    return raw
-
-
 def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
     """Status and reason of the condition GPUValidated; both empty before the first run.
 
@@ -144,24 +129,25 @@ def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
     probe = status.probe[HEALTH]
     if probe.last_run is None:
         return "", ""
-    match status.verdict:
+    match verdicts.on_node(context, status):
         case Verdict.PASS:
             return "True", Reason.VALIDATED
         case Verdict.WARN:
-            return "True", _why_warned(status)
+            return "True", _why_warned(status, policy=context.policy)
         case Verdict.FAIL:
             within = [gate for gate in status.gates if gate.state is not GateState.HELD_BACK]
             stands = gates.confirmed(within, policy=context.policy)
             return ("False", Reason.FAULTS_FOUND) if stands else ("Unknown", Reason.HELD_BACK)
-    stale = bool(probe.read_at) and not context.is_known
-    return "Unknown", Reason.STALE if stale else Reason.NOT_YET_VALIDATED
+    if not probe.read_at:
+        return "Unknown", Reason.NOT_YET_VALIDATED
+    return "Unknown", Reason.UNREADABLE if context.is_known else Reason.STALE
 
 
-def _why_warned(status: ReportStatus) -> Reason:
+def _why_warned(status: ReportStatus, *, policy: Policy) -> Reason:
     known = [gate for gate in status.gates if gate.code in gates.GATES]
     if any(gate.state is GateState.HELD_BACK for gate in known):
         return Reason.HELD_BACK
-    if any(gate.state is GateState.GATED for gate in known):
+    if any(gate.state is GateState.GATED and not gates.is_soft(gate, policy=policy) for gate in known):
         healthy = status.override is not None and status.override.healthy
         return Reason.TAKEN_AS_HEALTHY if healthy else Reason.TAINT_DISABLED
     return Reason.UNCONFIRMED if any(gate.bad for gate in known) else Reason.WARNINGS

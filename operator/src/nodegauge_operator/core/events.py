@@ -38,9 +38,12 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
     old, new = before.probe[kind.name], after.probe[kind.name]
     run = new.last_run
     assert run is not None, "it has just ended"
-    if run.outcome is Outcome.UNKNOWN and new.failing_since != old.failing_since:
+    unreadable = new.unreadable if old.unreadable is None else None
+    begins = unreadable is not None or new.failing_since != old.failing_since
+    if run.outcome is Outcome.UNKNOWN and begins:
         reason, event_type = Reason.PROBE_FAILED, "Warning"
-        text = f"run {run.number} gave no result: {run.reason}: {run.message}"
+        why = wording.not_readable(unreadable) if unreadable else f"{run.reason}: {run.message}"
+        text = f"run {run.number} gave no result: {why}"
     elif run.outcome is not Outcome.READ or not kind.announces_verdict:
         return None
     else:

@@ -67,10 +67,10 @@ TEMPERATURES = ("hot", "memory-hot")
 """Gates of throttling that watch its cause, not the slowing down itself."""
 WORST_FIRST = {cause: rank for rank, cause in enumerate(Cause)}
 LESSER: frozenset[str] = frozenset(
-    {Cause.P2P, Cause.NVLINK, Cause.PCIE, Cause.SLOW_GPU, Cause.NCCL, Cause.BUSBW}
+    {Cause.UNREADABLE, Cause.P2P, Cause.NVLINK, Cause.PCIE, Cause.SLOW_GPU, Cause.NCCL, Cause.BUSBW}
 )
-"""Causes with which jobs run, but slower.  Their taints give way to a worse fault that waits for a slot.
-Chosen by this project (ADR 0046)."""
+"""Missing data, and causes with which jobs run, but slower.  Their taints give way to a worse fault that
+waits for a slot.  Chosen by this project (ADR 0046)."""
 _THROTTLED = frozenset(gate.cause for gate in GATES.values() if gate.kind is GateKind.THROTTLED)
 FIRST_IN_LINE: dict[str, int] = {
     cause: turn
@@ -244,12 +244,14 @@ def any_entered(gates: Iterable[GateStatus]) -> bool:
 
 def confirmed(gates: Iterable[GateStatus], *, policy: Policy) -> bool:
     """Whether a fault is gated for which the policy has an effect: in mode Enforce its taint stands, or waits
-    for a slot; in mode Observe it would.  What an incident holds back waits for another bad run."""
+    for a slot; in mode Observe it would.  What an incident holds back waits for another bad run, and missing
+    data is no fault unless the policy asks for it."""
     return any(
         gate.state.entered
         and not (gate.state is GateState.HELD_BACK and gate.incident)
         and gate.code in GATES
-        and _has_effect(GATES[gate.code], policy)
+        and has_effect(gate, policy=policy)
+        and not is_soft(gate, policy=policy)
         for gate in gates
     )
 
@@ -269,6 +271,16 @@ def place_of_taints(taints: Iterable[DesiredTaint]) -> int:
 def are_lesser(taints: Collection[DesiredTaint]) -> bool:
     """Whether these taints for faults, at least one, are all for lesser faults."""
     return bool(taints) and all(taint.value in LESSER for taint in taints)
+
+
+def has_effect(gate: GateStatus, *, policy: Policy) -> bool:
+    """Whether the policy sets a taint for this gate of the catalogue, or would in mode Enforce."""
+    return _has_effect(GATES[gate.code], policy)
+
+
+def is_soft(gate: GateStatus, *, policy: Policy) -> bool:
+    """Whether it is the gate of missing data, and the policy did not ask for its taint."""
+    return gate.code in GATES and policy.spec.taints.is_soft(GATES[gate.code].cause)
 
 
 def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:

@@ -1,8 +1,8 @@
-"""Which failed runs speak of the node itself, and whether one counts for its gate (ADR 0019).
+"""Which failed runs speak of the node itself, and whether one counts for its gate (ADRs 0019 and 0043).
 
-Missing data changes nothing unless the policy asks for the cause `unreadable`.  Then failures count that only
-the node or its driver can explain, and only while other nodes of the policy are read: an image, a registry or
-a driver rollout that breaks all nodes taints none.
+The state is said from the first such run on (`ProbeStatus.unreadable`).  The taint needs several, each with a
+control that shows that the rest works: another node of the policy was read, or this node's own probe had
+answered before.  An image, a registry or a driver roll-out that breaks all nodes taints none.
 """
 
 from __future__ import annotations
@@ -11,40 +11,78 @@ from collections.abc import Sequence
 
 from nodegauge_judge import Cause, Finding
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Effect
-from nodegauge_operator.api.report import GateStatus, Outcome
+from nodegauge_operator.api.policy import Effect, seconds
+from nodegauge_operator.api.report import GateStatus, Outcome, ReportStatus, Unreadable, stamp, unstamp
 from nodegauge_operator.core import gates
-from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.report_size import cut
 
-HARD_REASONS = frozenset(
-    {
-        "DeadlineExceeded",  # silent until its deadline
-        "KubeletSilent",  # beyond it: a process that cannot be killed
-        "NoReading",  # it crashed, was killed by a signal, or could not write
-        "ResultUnreadable",
-        "StartError",  # the runtime's hook, which asks the driver, failed
-        "ContainerCannotRun",
-        "CreateContainerError",
-        "RunContainerError",
-    }
-)
+MAX_MESSAGE = 300
+SILENT = frozenset({"DeadlineExceeded", "KubeletSilent"})
+"""Reasons of a run's end: silent until its deadline, and beyond it (a process that cannot be killed)."""
+HARD_REASONS = SILENT | {
+    "NoReading",  # it crashed, was killed by a signal, or could not write
+    "ResultUnreadable",
+    "StartError",  # the runtime's hook, which asks the driver, failed
+    "ContainerCannotRun",
+    "CreateContainerError",
+    "RunContainerError",
+}
 """Reasons of a run's end.  A pod that was evicted, refused or not started in time speaks of the cluster, and
 one that ran out of memory of its limit."""
-HARD_FINDINGS = ("call-hung", "driver-not-loaded", "driver-mismatch", "probe-deadline", "gpu-unreadable")
+ANSWERLESS = ("call-hung", "gpu-unreadable")
+"""Findings that the node's own probe wrote: it ran, and reached the API server, but the driver did not
+answer.  Only these can do without a peer that was read."""
+HARD_FINDINGS = (*ANSWERLESS, "driver-not-loaded", "driver-mismatch", "probe-deadline")
 """Findings that leave a node unjudged.  GPUs or a driver that the container was not given speak of the
 installation, and a probe that crashed in its own code of the probe."""
+SOFT = frozenset({*ANSWERLESS, "probe-deadline"}) | SILENT
+"""What counts unless the policy asks for the cause: a driver that does not answer.  A roll-out of a driver, a
+runtime or an image gives the others."""
 
 
-def after_failure(context: Context, end: RunEnd, findings: Sequence[Finding] = ()) -> list[GateStatus]:
-    """The gates after a health run that read nothing; `findings`: why its result could not be judged."""
-    status, policy = context.status, context.policy
-    failed = _symptom(end, findings)
-    asked = policy.spec.taints.effect_of(Cause.UNREADABLE) is not Effect.NONE
-    if not (failed and asked and context.may_run and _peers_were_read(context)):
-        return status.gates
+def noted(
+    context: Context, ended: EndedRun, findings: Sequence[Finding], *, driver: str
+) -> Unreadable | None:
+    """What the report says of a node after a run that read nothing; `driver`: the one that answered, if any.
+
+    `ended` may speak of the cluster, or come while the node may not be read (not ready, its driver is being
+    changed): it neither begins nor ends what the node's own failures began.
+    """
+    probe, symptom = context.status.probe[HEALTH], _symptom(ended.end, findings)
+    before = probe.unreadable
+    if not symptom or not context.may_run or (before is not None and before.symptom == symptom):
+        return before
+    message = cut(ended.end.message, MAX_MESSAGE)
+    if before is not None:
+        return Unreadable(
+            symptom=symptom, since=before.since, message=message, read_before=before.read_before
+        )
+    same_image = probe.image == ended.image and not probe.unread
+    same_driver = not driver or driver == context.status.gpus.driver
+    read_before = bool(probe.read_at) and same_image and same_driver and not context.rebooted_since(probe)
+    since = stamp(ended.end.finished_at or context.now)
+    return Unreadable(symptom=symptom, since=since, message=message, read_before=read_before)
+
+
+def gates_after(
+    context: Context, after: ReportStatus, end: RunEnd, findings: Sequence[Finding]
+) -> list[GateStatus]:
+    """The gates after a health run that read nothing; `after`: the status with what it says of the node;
+    `findings`: why its result could not be judged."""
+    taints, failed = context.policy.spec.taints, _symptom(end, findings)
+    asked = taints.effect_of(Cause.UNREADABLE) is not Effect.NONE
+    if taints.is_soft(Cause.UNREADABLE):
+        asked = asked and failed in SOFT
+    if not (failed and asked and context.may_run):
+        return context.status.gates
+    if not (_peers_were_read(context) or _answered_before(context, after.probe[HEALTH].unreadable)):
+        return context.status.gates
+    numbers = context.policy.spec.hysteresis
     return gates.after_failure(
-        status.gates, symptom=failed, message=end.message, policy=policy.spec.hysteresis, now=context.now
+        context.status.gates, symptom=failed, message=end.message, policy=numbers, now=context.now
     )
 
 
@@ -63,3 +101,12 @@ def _peers_were_read(context: Context) -> bool:
     since = context.now - context.policy.interval_of(names.PROBE_HEALTH)
     since = max((gate.bad_epoch for gate in known), default=since)
     return context.last_peer_read() > since
+
+
+def _answered_before(context: Context, unreadable: Unreadable | None) -> bool:
+    """The node is its own control: the same probe and driver had read it, now the driver alone does not
+    answer, and no other node of the policy became unreadable with it or since."""
+    if unreadable is None or not unreadable.read_before or unreadable.symptom not in ANSWERLESS:
+        return False
+    together = unstamp(unreadable.since) - seconds(context.policy.spec.breaker.window)
+    return context.last_peer_unreadable() < together

@@ -19,6 +19,7 @@ from nodegauge_operator.api.report import (
     Outcome,
     ProbeStatus,
     ReportStatus,
+    Unreadable,
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import HEALTH, Context
@@ -34,7 +35,8 @@ def summary(context: Context, status: ReportStatus) -> str:
     """The node in a few sentences; empty before the first run.  `status` holds gates and
     verdict as they are now."""
     probe = status.probe[HEALTH]
-    text = _unread(probe) if probe.failing_since else _of_runs(context, _summary_of)
+    unread = probe.failing_since or probe.unreadable
+    text = _unread(probe) if unread else _of_runs(context, _summary_of)
     of_gates = gates_sentence(status, policy=context.policy)
     held_back = any(gate.state is GateState.HELD_BACK for gate in status.gates)
     says_gates = held_back or status.verdict is not context.raw_verdict
@@ -81,7 +83,7 @@ def _without_taint(gate: GateStatus, *, policy: Policy, override: Override | Non
             return f"not confirmed, {gate.bad} of {rule.enter_runs} bad runs" if gate.bad else ""
     if policy.spec.mode is Mode.OBSERVE:
         return "not set, the policy is in mode Observe"
-    if gates.confirmed([gate], policy=policy):
+    if gates.has_effect(gate, policy=policy):
         return ""
     if override is not None and override.healthy:
         return f"not set, taken as healthy by {override.by} until {override.until}"
@@ -155,7 +157,7 @@ def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) 
     """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
     status, raw = context.status, context.raw_verdict
     health = status.probe[HEALTH]
-    if not context.is_known:
+    if not context.is_known or context.now >= context.unknown_at:
         return " ".join(text for text in (_unread(health), *_of_unread_node(context)) if text)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):
         return f"Not cleared yet; last verdict {raw.value}."
@@ -184,10 +186,19 @@ def _unread(probe: ProbeStatus) -> str:
     if last is None:
         return ""
     failed = f"{last.reason}: {last.message.rstrip('.')}." if last.outcome is not Outcome.READ else ""
+    if probe.unreadable is not None:
+        failed = not_readable(probe.unreadable)
     if not probe.read_at:
         return f"Not read yet: {failed}"
     before = f"Last read at {probe.read_at}, verdict {probe.verdict.value}"
+    if probe.unreadable is not None:
+        return f"{failed} {before}."
     return f"{before}; since then {failed}" if failed else f"{before}."
+
+
+def not_readable(unreadable: Unreadable) -> str:
+    """That the node's probe fails, with the call and since when; the same for every run that fails alike."""
+    return f"Not readable since {unreadable.since} ({unreadable.symptom}): {unreadable.message.rstrip('.')}."
 
 
 def in_words(override: Override) -> str:

@@ -18,6 +18,7 @@ from nodegauge_operator.api.report import (
     GateState,
     GateStatus,
     Report,
+    unstamp,
 )
 from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
@@ -74,6 +75,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """No health run since then failed."""
     refused: str = ""
     """Why its last health run could not be made, where that is not the node's fault."""
+    unreadable_since: float = 0.0
+    """Since when its health probe cannot read it for a reason of its own, epoch seconds; 0.0 if it can."""
     unreadable: bool = False
     """Some of its report could not be read."""
     override: str = ""
@@ -113,6 +116,8 @@ class PolicyCounts(Struct, kw_only=True):
     """Nodes by probe and image of one that did not."""
     read_at: dict[bool, dict[str, float]] = field(default_factory=lambda: {True: {}, False: {}})
     """By whether the last health run was read, then by node name: when the node was read, epoch seconds."""
+    unreadable_since: dict[str, float] = field(default_factory=dict)
+    """Names of nodes that cannot be read, and since when."""
 
     refused: dict[str, str] = field(default_factory=dict)
     """By node name, why its last health run could not be made."""
@@ -144,6 +149,9 @@ class PolicyCounts(Struct, kw_only=True):
         self.waiting.pop(name, None)
         self.read_at[True].pop(name, None)
         self.read_at[False].pop(name, None)
+        self.unreadable_since.pop(name, None)
+        if by > 0 and counts.unreadable_since:
+            self.unreadable_since[name] = counts.unreadable_since
         if by > 0 and counts.read_at:
             self.read_at[counts.last_run_read][name] = counts.read_at
         if by > 0 and counts.refused:
@@ -264,6 +272,11 @@ class NodeCounters:
         read = self._of(policy).read_at[True].items()
         return max((at for name, at in read if name != but and at <= now + SKEW_SECONDS), default=0.0)
 
+    def last_unreadable(self, policy: str, *, but: str) -> float:
+        """Since when a node cannot be read, the last one `but` this; epoch seconds, 0.0 for none."""
+        since = self._of(policy).unreadable_since.items()
+        return max((at for name, at in since if name != but), default=0.0)
+
     def _of(self, policy: str) -> PolicyCounts:
         self._update()
         return self._counts[policy] if policy in self._counts else PolicyCounts()
@@ -331,6 +344,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         read_at=health.read_epoch if node.may_run and not (override and override.leaves_alone) else 0.0,
         last_run_read=not health.unread,
         refused=f"{last.reason}: {last.message}" if last is not None and is_refused(last) else "",
+        unreadable_since=unstamp(health.unreadable.since) if health.unreadable else 0.0,
         unreadable=report.unreadable is not None,
         override=(INVALID if override.problem else override.kind) if override else "",
     )

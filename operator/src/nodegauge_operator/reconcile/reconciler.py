@@ -238,6 +238,7 @@ class Reconciler:
             kinds=EVERY,
             peers={kind: partial(peers.other_values, but=name) for kind, peers in self._peers.items()},
             last_peer_read=partial(self._last_read, policy, but=name),
+            last_peer_unreadable=partial(self._last_unreadable, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             gives_way=self.gate_budget.gives_way(name),
             incidents=self.breaker.holding(name),
@@ -262,6 +263,10 @@ class Reconciler:
         """When another node of the policy was last read, epoch seconds."""
         counters = self.gate_budget.counters
         return counters.last_read(policy.name, but=but, now=self._clock()) if policy else 0.0
+
+    def _last_unreadable(self, policy: Policy | None, *, but: str) -> float:
+        """Since when another node of the policy is unreadable, the last one; epoch seconds."""
+        return self.gate_budget.counters.last_unreadable(policy.name, but=but) if policy else 0.0
 
     def _is_foreign(self, name: str) -> bool:
         """Whether the node's report says that another installation writes there."""

@@ -1,8 +1,9 @@
 """The node while it is watched: an open NVML session, the last readings of every signal, Xids as they come.
 
 The first look reads everything.  After it, slow signals are spread over the looks, and one that cannot be
-read is asked for at the slowest pace.  A level changes to or from "cannot be read" only after three readings
-in a row, which then come look by look, with all others of that GPU.
+read is asked for at the slowest pace.  The calls of a full reading that no signal needs come in rounds.  A
+level changes to or from "cannot be read" only after three readings in a row, which then come look by look,
+with all others of that GPU.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from nodegauge_probes.watch.levels import (
     Watched,
     is_unclear,
 )
+from nodegauge_probes.watch.rounds import Round
 from nodegauge_probes.watch.signals import OFTEN, SELDOM, SIGNALS, Signal
 from nodegauge_probes.watch_options import Options
 
@@ -67,6 +69,7 @@ class Reader:
         self._options = options
         self._host = host
         self._nvml = Nvml(watch=watch, pause=time.sleep, skip=skip)
+        self._round = Round(watch=watch, skip=skip)
         self._gpus: list[Watched] = []
         self._looks = 0
         self._opened_at: int | None = None
@@ -83,6 +86,7 @@ class Reader:
                 self._put("NVML", "")
                 self._put("GPUs", count)
                 self._read_gpus()
+                self._round.step(self._nvml, self._gpus)
         except NvmlUnusable as error:
             self._put("NVML", error.problem.kind)
             self.close()

@@ -175,8 +175,10 @@ def _after_failure(context: Context, ended: EndedRun, judgement: Judgement | Non
     probe = probe_status.unread(context, names.PROBE_HEALTH, ended, findings=findings)
     if judgement is not None and (judgement.history.xids or judgement.history.reported):
         probe = replace(probe, history=judgement.history.encode())
-    gates_after = unreadable.after_failure(context, ended.end, findings or ())
-    return replace(context.status, probes=context.status.with_probe(probe), gates=gates_after)
+    driver = judgement.driver if judgement is not None else ""
+    noted = unreadable.noted(context, ended, findings or (), driver=driver)
+    after = replace(context.status, probes=context.status.with_probe(replace(probe, unreadable=noted)))
+    return replace(after, gates=unreadable.gates_after(context, after, ended.end, findings or ()))
 
 
 def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> ReportStatus:

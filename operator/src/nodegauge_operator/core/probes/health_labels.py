@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ReportStatus, whole
-from nodegauge_operator.core import gates
+from nodegauge_operator.core import gates, verdicts
 from nodegauge_operator.core.context import BEST_FIRST, HEALTH, Context
 from nodegauge_operator.core.label import Label, interconnect_stands
 
@@ -33,7 +33,7 @@ def _nvlink_gbps(context: Context, status: ReportStatus) -> str:
 
 def _health(context: Context, status: ReportStatus) -> str:
     """Only `fail` outlives its reading, as its taint does."""
-    verdict = status.verdict
+    verdict = verdicts.on_node(context, status)
     counts = verdict is Verdict.FAIL or (verdict in BEST_FIRST and _read(context, status))
     return verdict.value if counts else ""
 
@@ -86,7 +86,8 @@ LABELS = (
         meaning=(
             "All probes and gates together. fail: a taint for a fault stands, or waits for a slot in the "
             "budget, also while nothing can be read. warn: at worst, anything else was found, such as a "
-            "fault that is not confirmed or has the effect None. Absent when unknown or stale."
+            "fault that is not confirmed or has the effect None. Absent when unknown or stale, and once "
+            "readings have failed for `unreadAfter` (5 min)."
         ),
         value=_health,
         history="label health",

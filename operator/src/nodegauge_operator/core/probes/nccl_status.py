@@ -2,7 +2,8 @@
 
 A measurement counts for the boot, the GPUs and the driver that it was made with.  A confirmation expires to
 `reported`; a contradiction stays until another NCCL run says otherwise, because a label must not come back
-just because nobody measured again.
+just because nobody measured again.  So does a hang or wrong data of the last run, confirmed or not: the next
+job may take the GPUs before anybody measures again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import Evidence, NodeFacts, Thresholds
+from nodegauge_judge import Cause, Evidence, NodeFacts, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.interconnect_agreement import INTERCONNECT_CONTRADICTED
 from nodegauge_judge.nccl.judge import regrade
@@ -34,6 +35,8 @@ from nodegauge_operator.core.report_size import cut
 MAX_MESSAGE = 300
 CONTRADICTED = "Contradicted"
 """Reason of an interconnect that bandwidth contradicts."""
+FAILED = "CollectivesFailed"
+"""Reason of an interconnect over which a collective hung or returned wrong data."""
 REWRITE_SHARE = 0.05
 """A bandwidth label is rewritten when the value changes by this share.  Chosen by this project: small
 differences between runs then cause no write."""
@@ -46,27 +49,39 @@ def with_agreement(context: Context, *, why: Hindrance | None, wanted: bool) -> 
     status = context.status
     bandwidth = replace(status.bandwidth, reason=reason, detail=detail)
     reported = status.interconnect
-    if reported.reason == CONTRADICTED:
+    if reported.reason in (CONTRADICTED, FAILED):
         reported = replace(reported, klass=reported.reported, reported="", reason="", message="")
     if not reported.klass:
         return replace(status, interconnect=reported, bandwidth=bandwidth)
-    probe = status.probe[names.PROBE_NCCL]
-    this_boot = bool(probe.read_at) and not context.rebooted_since(probe)
-    # where no NCCL run is wanted any more, one of an earlier boot contradicts nothing
-    if bandwidth.agreement == Agreement.CONTRADICTED and (wanted or this_boot):
-        interconnect = replace(
-            reported,
-            klass="",
-            reported=reported.klass,
-            evidence="",
-            reason=CONTRADICTED,
-            message=bandwidth.message,
-        )
+    if withdrawn := _withdrawn(context, wanted=wanted):
+        reason, message = withdrawn
+        own = {"klass": "", "reported": reported.klass, "evidence": ""}
+        interconnect = replace(reported, **own, reason=reason, message=message)
     else:
         confirmed = bandwidth.agreement == Agreement.CONFIRMED and bandwidth_stands(context)
         evidence = Evidence.MEASURED if confirmed else Evidence.REPORTED
         interconnect = replace(reported, evidence=evidence.value)
     return replace(status, interconnect=interconnect, bandwidth=bandwidth)
+
+
+def _withdrawn(context: Context, *, wanted: bool) -> tuple[str, str] | None:
+    """Reason and message of an interconnect that the last NCCL run does not bear out; None if it does."""
+    status, probe = context.status, context.status.probe[names.PROBE_NCCL]
+    this_boot = bool(probe.read_at) and not context.rebooted_since(probe)
+    # where no NCCL run is wanted any more, one of an earlier boot says nothing against it
+    if not (wanted or this_boot):
+        return None
+    broken = [finding.message for finding in probe.findings if _breaks_collectives(finding.code)]
+    broken += [g.message for g in context.gates if _breaks_collectives(g.code) and (g.bad or g.state.entered)]
+    if broken:
+        return FAILED, cut(broken[0], MAX_MESSAGE)
+    contradicted = status.bandwidth.agreement == Agreement.CONTRADICTED
+    return (CONTRADICTED, status.bandwidth.message) if contradicted else None
+
+
+def _breaks_collectives(code: str) -> bool:
+    """Whether it is a fault of collectives themselves, which no interconnect excuses."""
+    return code in gates.GATES and gates.GATES[code].cause is Cause.NCCL
 
 
 def bandwidth_stands(context: Context) -> bool:
@@ -97,9 +112,11 @@ def _steady(before: str, gbps: int) -> str:
 
 def missing_label_sentence(status: ReportStatus) -> str:
     """Why the node has no interconnect label although NVML reports one; empty if that is not so."""
-    if status.interconnect.reason != CONTRADICTED:
-        return ""
-    return f"No interconnect label: NVML reports {status.interconnect.reported}, bandwidth contradicts it."
+    why = {
+        CONTRADICTED: "bandwidth contradicts it",
+        FAILED: "a collective hung or returned wrong data",
+    }.get(status.interconnect.reason)
+    return f"No interconnect label: NVML reports {status.interconnect.reported}, {why}." if why else ""
 
 
 def regraded(context: Context) -> ReportStatus:
