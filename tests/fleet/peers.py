@@ -43,7 +43,7 @@ def stragglers(seed: int, *, spread: float, probe: str = "nccl") -> tuple[int, i
     nodes += [MIDDLE * (0.94 - 0.01 * n / 7) for n in range(8)]
     runs = [[node * random.gauss(1, 0.2 * spread) for node in nodes] for _ in range(2)]
     group = group_of(runs[1])
-    bad = [found(*pair, group, far_share=far) in COUNTED for pair in zip(*runs, strict=True)]
+    bad = [found(before, now, group, far_share=far) in COUNTED for before, now in zip(*runs, strict=True)]
     return sum(bad[52:]), sum(bad[:52])
 
 

@@ -240,7 +240,7 @@ def _terms(selector: Selector, watched: list[dict[str, Any]]) -> list[dict[str, 
     for wanted in selector.match_expressions:
         expression = {"key": wanted.key, "operator": wanted.operator.value}
         own.append(expression | ({"values": list(wanted.values)} if wanted.values else {}))
-    busy = {names.MIG_CONFIG_STATE: names.MIG_CONFIG_UNDER_WAY}
+    busy: dict[str, tuple[str, ...]] = {names.MIG_CONFIG_STATE: names.MIG_CONFIG_UNDER_WAY}
     busy |= dict.fromkeys(names.GPU_DEPLOY, names.GPU_PAUSED)
     busy |= {key: (value,) for key, value in names.OTHER_SYSTEMS}
     own += [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in busy.items()]
