@@ -43,7 +43,7 @@ from nodegauge_operator.core.probes.kind import (
     shown_change,
     wanted_now,
 )
-from nodegauge_operator.core.probes.pod import container
+from nodegauge_operator.core.probes.pod import container, with_kernel_log
 from nodegauge_operator.core.report_size import cut
 
 RETRY_SECONDS = 30.0
@@ -133,7 +133,7 @@ class HealthKind(ProbeKind):
                 for kind, own in (("requests", REQUESTS), ("limits", LIMITS))
             },
         }
-        return {"containers": [body]}
+        return with_kernel_log(context.policy, {"containers": [body]})
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, node, result = context.status, context.node, ended.end.result
