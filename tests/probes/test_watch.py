@@ -187,6 +187,7 @@ def test_the_kernels_log_is_followed_without_what_nvml_told(fresh: On) -> None:
     assert told.why.startswith("changed: kernel log 0 events -> 1 events")
     assert "kernel-log" in told.codes
     with on.started(*option) as life:
+        life.calm()
         on.hardware.fault("xid", gpu=1, number=48, per_second=0)
         assert life.next_reading().xids[1] == [48]
         append(f"NVRM: Xid (PCI:{told.result.gpus[1].pci.rpartition('.')[0]}): 48, pid=1")
