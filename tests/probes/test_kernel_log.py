@@ -11,7 +11,7 @@ import pytest
 
 from nodegauge_contract import KernelEvent
 from nodegauge_probes.host import kernel_events, kernel_log
-from nodegauge_probes.host.kernel_events import Log, Told
+from nodegauge_probes.host.kernel_events import HeardXid, Log
 from nodegauge_probes.host.kernel_log import BACKLOG_BYTES, CHUNK_BYTES, Clocks, KernelLog, Line, Position
 
 NOW, EPOCH = 5000.0, 1_800_000_000.0
@@ -20,19 +20,19 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
 SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress"
 
 
-def text(at: float, words: str) -> str:
-    return f"Nov 27 10:00:00 n kernel: [{at:12.6f}] {words}\n"
+def text(at: float, sentence: str) -> str:
+    return f"Nov 27 10:00:00 n kernel: [{at:12.6f}] {sentence}\n"
 
 
-def record(number: int, words: str = "x", *, at: int = 1_000_000) -> str:
-    return f"6,{number},{at},-;{words}\n SUBSYSTEM=pci\n"
+def record(number: int, sentence: str = "x", *, at: int = 1_000_000) -> str:
+    return f"6,{number},{at},-;{sentence}\n SUBSYSTEM=pci\n"
 
 
 def reader(path: Path, position: Position | None = None) -> KernelLog:
     return KernelLog(path, position or Position(), clocks=CLOCKS)
 
 
-def words(lines: list[Line]) -> list[str]:
+def sentences(lines: list[Line]) -> list[str]:
     return [line.text.rpartition("] ")[2] for line in lines]
 
 
@@ -56,15 +56,15 @@ def rotate(file: Path) -> None:
 def test_a_text_file_is_read_once_and_over_its_rotation(file: Path, restarts: bool) -> None:
     """Half a line waits for its end."""
     log = reader(file)
-    assert words(log.read()) == ["a"]
+    assert sentences(log.read()) == ["a"]
     add(file, text(2, "b"), "half of a")
     if restarts:
         log = reader(file, copy(log.position))
-    assert words(log.read()) == ["b"]
+    assert sentences(log.read()) == ["b"]
     add(file, " line\n")
-    assert words(log.read()) == ["half of a line"]
+    assert sentences(log.read()) == ["half of a line"]
     rotate(file)
-    assert words(log.read() + log.read()) == ["c"]
+    assert sentences(log.read() + log.read()) == ["c"]
     assert log.position.lost == 0
 
 
@@ -73,7 +73,7 @@ def test_what_a_restart_over_a_rotation_missed_is_counted(file: Path) -> None:
     reader(file, position).read()
     add(file, missed := text(2, "b"))
     rotate(file)
-    assert words((log := reader(file, position)).read()) == ["c"]
+    assert sentences((log := reader(file, position)).read()) == ["c"]
     assert log.position.lost == len(missed)
 
 
@@ -102,7 +102,7 @@ def test_a_flood_costs_no_more_than_its_bound_and_is_counted(file: Path) -> None
 )
 def test_lines_of_an_earlier_boot_are_left_out(file: Path, lines: list[str], expected: list[str]) -> None:
     file.write_text("".join(lines))
-    assert words(reader(file).read()) == expected
+    assert sentences(reader(file).read()) == expected
 
 
 @pytest.fixture
@@ -133,29 +133,29 @@ def test_a_log_that_cannot_be_read_is_said_and_tried_again(tmp_path: Path) -> No
     assert kernel_log.look(log) == ("No such file or directory", [])
     (tmp_path / "none").write_text(text(1, "a"))
     unread, lines = kernel_log.look(log)
-    assert (unread, words(lines)) == ("", ["a"])
+    assert (unread, sentences(lines)) == ("", ["a"])
 
 
-def seen(*lines: Line, told: Told | None = None, began: float = 0.0) -> Log:
+def seen(*lines: Line, xid: HeardXid | None = None, began: float = 0.0) -> Log:
     log = Log(position=Position(), began=began)
-    kernel_events.add(log, lines, told=[told] if told else [], now=NOW)
+    kernel_events.add(log, lines, heard=[xid] if xid else [], now=NOW)
     return log
 
 
 @pytest.mark.parametrize(
-    ("told", "is_left"),
+    ("xid", "is_left"),
     [
-        (Told("0000:3b:00.0", 79, 100, 100), False),
-        (Told("0000:3b:00.0", 79, 80, 89), True),
-        (Told("0000:3b:00.0", 79, 80, 90), False),
-        (Told("0000:3c:00.0", 79, 100, 100), True),
-        (Told("0000:3b:00.0", 48, 100, 100), True),
+        (HeardXid("0000:3b:00.0", 79, 100, 100), False),
+        (HeardXid("0000:3b:00.0", 79, 80, 89), True),
+        (HeardXid("0000:3b:00.0", 79, 80, 90), False),
+        (HeardXid("0000:3c:00.0", 79, 100, 100), True),
+        (HeardXid("0000:3b:00.0", 48, 100, 100), True),
     ],
 )
 @pytest.mark.parametrize("line", [XID, "NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus."])
-def test_what_nvml_told_is_not_told_again(line: str, told: Told, is_left: bool) -> None:
+def test_what_nvml_told_is_not_told_again(line: str, xid: HeardXid, is_left: bool) -> None:
     """The same Xid of the same GPU within ten seconds; another GPU, code or time is news."""
-    assert len(seen(Line(100.0, line), told=told).events) == is_left
+    assert len(seen(Line(100.0, line), xid=xid).events) == is_left
 
 
 def test_equal_lines_are_one_event() -> None:
@@ -165,7 +165,7 @@ def test_equal_lines_are_one_event() -> None:
         kind="sxid", subject="nvidia-nvswitch3", code=12028, count=2, first=10, last=30, text=event.text
     )
     assert log.news == 1
-    kernel_events.add(log, [Line(3631.0, SXID)], told=[], now=NOW)
+    kernel_events.add(log, [Line(3631.0, SXID)], heard=[], now=NOW)
     assert (log.news, log.events[0].count) == (2, 3)
 
 

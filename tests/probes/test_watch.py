@@ -174,23 +174,23 @@ def test_the_kernels_log_is_followed_without_what_nvml_told(fresh: On) -> None:
     log, option = on.probe.folder / "kern.log", ("--kernel-log", str(on.probe.folder / "kern.log"))
     now = boottime_ns() / 1e9
 
-    def append(words: str) -> None:
+    def append(sentence: str) -> None:
         with log.open("a") as file:
-            file.write(f"n kernel: [{now:.6f}] {words}\n")
+            file.write(f"n kernel: [{now:.6f}] {sentence}\n")
 
     def switch(code: int) -> None:
         append(f"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): {code}, Non-fatal, Link 32 egress")
 
     append("EXT4-fs: mounted")
     assert on.life(*option).result.kernel_log.events == []
-    told = on.after(partial(switch, 12028), *option)
-    assert told.why.startswith("changed: kernel log 0 events -> 1 events")
-    assert "kernel-log" in told.codes
+    changed = on.after(partial(switch, 12028), *option)
+    assert changed.why.startswith("changed: kernel log 0 events -> 1 events")
+    assert "kernel-log" in changed.codes
     with on.started(*option) as life:
         life.calm()
         on.hardware.fault("xid", gpu=1, number=48, per_second=0)
         assert life.next_reading().xids[1] == [48]
-        append(f"NVRM: Xid (PCI:{told.result.gpus[1].pci.rpartition('.')[0]}): 48, pid=1")
+        append(f"NVRM: Xid (PCI:{changed.result.gpus[1].pci.rpartition('.')[0]}): 48, pid=1")
         switch(12029)
         read = life.next_reading().result.kernel_log.events
     assert [(event.code, event.count) for event in read] == [(12028, 1), (12029, 1)]

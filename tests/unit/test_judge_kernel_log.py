@@ -15,7 +15,7 @@ from support.judge_results import Row, Table, check, rows
 DAY, NOW = 86_400, 200_000
 SWITCH = {"kind": "sxid-fatal", "subject": "nvidia-nvswitch3", "code": 20034, "text": "SXid: 20034, Fatal"}
 XID = {"kind": "xid", "subject": "0000:41:00", "code": 79, "text": "Xid 79"}
-TOLD, UNREAD = "kernel-log", "kernel-log-unread"
+FAILED, UNREAD = "kernel-log", "kernel-log-unread"
 
 
 def logged(*events: dict[str, Any], **log: Any) -> Result:
@@ -28,21 +28,21 @@ def logged(*events: dict[str, Any], **log: Any) -> Result:
 
 TABLE: Table = {
     "an Xid of the hardware and an error of a switch warn": [
-        ((logged(XID),), f"{TOLD}/warn", "Xid 79 (GPU has fallen off the bus)", {"code": 79}),
-        ((logged(SWITCH),), f"{TOLD}/warn", "(SXid 20034)"),
-        ((logged({"kind": "init-failed"}),), f"{TOLD}/warn", "The driver cannot initialise a GPU"),
+        ((logged(XID),), f"{FAILED}/warn", "Xid 79 (GPU has fallen off the bus)", {"code": 79}),
+        ((logged(SWITCH),), f"{FAILED}/warn", "(SXid 20034)"),
+        ((logged({"kind": "init-failed"}),), f"{FAILED}/warn", "The driver cannot initialise a GPU"),
     ],
     "an Xid of a program and the SXid that may be ignored are information": [
-        ((logged(XID | {"code": 31}),), f"{TOLD}/info"),
-        ((logged(SWITCH | {"kind": "sxid", "code": 22013}),), f"{TOLD}/info"),
+        ((logged(XID | {"code": 31}),), f"{FAILED}/info"),
+        ((logged(SWITCH | {"kind": "sxid", "code": 22013}),), f"{FAILED}/info"),
     ],
     "a line counts for a day": [
-        ((logged(XID | {"last": NOW - DAY}),), f"{TOLD}/warn", "24.0 h ago"),
+        ((logged(XID | {"last": NOW - DAY}),), f"{FAILED}/warn", "24.0 h ago"),
         ((logged(XID | {"last": NOW - DAY - 1}),), ""),
     ],
     "what came before the probe is told so": (
         (logged(XID | {"before": True}),),
-        f"{TOLD}/warn",
+        f"{FAILED}/warn",
         "first look",
     ),
     "a log that was asked for and cannot be read is no silence": [

@@ -222,9 +222,9 @@ PORTS: Table = {
         (
             (rdma(UP, **{name: 7}), rdma(UP, **{name: 7 + most + over})),
             "nic-slow/warn" * over,
-            *[words] * over,
+            *[message] * over,
         )
-        for name, most, words in (
+        for name, most, message in (
             ("integrity_errors", 0, "Within 900 s since the last run: 1 errors beyond the port's own limit"),
             ("overruns", 0, "1 packets without a buffer"),
             ("receiver_not_ready", 0, "1 sends without room"),

@@ -94,13 +94,13 @@ def _kernel_log(path: Path, result: ResultBuilder) -> KernelLog:
     log = kernel_log.KernelLog(path, known.position, clocks=kernel_log.clocks())
     unread, lines = kernel_log.look(log)
     log.close()
-    told = [
-        kernel_events.Told(gpu.identity.pci, code, count.first, count.last)
+    heard = [
+        kernel_events.HeardXid(gpu.identity.pci, code, count.first, count.last)
         for gpu in result.gpus
         for code, count in zip(gpu.xids.value.seen, gpu.xids.value.counts, strict=False)
         if isinstance(gpu.identity.pci, str)
     ]
-    kernel_events.add(known, lines, told=told, now=kernel.boottime_ms() / 1000)
+    kernel_events.add(known, lines, heard=heard, now=kernel.boottime_ms() / 1000)
     return kernel_events.document(known, unread=unread)
 
 

@@ -22,7 +22,7 @@ STANDS_S = 86_400.0
 """Seconds for which a line counts.  Chosen by this project: a day, so that somebody sees it."""
 
 
-def told(case: Case) -> Iterator[Observation]:
+def logged(case: Case) -> Iterator[Observation]:
     """What the log says of this boot that NVML did not tell."""
     now, log = number(case.result.host.boottime_ms), case.result.kernel_log
     if now is None or log is None:
@@ -134,7 +134,7 @@ RULES = (
             RESET,
             REBOOT,
         ),
-        check=told,
+        check=logged,
     ),
     HealthRule(
         code="kernel-log-unread",

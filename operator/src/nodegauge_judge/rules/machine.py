@@ -49,7 +49,7 @@ def disks(case: Case) -> Iterator[Observation]:
             yield Observation(
                 severity=severity,
                 location=f"disk {clip(disk.name)}",
-                message=f"{'; '.join(words for _, words in troubles)}.",
+                message=f"{'; '.join(text for _, text in troubles)}.",
                 evidence=evidence,
                 weight=len(troubles),
             )

@@ -30,7 +30,7 @@ SECONDS_PER_HOUR = 3600
 class Counter(Struct, frozen=True):
     """One counter's limit: more than `most` within `seconds` warn; 0 seconds: within any interval."""
 
-    words: str
+    text: str
     most: float
     seconds: float
 
@@ -224,7 +224,7 @@ def _counted(case: Case, named: _NamedPort) -> Iterator[Observation]:
         if grown[name] > counter.most * (seconds / counter.seconds if counter.seconds else 1)
     }
     if over:
-        listed = "; ".join(f"{count} {limits[name].words}" for name, count in over.items())
+        listed = "; ".join(f"{count} {limits[name].text}" for name, count in over.items())
         yield _observe(
             named,
             Severity.WARN,

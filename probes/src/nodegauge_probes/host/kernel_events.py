@@ -44,7 +44,7 @@ MOST_TEXT = 160
 """Characters of a line's words."""
 
 
-class Told(NamedTuple):
+class HeardXid(NamedTuple):
     """An Xid that NVML told: on the GPU at this PCI address, from `first` to `last` (seconds since boot)."""
 
     pci: str
@@ -79,7 +79,7 @@ def statements(text: str) -> list[Statement]:
     return [each for each in gathered.statements.values() if each.kind in KINDS]
 
 
-def add(log: Log, lines: Iterable[Line], *, told: Sequence[Told], now: float) -> None:
+def add(log: Log, lines: Iterable[Line], *, heard: Sequence[HeardXid], now: float) -> None:
     """Add what these lines say; `now`: seconds since boot."""
     is_first = log.began < 0
     log.began = now if is_first else log.began
@@ -87,11 +87,11 @@ def add(log: Log, lines: Iterable[Line], *, told: Sequence[Told], now: float) ->
         for statement in statements(line.text):
             if line.at is None and is_first:
                 log.dropped += 1
-            elif not is_told(statement, at=line.at if line.at is not None else now, told=told):
+            elif not was_heard(statement, at=line.at if line.at is not None else now, heard=heard):
                 _count(log, statement, at=int(line.at if line.at is not None else now))
 
 
-def is_told(statement: Statement, *, at: float, told: Sequence[Told]) -> bool:
+def was_heard(statement: Statement, *, at: float, heard: Sequence[HeardXid]) -> bool:
     """Whether NVML told the same Xid of the same GPU at this time."""
     code = OFF_THE_BUS if statement.kind == StatementKind.FALLEN_OFF else statement.code
     if statement.kind not in (StatementKind.XID, StatementKind.FALLEN_OFF):
@@ -100,7 +100,7 @@ def is_told(statement: Statement, *, at: float, told: Sequence[Told]) -> bool:
         each.code == code
         and (not statement.subject or each.pci.startswith(statement.subject))
         and each.first - TOLD_WITHIN_S <= at <= each.last + TOLD_WITHIN_S
-        for each in told
+        for each in heard
     )
 
 

@@ -361,14 +361,14 @@ class Watcher:
         if log is None:
             return
         gpus = {gpu.index: gpu.identity for gpu in self.identified()}
-        told = [
-            kernel_events.Told(gpu.pci, xid.code, xid.first, xid.last)
+        heard = [
+            kernel_events.HeardXid(gpu.pci, xid.code, xid.first, xid.last)
             for xid in (*known.xids, *known.reported_xids)
             if (gpu := gpus.get(xid.gpu)) is not None and isinstance(gpu.pci, str)
         ]
         before = known.kernel_log.news
         lines, known.kernel_log.position = log.take()
-        kernel_events.add(known.kernel_log, lines, told=told, now=kernel.boottime_ms() / 1000)
+        kernel_events.add(known.kernel_log, lines, heard=heard, now=kernel.boottime_ms() / 1000)
         self._reader.see(
             "kernel log", level=self._level_of_log(log), shown=log.unread or f"{known.kernel_log.news} events"
         )
