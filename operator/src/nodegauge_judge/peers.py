@@ -9,6 +9,24 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from statistics import median
 
+from msgspec import Struct
+
+
+class Versions(Struct, frozen=True, order=True, kw_only=True):
+    """What a node runs; what could not be read is empty."""
+
+    driver: str = ""
+    """Version of the driver."""
+    vbios: str = ""
+    """Versions of its GPUs' VBIOS, each once."""
+    kernel: str = ""
+    """Release of the kernel."""
+    since: float = 0.0
+    """Since when it is known to run all of that, epoch seconds; 0 for unknown."""
+
+
+Fleet = Callable[[str], Sequence[Versions]]
+"""By class of node: what each other node of it runs (of more than 64, those in the middle of the order)."""
 Peers = Callable[[str], Sequence[float]]
 """By fingerprint: one value of each other node with that fingerprint (all_reduce busbw in GB/s at 1 GiB, or
 SM clock in MHz)."""
@@ -18,6 +36,11 @@ PEERS_NEEDED = 3
 
 def no_peers(_fingerprint: str) -> Sequence[float]:
     """No peers are known."""
+    return ()
+
+
+def no_fleet(_klass: str) -> Sequence[Versions]:
+    """No other node is known."""
     return ()
 
 
