@@ -11,7 +11,7 @@ import pytest
 
 from nodegauge_contract import KernelEvent
 from nodegauge_probes.host import kernel_events, kernel_log
-from nodegauge_probes.host.kernel_events import HeardXid, Log
+from nodegauge_probes.host.kernel_events import MOST_LINES, HeardXid, Log
 from nodegauge_probes.host.kernel_log import BACKLOG_BYTES, CHUNK_BYTES, Clocks, KernelLog, Line, Position
 
 NOW, EPOCH = 5000.0, 1_800_000_000.0
@@ -97,8 +97,9 @@ def test_a_flood_costs_no_more_than_its_bound_and_is_counted(file: Path) -> None
         ([text(NOW + 61, "old"), text(NOW + 59, "new")], ["new"]),
         (["2027-01-15T08:00:00.5+00:00 n kernel: new\n"], ["2027-01-15T08:00:00.5+00:00 n kernel: new"]),
         (["2027-01-15T07:58:59+00:00 n kernel: old\n"], []),
+        (["2027-13-45T07:58:59+00:00 n kernel: odd\n"], ["2027-13-45T07:58:59+00:00 n kernel: odd"]),
     ],
-    ids=["a start", "an uptime ahead of this one", "a date of this boot", "a date before it"],
+    ids=["a start", "an uptime ahead of this one", "a date of this boot", "a date before it", "no date"],
 )
 def test_lines_of_an_earlier_boot_are_left_out(file: Path, lines: list[str], expected: list[str]) -> None:
     file.write_text("".join(lines))
@@ -156,6 +157,35 @@ def seen(*lines: Line, xid: HeardXid | None = None, began: float = 0.0) -> Log:
 def test_what_nvml_told_is_not_told_again(line: str, xid: HeardXid, is_left: bool) -> None:
     """The same Xid of the same GPU within ten seconds; another GPU, code or time is news."""
     assert len(seen(Line(100.0, line), xid=xid).events) == is_left
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (XID, "xid"),
+        (SXID, "sxid"),
+        (SXID.replace("Non-fatal", "Fatal"), "sxid-fatal"),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "fallen-off"),
+        ("NVRM: nvCheckOk: NV_ERR_RESET_REQUIRED", "reset-required"),
+        ("NVRM: NVLink: fatal error detected on link 3", "nvlink-fatal"),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "init-failed"),
+        ("NVRM: The NVIDIA probe routine failed for 1 device(s).", "init-failed"),
+        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", "bar-invalid"),
+        ("NVRM: Cannot initialize GSP firmware RM", "gsp-failed"),
+        ("NVRM: None of the NVIDIA devices were initialized.", "no-devices"),
+        ("NVRM: knvlink: NV_ERR_FABRIC_STATE_OUT_OF_SYNC", "fabric-lost"),
+        ("NVRM: API mismatch: the client has the version 550", ""),
+        ("nvidia: loading out-of-tree module taints kernel.", ""),
+        ("nvme nvme0: fatal error", ""),
+    ],
+)
+def test_a_line_of_the_driver_is_one_event_or_none(line: str, kind: str) -> None:
+    assert [event.kind for event in seen(Line(10.0, line)).events] == [kind] * bool(kind)
+
+
+def test_a_storm_of_xids_is_parsed_to_a_bound() -> None:
+    log = seen(*[Line(10.0, XID)] * (MOST_LINES + 7))
+    assert (log.events[0].count, log.dropped) == (MOST_LINES, 7)
 
 
 def test_equal_lines_are_one_event() -> None:

@@ -5,6 +5,7 @@ What NVML has told already is left out.  Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -40,6 +41,15 @@ TOLD_WITHIN_S = 10.0
 writes both at once, and a syslog daemon and a look at the log take a few seconds."""
 AGAIN_S = 3600.0
 """An event that comes back after so many seconds is news.  Chosen by this project."""
+MOST_LINES = 500
+"""Lines of the driver that one look parses, the newest; the others are counted.  Chosen by this project: half
+a second of work at most."""
+_MAY_COUNT = re.compile(
+    r"Xid|off the bus|IS_LOST|lost from|RESET_REQUIRED|requires |fatal error|init_?adapter|probe |is invalid|"
+    r"GSP|No NVIDIA|None of the NVIDIA|OUT_OF_SYNC|inband",
+    re.IGNORECASE,
+)
+"""What a line of `KINDS` has in it: the parser takes a hundred times as long."""
 MOST_TEXT = 160
 """Characters of a line's words."""
 
@@ -70,8 +80,6 @@ class Log(Struct, kw_only=True):
 
 def statements(text: str) -> list[Statement]:
     """What one line says; an Xid or SXid says all of its line."""
-    if "NVRM" not in text and "nvidia" not in text:
-        return []
     gathered = Gathered()
     kernel.read([text], gathered)
     if not any(each.kind in NUMBERED for each in gathered.statements.values()):
@@ -83,7 +91,9 @@ def add(log: Log, lines: Iterable[Line], *, heard: Sequence[HeardXid], now: floa
     """Add what these lines say; `now`: seconds since boot."""
     is_first = log.began < 0
     log.began = now if is_first else log.began
-    for line in lines:
+    of_driver = [line for line in lines if "nv" in line.text.lower() and _MAY_COUNT.search(line.text)]
+    log.dropped += max(0, len(of_driver) - MOST_LINES)
+    for line in of_driver[-MOST_LINES:]:
         for statement in statements(line.text):
             if line.at is None and is_first:
                 log.dropped += 1

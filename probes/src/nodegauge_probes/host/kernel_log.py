@@ -16,6 +16,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -182,11 +183,19 @@ class KernelLog:
         now = self._clocks.since_boot()
         if match := _UPTIME.search(text):
             at = float(match[1] or match[2])
-        elif match := _DATED.search(text):
-            at = datetime.fromisoformat(match[0]).timestamp() - (self._clocks.wall() - now)
+        elif (wall := _date_of(text)) is not None:
+            at = wall - (self._clocks.wall() - now)
         else:
             return Line(None, text)
         return Line(max(0.0, at), text) if -OTHER_BOOT_S <= at <= now + OTHER_BOOT_S else None
+
+
+def _date_of(text: str) -> float | None:
+    """The date in a line, epoch seconds; None without one, and for one that no calendar has."""
+    match = _DATED.search(text)
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(match[0]).timestamp() if match is not None else None
+    return None
 
 
 def look(log: KernelLog) -> tuple[str, list[Line]]:
