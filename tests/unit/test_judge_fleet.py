@@ -21,7 +21,7 @@ def result() -> Result:
     return replace(node, system=replace(node.system, driver="570"), host=replace(node.host, kernel="6.8"))
 
 
-def found(*others: Versions, own: Versions = OWN) -> list[str]:
+def subjects(*others: Versions, own: Versions = OWN) -> list[str]:
     judgement = judge_health(result(), node=NodeFacts(versions=own), fleet=lambda _: others, read_at=NOW)
     return [finding.subject for finding in judgement.findings if finding.code == "fleet-drift"]
 
@@ -49,4 +49,4 @@ def found(*others: Versions, own: Versions = OWN) -> list[str]:
     ],
 )
 def test_a_node_differs_from_its_class(others: list[Versions], own: Versions, expected: list[str]) -> None:
-    assert found(*others, own=own) == expected
+    assert subjects(*others, own=own) == expected
