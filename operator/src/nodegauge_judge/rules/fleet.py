@@ -16,7 +16,7 @@ from nodegauge_judge.model import Severity
 from nodegauge_judge.peers import Versions
 from nodegauge_judge.rule import Observation
 
-SETTLED_S = 7 * 86_400.0
+UNCHANGED_S = 7 * 86_400.0
 """Seconds without a change, here and there.  Chosen by this project: a roll-out takes up to a week."""
 NEEDED = 3
 """Other nodes that agree, at least.  Chosen by this project: two that agree may both have been forgotten."""
@@ -42,14 +42,14 @@ def klass(case: Case) -> str:
 def drift(case: Case) -> Iterator[Observation]:
     """Versions that almost every other node of the class has not."""
     own, name_of_class, before = versions(case), klass(case), case.node.versions
-    settled_by = case.read_at - SETTLED_S
-    if not name_of_class or not 0 < before.since <= settled_by or replace(before, since=0.0) != own:
+    unchanged_since = case.read_at - UNCHANGED_S
+    if not name_of_class or not 0 < before.since <= unchanged_since or replace(before, since=0.0) != own:
         return
     others = case.fleet(name_of_class)
     for name, title in NAMES.items():
         known = [other for other in others if getattr(other, name)]
-        settled = Counter(getattr(other, name) for other in known if 0 < other.since <= settled_by)
-        [(usual, count)] = settled.most_common(1) or [("", 0)]
+        agreeing = Counter(getattr(other, name) for other in known if 0 < other.since <= unchanged_since)
+        [(usual, count)] = agreeing.most_common(1) or [("", 0)]
         mine = getattr(own, name)
         if mine and mine != usual and count >= max(NEEDED, SHARE * len(known)):
             yield Observation(
