@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nodegauge_operator.api.policy import parse as parse_policy
@@ -216,3 +218,33 @@ def test_probe_pods_use_an_account_and_classes_of_the_chart(helm: Helm, values: 
     assert ("ServiceAccount", probe.service_account_name) in created
     assert ("PriorityClass", probe.priority_class_name) in created
     assert ("PriorityClass", probe.nccl_priority_class_name) in created
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "folders"),
+    [
+        ({}, [], []),
+        ({"enabled": True}, [], ["/var/log"]),
+        ({"enabled": True, "path": "/var/log/gpu/kern.log"}, ["/var/log/a"], ["/var/log/a", "/var/log/gpu"]),
+        ({"enabled": False, "path": "/var/log/gpu/kern.log"}, [], []),
+    ],
+)
+def test_only_the_folder_of_the_kernels_log_may_be_mounted(
+    helm: Helm, asked: Object, more: list[str], folders: list[str]
+) -> None:
+    """By these values, and only read-only."""
+    policy = {"spec": {"probes": {"health": {"kernelLog": asked}}}}
+    values = {"policy": policy, "admissionPolicies": {"kernelLogFolders": more}}
+    [own] = [
+        o
+        for o in helm.objects(values)
+        if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
+    ]
+    rules = [rule["expression"] for rule in own["spec"]["validations"]]
+    allowed = [
+        json.loads(rule.partition("hostPath.path in ")[2].partition(")")[0])
+        for rule in rules
+        if "hostPath" in rule
+    ]
+    assert allowed == ([folders] if folders else [])
+    assert len([rule for rule in rules if "readOnly" in rule]) == bool(folders)

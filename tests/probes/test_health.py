@@ -189,6 +189,19 @@ def test_a_driver_that_does_not_fit_is_a_problem_of_the_node(probe: On) -> None:
     assert len(result.bus.gpus) == 2, "the bus shows them without the driver"
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_kernels_log_says_why_a_driver_does_not_load(probe: On, is_there: bool) -> None:
+    """It is read though NVML cannot be; a log that is not there is said."""
+    on = probe("titan-rtx-nv2")
+    on.hardware.fault("driver-mismatch")
+    log = on.folder / "kern.log"
+    if is_there:
+        log.write_text("n kernel: [    1.5] NVRM: GPU 0000:09:00.0: RmInitAdapter failed! (0x26:0x56:1474)\n")
+    read = on.result("--kernel-log", str(log)).kernel_log
+    assert [event.kind for event in read.events] == ["init-failed"] * is_there
+    assert read.unread == ("" if is_there else "No such file or directory")
+
+
 def test_a_call_that_never_returns_is_named(probe: On) -> None:
     on = probe("h100-sxm-8")
     on.hardware.fault("hung-call", call="nvmlDeviceGetPowerUsage", gpu=2)

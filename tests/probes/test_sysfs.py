@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import Port, Sensor, Unavailable
+from nodegauge_contract import Disk, Host, Port, Sensor, Unavailable
 from nodegauge_contract.model import MAX_PORTS, MAX_SENSORS
 from nodegauge_probes.host import kernel, rdma
+from nodegauge_probes.host.disks import disks
 from nodegauge_probes.host.hwmon import NO_ALARM, NO_LIMIT, sensors
 from nodegauge_probes.host.kernel import Cgroup, growth, shm_bytes
 from nodegauge_probes.host.pci import NumaNodes, bus, distance, locate_gpu, numa_node, numa_nodes
 from nodegauge_probes.host.rdma import ports
 
 NO_FILE = Unavailable("no such file in sysfs")
+NO_TOTAL = Unavailable("no TOTAL_ERR_NONFATAL")
 
 Write = Callable[..., None]
 
@@ -49,6 +51,11 @@ def found_ports(root: Path, *names: str) -> list[Port]:
     return readings
 
 
+def found_disks(root: Path) -> list[Disk]:
+    disks(root, (readings := []).append)
+    return readings
+
+
 def port(name: str, number: int = 1) -> str:
     return f"class/infiniband/{name}/ports/{number}"
 
@@ -59,7 +66,32 @@ def test_a_port_is_told_in_the_kernels_words(tmp_path: Path, write: Write) -> No
     write(port("mlx5_1") + "/counters", link_downed=3, symbol_error=12, port_rcv_errors=0)
     named = {"state": "ACTIVE", "physical": "LinkUp", "link_layer": "InfiniBand"}
     counted = {"rate_gbps": 200, "link_downed": 3, "symbol_errors": 12, "receive_errors": 0}
-    assert found_ports(tmp_path, "mlx5_0", "mlx5_1") == [Port(nic=1, port=1, **named, **counted)]
+    write(port("mlx5_1") + "/counters", local_link_integrity_errors=4, excessive_buffer_overrun_errors=5)
+    write(port("mlx5_1") + "/counters", link_error_recovery=6, port_xmit_discards=7)
+    write(port("mlx5_1") + "/hw_counters", local_ack_timeout_err=8, rnr_nak_retry_err=9)
+    more = {"integrity_errors": 4, "overruns": 5, "recoveries": 6, "discards": 7}
+    more |= {"ack_timeouts": 8, "receiver_not_ready": 9}
+    assert found_ports(tmp_path, "mlx5_0", "mlx5_1") == [Port(nic=1, port=1, **named, **counted, **more)]
+
+
+@pytest.mark.parametrize("chip", ["hwmon3", "hwmon/hwmon3"])
+def test_disks_are_told_with_their_errors(tmp_path: Path, write: Write, chip: str) -> None:
+    """Two folders that hold a controller's chip, by the kernel's age; a namespace is no controller."""
+    write("class/nvme/nvme1", state="dead", model="M")
+    write("class/nvme/nvme1/device", aer_dev_fatal="Undefined 0\nDLP 2\nTOTAL_ERR_FATAL 2")
+    write("class/nvme/nvme1/device", aer_dev_nonfatal="odd")
+    write(f"class/nvme/nvme1/{chip}", temp1_alarm=1)
+    write("class/nvme/nvme0n1", state="live")
+    assert found_disks(tmp_path) == [
+        Disk(name="nvme1", model="M", state="dead", fatal=2, nonfatal=NO_TOTAL, too_hot=1)
+    ]
+
+
+def test_the_clock_of_this_machine_is_read_without_a_right() -> None:
+    synchronised, error = kernel.clock_discipline()
+    host = Host(clock_synchronised=synchronised, clock_error_us=error)
+    assert isinstance(host.clock_synchronised, bool)
+    assert isinstance(host.clock_error_us, int)
 
 
 def test_ports_stand_in_order_and_are_bounded(tmp_path: Path, write: Write) -> None:

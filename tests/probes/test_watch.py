@@ -169,6 +169,34 @@ def test_an_xid_is_told_at_once(watch: On) -> None:
     assert "xid" in reading.codes
 
 
+def test_the_kernels_log_is_followed_without_what_nvml_told(fresh: On) -> None:
+    """A new life goes on where the last one ended, and the driver's own line about an Xid is no event."""
+    on = fresh("titan-rtx-nv2")
+    log, option = on.probe.folder / "kern.log", ("--kernel-log", str(on.probe.folder / "kern.log"))
+    now = boottime_ns() / 1e9
+
+    def append(sentence: str) -> None:
+        with log.open("a") as file:
+            file.write(f"n kernel: [{now:.6f}] {sentence}\n")
+
+    def switch(code: int) -> None:
+        append(f"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): {code}, Non-fatal, Link 32 egress")
+
+    append("EXT4-fs: mounted")
+    assert on.life(*option).result.kernel_log.events == []
+    changed = on.after(partial(switch, 12028), *option)
+    assert changed.why.startswith("changed: kernel log 0 events -> 1 events")
+    assert "kernel-log" in changed.codes
+    with on.started(*option) as life:
+        life.calm()
+        on.hardware.fault("xid", gpu=1, number=48, per_second=0)
+        assert life.next_reading().xids[1] == [48]
+        append(f"NVRM: Xid (PCI:{changed.result.gpus[1].pci.rpartition('.')[0]}): 48, pid=1")
+        switch(12029)
+        read = life.next_reading().result.kernel_log.events
+    assert [(event.code, event.count) for event in read] == [(12028, 1), (12029, 1)]
+
+
 def test_what_was_told_is_repeated_and_is_no_reason_for_a_reading(two: Watch) -> None:
     """A reading may be overwritten before anybody saw it: the next ones have its Xids as well, apart from new
     ones and with the times of then."""

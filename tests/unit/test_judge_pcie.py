@@ -218,6 +218,26 @@ PORTS: Table = {
             for name in ("symbol_errors", "receive_errors")
         ),
     ],
+    "counters with limits of their own warn above them, and not at them": [
+        (
+            (rdma(UP, **{name: 7}), rdma(UP, **{name: 7 + most + over})),
+            "nic-slow/warn" * over,
+            *[message] * over,
+        )
+        for name, most, message in (
+            ("integrity_errors", 0, "Within 900 s since the last run: 1 errors beyond the port's own limit"),
+            ("overruns", 0, "1 packets without a buffer"),
+            ("receiver_not_ready", 0, "1 sends without room"),
+            ("recoveries", 75, "76 recoveries"),
+            ("ack_timeouts", 900, "901 packets without an acknowledgement"),
+            ("discards", 90_000, "90001 packets thrown away"),
+        )
+        for over in (0, 1)
+    ],
+    "a counter that was not there, or went back, has not grown": [
+        ((rdma(UP), rdma(UP, overruns=5)), ""),
+        ((rdma(UP, overruns=5), rdma(UP, overruns=1)), ""),
+    ],
     "the kernel counts lost links since its driver was loaded": (
         (rdma(DOWN, link_downed=2),),
         "nic-down/warn",
@@ -302,7 +322,9 @@ def test_a_port_of_another_kind_is_no_sibling(other: dict[str, object]) -> None:
     check(replace(result, nics=nics), "")
 
 
-@pytest.mark.parametrize("ports", ["x", "mlx5_0/1", "mlx5_0/1 1", "mlx5_0/1 1.2.3.4", "mlx5_0/1 é.1", ","])
+@pytest.mark.parametrize(
+    "ports", ["x", "mlx5_0/1", "mlx5_0/1 1", "mlx5_0/1 1.2.3.4.5.6.7.8.9.0", "mlx5_0/1 é.1", ","]
+)
 def test_an_unreadable_list_of_ports_drops_the_history(ports: str) -> None:
     assert History.decode(json.dumps({"boot": "b", "ports": ports})) is None
 
@@ -317,4 +339,4 @@ def test_ports_written_by_an_earlier_version_are_read() -> None:
     assert PortHistory.unpacked("7.25") == PortHistory(7, 2 * 64 + 5)
     assert PortHistory.unpacked("7.25.3").downs == 3
     with pytest.raises(ValueError, match="more than a port has"):
-        PortHistory.unpacked("7.25.3.1")
+        PortHistory.unpacked("7.25.3.1.1.1.1.1.1.1")

@@ -110,6 +110,24 @@ def test_no_template_weakens_a_probe_pod(template: dict[str, Any]) -> None:
     assert manifest["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "nodegauge"
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_the_kernels_log_is_mounted_only_where_the_policy_asks_for_it(is_asked: bool) -> None:
+    """Read-only, with its group, in both pods that read health; nothing else changes."""
+    log = {"enabled": is_asked, "path": "/var/log/gpu/kern.log", "group": 104}
+    policy = make_policy().of({"probes": {"health": {"kernelLog": log}}})
+    watching, plain = (daemon_set(p, DEFAULTS)["spec"]["template"] for p in (policy, make_policy()))
+    for made, without in ((pod(policy), pod()), (watching, plain)):
+        volumes = [v["hostPath"] for v in made["spec"]["volumes"] if "hostPath" in v]
+        mounts = [m for m in container(made)["volumeMounts"] if m["name"] == "kernel-log"]
+        added = [a for a in container(made)["args"] if a.startswith("--kernel-log=")]
+        groups = made["spec"]["securityContext"].pop("supplementalGroups", [])
+        assert (volumes, groups) == (([{"path": "/var/log/gpu"}], [104]) if is_asked else ([], []))
+        assert [m["readOnly"] for m in mounts] == [True] * is_asked
+        assert added == [f"--kernel-log={m['mountPath']}/kern.log" for m in mounts]
+        assert made["spec"]["securityContext"] == without["spec"]["securityContext"]
+        assert container(made)["securityContext"] == container(without)["securityContext"]
+
+
 AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 PINNED = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE.name]}]}]
 LITTLE = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}

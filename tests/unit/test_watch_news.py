@@ -219,3 +219,25 @@ def test_a_reading_that_comes_before_the_nodes_new_boot_id_hides_no_later_one(no
     for _ in range(2):
         node.reports(bad, granted=False)
     assert (node.runs, node.taints) == (4, ["p2p"])
+
+
+def test_the_report_says_since_when_a_node_runs_what_it_runs(node: Watched) -> None:
+    """Other nodes of its class are shown that; a change begins anew, an unreadable run changes nothing."""
+    read = made.titan()
+    newer = replace(read, system=replace(read.system, driver="999"))
+
+    def versions() -> tuple[str, str]:
+        return node.status["versions"]["driver"], node.status["versions"]["since"]
+
+    node.reports(read)
+    first = versions()
+    node.reports(read)
+    node.reports(NO_DRIVER)
+    assert versions() == first
+    node.reports(newer)
+    changed = versions()
+    assert changed[0] == "999"
+    assert changed[1] > first[1]
+    assert node.status["versions"]["class"] == f"{len(read.gpus)} x {read.gpus[0].name}"
+    [other] = node.reconciler._fleet.other_values(node.status["versions"]["class"], but="another")
+    assert (other.driver, stamp(other.since)) == changed

@@ -16,7 +16,7 @@ from nodegauge_judge.history import growth, xids
 from nodegauge_judge.history.model import GpuHistory, History, keys
 from nodegauge_judge.interconnect.p2p import PairP2p
 from nodegauge_judge.model import GpuIdentity, NodeFacts, Scalar, Severity
-from nodegauge_judge.peers import Peers, no_peers
+from nodegauge_judge.peers import Fleet, Peers, no_fleet, no_peers
 from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
 from nodegauge_judge.topology import Topology
@@ -48,6 +48,10 @@ class Case(Struct, frozen=True, kw_only=True):
     """Key of each GPU in `history.gpus`; None for one without a UUID."""
     peers: Peers = no_peers
     """SM clocks of comparable nodes, MHz."""
+    fleet: Fleet = no_fleet
+    """What other nodes of the class run."""
+    read_at: float = 0.0
+    """When it was read, epoch seconds; 0 if unknown."""
     chassis: ChassisReading | None = None
     """What the node's BMC says, if it was read lately."""
     xids: xids.XidCounts = xids.XidCounts()
@@ -65,6 +69,7 @@ class Case(Struct, frozen=True, kw_only=True):
         node: NodeFacts,
         interval: float,
         peers: Peers = no_peers,
+        fleet: Fleet = no_fleet,
         chassis: ChassisReading | None = None,
         read_at: float = 0.0,
     ) -> Case:
@@ -79,6 +84,8 @@ class Case(Struct, frozen=True, kw_only=True):
             history=history,
             node=node,
             peers=peers,
+            fleet=fleet,
+            read_at=read_at,
             chassis=chassis,
             growth=growth.build_growth(result, history=history, thresholds=thresholds, interval=interval),
             keys=own,

@@ -119,17 +119,20 @@ def of_node(case: Case) -> Coverage:
     if case.result.pairs.read and len(read) > 1:
         there.add(P2P)
     every_subject = dict.fromkeys((*SUBJECTS, *_WINDOW, P2P))
+    log = case.result.kernel_log
+    asked, answers = log is not None, log is not None and not log.unread
     expected = (len(case.result.gpus), len(case.history.gpus), case.node.expected_gpus or 0)
     return Coverage(
         gpus=len(read),
         of_gpus=max(expected),
-        subjects=len(there - {subject for _, subject in open_subjects}),
-        of_subjects=len(there),
+        subjects=len(there - {subject for _, subject in open_subjects}) + answers,
+        of_subjects=len(there) + asked,
         gaps=[
             f"{short_name(case.result.gpus[gpu_index])}: {', '.join(subjects)}"
             for gpu_index in range(len(case.result.gpus))
             if (subjects := [name for name in every_subject if (gpu_index, name) in open_subjects])
-        ],
+        ]
+        + ["node: kernel log"] * (asked and not answers),
     )
 
 

@@ -33,9 +33,10 @@ from nodegauge_judge.model import (
     Severity,
     Verdict,
 )
-from nodegauge_judge.peers import Peers, no_peers
+from nodegauge_judge.peers import Fleet, Peers, no_fleet, no_peers
 from nodegauge_judge.rule import Effect, measured
 from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, stated, thermal
+from nodegauge_judge.rules import fleet as fleet_rules
 from nodegauge_judge.thresholds import Thresholds
 
 INTERVAL = 900.0
@@ -59,13 +60,15 @@ def judge_health(
     node: NodeFacts | None = None,
     interval: float = INTERVAL,
     peers: Peers = no_peers,
+    fleet: Fleet = no_fleet,
     known: Sequence[GpuIdentity] = (),
     chassis: ChassisReading | None = None,
     read_at: float = 0.0,
 ) -> Judgement:
     """What `result` says about its node, given the policy's `thresholds`, the node's history and its facts.
 
-    `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs); `known`: the GPUs
+    `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs); `fleet`:
+    what other nodes of a class run; `known`: the GPUs
     that the node had before, for the name of one that is lost; `chassis`: what its BMC said lately.
 
     `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
@@ -78,6 +81,7 @@ def judge_health(
         node=node or NodeFacts(),
         interval=interval,
         peers=peers,
+        fleet=fleet,
         chassis=chassis,
         read_at=read_at,
     )
@@ -116,6 +120,8 @@ def judge_health(
         clock=clocks.of_node(case) if readable else None,
         locations=locations,
         coverage=coverage.of_node(case),
+        versions=fleet_rules.versions(case),
+        klass=fleet_rules.klass(case),
     )
 
 

@@ -254,6 +254,19 @@ class XidRule(Struct, frozen=True, kw_only=True):
     """Seconds within which they come."""
 
 
+class Versions(Struct, frozen=True, order=True, kw_only=True):
+    """What a node runs; what could not be read is empty."""
+
+    driver: str = ""
+    """Version of the driver."""
+    vbios: str = ""
+    """Versions of its GPUs' VBIOS, each once."""
+    kernel: str = ""
+    """Release of the kernel."""
+    since: float = 0.0
+    """Since when it is known to run all of that, epoch seconds; 0 for unknown."""
+
+
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """What the cluster knows about the node."""
 
@@ -267,6 +280,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     """The policy's `powerInventory`; None for none."""
     xids: tuple[XidRule, ...] = ()
     """The policy's rules about Xids."""
+    versions: Versions = Versions()
+    """What it ran when it was read last."""
 
     @property
     def xid_windows(self) -> dict[int, float]:
@@ -286,6 +301,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
         expected_gpus: int | None = None,
         power: PowerInventory | None = None,
         xids: tuple[XidRule, ...] = (),
+        versions: Versions = Versions(),  # noqa: B008 (frozen)
     ) -> NodeFacts:
         """Facts out of a Node's labels and `status.capacity`, and what the policy says about its GPUs.
 
@@ -304,6 +320,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
             expected_gpus=expected_gpus,
             power=power,
             xids=xids,
+            versions=versions,
         )
 
 
@@ -349,5 +366,9 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """SM clock at work; None if no GPU worked, or a reason set the clocks."""
     locations: list[Finding] = []
     """The findings, one per location."""
+    versions: Versions = Versions()
+    """What the node runs."""
+    klass: str = ""
+    """Equal for nodes that should run the same (model and number of GPUs); empty if nothing was read."""
     coverage: Coverage | None = None
     """What was read of what should have been; None for a judgement of anything but GPUs."""

@@ -13,9 +13,11 @@ from statistics import median
 
 from msgspec import Struct
 
-from nodegauge_judge.model import Answer, Severity
+from nodegauge_judge.model import Answer, Severity, Versions
 from nodegauge_judge.thresholds import Thresholds
 
+Fleet = Callable[[str], Sequence[Versions]]
+"""By class of node: what each other node of it runs; of many, some (`picked`)."""
 Peers = Callable[[str], Sequence[float]]
 """By fingerprint: one value of each other node with that fingerprint (all_reduce busbw in GB/s at 1 GiB, SM
 clock in MHz, or TFLOPS); of more than `MAX_VALUES`, those at `picked`."""
@@ -39,6 +41,11 @@ fault on many, look the same from here."""
 
 def no_peers(_fingerprint: str) -> Sequence[float]:
     """No peers are known."""
+    return ()
+
+
+def no_fleet(_klass: str) -> Sequence[Versions]:
+    """No other node is known."""
     return ()
 
 

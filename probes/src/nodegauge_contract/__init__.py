@@ -47,7 +47,10 @@ from nodegauge_contract.load import LoadEnd, LoadGpu, LoadReason, LoadResult, Lo
 from nodegauge_contract.matrix import render as render_matrix
 from nodegauge_contract.model import (
     Bus,
+    Disk,
     Host,
+    KernelEvent,
+    KernelLog,
     Nics,
     Pairs,
     Port,
@@ -73,6 +76,7 @@ __all__ = [
     "Collective",
     "ContractError",
     "Counters",
+    "Disk",
     "Ecc",
     "Fabric",
     "Fan",
@@ -81,6 +85,8 @@ __all__ = [
     "Growth",
     "Host",
     "Int",
+    "KernelEvent",
+    "KernelLog",
     "LinkErrors",
     "LinkGroup",
     "LoadEnd",

@@ -1,4 +1,4 @@
-"""The typed result document, version 1.7: a node's GPUs, their interconnect, and the hardware around them.
+"""The typed result document, version 1.8: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
@@ -18,17 +18,19 @@ from msgspec import Meta, Struct, field
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.load import LoadResult
 from nodegauge_contract.nccl import NcclResult
-from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
+from nodegauge_contract.values import NOT_READ, Flag, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"
 PASTED = "pasted"
 """The `probe` of a document that was read from pasted output of nvidia-smi (`pasted`)."""
-MAJOR, MINOR = 1, 7
+MAJOR, MINOR = 1, 8
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128
 MAX_SENSORS = 128
 MAX_REPEATED = 64
+MAX_KERNEL_EVENTS = 24
+MAX_DISKS = 64
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -38,6 +40,12 @@ class Host(Struct, frozen=True, kw_only=True):
     """The kernel's random id of this boot."""
     boottime_ms: Int = NOT_READ
     """CLOCK_BOOTTIME, ms, read with the counters."""
+    kernel: Text = NOT_READ
+    """The kernel's release."""
+    clock_synchronised: Flag = NOT_READ
+    """Whether something keeps the clock in step with a source (adjtimex: STA_UNSYNC is not set)."""
+    clock_error_us: Int = NOT_READ
+    """The clock's largest error as the kernel counts it (adjtimex: maxerror), microseconds."""
 
 
 class System(Struct, frozen=True, kw_only=True):
@@ -91,6 +99,18 @@ class Port(Struct, frozen=True, kw_only=True):
     """Symbol errors (counter)."""
     receive_errors: Int = NOT_READ
     """Packets received with errors (counter)."""
+    integrity_errors: Int = NOT_READ
+    """Times that local errors passed the port's limit (counter `local_link_integrity_errors`)."""
+    overruns: Int = NOT_READ
+    """Times that packets found no buffer (counter `excessive_buffer_overrun_errors`)."""
+    recoveries: Int = NOT_READ
+    """Times that the link recovered from errors (counter `link_error_recovery`)."""
+    discards: Int = NOT_READ
+    """Packets that were thrown away unsent (counter `port_xmit_discards`)."""
+    ack_timeouts: Int = NOT_READ
+    """Packets that nobody acknowledged in time (hw_counters, `local_ack_timeout_err`)."""
+    receiver_not_ready: Int = NOT_READ
+    """Sends that were given up because the other end had no room (hw_counters, `rnr_nak_retry_err`)."""
 
 
 class Nics(Struct, frozen=True, kw_only=True):
@@ -138,6 +158,57 @@ class Sensor(Struct, frozen=True, kw_only=True):
     """The chip's own lower limit."""
     high: Num = NOT_READ
     """The chip's own upper limit."""
+
+
+class Disk(Struct, frozen=True, kw_only=True):
+    """One NVMe controller, from /sys/class/nvme."""
+
+    name: Short
+    """The kernel's, such as nvme0."""
+    model: Text = NOT_READ
+    """Product name."""
+    state: Text = NOT_READ
+    """As the kernel names it; `live` is the one in which it works."""
+    fatal: Int = NOT_READ
+    """Uncorrected fatal PCIe errors since the kernel found it (AER)."""
+    nonfatal: Int = NOT_READ
+    """Other uncorrected PCIe errors since then (AER)."""
+    too_hot: Int = NOT_READ
+    """1 while the controller warns of its temperature (hwmon `temp1_alarm`), else 0."""
+
+
+class KernelEvent(Struct, frozen=True, kw_only=True):
+    """Lines of the kernel's log that say the same of the same part.  Times are seconds since boot."""
+
+    kind: Short
+    """A `StatementKind` (`nodegauge_contract.paste`)."""
+    subject: Short = ""
+    """The part as the line names it: a PCI address or a switch; empty for none."""
+    code: Int64 | None = None
+    """Number of the Xid or SXid."""
+    count: Int64 = 1
+    """How many lines."""
+    first: Int64
+    """When the first one came."""
+    last: Int64
+    """When the last one came."""
+    before: bool = False
+    """Whether the last one is older than this probe's first look at the log."""
+    text: Str = ""
+    """The words of the first one."""
+
+
+class KernelLog(Struct, frozen=True, kw_only=True):
+    """What the kernel's log says of this boot that NVML did not tell."""
+
+    unread: Short = ""
+    """Why it cannot be read; empty if it can."""
+    lost: Int64 = 0
+    """Bytes or records that were skipped unread: they came too fast, or the kernel overwrote them."""
+    events: Annotated[list[KernelEvent], Meta(max_length=MAX_KERNEL_EVENTS)] = []
+    """The newest ones, oldest first."""
+    dropped: Int64 = 0
+    """Events for which there was no room."""
 
 
 class RepeatedXid(Struct, frozen=True, kw_only=True):
@@ -200,10 +271,14 @@ class Result(Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
     """Set if the run ended before everything was read; the readings until then are included."""
     omitted: Annotated[list[Short], Meta(max_length=16)] = []
-    """Members that were still being read at the end ("nics.ports", "sensors")."""
+    """Members that were still being read at the end ("nics.ports", "disks", "sensors")."""
     nccl: NcclResult | None = field(default=None, name="bench")
     """Measurements of the probe nccl (`bench` in JSON)."""
     load: LoadResult | None = None
     """Measurements of the probe load."""
     watch: WatchReport | None = None
     """What a watch container adds."""
+    disks: Annotated[list[Disk], Meta(max_length=MAX_DISKS)] = []
+    """NVMe controllers."""
+    kernel_log: KernelLog | None = None
+    """What the kernel's log says; None if nobody asked for it."""

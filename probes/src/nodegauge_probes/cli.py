@@ -135,6 +135,7 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
         run=settings.run,
         node=settings.node,
         deadline=settings.deadline,
+        kernel_log=settings.kernel_log,
     )
     folder = str(settings.watch.state.parent)
     outbox, identity = None, None

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nodegauge_contract import KernelLog
 from nodegauge_probes import settings as run_settings
 from nodegauge_probes.collectors import counters, sampling, telemetry
-from nodegauge_probes.host import hwmon, kernel, rdma
+from nodegauge_probes.host import disks, hwmon, kernel, kernel_events, kernel_log, rdma
 from nodegauge_probes.nvml.library import NOTHING, Nvml, Skip, Watch
 from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.session import Gpus, open_node, read, read_interconnect
@@ -34,7 +35,7 @@ CONDITION = (
     counters.link_errors,
 )
 
-PORTS, SENSORS = "nics.ports", "sensors"
+PORTS, DISKS, SENSORS = "nics.ports", "disks", "sensors"
 BACKGROUND_WAIT_S = 0.5
 """How long the end of a run waits for ports and sensors that are still being read."""
 
@@ -49,6 +50,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     window: float
     hz: float
     slowed_window: float = 0.0
+    kernel_log: Path | None = None
+    """The kernel's log, if it is to be read; the watch probe follows it by itself."""
 
 
 def settings_of(run: run_settings.Settings) -> Settings:
@@ -59,11 +62,20 @@ def settings_of(run: run_settings.Settings) -> Settings:
         window=run.window,
         hz=run.hz,
         slowed_window=run.slowed_window,
+        kernel_log=run.kernel_log if run.probe == NAME else None,
     )
 
 
 def measure(result: ResultBuilder, *, watch: Watch, settings: Settings, skip: Skip = NOTHING) -> None:
     """Read everything into `result`, but for what to `skip`; raises `NvmlUnusable` if NVML cannot be used."""
+    try:
+        _measure(result, watch=watch, settings=settings, skip=skip)
+    finally:  # the log says why a driver does not load
+        if settings.kernel_log is not None:
+            result.kernel_log = _kernel_log(settings.kernel_log, result)
+
+
+def _measure(result: ResultBuilder, *, watch: Watch, settings: Settings, skip: Skip) -> None:
     paths = {"sysfs": settings.sysfs, "procfs": settings.procfs}
     with open_node(result, watch=watch, skip=skip, **paths) as (nvml, gpus):
         locations = read_interconnect(result, nvml, gpus, sysfs=settings.sysfs)
@@ -76,8 +88,24 @@ def measure(result: ResultBuilder, *, watch: Watch, settings: Settings, skip: Sk
         background.join(BACKGROUND_WAIT_S)
 
 
+def _kernel_log(path: Path, result: ResultBuilder) -> KernelLog:
+    """All of the log that there is room for, without the Xids that this run heard of."""
+    known = kernel_events.Log(position=kernel_log.Position())
+    log = kernel_log.KernelLog(path, known.position, clocks=kernel_log.clocks())
+    unread, lines = kernel_log.look(log)
+    log.close()
+    heard = [
+        kernel_events.HeardXid(gpu.identity.pci, code, count.first, count.last)
+        for gpu in result.gpus
+        for code, count in zip(gpu.xids.value.seen, gpu.xids.value.counts, strict=False)
+        if isinstance(gpu.identity.pci, str)
+    ]
+    kernel_events.add(known, lines, heard=heard, now=kernel.boottime_ms() / 1000)
+    return kernel_events.document(known, unread=unread)
+
+
 def _start_background(result: ResultBuilder, sysfs: Path) -> threading.Thread:
-    """Read network ports and sensors in a thread, while the sampling window sleeps.
+    """Read network ports, disks and sensors in a thread, while the sampling window sleeps.
 
     A sensor on a slow bus takes milliseconds and a network card with dead firmware a minute: neither may
     delay the GPUs' readings.  A reading that hangs is abandoned, and `incomplete` names it.
@@ -85,11 +113,13 @@ def _start_background(result: ResultBuilder, sysfs: Path) -> threading.Thread:
 
     def collect() -> None:
         rdma.ports(sysfs, list(result.nics.names), result.ports.append)
+        result.incomplete = [DISKS, SENSORS]
+        disks.disks(sysfs, result.disks.append)
         result.incomplete = [SENSORS]
         hwmon.sensors(sysfs, result.sensors.append)
         result.incomplete = []
 
-    result.incomplete = [PORTS, SENSORS]
+    result.incomplete = [PORTS, DISKS, SENSORS]
     thread = threading.Thread(target=collect, daemon=True, name="background")
     thread.start()
     return thread

@@ -23,6 +23,7 @@ from nodegauge_contract import (
     Clocks,
     ClocksEvents,
     Counters,
+    Disk,
     Ecc,
     Fabric,
     Fan,
@@ -31,6 +32,7 @@ from nodegauge_contract import (
     Growth,
     Host,
     Int,
+    KernelLog,
     LinkErrors,
     LinkGroup,
     LoadResult,
@@ -272,6 +274,8 @@ class ResultBuilder:
         self.ports: list[Port] = []
         self.bus = Bus()
         self.sensors: list[Sensor] = []
+        self.disks: list[Disk] = []
+        self.kernel_log: KernelLog | None = None
         self.incomplete: list[str] = []
         """Members that are still being read."""
         self.nccl: NcclBuilder | None = None
@@ -294,6 +298,8 @@ class ResultBuilder:
             nics=replace(self.nics, ports=list(self.ports)),
             bus=self.bus,
             sensors=list(self.sensors),
+            disks=list(self.disks),
+            kernel_log=self.kernel_log,
             problem=problem or self.problem,
             omitted=list(self.incomplete),
             nccl=None if self.nccl is None else self.nccl.build(),

@@ -30,6 +30,8 @@ def open_node(
     """An open NVML session and the node's GPUs; raises `NvmlUnusable`."""
     result.host.set(boot_id=kernel.boot_id(procfs))
     result.host.set(boottime_ms=kernel.boottime_ms())
+    synchronised, error = kernel.clock_discipline()
+    result.host.set(kernel=kernel.release(), clock_synchronised=synchronised, clock_error_us=error)
     result.bus = pci.bus(sysfs, procfs=procfs)
     nvml = Nvml(watch=watch, pause=time.sleep, skip=skip)
     nvml.open()

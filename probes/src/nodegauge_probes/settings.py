@@ -65,6 +65,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Root to use as /sys."""
     procfs: Path
     """Root to use as /proc."""
+    kernel_log: Path | None
+    """The kernel's log, for the probes health and watch; None to leave it unread."""
     termination_log: Path | None
     """File for the container's last words; None without one."""
     window: float
@@ -140,6 +142,7 @@ def parse(
         node=environment.get("NODEGAUGE_NODE", ""),
         sysfs=Path(options.sysfs or environment.get("NODEGAUGE_SYSFS") or "/sys"),
         procfs=Path(options.procfs or environment.get("NODEGAUGE_PROCFS") or "/proc"),
+        kernel_log=Path(options.kernel_log) if options.kernel_log else None,
         termination_log=_termination_log(environment),
         window=window,
         slowed_window=slowed,
@@ -171,6 +174,11 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
     )
     parser.add_argument("--sysfs", metavar="ROOT", help="root to use instead of /sys")
     parser.add_argument("--procfs", metavar="ROOT", help="root to use instead of /proc")
+    parser.add_argument(
+        "--kernel-log",
+        metavar="FILE",
+        help="also read the kernel's log: a text file of a syslog daemon, or /dev/kmsg (root only)",
+    )
     parser.add_argument("--window", metavar="SECONDS", default="3", help="how long to sample, default 3")
     parser.add_argument(
         "--slowed-window",

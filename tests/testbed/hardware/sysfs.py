@@ -25,7 +25,11 @@ CONFIG_BYTES = 64
 
 ALL_ONES = b"\xff" * CONFIG_BYTES
 SENSOR_FILES = ("alarm", "min", "max", "lcrit", "crit")
-PORT_COUNTERS = ("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error")
+PORT_COUNTERS = (
+    *("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_error_recovery"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+)
+VENDOR_COUNTERS = ("local_ack_timeout_err", "rnr_nak_retry_err")
 
 
 def write_sysfs(root: Path, machine: Machine, *, errors: Mapping[tuple[int, str], int]) -> None:
@@ -43,6 +47,8 @@ def write_sysfs(root: Path, machine: Machine, *, errors: Mapping[tuple[int, str]
     for number, chip in enumerate(machine.profile.host.hwmon):
         changed = {(name, file): n for (c, name, file), n in machine.sensors.items() if c == number}
         _write_chip(root, chip, number=number, changed=changed)
+    for name in machine.profile.host.disks:
+        _write_disk(root, name)
     nodes = root / "devices/system/node"
     for node in machine.profile.host.nodes:
         _files(nodes / f"node{node.id}", {"cpulist": node.cpus})
@@ -122,12 +128,23 @@ def _write_nic(
     _files(device, {"node_guid": ":".join(guid[n : n + 4] for n in range(0, 16, 4))})
     port = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": nic.rate, "link_layer": nic.link_layer}
     _files(device / "ports/1", {**port, **files})
-    counts = {name: str(steps.get(name, 0)) for name in PORT_COUNTERS}
-    _files(device / "ports/1/counters", counts)
+    for group, counters in (("counters", PORT_COUNTERS), ("hw_counters", VENDOR_COUNTERS)):
+        _files(device / "ports/1" / group, {name: str(steps.get(name, 0)) for name in counters})
     _files(verbs, {"ibdev": nic.name})
     for made, group in ((device, "infiniband"), (verbs, "infiniband_verbs")):
         _symlink(made / "device", parent)
         _symlink(root / "class" / group / made.name, made)
+
+
+def _write_disk(root: Path, name: str) -> None:
+    """An NVMe controller without errors."""
+    folder = root / "devices/virtual/nvme" / name
+    _files(folder, {"state": "live", "model": "simulated"})
+    _files(
+        folder / "device", {"aer_dev_fatal": "TOTAL_ERR_FATAL 0", "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0"}
+    )
+    _files(folder / "hwmon0", {"temp1_alarm": "0"})
+    _symlink(root / "class/nvme" / name, folder)
 
 
 def _write_chip(root: Path, chip: HwmonChip, *, number: int, changed: Mapping[tuple[str, str], int]) -> None:

@@ -72,8 +72,9 @@ class HwmonChip(Base, frozen=True, kw_only=True):
 
 class Host(Base, frozen=True, kw_only=True):
     """`numa_reported`: whether the firmware tells which device belongs to which node (if not: numa_node -1).
-    `nics` stand in the order in which their drivers registered them (uverbs0, uverbs1, ...). `pci_visible`:
-    False where a hypervisor or sandbox shows no PCI devices in sysfs at all."""
+    `nics` stand in the order in which their drivers registered them (uverbs0, uverbs1, ...). `disks`: NVMe
+    controllers, all of them well. `pci_visible`: False where a hypervisor or sandbox shows no PCI devices in
+    sysfs at all."""
 
     nodes: tuple[NumaNode, ...]
     numa_reported: bool = True
@@ -81,6 +82,7 @@ class Host(Base, frozen=True, kw_only=True):
     roots: tuple[PciRoot, ...]
     nics: tuple[Nic, ...] = ()
     hwmon: tuple[HwmonChip, ...] = ()
+    disks: tuple[str, ...] = ("nvme0",)
     pci_visible: bool = True
 
 

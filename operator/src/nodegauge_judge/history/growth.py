@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from nodegauge_contract import Gpu, Int, LinkErrors, Port, Result
 from nodegauge_contract.gpu import SATURATED
-from nodegauge_judge.history.model import Counts, History, PortHistory, keys
+from nodegauge_judge.history.model import PORT_COUNTERS, Counts, History, PortHistory, keys
 from nodegauge_judge.thresholds import Thresholds
 
 GROWN_AS = {name: name.removesuffix("_ms") for name in Counts.__struct_fields__}
@@ -112,6 +112,8 @@ class Growth(Struct, frozen=True, kw_only=True):
     """Each GPU's counters now."""
     ports: dict[str, int]
     """New errors by `device/port`, if known."""
+    port_counts: dict[str, dict[str, int]]
+    """Growth of each of `PORT_COUNTERS` by `device/port`, likewise."""
     ports_up: dict[str, PortHistory]
     """Ports that are up, by `device/port`."""
 
@@ -120,7 +122,8 @@ def build_growth(result: Result, *, history: History, thresholds: Thresholds, in
     """Growth from `history` to `result`; `interval` is the policy's, in seconds."""
     since = _interval(result, history, thresholds=thresholds, expected=interval)
     up = _ports_up(result)
-    ports = _port_growth(up, history.ports) if since.counts else {}
+    past = history.ports if since.counts else {}
+    ports = _port_growth(up, past)
     now = tuple(counts(gpu) for gpu in result.gpus)
     gpus = tuple(
         _grown(
@@ -128,7 +131,14 @@ def build_growth(result: Result, *, history: History, thresholds: Thresholds, in
         )
         for gpu, counted, past in zip(result.gpus, now, _past(result, history), strict=True)
     )
-    return Growth(interval=since, gpus=gpus, counts=now, ports=ports, ports_up=up)
+    return Growth(
+        interval=since,
+        gpus=gpus,
+        counts=now,
+        ports=ports,
+        port_counts={key: _counted(port, past[key]) for key, port in up.items() if key in past},
+        ports_up=up,
+    )
 
 
 def saturated(value: int) -> bool:
@@ -197,13 +207,24 @@ def _ports_up(result: Result) -> dict[str, PortHistory]:
         if port.nic < len(names) and is_up(port):
             total = _total((port.link_downed, port.symbol_errors, port.receive_errors))
             key, rate = f"{names[port.nic]}/{port.port}", _tenths(port.rate_gbps)
-            ports[key] = PortHistory(total, rate, _whole(port.link_downed))
+            others = tuple(_whole(getattr(port, name)) for name in PORT_COUNTERS)
+            ports[key] = PortHistory(total, rate, _whole(port.link_downed), others)
     return ports
 
 
 def _tenths(gbps: object) -> int:
     known = isinstance(gbps, int | float) and not isinstance(gbps, bool) and 0 < gbps < MOST_GBPS
     return round(gbps * 10) if known else 0  # type: ignore[operator]
+
+
+def _counted(now: PortHistory, then: PortHistory) -> dict[str, int]:
+    """Growth by counter, of those that were read both times and did not go back."""
+    pairs = zip(PORT_COUNTERS, now.counts, then.counts, strict=False)
+    return {
+        name: value - before
+        for name, value, before in pairs
+        if value is not None and before is not None and value >= before
+    }
 
 
 def _port_growth(now: Mapping[str, PortHistory], then: Mapping[str, PortHistory]) -> dict[str, int]:

@@ -71,6 +71,17 @@ class LinkHistory(Struct, frozen=True, array_like=True):
         )
 
 
+PORT_COUNTERS = (
+    "integrity_errors",
+    "overruns",
+    "recoveries",
+    "discards",
+    "ack_timeouts",
+    "receiver_not_ready",
+)
+"""Counters of a port that have thresholds of their own (`rules.nics`), in the order of stored histories."""
+
+
 class PortHistory(Struct, frozen=True):
     """A network port when it was last up."""
 
@@ -81,18 +92,22 @@ class PortHistory(Struct, frozen=True):
     fault."""
     downs: int | None = None
     """How often it lost its link; None if unknown."""
+    counts: tuple[int | None, ...] = ()
+    """Its other counters, in the order of `PORT_COUNTERS`; None where unknown."""
 
     def packed(self) -> str:
         """As `GpuHistory.packed`."""
-        return f"{to_digits(self.errors)}.{to_digits(self.rate)}.{to_digits(self.downs)}".rstrip(".")
+        numbers = (self.errors, self.rate, self.downs, *self.counts)
+        return ".".join(map(to_digits, numbers)).rstrip(".")
 
     @classmethod
     def unpacked(cls, text: str) -> PortHistory:
         """The history that `packed` wrote; ValueError for anything else."""
-        errors, rate, *downs = text.split(".")  # what an earlier version wrote ends there
-        if len(downs) > 1:
+        errors, rate, *others = text.split(".")  # what an earlier version wrote ends there
+        if len(others) > 1 + len(PORT_COUNTERS):
             raise ValueError(f"more than a port has: {text[:20]}")
-        return cls(from_digits(errors), from_digits(rate) or 0, from_digits("".join(downs)))
+        downs, *counts = map(from_digits, others or ("",))
+        return cls(from_digits(errors), from_digits(rate) or 0, downs, tuple(counts))
 
 
 class Counts(Struct, frozen=True, omit_defaults=True, kw_only=True):

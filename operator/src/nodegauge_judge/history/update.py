@@ -62,7 +62,7 @@ def _ports(case: Case) -> dict[str, PortHistory]:
     here = {f"{names[p.nic]}/{p.port}" for p in case.result.nics.ports if p.nic < len(names)}
     listed = case.result.problem is None and not _PORTS.intersection(case.result.omitted)
     kept = {
-        key: replace(port, errors=None, downs=None)
+        key: replace(port, errors=None, downs=None, counts=())
         for key, port in known.items()
         if key in here or not listed
     }

@@ -115,7 +115,11 @@ def _stated(case: Case) -> Iterator[Observation]:
     the policy counts all of the text, because nobody knows its time."""
     alike: dict[tuple[str, Severity], list[Statement]] = {}
     for each in stated.statements(case):
-        if each.kind == StatementKind.XID and each.code is not None and (severity := _of_stated(case, each)):
+        if (
+            each.kind == StatementKind.XID
+            and each.code is not None
+            and (severity := severity_of_stated(case, each))
+        ):
             alike.setdefault((each.subject, severity), []).append(each)
     for (_, severity), same in alike.items():
         location, gpus = stated.location_of(case, same[0])
@@ -131,7 +135,8 @@ def _stated(case: Case) -> Iterator[Observation]:
         )
 
 
-def _of_stated(case: Case, statement: Statement) -> Severity | None:
+def severity_of_stated(case: Case, statement: Statement) -> Severity | None:
+    """How bad an Xid of a log is; None if a rule of the policy says nothing of so few."""
     code = statement.code or 0
     rule = next((rule for rule in case.node.xids if code in rule.codes), None)
     if rule is not None:

@@ -25,6 +25,27 @@ SIBLINGS = 3
 """Ports of a kind that must agree before they count as a measure for another one.  Chosen by this
 project: two ports may both be spare."""
 SECONDS_PER_HOUR = 3600
+
+
+class Counter(Struct, frozen=True):
+    """One counter's limit: more than `most` within `seconds` warn; 0 seconds: within any interval."""
+
+    text: str
+    most: float
+    seconds: float
+
+
+COUNTERS = {
+    "integrity_errors": Counter("errors beyond the port's own limit (local_link_integrity_errors)", 0, 0),
+    "overruns": Counter("packets without a buffer (excessive_buffer_overrun_errors)", 0, 0),
+    "receiver_not_ready": Counter("sends without room at the other end (rnr_nak_retry_err)", 0, 0),
+    "recoveries": Counter("recoveries of the link (link_error_recovery)", 5, 60),
+    "ack_timeouts": Counter("packets without an acknowledgement (local_ack_timeout_err)", 1, 1),
+    "discards": Counter("packets thrown away unsent (port_xmit_discards)", 100, 1),
+}
+"""Source: NVIDIA/NVSentinel, NIC health monitor, default thresholds of its counters (appendix A of "Link
+Counter Detection").  It calls the first three fatal to jobs; here all warn, because the other end or a job
+may be the cause.  Its limit for symbol errors, 120 an hour, is above `nicErrorsPerHour`."""
 _NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
@@ -53,6 +74,8 @@ def nic_slow(case: Case) -> Iterator[Observation]:
     ports = _ports(case)
     observations = [_slow(case, named, ports) for named in ports] + [_errors(case, named) for named in ports]
     yield from (observation for observation in observations if observation is not None)
+    for named in ports:
+        yield from _counted(case, named)
 
 
 @once
@@ -189,6 +212,28 @@ def _errors(case: Case, named: _NamedPort) -> Observation | None:
     )
 
 
+def _counted(case: Case, named: _NamedPort) -> Iterator[Observation]:
+    """Counters that grew beyond their limits, in one observation."""
+    grown, seconds = case.growth.port_counts.get(named.key, {}), case.growth.interval.seconds
+    if not seconds:
+        return
+    limits = {name: COUNTERS[name] for name in grown}
+    over = {
+        name: grown[name]
+        for name, counter in limits.items()
+        if grown[name] > counter.most * (seconds / counter.seconds if counter.seconds else 1)
+    }
+    if over:
+        listed = "; ".join(f"{count} {limits[name].text}" for name, count in over.items())
+        yield _observe(
+            named,
+            Severity.WARN,
+            message=f"Within {seconds:.0f} s since the last run: {listed}.",
+            evidence={"seconds": seconds, **over},
+            weight=sum(over.values()) * SECONDS_PER_HOUR / seconds,
+        )
+
+
 def _observe(
     named: _NamedPort, severity: Severity, *, message: str, evidence: dict[str, Scalar], weight: float
 ) -> Observation:
@@ -245,7 +290,10 @@ RULES = (
             Severity.WARN: (
                 "the rate is below the port's highest earlier rate, or below that of three or more ports of "
                 "its kind that agree; or errors (symbol, receive, lost links) grew by more than "
-                "`nicErrorsPerHour` (default 100) an hour"
+                "`nicErrorsPerHour` (default 100) an hour; or since the last run any error beyond the port's "
+                "own limit, any packet without a buffer, any send without room at the other end, more than 5 "
+                "recoveries a minute, more than one packet a second without an acknowledgement, or more than "
+                "100 a second thrown away unsent"
             )
         },
         next_step="check cable and transceiver; a bent or dirty one negotiates fewer lanes.",

@@ -26,6 +26,26 @@ class WatchSettings(Struct, frozen=True, rename="camel", kw_only=True):
     """Time between two readings of a node on which nothing changes; at least 1m."""
 
 
+LOG_PATH = r"^/var/log(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
+
+
+class KernelLog(Struct, frozen=True, rename="camel", kw_only=True):
+    """The kernel's log as a second witness (ADR 0047)."""
+
+    enabled: bool = False
+    """Whether the probe reads it.  Its pods then mount the folder of `path`, read-only, which Pod Security
+    allows only at the level privileged."""
+    path: Annotated[str, Meta(pattern=LOG_PATH, max_length=128)] = "/var/log/kern.log"
+    """The text file on the node, below /var/log, into which a syslog daemon writes the kernel's lines."""
+    group: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 4
+    """Number of the group that may read it; 4 is adm, of Debian, Ubuntu and their like."""
+
+    @property
+    def folder(self) -> str:
+        """Where the file is."""
+        return self.path.rpartition("/")[0]
+
+
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """The health probe: it reads topology, links, temperatures, power and clocks, and uses no GPU."""
 
@@ -35,6 +55,8 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """How nodes are read: by a resident container, or by a pod per run."""
     watch: WatchSettings = WatchSettings()
     """The container of mode Watch."""
+    kernel_log: KernelLog = KernelLog()
+    """The kernel's log as a second witness."""
     interval: Duration = "15m"
     """Mode Periodic: time between two runs on one node; at least 5s.  Both modes: the unit of
     `staleAfterIntervals`."""

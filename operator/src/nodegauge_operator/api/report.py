@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_judge import Finding, OpenEnum, Verdict
+from nodegauge_judge.model import Versions
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
@@ -218,6 +219,26 @@ class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     """What makes nodes comparable (GPU model, clock and power settings), as text."""
 
 
+class VersionsStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What the node runs, to compare it with its class."""
+
+    klass: str = msgspec.field(default="", name="class")
+    """Number and model of its GPUs."""
+    driver: str = ""
+    """Version of the driver."""
+    vbios: str = ""
+    """Versions of its GPUs' VBIOS, each once."""
+    kernel: str = ""
+    """Release of the kernel."""
+    since: str = ""
+    """Since when it is known to run all of that."""
+
+    @property
+    def as_read(self) -> Versions:
+        """The same for the judge."""
+        return Versions(driver=self.driver, vbios=self.vbios, kernel=self.kernel, since=unstamp(self.since))
+
+
 class GateState(OpenEnum):
     """The state of one gate on one node; one that this version does not know counts as entered."""
 
@@ -356,6 +377,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The last change worth an event; None before the first."""
     clock: ClockStatus = ClockStatus()
     """SM clock at which the GPUs last worked without a reason for a lower one."""
+    versions: VersionsStatus = VersionsStatus()
+    """What the node runs."""
     load: LoadStatus = LoadStatus()
     """What the last load run reached."""
     raw_verdict: Verdict = Verdict.UNKNOWN

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from nodegauge_judge import Verdict
-from nodegauge_judge.peers import Peers
+from nodegauge_judge.peers import Fleet, Peers, no_fleet
 from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
 from nodegauge_operator.api.override import Override
@@ -119,6 +119,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """Pools of probe pods that keep a slot for it."""
     peers: Mapping[str, Peers] = {}
     """By a kind's name: what nodes like this one reach."""
+    fleet: Fleet = no_fleet
+    """What other nodes of a class run."""
     last_peer_read: Callable[[], float] = float
     """When another node of the policy was last read, epoch seconds, 0.0 for never."""
     last_peer_unreadable: Callable[[], float] = float

@@ -27,7 +27,7 @@ from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
-from nodegauge_operator.reconcile.peer_groups import Peers
+from nodegauge_operator.reconcile.peer_groups import Peers, versions_of
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.refused_pieces import RefusedPieces
 from nodegauge_operator.reconcile.watch_sets import WatchSets
@@ -113,6 +113,7 @@ class Reconciler:
         self._peers = {
             kind.name: Peers(cache, kind.peer_value) for kind in EVERY.values() if kind.peer_value is not None
         }
+        self._fleet = Peers(cache, versions_of)
         self._posted: dict[str, tuple[str, str]] = {}
         self._judged: dict[str, actions.Judged] = {}
         self._left_at: dict[str, float] = {}
@@ -237,6 +238,7 @@ class Reconciler:
             granted=granted,
             kinds=EVERY,
             peers={kind: partial(peers.other_values, but=name) for kind, peers in self._peers.items()},
+            fleet=partial(self._fleet.other_values, but=name),
             last_peer_read=partial(self._last_read, policy, but=name),
             last_peer_unreadable=partial(self._last_unreadable, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),

@@ -7,13 +7,14 @@ and kills for lack of memory.  A missing file is a reason, never a zero.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodegauge_contract import Int, Text, Unavailable
+from nodegauge_contract import Flag, Int, Text, Unavailable
 
 MAX_BYTES = 4096
 SHM = Path("/dev/shm")
@@ -31,6 +32,41 @@ def boot_id(procfs: Path) -> Text:
 def boottime_ms() -> int:
     """Milliseconds since boot, including suspend."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class Timex(ctypes.Structure):
+    """`struct timex` of adjtimex(2); members that are not read only take up room."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 256),
+    ]
+
+
+STA_UNSYNC = 0x0040
+"""The clock is not synchronised (linux/timex.h)."""
+
+
+def clock_discipline() -> tuple[Flag, Int]:
+    """Whether the clock is kept in step with a source, and its largest error in microseconds, by adjtimex(2).
+
+    Without a mode it only reads, which needs no capability; the clock is the machine's also in a container.
+    """
+    timex = Timex()
+    if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex)) < 0:
+        refused = Unavailable(f"adjtimex: {os.strerror(ctypes.get_errno())}"[:128])
+        return refused, refused
+    return not timex.status & STA_UNSYNC, max(0, timex.maxerror)
+
+
+def release() -> Text:
+    """The kernel's release, as `uname -r` prints it."""
+    return os.uname().release[:128]
 
 
 def listing(folder: Path) -> list[str]:
@@ -56,6 +92,17 @@ def text_of(path: Path) -> Text:
         return Unavailable("no such file in sysfs")
     except OSError as error:
         return Unavailable(f"sysfs: {error.strerror or type(error).__name__}"[:128])
+
+
+def lines_of(path: Path) -> list[str] | Unavailable:
+    """A short file's lines, or why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return Unavailable("no such file in sysfs")
+    except OSError as error:
+        return Unavailable(f"{path.name}: {error.strerror or type(error).__name__}"[:128])
 
 
 def natural(name: str) -> list[tuple[int, str]]:

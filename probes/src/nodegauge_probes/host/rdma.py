@@ -2,7 +2,9 @@
 
 Readable without privilege, for InfiniBand and for RoCE.  A dead adapter answers late, so ports are read in a
 thread of their own during the sampling window (`health`).  Source: the kernel's
-Documentation/ABI/stable/sysfs-class-infiniband.
+Documentation/ABI/stable/sysfs-class-infiniband;
+`hw_counters` are the vendor's (mlx5: drivers/infiniband/hw/mlx5/counters.c).  The network interface of a port
+(`carrier_changes`) belongs to the machine's network namespace, which a pod does not see.
 """
 
 from __future__ import annotations
@@ -81,6 +83,12 @@ def _port(folder: Path, *, nic: int, number: int) -> Port:
         link_downed=_count(folder / "counters/link_downed"),
         symbol_errors=_count(folder / "counters/symbol_error"),
         receive_errors=_count(folder / "counters/port_rcv_errors"),
+        integrity_errors=_count(folder / "counters/local_link_integrity_errors"),
+        overruns=_count(folder / "counters/excessive_buffer_overrun_errors"),
+        recoveries=_count(folder / "counters/link_error_recovery"),
+        discards=_count(folder / "counters/port_xmit_discards"),
+        ack_timeouts=_count(folder / "hw_counters/local_ack_timeout_err"),
+        receiver_not_ready=_count(folder / "hw_counters/rnr_nak_retry_err"),
     )
 
 

@@ -19,19 +19,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from msgspec import Struct
 
 from nodegauge_contract import Problem, ProblemKind, Result
 from nodegauge_probes import health
-from nodegauge_probes.host import kernel
+from nodegauge_probes.host import kernel, kernel_events
 from nodegauge_probes.nvml.library import Skip
 from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder
 from nodegauge_probes.runner import CallWatch, Retired, crash
 from nodegauge_probes.watch import schedule, state, xids
 from nodegauge_probes.watch.host import Host
+from nodegauge_probes.watch.kernel_log import LogWatch
 from nodegauge_probes.watch.reader import Reader, Value
 from nodegauge_probes.watch.signals import SELDOM
 from nodegauge_probes.watch.state import SeenXid, State
@@ -55,13 +57,15 @@ GPU = re.compile(r"GPU (\d+)")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How to read in full, and when.  `run` and `node` are echoed; `deadline`: seconds of one reading."""
+    """How to read in full, and when.  `run` and `node` are echoed; `deadline`: seconds of one reading;
+    `kernel_log`: the kernel's log, if it is to be followed."""
 
     reading: health.Settings
     options: Options
     run: str
     node: str
     deadline: float
+    kernel_log: Path | None = None
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -101,6 +105,8 @@ class Resident:
         self.state = known or State(boot_id=boot_id if isinstance(boot_id, str) else "")
         paths = {"sysfs": settings.reading.sysfs, "procfs": settings.reading.procfs}
         self.host = Host(**paths, every=SELDOM * settings.options.poll)
+        path, position = settings.kernel_log, self.state.kernel_log.position
+        self.log = LogWatch(path, position) if path is not None else None
         self._delivery = delivery
         self._stop = threading.Event()
         self._hanging: list[Hang] = []
@@ -112,6 +118,8 @@ class Resident:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.host.start()
+        if self.log is not None:
+            self.log.start()
         self._watcher.start()
         while not self._stop.wait(self._watcher.calls.tick) and self._crash is None:
             self._delivery.progress()
@@ -142,6 +150,8 @@ class Resident:
         now, known = kernel.boottime_ms() / 1000, self.state
         interval, written = self.settings.options.interval, not self._delivery.pending()
         xids.report(result, known, now=now, interval=interval, written=written)
+        if self.log is not None:
+            result.kernel_log = kernel_events.document(known.kernel_log, unread=self.log.unread)
         shown = (
             {name: (v.level, v.shown) for name, v in values.items()} if values is not None else known.values
         )
@@ -315,6 +325,8 @@ class Watcher:
                 self._reader.look()
                 ended = time.monotonic()
                 next_look = max(began + options.poll, ended + options.poll * SHORTEST_PAUSE)
+                with self._resident.lock:
+                    self._add_log()
                 flips = [n for n, v in values.items() if n in before and before[n].level != v.level]
                 before = dict(values)
                 with self._resident.lock:
@@ -342,6 +354,30 @@ class Watcher:
             # An Xid that comes again before it was told is one piece of news: only then may it be braked.
             self._note(sorted({schedule.xid_name(gpu, code) for gpu, code, _ in taken} - waiting), now=now)
             self._resident.save()
+
+    def _add_log(self) -> None:
+        """New lines of the kernel's log into the state, without what NVML told.  Hold the lock."""
+        log, known = self._resident.log, self._resident.state
+        if log is None:
+            return
+        gpus = {gpu.index: gpu.identity for gpu in self.identified()}
+        heard = [
+            kernel_events.HeardXid(gpu.pci, xid.code, xid.first, xid.last)
+            for xid in (*known.xids, *known.reported_xids)
+            if (gpu := gpus.get(xid.gpu)) is not None and isinstance(gpu.pci, str)
+        ]
+        before = known.kernel_log.news
+        lines, known.kernel_log.position = log.take()
+        kernel_events.add(known.kernel_log, lines, heard=heard, now=kernel.boottime_ms() / 1000)
+        self._reader.see(
+            "kernel log", level=self._level_of_log(log), shown=log.unread or f"{known.kernel_log.news} events"
+        )
+        if known.kernel_log.news != before:
+            self._resident.save()
+
+    def _level_of_log(self, log: LogWatch) -> str:
+        known = self._resident.state.kernel_log
+        return f"{known.news} {known.position.lost > 0} {log.unread}"
 
     def _note(self, names: list[str], *, now: float) -> None:
         for name in schedule.note(self._resident.state, names, now=now):

@@ -197,6 +197,10 @@ class Reader:
     def _put(self, name: str, raw: int | str) -> None:
         self.values[name] = Value(raw, str(raw) or "-")
 
+    def see(self, name: str, *, level: Level, shown: str) -> None:
+        """A value that somebody else has read."""
+        self.values[name] = Value(level, shown)
+
     def _register(self) -> None:
         self._nvml.free_events()
         for gpu in self._gpus:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nodegauge_contract import Text
+from nodegauge_probes.host.kernel_events import Log
+from nodegauge_probes.host.kernel_log import Position
 
 VERSION = 2
 MAX_BYTES = 1 << 20
@@ -61,6 +63,8 @@ class State(Struct, kw_only=True):
     """Xids that were dropped for lack of room before anybody was told."""
     told_lost: int = 0
     """Of these, those that the last reading names."""
+    kernel_log: Log = field(default_factory=lambda: Log(position=Position()))
+    """What is known of the kernel's log."""
 
 
 def load(path: Path, *, boot_id: Text) -> State | None:

@@ -24,6 +24,8 @@ from nodegauge_operator.api.report import (
     Outcome,
     ProbeStatus,
     ReportStatus,
+    VersionsStatus,
+    stamp,
 )
 from nodegauge_operator.core import gates, probe_status, unreadable
 from nodegauge_operator.core.context import Context
@@ -43,9 +45,11 @@ from nodegauge_operator.core.probes.kind import (
     shown_change,
     wanted_now,
 )
-from nodegauge_operator.core.probes.pod import container
+from nodegauge_operator.core.probes.pod import container, with_kernel_log
 from nodegauge_operator.core.report_size import cut
 
+MAX_VERSIONS = 256
+"""Characters of the VBIOS versions that a report keeps: of GPUs of one model they are alike."""
 RETRY_SECONDS = 30.0
 DRAIN_SECONDS = 600.0
 """After a cordon a drain may be under way: a pod that comes now is evicted, or keeps the drain waiting.
@@ -133,7 +137,7 @@ class HealthKind(ProbeKind):
                 for kind, own in (("requests", REQUESTS), ("limits", LIMITS))
             },
         }
-        return {"containers": [body]}
+        return with_kernel_log(context.policy, {"containers": [body]})
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, node, result = context.status, context.node, ended.end.result
@@ -150,9 +154,11 @@ class HealthKind(ProbeKind):
                 expected_gpus=context.policy.spec.expected_gpus or None,
                 power=context.policy.spec.power_inventory,
                 xids=tuple(xid_rule.rule() for xid_rule in context.policy.spec.xids),
+                versions=status.versions.as_read,
             ),
             interval=context.policy.interval_of(self.name),
             peers=context.peers.get(self.name, no_peers),
+            fleet=context.fleet,
             known=status.gpus.known(),
             chassis=bmc.lately(context),
             read_at=ended_at,
@@ -220,8 +226,22 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
         ),
         psu=judgement.psu.value if judgement.psu else "",
         clock=ClockStatus(sm_mhz=clock.mhz, fingerprint=clock.fingerprint) if clock else status.clock,
+        versions=_versions(context, judgement),
         passed_at=status.passed_at or (probe.read_at if ends_unvalidated else ""),
     )
+
+
+def _versions(context: Context, judgement: Judgement) -> VersionsStatus:
+    """What the node runs, with the time from which it is known to run all of it."""
+    before, now = context.status.versions, judgement.versions
+    read = VersionsStatus(
+        klass=judgement.klass,
+        driver=now.driver,
+        vbios=cut(now.vbios, MAX_VERSIONS),
+        kernel=now.kernel,
+        since=before.since or stamp(context.now),
+    )
+    return read if replace(read, since=before.since) == before else replace(read, since=stamp(context.now))
 
 
 def _xids_end_at(context: Context, probe: ProbeStatus) -> float:

@@ -22,6 +22,8 @@ GRACE_SECONDS = 5
 USER = 65532
 TOKEN_FOLDER, TOKEN_SECONDS = "/var/run/secrets/nodegauge", 3600
 """Where the token is, and for how long it is valid: the kubelet renews it after four fifths of that."""
+KERNEL_LOG, KERNEL_LOG_FOLDER = "kernel-log", "/run/kernel-log"
+"""Name of the volume, which the admission policies know, and where the container sees it."""
 TOKEN_MOUNT = {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True}
 TOKEN_VARIABLE = {"name": "NODEGAUGE_TOKEN_FOLDER", "value": TOKEN_FOLDER}
 
@@ -51,6 +53,25 @@ def token_volume() -> dict[str, Any]:
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}}
     authority = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
     return {"name": "token", "projected": {"sources": [token, authority], "defaultMode": 0o444}}
+
+
+def with_kernel_log(policy: Policy, spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec of a pod with its one container, which also reads the kernel's log if the policy asks for it:
+    the folder, since a file that rotates would stay the old one, and the group that may read it.
+
+    The kubelet does not check that the folder is there: without it the log is unread and the GPUs are not."""
+    log = policy.spec.probes.health.kernel_log
+    if not log.enabled:
+        return spec
+    [body] = spec["containers"]
+    mount = {"name": KERNEL_LOG, "mountPath": KERNEL_LOG_FOLDER, "readOnly": True}
+    body |= {
+        "args": [*body["args"], f"--kernel-log={KERNEL_LOG_FOLDER}{log.path.removeprefix(log.folder)}"],
+        "volumeMounts": [*body["volumeMounts"], mount],
+    }
+    volume = {"name": KERNEL_LOG, "hostPath": {"path": log.folder}}
+    context = skeleton_context() | {"supplementalGroups": [log.group]}
+    return spec | {"volumes": [*spec.get("volumes", ()), volume], "securityContext": context}
 
 
 def probe_container(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
@@ -93,12 +114,7 @@ def skeleton(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "tolerations": _tolerations(policy, defaults),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": skeleton_context(),
     }
     optional = {
         "runtimeClassName": template.runtime_class_name or defaults.runtime_class_name,
@@ -107,6 +123,16 @@ def skeleton(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "imagePullSecrets": template.image_pull_secrets or [{"name": s} for s in defaults.image_pull_secrets],
     }
     return spec | {key: value for key, value in optional.items() if value}
+
+
+def skeleton_context() -> dict[str, Any]:
+    """The security context of every pod."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def _tolerations(policy: Policy, defaults: ProbeDefaults) -> list[dict[str, Any]]:

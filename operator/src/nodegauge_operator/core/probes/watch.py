@@ -28,6 +28,7 @@ from nodegauge_operator.core.probes.pod import (
     probe_container,
     skeleton,
     token_volume,
+    with_kernel_log,
 )
 
 STATE_FOLDER, STATE_FILE = "/run/nodegauge", "watch.json"
@@ -192,7 +193,7 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "readinessProbe": _asked("ready", failures=1),
     }
     required = {"nodeSelectorTerms": _terms(policy.spec.node_selector, defaults.nodes)}
-    return skeleton(policy, defaults) | {
+    spec = skeleton(policy, defaults) | {
         "restartPolicy": "Always",
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
         "containers": [body],
@@ -201,6 +202,7 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
             token_volume(),
         ],
     }
+    return with_kernel_log(policy, spec)
 
 
 def _asked(file: str, *, failures: int) -> dict[str, Any]:
