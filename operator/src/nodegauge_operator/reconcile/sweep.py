@@ -22,7 +22,7 @@ from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
 from nodegauge_operator.kube.workloads import missing
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.cache import Cache, Restored
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.installation import Installation
@@ -115,6 +115,8 @@ class Sweep:
         self._lease_task = BackgroundTask("lease", on_end=self._wakeup.set)
         self._status_task = BackgroundTask("policy status", on_end=self._wakeup.set)
         self._trust_task = BackgroundTask("readings policy", on_end=self._wakeup.set)
+        self._restored: Restored | None = None
+        """Seen by a reconcile; the loop ends with it."""
         self._first_listed_at = 0.0
         self._listed_uids: set[str] = set()
         """UIDs in the watches' own first lists."""
@@ -195,7 +197,8 @@ class Sweep:
         return time.monotonic() - oldest < 3 * self._settings.sweep_interval + STUCK_SECONDS
 
     async def run(self) -> None:
-        """Sweep until cancelled; then finish the writes in flight, and create no pod."""
+        """Sweep until cancelled; then finish the writes in flight, and create no pod.  Raises `Restored` once
+        etcd was seen to be restored: nothing here is worth anything then."""
         try:
             while True:
                 self._wakeup.clear()
@@ -226,6 +229,8 @@ class Sweep:
         self.wake(*self.cache.known_names())
 
     async def _pass(self) -> None:
+        if self._restored is not None:
+            raise self._restored
         await self._list_if_due()
         self._lease_task.check()
         self._trust_task.check()
@@ -352,6 +357,8 @@ class Sweep:
             if isinstance(error, Unreachable):
                 self.interrupted()  # the API server may have restarted, which watches do not report
             self._failed(name, type(error).__name__, error, level=error.log_level)
+        except Restored as error:
+            self._restored = error
         except Exception as error:
             log.exception("unexpected error on node %s", name, extra={"node": name})
             self._failed(name, "Unexpected", error)
