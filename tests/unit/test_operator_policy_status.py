@@ -38,6 +38,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         incidents=IncidentStatus(
             **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock
         ),
+        obstacles=operator.reconciler.obstacles,
         trust=operator.reconciler.trust,
         installation=SETTINGS.probe.installation,
         clock=clock,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodegauge_contract import Result
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube.client import METADATA_ONLY
@@ -167,16 +168,16 @@ def test_what_was_made_since_the_backup_is_lost_with_it(path: str) -> None:
         fleet.list_again()
 
 
-def test_a_conflict_with_a_restored_report_is_no_end_of_writes() -> None:
+@pytest.mark.parametrize(("what", "result"), [("node", phb()), ("report", titan())])
+def test_a_conflict_with_what_was_restored_is_no_end_of_writes(what: str, result: Result) -> None:
     """It was tried 24 times, with what no read could correct."""
     fleet = Fleet()
     restore = fleet.cluster.backup()
-    fleet.pods["node-2"].reports(phb())
-    fleet.operator.catch_up("node-2", granted=False)
+    HAPPENS[NODES if what == "node" else REPORTS](fleet)
+    fleet.operator.deliver()
     restore(50)
-    fleet.pods["node-2"].sequence += 1
-    fleet.pods["node-2"].reports(titan())
-    with pytest.raises(Restored, match="node-2"):
+    fleet.pods["node-2"].reports(result)
+    with pytest.raises(Restored, match=f"^{what} node-2"):
         fleet.operator.catch_up("node-2", granted=False)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
@@ -118,6 +119,17 @@ class DeleteReading(Struct, frozen=True):
     """Name of the node."""
     uid: str
     """UID of the NodeReading."""
+
+
+class Refusal(Struct, frozen=True):
+    """Something that a node lacks because the API server refuses it."""
+
+    kind: names.Obstacle
+    """What kind of thing."""
+    what: str
+    """The thing in words, such as `the label nodegauge.dev/health`."""
+    message: str
+    """The API server's."""
 
 
 Step = (

@@ -26,6 +26,7 @@ from nodegauge_operator.reconcile.cache import Cache, Restored
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.installation import Installation
+from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from nodegauge_operator.reconcile.reconciler import Reconciler
 from nodegauge_operator.reconcile.resync import Jitter, ListSchedule, list_all
@@ -98,12 +99,15 @@ class Sweep:
                 instance=settings.instance,
                 clock=clock,
             ),
+            obstacles=self._reconciler.obstacles,
             trust=self._trust,
             metrics=metrics,
             installation=settings.probe.installation,
             clock=clock,
             jitter=jitter,
         )
+        self._said = ""
+        """Why nothing is written, as policies were last told."""
         self._clock_steps = 0
         self._failures: dict[str, int] = {}
         self._in_flight: dict[str, asyncio.Task[None]] = {}
@@ -129,12 +133,15 @@ class Sweep:
         return self.listed and self._trust.looked and self.installation.may_write
 
     def not_ready(self) -> str:
-        """Why nothing is written; empty if something may be."""
+        """Why nothing is written; empty if something is."""
         if not self.listed:
             return "the first full list is not complete"
         if not self._trust.looked:
             return self._trust.problem
-        return "" if self.installation.may_write else self.installation.problem
+        if not self.installation.may_write:
+            return self.installation.problem
+        selected = self._budget.counters.selected(CLUSTER)
+        return self._reconciler.obstacles.stops_everything(selected)
 
     def wake(self, *nodes: str) -> None:
         """Reconcile these nodes soon."""
@@ -239,6 +246,7 @@ class Sweep:
         if self.listed and not self._lease_task.busy and self.installation.due_in() <= 0:
             self._lease_task.start(self.installation.renew())
         if self.may_write:
+            self._said = ""
             self._look_at_clock()
             self.wake(*self._queue.fire(self._clock()), *self._reconciler.breaker.take_to_wake())
             self._grant()
@@ -251,8 +259,18 @@ class Sweep:
                 self._status_task.start(self._policy_status.write())
         else:
             self._reconciler.gaps.idle()
+            self._stand_by()
         self._last_pass = time.monotonic()
         self._metrics.last_pass.set(self._clock())
+
+    def _stand_by(self) -> None:
+        """Each policy says once why nothing is written."""
+        problem = self.installation.blocked
+        self._status_task.check()
+        if self.listed and problem != self._said and not self._status_task.busy:
+            self._said = problem
+            if problem:
+                self._status_task.start(self._policy_status.stand_by(problem))
 
     def _look_at_clock(self) -> None:
         """Once it has been set, every timer is made anew."""
