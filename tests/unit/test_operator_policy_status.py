@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,8 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.names import PolicyReason
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
-from nodegauge_operator.reconcile.policy_status import PolicyStatus
+from nodegauge_operator.reconcile.obstacles import REASONS
+from nodegauge_operator.reconcile.policy_status import PolicyStatus, following
 from support.api_server import ADMISSION, BINDINGS, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
@@ -211,6 +213,70 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
     drive(operator.reconciler.trust.look(on_change=lambda: None))
     operator.write(dirty=True)
     assert operator.ready() == ("True", PolicyReason.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "reason", "names_it"),
+    [
+        (
+            "PATCH",
+            f"{NODES}/node-0",
+            PolicyReason.LABEL_REFUSED,
+            "the label interconnect is refused on 1",
+        ),
+        (
+            "PATCH",
+            f"{NODES}/node-0/status",
+            PolicyReason.CONDITION_REFUSED,
+            "the condition GPUValidated is refused on 1",
+        ),
+        ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report is refused on 1"),
+    ],
+)
+def test_a_policy_of_which_something_is_refused_is_not_ready(
+    operator: PolicyOperator, verb: str, path: str, reason: PolicyReason, names_it: str
+) -> None:
+    """With the thing, where, why, and the way out; as a number too; until it is admitted."""
+    operator.cluster.add_policy()
+    operator.list()
+    for name in ("node-1", "node-2"):
+        operator.reconcile(name)
+    operator.refuse(verb, path, Forbidden("rule r denied request: not here.", status=403))
+    for _ in range(2):
+        with suppress(Forbidden):
+            operator.catch_up("node-0")
+        operator.cluster.kubelets()
+    with suppress(Forbidden):
+        operator.catch_up("node-0")
+    operator.write(dirty=True)
+    assert operator.ready() == ("False", reason)
+    message = operator.condition("Ready")["message"]
+    assert message.startswith(names_it)
+    assert "denied request: not here. " in message
+    kind = next(kind for kind, (of, _) in REASONS.items() if of is reason)
+    count = operator.metrics.registry.get_sample_value
+    assert count("nodegauge_obstacles", {"policy": "default", "kind": kind}) == 1
+    operator.heal()
+    operator.cluster.pass_time(60)
+    operator.measure_all()
+    operator.write(dirty=True)
+    assert operator.ready() == ("True", PolicyReason.ACTIVE)
+    assert count("nodegauge_obstacles", {"policy": "default", "kind": kind}) is None
+
+
+@pytest.mark.parametrize(
+    ("ready", "other", "wanted"),
+    [
+        ("True", ("False", "ApplyRefused", "no"), ("False", "ApplyRefused", "WatchersReady is False: no")),
+        ("True", ("True", "Applied", "3"), ("True", "Active", "on 3")),
+        ("False", ("False", "ApplyRefused", "no"), ("False", "Active", "on 3")),
+    ],
+)
+def test_ready_follows_the_watchers(
+    ready: str, other: tuple[str, str, str], wanted: tuple[str, str, str]
+) -> None:
+    """What is wrong with the policy itself goes first."""
+    assert following({"Ready": (ready, "Active", "on 3"), "WatchersReady": other}) == wanted
 
 
 @pytest.mark.parametrize(

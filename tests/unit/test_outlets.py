@@ -76,6 +76,15 @@ def test_a_patch_that_is_not_refused_is_one_write() -> None:
     assert report.status.desired.refusal == ""
 
 
+def test_once_everything_was_refused_single_labels_come_last() -> None:
+    """A webhook that takes ten seconds for each refusal delays neither taints nor condition."""
+    whole = written(lambda step: isinstance(step, steps.PatchNode) and not step.piece)
+    assert whole[2][:4] == ["PatchNode", "SetCondition", "PatchNode", "PatchNode"]
+    assert not whole[0].taints
+    assert whole[1].status.desired.labels.items() <= whole[0].labels.items()
+    assert whole[1].status.desired.refusal == ""
+
+
 def test_a_refused_condition_holds_back_no_event() -> None:
     """And the report says what was refused."""
     node, report, log = written(lambda step: isinstance(step, steps.SetCondition))

@@ -18,6 +18,7 @@ from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.actions import (
+    TAINTS,
     PatchNode,
     PatchReport,
     PostEvent,
@@ -134,10 +135,8 @@ def refusals(context: Context) -> Iterator[Refusal]:
     """What the API server refuses of what should stand now, and does not."""
     declined, status = context.declined, context.status
     patch = MARKS.difference(context, status)
-    pieces = [*_pieces(patch)] if patch is not None else []
-    for piece in pieces:
-        alone = declined.get(PatchNode) if len(pieces) == 1 else None
-        if message := declined.get(key_of(piece)) or alone:
+    for piece in _pieces(patch) if patch is not None else ():
+        if message := declined.get(key_of(piece)):
             taints = piece.taints is not None
             kind = names.Obstacle.TAINT if taints else names.Obstacle.LABEL
             yield Refusal(kind, "the taints" if taints else f"the label {piece.piece}", message)
@@ -152,15 +151,13 @@ def without_refused(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:
     """The patch; or, once it was refused as a whole, its next piece that was not."""
     if PatchNode not in snapshot.declined:
         return patch
-    pieces = [*_pieces(patch)]
-    left = (piece for piece in pieces if key_of(piece) not in snapshot.declined)
-    return next(left, None) if len(pieces) > 1 else None
+    return next((piece for piece in _pieces(patch) if key_of(piece) not in snapshot.declined), None)
 
 
 def _pieces(patch: PatchNode) -> Iterator[PatchNode]:
     """The taints and each label, by themselves."""
     if patch.taints is not None:
-        yield replace(patch, labels={}, piece="taints")
+        yield replace(patch, labels={}, piece=TAINTS)
     for key, value in patch.labels.items():
         yield replace(patch, labels={key: value}, taints=None, piece=key)
 

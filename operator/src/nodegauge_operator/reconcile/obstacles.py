@@ -71,7 +71,7 @@ class Obstacles:
         there = [(one.message, node) for one, node in found if one.what == first.what]
         others = len({one.what for one, _ in found}) - 1
         reason, way_out = REASONS[first.kind]
-        more = f" {others} more of them are refused." if others else ""
+        more = f" Refused there or elsewhere as well: {others} more." if others else ""
         text, node = there[0]
         message = (
             f"{first.what} is refused on {n_nodes(len(there))} ({node}): {text[:MAX_MESSAGE].rstrip('.')}. "

@@ -160,7 +160,7 @@ class Reconciler:
                     self._refused.add(name, key, str(error))
                 else:
                     self._note_declined(name, error)
-                declined = declined | {key: str(error)}
+                declined = declined | dict.fromkeys(actions.keys_of(step), str(error))
                 continue
             self.gaps.answered()
             if done is not None:
