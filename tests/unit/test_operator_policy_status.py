@@ -16,10 +16,11 @@ from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, s
 from nodegauge_operator.core import reading_admission
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.names import PolicyReason
+from nodegauge_operator.reconcile import policy_status
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.obstacles import REASONS
-from nodegauge_operator.reconcile.policy_status import PolicyStatus, following
+from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from support.api_server import ADMISSION, BINDINGS, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
@@ -265,18 +266,34 @@ def test_a_policy_of_which_something_is_refused_is_not_ready(
 
 
 @pytest.mark.parametrize(
-    ("ready", "other", "wanted"),
+    ("protected", "other", "wanted"),
     [
-        ("True", ("False", "ApplyRefused", "no"), ("False", "ApplyRefused", "WatchersReady is False: no")),
-        ("True", ("True", "Applied", "3"), ("True", "Active", "on 3")),
-        ("False", ("False", "ApplyRefused", "no"), ("False", "Active", "on 3")),
+        (True, ("False", "ApplyRefused", "no"), ("False", "ApplyRefused")),
+        (True, ("True", "Applied", "yes"), ("True", "Active")),
+        (False, ("False", "ApplyRefused", "no"), ("False", "ReadingsUnprotected")),
     ],
 )
-def test_ready_follows_the_watchers(
-    ready: str, other: tuple[str, str, str], wanted: tuple[str, str, str]
+def test_ready_follows_other_conditions(
+    operator: PolicyOperator,
+    monkeypatch: pytest.MonkeyPatch,
+    protected: bool,
+    other: tuple[str, str, str],
+    wanted: tuple[str, str],
 ) -> None:
-    """What is wrong with the policy itself goes first."""
-    assert following({"Ready": (ready, "Active", "on 3"), "WatchersReady": other}) == wanted
+    """What is wrong with the policy itself goes first.  Any condition stands for the one that is followed."""
+    monkeypatch.setattr(policy_status, "FOLLOWED", ("GatesWithinBudget",))
+    monkeypatch.setattr(policy_status, "within_budget", lambda *_: other)
+    operator.cluster.add_policy()
+    operator.list()
+    if not protected:
+        del operator.cluster.objects[ADMISSION][reading_admission.NAME]
+        for _ in range(2):
+            drive(operator.reconciler.trust.look(on_change=lambda: None))
+    operator.write(dirty=True)
+    assert operator.ready() == wanted
+    labels = {"policy": "default", "kind": "GatesWithinBudget"}
+    counted = operator.metrics.registry.get_sample_value("nodegauge_obstacles", labels)
+    assert counted == (1 if other[0] == "False" else None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
 
-
 TAINTS = "taints"
 """The piece of a patch that holds the taints."""
 

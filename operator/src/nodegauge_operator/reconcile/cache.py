@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -342,9 +343,9 @@ class Cache:
 
     def newest(self) -> int:
         """The highest version that was seen of our own resources, which share one etcd."""
-        ours = (*self.reports.values(), *self.readings.values())
-        versions = (version_of(view.resource_version) for view in ours)
-        return max((*versions, *self.policy_versions.values()), default=0)
+        reports = (version_of(report.resource_version) for report in self.reports.values())
+        readings = (version_of(reading.resource_version) for reading in self.readings.values())
+        return max(chain(reports, readings, self.policy_versions.values()), default=0)
 
     def known_names(self) -> set[str]:
         """Every node name with a node, a report, a reading or a pod."""

@@ -154,8 +154,8 @@ class PolicyStatus:
             metrics.obstacles.labels(name, Obstacle.STATUS).set(1)
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name, policy in self._cache.policies.items():
-            for kind, nodes in self._obstacles.counts(name).items():
-                metrics.obstacles.labels(name, kind).set(nodes)
+            for obstacle, nodes in self._obstacles.counts(name).items():
+                metrics.obstacles.labels(name, obstacle).set(nodes)
             metrics.health_interval.labels(name).set(policy.interval_of(PROBE_HEALTH))
             metrics.unreadable.labels(name).set(self._counters.unreadable(name))
             metrics.foreign.labels(name).set(sum(self._foreign(name).values()))

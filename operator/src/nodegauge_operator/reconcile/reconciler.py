@@ -172,9 +172,9 @@ class Reconciler:
                     return None
             is_read = isinstance(step, actions.RefreshReport | actions.RefreshReading)
             fresh = fresh | {type(step)} if is_read else frozenset()
-        error = KubeError(f"still not reconciled after {MAX_STEPS} writes; the last: {_described(step)}")
-        self.obstacles.put(name, [actions.Refusal(names.Obstacle.WRITE, "a write", str(error))])
-        raise error
+        endless = KubeError(f"still not reconciled after {MAX_STEPS} writes; the last: {_described(step)}")
+        self.obstacles.put(name, [actions.Refusal(names.Obstacle.WRITE, "a write", str(endless))])
+        raise endless
 
     def _labels_first(self, name: str, *, granted: frozenset[str]) -> bool:
         """Whether the rest may wait until the labels of others are written.  What holds a slot gives way to
