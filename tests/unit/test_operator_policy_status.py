@@ -223,15 +223,15 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
             "PATCH",
             f"{NODES}/node-0",
             PolicyReason.LABEL_REFUSED,
-            "the label interconnect is refused on 1",
+            "the label interconnect cannot be written on 1",
         ),
         (
             "PATCH",
             f"{NODES}/node-0/status",
             PolicyReason.CONDITION_REFUSED,
-            "the condition GPUValidated is refused on 1",
+            "the condition GPUValidated cannot be written on 1",
         ),
-        ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report is refused on 1"),
+        ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report cannot be written on 1"),
     ],
 )
 def test_a_policy_of_which_something_is_refused_is_not_ready(

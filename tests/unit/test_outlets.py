@@ -114,3 +114,24 @@ def test_a_policy_that_denies_every_piece_costs_a_write_a_minute() -> None:
         counts.append(writes - before)
     assert counts == [1] * 9 + [1 + pieces]
     assert operator.status["desired"]["refusal"] == "denied"
+
+
+def test_a_label_that_is_refused_alone_is_one_write() -> None:
+    """It is no piece of anything that may have been refused for another reason."""
+    operator, writes = one_node(), 0
+    operator.run()
+    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+
+    def deny(verb: str, path: str) -> KubeError | None:
+        nonlocal writes
+        writes += (verb, path) == ("PATCH", f"{NODES}/node-1")
+        return Refused("denied") if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
+
+    operator.client.refuse = deny
+    operator.catch_up(granted=False)
+    assert writes == 1
+    state = operator.reconciler.obstacles.state("default")
+    assert state is not None
+    assert state[2].startswith(
+        f"the label {names.LABEL_HEALTH} cannot be written on 1 node (node-1): denied. "
+    )

@@ -139,7 +139,7 @@ def refusals(context: Context) -> Iterator[Refusal]:
         if message := declined.get(key_of(piece)):
             taints = piece.taints is not None
             kind = names.Obstacle.TAINT if taints else names.Obstacle.LABEL
-            yield Refusal(kind, "the taints" if taints else f"the label {piece.piece}", message)
+            yield Refusal(kind, "a change of taints" if taints else f"the label {piece.piece}", message)
     if SetCondition in declined and CONDITION.difference(context, status) is not None:
         what = f"the condition {names.CONDITION}"
         yield Refusal(names.Obstacle.CONDITION, what, declined[SetCondition])

@@ -76,7 +76,7 @@ WEBHOOK = "failed calling webhook"
 def error_of(status: int, reason: str, message: str) -> KubeError:
     """The error for an HTTP status and the `reason` and `message` of its Status body."""
     kind: type[KubeError]
-    if any(words in message for words in DENIED):
+    if any(text in message for text in DENIED):
         kind = Forbidden if status == 403 else Refused
     elif status == 404:
         kind = NotFound

@@ -59,22 +59,22 @@ class Obstacles:
 
     def counts(self, policy: str) -> Counter[Obstacle]:
         """Nodes that follow the policy, by what is refused there."""
-        return Counter(kind for _, found in self._of(policy) for kind in {one.kind for one in found})
+        return Counter(kind for _, refusals in self._of(policy) for kind in {one.kind for one in refusals})
 
     def state(self, policy: str) -> State | None:
         """`Ready` of the policy, if something is refused on its nodes: the first thing by `REASONS`."""
-        found = [(one, node) for node, refusals in self._of(policy) for one in refusals]
-        if not found:
+        pairs = [(one, node) for node, refusals in self._of(policy) for one in refusals]
+        if not pairs:
             return None
         order = list(REASONS)
-        first, _ = min(found, key=lambda pair: (order.index(pair[0].kind), pair[0].what))
-        there = [(one.message, node) for one, node in found if one.what == first.what]
-        others = len({one.what for one, _ in found}) - 1
+        first, _ = min(pairs, key=lambda pair: (order.index(pair[0].kind), pair[0].what))
+        there = [(one.message, node) for one, node in pairs if one.what == first.what]
+        others = len({one.what for one, _ in pairs}) - 1
         reason, way_out = REASONS[first.kind]
-        more = f" Refused there or elsewhere as well: {others} more." if others else ""
+        more = f" {others} more cannot be written either." if others else ""
         text, node = there[0]
         message = (
-            f"{first.what} is refused on {n_nodes(len(there))} ({node}): {text[:MAX_MESSAGE].rstrip('.')}. "
+            f"{first.what} cannot be written on {n_nodes(len(there))} ({node}): {text[:MAX_MESSAGE].rstrip('.')}. "
             f"{way_out}{more}"
         )
         return "False", reason, message
@@ -82,7 +82,10 @@ class Obstacles:
     def stops_everything(self, selected: int) -> str:
         """Why no node of any policy can be judged; empty if one can.  `selected`: how many there are."""
         of_reports = [
-            one.message for found in self._of_node.values() for one in found if one.kind is Obstacle.REPORT
+            one.message
+            for refusals in self._of_node.values()
+            for one in refusals
+            if one.kind is Obstacle.REPORT
         ]
         refused = bool(of_reports) and len(of_reports) >= selected
         return f"the API server refuses every NodeReport: {of_reports[0][:MAX_MESSAGE]}" if refused else ""

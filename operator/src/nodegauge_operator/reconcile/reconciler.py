@@ -173,7 +173,7 @@ class Reconciler:
             is_read = isinstance(step, actions.RefreshReport | actions.RefreshReading)
             fresh = fresh | {type(step)} if is_read else frozenset()
         endless = KubeError(f"still not reconciled after {MAX_STEPS} writes; the last: {_described(step)}")
-        self.obstacles.put(name, [actions.Refusal(names.Obstacle.WRITE, "a write", str(endless))])
+        self.obstacles.put(name, [actions.Refusal(names.Obstacle.WRITE, "all that is due", str(endless))])
         raise endless
 
     def _labels_first(self, name: str, *, granted: frozenset[str]) -> bool:
@@ -186,7 +186,7 @@ class Reconciler:
         if isinstance(error, Refused | Forbidden | WebhookFailed):
             of_report = isinstance(step, actions.CreateReport | actions.PatchReport)
             kind = names.Obstacle.REPORT if of_report else names.Obstacle.WRITE
-            what = "the report" if of_report else f"a write ({type(step).__name__})"
+            what = "the report" if of_report else f"a step ({type(step).__name__})"
             self.obstacles.put(name, [actions.Refusal(kind, what, str(error))])
 
     def _note_declined(self, name: str, error: KubeError) -> None:
