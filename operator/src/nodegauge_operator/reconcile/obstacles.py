@@ -73,10 +73,9 @@ class Obstacles:
         reason, way_out = REASONS[first.kind]
         more = f" {others} more cannot be written either." if others else ""
         text, node = there[0]
-        message = (
-            f"{first.what} cannot be written on {n_nodes(len(there))} ({node}): {text[:MAX_MESSAGE].rstrip('.')}. "
-            f"{way_out}{more}"
-        )
+        why = text[:MAX_MESSAGE].rstrip(".")
+        where = f"{n_nodes(len(there))} ({node})"
+        message = f"{first.what} cannot be written on {where}: {why}. {way_out}{more}"
         return "False", reason, message
 
     def stops_everything(self, selected: int) -> str:
