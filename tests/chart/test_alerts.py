@@ -66,6 +66,7 @@ FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeOperatorStuck": ({PASSES: healthy()[PASSES][:BREAK] + [LAST_PASS] * (LENGTH - BREAK)}, 10),
     "NodegaugeOperatorNotReady": (since("nodegauge_ready", "0", before="1"), 0),
     "NodegaugeStandingBy": (since("nodegauge_standing_by", "1"), 0),
+    "NodegaugePolicyNotReady": (since('nodegauge_obstacles{policy="default",kind="label"}', "1"), 0),
     "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
     "NodegaugeReadingsUnprotected": (since("nodegauge_readings_protected", "0", before="1"), 0),
     "NodegaugeWatchersMissing": (since('nodegauge_watchers_ready{policy="default"}', "0", before="1"), 0),

@@ -68,6 +68,14 @@ def etcd_frozen(fleet: RealFleet) -> Iterator[None]:
         lasting("a call that etcd does not answer", hung, times=HUNG)
 
 
+@contextlib.contextmanager
+def etcd_restored(fleet: RealFleet) -> Iterator[None]:
+    """Runs and what follows from them are lost: etcd is restored from a backup of before."""
+    with fleet.plane.restored():
+        yield
+        fleet.settle()
+
+
 def _shown(calls: list[RequestInfo]) -> list[str]:
     return [f"{call.method} {call.path}" for call in list(calls)]
 
@@ -389,6 +397,7 @@ INJECTIONS: dict[str, Injection] = {
     "nothing": lambda fleet: contextlib.nullcontext(),
     "API server killed": apiserver_killed,
     "etcd frozen": etcd_frozen,
+    "etcd restored": etcd_restored,
     "connections cut": connections_cut,
     "watches silent": _watches(Watches.SILENT),
     "watches cut every 100 ms": _watches(Watches.CUT),

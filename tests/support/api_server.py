@@ -73,6 +73,17 @@ class FakeApiServer:
         self._version = 100
         self._uids = 0
 
+    def backup(self) -> Callable[[int], None]:
+        """Puts back what is there now when it is called: with its version, or later by so much."""
+        objects = {path: copied(bodies) for path, bodies in self.objects.items()}
+        version = self._version
+
+        def restore(bumped: int) -> None:
+            self.objects.update({path: copied(bodies) for path, bodies in objects.items()})
+            self._version = version + bumped
+
+        return restore
+
     def get(self, path: str, name: str) -> Body:
         if name not in self.objects[path]:
             raise not_found(name)

@@ -11,6 +11,7 @@ import csv
 import io
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import time
@@ -86,17 +87,14 @@ class ControlPlane(Running):
         self._write_files()
         began = time.monotonic()
         self._etcd_port, self._port = reserve_port(), reserve_port()
-        etcd = self.binaries.etcd, config.etcd_flags(self.layout, port=self._etcd_port)
         try:
-            self._bring_up({"etcd": etcd, APISERVER: self._apiserver()})
+            self._bring_up(self._stores())
             self._progress(f"kube-apiserver answers on {self.server} after {time.monotonic() - began:.1f} s")
             tokens = self.tokens()
             for user in config.USERS:
                 self.user_kubeconfig(user, token=tokens[user])
             self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)
-            self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
-            flags = config.controller_manager_flags(self.layout)
-            self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
+            self._start_controllers()
             self.await_objects(namespace="default")
             self._progress(f"scheduler and controllers run after {time.monotonic() - began:.1f} s")
         except BaseException:
@@ -129,6 +127,26 @@ class ControlPlane(Running):
             yield
         finally:
             self._bring_up({APISERVER: self._apiserver()})
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """What is written meanwhile is lost at the end: etcd is restored from a copy of its data, and what
+        read from it starts again, as etcd's manual asks (Disaster recovery, "Restoring a cluster")."""
+        backup = self.directory / "etcd-backup"
+        with self._without_etcd():
+            shutil.copytree(self.layout.etcd_data, backup)
+        yield
+        with self._without_etcd():
+            shutil.rmtree(self.layout.etcd_data)
+            backup.rename(self.layout.etcd_data)
+
+    @contextlib.contextmanager
+    def _without_etcd(self) -> Iterator[None]:
+        """Nothing runs meanwhile; then all starts again on the same ports."""
+        self.stop()
+        yield
+        self._bring_up(self._stores())
+        self._start_controllers()
 
     def await_objects(self, *, namespace: str) -> None:
         """Wait until pods can be created in a namespace that was made a moment ago."""
@@ -187,6 +205,15 @@ class ControlPlane(Running):
         """By user."""
         with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
             return {row[1]: row[0] for row in csv.reader(lines)}
+
+    def _stores(self) -> Mapping[str, Program]:
+        etcd = self.binaries.etcd, config.etcd_flags(self.layout, port=self._etcd_port)
+        return {"etcd": etcd, APISERVER: self._apiserver()}
+
+    def _start_controllers(self) -> None:
+        self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
+        flags = config.controller_manager_flags(self.layout)
+        self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
 
     def _apiserver(self) -> Program:
         return self.binaries.kube_apiserver, config.apiserver_flags(

@@ -12,7 +12,7 @@ from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.kube.leases import LEASE, PATH
 from nodegauge_operator.reconcile.installation import LIVE_SECONDS, RENEW_SECONDS
-from support.api_server import NODES, READINGS, REPORTS
+from support.api_server import NODES, POLICIES, READINGS, REPORTS
 from support.cleaning import DirtyCluster
 from support.client import unavailable
 from support.objects import INTERVAL
@@ -21,6 +21,16 @@ from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 OTHER = "nodegauge/second"
 SECOND = replace(SETTINGS, probe=replace(SETTINGS.probe, instance="second"))
+
+
+STANDING_BY = "PATCH gpuvalidationpolicies/status"
+"""The only thing that an installation writes without the Lease, once."""
+
+
+def ready_of(operator: VirtualTimeOperator) -> tuple[str, str]:
+    conditions = operator.cluster.objects[POLICIES]["default"]["status"]["conditions"]
+    [ready] = [condition for condition in conditions if condition["type"] == "Ready"]
+    return ready["status"], ready["reason"]
 
 
 def second_on(first: VirtualTimeOperator, *, settings: Any = SECOND) -> VirtualTimeOperator:
@@ -35,7 +45,8 @@ async def test_the_second_installation_waits_until_the_first_is_gone(first: Virt
     second = second_on(first)
     second.start()
     await second.after(INTERVAL)
-    assert second.client.log == []
+    assert second.client.log == [STANDING_BY]
+    assert ready_of(first) == ("True", "Active"), "the one that writes is right, and has the last word"
     assert second.client.calls < 3 * INTERVAL / RENEW_SECONDS
     why = second.sweep.not_ready()
     assert "another installation (nodegauge/nodegauge) is live on this cluster" in why
@@ -73,6 +84,9 @@ async def test_an_installation_that_cannot_renew_stops_writing_until_it_can(
     await operator.after(LIVE_SECONDS + RENEW_SECONDS)
     written = len(operator.client.log)
     assert "the Lease default/nodegauge cannot be renewed" in operator.sweep.not_ready()
+    refused = isinstance(error, Forbidden)
+    assert ready_of(operator) == (("False", "StandingBy") if refused else ("True", "Active"))
+    assert operator.sample("nodegauge_obstacles", policy="default", kind="lease") == refused
     await operator.after(2 * INTERVAL)
     assert len(operator.client.log) == written
     assert operator.sweep.alive(), "a restart would not help"
@@ -80,6 +94,7 @@ async def test_an_installation_that_cannot_renew_stops_writing_until_it_can(
     await operator.after(60)
     assert operator.sweep.not_ready() == ""
     assert len(operator.client.log) > written
+    assert ready_of(operator) == ("True", "Active")
 
 
 @on_virtual_time
@@ -94,7 +109,7 @@ async def test_an_installation_that_lost_the_lease_gives_way(first: VirtualTimeO
     written = len(first.client.log)
     await first.after(INTERVAL)
     assert f"another installation ({OTHER}) is live" in first.sweep.not_ready()
-    assert len(first.client.log) == written
+    assert first.client.log[written:] == [STANDING_BY]
     await second.stop()
 
 

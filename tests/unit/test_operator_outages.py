@@ -24,15 +24,16 @@ from kopf._core.reactor.inventory import ResourceMemories
 
 from nodegauge_operator import names
 from nodegauge_operator.handlers import supervisor as supervisor_module
-from nodegauge_operator.handlers.app import unready
+from nodegauge_operator.handlers.app import Life, SweepDied, unready
 from nodegauge_operator.handlers.supervisor import Supervisor
 from nodegauge_operator.kube import leases, outage
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.cache import Cache, Restored
 from nodegauge_operator.reconcile.sweep import Sweep
 from support.api_server import ADMISSION, BINDINGS
+from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.operator import SETTINGS
 from testbed.kubeconfig import write_kubeconfig
@@ -388,6 +389,33 @@ async def test_a_watch_that_swallows_its_cancellation_ends_with_the_others(opera
     left = asyncio.create_task(swallows(), name="watcher for nodes.v1@None")
     async with operator.disturbed(failed(404)):
         await operator.until(left.done, "the end of the watch")
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"), [(None, None), (Restored("older"), Restored), (ValueError("a bug"), SweepDied)]
+)
+@pytest.mark.asyncio
+async def test_a_restored_etcd_ends_what_is_known_and_not_the_process(
+    error: Exception | None, ends: type[Exception] | None
+) -> None:
+    """An error of the loop ends both, and a signal ends neither with an error."""
+    life = Life(FakeClient(FakeCluster()), metrics=Metrics(), settings=SETTINGS, environ={})
+    watching = asyncio.Event()
+
+    async def sweep() -> None:
+        if error is not None:
+            raise error
+        life.stop.set()
+        await asyncio.Event().wait()
+
+    life.sweep.run = sweep  # type: ignore[method-assign]
+    life.watches.run, life.watches.stop = watching.wait, watching.set  # type: ignore[method-assign, assignment]
+    try:
+        ended: object = await life.run()
+    except SweepDied as died:
+        ended = died
+    assert type(ended) is (ends or type(None))
+    assert watching.is_set()
 
 
 def test_one_line_a_minute_says_what_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,10 @@ from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, s
 from nodegauge_operator.core import reading_admission
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.names import PolicyReason
+from nodegauge_operator.reconcile import policy_status
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
+from nodegauge_operator.reconcile.obstacles import REASONS
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from support.api_server import ADMISSION, BINDINGS, NODES, POLICIES, REPORTS, Body
 from support.client import unavailable
@@ -38,6 +41,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         incidents=IncidentStatus(
             **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock
         ),
+        obstacles=operator.reconciler.obstacles,
         trust=operator.reconciler.trust,
         watchers=operator.reconciler.watchers,
         installation=SETTINGS.probe.installation,
@@ -211,6 +215,89 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
     drive(operator.reconciler.trust.look(on_change=lambda: None))
     operator.write(dirty=True)
     assert operator.ready() == ("True", PolicyReason.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "reason", "names_it"),
+    [
+        (
+            "PATCH",
+            f"{NODES}/node-0",
+            PolicyReason.LABEL_REFUSED,
+            "the label interconnect cannot be written on 1",
+        ),
+        (
+            "PATCH",
+            f"{NODES}/node-0/status",
+            PolicyReason.CONDITION_REFUSED,
+            "the condition GPUValidated cannot be written on 1",
+        ),
+        ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report cannot be written on 1"),
+    ],
+)
+def test_a_policy_of_which_something_is_refused_is_not_ready(
+    operator: PolicyOperator, verb: str, path: str, reason: PolicyReason, names_it: str
+) -> None:
+    """With the thing, where, why, and the way out; as a number too; until it is admitted."""
+    operator.cluster.add_policy()
+    operator.list()
+    for name in ("node-1", "node-2"):
+        operator.reconcile(name)
+    operator.refuse(verb, path, Forbidden("rule r denied request: not here.", status=403))
+    for _ in range(2):
+        with suppress(Forbidden):
+            operator.catch_up("node-0")
+        operator.cluster.kubelets()
+    with suppress(Forbidden):
+        operator.catch_up("node-0")
+    operator.write(dirty=True)
+    assert operator.ready() == ("False", reason)
+    message = operator.condition("Ready")["message"]
+    assert message.startswith(names_it)
+    assert "denied request: not here. " in message
+    kind = next(kind for kind, (of, _) in REASONS.items() if of is reason)
+    count = operator.metrics.registry.get_sample_value
+    assert count("nodegauge_obstacles", {"policy": "default", "kind": kind}) == 1
+    operator.heal()
+    operator.cluster.pass_time(60)
+    operator.measure_all()
+    operator.write(dirty=True)
+    assert operator.ready() == ("True", PolicyReason.ACTIVE)
+    assert count("nodegauge_obstacles", {"policy": "default", "kind": kind}) is None
+
+
+@pytest.mark.parametrize(
+    ("protected", "reasons", "other", "wanted"),
+    [
+        (True, (), ("False", "ApplyRefused", "no"), ("False", "ApplyRefused")),
+        (True, ("ApplyRefused",), ("False", "ApplyRefused", "no"), ("False", "ApplyRefused")),
+        (True, ("Another",), ("False", "ApplyRefused", "no"), ("True", "Active")),
+        (True, (), ("True", "Applied", "yes"), ("True", "Active")),
+        (False, (), ("False", "ApplyRefused", "no"), ("False", "ReadingsUnprotected")),
+    ],
+)
+def test_ready_follows_other_conditions(
+    operator: PolicyOperator,
+    monkeypatch: pytest.MonkeyPatch,
+    protected: bool,
+    reasons: tuple[str, ...],
+    other: tuple[str, str, str],
+    wanted: tuple[str, str],
+) -> None:
+    """What is wrong with the policy itself goes first.  Any condition stands for the one that is followed."""
+    monkeypatch.setattr(policy_status, "FOLLOWED", {"GatesWithinBudget": reasons})
+    monkeypatch.setattr(policy_status, "within_budget", lambda *_: other)
+    operator.cluster.add_policy()
+    operator.list()
+    if not protected:
+        del operator.cluster.objects[ADMISSION][reading_admission.NAME]
+        for _ in range(2):
+            drive(operator.reconciler.trust.look(on_change=lambda: None))
+    operator.write(dirty=True)
+    assert operator.ready() == wanted
+    labels = {"policy": "default", "kind": "GatesWithinBudget"}
+    counted = operator.metrics.registry.get_sample_value("nodegauge_obstacles", labels)
+    assert counted == (1 if other[0] == "False" and reasons in ((), other[1:2]) else None)
 
 
 @pytest.mark.parametrize(

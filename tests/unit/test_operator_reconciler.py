@@ -10,6 +10,7 @@ import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.kube.client import CALL_TIMEOUT
 from nodegauge_operator.kube.errors import (
+    Conflict,
     Forbidden,
     KubeError,
     NotFound,
@@ -295,6 +296,33 @@ def test_a_refused_node_patch_is_in_the_report(operator: SteppedOperator, error:
     operator.catch_up()
     assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
     assert not operator.status["desired"].get("refusal")
+
+
+@pytest.mark.parametrize(
+    ("path", "what"), [(NODE, r"PatchNode \(nodegauge.dev/.*\)"), (REPORT, r"PatchReport \(.*, probes, .*\)")]
+)
+def test_writes_that_come_to_no_end_name_the_last_one(
+    operator: SteppedOperator, path: str, what: str
+) -> None:
+    """What it was to change, and in the policy's condition."""
+    ended(operator)
+    operator.refuse("PATCH", path, Conflict("changed", status=409))
+    with pytest.raises(KubeError, match=f"still not reconciled after 24 writes; the last: {what}"):
+        operator.reconcile()
+    state = operator.reconciler.obstacles.state("default")
+    assert state is not None
+    assert state[:2] == ("False", names.PolicyReason.WRITE_REFUSED)
+    operator.heal()
+    operator.reconcile()
+    assert not operator.reconciler.obstacles.counts("default")
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 500])
+@pytest.mark.parametrize("who", ['webhook "x" denied the request', "'p' with binding 'b' denied request"])
+def test_a_denial_at_admission_is_a_refusal_with_any_status(status: int, who: str) -> None:
+    """A webhook chooses it; an outage of 500s and a conflict say nothing of a denial."""
+    assert type(error_of(status, "", f"admission {who}: no")) is Refused
+    assert type(error_of(status, "", "no")) is not Refused or status == 400
 
 
 def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator) -> None:

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodegauge_contract import Result
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube.client import METADATA_ONLY
 from nodegauge_operator.kube.reports import difference, without_nulls
+from nodegauge_operator.reconcile.cache import Restored
 from nodegauge_operator.reconcile.resync import list_all
 from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, READINGS, REPORTS, Body, merged
 from support.client import Call
@@ -20,7 +22,7 @@ from support.cluster import FakeCluster
 from support.objects import NOW
 from support.operator import SteppedOperator
 from support.properties import tried
-from support.results import titan
+from support.results import phb, titan
 from support.virtual_time import drive
 from support.watch_pods import WatchPod
 
@@ -131,6 +133,52 @@ def test_a_change_that_no_watch_reported_is_found(collection: str) -> None:
         CHASSIS: known.chassis["node-2"].number == 2,
     }
     assert [path for path, is_known in news.items() if is_known] == [collection]
+
+
+@pytest.mark.parametrize("bumped", [0, 1000], ids=["versions fell", "versions were bumped"])
+@pytest.mark.parametrize("collection", HAPPENS)
+def test_a_restored_etcd_is_seen(collection: str, bumped: int) -> None:
+    """The change that was known is lost; `etcdutl snapshot restore --bump-revision` hides that in the list's
+    version."""
+    fleet = Fleet()
+    restore = fleet.cluster.backup()
+    HAPPENS[collection](fleet)
+    fleet.operator.deliver()
+    restore(bumped)
+    with pytest.raises(Restored):
+        fleet.list_again()
+
+
+def test_a_backup_that_lacks_nothing_is_no_restore() -> None:
+    fleet = Fleet()
+    fleet.cluster.backup()(0)
+    assert fleet.list_again() == []
+
+
+@pytest.mark.parametrize("path", [POLICIES, REPORTS])
+def test_what_was_made_since_the_backup_is_lost_with_it(path: str) -> None:
+    """No list shows it, and it is newer than the list: that alone would keep it for ever."""
+    fleet = Fleet()
+    restore = fleet.cluster.backup()
+    body = fleet.cluster.objects[path]["default" if path == POLICIES else "node-1"]
+    fleet.cluster.create(path, body | {"metadata": {"name": "new", "generation": 1}})
+    fleet.operator.deliver()
+    restore(0)
+    with pytest.raises(Restored):
+        fleet.list_again()
+
+
+@pytest.mark.parametrize(("what", "result"), [("node", phb()), ("report", titan())])
+def test_a_conflict_with_what_was_restored_is_no_end_of_writes(what: str, result: Result) -> None:
+    """It was tried 24 times, with what no read could correct."""
+    fleet = Fleet()
+    restore = fleet.cluster.backup()
+    HAPPENS[NODES if what == "node" else REPORTS](fleet)
+    fleet.operator.deliver()
+    restore(50)
+    fleet.pods["node-2"].reports(result)
+    with pytest.raises(Restored, match=f"^{what} node-2"):
+        fleet.operator.catch_up("node-2", granted=False)
 
 
 def test_what_is_gone_without_a_watch_event_is_dropped() -> None:

@@ -52,6 +52,25 @@ async def test_nothing_is_decided_before_the_first_full_list(
     assert operator.read() == ["node-0", "node-1"]
 
 
+@pytest.mark.parametrize("others", [0, 1])
+@on_virtual_time
+async def test_an_operator_whose_every_report_is_refused_is_not_ready(
+    operator: VirtualTimeOperator, others: int
+) -> None:
+    """It can do nothing at all; with one report it can, and the policy says the rest."""
+    await operator.begin(others, after=3 * RUN_SECONDS)
+    operator.client.refuse = refusing(Refused("denied"), "POST", REPORTS)
+    operator.cluster.add_node("node-new")
+    await operator.after(3 * RUN_SECONDS)
+    every = "the API server refuses every NodeReport: denied"
+    assert operator.sweep.not_ready() == ("" if others else every)
+    assert operator.sample("nodegauge_obstacles", policy="default", kind="report") == 1
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(120)
+    assert operator.sweep.not_ready() == ""
+    assert operator.read()[-1] == "node-new"
+
+
 @on_virtual_time
 async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperator) -> None:
     await operator.begin(3, budget={"concurrentProbes": 1})

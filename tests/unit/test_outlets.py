@@ -76,6 +76,15 @@ def test_a_patch_that_is_not_refused_is_one_write() -> None:
     assert report.status.desired.refusal == ""
 
 
+def test_once_everything_was_refused_single_labels_come_last() -> None:
+    """A webhook that takes ten seconds for each refusal delays neither taints nor condition."""
+    whole = written(lambda step: isinstance(step, steps.PatchNode) and not step.piece)
+    assert whole[2][:4] == ["PatchNode", "SetCondition", "PatchNode", "PatchNode"]
+    assert not whole[0].taints
+    assert whole[1].status.desired.labels.items() <= whole[0].labels.items()
+    assert whole[1].status.desired.refusal == ""
+
+
 def test_a_refused_condition_holds_back_no_event() -> None:
     """And the report says what was refused."""
     node, report, log = written(lambda step: isinstance(step, steps.SetCondition))
@@ -105,3 +114,24 @@ def test_a_policy_that_denies_every_piece_costs_a_write_a_minute() -> None:
         counts.append(writes - before)
     assert counts == [1] * 9 + [1 + pieces]
     assert operator.status["desired"]["refusal"] == "denied"
+
+
+def test_a_label_that_is_refused_alone_is_one_write() -> None:
+    """It is no piece of anything that may have been refused for another reason."""
+    operator, writes = one_node(), 0
+    operator.run()
+    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+
+    def deny(verb: str, path: str) -> KubeError | None:
+        nonlocal writes
+        writes += (verb, path) == ("PATCH", f"{NODES}/node-1")
+        return Refused("denied") if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
+
+    operator.client.refuse = deny
+    operator.catch_up(granted=False)
+    assert writes == 1
+    state = operator.reconciler.obstacles.state("default")
+    assert state is not None
+    assert state[2].startswith(
+        f"the label {names.LABEL_HEALTH} cannot be written on 1 node (node-1): denied. "
+    )

@@ -106,7 +106,7 @@ VALUES = {
     "last_run": {"read", "unread"},
     "verdict": {verdict.value for verdict in Verdict},
     "probe": {*names.PROBES},
-    "kind": FAILURES,
+    "kind": FAILURES | {*names.Obstacle},
     "outcome": {outcome.value for outcome in Outcome},
     "state": {READ},
 }

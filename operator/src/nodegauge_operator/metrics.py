@@ -69,6 +69,13 @@ class Metrics:
             "Nodes that belong to another installation and are left alone.",
             ("policy",),
         )
+        self.obstacles = gauge(
+            "nodegauge_obstacles",
+            "What keeps a policy from doing what it says, so that its condition Ready is False. kind=label, "
+            "taint, condition, report, write: nodes where the API server refuses it; status, lease, or the "
+            "type of a condition that Ready follows: 1.",
+            ("policy", "kind"),
+        )
         self.readings_protected = gauge(
             "nodegauge_readings_protected",
             "1 while the admission policy of NodeReadings stands; without it no reading is judged.",

@@ -256,9 +256,41 @@ class PolicyReason(StrEnum):
     READINGS_UNPROTECTED = "ReadingsUnprotected"
     """The admission policy `readings.nodegauge.dev` is missing or changed, so that anybody may have written a
     reading: none is judged, and nodes stay as they are."""
+    LABEL_REFUSED = "LabelRefused"
+    """The API server refuses a label on nodes of the policy; the message names it, and the way out."""
+    TAINT_REFUSED = "TaintRefused"
+    """The API server refuses to set or remove taints on nodes of the policy."""
+    CONDITION_REFUSED = "ConditionRefused"
+    """The API server refuses the condition `GPUValidated` on nodes of the policy."""
+    REPORT_REFUSED = "ReportRefused"
+    """The API server refuses reports of nodes of the policy: what is found there counts for nothing."""
+    WRITE_REFUSED = "WriteRefused"
+    """Another write for nodes of the policy is refused, or writes come to no end; the message says which."""
+    STANDING_BY = "StandingBy"
+    """The Lease is another installation's, or cannot be renewed: nothing is written to nodes."""
     PAUSED = "Paused"
     """The policy's mode is Paused: nothing is read, and nothing is written to its nodes.  Or
     `spec.budget.concurrentProbes` is 0: nothing is read, and nothing on its nodes changes with time."""
+
+
+class Obstacle(StrEnum):
+    """What keeps a policy from doing what it says: the `kind` of the metric `nodegauge_obstacles`.  Beside
+    these: the type of a condition that `Ready` follows."""
+
+    LABEL = "label"
+    """The API server refuses a label of a node."""
+    TAINT = "taint"
+    """The API server refuses the taints of a node."""
+    CONDITION = "condition"
+    """The API server refuses the condition `GPUValidated` of a node."""
+    REPORT = "report"
+    """The API server refuses the report of a node."""
+    WRITE = "write"
+    """Another write for a node is refused, or writes come to no end."""
+    STATUS = "status"
+    """The status of the policy cannot be written."""
+    LEASE = "lease"
+    """The Lease is another installation's, or cannot be renewed."""
 
 
 class BudgetReason(StrEnum):

@@ -7,9 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
+
+TAINTS = "taints"
+"""The piece of a patch that holds the taints."""
 
 
 class CreateReport(Struct, frozen=True):
@@ -57,6 +61,11 @@ class PatchNode(Struct, frozen=True):
     """The run that it follows, if the report does not hold that yet."""
     piece: str = ""
     """After a refusal of the whole: the key of the one label that this patch holds, or `taints`."""
+
+    @property
+    def parts(self) -> list[str]:
+        """What it holds, as pieces."""
+        return [*([] if self.taints is None else [TAINTS]), *self.labels]
 
 
 class SetCondition(Struct, frozen=True):
@@ -120,6 +129,17 @@ class DeleteReading(Struct, frozen=True):
     """UID of the NodeReading."""
 
 
+class Refusal(Struct, frozen=True):
+    """Something that a node lacks because the API server refuses it."""
+
+    kind: names.Obstacle
+    """What kind of thing."""
+    what: str
+    """The thing in words, such as `the label nodegauge.dev/health`."""
+    message: str
+    """The API server's."""
+
+
 Step = (
     CreateReport
     | DeleteReport
@@ -138,3 +158,10 @@ Step = (
 def key_of(step: Step) -> Hashable:
     """What tells a refused write from others that may still be made."""
     return (PatchNode, step.piece) if isinstance(step, PatchNode) and step.piece else type(step)
+
+
+def keys_of(step: Step) -> set[Hashable]:
+    """What is refused with a write: a patch of one piece is that piece as well."""
+    if isinstance(step, PatchNode) and len(parts := step.parts) == 1:
+        return {key_of(step), (PatchNode, parts[0])}
+    return {key_of(step)}

@@ -17,7 +17,16 @@ from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
 from nodegauge_operator.core import events
-from nodegauge_operator.core.actions import PatchNode, PostEvent, SetCondition, Step, key_of
+from nodegauge_operator.core.actions import (
+    TAINTS,
+    PatchNode,
+    PatchReport,
+    PostEvent,
+    Refusal,
+    SetCondition,
+    Step,
+    key_of,
+)
 from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import ConditionView, NodeView, Taint
 from nodegauge_operator.core.probes import registry
@@ -65,6 +74,11 @@ class Marks(Outlet):
         patch = self.difference(context, status)
         return without_refused(context, patch) if patch is not None else None
 
+    def first_write(self, context: Context, status: ReportStatus) -> PatchNode | None:
+        """What report and condition wait for: everything, or the taints alone once that was refused."""
+        patch = self.next_write(context, status)
+        return None if patch is not None and patch.piece and patch.taints is None else patch
+
 
 class Condition(Outlet):
     """GPUValidated."""
@@ -92,8 +106,9 @@ class Events(Outlet):
 
 
 MARKS = Marks()
-LASTING: tuple[Outlet, ...] = (MARKS, Condition())
-"""What stands on a node until it is changed, in the order in which it is written."""
+CONDITION = Condition()
+LASTING: tuple[Outlet, ...] = (MARKS, CONDITION)
+"""What stands on a node until it is changed."""
 EVENTS = Events()
 
 
@@ -108,6 +123,30 @@ def event(context: Context, change: Change | None) -> PostEvent | None:
     return PostEvent(context.node, change)
 
 
+def lasting_writes(context: Context, status: ReportStatus) -> Iterator[Step | None]:
+    """What stands on a node until it is changed, in the order in which it is written: safety first.  Once the
+    API server has refused everything at once, each label alone comes last."""
+    yield MARKS.first_write(context, status)
+    yield CONDITION.next_write(context, status)
+    yield MARKS.next_write(context, status)
+
+
+def refusals(context: Context) -> Iterator[Refusal]:
+    """What the API server refuses of what should stand now, and does not."""
+    declined, status = context.declined, context.status
+    patch = MARKS.difference(context, status)
+    for piece in _pieces(patch) if patch is not None else ():
+        if message := declined.get(key_of(piece)):
+            taints = piece.taints is not None
+            kind = names.Obstacle.TAINT if taints else names.Obstacle.LABEL
+            yield Refusal(kind, "a change of taints" if taints else f"the label {piece.piece}", message)
+    if SetCondition in declined and CONDITION.difference(context, status) is not None:
+        what = f"the condition {names.CONDITION}"
+        yield Refusal(names.Obstacle.CONDITION, what, declined[SetCondition])
+    if PatchReport in declined:
+        yield Refusal(names.Obstacle.REPORT, "the report", declined[PatchReport])
+
+
 def without_refused(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:
     """The patch; or, once it was refused as a whole, its next piece that was not."""
     if PatchNode not in snapshot.declined:
@@ -116,11 +155,9 @@ def without_refused(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:
 
 
 def _pieces(patch: PatchNode) -> Iterator[PatchNode]:
-    """The taints and each label, by themselves; nothing for a patch of one piece."""
-    if len(patch.labels) + (patch.taints is not None) < 2:
-        return
+    """The taints and each label, by themselves."""
     if patch.taints is not None:
-        yield replace(patch, labels={}, piece="taints")
+        yield replace(patch, labels={}, piece=TAINTS)
     for key, value in patch.labels.items():
         yield replace(patch, labels={key: value}, taints=None, piece=key)
 

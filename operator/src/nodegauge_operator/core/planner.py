@@ -44,12 +44,22 @@ from nodegauge_operator.core.actions import (
     PostEvent,
     RefreshReading,
     RefreshReport,
+    Refusal,
     Step,
 )
 from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot, Unselected
 from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.outlets import EVENTS, LASTING, MARKS, event, keeps_taint, removal
+from nodegauge_operator.core.outlets import (
+    EVENTS,
+    LASTING,
+    MARKS,
+    event,
+    keeps_taint,
+    lasting_writes,
+    removal,
+)
+from nodegauge_operator.core.outlets import refusals as refused_marks
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun, Kind, ProbeKind, Wait
 from nodegauge_operator.core.probes.pod import probe_pod
@@ -113,6 +123,14 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     ended = EndedRun(run=run, end=end, request=context.report.requested_at)
     status = decide(context, kind, ended)
     return PatchReport(context.report, status)
+
+
+def refusals(snapshot: Snapshot) -> tuple[Refusal, ...]:
+    """What the API server refuses of what should stand on a node that a policy selects."""
+    context = snapshot.context
+    if context is None or context.report is NO_REPORT:
+        return ()
+    return tuple(refused_marks(context))
 
 
 def _release(snapshot: Snapshot, node: NodeView) -> Step | None:
@@ -205,7 +223,7 @@ def _write_judged(context: Context) -> Step | None:
 
 def _write(context: Context, status: ReportStatus, judged: Judged | None = None) -> Step:
     """The node as this status wants it, then the report."""
-    patch = MARKS.next_write(context, status)
+    patch = MARKS.first_write(context, status)
     return replace(patch, judged=judged) if patch is not None else PatchReport(context.report, status)
 
 
@@ -237,7 +255,7 @@ def _bring_in_line(context: Context) -> Step | None:
     if context.report.unreadable is not None and _nothing_to_decide(context):
         return None  # the next run replaces a report that cannot be read
     status = context.status
-    steps = (outlet.next_write(context, status) for outlet in LASTING)
+    steps = lasting_writes(context, status)
     return next((step for step in steps if step is not None), None) or _note_refusal(context)
 
 

@@ -5,7 +5,8 @@ KubeError
 ├── Conflict             409 on a write with resourceVersion or UID: read again, then try again
 ├── AlreadyExists        409 on a create: adopt
 ├── Forbidden            403: RBAC
-├── Refused              400, 422 and other 4xx: the same request will fail again (webhook, quota, validation)
+├── Refused              400, 422 and other 4xx, or denied at admission with any status: the same request will
+│                        fail again (webhook, quota, validation)
 └── Unavailable          401 (the token is read again), 429, 5xx, timeout, invalid answer: try again later
     ├── WebhookFailed    500: a webhook that must answer did not (its cause is in the message)
     └── Unreachable      the connection was refused or cut, and perhaps the watches with it: try again later
@@ -47,7 +48,7 @@ class Forbidden(KubeError):
 
 
 class Refused(KubeError):
-    """Another 4xx: repeating the same request will not help."""
+    """Another 4xx, or denied at admission: repeating the same request will not help."""
 
 
 class Unavailable(KubeError):
@@ -65,6 +66,9 @@ class Unreachable(Unavailable):
     """No connection, or one that was cut: the API server may have restarted.  Not a slow answer."""
 
 
+DENIED = ("denied the request", "denied request")
+"""In every message of a webhook or an admission policy that refuses; the former chooses the status, such as
+500, and the latter may say 401 (kubernetes, apiserver/pkg/admission: webhook/errors, policy/validating)."""
 WEBHOOK = "failed calling webhook"
 """In every message about one (kubernetes, apiserver/pkg/admission/plugin/webhook: ErrCallingWebhook)."""
 
@@ -72,7 +76,9 @@ WEBHOOK = "failed calling webhook"
 def error_of(status: int, reason: str, message: str) -> KubeError:
     """The error for an HTTP status and the `reason` and `message` of its Status body."""
     kind: type[KubeError]
-    if status == 404:
+    if any(text in message for text in DENIED):
+        kind = Forbidden if status == 403 else Refused
+    elif status == 404:
         kind = NotFound
     elif status == 409:
         kind = AlreadyExists if reason == "AlreadyExists" else Conflict

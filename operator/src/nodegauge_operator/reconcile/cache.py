@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +33,14 @@ from nodegauge_operator.core.watch_pod import WatchView
 log = logging.getLogger("nodegauge.report")
 
 TAINTS_READ = frozenset({*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED})
+
+
+class Restored(Exception):
+    """A read shows less than was seen before it began, which only etcd restored from a backup explains.
+
+    What this process knows, and what it concluded from that, may never have been; and no later list or watch
+    need say so, for new objects get the same versions again.
+    """
 
 
 class PolicyError(Struct, frozen=True, kw_only=True):
@@ -332,6 +341,12 @@ class Cache:
         self._in_force, self._selecting = {}, {}
         self.epoch += 1
 
+    def newest(self) -> int:
+        """The highest version that was seen of our own resources, which share one etcd."""
+        reports = (version_of(report.resource_version) for report in self.reports.values())
+        readings = (version_of(reading.resource_version) for reading in self.readings.values())
+        return max(chain(reports, readings, self.policy_versions.values()), default=0)
+
     def known_names(self) -> set[str]:
         """Every node name with a node, a report, a reading or a pod."""
         return {*self.nodes, *self.reports, *self.readings, *self._pods}
@@ -371,6 +386,16 @@ Versioned = NodeView | Report | PodView | ChassisView | ReadingView | WatchView
 
 def _newer(new: Versioned, old: Versioned) -> bool:
     return version_of(new.resource_version) > version_of(old.resource_version)
+
+
+def expect_no_older(version: str, *, known: int, what: str) -> None:
+    """Raise `Restored` if a read shows this version of `what`, which was `known` when the read began.
+
+    Reads that ask for no version show at least what any earlier answer or event showed (Kubernetes API
+    concepts, "Resource versions": the most recent).
+    """
+    if 0 < version_of(version) < known:
+        raise Restored(f"{what} is at version {version}, and was at {known}")
 
 
 def version_of(text: str) -> int:

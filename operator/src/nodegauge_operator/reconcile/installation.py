@@ -16,7 +16,7 @@ from collections.abc import Callable
 from nodegauge_operator import names
 from nodegauge_operator.kube import leases
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from nodegauge_operator.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, Unavailable
 from nodegauge_operator.kube.leases import Lease
 from nodegauge_operator.metrics import Metrics
 
@@ -53,6 +53,8 @@ class Installation:
         self._due_at = monotonic()
         self.problem = f"the Lease default/{names.LEASE} has not been read yet"
         """Why nothing is written; empty if it may be."""
+        self.blocked = ""
+        """The same once it is known, and not for an API server that does not answer."""
 
     @property
     def may_write(self) -> bool:
@@ -65,11 +67,12 @@ class Installation:
 
     async def renew(self) -> None:
         """Take or renew the Lease, or see who has it."""
-        asked_at = self._monotonic()
+        asked_at, away = self._monotonic(), False
         try:
             problem, wait = await self._renew(), RENEW_SECONDS
         except KubeError as error:
             problem, wait = f"the Lease default/{names.LEASE} cannot be renewed: {error}", RETRY_SECONDS
+            away = isinstance(error, Unavailable)
         if not problem:
             self._held_until = asked_at + LIVE_SECONDS
             if self.problem:
@@ -79,6 +82,8 @@ class Installation:
         if problem and problem != self.problem:
             log.warning(problem)
         self.problem = problem
+        if not away:
+            self.blocked = "" if self.may_write else problem
         self._due_at = self._monotonic() + wait
         self._metrics.standing_by.set(not self.may_write)
 

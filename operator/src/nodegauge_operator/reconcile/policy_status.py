@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,13 +23,14 @@ from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.names import PROBE_HEALTH, PaceReason, PolicyReason
+from nodegauge_operator.names import PROBE_HEALTH, Obstacle, PaceReason, PolicyReason
 from nodegauge_operator.reconcile.budget_condition import State, n_nodes, within_budget
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.node_counts import CLUSTER
+from nodegauge_operator.reconcile.obstacles import Obstacles
 from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.resync import Jitter, backoff
@@ -47,6 +48,10 @@ READY = "Ready"
 WITHIN_BUDGET = "GatesWithinBudget"
 KEEP_UP = "RunsKeepUp"
 BREAKER_OPEN = "BreakerOpen"
+FOLLOWED: dict[str, tuple[str, ...]] = {WATCHERS_READY: (), KEEP_UP: (PaceReason.RUNS_REFUSED,)}
+"""Conditions that `Ready` follows, and for which reasons, none for any: while one of them is False, the policy
+does not do what it says."""
+MAX_PROBLEM = 1000
 KEEPS_UP_AGAIN = 0.9
 """Runs that could not keep up do so again once a round takes less than this share of the interval."""
 Condition = dict[str, Any]
@@ -63,6 +68,7 @@ class PolicyStatus:
         gate_budget: GateBudget,
         concurrency: Concurrency,
         incidents: IncidentStatus,
+        obstacles: Obstacles,
         trust: Trust,
         watchers: Watchers,
         metrics: Metrics,
@@ -81,6 +87,7 @@ class PolicyStatus:
         self._budget = gate_budget
         self._concurrency = concurrency
         self._incidents = incidents
+        self._obstacles = obstacles
         self._trust = trust
         self._watchers = watchers
         self._counters = gate_budget.counters
@@ -150,10 +157,14 @@ class PolicyStatus:
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
         of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides)
         others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
-        for gauge in (*by_kind, *of_gates, *others):
+        for gauge in (*by_kind, *of_gates, *others, metrics.obstacles):
             gauge.clear()
+        for name in self._failed:
+            metrics.obstacles.labels(name, Obstacle.STATUS).set(1)
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name, policy in self._cache.policies.items():
+            for obstacle, nodes in self._obstacles.counts(name).items():
+                metrics.obstacles.labels(name, obstacle).set(nodes)
             metrics.health_interval.labels(name).set(policy.interval_of(PROBE_HEALTH))
             metrics.unreadable.labels(name).set(self._counters.unreadable(name))
             metrics.foreign.labels(name).set(sum(self._foreign(name).values()))
@@ -217,6 +228,7 @@ class PolicyStatus:
                 name,
                 foreign=self._foreign(name),
                 distrust=self._trust.problem,
+                refused=self._obstacles.state(name),
             )
         }
         if name in self._cache.policies:
@@ -224,19 +236,38 @@ class PolicyStatus:
             states[WITHIN_BUDGET] = within_budget(self._cache, self._budget, name)
             states[WATCHERS_READY] = self._watchers.condition(name)
             states[KEEP_UP] = self._keep_up(name, before.get(KEEP_UP))
-        generation, now = observed_generation(self._cache, name), self._clock()
+        for kind, _ in _failed(states):
+            self._metrics.obstacles.labels(name, kind).set(1)
+        states[READY] = following(states)
         return [
-            {
-                "type": kind,
-                "status": state[0],
-                "reason": str(state[1]),
-                "message": state[2],
-                "observedGeneration": generation,
-                "lastTransitionTime": _since(before.get(kind, {}), state[0], now),
-            }
+            self._condition(name, kind, state, before.get(kind, {}))
             for kind, state in states.items()
             if state is not None
         ]
+
+    def _condition(self, name: str, kind: str, state: State, before: Condition) -> Condition:
+        return {
+            "type": kind,
+            "status": state[0],
+            "reason": str(state[1]),
+            "message": state[2],
+            "observedGeneration": observed_generation(self._cache, name),
+            "lastTransitionTime": _since(before, state[0], self._clock()),
+        }
+
+    async def stand_by(self, problem: str) -> None:
+        """Say once that this installation writes nothing, and so does nothing of what a policy says.
+
+        Another installation that is live answers for the policy, and is not contradicted (ADR 0044).
+        """
+        for name in list(self._cache.policies):
+            self._metrics.obstacles.labels(name, Obstacle.LEASE).set(1)
+            status = self._cache.policy_status.get(name, {})
+            conditions = conditions_by_type(status)
+            ready: State = ("False", PolicyReason.STANDING_BY, problem[:MAX_PROBLEM])
+            conditions[READY] = self._condition(name, READY, ready, conditions.get(READY, {}))
+            await self._patch(name, status | {"conditions": list(conditions.values())})
+        self.dirty = True
 
     def _keep_up(self, name: str, before: Condition | None) -> State | None:
         """Whether the health runs of all nodes fit into an interval, by the time that they take now.
@@ -271,6 +302,23 @@ class PolicyStatus:
             f"raise {limit if pace.installation else setting}, or lengthen spec.probes.health.interval."
         )
         return "False", PaceReason.TOO_FEW_SLOTS, message
+
+
+def following(states: dict[str, State | None]) -> State | None:
+    """`Ready`, which is False while a condition is that it follows."""
+    ready = states[READY]
+    bad = next(_failed(states), None)
+    if ready is None or ready[0] != "True" or bad is None:
+        return ready
+    kind, state = bad
+    return "False", state[1], f"{kind} is False: {state[2]}"
+
+
+def _failed(states: dict[str, State | None]) -> Iterator[tuple[str, State]]:
+    for kind, reasons in FOLLOWED.items():
+        state = states.get(kind)
+        if state is not None and state[0] == "False" and (not reasons or state[1] in reasons):
+            yield kind, state
 
 
 def _same(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
@@ -309,6 +357,7 @@ def _ready(
     *,
     foreign: dict[str, int],
     distrust: str,
+    refused: State | None,
 ) -> State:
     policy, error = cache.policies.get(name), cache.policy_errors.get(name)
     if error is not None:
@@ -337,6 +386,8 @@ def _ready(
             f"gone: nodegauge cleanup --namespace {namespace} --release {release}"
         )
         return "False", PolicyReason.OTHER_INSTALLATION, message
+    if refused is not None:
+        return refused
     if selected and policy and policy.paused:
         paused = policy.spec.mode is Mode.PAUSED
         why = "spec.mode is Paused" if paused else "spec.budget.concurrentProbes is 0"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
@@ -27,6 +28,7 @@ from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
+from nodegauge_operator.reconcile.obstacles import Obstacles
 from nodegauge_operator.reconcile.peer_groups import Peers, versions_of
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.refused_pieces import RefusedPieces
@@ -77,6 +79,7 @@ class Reconciler:
         self._clock = clock
         self._monotonic = monotonic or time.monotonic
         self._refused = RefusedPieces(self._monotonic)
+        self.obstacles = Obstacles(cache)
         self.gaps = Gaps(clock=clock, monotonic=self._monotonic)
         self._release_grace = settings.release_grace
         self.gate_budget = GateBudget(
@@ -147,7 +150,7 @@ class Reconciler:
         """
         fresh: frozenset[type] = frozenset()
         declined = self._refused.messages_by_key(name)
-        gone = False
+        gone, step = False, None
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
                 gone = not await self._confirm(name)
@@ -163,13 +166,14 @@ class Reconciler:
                 self.gaps.failed(error, since=began)
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
+                    self._note_refused(name, step, error)
                     raise
                 key = actions.key_of(step)
                 if isinstance(key, tuple):
                     self._refused.add(name, key, str(error))
                 else:
                     self._note_declined(name, error)
-                declined = declined | {key: str(error)}
+                declined = declined | dict.fromkeys(actions.keys_of(step), str(error))
                 continue
             self.gaps.answered()
             if done is not None:
@@ -181,12 +185,22 @@ class Reconciler:
                     return None
             is_read = isinstance(step, actions.RefreshReport | actions.RefreshReading)
             fresh = fresh | {type(step)} if is_read else frozenset()
-        raise KubeError(f"still not reconciled after {MAX_STEPS} writes")
+        endless = KubeError(f"still not reconciled after {MAX_STEPS} writes; the last: {_described(step)}")
+        self.obstacles.put(name, [actions.Refusal(names.Obstacle.WRITE, "all that is due", str(endless))])
+        raise endless
 
     def _labels_first(self, name: str, *, granted: frozenset[str]) -> bool:
         """Whether the rest may wait until the labels of others are written.  What holds a slot gives way to
         nobody: the report has to show it."""
         return not (granted or self.gate_budget.is_reserved(name) or self.stopping)
+
+    def _note_refused(self, name: str, step: actions.Step, error: KubeError) -> None:
+        """Nothing more can be written there; an API server that is away refuses nothing."""
+        if isinstance(error, Refused | Forbidden | WebhookFailed):
+            of_report = isinstance(step, actions.CreateReport | actions.PatchReport)
+            kind = names.Obstacle.REPORT if of_report else names.Obstacle.WRITE
+            what = "the report" if of_report else f"a step ({type(step).__name__})"
+            self.obstacles.put(name, [actions.Refusal(kind, what, str(error))])
 
     def _note_declined(self, name: str, error: KubeError) -> None:
         later = "node %s: %s; will try again later"
@@ -313,6 +327,7 @@ class Reconciler:
             self._refused.forget(name)
             self.watch_sets.pods.forget_gone(name)
             self.gaps.forget(name)
+        self.obstacles.put(name, planner.refusals(snapshot))
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot), self.watchers.due_at(name))
         waits = planner.wanted_slots(snapshot.context) if snapshot.context else {}
         return Reconciled(waits=waits, wake_at=wake_at)
@@ -402,6 +417,19 @@ def _may_wait(step: actions.Step, error: KubeError) -> bool:
     return isinstance(step, actions.PatchNode | actions.SetCondition) and isinstance(
         error, Refused | Forbidden | WebhookFailed
     )
+
+
+def _described(step: actions.Step | None) -> str:
+    """A write, and what it was to change."""
+    match step:
+        case actions.PatchNode() as patch:
+            return f"PatchNode ({_changes(patch)})"
+        case actions.PatchReport(report, status):
+            before, after = asdict(report.status), asdict(status)
+            differing = [field for field in after if after[field] != before[field]]
+            return f"PatchReport ({', '.join(differing) or 'no difference'})"
+        case _:
+            return type(step).__name__
 
 
 def _changes(patch: actions.PatchNode) -> str:

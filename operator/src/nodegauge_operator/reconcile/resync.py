@@ -14,7 +14,7 @@ from nodegauge_operator.kube import chassis, nodes, pods, policies, readings, re
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, NotFound
 from nodegauge_operator.kube.listing import Unknown
-from nodegauge_operator.reconcile.cache import Cache, Versioned, version_of
+from nodegauge_operator.reconcile.cache import Cache, Versioned, expect_no_older, version_of
 from nodegauge_operator.reconcile.watch_sets import WatchPods
 
 log = logging.getLogger("nodegauge.bmc")
@@ -123,9 +123,11 @@ class _Comparison:
         self.listed[name] = uid
 
     def _is_unknown(self, metadata: Mapping[str, str]) -> bool:
-        name = metadata["name"]
+        name, version = metadata["name"], metadata.get("resourceVersion", "")
         self.saw(name=name, uid=metadata.get("uid", ""))
-        return version_of(metadata.get("resourceVersion", "")) > self._versions.get(name, -1)
+        known = self._versions.get(name, -1)
+        expect_no_older(version, known=known, what=name)
+        return version_of(version) > known
 
 
 async def list_all(
@@ -139,7 +141,8 @@ async def list_all(
     beat: Callable[[], None] = lambda: None,
     wake: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """List everything into the cache.  Raises `KubeError`; what arrived until then is kept.
+    """List everything into the cache.  Raises `KubeError`; what arrived until then is kept.  `Restored`: the
+    cache is worth nothing any more.
 
     `beat` is called as objects arrive: a slow list of a large cluster is still progress.  `wake` is called at
     once with each node about which something changed, because no watch reports that again.  `bmc`: list what
@@ -149,7 +152,9 @@ async def list_all(
     """
     cache.dropped_while_listing = set()
     try:
+        newest = cache.newest()
         since = await _current_version(client)
+        expect_no_older(str(since), known=newest, what="the API server")
         beat()
         await _policies(client, cache, since=since, wake=wake)
         beat()
@@ -189,11 +194,13 @@ async def list_all(
 
 async def _policies(client: Client, cache: Cache, *, since: int, wake: Callable[[str], None]) -> None:
     """List the policies; if any in force changed, every node is looked at."""
-    epoch = cache.epoch
+    epoch, known = cache.epoch, dict(cache.policy_versions)
     listed = set()
     async for body in policies.each(client):
+        name, version = body["metadata"]["name"], body["metadata"].get("resourceVersion", "")
+        expect_no_older(version, known=known.get(name, -1), what=f"policy {name}")
         cache.put_policy(body)
-        listed.add(str(body["metadata"]["name"]))
+        listed.add(str(name))
     for name in [n for n in cache.policy_versions if n not in listed]:
         cache.drop_policy(name, version=str(since))
     if cache.epoch != epoch:

@@ -23,10 +23,11 @@ from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
 from nodegauge_operator.kube.workloads import missing
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.cache import Cache, Restored
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.installation import Installation
+from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from nodegauge_operator.reconcile.reconciler import Reconciler
 from nodegauge_operator.reconcile.resync import Jitter, ListSchedule, list_all
@@ -100,6 +101,7 @@ class Sweep:
                 instance=settings.instance,
                 clock=clock,
             ),
+            obstacles=self._reconciler.obstacles,
             trust=self._trust,
             watchers=self._reconciler.watchers,
             metrics=metrics,
@@ -107,6 +109,8 @@ class Sweep:
             clock=clock,
             jitter=jitter,
         )
+        self._said = ""
+        """Why nothing is written, as policies were last told."""
         self._clock_steps = 0
         self._failures: dict[str, int] = {}
         self._in_flight: dict[str, asyncio.Task[None]] = {}
@@ -118,6 +122,8 @@ class Sweep:
         self._lease_task = BackgroundTask("lease", on_end=self._wakeup.set)
         self._status_task = BackgroundTask("policy status", on_end=self._wakeup.set)
         self._trust_task = BackgroundTask("readings policy", on_end=self._wakeup.set)
+        self._restored: Restored | None = None
+        """Seen by a reconcile; the loop ends with it."""
         self._first_listed_at = 0.0
         self._listed_uids: set[str] = set()
         """UIDs in the watches' own first lists."""
@@ -130,12 +136,15 @@ class Sweep:
         return self.listed and self._trust.looked and self.installation.may_write
 
     def not_ready(self) -> str:
-        """Why nothing is written; empty if something may be."""
+        """Why nothing is written; empty if something is."""
         if not self.listed:
             return "the first full list is not complete"
         if not self._trust.looked:
             return self._trust.problem
-        return "" if self.installation.may_write else self.installation.problem
+        if not self.installation.may_write:
+            return self.installation.problem
+        selected = self._budget.counters.selected(CLUSTER)
+        return self._reconciler.obstacles.stops_everything(selected)
 
     def wake(self, *nodes: str) -> None:
         """Reconcile these nodes soon."""
@@ -210,7 +219,8 @@ class Sweep:
         return time.monotonic() - oldest < 3 * self._settings.sweep_interval + STUCK_SECONDS
 
     async def run(self) -> None:
-        """Sweep until cancelled; then finish the writes in flight, and create no pod."""
+        """Sweep until cancelled; then finish the writes in flight, and create no pod.  Raises `Restored` once
+        etcd was seen to be restored: nothing here is worth anything then."""
         try:
             while True:
                 self._wakeup.clear()
@@ -241,6 +251,8 @@ class Sweep:
         self.wake(*self.cache.known_names())
 
     async def _pass(self) -> None:
+        if self._restored is not None:
+            raise self._restored
         await self._list_if_due()
         self._lease_task.check()
         self._trust_task.check()
@@ -249,6 +261,7 @@ class Sweep:
         if self.listed and not self._lease_task.busy and self.installation.due_in() <= 0:
             self._lease_task.start(self.installation.renew())
         if self.may_write:
+            self._said = ""
             self._look_at_clock()
             self.wake(*self._queue.fire(self._clock()), *self._reconciler.breaker.take_to_wake())
             self._grant()
@@ -261,8 +274,18 @@ class Sweep:
                 self._status_task.start(self._policy_status.write())
         else:
             self._reconciler.gaps.idle()
+            self._stand_by()
         self._last_pass = time.monotonic()
         self._metrics.last_pass.set(self._clock())
+
+    def _stand_by(self) -> None:
+        """Each policy says once why nothing is written."""
+        problem = self.installation.blocked
+        self._status_task.check()
+        if self.listed and problem != self._said and not self._status_task.busy:
+            self._said = problem
+            if problem:
+                self._status_task.start(self._policy_status.stand_by(problem))
 
     def _look_at_clock(self) -> None:
         """Once it has been set, every timer is made anew."""
@@ -369,6 +392,8 @@ class Sweep:
             if isinstance(error, Unreachable):
                 self.interrupted()  # the API server may have restarted, which watches do not report
             self._failed(name, type(error).__name__, error, level=error.log_level)
+        except Restored as error:
+            self._restored = error
         except Exception as error:
             log.exception("unexpected error on node %s", name, extra={"node": name})
             self._failed(name, "Unexpected", error)

@@ -21,7 +21,7 @@ from nodegauge_operator.kube import events, nodes, pods, readings, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable, WebhookFailed
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.cache import Cache, expect_no_older, version_of
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 
 
@@ -43,7 +43,7 @@ class Writer(Struct, kw_only=True):
         """Make the write; the step that was made, or None if the object had changed or was gone.
 
         If the API server refuses a pod, the step that records the refusal.  Raises `KubeError` if the write
-        has to be tried again later.
+        has to be tried again later, and `Restored` if what it was planned by is gone.
         """
         try:
             if isinstance(step, actions.CreatePod):
@@ -170,15 +170,21 @@ class Writer(Struct, kw_only=True):
                 return False
 
     async def _refresh_node(self, node: NodeView) -> None:
+        before = version_of(node.resource_version)
         try:
             fresh = await nodes.get(self.client, node.name)
         except NotFound:
             self.cache.drop_node(node.name)
             return
+        expect_no_older(fresh.resource_version, known=before, what=f"node {node.name}")
         self.cache.put_node(fresh)
 
     async def _refresh(self, name: str) -> None:
+        before = self.cache.reports.get(name)
         fresh = await reports.get(self.client, name)
+        if before is not None and fresh is not None:
+            known_at = version_of(before.resource_version)
+            expect_no_older(fresh.resource_version, known=known_at, what=f"report {name}")
         known = self.cache.reports.get(name)
         if fresh is not None:
             self.cache.put_report(fresh)
