@@ -126,7 +126,6 @@ def test_a_taint_of_a_node_that_has_just_gone_keeps_no_slot() -> None:
 HOW: dict[str, Callable[[FakeCluster], object]] = {
     "policy deleted": lambda cluster: cluster.remove(POLICIES, "default"),
     "observe": lambda cluster: cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}}),
-    "report deleted": lambda cluster: cluster.remove(REPORTS, "node-1"),
     "outside the selection": lambda cluster: cluster.change(NODES, "node-1", UNSELECTED),
 }
 
@@ -139,6 +138,35 @@ def test_what_takes_every_taint_of_ours_off_and_no_other(how: str) -> None:
     HOW[how](operator.cluster)
     pass_grace(operator)
     assert operator.cluster.taints() == ["team:NoSchedule"]
+
+
+WITHOUT_REPORT: dict[str, Callable[[FakeCluster], object]] = {
+    "deleted": lambda cluster: cluster.remove(REPORTS, "node-1"),
+    "owned by nothing": lambda cluster: cluster.change(
+        REPORTS, "node-1", {"metadata": {"ownerReferences": []}}
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WITHOUT_REPORT)
+def test_without_its_report_a_taint_goes_only_by_readings(how: str) -> None:
+    """It uses the slot that it has, and the new report says where the taint comes from."""
+    operator = tainting(
+        "node-1", "node-2", taints=("team",), budget={"gatedNodes": 1, "gatedNodesPerHour": 1}
+    )
+    operator.measure("gpu-lost=b")
+    WITHOUT_REPORT[how](operator.cluster)
+    operator.deliver()
+    operator.catch_up(granted=False)
+    assert operator.cluster.taints() == ["team:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
+    assert "tainted unhealthy=gpu-lost:NoSchedule" in operator.status["summary"]
+    assert "found without a report" in operator.status["summary"]
+    condition = operator.cluster.state()["nodes"]["node-1"]["conditions"][names.CONDITION]
+    assert (operator.labels[names.LABEL_HEALTH], condition["status"]) == ("fail", "False")
+    for taints in (2, 2, 1):
+        assert len(operator.cluster.taints()) == 2
+        operator.measure("")
+        assert len(operator.cluster.taints()) == taints
 
 
 @pytest.mark.parametrize("how", ["label flaps", "policy replaced", "policy renamed"])

@@ -136,9 +136,10 @@ def _overall(context: Context, status: ReportStatus) -> Verdict:
 
 
 def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
-    """Status and reason of the condition GPUValidated; both empty before the first run."""
+    """Status and reason of the condition GPUValidated; both empty before the first run, unless a taint for a
+    fault stands."""
     probe = status.probe[HEALTH]
-    if probe.last_run is None:
+    if probe.last_run is None and status.verdict is not Verdict.FAIL:
         return "", ""
     match status.verdict:
         case Verdict.PASS:

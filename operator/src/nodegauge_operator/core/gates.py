@@ -69,6 +69,8 @@ WORST_FIRST = {cause: rank for rank, cause in enumerate(Cause)}
 NO_THROTTLING = "none"
 NO_INCIDENTS: Mapping[str, str] = {}
 
+ADOPTED = "The taint was on the node when its report was gone; the report of why it was set is lost."
+"""The message of a gate until its next bad run."""
 MAX_UNKNOWN = 8
 """Gates of another version that are kept."""
 
