@@ -127,12 +127,16 @@ class Writer:
 
 def token(api: Rest, pod: Object | None = None) -> str:
     """A token of the probes' account, bound to the pod of these metadata if there is one."""
+    made: str = api.create(f"{PROBES}/token", {"spec": token_spec(pod)})["status"]["token"]
+    return made
+
+
+def token_spec(pod: Object | None) -> Object:
     spec: Object = {"expirationSeconds": 3600}
     if pod is not None:
         bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
         spec["boundObjectRef"] = bound
-    made: str = api.create(f"{PROBES}/token", {"spec": spec})["status"]["token"]
-    return made
+    return spec
 
 
 @contextmanager
