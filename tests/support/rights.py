@@ -123,7 +123,10 @@ def theirs() -> Object:
     marks = {"app": "theirs"}
     spec = {"containers": [{"name": "c", "image": "c:1"}], "nodeSelector": marks}
     template = {"metadata": {"labels": marks}, "spec": spec}
-    return {"metadata": {"name": "theirs"}, "spec": {"selector": {"matchLabels": marks}, "template": template}}
+    return {
+        "metadata": {"name": "theirs"},
+        "spec": {"selector": {"matchLabels": marks}, "template": template},
+    }
 
 
 def _like(foreign: Object, ours: Object) -> Object:

@@ -29,7 +29,7 @@ def adopted(status: ReportStatus, node: NodeView, *, now: float) -> ReportStatus
     """
     if status != ReportStatus():
         return status
-    found = {taint: code for taint in node.taints if (code := _code(taint, node))}
+    standing = {taint: code for taint in node.taints if (code := _code(taint, node))}
     at = stamp(now)
     return replace(
         status,
@@ -42,10 +42,10 @@ def adopted(status: ReportStatus, node: NodeView, *, now: float) -> ReportStatus
                 fault_at=at,
                 message=gates.ADOPTED,
             )
-            for code in found.values()
+            for code in standing.values()
         ],
         desired=DesiredNode(
-            taints=[DesiredTaint(key=t.key, value=t.value, effect=t.effect) for t in found],
+            taints=[DesiredTaint(key=t.key, value=t.value, effect=t.effect) for t in standing],
         ),
     )
 
@@ -55,7 +55,7 @@ def _code(taint: Taint, node: NodeView) -> str:
     answers; empty if it is none of ours."""
     kind = gates.KIND_OF_TAINT.get(taint.key)
     codes = [c for c, g in gates.GATES.items() if g.kind is kind and g.cause.value == taint.value]
-    told = node.condition.message if node.condition is not None else ""
-    named = [code for code in codes if f"[{code}]" in told]
+    message = node.condition.message if node.condition is not None else ""
+    named = [code for code in codes if f"[{code}]" in message]
     of_health = [code for code in codes if gates.PROBES[code] == names.PROBE_HEALTH]
     return next(iter([*named, *of_health, *codes]), "")
