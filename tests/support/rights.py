@@ -74,9 +74,9 @@ class Everybody:
             return "yes" if review["status"]["allowed"] else "no"
         method, path = row["call"].split()
         how = STRATEGIC if "patch" in row else MERGE if method == "PATCH" else "application/json"
-        body = None if method in ("GET", "DELETE") else self._body(row)
+        sent = None if method in ("GET", "DELETE") else self._body(row)
         query = "" if method == "GET" else "?dryRun=All"
-        rest.call(method, path + query, body=body, content_type=how, headers=headers)
+        rest.call(method, path + query, body=sent, content_type=how, headers=headers)
         return "yes"
 
     def _body(self, row: Object) -> Object:
