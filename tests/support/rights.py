@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from nodegauge_operator import names
 from support.cluster_under_test import GROUP
 from support.guarded import (
+    ACCOUNT,
     DAEMONSETS,
     LEASES,
     NAMESPACE,
@@ -31,18 +33,20 @@ Object = dict[str, Any]
 
 TABLE: Object = yaml.safe_load(Path("tests/cluster/admission/rights.yaml").read_text("utf-8"))
 OTHER, TEAM = "gpu-2", "team"
-BINDINGS = {
-    "tenant": (f"namespaces/{TEAM}/rolebindings", "edit"),
-    "default": ("namespaces/default/rolebindings", "edit"),
-    "admin": (f"namespaces/{NAMESPACE}/rolebindings", "admin"),
-    "editor": ("clusterrolebindings", "edit"),
-}
-"""Where each person has which ClusterRole."""
+BINDINGS = (
+    ("tenant", f"namespaces/{TEAM}/rolebindings", "edit"),
+    ("default", "namespaces/default/rolebindings", "edit"),
+    ("admin", f"namespaces/{NAMESPACE}/rolebindings", "admin"),
+    ("editor", "clusterrolebindings", "edit"),
+    ("second", "clusterrolebindings", ACCOUNT),
+    ("second", "namespaces/default/rolebindings", "edit"),
+)
+"""Where each person has which ClusterRole; `second` is the operator of another installation."""
 IMPERSONATED = {
     "kubelet": (f"system:node:{NODE}", "system:nodes"),
     "other": (f"system:node:{OTHER}", "system:nodes"),
     "anonymous": ("system:anonymous", "system:unauthenticated"),
-    **{name: (name, "system:authenticated") for name in BINDINGS},
+    **{name: (name, "system:authenticated") for name, _, _ in BINDINGS},
 }
 SELF_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -144,7 +148,8 @@ def everybody(guarded: Guarded) -> Iterator[Everybody]:
     writer = Writer(guarded, NODE)
     writer.create(writer.health())
     lease = {"metadata": {"name": names.LEASE}, "spec": {"holderIdentity": "guarded/ng"}}
-    guarded.operator.create(LEASES, lease)
+    with contextlib.suppress(ApiError):  # an operator was here
+        guarded.operator.create(LEASES, lease)
     admin.create("/api/v1/namespaces", {"metadata": {"name": TEAM}})
     guarded.operator.create(f"{GROUP}/nodereports", owned(guarded, NODE))
     policy = of_kind(names.POLICY_KIND) | {"metadata": {"name": "rights"}}
@@ -156,7 +161,7 @@ def everybody(guarded: Guarded) -> Iterator[Everybody]:
     admin.create(DAEMONSETS, theirs())
     paths = [f"{PODS}/theirs", f"{DAEMONSETS}/theirs", f"{GROUP}/gpuvalidationpolicies/rights"]
     paths += [f"{LEASES}/{names.LEASE}", f"{GROUP}/nodereports/{NODE}"]
-    for who, (where, role) in BINDINGS.items():
+    for who, where, role in BINDINGS:
         path = f"/apis/rbac.authorization.k8s.io/v1/{where}"
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
         subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who}]

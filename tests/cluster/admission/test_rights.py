@@ -25,3 +25,10 @@ def test_everybody_can_do_what_the_table_says(people: Everybody, row: dict[str, 
     written = dict.fromkeys(TABLE["identities"], "no")
     written |= dict.fromkeys(row.get("allowed", ()), "yes") | dict.fromkeys(row.get("policy", ()), "policy")
     assert outcomes == written
+
+
+def test_any_installation_may_hold_the_lease(people: Everybody) -> None:
+    """Else of two installations one could never take over; what is measured is written by this one alone."""
+    rows = {row["action"]: row for row in TABLE["actions"]}
+    assert people.outcome("second", rows["take the Lease `nodegauge` in `default`"]) == "yes"
+    assert people.outcome("second", rows["write a report's status"]) == "policy"
