@@ -129,8 +129,8 @@ WITHOUT: Object = {"admissionPolicies": {"enabled": False}, "cleanup": {"enabled
 WITH: Object = {"admissionPolicies": {"enabled": True}, "cleanup": {"enabled": False}}
 SECOND: Object = {"crds": {"enabled": False}, "policy": {"create": False}}
 """A second release that does without everything that a cluster has once, but for the admission policies."""
-ALWAYS = {"readings.nodegauge.dev"}
-"""The policy that stands whatever the values are: it makes readings true."""
+ALWAYS = {"readings.nodegauge.dev", "lease.nodegauge.dev"}
+"""The policies that stand whatever the values are: they make readings true, and guard who writes."""
 
 
 def admission(rest: Rest) -> set[str]:
@@ -142,19 +142,21 @@ def admission(rest: Rest) -> set[str]:
 
 
 def test_they_come_with_an_upgrade_and_go_with_a_rollback_and_an_uninstall(cluster: Helm, rest: Rest) -> None:
-    """A release without them, but for the one of readings, is upgraded, rolled back and removed as any other.
+    """A release with those alone that always stand is upgraded, rolled back and removed as any other.
 
     A second release is refused, and changes none of them: Helm names the first one; with the value off too,
-    for both would write the policy of readings.
+    for both would write those that always stand.
     """
     cluster.install(WITHOUT)
     assert admission(rest) == ALWAYS
     cluster.upgrade(WITH)
     there = admission(rest)
-    assert (len(there), there >= ALWAYS) == (8, True)
+    assert (len(there), there >= ALWAYS) == (9, True)
     where = ("two", str(CHART), "--namespace", "second", "--create-namespace", "--no-hooks")
     for values in (SECOND, SECOND | WITHOUT):
-        with pytest.raises(HelmFailed, match=rf'readings\.nodegauge\.dev.*must equal "two".*"{RELEASE}"'):
+        with pytest.raises(
+            HelmFailed, match=rf'(readings|lease)\.nodegauge\.dev.*must equal "two".*"{RELEASE}"'
+        ):
             cluster.run("install", *where, values=values)
     assert admission(rest) == there
     cluster.release("rollback", "1")

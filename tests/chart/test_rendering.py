@@ -89,11 +89,12 @@ def test_what_is_off_is_not_rendered(helm: Helm) -> None:
     write readings, and nobody else."""
     objects = helm.objects(VARIANTS["off"])
     of_probes = ["ClusterRole", "ClusterRoleBinding"]
-    of_readings = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+    always = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     roles = ["ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "Role", "RoleBinding", "RoleBinding"]
-    assert sorted(o["kind"] for o in objects) == sorted([*roles, *of_probes, *of_readings])
+    assert sorted(o["kind"] for o in objects) == sorted([*roles, *of_probes, *always])
     assert sorted(o["kind"] for o in objects if component(o) == "probe") == of_probes
-    assert {o["metadata"]["name"] for o in objects if o["kind"] in of_readings} == {"readings.nodegauge.dev"}
+    kept = {"readings.nodegauge.dev", "lease.nodegauge.dev"}
+    assert {o["metadata"]["name"] for o in objects if o["kind"] in always} == kept
 
 
 @pytest.mark.parametrize(("of", "name"), [("", "my-gauge"), ("bmc", "my-gauge-bmc")])

@@ -30,7 +30,7 @@ def group_of(values: list[float]) -> Group:
     return group
 
 
-def found(before: float, now: float, group: Group, *, far_share: float) -> Severity | None:
+def severity_of(before: float, now: float, group: Group, *, far_share: float) -> Severity | None:
     """What a run says after another one."""
     one, two = (placed(group, own=own, far_share=far_share, limits=LIMITS) for own in (before, now))
     return two.severity(confirmed=one.below and not group.crowded)
@@ -43,7 +43,9 @@ def stragglers(seed: int, *, spread: float, probe: str = "nccl") -> tuple[int, i
     nodes += [MIDDLE * (0.94 - 0.01 * n / 7) for n in range(8)]
     runs = [[node * random.gauss(1, 0.2 * spread) for node in nodes] for _ in range(2)]
     group = group_of(runs[1])
-    bad = [found(before, now, group, far_share=far) in COUNTED for before, now in zip(*runs, strict=True)]
+    bad = [
+        severity_of(before, now, group, far_share=far) in COUNTED for before, now in zip(*runs, strict=True)
+    ]
     return sum(bad[52:]), sum(bad[:52])
 
 
@@ -64,8 +66,8 @@ def false_findings(seed: int, probe: str) -> int:
         bar = group.median * (1 - min(group.unusual or 1, 1 - far))
         bad = set[int]()
         for n in (n for n, own in enumerate(now) if own < bar):
-            one = found(before[n], now[n], group, far_share=far)
-            again = found(now[n], measure(nodes[n]), group, far_share=far)  # after `recheck`
+            one = severity_of(before[n], now[n], group, far_share=far)
+            again = severity_of(now[n], measure(nodes[n]), group, far_share=far)  # after `recheck`
             bad |= {n} if one in COUNTED or again in COUNTED else set()
         count += len(bad - shown)
         before, shown = now, bad

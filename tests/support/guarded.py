@@ -36,12 +36,13 @@ BINDINGS, MIGHTY = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "cl
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 PROBES = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}-probe"
 READINGS = f"{GROUP}/nodereadings"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 VALUES = {
     "image": {"registry": "registry.example.com"},
     "bmc": {"enabled": True},
     "policy": {"create": False, "spec": {"labels": {"interconnectKey": "example.com/fabric"}}},
-    "admissionPolicies": {"images": ["mirror.example.com/team/*"]},
+    "admissionPolicies": {"images": ["mirror.example.com/team/*"], "imagePullSecrets": ["reg*"]},
 }
 
 
@@ -126,12 +127,16 @@ class Writer:
 
 def token(api: Rest, pod: Object | None = None) -> str:
     """A token of the probes' account, bound to the pod of these metadata if there is one."""
+    made: str = api.create(f"{PROBES}/token", {"spec": token_spec(pod)})["status"]["token"]
+    return made
+
+
+def token_spec(pod: Object | None) -> Object:
     spec: Object = {"expirationSeconds": 3600}
     if pod is not None:
         bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
         spec["boundObjectRef"] = bound
-    made: str = api.create(f"{PROBES}/token", {"spec": spec})["status"]["token"]
-    return made
+    return spec
 
 
 @contextmanager
@@ -163,7 +168,7 @@ def in_force(guarded: Guarded) -> bool:
     """Whether every policy is: the API server loads new ones some moments after their creation."""
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     policies = guarded.admin.get(path)["items"]
-    assert len(policies) == 9
+    assert len(policies) == 10
     seen = all(p.get("status", {}).get("observedGeneration") for p in policies)
     tries = [
         lambda: node_patch(guarded.operator, {"metadata": {"labels": {"team": "x"}}}),
@@ -171,6 +176,8 @@ def in_force(guarded: Guarded) -> bool:
         lambda: guarded.operator.create(f"{PODS}?dryRun=All", without_label(guarded.pod())),
         lambda: guarded.admin.create(f"{PODS}?dryRun=All", guarded.pod()),
         lambda: guarded.admin.create(f"{DAEMONSETS}?dryRun=All", guarded.daemon_set()),
+        lambda: guarded.operator.create(f"{LEASES}?dryRun=All", {"metadata": {"name": "other"}}),
+        lambda: guarded.admin.create(f"{GROUP}/nodereports?dryRun=All", of_kind(names.REPORT_KIND)),
         lambda: guarded.admin.create(f"{READINGS}?dryRun=All", of_kind(names.READING_KIND)),
         lambda: guarded.admin.create(f"{GROUP}/chassisreadings?dryRun=All", of_kind(names.CHASSIS_KIND)),
     ]

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nodegauge_operator import names
+from nodegauge_operator.core.model import ConditionView, Taint
 from nodegauge_operator.kube.errors import KubeError, Refused, Unavailable
 from nodegauge_operator.names import Reason
 from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS
@@ -15,7 +17,7 @@ from nodegauge_operator.reconcile.node_counts import CLUSTER
 from support.api_server import NODES, POLICIES, REPORTS
 from support.client import unavailable
 from support.cluster import FakeCluster
-from support.objects import MINUTE
+from support.objects import MINUTE, make_context, make_node
 from support.operator import SteppedOperator, some_nodes
 
 GRACE = 10 * MINUTE
@@ -126,7 +128,6 @@ def test_a_taint_of_a_node_that_has_just_gone_keeps_no_slot() -> None:
 HOW: dict[str, Callable[[FakeCluster], object]] = {
     "policy deleted": lambda cluster: cluster.remove(POLICIES, "default"),
     "observe": lambda cluster: cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}}),
-    "report deleted": lambda cluster: cluster.remove(REPORTS, "node-1"),
     "outside the selection": lambda cluster: cluster.change(NODES, "node-1", UNSELECTED),
 }
 
@@ -139,6 +140,52 @@ def test_what_takes_every_taint_of_ours_off_and_no_other(how: str) -> None:
     HOW[how](operator.cluster)
     pass_grace(operator)
     assert operator.cluster.taints() == ["team:NoSchedule"]
+
+
+WITHOUT_REPORT: dict[str, Callable[[FakeCluster], object]] = {
+    "deleted": lambda cluster: cluster.remove(REPORTS, "node-1"),
+    "owned by nothing": lambda cluster: cluster.change(
+        REPORTS, "node-1", {"metadata": {"ownerReferences": []}}
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WITHOUT_REPORT)
+def test_without_its_report_a_taint_goes_only_by_readings(how: str) -> None:
+    """Whatever the budget has become, and it is no new taint; the report says where it comes from."""
+    operator = tainting(taints=("team",), budget={"gatedNodes": 1})
+    operator.measure("gpu-lost=b")
+    WITHOUT_REPORT[how](operator.cluster)
+    change(operator, POLICIES, "default", {"spec": {"budget": {"gatedNodes": 0}}})
+    operator.catch_up(granted=False)
+    assert operator.cluster.taints() == ["team:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
+    assert "unhealthy=gpu-lost:NoSchedule" in operator.status["summary"]
+    assert "found without a report" in operator.status["summary"]
+    assert "taintedAt" not in operator.status
+    condition = operator.cluster.state()["nodes"]["node-1"]["conditions"][names.CONDITION]
+    assert (operator.labels[names.LABEL_HEALTH], condition["status"]) == ("fail", "False")
+    for left in (2, 2, 1):
+        operator.measure("")
+        assert len(operator.cluster.taints()) == left
+
+
+PSU = "tainted unhealthy=psu:NoSchedule since T: a supply [{}]"
+
+
+@pytest.mark.parametrize(
+    ("taint", "code", "adopted"),
+    [("psu", "chassis-rail", "chassis-rail"), ("psu", "other", "psu-fault"), ("strange", "rail", None)],
+)
+def test_the_condition_names_the_finding_of_a_taint_without_a_report(
+    taint: str, code: str, adopted: str | None
+) -> None:
+    """Else one of the cause that the health probe answers; a cause that is none of ours has no gate."""
+    condition = ConditionView(status="False", reason="FaultsFound", message=PSU.format(code))
+    standing = (Taint(key=names.TAINT_UNHEALTHY, value=taint, effect="NoSchedule"),)
+    node = replace(make_node(), taints=standing, condition=condition)
+    assert [gate.code for gate in make_context(node=node, report=None).status.gates] == [adopted] * bool(
+        adopted
+    )
 
 
 @pytest.mark.parametrize("how", ["label flaps", "policy replaced", "policy renamed"])

@@ -80,6 +80,7 @@ def test_a_report_of_the_machine_before_counts_as_absent() -> None:
     earlier = make_node(uid="before")
     old = make_report(earlier).after(READ, node=earlier)
     assert next_step(make_snapshot(report=old)) == steps.DeleteReport(old)
+    assert next_step(make_snapshot(report=replace(old, deleting=True))) is None, "a finalizer keeps it"
     pod = make_pod(make_node(uid="before")).with_result(made.titan())
     assert next_step(make_snapshot(pods=(pod,))) == steps.DeletePod(pod, 0)
 

@@ -117,14 +117,14 @@ class Standing(Struct, frozen=True, kw_only=True):
         """A sentence with both numbers in words, and what is missing to a finding."""
         group = self.group
         nodes = f"{group.nodes}" if group.nodes <= MAX_VALUES else f"more than {MAX_VALUES}"
-        said = f"{own}: {self.short:.1%} below the median of {nodes} like nodes ({usual})."
-        said = said.replace("%", " %", 1)
+        message = f"{own}: {self.short:.1%} below the median of {nodes} like nodes ({usual})."
+        message = message.replace("%", " %", 1)
         if group.unusual is None:
-            return said
-        said += f" {100 * group.unusual:.1f} % and more is unusual among them."
+            return message
+        message += f" {100 * group.unusual:.1f} % and more is unusual among them."
         if group.crowded:
-            return f"{said} A quarter of them are as slow: two kinds of machines, or one fault on many."
-        return said if confirmed else f"{said} Another run will decide."
+            return f"{message} A quarter of them are as slow: two kinds of machines, or one fault on many."
+        return message if confirmed else f"{message} Another run will decide."
 
 
 def standing(

@@ -43,6 +43,7 @@ def context(**fields: Any) -> Change:
 
 
 KEY = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+ASKS = {"httpGet": {"host": "169.254.169.254", "port": 80}}
 EMPTY = "mount only empty directories"
 OF_POD, OF_CONTAINER = "(security context of the pod)", "(security context of the container)"
 WRONG_PODS: dict[str, tuple[Change, str]] = {
@@ -84,6 +85,8 @@ WEAK_PODS: dict[str, tuple[Change, str]] = {
     "a type of SELinux": (context(seLinuxOptions={"type": "spc_t"}), OF_POD),
     "no seccomp": (context(seccompProfile={"type": "Unconfined"}), OF_POD),
     "privileged": (container(securityContext={"privileged": True}), OF_CONTAINER),
+    "an address that its kubelet asks": (container(livenessProbe=ASKS), "asks only files of the container"),
+    "an address that a hook asks": (container(lifecycle={"postStart": ASKS}), "asks only files"),
     "a capability": (
         lambda p: first(p)["securityContext"]["capabilities"].update(add=["NET_BIND_SERVICE"]),
         OF_CONTAINER,

@@ -13,7 +13,11 @@ pytestmark = pytest.mark.cluster
 
 def test_only_the_release_writes_what_was_measured(guarded: Guarded) -> None:
     """Reports by the operator's account; people may ask for a run, and delete."""
-    guarded.operator.create(f"{GROUP}/nodereports", of_kind(names.REPORT_KIND))
+    node = guarded.admin.get(f"/api/v1/nodes/{NODE}")["metadata"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node["uid"]}
+    made = of_kind(names.REPORT_KIND)
+    made["metadata"]["ownerReferences"] = [owner]
+    guarded.operator.create(f"{GROUP}/nodereports", made)
     report = f"{GROUP}/nodereports/{NODE}"
     status = {"status": {"policy": "default"}}
     for rest in (guarded.admin, guarded.cleanup):

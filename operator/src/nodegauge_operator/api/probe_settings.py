@@ -30,7 +30,7 @@ LOG_PATH = r"^/var/log(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
 
 
 class KernelLog(Struct, frozen=True, rename="camel", kw_only=True):
-    """The kernel's log as a second witness (ADR 0047)."""
+    """The kernel's log as a second witness (ADR 0041)."""
 
     enabled: bool = False
     """Whether the probe reads it.  Its pods then mount the folder of `path`, read-only, which Pod Security

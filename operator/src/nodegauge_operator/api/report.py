@@ -425,6 +425,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """The raw status if not all of it could be read: the next write replaces what could not."""
     left_out: tuple[str, ...] = ()
     """What was wrong with each part that could not be read."""
+    deleting: bool = False
+    """Somebody deleted it, and its finalizers keep it."""
 
     @property
     def installation(self) -> str:
@@ -447,6 +449,7 @@ def parse_report(body: Mapping[str, Any]) -> Report:
         status=status,
         unreadable=body["status"] if left_out else None,
         left_out=left_out,
+        deleting="deletionTimestamp" in metadata,
     )
 
 

@@ -78,7 +78,7 @@ def newly_tainted_at(context: Context, status: ReportStatus) -> str:
         return status.tainted_at
     on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in context.node.taints)
     counted = on_node or context.now < unstamp(status.tainted_at) + HOUR
-    return status.tainted_at if counted and is_gated(context.report) else stamp(context.now)
+    return status.tainted_at if counted and reserves(context.status) else stamp(context.now)
 
 
 def is_gated(report: Report) -> bool:

@@ -34,6 +34,7 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import Judged
+from nodegauge_operator.core.adoption import adopted
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.reading_view import PartView, ReadingView
@@ -177,7 +178,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         policy = overrides.applied(self.policy, self.override)
         return Context(
             **asdict(self) | {"report": report, "policy": policy},
-            status=without_future_times(report.status, now=self.now),
+            status=adopted(without_future_times(report.status, now=self.now), self.node, now=self.now),
         )
 
     @cached_property
@@ -190,7 +191,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     """A node that a policy selects.  `policy`: as it is in force there, by the node's override.
 
     `report`: this very node's; `NO_REPORT` while there is none.  `status`: the report's, without times in
-    the future, or what it becomes after a run.
+    the future and with what stands on the node if nothing was written to it, or what it becomes after a run.
     """
 
     node: NodeView

@@ -121,13 +121,14 @@ def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
 
 
 def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
-    """Status and reason of the condition GPUValidated; both empty before the first run.
+    """Status and reason of the condition GPUValidated; both empty before the first run, unless a taint for a
+    fault stands.
 
     False makes others drain and repair nodes, so it keeps within the budget as taints do: a fault that waits
     for a slot is Unknown (ADR 0046).
     """
     probe = status.probe[HEALTH]
-    if probe.last_run is None:
+    if probe.last_run is None and status.verdict is not Verdict.FAIL:
         return "", ""
     match verdicts.on_node(context, status):
         case Verdict.PASS:

@@ -82,6 +82,8 @@ FIRST_OF_LESSER = min(FIRST_IN_LINE[cause] for cause in LESSER)
 NO_THROTTLING = "none"
 NO_INCIDENTS: Mapping[str, str] = {}
 
+ADOPTED = "The taint was on the node when its report was gone; the report of why it was set is lost."
+"""The message of a gate until its next bad run."""
 MAX_UNKNOWN = 8
 """Gates of another version that are kept."""
 

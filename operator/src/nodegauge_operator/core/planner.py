@@ -147,19 +147,20 @@ def _release(snapshot: Snapshot, node: NodeView) -> Step | None:
         return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
     change = events.of_release(own, now=snapshot.now) if own is not None else None
     if change is None or (change.run, change.reason) == snapshot.posted or PostEvent in snapshot.declined:
-        return DeleteReport(report)
+        return None if report.deleting else DeleteReport(report)
     return PostEvent(node, change)
 
 
 def _replace_report(context: Context, report: Report | None) -> Step | None:
-    """Without a report of this very node nothing on it is justified: remove it, then start a new report.
+    """Without a report of this very node nothing on it is justified but a taint for a fault, which only
+    readings lift: remove the rest, then start a new report.
 
-    `report`: one of an earlier node of this name.
+    `report`: one of an earlier node of this name.  Where finalizers keep it, the node waits until it is gone.
     """
     if report is not None:
-        return DeleteReport(report)
-    paused = context.policy.spec.mode is Mode.PAUSED
-    on_node = None if paused else removal(context, context.node)
+        return None if report.deleting else DeleteReport(report)
+    paused, adopts = context.policy.spec.mode is Mode.PAUSED, bool(context.status.gates)
+    on_node = None if paused or adopts else removal(context, context.node)
     if on_node:
         return on_node
     of_earlier_node = tuple(p for p in context.pods if p.node_uid != context.node.uid and not p.gone)
@@ -167,7 +168,7 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
         return _delete_next(of_earlier_node, now=context.now, limits=context.policy.spec.limits)
     # a slot for any kind: `granted` only ever holds pools of runs that are due
     needed = any(not pod.gone for pod in context.pods) or context.granted or context.override is not None
-    needed = needed or KINDS[HEALTH].news(context) is not None
+    needed = needed or adopts or KINDS[HEALTH].news(context) is not None
     return CreateReport(context.node) if needed or context.policy.closes_new_nodes else None
 
 

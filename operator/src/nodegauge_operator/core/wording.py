@@ -64,7 +64,8 @@ def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
         gate = gates.tainting(status, kind, policy=policy)
         if gate is not None and key in taints:
             good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
-            parts.append(f"tainted {short(taints[key])} since {gate.since}{good}: {_title(gate)}")
+            origin = ", found without a report" if gate.message == gates.ADOPTED else ""
+            parts.append(f"tainted {short(taints[key])} since {gate.since}{origin}{good}: {_title(gate)}")
     known = [gate for gate in status.gates if gate.code in gates.GATES]
     states = [(gate, _without_taint(gate, policy=policy, override=override)) for gate in known]
     parts += [f"{would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]

@@ -132,6 +132,8 @@ class Cache:
         self.reports[report.name] = report
         if report.left_out:
             log.warning("report %s: left out: %s", report.name, "; ".join(report.left_out)[:1000])
+        if report.deleting:
+            log.warning("report %s was deleted, but its finalizers keep it: remove them", report.name)
         if before is None or before.status.policy != report.status.policy:
             self._policy_names.pop(report.name, None)
         self._changed(report.name)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_operator.api.report import NEVER
+from nodegauge_operator.api.report import NEVER, ReportStatus
 from nodegauge_operator.core.budget import gated_slots, is_gated
 from nodegauge_operator.core.gates import FIRST_OF_LESSER
 from nodegauge_operator.reconcile.cache import Cache, version_of
@@ -130,9 +130,9 @@ class GateBudget:
         return not others or name in self._first({*others, own})
 
     def _reserves(self, name: str) -> bool:
-        """Whether the node's report reserves a taint."""
+        """Whether the node's report reserves a taint, or is gone or new: then it adopts what stands."""
         report = self._cache.reports.get(name)
-        return report is not None and is_gated(report)
+        return report is None or report.status == ReportStatus() or is_gated(report)
 
     def reserve(self, name: str) -> bool:
         """Reserve a slot for a write that is about to be made; False if there is none."""

@@ -49,8 +49,8 @@ WITHIN_BUDGET = "GatesWithinBudget"
 KEEP_UP = "RunsKeepUp"
 BREAKER_OPEN = "BreakerOpen"
 FOLLOWED: dict[str, tuple[str, ...]] = {WATCHERS_READY: (), KEEP_UP: (PaceReason.RUNS_REFUSED,)}
-"""Conditions that `Ready` follows, and for which reasons, none for any: while one of them is False, the policy
-does not do what it says."""
+"""Conditions that `Ready` follows, and for which reasons, none for any: while one of them is False, the
+policy does not do what it says."""
 MAX_PROBLEM = 1000
 KEEPS_UP_AGAIN = 0.9
 """Runs that could not keep up do so again once a round takes less than this share of the interval."""

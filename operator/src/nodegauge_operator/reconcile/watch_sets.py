@@ -244,8 +244,8 @@ class WatchSets:
             first = not self._edited or self._edited == self._policies
             self._first_edit_at = now if first else self._first_edit_at
             self._edited, self._edited_at = dict(policies), now
-        settled = min(self._edited_at + SETTLE_SECONDS, self._first_edit_at + LONGEST_SETTLE)
-        return min(settled, self._due_at) - now
+        follows_at = min(self._edited_at + SETTLE_SECONDS, self._first_edit_at + LONGEST_SETTLE)
+        return min(follows_at, self._due_at) - now
 
     def start_if_due(self, *, on_change: Callable[[], None]) -> None:
         """Apply the DaemonSets in the background; `on_change` if one is new, or no longer waited for."""
