@@ -40,6 +40,7 @@ from testbed.kubeconfig import write_kubeconfig
 from testbed.wait import DEADLINE_SECONDS
 
 CORE = ["nodes", "pods", "namespaces", "events"]
+NAMESPACED = ["pods", "daemonsets"]
 OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL]
 PROTECTED = {path.rpartition("/")[2]: FakeCluster().objects[path] for path in (ADMISSION, BINDINGS)}
 """The admission policy of NodeReadings and its binding, by plural."""
@@ -49,7 +50,7 @@ Answer = Callable[[web.Request], web.StreamResponse | None]
 def resources(plurals: list[str]) -> dict[str, Any]:
     verbs = ["get", "list", "watch", "patch"]
     items = [
-        {"name": p, "singularName": p[:-1], "kind": p.title(), "namespaced": p == "pods", "verbs": verbs}
+        {"name": p, "singularName": p[:-1], "kind": p.title(), "namespaced": p in NAMESPACED, "verbs": verbs}
         for p in plurals
     ]
     return {"resources": items}
@@ -132,7 +133,11 @@ class ApiServer:
                 body = resources(CORE)
             case ["apis"]:
                 group = {"name": names.GROUP, "versions": [versions], "preferredVersion": versions}
-                body = {"groups": [group] if self.crds else []}
+                apps = {"groupVersion": "apps/v1", "version": "v1"}
+                groups = [{"name": "apps", "versions": [apps], "preferredVersion": apps}]
+                body = {"groups": groups + ([group] if self.crds else [])}
+            case ["apis", "apps", "v1"]:
+                body = resources(["daemonsets"])
             case ["apis", "coordination.k8s.io", *_]:
                 spec = {"holderIdentity": SETTINGS.probe.installation}
                 body = {"metadata": {"resourceVersion": "1"}, "spec": spec}
@@ -217,7 +222,7 @@ class Operator:
         """A node that registers now is seen through the watch."""
         self._count += 1
         name = f"node-{self._count}"
-        await self.until(lambda: len(self.server._watches) >= 5, "watched")
+        await self.until(lambda: len(self.server._watches) >= 6, "watched")
         self.server.add_node(name)
         await self.until(lambda: name in self.sweep.cache.nodes, f"saw {name}")
 
