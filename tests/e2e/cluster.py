@@ -51,8 +51,6 @@ EXTRA = {
         f"--bind-address={SERVICE_ADDRESS}",
         f"--advertise-address={SERVICE_ADDRESS}",
         f"--secure-port={PORT}",
-        "--authorization-mode=Node",  # besides RBAC: lists add up
-        "--enable-admission-plugins=NodeRestriction",
     ),
     "kube-controller-manager": (
         f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s",
