@@ -174,7 +174,8 @@ def test_names_follow_the_release(helm: Helm) -> None:
     accounts = {f"system:serviceaccount:{one['namespace']}:{one['name']}" for one in metadata}
     texts = "".join(str(o["spec"]) for o in of_kind(objects, "ValidatingAdmissionPolicy"))
     users = set(re.findall(r"system:serviceaccount:[\w-]+:[\w-]+", texts))
-    users -= {"system:serviceaccount:kube-system:daemon-set-controller"}
+    controllers = ("daemon-set-controller", "generic-garbage-collector")
+    users -= {f"system:serviceaccount:kube-system:{controller}" for controller in controllers}
     ends = ("", "-cleanup", "-bmc", "-probe")
     assert {f"system:serviceaccount:elsewhere:gauge{end}" for end in ends} == users
     assert users <= accounts

@@ -16,6 +16,7 @@ from typing import Any
 
 import support.results as made
 from fleet.progress import Wrong, until
+from nodegauge_operator.names import Reason
 from support.cluster_under_test import (
     GROUP,
     OURS,
@@ -228,7 +229,9 @@ def _seen(node: Object, report: Object) -> Object:
     labels = ours_of(node)
     labels.pop(OURS + "health", None)  # fail only where the taint found room
     verdict = report.get("status", {}).get("rawVerdict", "")
-    return {"labels": labels, "verdict": verdict, "known": condition_of(node).get("status") != "Unknown"}
+    condition = condition_of(node)
+    known = condition.get("status") != "Unknown" or condition["reason"] == Reason.HELD_BACK
+    return {"labels": labels, "verdict": verdict, "known": known}
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from testbed.profiles.model import Healthy, Profile
 SCENARIOS = Path(__file__).with_name("scenarios.yaml")
 ROOT = Path(__file__).resolve().parents[3]
 PROFILES, RULES = "tests/testbed/profiles/", "operator/src/nodegauge_judge/rules/"
+UNREADABLE = {"call-hung", "driver-mismatch", "driver-not-loaded", "gpu-unreadable", "probe-deadline"}
+"""Findings with which a node says within minutes that it cannot be read."""
 KEPT, GONE, ONE_LESS = "kept", "gone", "one-less"
 Parameters = dict[str, str | int]
 
@@ -156,7 +158,7 @@ def expected(machine: Machine, scenario: Scenario) -> Row:
         taint=taint,
         interconnect=kept,
         gbps=gbps if kept == "nvlink" else "",
-        health=_health(verdict, taint, before=before),
+        health=_health(verdict, taint, before=before, findings=value("findings")),
         throttled=taint.removeprefix("throttled=") if taint.startswith("throttled=") else throttled,
         psu=before.psu if value("psu") == KEPT else value("psu"),
     )
@@ -179,9 +181,10 @@ def representative(machines: Sequence[Machine], scenarios: Sequence[Scenario]) -
     return chosen
 
 
-def _health(verdict: str, taint: str, *, before: Row) -> str:
+def _health(verdict: str, taint: str, *, before: Row, findings: Mapping[str, str]) -> str:
     if taint or verdict == "unknown":
-        return "fail" if taint else before.health
+        unreadable = UNREADABLE & findings.keys()
+        return "fail" if taint else ("" if unreadable else before.health)
     return "warn" if verdict == "fail" else verdict
 
 
