@@ -416,8 +416,8 @@ class Slots:
 
 
 def _count(setting: int | str, nodes: int) -> int:
-    """A count, or per cent of the nodes rounded down, at least 1; 0 for none."""
+    """A count, or per cent of the nodes rounded down, at least 1, and 2 of four or more; 0 for none."""
     if isinstance(setting, int):
         return setting
     percent = int(setting.rstrip("%"))
-    return max(1, nodes * percent // 100) if percent else 0
+    return max(2 if nodes >= 4 else 1, nodes * percent // 100) if percent else 0
