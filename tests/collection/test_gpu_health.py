@@ -83,6 +83,12 @@ def test_each_host_gets_its_own_verdict_and_nothing_changes(measured: Measured) 
     assert (measured.after, measured.hosts.left()) == (measured.before, [])
 
 
+def codes_of(result: dict[str, Any]) -> list[str]:
+    """Codes of what was found on the simulated GPUs; the clock is this machine's."""
+    codes = [finding["code"] for finding in result["findings"]]
+    return [code for code in codes if code != "clock-unsynchronised"]
+
+
 def test_a_host_returns_facts_findings_and_its_document(measured: Measured) -> None:
     """The facts are a few words; findings have codes; the judge has the probe's version."""
     facts = measured.result("eight")["facts"]
@@ -90,7 +96,7 @@ def test_a_host_returns_facts_findings_and_its_document(measured: Measured) -> N
     assert seen == (8, ["NVIDIA H100 80GB HBM3"], "nvlink", "5")
     refused = measured.result("refused")
     assert refused["document"]["node"] == "refused"
-    assert [finding["code"] for finding in refused["findings"]] == ["p2p-refused"]
+    assert codes_of(refused) == ["p2p-refused"]
     assert refused["judge_version"] == refused["probe_version"]
 
 
@@ -110,7 +116,7 @@ def test_policy_and_history_decide_as_in_a_cluster(hosts: GpuHosts) -> None:
         hosts.variables[name] = hosts.variables["alone"] | {"options": QUICK | options}
     played = hosts.play("gpu_health")
     results = {name: hosts.task(played, name).result for name in ("alone", "compared", "expects")}
-    assert {name: [one["code"] for one in result["findings"]] for name, result in results.items()} == {
+    assert {name: codes_of(result) for name, result in results.items()} == {
         "alone": [],
         "compared": ["nvlink-errors"],
         "expects": ["gpu-lost"],
