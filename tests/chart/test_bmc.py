@@ -112,7 +112,8 @@ def test_probe_pods_reach_the_api_server_alone(helm: Helm, kind: str) -> None:
     if kind == "watch":
         pod = daemon_set(make_policy(), DEFAULTS)["spec"]["template"]
     else:
-        pod = probe_pod(make_context(report=make_report()), KINDS[kind], number=1)
+        context = make_context(report=make_report())
+        pod = probe_pod(context, KINDS[kind], context.next_run(kind))
     labels = pod["metadata"]["labels"]
     assert selects(spec["podSelector"], labels)
     assert names.POD_PROBE in labels

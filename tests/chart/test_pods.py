@@ -142,7 +142,7 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
         kinds=EVERY, node=node, policy=parse_policy(body), report=None, now=0.0, defaults=probe
     ).context
     assert context is not None
-    pod = probe_pod(context, KINDS["health"], number=1)
+    pod = probe_pod(context, KINDS["health"], context.next_run("health"))
     given = CLUSTERS[name].get("probe", {})
     spec = pod["spec"]
     assert violations(pod, token=OWN_TOKEN) == []

@@ -69,7 +69,7 @@ class Guarded:
     def pod(self, kind: str = "health") -> Object:
         """The manifest of a run, as the operator makes it."""
         context = make_context(report=make_report(), defaults=self.defaults())
-        return _without_owner(probe_pod(context, KINDS[kind], number=1))
+        return _without_owner(probe_pod(context, KINDS[kind], context.next_run(kind)))
 
     def daemon_set(self) -> Object:
         return _without_owner(watch.daemon_set(make_policy(), self.defaults()))

@@ -61,7 +61,7 @@ def due(report: AReport, node: ANode = NODE, policy: APolicy = DEFAULT) -> float
 
 def pod(node: ANode = NODE, policy: APolicy = DEFAULT, **defaults: Any) -> dict[str, Any]:
     context = make_context(node=node, policy=policy, defaults=replace(INSTALLED, **defaults))
-    return probe_pod(context, KINDS[LOAD], number=1)
+    return probe_pod(context, KINDS[LOAD], context.next_run(LOAD))
 
 
 def test_a_policy_switches_load_runs_off() -> None:

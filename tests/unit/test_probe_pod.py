@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.core.context import run_id
+from nodegauge_operator.core.context import Context, NextRun, run_id
 from nodegauge_operator.core.model import ProbeDefaults, pod_view
 from nodegauge_operator.core.probes.pod import TOKEN_FOLDER, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
@@ -31,7 +31,11 @@ def pod(
     policy: APolicy | None = None, *, defaults: ProbeDefaults = DEFAULTS, number: int = 3
 ) -> dict[str, Any]:
     context = make_context(node=NODE, policy=policy or make_policy(), defaults=defaults)
-    return probe_pod(context, KINDS[names.PROBE_HEALTH], number=number)
+    return probe_pod(context, KINDS[names.PROBE_HEALTH], run(context, number))
+
+
+def run(context: Context, number: int) -> NextRun:
+    return NextRun(number, run_id(report_uid=context.report.uid, probe=names.PROBE_HEALTH, number=number))
 
 
 def templated(**template: Any) -> dict[str, Any]:
@@ -169,7 +173,7 @@ def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
     others = {pod(number=n)["metadata"]["name"] for n in range(100)}
     assert len(others) == 100
     context = make_context(node=NODE, report=make_report(NODE))
-    other = probe_pod(context, KINDS[names.PROBE_HEALTH], number=3)
+    other = probe_pod(context, KINDS[names.PROBE_HEALTH], run(context, 3))
     assert other["metadata"]["name"] != pod()["metadata"]["name"]
 
 
@@ -271,7 +275,7 @@ def nccl_pod(
     defaults: ProbeDefaults = INSTALLED,
 ) -> dict[str, Any]:
     context = make_context(node=node, policy=policy or make_policy(), defaults=defaults)
-    return probe_pod(context, KINDS[probe], number=3)
+    return probe_pod(context, KINDS[probe], context.next_run(probe))
 
 
 def tolerated(manifest: dict[str, Any]) -> set[str | None]:

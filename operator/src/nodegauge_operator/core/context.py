@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -86,6 +86,14 @@ def run_id(*, report_uid: str, probe: str, number: int, nonce: str = "") -> str:
     `nonce`: a random text that the report holds since the run before, so that nobody else can compute it.
     """
     return hashlib.sha256(f"{report_uid}/{probe}/{number}/{nonce}".encode()).hexdigest()[:20]
+
+
+class NextRun(NamedTuple):
+    """A run that is to start, or has a pod already."""
+
+    number: int
+    id: str
+    """See `run_id`."""
 
 
 class Unselected(Enum):
@@ -219,10 +227,13 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         put_back = part.is_before(known.reading) and part.boot_id == known.boot_id
         return None if part.identity == known.reading or put_back else part
 
-    def run_id(self, probe: str, number: int) -> str:
-        """The identity of the probe's run after the last one that the report knows."""
-        nonce = self.status.probe[probe].nonce
-        return run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=nonce)
+    def next_run(self, probe: str) -> NextRun:
+        """The probe's run after the last one that the report knows."""
+        known = self.status.probe[probe]
+        number = known.next_number
+        return NextRun(
+            number, run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=known.nonce)
+        )
 
     def is_next_run(self, pod: PodView) -> bool:
         """Whether this is the pod that the operator made for the next run that the report has to record.
@@ -230,13 +241,13 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         What others can write (annotations, a status) must agree with what they cannot: the pod's owner and
         node never change, and its name holds a random number.
         """
-        number = self.status.probe[pod.probe].next_number
+        run = self.next_run(pod.probe)
         return (
-            pod.number == number
+            pod.number == run.number
             and pod.node_uid == self.node.uid
             and pod.owner_uid == self.report.uid
             and pod.on_node in ("", self.node.name)
-            and pod.name == names.pod_name(probe=pod.probe, run=self.run_id(pod.probe, number))
+            and pod.name == names.pod_name(probe=pod.probe, run=run.id)
         )
 
     def interval_of(self, probe: str) -> float:

@@ -297,8 +297,8 @@ def _start_run(context: Context) -> Step | None:
         if kind.pool.name not in context.granted or not _may_start(kind, context.pods):
             continue
         if context.now >= kind.due_at(context):
-            number = context.status.probe[kind.name].next_number
-            return CreatePod(context.node, number, probe_pod(context, kind, number=number), kind.name)
+            run = context.next_run(kind.name)
+            return CreatePod(context.node, run.number, probe_pod(context, kind, run), kind.name)
     return None
 
 

@@ -23,6 +23,8 @@ MAX_FINDINGS = 20
 MAX_SUBJECT = 60
 MAX_TRANSITIONS = 20
 """Of a node's history.  Chosen by this project: a taint's coming and going takes four."""
+MAX_WHY = 160
+"""Bytes of a transition's cause; the event has the rest."""
 LEAST_FIRST = list(Severity)
 NO_WORD = re.compile(r"[^A-Za-z0-9_.-]")
 """What a reason of Kubernetes has none of."""
@@ -32,7 +34,8 @@ MAX_REASON = 128
 def fitted(status: ReportStatus) -> ReportStatus:
     """The status, with no more left out than necessary; fitting it again changes nothing."""
     gates = [replace(gate, subject=cut(gate.subject, MAX_SUBJECT)) for gate in status.gates]
-    status = replace(status, gates=gates)
+    transitions = [replace(change, why=cut(change.why, MAX_WHY)) for change in status.transitions]
+    status = replace(status, gates=gates, transitions=transitions)
     for step in STEPS:
         if size(status) <= LIMIT:
             return status

@@ -14,10 +14,8 @@ from nodegauge_operator.api.report import GateState, ReportStatus, stamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import registry
-from nodegauge_operator.core.report_size import MAX_TRANSITIONS, cut
+from nodegauge_operator.core.report_size import MAX_TRANSITIONS
 
-MAX_WHY = 160
-"""Bytes; the event has the rest."""
 VERDICT, OVERRIDE = "verdict", "override"
 LABEL_HEALTH = next(label.history for label in registry.labels() if label.key == names.LABEL_HEALTH)
 TAINTS = {key: f"taint {key.removeprefix(names.PREFIX)}" for key in names.NODE_TAINTS}
@@ -41,7 +39,7 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
             what=what,
             before=old[what],
             to=new[what],
-            why=cut(why.get(what, after.summary), MAX_WHY),
+            why=why.get(what, after.summary),
             probe=probe,
             run=run,
         )

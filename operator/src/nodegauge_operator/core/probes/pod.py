@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.context import Context, NextRun
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes.kind import ProbeKind
 
@@ -28,15 +28,14 @@ TOKEN_MOUNT = {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True}
 TOKEN_VARIABLE = {"name": "NODEGAUGE_TOKEN_FOLDER", "value": TOKEN_FOLDER}
 
 
-def probe_pod(context: Context, kind: ProbeKind, *, number: int) -> dict[str, Any]:
+def probe_pod(context: Context, kind: ProbeKind, run: NextRun) -> dict[str, Any]:
     """The manifest of one run, with the same name for every try of the same run."""
-    run = context.run_id(kind.name, number)
-    spec = skeleton(context.policy, context.defaults) | _once(context, kind) | kind.pod_spec(context, run)
+    spec = skeleton(context.policy, context.defaults) | _once(context, kind) | kind.pod_spec(context, run.id)
     spec["volumes"] = [*spec.get("volumes", ()), token_volume()]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(context, kind, number=number, run=run),
+        "metadata": _metadata(context, kind, run),
         "spec": {key: value for key, value in spec.items() if value is not None},
     }
 
@@ -146,12 +145,12 @@ def _tolerations(policy: Policy, defaults: ProbeDefaults) -> list[dict[str, Any]
     return configured + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
 
 
-def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> dict[str, Any]:
+def _metadata(context: Context, kind: ProbeKind, run: NextRun) -> dict[str, Any]:
     node, defaults = context.node, context.defaults
     labels, annotations = pod_labels(context.policy, defaults, probe=kind.name)
     request = {names.POD_REQUEST: context.report.requested_at} if context.report.requested_at else {}
     return {
-        "name": names.pod_name(probe=kind.name, run=run),
+        "name": names.pod_name(probe=kind.name, run=run.id),
         "namespace": defaults.namespace,
         "ownerReferences": [_owner(context)],
         "labels": labels,
@@ -159,7 +158,7 @@ def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> di
             **annotations,
             names.POD_NODE: node.name,
             names.POD_NODE_UID: node.uid,
-            names.POD_RUN: str(number),
+            names.POD_RUN: str(run.number),
             names.POD_BOOT: node.boot_id,
             names.POD_POLICY: context.policy.name,
             names.POD_IMAGE: kind.image(context),
