@@ -43,14 +43,18 @@ typedef struct {
     const shape_t *shape;
 } kernel_t;
 
+/* Its clock is its own: what is queued behind an event begins at that event, however late this machine comes to it.
+ * So a busy machine makes no GPU slow. */
 typedef struct {
     int gpu, begun;
+    enum { IDLE, MARKED, WORKING } state;
     double until;
 } stream_t;
 
 typedef struct {
     int gpu;
     double at;
+    stream_t *stream;
 } event_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -224,9 +228,13 @@ int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size) {
     return 0;
 }
 
-static void queue(stream_t *stream, double seconds) {
-    const double begin = stream->until > now() ? stream->until : now();
-    stream->until = begin + seconds;
+static void queue(stream_t *stream, double seconds, double late_ms) {
+    if (stream->state == IDLE && stream->until < now())
+        stream->until = now();
+    if (late_ms > 0 && stream->state != WORKING && ++stream->begun % 3 == 2)
+        stream->until += late_ms / 1e3;
+    stream->until += seconds;
+    stream->state = WORKING;
 }
 
 /* MB/s of a GPU's PCIe link, less what packets cost. */
@@ -246,7 +254,7 @@ static int copy(stream_t *stream, const char *name, size_t size) {
         sharers += uplink > 0 && other != gpu && copying[other] > now() && number(other, "cuda.uplink", 0) == uplink;
     const double share = number(gpu, "cuda.uplink_mbps", (int64_t)link_mbps(gpu)) / sharers;
     mbps = uplink > 0 && share < mbps ? share : mbps;
-    queue(stream, (double)size / 1e6 / mbps);
+    queue(stream, (double)size / 1e6 / mbps, 0);
     copying[gpu] = stream->until;
     announce(gpu, COPYING_PERCENT);
     return 0;
@@ -268,21 +276,13 @@ int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, stream_
 
 static double memory_mbps(int gpu) { return number(gpu, "cuda.memory_mbps", 1000000); }
 
-static int late_ms(stream_t *stream) {
-    CALL();
-    if (stream->until > now() || ++stream->begun % 3 != 2)
-        return 0;
-    return (int)number(stream->gpu, "cuda.late_ms", 0);
-}
-
-static void be_late(stream_t *stream) { sleep_until(now() + late_ms(stream) / 1e3); }
+static double late_ms(int gpu) { return number(gpu, "cuda.late_ms", 0); }
 
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t size, stream_t *stream) {
     (void)to;
     (void)from;
-    be_late(stream);
     CALL();
-    queue(stream, 2 * (double)size / 1e6 / memory_mbps(stream->gpu));
+    queue(stream, 2 * (double)size / 1e6 / memory_mbps(stream->gpu), late_ms(stream->gpu));
     return 0;
 }
 
@@ -294,8 +294,10 @@ int cuStreamCreate(stream_t **stream, unsigned int flags) {
 }
 
 int cuStreamSynchronize(stream_t *stream) {
-    if (stream)
-        sleep_until(stream->until);
+    if (!stream)
+        return 0;
+    sleep_until(stream->until);
+    stream->state = IDLE;
     return 0;
 }
 
@@ -307,7 +309,11 @@ int cuEventCreate(event_t **event, unsigned int flags) {
 }
 
 int cuEventRecord(event_t *event, stream_t *stream) {
-    event->at = stream->until > now() ? stream->until : now();
+    if (stream->state == IDLE && stream->until < now())
+        stream->until = now();
+    stream->state = stream->state == IDLE ? MARKED : stream->state;
+    event->at = stream->until;
+    event->stream = stream;
     return 0;
 }
 
@@ -320,6 +326,8 @@ int cuEventSynchronize(event_t *event) {
     while (hangs(event->gpu))
         pause();
     sleep_until(event->at);
+    if (event->stream && event->at >= event->stream->until)
+        event->stream->state = IDLE;
     return 0;
 }
 
@@ -332,7 +340,7 @@ int cuEventElapsedTime(float *milliseconds, event_t *from, event_t *to) {
 static unsigned int begin_burn(stream_t *stream, const shape_t *shape, double loops, unsigned int threads) {
     const int gpu = stream->gpu;
     const double gflops = number(gpu, "cuda.gflops", 50000) * (double)gpu_clock_share(gpu_slot(gpu)) / 1000;
-    queue(stream, shape_operations(shape) * threads / WARP * loops / 1e9 / gflops);
+    queue(stream, shape_operations(shape) * threads / WARP * loops / 1e9 / gflops, late_ms(gpu));
     announce(gpu, 100);
     return (unsigned int)number(gpu, "cuda.flips", 0);
 }
@@ -359,7 +367,8 @@ static int launch(const kernel_t *kernel, unsigned int threads, stream_t *stream
     }
     const int reads = strcmp(kernel->name, "stream") == 0;
     const double vectors = (double)*(const uint64_t *)arguments[1];
-    queue(stream, vectors * 16 * (reads ? *(const uint32_t *)arguments[2] : 1) / 1e6 / memory_mbps(stream->gpu));
+    const double rounds = reads ? *(const uint32_t *)arguments[2] : 1;
+    queue(stream, vectors * 16 * rounds / 1e6 / memory_mbps(stream->gpu), late_ms(stream->gpu));
     if (reads)
         **(uint64_t **)arguments[3] += (uint64_t)number(stream->gpu, "cuda.memory_flips", 0);
     return 0;
@@ -371,7 +380,6 @@ int cuLaunchKernel(const kernel_t *kernel, unsigned int blocks, unsigned int y, 
     unsigned int flips = 0;
     if (!kernel->shape || y * z * b * c != 1 || shared || extra || threads > 1024)
         return INVALID_VALUE;
-    be_late(stream);
     const int error = launch(kernel, blocks * threads, stream, arguments, &flips);
     /* Without the lock: the other GPUs' kernels do not wait for this one's results. */
     if (!error && strcmp(kernel->name, "burn") == 0)
