@@ -139,7 +139,7 @@ async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: Vir
     fleet = await begun(operator)
     away = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
     fleet.cluster.change(NODES, "node-1", {"status": away})
-    fleet.cluster.change(NODES, "node-2", {"spec": {"unschedulable": True}})
+    fleet.cluster.change(NODES, "node-2", {"spec": {"unschedulable": True}, "status": away})
     fleet.cluster.change(NODES, "node-3", {"metadata": {"labels": {"kubernetes.io/os": "windows"}}})
     for name in ("node-1", "node-2", "node-3"):
         fleet.cluster.remove(PODS, fleet._containers[name].name)
@@ -150,6 +150,7 @@ async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: Vir
         fleet._containers[name].becomes(ready=True)
     await operator.after(60)
     assert [fleet.containers(state) for state in ("ready", "not-expected", "missing")] == [3, 3, 0]
+    assert operator.sample("nodegauge_silent_nodes", policy="default", why="not-ready") == 1
     assert fleet.begun() == set()
 
 
