@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
     "NodegaugeReadingsUnprotected": (since("nodegauge_readings_protected", "0", before="1"), 0),
     "NodegaugeWatchersMissing": (since('nodegauge_watchers_ready{policy="default"}', "0", before="1"), 0),
-    "NodegaugeNodesSilent": (since('nodegauge_silent_nodes{policy="default",why="unreadable"}', "1"), 0),
+    "NodegaugeNodesSilent": (since('nodegauge_silent_nodes{policy="default",reason="unreadable"}', "1"), 0),
     "NodegaugeReadingsOld": (since(AGE.format("read"), "1201", before="1200"), 0),
     "NodegaugeNodesUnread": (since(AGE.format("unread"), "3601", before="3600"), 0),
     "NodegaugeHeldBack": (since('nodegauge_held_back_nodes{policy="default"}', "1"), 0),

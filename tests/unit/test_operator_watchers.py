@@ -150,7 +150,7 @@ async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: Vir
         fleet._containers[name].becomes(ready=True)
     await operator.after(60)
     assert [fleet.containers(state) for state in ("ready", "not-expected", "missing")] == [3, 3, 0]
-    assert operator.sample("nodegauge_silent_nodes", policy="default", why="not-ready") == 1
+    assert operator.sample("nodegauge_silent_nodes", policy="default", reason="not-ready") == 1
     assert fleet.begun() == set()
 
 

@@ -93,10 +93,10 @@ class Metrics:
         )
         self.silent = gauge(
             "nodegauge_silent_nodes",
-            "Nodes that bring no reading. why=unreadable: the driver or the probe there does not answer; "
+            "Nodes that bring no reading. reason=unreadable: the driver or the probe there does not answer; "
             "not-ready: the node is not Ready. Cordoned nodes, those being removed and those whose driver is "
             "being changed do not count as not-ready.",
-            ("policy", "why"),
+            ("policy", "reason"),
         )
         self.health_interval = gauge(
             "nodegauge_health_interval_seconds",
