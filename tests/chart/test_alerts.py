@@ -63,13 +63,14 @@ LAST_PASS = str(60 * (BREAK - 1))
 PASSES = "nodegauge_last_pass_timestamp_seconds"
 FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeOperatorAbsent": (ending(OPERATOR), 0),
-    "NodegaugeOperatorStuck": ({PASSES: healthy()[PASSES][:BREAK] + [LAST_PASS] * (LENGTH - BREAK)}, 10),
+    "NodegaugeOperatorStuck": ({PASSES: healthy()[PASSES][:BREAK] + [LAST_PASS] * (LENGTH - BREAK)}, 5),
     "NodegaugeOperatorNotReady": (since("nodegauge_ready", "0", before="1"), 0),
     "NodegaugeStandingBy": (since("nodegauge_standing_by", "1"), 0),
     "NodegaugePolicyNotReady": (since('nodegauge_obstacles{policy="default",kind="label"}', "1"), 0),
     "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
     "NodegaugeReadingsUnprotected": (since("nodegauge_readings_protected", "0", before="1"), 0),
     "NodegaugeWatchersMissing": (since('nodegauge_watchers_ready{policy="default"}', "0", before="1"), 0),
+    "NodegaugeNodesSilent": (since('nodegauge_silent_nodes{policy="default",reason="unreadable"}', "1"), 0),
     "NodegaugeReadingsOld": (since(AGE.format("read"), "1201", before="1200"), 0),
     "NodegaugeNodesUnread": (since(AGE.format("unread"), "3601", before="3600"), 0),
     "NodegaugeHeldBack": (since('nodegauge_held_back_nodes{policy="default"}', "1"), 0),

@@ -20,6 +20,7 @@ from e2e.node_parts import PAUSE, Runtime
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.processes import Process
+from testbed.wait import DEADLINE_SECONDS
 
 SOCKET = "/run/containerd/containerd.sock"
 NAMESPACE = "k8s.io"
@@ -177,7 +178,7 @@ class Node:
         options = ["--address", SOCKET, "--namespace", NAMESPACE]
         run = self._process("ctr", [self._runtime.ctr, *options, *arguments])
         run.start()
-        run.wait(60)
+        run.wait(DEADLINE_SECONDS)
         return run.exit_code == 0
 
     def _snapshotter(self) -> str:

@@ -54,7 +54,8 @@ def values(**policy: Any) -> dict[str, Any]:
         "probe": {"image": image, "runtimeClassName": "nvidia"},
         "nccl": {"image": {"repository": NCCL_REPOSITORY, "tag": NCCL_TAG}, "resources": resources},
         # pod_failures.py names images that are missing, cannot start or say too much.
-        "admissionPolicies": {"images": [f"{REGISTRY}/nodegauge/*"]},
+        # And watch.py has the kernel's log read.
+        "admissionPolicies": {"images": [f"{REGISTRY}/nodegauge/*"], "kernelLogFolders": ["/var/log"]},
         "crds": {"keep": False},
         "policy": {"spec": spec | policy},
     }

@@ -2,20 +2,23 @@
 
 Each time begins with a fresh pod whose first reading was judged: that is how a fault meets a node on which
 nothing has happened for an hour.  The container stays up, and what is new comes as a change of the node's one
-NodeReading.  Disturbances are a drain, the kernel's OOM killer, no API server, a killed kubelet, a driver
-call that hangs, a driver that goes, a roll-out: labels stay, and in the end the node carries what its
-hardware says.
+NodeReading.  Disturbances are a quota, a DaemonSet that is deleted, a drain, the kernel's OOM killer, no API
+server, a killed kubelet, a roll-out, lines that only the kernel's log has, a driver call that hangs, a driver
+that goes: labels stay, and in the end the node carries what its hardware says.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 from e2e.cluster import (
     HEALTHY,
     NAMESPACE,
+    POLICY,
     PREFIX,
     READINGS,
     Cluster,
@@ -46,6 +49,12 @@ QUICK = {"busyFloor": 1, "swThermalWarnSeconds": 0.5, "swThermalFailSeconds": 0.
 HANGS: dict[str, str | int] = {"call": "nvmlDeviceGetTotalEccErrors", "gpu": 7}
 """One call that each look makes, of another GPU than the one that is lost."""
 WELL = {"labels": HEALTHY, "taints": []}
+NAMESPACE_PATH, SETS = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+LOG = Path("/var/log/kern.log")
+"""Of the node's own /var, not of the machine's; its group is adm, as syslog daemons make it."""
+ADM = 4
+SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+XID = "NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus."
 
 
 def watches(cluster: Cluster) -> None:
@@ -64,14 +73,14 @@ def watches(cluster: Cluster) -> None:
 
 def survives(cluster: Cluster) -> None:
     """One disturbance after the other, on one node."""
-    set_mode(cluster, "Watch")
-    fresh_pod(cluster)
+    _watchers_missing(cluster)
     _cordon(cluster)
     _out_of_memory(cluster)
     _api_server_away(cluster)
     _kubelet_killed(cluster)
     cluster.api.patch(f"/api/v1/nodes/{cluster.node.name}", {"spec": {"unschedulable": None}})
     _rolled_out(cluster)
+    _kernel_log(cluster)
     _call_hangs(cluster)
     _driver_away(cluster)
     set_mode(cluster, "Periodic")
@@ -161,6 +170,33 @@ def lift(cluster: Cluster, *, at_most: int) -> None:
     cluster.until(lambda: not cluster.taints(), what="no taint after the repair")
 
 
+def says(cluster: Cluster, kind: str) -> str:
+    """Status, reason and message of a condition of the policy; empty for none."""
+    conditions = cluster.api.get(POLICY)["status"]["conditions"]
+    return " ".join(f"{c['status']} {c['reason']} {c['message']}" for c in conditions if c["type"] == kind)
+
+
+def _watchers_missing(cluster: Cluster) -> None:
+    """A quota refuses the DaemonSet's pod, then somebody deletes the DaemonSet: the policy says both."""
+    quotas, began = f"{NAMESPACE_PATH}/resourcequotas", time.monotonic()
+    cluster.api.create(quotas, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    cluster.policy(limits={"notStarted": "5s"})
+    set_mode(cluster, "Watch")
+    cluster.until(lambda: says(cluster, "Ready").startswith("False ContainersMissing"), what="Ready False")
+    cluster.must_be("no pod was made" in says(cluster, "WatchersReady"), True, what="whether it says why")
+    cluster.say(f"a quota: {says(cluster, 'WatchersReady')} after {time.monotonic() - began:.1f} s")
+    cluster.api.delete(f"{quotas}/none")
+    cluster.policy(limits={"notStarted": None})
+    [old], began = cluster.api.get(SETS)["items"], time.monotonic()
+    cluster.api.delete(f"{SETS}/{old['metadata']['name']}")
+    events = "/api/v1/namespaces/default/events?fieldSelector=reason=DaemonSetChanged"
+    cluster.until(lambda: cluster.api.get(events)["items"], what="the event DaemonSetChanged")
+    judged(cluster, after=set())
+    uids = [made["metadata"]["uid"] for made in cluster.api.get(SETS)["items"]]
+    cluster.must_be(old["metadata"]["uid"] in uids, False, what="whether it is the old DaemonSet")
+    cluster.say(f"DaemonSet deleted: a pod of the next one is judged after {time.monotonic() - began:.1f} s")
+
+
 def _cordon(cluster: Cluster) -> None:
     """A drain as administrators do it neither deletes the pod nor waits for it.
 
@@ -190,6 +226,7 @@ def _out_of_memory(cluster: Cluster) -> None:
         cluster.must_be(_end(cluster)["exitCode"], 137, what="the exit code of a container out of memory")
         cluster.until(lambda: life(cluster)["restarts"] == 1 and _running(cluster), what="the next life")
         cluster.until(lambda: is_ready(cluster), what="a watch pod that is ready")
+    cluster.until(lambda: says(cluster, "WatchersReady").startswith("True"), what="WatchersReady True")
     reading = {(e.body["health"]["podUID"], e.body["health"]["reason"].partition(":")[0]) for e in seen}
     # The first reading is confirmed in any life.
     usual = {(before["podUID"], why) for why in (before["reason"].partition(":")[0], "confirmed")}
@@ -235,11 +272,16 @@ def _kubelet_killed(cluster: Cluster) -> None:
 
 
 def _rolled_out(cluster: Cluster) -> None:
-    """Another pod of another template takes over, and nothing on the node changes meanwhile."""
+    """Another pod of another template takes over, and nothing on the node changes meanwhile.
+
+    It may read the kernel's log, so that the namespace cannot enforce `restricted`."""
+    _enforce(cluster, "privileged")
+    LOG.touch(mode=0o640)
+    os.chown(LOG, 0, ADM)
     [old] = pods(cluster)
     sequence = cluster.reading()["sequence"]
     with watching.watch(cluster.api, "/api/v1/nodes") as seen:
-        cluster.policy(thresholds={"swThermalFailSeconds": 2 * QUICK["swThermalFailSeconds"]})
+        cluster.policy(probes={"health": {"kernelLog": {"enabled": True}}})
         judged(cluster, after={old["metadata"]["name"]})
     spoiled = [e.body["metadata"]["resourceVersion"] for e in seen if _marks_of(e.body) != WELL]
     cluster.must_be(spoiled, [], what="versions of the node without its marks during a roll-out")
@@ -248,18 +290,48 @@ def _rolled_out(cluster: Cluster) -> None:
     cluster.say(f"rolled out: readings {sequence} and {cluster.reading()['sequence']} are of two pods")
 
 
+def _enforce(cluster: Cluster, level: str) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": level}
+    cluster.api.patch(NAMESPACE_PATH, {"metadata": {"labels": labels}})
+
+
+def _kernel_log(cluster: Cluster) -> None:
+    """What NVML cannot tell is a finding and no taint; then the policy no longer asks for it."""
+    began, at = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    with LOG.open("a", encoding="utf-8") as log:
+        log.writelines(f"Nov 27 10:00:00 gpu-1 kernel: [{at:12.6f}] {line}\n" for line in (SXID, XID))
+
+    def told() -> str:
+        found = [one for one in cluster.probe().get("findings", ()) if one["code"] == "kernel-log"]
+        return " ".join(str(one["message"]) for one in found)
+
+    cluster.until(lambda: "20034" in told() and "Xid 79" in told(), what="both lines in the report")
+    cluster.must_be(cluster.taints(), [], what="taints for lines of the kernel's log")
+    cluster.say(f"kernel's log: {told()} after {time.monotonic() - began:.1f} s")
+    old = name_of(cluster)
+    cluster.policy(probes={"health": {"kernelLog": None}})
+    _enforce(cluster, "restricted")
+    judged(cluster, after={old})
+    cluster.until(lambda: _marks(cluster) == WELL, what="a node as before")
+
+
 def _call_hangs(cluster: Cluster) -> None:
-    """A driver call that does not return is told; the container stays and watches the other GPUs.
+    """A driver call that does not return is told, and soon the node is Unknown; the container stays and
+    watches the other GPUs.
 
     Nothing but the end of its process ends such a call, and SIGTERM ends the process.
     """
-    fresh_pod(cluster)
+    cluster.policy(probes={"health": {"unreadAfter": "30s"}})
     whose, began = life(cluster), time.monotonic()
     cluster.hardware.fault("hung-call", **HANGS)
     cluster.until(
         lambda: cluster.reading()["reason"].startswith("hung: "), what="a reading that tells of the call"
     )
     cluster.say(f"a driver call hangs: {cluster.reading()['reason']} after {time.monotonic() - began:.1f} s")
+    cluster.until(lambda: str(HANGS["call"]) in cluster.report()["summary"], what="the call in the report")
+    cluster.until(lambda: _validated(cluster) == ("Unknown", "Unreadable"), what="the condition Unknown")
+    cluster.must_be(_marks(cluster)["labels"][f"{PREFIX}health"], None, what="the label health")
+    cluster.say(f"{cluster.report()['summary']} Unknown after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     cluster.hardware.fault(FAULT)
     cluster.until(lambda: TAINT in cluster.taints(), what=f"the taint {TAINT} beside a call that hangs")
@@ -267,6 +339,7 @@ def _call_hangs(cluster: Cluster) -> None:
     cluster.must_be(life(cluster), whose, what="the watch container while a call hangs")
     cluster.hardware.heal(FAULT)
     cluster.hardware.heal("hung-call")
+    cluster.policy(probes={"health": {"unreadAfter": None}})
     fresh_pod(cluster)
     lift(cluster, at_most=2 * LEAVE_RUNS)
     cluster.until(lambda: _marks(cluster) == WELL, what="a node as before its faults")
@@ -341,6 +414,12 @@ def _end(cluster: Cluster) -> Object:
     status = first_status(next(iter(pods(cluster)), None))
     ends = [status.get(state, {}).get("terminated") for state in ("state", "lastState")]
     return next((end for end in ends if end), {})
+
+
+def _validated(cluster: Cluster) -> tuple[str, str]:
+    """Status and reason of the node's condition."""
+    conditions = cluster.node_object()["status"]["conditions"]
+    return next((c["status"], c["reason"]) for c in conditions if c["type"] == "GPUValidated")
 
 
 def _marks(cluster: Cluster) -> Object:

@@ -57,6 +57,14 @@ class CalmFleet:
             self._containers[name] = WatchPod(self.cluster, name)
             self._lives.append(asyncio.create_task(self._confirm(name)))
 
+    def replace(self, name: str, **box: Any) -> WatchPod:
+        """Another pod, not ready yet."""
+        if self._containers[name].name in self.cluster.objects[PODS]:
+            self.cluster.remove(PODS, self._containers[name].name)
+        pod = self._containers[name] = WatchPod(self.cluster, name)
+        pod.becomes(ready=False, **box)
+        return pod
+
     async def _live(self, name: str) -> None:
         while True:
             self._containers[name].reports(self.cluster.results[name], later=0.0)

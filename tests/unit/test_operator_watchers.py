@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core import reading_admission
 from nodegauge_operator.core.watch_pod import watch_view
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_operator.names import WatchersReason
-from support.api_server import DAEMONSETS, EVENTS, NODES, PODS, POLICIES, Body
+from support.api_server import ADMISSION, DAEMONSETS, EVENTS, NODES, PODS, POLICIES, READINGS, Body
 from support.calm_fleet import CalmFleet
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
-from support.watch_pods import WatchPod
 
 pytestmark = pytest.mark.usefixtures("stated_answers")
 
@@ -43,13 +44,6 @@ class WatchedFleet(CalmFleet):
     def begun(self) -> set[str]:
         """Nodes that a health pod has read."""
         return {node for probe, node in self.operator.begun if probe == names.PROBE_HEALTH}
-
-    def replace(self, name: str, **box: Any) -> None:
-        """Another pod, not ready yet."""
-        if self._containers[name].name in self.cluster.objects[PODS]:
-            self.cluster.remove(PODS, self._containers[name].name)
-        self._containers[name] = WatchPod(self.cluster, name)
-        self._containers[name].becomes(ready=False, **box)
 
     def change_set(self, **spec: Any) -> None:
         """Somebody else patches the pods' spec."""
@@ -115,12 +109,37 @@ async def test_containers_that_do_not_work_are_shown_and_health_pods_take_over(
     assert fleet.policy_events()[1:] == [("Normal", WatchersReason.CONTAINERS_RUNNING)]
 
 
+@pytest.mark.parametrize("left_alone", ["", "node", "all"])
+@on_virtual_time
+async def test_what_a_container_writes_counts_once_it_is_judged(
+    operator: VirtualTimeOperator, left_alone: str
+) -> None:
+    """Unless a person has a node left alone, or no reading counts, which is said by itself."""
+    fleet = await begun(operator)
+    if left_alone == "node":
+        words = {"override": "leave-alone", "override-by": "ann", "override-reason": "fan"}
+        words["override-until"] = stamp(fleet.cluster.clock() + 86_400)
+        notes = {f"{names.PREFIX}{key}": word for key, word in words.items()}
+        fleet.cluster.change(NODES, "node-0", {"metadata": {"annotations": notes}})
+    if left_alone == "all":
+        fleet.cluster.remove(ADMISSION, reading_admission.NAME)
+    await operator.after(60)
+    fleet.cluster.change(READINGS, "node-0", {"health": {"sequence": 9, "nodeUID": "another"}})
+    await operator.after(GRACE - 5)
+    assert (fleet.condition()[0], fleet.containers("ready")) == ("True", COUNT)
+    await operator.after(30)
+    assert fleet.containers("unjudged") == (not left_alone)
+    assert fleet.condition()[1] == (
+        WatchersReason.CONTAINERS_RUNNING if left_alone else WatchersReason.REPORTS_NOT_JUDGED
+    )
+
+
 @on_virtual_time
 async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: VirtualTimeOperator) -> None:
     fleet = await begun(operator)
     away = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
     fleet.cluster.change(NODES, "node-1", {"status": away})
-    fleet.cluster.change(NODES, "node-2", {"spec": {"unschedulable": True}})
+    fleet.cluster.change(NODES, "node-2", {"spec": {"unschedulable": True}, "status": away})
     fleet.cluster.change(NODES, "node-3", {"metadata": {"labels": {"kubernetes.io/os": "windows"}}})
     for name in ("node-1", "node-2", "node-3"):
         fleet.cluster.remove(PODS, fleet._containers[name].name)
@@ -131,6 +150,7 @@ async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: Vir
         fleet._containers[name].becomes(ready=True)
     await operator.after(60)
     assert [fleet.containers(state) for state in ("ready", "not-expected", "missing")] == [3, 3, 0]
+    assert operator.sample("nodegauge_silent_nodes", policy="default", reason="not-ready") == 1
     assert fleet.begun() == set()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nodegauge_contract.reading import Part
 from nodegauge_probes.api_client import KEPT_S, Refused
-from nodegauge_probes.watch.outbox import FIRST_PAUSE_S, LONGEST_PAUSE_S, SPREAD_S, Outbox
+from nodegauge_probes.watch.outbox import FIRST_PAUSE_S, LONGEST_PAUSE_S, REHEARSED_S, SPREAD_S, Outbox
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
 Waits = list[float]
@@ -26,15 +26,17 @@ class Api:
     def __init__(self) -> None:
         self.written: list[int] = []
         self.tried: list[int] = []
+        self.rehearsed: list[bool] = []
         self.answers: list[Refused] = []
         self.idle = 0
         """How often an idle connection was to be closed."""
         self.gate = threading.Event()
         self.gate.set()
 
-    def write(self, name: str, part: Part) -> None:
+    def write(self, name: str, part: Part, *, dry_run: bool = False) -> None:
         assert name == "health"
         self.tried.append(part.sequence)
+        self.rehearsed.append(dry_run)
         assert self.gate.wait(DEADLINE_SECONDS)
         if self.answers:
             raise self.answers.pop(0)
@@ -47,11 +49,16 @@ class Api:
 class Stepped(Outbox):
     """An outbox by a clock that stands; a wait of its thread moves the clock by what it waits for."""
 
-    def __init__(self, api: Api, *, jitter: float = 0.5) -> None:
+    def __init__(self, api: Api, *, jitter: float = 0.5, heard_before: bool = False) -> None:
         self.now = 1000.0
         self.messages: list[str] = []
         super().__init__(
-            api, "health", say=self.messages.append, jitter=lambda: jitter, clock=lambda: self.now
+            api,
+            "health",
+            say=self.messages.append,
+            heard_before=heard_before,
+            jitter=lambda: jitter,
+            clock=lambda: self.now,
         )
         self.api = api
 
@@ -186,6 +193,27 @@ def test_what_went_wrong_is_said_and_that_it_is_over(outbox: Stepped) -> None:
         "reading 7 is not written: busy; next try in 20 s",
         "reading 7 is written, after 2 failed tries",
     ]
+
+
+@pytest.mark.parametrize("heard_before", [False, True])
+def test_a_calm_node_notices_that_its_writes_are_refused(api: Api, heard_before: bool) -> None:
+    """It tries its last reading a minute after a write, and soon after a refusal, until it would be taken."""
+    outbox = Stepped(api, heard_before=heard_before)
+    outbox.put(part(1))
+    assert outbox.is_heard is heard_before
+    outbox.tries(1)
+    assert outbox.is_heard
+    api.answers = [Refused("role"), Refused("role")]
+    heard = []
+    for wait in (REHEARSED_S, FIRST_PAUSE_S, 2 * FIRST_PAUSE_S):
+        outbox.now += wait
+        outbox._write(outbox._next())
+        heard.append(outbox.is_heard)
+    assert (heard, api.rehearsed) == ([False, False, True], [False, True, True, True])
+    assert (outbox.accepted, outbox.is_empty) == (1, True)
+    outbox.put(part(2))
+    outbox.tries(1)
+    assert (outbox.accepted, api.rehearsed[-1]) == (2, False)
 
 
 def test_an_idle_connection_is_looked_after(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,13 @@ class Metrics:
             "which no run is possible now, such as those that are NotReady, do not count.",
             ("policy", "last_run"),
         )
+        self.silent = gauge(
+            "nodegauge_silent_nodes",
+            "Nodes that bring no reading. reason=unreadable: the driver or the probe there does not answer; "
+            "not-ready: the node is not Ready. Cordoned nodes, those being removed and those whose driver is "
+            "being changed do not count as not-ready.",
+            ("policy", "reason"),
+        )
         self.health_interval = gauge(
             "nodegauge_health_interval_seconds",
             ("The policy's time between two health readings; in mode Watch probes.health.watch.interval."),
@@ -99,7 +106,8 @@ class Metrics:
         self.watch_containers = gauge(
             "nodegauge_watch_containers",
             "Nodes of a policy in mode Watch by the state of their container: ready, starting, missing, "
-            "restarting, late (it writes nothing), not-expected (the node can run none now).",
+            "restarting, late (it writes nothing), unjudged (what it wrote is not judged), not-expected (the "
+            "node can run none now).",
             ("policy", "state"),
         )
         self.watchers_ready = gauge(

@@ -333,7 +333,10 @@ class WatchersReason(StrEnum):
     CONTAINERS_RESTARTING = "ContainersRestarting"
     """Containers end again and again within minutes: health pods read their nodes as well."""
     REPORTS_LATE = "ReportsLate"
-    """Containers run and write no reading: health pods read their nodes as well."""
+    """Containers run and write no reading, or their writes are refused: health pods read their nodes too."""
+    REPORTS_NOT_JUDGED = "ReportsNotJudged"
+    """Containers write, and the operator has not judged what they wrote for longer than `limits.notStarted`:
+    health pods read their nodes too."""
     DAEMON_SET_REFUSED = "DaemonSetRefused"
     """The API server refuses the DaemonSet (rights, an admission policy or webhook)."""
     DAEMON_SET_FOREIGN = "DaemonSetForeign"

@@ -92,17 +92,19 @@ class ReadingClient:
         """Who writes.  Raises `BadToken`."""
         return identity_of(read_token(self._place.folder / "token"))
 
-    def write(self, name: str, part: Part, *, timeout: float = TIMEOUT_S) -> None:
-        """Replace one part of the node's object.  Raises `Refused`."""
+    def write(self, name: str, part: Part, *, timeout: float = TIMEOUT_S, dry_run: bool = False) -> None:
+        """Replace one part of the node's object; `dry_run`: only try whether that would be taken, by the
+        whole way that a write goes.  Raises `Refused`."""
         try:
             node = self.identity().node
         except BadToken as error:
             raise Refused(str(error)) from None
-        path, body = f"{PATH}/{quote(node)}", {name: to_builtins(part)}
+        query = f"?fieldManager={MANAGER}" + ("&dryRun=All" if dry_run else "")
+        path, made_at, body = f"{PATH}/{quote(node)}{query}", f"{PATH}{query}", {name: to_builtins(part)}
         status, message, wait = self._call("PATCH", path, body, MERGE, timeout)
         if status == HTTPStatus.NOT_FOUND:
             made = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": node}} | body
-            status, message, wait = self._call("POST", PATH, made, JSON, timeout)
+            status, message, wait = self._call("POST", made_at, made, JSON, timeout)
             if status == HTTPStatus.CONFLICT:  # made by another probe in between
                 status, message, wait = self._call("PATCH", path, body, MERGE, timeout)
         if status >= HTTPStatus.MULTIPLE_CHOICES:
@@ -155,7 +157,7 @@ class ReadingClient:
             "Accept": f"{METADATA},{JSON}",
             "User-Agent": MANAGER,
         }
-        connection.request(method, f"{path}?fieldManager={MANAGER}", body=data, headers=headers)
+        connection.request(method, path, body=data, headers=headers)
         response = connection.getresponse()
         answer = response.read(MOST_ANSWER)
         self._used_at = self._clock()

@@ -147,7 +147,8 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
             if settings.termination_log is not None:
                 _to_file(settings.termination_log, str(error).encode())
             return 1
-        outbox = Outbox(client, health.NAME, say=watching.say)
+        heard_before = Path(folder, alive.READY).exists()  # by an earlier container of this pod
+        outbox = Outbox(client, health.NAME, say=watching.say, heard_before=heard_before)
         outbox.start()
 
     def deliver(reading: watching.Reading) -> None:
@@ -157,11 +158,9 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
             number, why = reading.sequence, reading.reason
             outbox.put(part_of(result, identity=identity, sequence=number, reason=why, at=time.time()))
 
-    written_before = Path(folder, alive.READY).exists()  # by an earlier container of this pod
-
     def progress() -> None:
         alive.touch(folder, alive.ALIVE)
-        if outbox is not None and (outbox.accepted or written_before):
+        if outbox is not None and outbox.is_heard:
             alive.touch(folder, alive.READY)
 
     delivery = watching.Delivery(

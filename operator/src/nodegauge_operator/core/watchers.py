@@ -29,11 +29,13 @@ class Watcher(StrEnum):
     """It ends again and again."""
     LATE = "late"
     """It runs, and has written nothing in time."""
+    UNJUDGED = "unjudged"
+    """It writes, and the operator does not judge it."""
     NOT_EXPECTED = "not-expected"
     """The node can run none now: it is not ready, cordoned, leaving, or its driver is being changed."""
 
 
-BAD = (Watcher.MISSING, Watcher.RESTARTING, Watcher.LATE)
+BAD = (Watcher.MISSING, Watcher.RESTARTING, Watcher.LATE, Watcher.UNJUDGED)
 """States in which health pods read the node, the commonest cause first."""
 
 
@@ -49,20 +51,21 @@ def is_expected(node: NodeView) -> bool:
     return node.may_run and not node.unschedulable
 
 
-def look(pods: Iterable[WatchView], *, now: float) -> Look:
+def look(pods: Iterable[WatchView], *, now: float, unjudged: str = "") -> Look:
     """The container of a node that should have one, by its DaemonSet's pods there; nothing is still starting,
-    which only time tells."""
+    which only time tells.  `unjudged`: the pod whose reading waits to be judged, by UID."""
     there = [pod for pod in pods if not pod.gone]
     restarting = next((pod for pod in there if _restarts(pod, now)), None)
     if restarting is not None:
         why = f"{restarting.restarts} restarts, the last after {restarting.lived:.0f} s"
         return Look(state=Watcher.RESTARTING, why=why)
     if any(pod.ready for pod in there):
-        return Look(state=Watcher.READY)
+        waits = any(pod.uid == unjudged for pod in there)
+        return Look(state=Watcher.UNJUDGED) if waits else Look(state=Watcher.READY)
     if any(pod.started_at for pod in there):
         return Look(state=Watcher.LATE, why="it runs and writes nothing")
-    waits = next((pod.waits_for for pod in there if pod.waits_for), "its pod does not start")
-    return Look(state=Watcher.MISSING, why=waits if there else "no pod was made")
+    why = next((pod.waits_for for pod in there if pod.waits_for), "its pod does not start")
+    return Look(state=Watcher.MISSING, why=why if there else "no pod was made")
 
 
 def _restarts(pod: WatchView, now: float) -> bool:

@@ -182,6 +182,7 @@ class Cache:
             if probe in known and known[probe].identity == part.identity
         }
         self.readings[reading.name] = replace(reading, parts=reading.parts | same)
+        self._changed(reading.name)
         if reading.left_out:
             log.warning("reading %s: left out: %s", reading.name, "; ".join(reading.left_out)[:1000])
         return same.keys() != reading.parts.keys()

@@ -31,6 +31,8 @@ CLUSTER = ""
 """The scope of all policies together, where a policy's name would stand; no policy has this name."""
 RUNS_OF_MEAN = 50
 """The mean time of a run is taken over about so many: ten seconds of a large fleet."""
+UNREADABLE, NOT_READY = "unreadable", "not-ready"
+"""Why a node brings no reading."""
 NONE, INVALID = "none", "invalid"
 """Counts nodes whose interconnect class is not known."""
 
@@ -77,6 +79,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """Why its last health run could not be made, where that is not the node's fault."""
     unreadable_since: float = 0.0
     """Since when its health probe cannot read it for a reason of its own, epoch seconds; 0.0 if it can."""
+    silent: str = ""
+    """Why it brings no reading; empty if it may."""
     unreadable: bool = False
     """Some of its report could not be read."""
     override: str = ""
@@ -104,6 +108,8 @@ class PolicyCounts(Struct, kw_only=True):
     """Names of those that give it to a worse fault."""
     waiting: dict[str, float] = field(default_factory=dict)
     """Names of nodes that wait for one, and since when."""
+    silent: Counter[str] = field(default_factory=Counter)
+    """Nodes that bring no reading, by why."""
     unreadable: int = 0
     """Nodes of whose report some could not be read."""
     overrides: Counter[str] = field(default_factory=Counter)
@@ -129,6 +135,8 @@ class PolicyCounts(Struct, kw_only=True):
             self.installations[counts.installation] += by
         self.classes[counts.klass] += by
         self.unreadable += by * counts.unreadable
+        if counts.silent:
+            self.silent[counts.silent] += by
         if counts.override:
             self.overrides[counts.override] += by
         if counts.agreement:
@@ -232,6 +240,10 @@ class NodeCounters:
     def unreadable(self, policy: str) -> int:
         """Nodes that follow the policy and whose report could not be read whole."""
         return self._of(policy).unreadable
+
+    def silent(self, policy: str) -> Counter[str]:
+        """Nodes that bring no reading, by why."""
+        return +self._of(policy).silent
 
     def overrides(self, policy: str) -> Counter[str]:
         """Nodes with an override by its kind; `invalid` for those that are not in force."""
@@ -345,9 +357,20 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         last_run_read=not health.unread,
         refused=f"{last.reason}: {last.message}" if last is not None and is_refused(last) else "",
         unreadable_since=unstamp(health.unreadable.since) if health.unreadable else 0.0,
+        silent=""
+        if override and override.leaves_alone
+        else _silent(node, unreadable=bool(health.unreadable)),
         unreadable=report.unreadable is not None,
         override=(INVALID if override.problem else override.kind) if override else "",
     )
+
+
+def _silent(node: NodeView, *, unreadable: bool) -> str:
+    """Why a node brings no reading that nobody has taken out of service on purpose."""
+    if node.may_run:
+        return UNREADABLE if unreadable else ""
+    away = node.unschedulable or node.leaving or node.driver_changing or not node.runs_probes
+    return "" if away else NOT_READY
 
 
 def is_tainted(node: NodeView) -> bool:

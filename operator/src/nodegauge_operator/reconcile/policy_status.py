@@ -29,7 +29,7 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
-from nodegauge_operator.reconcile.node_counts import CLUSTER
+from nodegauge_operator.reconcile.node_counts import CLUSTER, NOT_READY, UNREADABLE
 from nodegauge_operator.reconcile.obstacles import Obstacles
 from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
 from nodegauge_operator.reconcile.reading_trust import Trust
@@ -155,7 +155,7 @@ class PolicyStatus:
     def _export(self) -> None:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
-        of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides)
+        of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides, metrics.silent)
         others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
         for gauge in (*by_kind, *of_gates, *others, metrics.obstacles):
             gauge.clear()
@@ -172,6 +172,8 @@ class PolicyStatus:
             metrics.newly_gated.labels(name).set(self._budget.rate.count(name))
             for (taint, cause), count in self._counters.gates(name).items():
                 metrics.gated.labels(name, taint, cause).set(count)
+            for why in () if policy.paused else (UNREADABLE, NOT_READY):
+                metrics.silent.labels(name, why).set(self._counters.silent(name)[why])
             for kind, count in self._counters.overrides(name).items():
                 metrics.overrides.labels(name, kind).set(count)
             for last_run, read in (("read", True), ("unread", False)):

@@ -147,14 +147,15 @@ class WatchSets:
         self._defaults = defaults
         self._clock = clock
         self._monotonic = monotonic
-        self._trust = trust
+        self.trust = trust
+        """Whether readings count."""
         self._applied_for = ""
         """The admission policy for which the DaemonSets were applied."""
         self._policies: dict[str, Policy] = {}
         self._announced: dict[str, tuple[str, bool]] = {}
         """By policy, what `on_change` was called for: the DaemonSet's UID, and whether nodes wait for it."""
         self._due_at = 0.0
-        self.namespace = defaults.namespace
+        self.namespace, self.installation = defaults.namespace, defaults.installation
         self.epoch = 0
         """Counts changes of `known` that change which pods speak for a node."""
         self._refusals: dict[str, tuple[int, Trouble]] = {}
@@ -236,7 +237,7 @@ class WatchSets:
         if self.task.busy:
             return RETRY_SECONDS
         policies, now = self._cache.policies, self._monotonic()
-        if self._trust.identity != self._applied_for or policies.keys() != self._policies.keys():
+        if self.trust.identity != self._applied_for or policies.keys() != self._policies.keys():
             return 0.0
         if policies == self._policies:
             return self._due_at - now
@@ -259,7 +260,7 @@ class WatchSets:
         That of a policy that cannot be read stays as it is, like the policy's nodes."""
         self._policies, self._due_at = dict(self._cache.policies), NEVER
         self._edited = self._policies
-        self._applied_for = self._trust.identity
+        self._applied_for = self.trust.identity
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
         there = None
         try:
@@ -296,7 +297,7 @@ class WatchSets:
     async def _make(self, policy: Policy, *, first: bool) -> WatchSet:
         """Make the DaemonSet, or take back what somebody else changed in its spec; `first`: this process
         has not seen it yet.  Raises `KubeError`."""
-        manifest = watch.daemon_set(policy, self._defaults, trusted=self._trust.identity)
+        manifest = watch.daemon_set(policy, self._defaults, trusted=self.trust.identity)
         applied = await daemonsets.apply(self._client, manifest)
         made = await daemonsets.replace_spec(self._client, manifest, uid=applied["uid"])
         if first and made.get("generation") != applied.get("generation"):

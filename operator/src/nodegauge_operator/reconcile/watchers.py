@@ -18,6 +18,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, stamp
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.override import override_at
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.core.watchers import BAD, Look, Watcher, is_expected, look
@@ -98,10 +100,11 @@ class Watchers:
 
     def due_at(self, node: str) -> float:
         """When the container of the node will have been missing for too long, epoch seconds."""
-        if self._state_now(node) is not Watcher.STARTING:
+        self._update()
+        seen = self._seen.get(node)
+        if seen is None or node not in self._since[seen.policy] or self._state(node) in BAD:
             return NEVER
-        policy = self._seen[node].policy
-        left = self._since[policy][node] + self._grace(policy) - self._monotonic()
+        left = self._since[seen.policy][node] + self._grace(seen.policy) - self._monotonic()
         return self._clock() + max(left, 1.0)
 
     def condition(self, name: str) -> State | None:
@@ -163,12 +166,12 @@ class Watchers:
         self._update()
         counts, bad = Counter(self._counts[name]), {}
         for node in self._since[name]:
-            of_pods = self._seen[node].look
-            if self._state(node) in BAD:
+            of_pods, state = self._seen[node].look, self._state(node)
+            if state in BAD:
                 bad[node] = of_pods
-            else:
+            elif state is not None:
                 counts[of_pods.state] -= 1
-                counts[Watcher.STARTING] += 1
+                counts[state] += 1
         return +counts, bad
 
     def _state_now(self, node: str) -> Watcher | None:
@@ -181,7 +184,8 @@ class Watchers:
         if seen is None or seen.look.state not in BAD:
             return seen.look.state if seen else None
         waited = self._monotonic() - self._since[seen.policy][node]
-        return seen.look.state if waited >= self._grace(seen.policy) else Watcher.STARTING
+        in_time = Watcher.READY if seen.look.state is Watcher.UNJUDGED else Watcher.STARTING
+        return seen.look.state if waited >= self._grace(seen.policy) else in_time
 
     def _grace(self, policy: str) -> float:
         known = self._cache.policies.get(policy)
@@ -222,4 +226,18 @@ class Watchers:
         if not is_expected(node):
             return Seen(policy=policy.name, look=Look(state=Watcher.NOT_EXPECTED))
         pods = self._sets.pods.of_set(name, self._sets.known.get(policy.name))
-        return Seen(policy=policy.name, look=look(pods, now=self._clock()))
+        return Seen(policy=policy.name, look=look(pods, now=self._clock(), unjudged=self._unjudged(node)))
+
+    def _unjudged(self, node: NodeView) -> str:
+        """UID of the pod whose reading of the node is the newest and in no report; empty for none, and where
+        readings are left alone on purpose."""
+        reading, report = self._cache.readings.get(node.name), self._cache.reports.get(node.name)
+        part = reading.parts.get(names.PROBE_HEALTH) if reading is not None else None
+        override = override_at(node.override, now=self._clock())
+        if part is None or report is None or (override is not None and override.leaves_alone):
+            return ""
+        if self._sets.trust.problem:  # said by itself, and health pods would not be believed either
+            return ""
+        is_ours = report.installation in ("", self._sets.installation)
+        judged = report.status.probe[names.PROBE_HEALTH].reading == part.identity
+        return part.pod_uid if is_ours and not judged else ""

@@ -18,6 +18,7 @@ REASONS = {
     Watcher.MISSING: (WatchersReason.CONTAINERS_MISSING, "no container runs"),
     Watcher.RESTARTING: (WatchersReason.CONTAINERS_RESTARTING, "the container restarts again and again"),
     Watcher.LATE: (WatchersReason.REPORTS_LATE, "the container reports nothing"),
+    Watcher.UNJUDGED: (WatchersReason.REPORTS_NOT_JUDGED, "what the container writes is not judged"),
 }
 
 
@@ -62,4 +63,5 @@ def _nodes(bad: Mapping[str, Look], *, of: int) -> str:
     reasons = "; ".join(f"{why} ({count})" if len(whys) > 1 else why for why, count in whys if why)
     others = f", and {n_nodes(len(bad) - len(names))} with another fault" if len(bad) > len(names) else ""
     some = ", ".join(names[:MAX_NODES] + more)
-    return f"{REASONS[state][1]} on {len(names)} of {n_nodes(of)} ({some}): {reasons}{others}"
+    why = f": {reasons}" if reasons else ""
+    return f"{REASONS[state][1]} on {len(names)} of {n_nodes(of)} ({some}){why}{others}"
