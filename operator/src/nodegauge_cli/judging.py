@@ -87,6 +87,13 @@ def judged(
     return replace(judgement, findings=findings, locations=locations)
 
 
+def read_line(judgement: AnyJudgement) -> str:
+    """What was read of what should have been, in one line; empty for a judgement that does not say."""
+    if isinstance(judgement, Judgement) and judgement.coverage is not None:
+        return judgement.coverage.text
+    return ""
+
+
 def outside_cluster(findings: Sequence[Finding]) -> list[Finding]:
     """The findings with next steps for a machine without a cluster."""
     return [CATALOGUE[finding.code].outside_cluster(finding) for finding in findings]
@@ -149,6 +156,7 @@ def _fresh(node: Reported, criteria: Criteria, status: ProbeStatus, result: Resu
         verdict=judgement.verdict,
         summary=judgement.summary,
         findings=judgement.findings,
+        coverage=read_line(judgement),
         regraded=result is None,
     )
 

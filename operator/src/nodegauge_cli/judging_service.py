@@ -27,6 +27,7 @@ from nodegauge_cli.judging import (
     judged,
     outside_cluster,
     power_inventory,
+    read_line,
 )
 from nodegauge_cli.reported import Unusable, worst
 from nodegauge_contract import Result
@@ -173,6 +174,7 @@ def _judgement(
         "probe": probe,
         "node": node,
         "labels": labels,
+        "read": read_line(judgement),
         "steps": steps,
         **msgspec.to_builtins(judgement),
     }

@@ -11,13 +11,15 @@ from nodegauge_judge import GateKind, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.report import GateState, ReportStatus, stamp
-from nodegauge_operator.core import gates
+from nodegauge_operator.core import gates, wording
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import registry
 from nodegauge_operator.core.report_size import MAX_TRANSITIONS, cut
 
 MAX_WHY = 160
 """Bytes; the event has the rest."""
+MAX_COVERED = 80
+"""Of these, for what was read: the counts and a GPU with a gap."""
 VERDICT, OVERRIDE = "verdict", "override"
 LABEL_HEALTH = next(label.history for label in registry.labels() if label.key == names.LABEL_HEALTH)
 TAINTS = {key: f"taint {key.removeprefix(names.PREFIX)}" for key in names.NODE_TAINTS}
@@ -34,6 +36,8 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
     probe, run = _run(context)
     changed = [what for what in new if old[what] != new[what] and not _repeats_verdict(what, old, new)]
     why = dict.fromkeys(TAINTS.values(), change.message if change is not None else after.summary)
+    covered = wording.covered(context, after, most=MAX_COVERED)
+    seen = f"{cut(after.summary, MAX_WHY - len(covered) - 1)} {covered}".strip()
     why[OVERRIDE] = (after.override.problem or after.override.reason) if after.override else "removed"
     added = [
         Transition(
@@ -41,7 +45,7 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
             what=what,
             before=old[what],
             to=new[what],
-            why=cut(why.get(what, after.summary), MAX_WHY),
+            why=cut(why.get(what, seen), MAX_WHY),
             probe=probe,
             run=run,
         )
