@@ -87,6 +87,7 @@ def test_every_host_is_a_row_the_worst_first_and_a_second_run_changes_nothing(ro
         "Connection refused",
         "--limit gpu-0",
         "50 GB/s",
+        "2 of 2 GPUs, 6 of 6 subjects",
         "460.32.03",
         "pcie-narrow",
     )
@@ -112,6 +113,7 @@ def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
         matrix=f"{HOSTILE}\n\nLegend:\n\n{HOSTILE}",
         interconnect={"class": HOSTILE, "nvlinkGbps": HOSTILE},
         facts={"gpus": [{"name": HOSTILE}], "driver": HOSTILE},
+        read=HOSTILE,
         judge_version=HOSTILE,
     )
     plain = json.loads(json.dumps(hostile).replace(json.dumps(HOSTILE)[1:-1], "plain"))

@@ -65,6 +65,7 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
         "interconnect": {"class": "nvlink", "nvlinkGbps": 50, "message": "both GPUs are joined"},
         "facts": {"gpus": [{"name": "TITAN RTX"}] * gpus, "driver": "460.32.03"},
         "matrix": MATRIX,
+        "read": f"{gpus} of {gpus} GPUs, 6 of 6 subjects",
         "judge_version": "0.1.0",
         **more,
     }

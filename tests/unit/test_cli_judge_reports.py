@@ -116,13 +116,15 @@ def test_the_evidence_of_an_early_version_has_the_messages_in_full() -> None:
         ([report(**tainted(names.TAINT_UNVALIDATED))], 3, "taint unvalidated:NoSchedule"),
         ([report(verdict=UNKNOWN)], 3, "UNKNOWN n1"),
         ([report(probe("health", read_at=""))], 3, "health was never read"),
+        ([report(probe("health", coverage="8 of 8 GPUs"))], 0, f"read health {AT} (8 of 8 GPUs)"),
+        ([report(), reading(health=made.h100())], 0, f"health {AT} (8 of 8 GPUs, 7 of 7 subjects)"),
         ([report(probe("health", failing_since=AT, last_run=LOST))], 3, "silent for 60 s"),
         ([report(probe("pull", failing_since=AT, last_run=LOST))], 0, "WARN n1"),
         ([report(probe("nccl", UNKNOWN, read_at=""))], 0, "nccl never"),
         ([body(status={"verdict": "pass"})], 3, "health was never read"),
         ([report() | {"status": report()["status"] | {"gates": 3}}], 3, "not judged: NodeReport: "),
     ],
-    ids=range(18),
+    ids=range(20),
 )
 def test_a_report_is_judged_whole(bodies: list[dict[str, Any]], code: int, part: str) -> None:
     """A pass needs a health reading, and nothing that says otherwise."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Ecc, Result, Unavailable
 from nodegauge_judge import History, Judgement, Verdict, judge_health
+from nodegauge_judge.coverage import still_says
 
 UNKNOWN = Unavailable("NVML_ERROR_UNKNOWN")
 ABSENT = Unavailable("NVML_ERROR_NOT_SUPPORTED")
@@ -77,6 +78,22 @@ def test_a_gap_takes_the_pass_and_is_said(result: Result, history: History, gaps
     assert f"Not readable: {gaps}" in covered(judgement)
     finding = judgement.findings[0]
     assert (finding.code, finding.gpus[0].index) == ("values-unread", int(gaps[4]))
+
+
+@pytest.mark.parametrize(
+    ("now", "stays"),
+    [
+        ("8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks", True),
+        ("8 of 8 GPUs, 8 of 9 subjects. Not readable: GPU 3: power", True),
+        ("8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 2: power; GPU 3: clocks", False),
+        ("7 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks", False),
+        ("8 of 8 GPUs, 6 of 8 subjects. Not readable: GPU 3: power, clocks", False),
+        ("8 of 8 GPUs, 9 of 9 subjects", False),
+    ],
+)
+def test_a_line_stays_until_less_is_read_or_everything(now: str, stays: bool) -> None:
+    said = "8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks"
+    assert still_says(said, now) is stays
 
 
 WITH_MIG = made.with_gpu(without(WHOLE, ABSENT, "power.usage_mw"), 3, mig=1)

@@ -44,6 +44,16 @@ def troubled(result: Result, kind: str, **more: Any) -> Result:
     return made.with_gpu(result, len(result.gpus) - 1, error=Problem(kind=kind), **more)
 
 
+def switches(*links: int, name: str = "NVIDIA H100 80GB HBM3") -> Result:
+    """Eight GPUs with so many links to each NVSwitch."""
+    ends = [number for number, count in enumerate(links) for _ in range(count)]
+    groups = [
+        replace(made.to_switch(1, mbps=26_562)[0], links=[link], remote=f"0000:c{end}:00.0")
+        for link, end in enumerate(ends)
+    ]
+    return made.every_gpu(made.switched(8, name=name, links=18, mbps=26_562), links=groups)
+
+
 def board(*ids: int, name: str = "NVIDIA H200", bus: bool = True, each: int = 0, **more: Any) -> Result:
     """GPUs with these module ids on bare metal, behind switches or with `each` links between them."""
     known, size = {"virtualization": 0} | more, len(ids)
@@ -84,6 +94,7 @@ HOLE, A100, GB200, B300 = (
     "NVIDIA GB200",
     "NVIDIA B300 SXM6 AC",
 )
+DOWN = "nvlink-down/warn"
 SOME, HALF, EVERY = (1, 2, 3, 5, 6, 7, 8), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8)
 TABLE: Table = {
     "a module that was never seen is named, by the board of its model": [
@@ -96,6 +107,13 @@ TABLE: Table = {
         (board(*HALF), HOLE, "modules 5, 6, 7, 8: "),
         (board(*SOME, bus=False, virtualization=NO_DRIVER), HOLE, "module 4: "),
         (board(*[0] * 7), HOLE, "node: 7 of the 8 GPUs"),
+    ],
+    "an NVSwitch to which no link leads is named, where every GPU lacks links": [
+        (switches(0, 5, 5, 4), f"{HOLE} {DOWN}", "3 of the 4 NVSwitches", {"lacks": 1, "board": 4}),
+        (switches(2, 2, 2, 2, 2, name=A100), f"{HOLE} {DOWN}", "5 of the 6 NVSwitches"),
+        *((switches(*links), DOWN) for links in ((3, 5, 5, 4), (14,))),
+        (switches(9, name="NVIDIA B200"), DOWN),
+        *((switches(*links), "") for links in ((4, 5, 5, 4), (9, 9), (18,))),
     ],
     "whole boards, and parts of one in a virtual machine, in a container and by intent": [
         *((board(*EVERY, name=name), "") for name in ("NVIDIA B200", "NVIDIA H20", B300)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import nodegauge_contract
 import support.results as made
@@ -42,6 +43,18 @@ def test_a_result_is_judged_as_the_judge_does() -> None:
         [answer] = ask(document)
         assert {key: answer[key] for key in judgement} == judgement
         assert answer["probe"] == "health"
+
+
+def test_a_host_is_taken_out_of_service_where_a_node_is_drained() -> None:
+    """The message says so, too: `validate` prints it."""
+    siblings = made.every_gpu(made.h100(), ecc=Ecc(mode=1))
+    off = replace(made.with_gpu(siblings, 3, ecc=Ecc(mode=0)), node="host-1")
+    [answer] = ask(text(off), node={"name": "host-1"})
+    [finding] = answer["findings"]
+    assert finding["message"].endswith(
+        "Next: take the machine out of service, then `nvidia-smi -e 1 -i 3` and reset the GPU."
+    )
+    assert [of_gpu["message"] for of_gpu in answer["locations"]] == [finding["message"]]
 
 
 def test_each_document_has_its_own_answer() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import Bus, Power, Repair, Result, Temperature, XidCount, Xids
+from nodegauge_contract import Bus, Power, Repair, Result, Span, Temperature, Window, XidCount, Xids
 from nodegauge_judge import Finding, GpuIdentity, History, Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change, Condition, Transition
@@ -179,6 +179,19 @@ def changes(report: AReport) -> list[tuple[str, str, str, int]]:
 
 def condition(report: AReport, kind: str) -> Condition:
     return next(known for known in report.status.conditions if known.type == kind)
+
+
+def test_condition_and_history_say_what_was_read() -> None:
+    """A value that comes and goes costs the condition one write, not one with each run."""
+    busy = Window(seconds=3.0, samples=12, utilization=Span(min=0, median=90, max=99))
+    more = read(made.every_gpu(TITAN, window=busy))
+    reports = [after(*ends) for ends in ([more], [more, GOOD], [more, GOOD, more])]
+    six, seven = (f"Read: 2 of 2 GPUs, {count} of {count} subjects." for count in (6, 7))
+    assert [f"Read: {health(report).coverage}." for report in reports] == [seven, six, seven]
+    said = [report.status.desired.message for report in reports]
+    assert said[0].endswith(seven)
+    assert said[1] == said[2] == said[0].replace(seven, six)
+    assert all(past.why.startswith(seven) for past in reports[0].status.transitions)
 
 
 def test_a_fault_and_its_repair_are_told_in_order() -> None:

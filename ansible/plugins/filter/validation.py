@@ -26,6 +26,7 @@ KEPT = (
     "facts",
     "psu",
     "matrix",
+    "read",
     "judge_version",
     "msg",
     "unreachable",

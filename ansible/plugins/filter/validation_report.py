@@ -85,6 +85,7 @@ def _row(host: str, fact: Mapping[str, Any]) -> dict[str, Any]:
         "cause": ", ".join(dict.fromkeys(decisive)) if verdict != "pass" else "",
         "summary": str(fact.get("summary", "")),
         "gpus": len(names),
+        "read": str(health.get("read") or ""),
         "models": sorted({name for name in names if isinstance(name, str)}),
         "interconnect": interconnect.get("class") or "",
         "nvlink_gbps": gbps if isinstance(gbps, (int, float)) else None,

@@ -136,6 +136,11 @@ matrix:
   description: The matrix that C(nvidia-smi topo -m) prints.
   returned: when it was read
   type: str
+read:
+  description: What was read of what should have been, in one line; with gaps, each by GPU and subject.
+  returned: when there is a document
+  type: str
+  sample: 8 of 8 GPUs, 9 of 9 subjects
 labels:
   description: The labels that the operator would set on this node, were this its first result.
   returned: when there are some

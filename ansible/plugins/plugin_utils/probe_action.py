@@ -52,7 +52,7 @@ PYTHON_STEPS = [
     "Install Python 3.9 or newer on the host, from its distribution's packages.",
     "Set `ansible_python_interpreter` of this host to its path.",
 ]
-OTHER_KEYS = ("matrix", "labels", "busbw", "tflops", "reason")
+OTHER_KEYS = ("matrix", "labels", "read", "busbw", "tflops", "reason")
 """What a judgement has beside what every probe's has, if it has it."""
 SHOWN = ("index", "name", "uuid", "serial", "pci")
 """What the facts say of each GPU."""

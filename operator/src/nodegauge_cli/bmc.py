@@ -14,12 +14,13 @@ from typing import TextIO
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from nodegauge_bmc.connection import Access, BmcError
 from nodegauge_bmc.protocols import read
 from nodegauge_bmc.redfish import DEADLINE
 from nodegauge_cli.inputs import BadInput, duration
-from nodegauge_cli.judging import EXIT_CODES, EXIT_UNKNOWN
+from nodegauge_cli.judging import EXIT_CODES, EXIT_UNKNOWN, outside_cluster
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 
@@ -110,6 +111,7 @@ def bmc(
     except BmcError as error:
         raise BadInput(f"{url}: {error}") from None
     judgement = judge_chassis(reading, needed=needed)
+    judgement = replace(judgement, findings=outside_cluster(judgement.findings))
     if form == "json":
         encoded = msgspec.json.encode(Outcome(judgement=judgement, reading=reading))
         sys.stdout.write(msgspec.json.format(encoded, indent=2).decode() + "\n")

@@ -11,12 +11,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from nodegauge_cli.documents import Document
 from nodegauge_cli.reported import Fresh, Reported, ReportJudgement, Unusable, judge_reported
 from nodegauge_contract import Result
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
+    CATALOGUE,
+    Finding,
     History,
     Judgement,
     NodeFacts,
@@ -65,8 +68,11 @@ class Criteria(NamedTuple):
         return {"thresholds": self.thresholds, "expectations": self.expectations, "node": self.node}
 
 
-def judged(document: Document, criteria: Criteria, *, earlier: Sequence[Document] = ()) -> AnyJudgement:
-    """The judgement.  `earlier`: results of the same probe on the same node, the oldest first.
+def judged(
+    document: Document, criteria: Criteria, *, earlier: Sequence[Document] = (), cluster: bool = True
+) -> AnyJudgement:
+    """The judgement.  `earlier`: results of the same probe on the same node, the oldest first.  Without
+    `cluster`, and of a paste or a log, which name no node, the findings say what to do on a single machine.
 
     Raises `Unusable` and `NoHistory`.
     """
@@ -74,6 +80,28 @@ def judged(document: Document, criteria: Criteria, *, earlier: Sequence[Document
         if earlier:
             raise NoHistory("results; a NodeReport contains its own history")
         return judge_reported(document, partial(_fresh, document, criteria))
+    judgement = _of_result(document, criteria, earlier)
+    if cluster and document.node and document.probe != PASTED:
+        return judgement
+    findings, locations = map(outside_cluster, (judgement.findings, judgement.locations))
+    return replace(judgement, findings=findings, locations=locations)
+
+
+def read_line(judgement: AnyJudgement) -> str:
+    """What was read of what should have been, in one line; empty for a judgement that does not say."""
+    if isinstance(judgement, Judgement) and judgement.coverage is not None:
+        return judgement.coverage.text
+    return ""
+
+
+def outside_cluster(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with next steps for a machine without a cluster."""
+    return [CATALOGUE[finding.code].outside_cluster(finding) for finding in findings]
+
+
+def _of_result(
+    document: Result, criteria: Criteria, earlier: Sequence[Document]
+) -> Judgement | NcclJudgement | LoadJudgement:
     if document.probe in (names.PROBE_HEALTH, PASTED):
         if document.probe == PASTED and earlier:
             raise NoHistory("results of probes; what happened between two pastes is unknown")
@@ -128,6 +156,7 @@ def _fresh(node: Reported, criteria: Criteria, status: ProbeStatus, result: Resu
         verdict=judgement.verdict,
         summary=judgement.summary,
         findings=judgement.findings,
+        coverage=read_line(judgement),
         regraded=result is None,
     )
 

@@ -17,9 +17,18 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from nodegauge_cli.documents import READ_LIMIT, Document, chassis_reading, parts_of
-from nodegauge_cli.judging import AnyJudgement, Criteria, NoHistory, judged, power_inventory
+from nodegauge_cli.judging import (
+    AnyJudgement,
+    Criteria,
+    NoHistory,
+    judged,
+    outside_cluster,
+    power_inventory,
+    read_line,
+)
 from nodegauge_cli.reported import Unusable, worst
 from nodegauge_contract import Result
 from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing, Verdict
@@ -141,6 +150,7 @@ def _judgement(
         if reading is not None:
             needed = facts.supplies_needed
             chassis = judge_chassis(reading, thresholds=criteria.thresholds, needed=needed)
+            chassis = replace(chassis, findings=outside_cluster(chassis.findings))
             return {
                 "probe": "bmc",
                 "node": facts.name,
@@ -164,6 +174,7 @@ def _judgement(
         "probe": probe,
         "node": node,
         "labels": labels,
+        "read": read_line(judgement),
         "steps": steps,
         **msgspec.to_builtins(judgement),
     }
@@ -192,7 +203,7 @@ def _worst(text: str, criteria: Criteria, before: list[Document]) -> tuple[Docum
         if isinstance(document, Unusable):
             refused.append(document)
         else:
-            every.append((document, judged(document, criteria, earlier=before)))
+            every.append((document, judged(document, criteria, earlier=before, cluster=False)))
     verdict = worst(judgement.verdict for _, judgement in every)
     if refused and verdict is not Verdict.FAIL:
         raise refused[0]

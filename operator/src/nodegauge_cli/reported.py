@@ -72,6 +72,8 @@ class KindJudgement(Struct, frozen=True, kw_only=True):
     """Those of the report and those of the reading, each code once."""
     read_at: str = ""
     """RFC 3339, UTC; empty if it was never read."""
+    coverage: str = ""
+    """What was read of what should have been, in one line; empty for a probe that does not say."""
 
 
 class ReportJudgement(Struct, frozen=True, kw_only=True):
@@ -90,7 +92,7 @@ class ReportJudgement(Struct, frozen=True, kw_only=True):
     taints: list[str]
     """What the node should carry, as kubectl writes it without our prefix."""
     coverage: str
-    """When each probe read the node, and what is missing."""
+    """When each probe read the node and what it read, and what is missing."""
     findings: list[Finding]
     """Of all kinds."""
 
@@ -101,6 +103,7 @@ class Fresh(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     summary: str
     findings: list[Finding]
+    coverage: str = ""
     regraded: bool = False
     """Whether it comes from the record in the report, not from a reading."""
 
@@ -187,7 +190,8 @@ def judge_reported(
     missing = (*(() if readable else ("health was never read",)), *document.unreadable)
     verdicts = [kind.verdict for kind in kinds if kind.verdict not in PASSED_OVER]
     verdicts += [*_of_report(status), *(Verdict.UNKNOWN for _ in missing)]
-    parts = ", ".join(f"{probe} {at}" for probe, at in read.items()) or "nothing"
+    lines = {kind.probe: f" ({kind.coverage})" for kind in kinds if kind.coverage}
+    parts = ", ".join(f"{probe} {at}{lines.get(probe, '')}" for probe, at in read.items()) or "nothing"
     return ReportJudgement(
         node=document.node,
         verdict=worst(verdicts),
@@ -253,6 +257,7 @@ def _kind(document: Reported, status: ProbeStatus, fresh: Fresh | None) -> KindJ
         summary=_summary(status, fresh),
         findings=findings,
         read_at=status.read_at,
+        coverage=(fresh.coverage if fresh is not None else "") or status.coverage,
     )
 
 

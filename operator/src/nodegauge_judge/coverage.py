@@ -27,7 +27,7 @@ from nodegauge_contract.nvlink import ACTIVE
 from nodegauge_judge.case import Case, clip, is_not_supported, once, short_name, text
 from nodegauge_judge.gpu_models import NO_ROW, known_models
 from nodegauge_judge.interconnect import board, nvlink_state
-from nodegauge_judge.model import Coverage
+from nodegauge_judge.model import NOT_READABLE, Coverage
 
 
 def _fields(member: str, struct: type[Struct], *, without: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -141,6 +141,22 @@ def remembered(case: Case) -> str:
     gpus, before = case.result.gpus, _answered_before(case)
     answered = (path in before or all(_is_read(gpu, path) for gpu in gpus) for path in VALUES)
     return f"{_VALUES_DIGEST}{sum(given << bit for bit, given in enumerate(answered)):x}"
+
+
+def still_says(said: str, now: str) -> bool:
+    """Whether an older line (`Coverage.text`) is still true enough to stay: nothing that it calls read is
+    missing now, and not all that it calls missing has come back."""
+    (counts, missing), (counts_now, missing_now) = _in_line(said), _in_line(now)
+    fewer = any(less < before for before, less in zip(counts, counts_now, strict=False))
+    return not fewer and missing_now <= missing and bool(missing_now) == bool(missing)
+
+
+def _in_line(line: str) -> tuple[list[int], set[str]]:
+    """The four counts of a line, and each subject of each GPU that is missing."""
+    counts, _, gaps = line.partition(NOT_READABLE)
+    named = [gap.partition(": ") for gap in gaps.split("; ") if gap]
+    missing = {f"{where}: {subject}" for where, _, subjects in named for subject in subjects.split(", ")}
+    return [int(number) for number in re.findall(r"\d+", counts)], missing
 
 
 @once

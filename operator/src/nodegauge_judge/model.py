@@ -212,6 +212,10 @@ class GpuBrief(GpuIdentity, frozen=True, omit_defaults=True, kw_only=True):
     """Name of its temperature's band (excellent, good, warm, throttling-likely), for information."""
 
 
+NOT_READABLE = ". Not readable: "
+"""Between the counts of a coverage and its gaps."""
+
+
 class Coverage(Struct, frozen=True, rename="camel", kw_only=True):
     """What a reading covers of what should have been read.  A pass covers all of it."""
 
@@ -231,7 +235,7 @@ class Coverage(Struct, frozen=True, rename="camel", kw_only=True):
         """In one line: `8 of 8 GPUs, 9 of 9 subjects`; with gaps, each by name."""
         counts = f"{self.gpus} of {self.of_gpus} GPUs, {self.subjects} of {self.of_subjects} subjects"
         more = f"; and {len(self.gaps) - 4} more GPUs" if len(self.gaps) > 4 else ""
-        return f"{counts}. Not readable: {'; '.join(self.gaps[:4])}{more}" if self.gaps else counts
+        return f"{counts}{NOT_READABLE}{'; '.join(self.gaps[:4])}{more}" if self.gaps else counts
 
 
 class Sharing(StrEnum):

@@ -41,6 +41,9 @@ for the advice in a finding's evidence."""
 _PLACEHOLDER = re.compile(rf"\b(?:{'|'.join(PLACEHOLDERS)})\b")
 _OF_CLUSTER = re.compile(r"\bkubectl\b|\bspec\.|PROBE-POD")
 """What only helps on a node that an operator looks after."""
+_DRAIN = re.compile(r"\bdrain(?: the node| it)?\b")
+_BY_HAND = "take the machine out of service"
+"""In place of `_DRAIN` where there is no cluster."""
 _OPTIONAL = re.compile(r" (?:-i|-s|-pl) (?:INDEX|OTHER|ADDRESS)|\.\*SLOT")
 """Parts of a command that are left out where their value is unknown: it then shows every GPU."""
 
@@ -170,11 +173,26 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
     def steps(self, finding: Finding, *, node: str = "", cluster: bool = True) -> list[str]:
         """Every step, with the values of this finding; without those of a cluster for what was pasted, names
         no node, or comes from a host that no cluster has (`cluster` false)."""
-        here = self.way_out
-        if not (cluster and node) or PASTED in str(finding.evidence.get("source", "")):
-            here = tuple(OUT_OF_SERVICE if step == DRAIN else step for step in here)
-            here = tuple(step for step in here if not _OF_CLUSTER.search(step)) or (self.next_step,)
+        outside = not (cluster and node) or PASTED in str(finding.evidence.get("source", ""))
+        here = self._without_cluster if outside else self.way_out
         return [filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in here]
+
+    def outside_cluster(self, finding: Finding) -> Finding:
+        """The same finding with a next step that needs no cluster."""
+        of_cluster = _OF_CLUSTER.search(self.next_step)
+        step = self._without_cluster[0] if of_cluster else _by_hand(self.next_step)
+        step = filled(step, gpus=finding.gpus, evidence=finding.evidence)
+        return replace(finding, message=f"{measured(finding)}{NEXT}{step}")
+
+    @property
+    def _without_cluster(self) -> tuple[str, ...]:
+        """The steps that help on a machine without a cluster."""
+        steps = (OUT_OF_SERVICE if step == DRAIN else _by_hand(step) for step in self.way_out)
+        return tuple(step for step in steps if not _OF_CLUSTER.search(step)) or (_by_hand(self.next_step),)
+
+
+def _by_hand(step: str) -> str:
+    return _DRAIN.sub(_BY_HAND, step)
 
 
 def filled(text: str, *, gpus: Sequence[GpuIdentity], evidence: Mapping[str, Scalar], node: str = "") -> str:

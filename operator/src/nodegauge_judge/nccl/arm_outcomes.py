@@ -293,7 +293,7 @@ NCCL_FAILED = NcclRule(
         "until then counts."
     ),
     when={Severity.WARN: "a run ended with anything other than success, a hang or a lack of time"},
-    next_step="read the message; the pod's log has the rest.",
+    next_step="read the message; the probe's log has the rest.",
     way_out=(
         "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists.",
         "`P2P is disabled between NVLINK connected GPUs`: the fabric manager or a registry key refuses peer "

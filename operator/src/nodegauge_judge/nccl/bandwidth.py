@@ -132,6 +132,14 @@ def below_peers(grading: Grading) -> Iterator[Observation]:
     )
 
 
+def may_be_confirmed(grading: Grading) -> bool:
+    """Whether a second run like this one shows a straggler: not if the CPU limit slowed it down."""
+    headline, among = compared_headline(grading.headlines), among_peers(grading)
+    if headline is None or among is None or _cpu_throttled(headline.arm, grading.measurement):
+        return False
+    return among.below and not among.group.crowded
+
+
 def answer_peers(grading: Grading) -> Answer:
     """What the run says of the node among its peers; unsure if the CPU limit may have slowed it down."""
     headline, among = compared_headline(grading.headlines), among_peers(grading)

@@ -230,9 +230,8 @@ def _bad_codes(grading: Grading, judgement: NcclJudgement) -> set[str]:
 def _wait_for_another(grading: Grading, findings: list[Finding]) -> set[str]:
     """Codes without a bad answer that count only after a second run, too."""
     codes = {finding.code for finding in findings if finding.code == arm_outcomes.NCCL_FAILED.code}
-    among = bandwidth.among_peers(grading)
-    unusual = among is not None and among.below and not among.group.crowded
-    return codes | ({bandwidth.BUSBW_BELOW_PEERS.code} if unusual else set())
+    slow = bandwidth.may_be_confirmed(grading)
+    return codes | ({bandwidth.BUSBW_BELOW_PEERS.code} if slow else set())
 
 
 def _needs_another_run(grading: Grading, answers: Mapping[str, Answer], findings: list[Finding]) -> bool:

@@ -78,7 +78,7 @@ RULES = (
         next_step="bring it to the version of its class, or find out why it was left out.",
         way_out=(
             "Compare `kubectl get nodereports -o yaml`: `status.versions` of the class.",
-            "Install the version of the class; a driver needs the node drained and the modules reloaded.",
+            "Install the version of the class; a driver needs idle GPUs and the modules reloaded.",
         ),
         check=drift,
     ),

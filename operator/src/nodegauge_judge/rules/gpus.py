@@ -11,8 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from nodegauge_contract import Gpu
+from nodegauge_contract.nvlink import ACTIVE, REMOTE_SWITCH
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, number, text
+from nodegauge_judge.gpu_models import known_models
+from nodegauge_judge.interconnect import nvlink_state
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
 from nodegauge_judge.rules.reading import problem_check
@@ -93,7 +96,8 @@ def foreign_gpus(case: Case) -> Iterator[Observation]:
 
 
 def board_incomplete(case: Case) -> Iterator[Observation]:
-    """The modules that a board lacks from its first reading on, as one location."""
+    """The modules that a board lacks from its first reading on, as one location; and its NVSwitches."""
+    yield from _switches_out(case)
     hole = visibility.hole(case)
     if hole is None:
         return
@@ -108,6 +112,31 @@ def board_incomplete(case: Case) -> Iterator[Observation]:
         evidence={"lacks": hole.lacks, "board": hole.size, "modules": names},
         weight=hole.lacks,
     )
+
+
+def _switches_out(case: Case) -> Iterator[Observation]:
+    """NVSwitches to which no link leads, where every GPU lacks links too.
+
+    Nothing where the driver names all alike: NCCL's dumps have `fffffff:ff:ff.0` for those of B200, and an
+    address for each of A100 and H100 (tests/fixtures/nccl-topo_oci_h100x8.xml).
+    """
+    gpus = case.result.gpus
+    board = known_models().find(gpus[0].name).board if nvlink_state.all_short(case) is not None else None
+    if board is None or len(gpus) != board.modules:
+        return
+    ends = (group for gpu in gpus for group in gpu.links if group.state == ACTIVE)
+    seen = {end.remote for end in ends if end.remote_type == REMOTE_SWITCH and isinstance(end.remote, str)}
+    wired = board.switches
+    if 1 < len(seen) < wired:
+        yield Observation(
+            severity=Severity.WARN,
+            location="NVSwitches",
+            message=(
+                f"Every GPU lacks NVLinks, and those that are up lead to {len(seen)} of the {wired} "
+                f"NVSwitches of its board: {clip(', '.join(sorted(seen)))}."
+            ),
+            evidence={"lacks": wired - len(seen), "board": wired},
+        )
 
 
 def _sick(
@@ -184,21 +213,23 @@ RULES = (
     ),
     HealthRule(
         code="board-incomplete",
-        title="a board lacks a GPU",
+        title="a board lacks a GPU or an NVSwitch",
         meaning=(
             "SXM modules and superchips come on boards and trays whose numbers of GPUs are known, and each "
             "module has a number on its board. A GPU that was dead when the node was booted leaves a hole: "
-            "the driver lists the others, and they are healthy. A virtual machine may have any part of a "
-            "board; GPUs that a container was not given, that another driver serves, or that the policy "
-            "does not expect (`spec.expectedGpus`) are no hole."
+            "the driver lists the others, and they are healthy. An NVSwitch that is out takes links from "
+            "every GPU. A virtual machine may have any part of a board; GPUs that a container was not given, "
+            "that another driver serves, or that the policy does not expect (`spec.expectedGpus`) are no "
+            "hole."
         ),
         when={
             Severity.WARN: (
                 "the model's boards have more GPUs, on bare metal, also at first sight; without a count of "
-                "the PCI bus or of `nvidia.com/gpu`, only if more than half of the board is there"
+                "the PCI bus or of `nvidia.com/gpu`, only if more than half of the board is there; or every "
+                "GPU of a whole board lacks links, and the others lead to fewer NVSwitches than it has"
             )
         },
-        next_step="`lspci -d 10de:` on the node: is the GPU on the bus? Then its kernel log, from boot on.",
+        next_step="`lspci -d 10de:` on the node: is it on the bus? Then its kernel log, from boot on.",
         way_out=(
             "`lspci -d 10de:` and `nvidia-smi -q | grep -iE 'Bus Id|Module Id'` on the node.",
             DRIVER_LOG,

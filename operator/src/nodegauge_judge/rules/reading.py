@@ -215,7 +215,7 @@ RULES = (
         title="the probe crashed",
         meaning="The probe failed in its own code. This says nothing about the node.",
         when="an unexpected error in the probe",
-        next_step="report it as a bug with the pod's log.",
+        next_step="report it as a bug with the probe's log.",
         way_out=(POD_LOG, "Report it with that log, the driver version and the GPU model."),
     ),
     _unjudged(
@@ -223,7 +223,7 @@ RULES = (
         title="the result did not fit",
         meaning="The document exceeded what a NodeReading holds of its probe (32 KiB of the health probe).",
         when="the probe had to leave the document out",
-        next_step="report it as a bug with the number of GPUs and NICs; the pod's log holds the document.",
+        next_step="report it as a bug with the number of GPUs and NICs; the probe's log holds the document.",
         way_out=(POD_LOG, "`kubectl logs ... | nodegauge judge -` judges it by hand."),
     ),
     _unjudged(
@@ -231,7 +231,7 @@ RULES = (
         title="the probe could not measure",
         meaning="The probe reports a problem that this version has no code for.",
         when="any other problem",
-        next_step="read the message; the pod's log has more.",
+        next_step="read the message; the probe's log has more.",
         way_out=(POD_LOG, DRIVER_LOG),
     ),
     _unjudged(
@@ -274,7 +274,7 @@ RULES = (
                 "permission for one; or an NVLink leads to a GPU that it was not shown"
             )
         },
-        next_step="let the probe see all GPUs: `runtimeClassName: nvidia`, or CDI.",
+        next_step="let the probe see all GPUs, by the NVIDIA container runtime or CDI.",
         way_out=(
             "Set `spec.podTemplate.runtimeClassName: nvidia` in the policy (the probe asks for all GPUs "
             "with NVIDIA_VISIBLE_DEVICES=all).",

@@ -28,6 +28,9 @@ from nodegauge_operator.core.probes.kind import EndedRun, Kind
 from nodegauge_operator.core.report_size import fitted
 from nodegauge_operator.names import Reason
 
+MAX_READ = 80
+"""Bytes of a transition's cause for what was read: the counts, and a GPU with a gap."""
+
 
 def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = None) -> ReportStatus:
     """The report's status with what the node should carry now, and with the change that deserves an event, if
@@ -55,6 +58,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         override=context.override,
     )
     after = replace(after, verdict=verdicts.overall(context, after))
+    read = wording.covered(context, after, most=MAX_READ)
     after = replace(after, summary=wording.summary(context, after), desired=_desired_node(context, after))
     if context.policy.spec.mode is not Mode.PAUSED:
         after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
@@ -62,7 +66,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     after = replace(
         after,
         change=change or status.change,
-        transitions=transitions.with_history(context, after, change=change),
+        transitions=transitions.with_history(context, after, change=change, read=read),
         conditions=transitions.conditions(context, after, *_condition(context, after)),
     )
     fits = fitted(after)

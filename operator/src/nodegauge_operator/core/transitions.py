@@ -22,10 +22,13 @@ TAINTS = {key: f"taint {key.removeprefix(names.PREFIX)}" for key in names.NODE_T
 TAINTED, NOT_TAINTED = "Tainted", "NoTaint"
 
 
-def with_history(context: Context, after: ReportStatus, *, change: Change | None) -> list[Transition]:
+def with_history(
+    context: Context, after: ReportStatus, *, change: Change | None, read: str
+) -> list[Transition]:
     """The transitions of the report and those from it to `after`, the last 20 of them, in order of time.
 
-    `change`: the event of this very difference, if it has one: it says why taints came and went.
+    `change`: the event of this very difference, if it has one: it says why taints came and went; `read`: what
+    was read, in a sentence.
     """
     before = context.report.status
     old, new = _facts(before), _facts(after)
@@ -39,7 +42,7 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
             what=what,
             before=old[what],
             to=new[what],
-            why=why.get(what, after.summary),
+            why=why.get(what, f"{read} {after.summary}".strip()),
             probe=probe,
             run=run,
         )

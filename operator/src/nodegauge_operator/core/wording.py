@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nodegauge_judge import Severity, Verdict
+from nodegauge_judge.coverage import still_says
 from nodegauge_operator import names
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
@@ -29,6 +30,10 @@ from nodegauge_operator.core.report_size import cut
 MAX_EVIDENCE_BYTES = 300
 """Of one gate's evidence.  Chosen by this project: three pieces of evidence fit into one note."""
 MAX_MESSAGE = 1000
+MAX_COVERED = 200
+"""Of a message, in bytes: counts, and the gaps of two GPUs."""
+READ = "Read: "
+"""Before the line of what was read."""
 
 
 def summary(context: Context, status: ReportStatus) -> str:
@@ -44,15 +49,27 @@ def summary(context: Context, status: ReportStatus) -> str:
 
 
 def condition_message(context: Context, status: ReportStatus) -> str:
-    """The message of the condition GPUValidated; it changes only when findings or gates do, or every run
-    would cost a write."""
+    """The message of the condition GPUValidated; it changes only when findings or gates do, or less was read
+    than it says: else every run would cost a write."""
     of_gates = gates_sentence(status, policy=context.policy)
     sentences = (
         _of_runs(context, _codes_of) if status.probe[HEALTH].last_run is not None else "",
         *(kind.at_condition(status) for kind in context.kinds.values()),
         f"Gates: {of_gates}." if of_gates else "",
     )
-    return cut(" ".join(sentence for sentence in sentences if sentence), MAX_MESSAGE)
+    text = cut(" ".join(sentence for sentence in sentences if sentence), MAX_MESSAGE - MAX_COVERED - 1)
+    line, (before, _, said) = covered(context, status), status.desired.message.rpartition(READ)
+    if line and before.rstrip() == text and still_says(said.removesuffix("."), line[len(READ) : -1]):
+        line = f"{READ}{said}"
+    return f"{text} {line}".strip()
+
+
+def covered(context: Context, status: ReportStatus, *, most: int = MAX_COVERED) -> str:
+    """What the health reading that stands has read of what it should, in at most so many bytes; empty where
+    nothing is known, or of a report of an older version."""
+    line = status.probe[HEALTH].coverage
+    known = context.is_known and context.now < context.unknown_at
+    return f"{READ}{cut(line, most - len(READ) - 1)}." if line and known else ""
 
 
 def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
