@@ -142,11 +142,11 @@ def _gpu(text: str) -> str:
 
 
 def _diag_json(text: str, gathered: Gathered) -> None:
-    for match in re.finditer(r'\{\s*"DCGM (?:GPU )?Diagnostic"', text):
+    for match in re.finditer(r'"DCGM (?:GPU )?Diagnostic"\s*:\s*(?=\{)', text):
         number = text.count("\n", 0, match.start()) + 1
         gathered.seen(DIAG, number)
         try:
-            document, _ = json.JSONDecoder().raw_decode(text, match.start())
+            document, _ = json.JSONDecoder().raw_decode(text, match.end())
         except (ValueError, RecursionError):
             gathered.add(StatementKind.TEST_WARNED, number, "The JSON is cut.", source=DIAG)
             continue
@@ -156,8 +156,7 @@ def _diag_json(text: str, gathered: Gathered) -> None:
 
 def _json_results(document: Any) -> Iterator[tuple[str, str, str]]:
     """Test, status and words of each result; `null` and other odd entries are skipped."""
-    body = next(iter(document.values()))
-    for category in _dicts(body.get("test_categories") if isinstance(body, dict) else None):
+    for category in _dicts(document.get("test_categories")):
         for test in _dicts(category.get("tests")):
             name = str(test.get("name", "test"))
             results = _dicts(test.get("results")) or _dicts([test.get("test_summary")])
