@@ -195,6 +195,11 @@ WARNINGS = {
         "12028",
     ),
     "memory errors in the table": (ECC, "ecc", "GPU 1 (0000:1c:00.0)|14 uncorrectable"),
+    "fewer GPUs than -L": (
+        SOUND + "".join(f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n" for n in range(4)),
+        "driver-failure",
+        "lists 3 GPUs, `-L` 4",
+    ),
     "fewer GPUs than the matrix": (SOUND + MATRIX, "driver-failure", "lists 3 GPUs, `topo -m` 4"),
     **{
         f"{count} {words} of the one GPU that is shown": (

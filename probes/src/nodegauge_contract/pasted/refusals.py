@@ -92,10 +92,10 @@ def _fewer(
     listed: Sequence[Gpu],
     tables: Sequence[Table],
 ) -> None:
-    """A list of GPUs that is shorter than what matrix, bus or DCGM shows.  A list with holes is cut."""
-    shown = len(query.gpus) or len(listed)
+    """A list of GPUs that is shorter than what `-L`, matrix, bus or DCGM shows.  A list with holes is cut."""
+    shown = len(query.gpus) or len(overview.gpus(lines)) or len(listed)
     whole = [gpu.index for gpu in listed] == list(range(len(listed)))
-    others = {f"`{each.kind.value}`": (each.line, each.gpus) for each in tables}
+    others = {"`-L`": (1, len(listed))} | {f"`{each.kind.value}`": (each.line, each.gpus) for each in tables}
     on_bus: list[int] = []
     for number, line in enumerate(lines, 1):
         if (match := _COUNTED.match(line)) and match[1]:
