@@ -179,6 +179,7 @@ FAULTS = {
     ),
     "gpu-burn": (burn("0 - 0", "OK", "FAULTY"), "test-failed", "GPU 1|FAULTY"),
     "gpu-burn, cut": (burn("0 - 15 (WARNING!)"), "test-failed", "GPU 1"),
+    "simpleP2P": ("Verification error @ element 0: val = nan, ref = 0.0", "test-failed", "val = nan"),
     "gpu-burn, died": (burn("-1 (DIED!) - 0"), "test-failed", "GPU 0"),
 }
 WARNINGS = {
@@ -236,6 +237,11 @@ WARNINGS = {
         "persistence mode",
     ),
     "a NIC": ("mlx5_core 0000:53:00.0 enp83s0f0np0: Link down", "machine-failure", "enp83s0f0np0"),
+    "half the lanes": (
+        "01:00.0 3D controller: NVIDIA Corporation GA102\n\tLnkSta: Speed 8GT/s, Width x8 (downgraded)\n",
+        "machine-failure",
+        "0000:01:00.0|Width x8",
+    ),
     "a supply": (
         "   3 | 03/01/2018 | 19:24:21 | Power Supply PS1 Status | Power Supply AC lost | Asserted",
         "machine-failure",
@@ -252,6 +258,10 @@ CLEAN = {
         for n, word in enumerate(("Asserted", "Deasserted"))
     ),
     "no bridge on any card": links("--", "--"),
+    "half the lanes of a NIC": (
+        "01:00.0 3D controller: NVIDIA Corporation GA102\n02:00.0 Ethernet controller: Mellanox\n"
+        "\tLnkSta: Speed 8GT/s, Width x8 (downgraded)\n"
+    ),
     "some CRC errors": "GPU 0: H100 (UUID: GPU-2)\n\t Link 7: CRC Errors: 3\n",
     "a loop of --query-gpu": "index, name, power.draw [W]\n0, A10, 20 W\n0, A10, [Unknown Error]\n",
 }
@@ -312,6 +322,7 @@ def test_a_test_that_passed_is_a_pass_that_says_what_it_covers(text: str) -> Non
             "nvidia-smi dmon",
         ),
         ("nvbandwidth Version: v0.4\n", "nvbandwidth"),
+        ("Link 0, P2P is supported: true\n", "nvlink -c"),
         ("root@a:~# dmesg | grep -i xid\nroot@a:~#\n", "a command without output"),
         ("NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: x\n", "not known here"),
     ],

@@ -50,6 +50,7 @@ class StatementKind(StrEnum):
     CUDA_FAILED = "cuda-failed"
     NCCL_FAILED = "nccl-failed"
     NETWORK_FAILED = "network-failed"
+    PCIE_NARROW = "pcie-narrow"
     NIC_DOWN = "nic-down"
     SUPPLY = "supply"
     FAN = "fan"

@@ -209,6 +209,12 @@ FAILURES: dict[str, Failure] = {
         "a GPU computed wrong results",
         "take it out of service; run the test again alone, then replace",
     ),
+    StatementKind.PCIE_NARROW: Failure(
+        MACHINE,
+        _WARN,
+        "the PCIe link of a GPU has fewer lanes than it could have",
+        "some boards wire a slot so; else reseat the card and its riser, and look for bent pins",
+    ),
     StatementKind.NIC_DOWN: Failure(
         MACHINE, _WARN, "a NIC lost its link", "check cable, transceiver and switch port; `ip -s link`"
     ),

@@ -169,6 +169,7 @@ RULES = (
     _rule(
         catalogue.MACHINE,
         "a part beside the GPUs reports a failure",
-        "A kernel log names a NIC that lost its link, or output of ipmitool a supply or a fan that is out.",
+        "A kernel log names a NIC that lost its link, lspci a GPU with fewer lanes than it could have, or "
+        "ipmitool a supply or a fan that is out.",
     ),
 )

@@ -1,7 +1,7 @@
 """Results of other tests: `dcgmi diag` as a table and as JSON, `dcgmi health`, gpu-burn, node health checks.
 
 Sources: NVIDIA/DCGM, dcgmi/Diag.cpp and its user guide, versions 2 to 4; wilicc/gpu-burn, gpu_burn-drv.cpp;
-Azure/azurehpc-health-checks.
+Azure/azurehpc-health-checks; NVIDIA/cuda-samples, simpleP2P.cu.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from nodegauge_contract.paste import StatementKind
 from nodegauge_contract.pasted.statements import Gathered
 
 DIAG, BURN, HEALTH, CHECKS = "dcgmi diag", "gpu-burn", "dcgmi health", "node health check"
+COPY, _NOT_COPIED = "simpleP2P", re.compile(r"\s*Verification error @ element \d+: val = ")
 _TESTS = (
     "denylist|blacklist|nvml library|cuda main library|cuda toolkit library|permissions and os blocks|"
     "persistence mode|environment variables|page retirement(?:/row remap)?|graphics processes|inforom|"
@@ -50,7 +51,9 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
     _diag_json("\n".join(lines), gathered)
     _burn(lines, gathered)
     for number, line in enumerate(lines, 1):
-        if match := _CHECK.search(line):
+        if _NOT_COPIED.match(line):
+            gathered.add(StatementKind.WRONG_RESULTS, number, line, source=COPY)
+        elif match := _CHECK.search(line):
             gathered.seen(CHECKS, number, passed=int(match[1] == "passed"))
             if match[1] == "failed":
                 gathered.add(

@@ -40,7 +40,7 @@ _LEVELS = {letters: level for level, letters in LETTERS.items() if level} | {"SO
 _OUTPUT = re.compile(
     r"nvidia.smi|NVSMI LOG|device handle for|\bUUID\s*:|\bGPU0|(?:Throttle|Event) Reasons|Remapped Rows|"
     r"Retired Pages|ECC Errors|GPU Current Temp|^\s*GPU [0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.\d\s*$|"
-    r"^index, .*\w\.\w",
+    r"^index, .*\w\.\w|Volatile Uncorr\. ECC",
     re.IGNORECASE | re.MULTILINE,
 )
 _LISTED = re.compile(r"\s*GPU\s+(\d{1,2}):\s+(\S.{0,100}?)\s+\(UUID:\s*([^)\s]{1,80})\)")

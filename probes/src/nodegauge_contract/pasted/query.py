@@ -27,7 +27,7 @@ _MARK = re.compile(r"\s+(?:<[-=]{2,}|←|<<|#).*$")
 _HEADING = re.compile(r"\s*[A-Za-z][\w ./()-]{1,60}\s*$")
 _SECTION = re.compile(
     r"\s*(?:Clocks (?:Throttle|Event) Reasons|Temperature|(?:GPU )?Power Readings|ECC (?:Mode|Errors)|"
-    r"Remapped Rows|Retired Pages)\s*:?\s*$",
+    r"Remapped Rows|Retired Pages|Fabric)\s*:?\s*$",
     re.IGNORECASE,
 )
 """What starts a part of the output that somebody cut out with grep, without the line of its GPU."""

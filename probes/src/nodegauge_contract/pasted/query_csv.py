@@ -77,7 +77,7 @@ def _known(cells: Sequence[str]) -> bool:
 
 
 def _gpu(line: int, row: dict[str, str], *, position: int) -> GpuText:
-    values = {}
+    values: dict[str, str] = {}
     for column, cell in row.items():
         key = _KEYS.get(column, _REASON.sub("clocks_event_reasons/", column))
         values[key] = _NOTHING.sub("N/A", cell)
