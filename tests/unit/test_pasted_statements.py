@@ -263,7 +263,7 @@ CLEAN = {
         "\tLnkSta: Speed 8GT/s, Width x8 (downgraded)\n"
     ),
     "some CRC errors": "GPU 0: H100 (UUID: GPU-2)\n\t Link 7: CRC Errors: 3\n",
-    "a loop of --query-gpu": "index, name, power.draw [W]\n0, A10, 20 W\n0, A10, [Unknown Error]\n",
+    "a loop of --query-gpu": "index, name, ecc.errors.uncorrected.volatile.total\n0, A10, 0\n0, A10, 9\n",
 }
 ADDED = {
     "nothing": lambda text: text,
