@@ -158,7 +158,9 @@ def test_several_runs_as_json_have_the_worst_verdict_and_a_judgement_each() -> N
         ((FIXTURES / "nccl-tests_allreduce_h200x8_8gib.log").read_text(), 0, "PASS 8x NVIDIA H200"),
         (run(482, sizes=(2**34,)), 0, "all_reduce 482 GB/s"),
         (run(230, gpu=A100, sizes=FROM_2G), 0, "PASS"),
+        (run(190, gpu=A100, sizes=(2**33,)), 0, "PASS"),
         (run(835, gpu="NVIDIA B200", sizes=(2**33,)), 0, "PASS"),
+        (run(700, gpu="NVIDIA B200", sizes=(2**33,)), 0, "the floor with NVLS is 754 GB/s"),
         (run(60, sizes=(2**33,)), 1, "all_reduce at 8 GiB reaches 60 GB/s"),
         (run(57.9, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 1, "the floor is 193 GB/s"),
         (run(195, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 0, "PASS"),
@@ -171,7 +173,7 @@ def test_several_runs_as_json_have_the_worst_verdict_and_a_judgement_each() -> N
             "all_reduce at 8 GiB reaches 45 GB/s",
         ),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_sizes_above_1_gib_alone_are_graded(text: str, code: int, part: str) -> None:
     """A log has no label, so no size is missing."""
@@ -197,11 +199,12 @@ def test_sizes_above_1_gib_alone_are_graded(text: str, code: int, part: str) -> 
         (f"{INFO}{OFF} set by environment to 0.\n", 380, "disables it"),
         (f"$ mpirun -np 1 -x {OFF}=0 ./build/all_reduce_perf -g 8\n", 380, "disables it"),
         (f"+ export {OFF}=0\n", 380, "disables it"),
+        (f"    {OFF}: '0'\n", 380, "disables it"),
         (f"{INFO}NCCL_ALGO set by environment to Ring\n", 380, "disables it"),
         ("", RINGS, "as much as rings do"),
         ("", 370.0, "as much as rings do"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_log_without_nvls_warns_with_what_nccl_logged(before: str, gbps: float, part: str) -> None:
     code, output = judged(before + run(gbps))
@@ -216,7 +219,7 @@ def test_a_log_without_nvls_warns_with_what_nccl_logged(before: str, gbps: float
         NVLS + run(462),
         f"{INFO}{OFF} set by environment to 1.\n" + run(462),
         f"{INFO}NVLS multicast support is available on dev 3\n" + run(476, sizes=(2**33,)),
-        run(655, gpu="NVIDIA B200"),
+        run(660, gpu="NVIDIA B200"),
         run(230, gpu=A100),
         run(340, collective="all_gather"),
         f"{INFO}{OFF} set by environment to 0.\n" + run(359, gpu=H100, ranks=4),

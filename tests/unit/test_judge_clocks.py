@@ -170,6 +170,7 @@ TABLE: Table = {
     "nor does it tell where the siblings stand still, too, or the lock is a range": [
         *((locked(mhz), WARN, "NVML cannot tell", {"slow-clock": UNSURE}) for mhz in (1410, 705)),
         (locked(1410, sm_mhz=Span(min=1200, median=1410, max=1410)), WARN, {"slow-clock": UNSURE}),
+        (locked(1410, bits={0x1: 3}), WARN, {"slow-clock": UNSURE}),
         (locked(1935), ""),
     ],
     "power, heat and counters agree with a fault": [

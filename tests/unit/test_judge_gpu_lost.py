@@ -106,7 +106,8 @@ TABLE: Table = {
         (board(4, 1, 2, name=A100, each=4), HOLE, "module 3: ", {"board": 4}),
         (board(*HALF), HOLE, "modules 5, 6, 7, 8: "),
         (board(*SOME, bus=False, virtualization=NO_DRIVER), HOLE, "module 4: "),
-        (board(*[0] * 7), HOLE, "node: 7 of the 8 GPUs"),
+        *((board(*[0] * 7, virtualization=mode), HOLE, "node: 7 of the 8 GPUs") for mode in (0, 1)),
+        (board(*SOME, virtualization=1), HOLE, "module 4: "),
     ],
     "an NVSwitch to which no link leads is named, where every GPU lacks links": [
         (switches(0, 5, 5, 4), f"{HOLE} {DOWN}", "3 of the 4 NVSwitches", {"lacks": 1, "board": 4}),
@@ -119,7 +120,7 @@ TABLE: Table = {
         *((board(*EVERY, name=name), "") for name in ("NVIDIA B200", "NVIDIA H20", B300)),
         *((board(*ids, name=GB200), "") for ids in ((1, 2), HALF)),
         *((board(*ids, name=A100, each=4), "") for ids in (HALF, EVERY[4:])),
-        *((board(*ids, virtualization=1), "") for ids in (SOME, HALF, (3, 4))),
+        *((board(*ids, virtualization=1), "") for ids in (HALF, (3, 4))),
         *((board(*HALF, bus=False), ""), (board(3), "")),
         (judge(board(*SOME), node=NodeFacts(expected_gpus=7)), ""),
     ],

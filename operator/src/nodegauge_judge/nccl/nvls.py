@@ -2,7 +2,8 @@
 
 Without NVLS, all_reduce falls back to rings: 367 instead of 482 GB/s on 8 H200 (stas00/ml-engineering,
 network).  Nothing fails, and a ring is a valid result for NVLinks, so nothing else finds it.  Where NCCL did
-not log its choice, the bandwidth tells on Hopper; on Blackwell the two come too close at 1 GiB.
+not log its choice, the bandwidth tells: on Hopper by the most that rings reach, on Blackwell, where the two
+come close, by the floor with NVLS.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Iterator
 from nodegauge_contract import Collective
 from nodegauge_judge.case import clip
 from nodegauge_judge.model import InterconnectClass, Severity
-from nodegauge_judge.nccl.floors import BLACKWELL_SM, HOPPER_SM, SHARP_RANKS, ran_nvls, with_named_links
+from nodegauge_judge.nccl.floors import (
+    BLACKWELL_SM,
+    HOPPER_SM,
+    SHARP_RANKS,
+    Floor,
+    floor_with_nvls,
+    ran_nvls,
+    with_named_links,
+)
 from nodegauge_judge.nccl.grading import (
     Grading,
     Headline,
@@ -46,9 +55,13 @@ def unused(grading: Grading) -> Iterator[Observation]:
     if nvls_broken(measurement) or measurement.p2p_disabled:
         return
     without = _did_without(measurement, headline)
-    if not without and not _as_rings(measurement, headline, least=grading.thresholds.busbw_ring_share):
+    floor = None
+    if (measurement.sm or 0) >= BLACKWELL_SM:
+        floor = floor_with_nvls(measurement, headline.cell, headline.arm, criteria=grading.criteria)
+    least = grading.thresholds.busbw_ring_share
+    if not without and not _as_rings(measurement, headline, least=least, floor=floor):
         return
-    severity, cause = _cause(grading.measurement, headline)
+    severity, cause = _cause(grading.measurement, headline, floor)
     how = "without NVLS" if without else "as much as rings do"
     yield of_node(
         severity,
@@ -70,16 +83,18 @@ def _did_without(measurement: Measurement, headline: Headline) -> bool:
     return ran is False or (ran is None and (headline.arm.multicast is False or measurement.nvls_disabled))
 
 
-def _as_rings(measurement: Measurement, headline: Headline, *, least: float) -> bool:
-    """Whether 8 or more Hopper are as fast as rings from 1 GiB on, and NCCL did not log what it ran; below
-    the share `least` of the links' rate they are too slow for either."""
-    hopper = HOPPER_SM <= (measurement.sm or 0) < BLACKWELL_SM and headline.cell.bytes >= GIB
+def _as_rings(measurement: Measurement, headline: Headline, *, least: float, floor: Floor | None) -> bool:
+    """Whether 8 or more GPUs are as fast as rings from 1 GiB on, and NCCL did not log what it ran; below the
+    share `least` of the links' rate they are too slow for either.  On Blackwell, rings are what the floor
+    with NVLS rules out."""
     rate = measurement.nvlink_gbps or 0.0
-    unknown = ran_nvls(headline.cell, headline.arm) is None
-    return hopper and unknown and least * rate <= headline.gbps <= RINGS_SHARE * rate
+    unknown = ran_nvls(headline.cell, headline.arm) is None and headline.cell.bytes >= GIB
+    if (measurement.sm or 0) >= BLACKWELL_SM:
+        return unknown and floor is not None and least * rate <= headline.gbps < floor.gbps
+    return unknown and least * rate <= headline.gbps <= RINGS_SHARE * rate
 
 
-def _cause(measurement: Measurement, headline: Headline) -> tuple[Severity, str]:
+def _cause(measurement: Measurement, headline: Headline, floor: Floor | None) -> tuple[Severity, str]:
     """What NCCL said, and whether somebody chose it: then the node is healthy."""
     arm = headline.arm
     if measurement.nvls_disabled and measurement.from_log:
@@ -96,6 +111,8 @@ def _cause(measurement: Measurement, headline: Headline) -> tuple[Severity, str]
     if arm.nvls is False:
         logged = "logged that multicast is available" if arm.multicast else "did not log multicast support"
         return Severity.WARN, f"NCCL {logged}, and made no NVLS channels"
+    if not headline.cell.algorithm and floor is not None:
+        return Severity.WARN, f"the floor with NVLS is {gbps_text(floor.gbps)}"
     if not headline.cell.algorithm:
         return Severity.WARN, f"NVLS exceeds {RINGS_SHARE:.0%} of the NVLinks' rate"
     return Severity.WARN, f"NCCL chose {clip(headline.cell.algorithm)}"
@@ -118,7 +135,7 @@ NVLS_UNUSED = NcclRule(
             "8 or more GPUs of compute capability 9.0 or later behind NVSwitches, and NCCL logged another "
             "algorithm, no NVLS channels or no multicast support; or a log shows that its environment "
             "disables NVLS; or NCCL logged nothing of it, and 8 or more Hopper reach 0.6 to 0.82 of their "
-            "NVLinks' rate"
+            "NVLinks' rate, or 8 Blackwell 0.6 of it but not the floor with NVLS"
         ),
         Severity.INFO: (
             "the same, but the policy's environment disables NVLS (`NCCL_NVLS_ENABLE=0`, `NCCL_ALGO`), the "

@@ -27,6 +27,8 @@ from nodegauge_judge.throttle import Bit
 
 SET_BY_USER = (0x2, 0x10, 0x100)
 """nvmlClocksEventReason: ApplicationsClocksSetting, SyncBoost, DisplayClockSetting."""
+IDLE = 0x1
+"""nvmlClocksEventReasonGpuIdle: a pause of the work, which says nothing of the clock at work."""
 EXPLAINED = (Bit.HW_SLOWDOWN, Bit.SW_THERMAL, Bit.HW_THERMAL, Bit.POWER_BRAKE)
 
 
@@ -292,7 +294,7 @@ def _is_sick(case: Case, gpu_index: int) -> bool:
     )
     heats = (seen for check in (thermal.hot, thermal.memory_hot) for seen in check(case))
     return (
-        bool(gpu.events.seen)
+        any(reason.bit != IDLE for reason in gpu.events.seen)
         or gpu.power.source == UNDERSIZED
         or any(slowdown is not None and slowdown.severity is not None for slowdown in slowed)
         or any(identity(gpu) in seen.gpus for seen in heats)

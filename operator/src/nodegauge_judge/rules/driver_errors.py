@@ -17,7 +17,7 @@ from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu, short_n
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity, XidRule
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
 from nodegauge_judge.rules import stated
-from nodegauge_judge.rules.xid_catalogue import bucket_of, is_of_program, numbers
+from nodegauge_judge.rules.xid_catalogue import blamed_elsewhere, bucket_of, is_of_program, numbers
 
 NO_ACTION = 0
 ACTIONS = {
@@ -125,10 +125,12 @@ def _stated(case: Case) -> Iterator[Observation]:
         location, gpus = stated.location_of(case, same[0])
         codes = [each.code or 0 for each in same]
         message, evidence = _in_catalogue(codes)
+        blamed = [who for each in same if (who := blamed_elsewhere(each.code or 0, each.text))]
+        whose = f" Its reason accuses {blamed[0]}." if blamed else ""
         yield Observation(
             severity=severity,
             location=location,
-            message=f"Xid {message[0]}, {stated.quoted(same[0])}. NVIDIA's advice: {message[1]}.",
+            message=f"Xid {message[0]}, {stated.quoted(same[0])}.{whose} NVIDIA's advice: {message[1]}.",
             evidence=stated.evidence(same[0]) | evidence,
             weight=len(codes),
             gpus=gpus,
@@ -141,7 +143,9 @@ def severity_of_stated(case: Case, statement: Statement) -> Severity | None:
     rule = next((rule for rule in case.node.xids if code in rule.codes), None)
     if rule is not None:
         return rule.severity if statement.count >= rule.count else None
-    return Severity.INFO if is_of_program(code) else bucket_of(code).severity
+    if is_of_program(code):
+        return Severity.INFO
+    return Severity.WARN if blamed_elsewhere(code, statement.text) else bucket_of(code).severity
 
 
 def _in_catalogue(xids: list[int]) -> tuple[tuple[str, str], dict[str, Scalar]]:

@@ -87,6 +87,15 @@ FAILURES: dict[str, Failure] = {
         DRIVER, _FAIL, "nvidia-smi cannot open a GPU that it lists", _REBOOT
     ),
     StatementKind.ERR_CELL: Failure(DRIVER, _FAIL, "the driver cannot read a GPU that it lists", _REBOOT),
+    StatementKind.ERR_VALUE: Failure(
+        DRIVER,
+        _WARN,
+        "nvidia-smi cannot read a value of a GPU",
+        "`nvidia-smi -q -i INDEX` names it; look whether its fans turn, and " + _READ_LOG,
+    ),
+    StatementKind.INFOROM: Failure(
+        DRIVER, _WARN, "the infoROM of a GPU is corrupted", "ask the vendor; ECC and limits may be lost"
+    ),
     StatementKind.UNHEALTHY_DEVICE: Failure(
         DRIVER, _WARN, "the device plugin took a GPU away", "look up the Xid that it names; " + _READ_LOG
     ),
@@ -137,10 +146,22 @@ FAILURES: dict[str, Failure] = {
         "NVLinks are off",
         "compare with what the board has; a missing bridge looks like this too",
     ),
+    StatementKind.LINKS_ALL_OFF: Failure(
+        FABRIC,
+        _INFO,
+        "no NVLink is active on any GPU; on a whole board with NVSwitches that fails",
+        "`systemctl status nvidia-fabricmanager`, " + _READ_LOG + ", then reset all GPUs or reboot",
+    ),
+    StatementKind.LINK_FAULTS: Failure(
+        FABRIC,
+        _WARN,
+        "NVLinks sent again, recovered or received faulty packets since the driver was loaded",
+        "read them again after some minutes under load: growth counts",
+    ),
     StatementKind.LINK_ERRORS: Failure(
         FABRIC,
         _WARN,
-        "NVLinks count errors since the driver was loaded; some may be old",
+        "NVLinks count CRC errors since the driver was loaded; some may be old",
         "read them again after some minutes under load: growth counts",
     ),
     StatementKind.CUDA_ECC: Failure(
@@ -154,6 +175,18 @@ FAILURES: dict[str, Failure] = {
     ),
     StatementKind.CUDA_FAILED: Failure(
         PROGRAM, _WARN, "a program cannot use CUDA", "run `nvidia-smi` there; " + _READ_LOG
+    ),
+    StatementKind.NCCL_FAILED: Failure(
+        PROGRAM,
+        _WARN,
+        "a collective of NCCL failed or did not end",
+        "find the first rank that failed; `NCCL_DEBUG=INFO` logs why; " + _READ_LOG,
+    ),
+    StatementKind.NETWORK_FAILED: Failure(
+        PROGRAM,
+        _FAIL,
+        "a transfer over the network failed: its other end died or cannot be reached",
+        "look at the peer that it names, then at the NIC, its cable and its switch port: `ibstat`",
     ),
     StatementKind.CUDA_PROGRAM: Failure(
         PROGRAM,
@@ -176,6 +209,12 @@ FAILURES: dict[str, Failure] = {
         "a GPU computed wrong results",
         "take it out of service; run the test again alone, then replace",
     ),
+    StatementKind.PCIE_NARROW: Failure(
+        MACHINE,
+        _WARN,
+        "the PCIe link of a GPU has fewer lanes than it could have",
+        "some boards wire a slot so; else reseat the card and its riser, and look for bent pins",
+    ),
     StatementKind.NIC_DOWN: Failure(
         MACHINE, _WARN, "a NIC lost its link", "check cable, transceiver and switch port; `ip -s link`"
     ),
@@ -193,8 +232,8 @@ FAILURES: dict[str, Failure] = {
 IGNORED_SXIDS = frozenset({22013})
 """Non-fatal SXids that the Fabric Manager User Guide (D.4) calls safe to ignore: 22013, Minion Link DLREQ."""
 LINK_ERRORS = 10
-"""Errors of one NVLink counter above which a first reading warns.  Chosen by this project: counters run since
-the driver was loaded, and a healthy link has a few."""
+"""CRC errors of one NVLink above which a first reading warns.  Chosen by this project: counters run since the
+driver was loaded, and a healthy link has a few.  Of other errors NVIDIA's DCGM tolerates none (ADR 0038)."""
 
 
 def failure_of(kind: str) -> Failure:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from nodegauge_contract import Gpu
 from nodegauge_contract.paste import Capture, Paste, PastedResult, Statement, StatementKind
 from nodegauge_judge.case import Case, HealthRule, clip, full_name, identity
+from nodegauge_judge.gpu_models import Joins, known_models
 from nodegauge_judge.model import GpuIdentity, Scalar, Severity
 from nodegauge_judge.rule import Observation
 from nodegauge_judge.rules import failure_catalogue as catalogue
@@ -100,7 +101,7 @@ def _observation(case: Case, statement: Statement, failure: Failure, *, weight: 
     location, gpus = location_of(case, statement)
     meaning = f"{failure.meaning[0].upper()}{failure.meaning[1:]}"
     return Observation(
-        severity=severity(statement),
+        severity=Severity.FAIL if _lacks_all_links(case, statement) else severity(statement),
         location=location,
         short=f"{location} ({failure.meaning}; {clip(statement.text)[:140]})",
         message=f"{meaning}: {quoted(statement)}.",
@@ -108,6 +109,14 @@ def _observation(case: Case, statement: Statement, failure: Failure, *, weight: 
         weight=weight,
         gpus=gpus,
     )
+
+
+def _lacks_all_links(case: Case, statement: Statement) -> bool:
+    """Whether no link is active on a whole board whose NVSwitches join its GPUs."""
+    row = known_models().find(case.result.gpus[0].name if case.result.gpus else None)
+    switched = row.nvlink is not None and row.nvlink.joins is Joins.SWITCH and row.board is not None
+    whole = row.board is not None and len(case.result.gpus) == row.board.modules
+    return statement.kind == StatementKind.LINKS_ALL_OFF and switched and whole
 
 
 def _rule(code: str, title: str, meaning: str) -> HealthRule:
@@ -142,8 +151,8 @@ RULES = (
         catalogue.FABRIC,
         "the NVLink fabric reports a failure",
         "NVLinks, NVSwitches or the fabric manager report an error. SXids are errors of an NVSwitch; a fatal "
-        "one often follows the Xid of a GPU. The non-fatal SXid 22013 and counters of at most "
-        f"{catalogue.LINK_ERRORS} errors are only information.",
+        "one often follows the Xid of a GPU. The non-fatal SXid 22013 and at most "
+        f"{catalogue.LINK_ERRORS} CRC errors of a link are only information.",
     ),
     _rule(
         catalogue.PROGRAM,
@@ -160,6 +169,7 @@ RULES = (
     _rule(
         catalogue.MACHINE,
         "a part beside the GPUs reports a failure",
-        "A kernel log names a NIC that lost its link, or output of ipmitool a supply or a fan that is out.",
+        "A kernel log names a NIC that lost its link, lspci a GPU with fewer lanes than it could have, or "
+        "ipmitool a supply or a fan that is out.",
     ),
 )

@@ -22,6 +22,8 @@ Xids 144 to 150 are those of NVLink 5.  Table 2 decides them by the subcode, and
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 
 from nodegauge_judge.model import Severity
@@ -46,6 +48,11 @@ LINK_DOWN_BLAME = {
 }
 """What the reason of an Xid 149 (NETIR_LINK_DOWN) accuses.  Source: as above, table 2, investigatory action
 (INVESTIGATE_PEER_DEVICE, _LINK_SI, _SW_USER, _HOST)."""
+
+
+LINK_DOWN = 149
+_INTERRUPT = re.compile(r"\(0x([0-9A-Fa-f]{1,8})\b(?: 0x[0-9A-Fa-f]{1,8}){2}")
+"""IntrInfo, the first of the numbers in the brackets of an NVLink 5 line."""
 
 
 def _numbered(prefix: str, engines: dict[int, int]) -> dict[int, str]:
@@ -240,6 +247,13 @@ _BUCKET_OF = {xid: bucket for bucket in BUCKETS for xid in bucket.xids}
 def bucket_of(xid: int) -> Bucket:
     """The bucket of an Xid; `UNLISTED` for a number that this version does not know."""
     return _BUCKET_OF.get(xid, UNLISTED)
+
+
+def blamed_elsewhere(xid: int, line: str) -> str:
+    """Whom the line of an Xid 149 accuses instead of its own GPU; empty for nobody, and for other Xids."""
+    match = _INTERRUPT.search(line) if xid == LINK_DOWN else None
+    reason = int(match[1], 16) >> 20 & 0x3F if match is not None else None
+    return next((who for who, reasons in LINK_DOWN_BLAME.items() if reason in reasons), "")
 
 
 def is_of_program(xid: int) -> bool:

@@ -40,10 +40,10 @@ _WARNING = re.compile(r"NCCL WARN (.+)")
 _SPECIFIC = ("P2P is disabled", "NVLINK connected", "NVLS", "ultimem", "ulticast")
 """A warning with one of these explains more than other warnings."""
 _VARIABLE = re.compile(
-    r"(?<!\w)(NCCL_(?:P2P_DISABLE|P2P_LEVEL|NVLS_ENABLE|ALGO))(?: set by environment to |=)"
+    r"(?<!\w)(NCCL_(?:P2P_DISABLE|P2P_LEVEL|NVLS_ENABLE|ALGO))(?: set by environment to |=|[\"']?: )"
     r"[\"']?([\w^,:+-]{1,64})"
 )
-"""As NCCL logs a variable (src/misc/param.cc), and as a shell, mpirun's `-x` or a job script sets it."""
+"""As NCCL logs a variable (src/misc/param.cc), and as shells, mpirun's `-x`, scripts and manifests set it."""
 
 
 class Choices:

@@ -188,7 +188,7 @@ class _Reader:
             rest = match[4].split()
             self._partial = _PartialRow(line=number, size=match[1], count=match[2], type=match[3], left=rest)
             left, halves = self._columns.split(rest, int(match[1]))
-            if not halves and whole and len(rest) >= self._columns.width:
+            if not halves and whole and len(rest) >= self._columns.width and not _FAILURE.search(line):
                 self._unreadable = self._mismatch(number)
         elif self._partial is not None and whole:
             _, halves = self._columns.split(line.split(), int(self._partial.size))

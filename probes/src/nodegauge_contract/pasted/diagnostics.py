@@ -1,7 +1,7 @@
 """Results of other tests: `dcgmi diag` as a table and as JSON, `dcgmi health`, gpu-burn, node health checks.
 
 Sources: NVIDIA/DCGM, dcgmi/Diag.cpp and its user guide, versions 2 to 4; wilicc/gpu-burn, gpu_burn-drv.cpp;
-Azure/azurehpc-health-checks.
+Azure/azurehpc-health-checks; NVIDIA/cuda-samples, simpleP2P.cu.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from nodegauge_contract.paste import StatementKind
 from nodegauge_contract.pasted.statements import Gathered
 
 DIAG, BURN, HEALTH, CHECKS = "dcgmi diag", "gpu-burn", "dcgmi health", "node health check"
+COPY, _NOT_COPIED = "simpleP2P", re.compile(r"\s*Verification error @ element \d+: val = ")
 _TESTS = (
     "denylist|blacklist|nvml library|cuda main library|cuda toolkit library|permissions and os blocks|"
     "persistence mode|environment variables|page retirement(?:/row remap)?|graphics processes|inforom|"
@@ -50,7 +51,9 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
     _diag_json("\n".join(lines), gathered)
     _burn(lines, gathered)
     for number, line in enumerate(lines, 1):
-        if match := _CHECK.search(line):
+        if _NOT_COPIED.match(line):
+            gathered.add(StatementKind.WRONG_RESULTS, number, line, source=COPY)
+        elif match := _CHECK.search(line):
             gathered.seen(CHECKS, number, passed=int(match[1] == "passed"))
             if match[1] == "failed":
                 gathered.add(
@@ -142,11 +145,11 @@ def _gpu(text: str) -> str:
 
 
 def _diag_json(text: str, gathered: Gathered) -> None:
-    for match in re.finditer(r'\{\s*"DCGM (?:GPU )?Diagnostic"', text):
+    for match in re.finditer(r'"DCGM (?:GPU )?Diagnostic"\s*:\s*(?=\{)', text):
         number = text.count("\n", 0, match.start()) + 1
         gathered.seen(DIAG, number)
         try:
-            document, _ = json.JSONDecoder().raw_decode(text, match.start())
+            document, _ = json.JSONDecoder().raw_decode(text, match.end())
         except (ValueError, RecursionError):
             gathered.add(StatementKind.TEST_WARNED, number, "The JSON is cut.", source=DIAG)
             continue
@@ -156,8 +159,7 @@ def _diag_json(text: str, gathered: Gathered) -> None:
 
 def _json_results(document: Any) -> Iterator[tuple[str, str, str]]:
     """Test, status and words of each result; `null` and other odd entries are skipped."""
-    body = next(iter(document.values()))
-    for category in _dicts(body.get("test_categories") if isinstance(body, dict) else None):
+    for category in _dicts(document.get("test_categories")):
         for test in _dicts(category.get("tests")):
             name = str(test.get("name", "test"))
             results = _dicts(test.get("results")) or _dicts([test.get("test_summary")])

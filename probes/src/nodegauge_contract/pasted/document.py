@@ -18,7 +18,7 @@ from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.matrix import LETTERS
 from nodegauge_contract.model import PASTED, Nics, Pairs, Result, System
 from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH, ModelLinks
-from nodegauge_contract.paste import Paste, PastedResult
+from nodegauge_contract.paste import Paste, PastedResult, StatementKind
 from nodegauge_contract.pasted import (
     cleaning,
     diagnostics,
@@ -28,6 +28,7 @@ from nodegauge_contract.pasted import (
     links,
     machine,
     overview,
+    query_csv,
     refusals,
 )
 from nodegauge_contract.pasted.query import LostGpu, Query, QueryAgain, QueryError, query
@@ -38,8 +39,9 @@ from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Text,
 _LEVELS = {letters: level for level, letters in LETTERS.items() if level} | {"SOC": 50}
 _OUTPUT = re.compile(
     r"nvidia.smi|NVSMI LOG|device handle for|\bUUID\s*:|\bGPU0|(?:Throttle|Event) Reasons|Remapped Rows|"
-    r"Retired Pages|GPU Current Temp",
-    re.IGNORECASE,
+    r"Retired Pages|ECC Errors|GPU Current Temp|^\s*GPU [0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.\d\s*$|"
+    r"^index, .*\w\.\w|Volatile Uncorr\. ECC",
+    re.IGNORECASE | re.MULTILINE,
 )
 _LISTED = re.compile(r"\s*GPU\s+(\d{1,2}):\s+(\S.{0,100}?)\s+\(UUID:\s*([^)\s]{1,80})\)")
 _MIG_LISTED = re.compile(r"\s*MIG\s+\d\S*\s+Device\s+\d+:")
@@ -104,6 +106,10 @@ def result(text: str, *, models: Models) -> Result:
     except QueryError as error:
         raise PasteError(str(error)) from None
     paste.lines, paste.stated = lines, _stated(lines)
+    if not (paste.query.gpus or paste.listed):
+        paste.query.gpus = query_csv.gpus(lines)
+        if paste.query.gpus:
+            paste.stated.drop(StatementKind.NOT_JUDGED, source=query_csv.SOURCE)
     for table in tables(lines):
         _add(paste, table)
     readings = paste.query.gpus or paste.query.lost or paste.listed
@@ -175,7 +181,9 @@ def _document(paste: _Paste, models: Models) -> Result:
 def _gpus(paste: _Paste) -> list[Gpu]:
     """The GPUs that `-q` printed, with those that it could not read; else those of `-L`; else of a table."""
     asked = paste.query
-    gpus = [fields.gpu(index, text) for index, text in enumerate(asked.gpus)]
+    gpus = [
+        fields.gpu(index if text.index is None else text.index, text) for index, text in enumerate(asked.gpus)
+    ]
     known = {gpu.pci for gpu in gpus}
     lost = [_lost(address, gpu) for address, gpu in asked.lost.items() if fields.pci(address) not in known]
     if lost and not gpus:
@@ -196,7 +204,7 @@ def _gpus(paste: _Paste) -> list[Gpu]:
     if gpus:
         return gpus
     missing = sorted(set(range(len(paste.listed))) - {gpu.index for gpu in paste.listed})
-    if not sizes and missing:
+    if not sizes and missing and links.SMI not in paste.stated.captures:  # which people cut to what is wrong
         paste.problems.append(f"GPU {missing[0]} is missing in the list of GPUs. Paste all of it")
     if paste.listed and (not sizes or (not missing and len(paste.listed) == count)):
         return paste.listed

@@ -32,7 +32,8 @@ def _message(kind: Kind, source: str, pattern: str, following: int = 0) -> _Mess
 _MESSAGES = (
     _message(Kind.NOT_LOADED, _SMI, r"NVIDIA-SMI has failed because it could(?:n't|n’t| not) communicate"),
     _message(Kind.NOT_LOADED, _SMI,
-        r"modprobe: FATAL: Module nvidia\S* not found|Failed to initialize NVML: Driver Not Loaded"),
+        r"modprobe: FATAL: Module nvidia\S* not found|"
+        r"(?:Failed to initialize NVML|nvml error): Driver Not Loaded"),
     _message(Kind.MISMATCH, _SMI, r"Driver/library version mismatch", 1),
     _message(Kind.MISMATCH, kernel.SOURCE, r"API mismatch: the (?:client|NVIDIA)", 2),
     _message(Kind.NVML_FAILED, _SMI, r"Failed to initialize NVML: (?!Driver)\w|Failed to initialize NVML$"),
@@ -82,17 +83,28 @@ _MESSAGES = (
         r"all CUDA-capable devices are busy or unavailable|"
         r"CUDA driver version is insufficient|CUDA error: unknown error|"
         r"CUDA_ERROR_UNKNOWN|CUDA unknown error"),
+    _message(Kind.NETWORK_FAILED, _CUDA,
+        r"NET/IB ?: Got completion from peer \S{1,64} with (?:error|status)[ =]\d+", 1),
+    _message(Kind.NCCL_FAILED, _CUDA,
+        r"Watchdog caught collective operation timeout|\bnccl(?:UnhandledCuda|System|Internal|Remote)Error\b|"
+        r"NCCL error in:"),
+    _message(Kind.NCCL_FAILED, _CUDA, r"^\W{0,4}(?:\[rank\d+\]: *)?Cuda failure \d* ?'"),
+    _message(Kind.INFOROM, _SMI, r"infoROM is corrupted at gpu (?P<gpu>[0-9a-f:.]{7,16})"),
     _message(Kind.NIC_DOWN, _NIC,
         r"\b(?:mlx5_core|bnxt_en|ice|irdma) [0-9a-f:.]{7,12} (?P<gpu>\w{2,16}): Link down"),
     _message(Kind.NOT_JUDGED, "lspci",
-        r"^[0-9a-f:.]{7,12} (?:3D|VGA compatible) controller: NVIDIA(?!.*rev ff)"),
+        r"^[0-9a-f:.]{7,12} (?:3D|VGA compatible) controller: NVIDIA"),
+    _message(Kind.NOT_JUDGED, "nvidia-smi nvlink -c", r"^Link \d+, P2P is supported: (?:true|false)"),
+    _message(Kind.NOT_JUDGED, "nvidia-smi's table of MIG devices", r"^\s*MIG devices:"),
+    _message(Kind.NOT_JUDGED, "a test that mpirun did not start", r"^There are not enough slots available"),
     _message(Kind.NOT_JUDGED, "nvidia-smi dmon", r"^#\s*gpu\s.*\b(?:pwr|sm|pid)\b"),
     _message(Kind.NOT_JUDGED, "nvidia-smi --query-gpu",
-        r"^\s*(?:index|name|uuid|timestamp|pci\.bus_id), .*\b"
-        r"(?:name|temperature\.gpu|utilization\.gpu|power\.draw|memory\.(?:used|total))"),
+        r"^\s*(?:index|name|uuid|timestamp|pci\.bus_id|pcie\.link\.gen\.\w+), .*\b"
+        r"(?:name|\w+\.gpu|power\.draw|memory\.(?:used|total)|pcie\.link\.width\.\w+)"),
     _message(Kind.NOT_JUDGED, "dcgmi discovery", r"^\s*\d{1,3} (?:GPUs|NvSwitches|CPUs) found\.$"),
-    _message(Kind.NOT_JUDGED, "nvbandwidth", r"^nvbandwidth Version"),
-    _message(Kind.NOT_JUDGED, "p2pBandwidthLatencyTest", r"^\[?P2P \(?Peer-to-Peer\)? GPU Bandwidth"),
+    _message(Kind.NOT_JUDGED, "nvbandwidth", r"^nvbandwidth Version|^SUM \w+_(?:ce|sm|total) "),
+    _message(Kind.NOT_JUDGED, "p2pBandwidthLatencyTest",
+        r"^\[?P2P \(?Peer-to-Peer\)? GPU Bandwidth|\bP2P=(?:En|Dis)abled (?:Bandwidth|Latency) "),
     _message(Kind.NOT_JUDGED, "NCCL's log, without results", r"\bNCCL (?:INFO|WARN) "),
     _message(Kind.NOT_JUDGED, "nvcc --version", r"^nvcc: NVIDIA \(R\) Cuda compiler"),
     _message(Kind.NOT_JUDGED, "ibstat", r"^CA 'mlx\w+'$"),

@@ -40,6 +40,9 @@ _RECOVERY = {
 }  # fmt: skip
 _FABRIC_STATES = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
 _FABRIC_HEALTH = {"not supported": 0, "healthy": 1, "unhealthy": 2, "limited capacity": 3}
+_FABRIC_BITS = {
+    "bandwidth": 0, "route_recovery_in_progress": 2, "route_unhealthy": 4, "access_timeout_recovery": 6,
+}  # fmt: skip
 _FABRIC_FAILED = 999
 """NVML_ERROR_UNKNOWN, for a status of the fabric that is not Success."""
 _VIRTUALIZATION = {"none": 0, "pass-through": 1, "vgpu": 2, "host vgpu": 3, "vsga": 4, "host vsga": 4}
@@ -224,8 +227,17 @@ def _fabric(values: Values) -> Fabric:
     return Fabric(
         state=_word(values, ("fabric/state",), _FABRIC_STATES),
         status=known,
+        health_mask=_fabric_mask(values),
         health_summary=_word(values, ("fabric/summary", "health/summary"), _FABRIC_HEALTH),
     )
+
+
+def _fabric_mask(values: Values) -> Int:
+    """What the lines below the summary say, in the bits of NVML_GPU_FABRIC_HEALTH_MASK_*."""
+    said = {name: _raw(values, (f"health/{name}", f"fabric/{name}")) for name in _FABRIC_BITS}
+    if not any(said.values()):
+        return NOT_READ
+    return sum(1 << _FABRIC_BITS[name] for name, word in said.items() if word in ("True", "Degraded"))
 
 
 def _ecc(values: Values) -> Ecc:

@@ -16,7 +16,11 @@ from nodegauge_contract.pasted.statements import Gathered
 SMI, DCGM = "nvidia-smi nvlink", "dcgmi nvlink"
 _GPU = re.compile(r"\s*GPU\s+(\d{1,2})(?:: (.{1,100}?) \(UUID)?")
 _STATE = re.compile(r"\s*Link (\d{1,2}): (<inactive>|inactive|[\d.]{1,8} GB/s)", re.IGNORECASE)
-_ERRORS = re.compile(r"\s*Link (\d{1,2}): (\w[\w ]{1,40} Errors?):\s*(\d{1,19})", re.IGNORECASE)
+_ERRORS = re.compile(
+    r"\s*Link (\d{1,2}): (\w[\w ]{1,40} (?:Errors?|recovery failed events|recovery successful events)):"
+    r"\s*(\d{1,19})",
+    re.IGNORECASE,
+)
 _DCGM_GPU = re.compile(r"\s*gpuId (\d{1,2}):?\s*$")
 _DCGM_LINKS = re.compile(r"\s*((?:[UDX_]\s+){0,71}[UDX_])\s*$")
 _DCGM_LINK = re.compile(r"\s*(Link \d{1,2})\s*$")
@@ -49,7 +53,11 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
 
 
 def _inactive(gathered: Gathered, states: dict[str, tuple[int, str, dict[int, bool]]]) -> None:
-    """Inactive links of a GPU with others that are active, or with a sibling that has some."""
+    """Inactive links of a GPU with others that are active, or with a sibling that has some; and whether none
+    is active on any GPU."""
+    if states and not any(any(links.values()) for _, _, links in states.values()):
+        number, text = min(number for number, _, _ in states.values()), f"{len(states)} GPUs: all <inactive>"
+        gathered.add(StatementKind.LINKS_ALL_OFF, number, text, source=SMI)
     most: dict[str, int] = {}
     for _, name, links in states.values():
         most[name] = max(most.get(name, 0), sum(links.values()))
@@ -79,9 +87,8 @@ def _count(gathered: Gathered, number: int, source: str, gpu: str, link: str, wh
     if count:
         subject = f"{gpu} {link}".strip()
         text = f"{subject}: {count} {what}"
-        gathered.add(
-            StatementKind.LINK_ERRORS, number, text, source=source, subject=f"{subject} {what}", code=count
-        )
+        kind = StatementKind.LINK_ERRORS if "CRC" in what.upper() else StatementKind.LINK_FAULTS
+        gathered.add(kind, number, text, source=source, subject=f"{subject} {what}", code=count)
 
 
 def _dcgm_json(text: str, gathered: Gathered) -> None:

@@ -7,7 +7,8 @@ Lines come from `cleaning`, without their bars.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from nodegauge_contract.gpu import Ecc, Gpu, Power, Temperature
 from nodegauge_contract.pasted import fields
@@ -25,7 +26,10 @@ _SECOND = re.compile(
     r"\s*\S{1,8}\s+(\d{1,3}C|ERR!|N/A)\s+(?:P\d{1,2}|ERR!|N/A|\?)\s+(\d{1,4}W|ERR!|N/A)\s*/\s*(\d{1,4}W|\S{1,8})"
 )
 """Fan, temperature, performance state, power draw and its limit: the second line of a GPU."""
-_DEAD = "ERR!"
+_DEAD, MIG_MODE, POWER = "ERR!", "MIG mode", ("power draw", "power limit")
+
+
+_RULER = re.compile(r"\s*\+-")
 
 
 class Again(ValueError):
@@ -45,7 +49,7 @@ def gpus(lines: Sequence[str]) -> list[Gpu]:
     """The GPUs of the table, in its order.  Raises `Again`.
 
     One whose temperature or count of memory errors is `ERR!` has an error: the driver cannot read it.  `ERR!`
-    for its power draw or fan alone passes (Azure/azhpc-diagnostics, issue 77), so that value is only unknown.
+    for its power draw or fan alone may pass (Azure/azhpc-diagnostics, issue 77): `failed` names it.
     """
     by_index: dict[int, Gpu] = {}
     number = 0
@@ -58,6 +62,28 @@ def gpus(lines: Sequence[str]) -> list[Gpu]:
         if by_index.setdefault(gpu.index, gpu) is not gpu:
             raise Again(f"line {number}: GPU {gpu.index} again: judge outputs of different times separately")
     return list(by_index.values())
+
+
+def failed(lines: Sequence[str]) -> Iterator[tuple[int, Gpu, list[str]]]:
+    """Every GPU of which a value is `ERR!`: its first line, from 1, and the names of those values.
+
+    The cell of MIG fails on a GPU that waits for a reset, and has no other reason to.
+    """
+    for index, line in enumerate(lines):
+        first = _FIRST.match(line)
+        if first is None:
+            continue
+        below = list(takewhile(_same_gpu, lines[index + 1 : index + 8]))
+        second = _SECOND.match(below[0]) if below else None
+        names = {"fan": bool(below) and below[0].strip().startswith(_DEAD)}
+        names |= {name: second is not None and second[n] == _DEAD for n, name in enumerate(POWER, 2)}
+        names |= {MIG_MODE: any(_DEAD in each.split()[-1:] for each in below[1:])}
+        if any(names.values()):
+            yield index + 1, _gpu(first, second), [name for name, dead in names.items() if dead]
+
+
+def _same_gpu(line: str) -> bool:
+    return _RULER.match(line) is None and _FIRST.match(line) is None
 
 
 def _gpu(first: re.Match[str], second: re.Match[str] | None) -> Gpu:

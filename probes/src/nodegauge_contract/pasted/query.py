@@ -26,8 +26,9 @@ _MARK = re.compile(r"\s+(?:<[-=]{2,}|←|<<|#).*$")
 """An arrow or a comment that somebody put behind a value."""
 _HEADING = re.compile(r"\s*[A-Za-z][\w ./()-]{1,60}\s*$")
 _SECTION = re.compile(
-    r"\s*(?:Clocks (?:Throttle|Event) Reasons|Temperature|(?:GPU )?Power Readings|E[Cc][Cc] (?:Mode|Errors)|"
-    r"Remapped Rows|Retired Pages)\s*:?\s*$"
+    r"\s*(?:Clocks (?:Throttle|Event) Reasons|Temperature|(?:GPU )?Power Readings|ECC (?:Mode|Errors)|"
+    r"Remapped Rows|Retired Pages|Fabric)\s*:?\s*$",
+    re.IGNORECASE,
 )
 """What starts a part of the output that somebody cut out with grep, without the line of its GPU."""
 _START = re.compile(r"=+\s*NVSMI LOG\s*=+")
@@ -58,12 +59,13 @@ class LostGpu(Struct, frozen=True, kw_only=True):
 
 class GpuText(Struct, kw_only=True):
     """One GPU's values.  `line`: where it starts.  `whole`: its last section is there, or only some sections
-    were asked for (`-d`)."""
+    were asked for (`-d`).  `index`: as the text numbers it; None if it does not."""
 
     line: int
     pci: str
     values: dict[str, str] = {}
     whole: bool = False
+    index: int | None = None
 
 
 class Query(Struct, kw_only=True):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.paste import StatementKind
-from nodegauge_contract.pasted import fields
+from nodegauge_contract.pasted import fields, overview
 from nodegauge_contract.pasted.query import Query
 from nodegauge_contract.pasted.statements import Gathered
 from nodegauge_contract.pasted.tables import Table
@@ -36,6 +36,13 @@ def read(
     """Add what nvidia-smi refuses.  `listed`: GPUs of the plain table and of `-L`; `tables`: of `topo`."""
     for gpu in gpus:
         _unreadable(lines, gathered, gpu, query)
+    for number, gpu, names in overview.failed(lines):
+        if gpu.error is None and (
+            any(name not in overview.POWER for name in names) or _answered(listed, gpu)
+        ):
+            kind = StatementKind.ERR_CELL if overview.MIG_MODE in names else StatementKind.ERR_VALUE
+            text = f"GPU {gpu.index} ({gpu.pci}): ERR! instead of its {', '.join(names)}"
+            gathered.add(kind, number, text, source="nvidia-smi", subject=f"GPU {gpu.index}")
     _failed_values(gathered, query)
     _fewer(lines, gathered, query=query, listed=listed, tables=tables)
 
@@ -52,6 +59,11 @@ def _unreadable(lines: Sequence[str], gathered: Gathered, gpu: Gpu, query: Query
         kind, number = StatementKind.DEVICE_HANDLE, lost.line
     name = gpu.pci if lost is not None and lost.index is None else f"GPU{index} ({gpu.pci})"
     gathered.add(kind, number, f"{name}: {gpu.error.message}", source="nvidia-smi", subject=name)
+
+
+def _answered(listed: Sequence[Gpu], gpu: Gpu) -> bool:
+    """Whether another GPU tells its power: `ERR!` for it passes (Azure/azhpc-diagnostics, issue 77)."""
+    return any(isinstance(other.power.usage_mw, int) for other in listed if other.index != gpu.index)
 
 
 def _failed_values(gathered: Gathered, query: Query) -> None:
@@ -80,10 +92,10 @@ def _fewer(
     listed: Sequence[Gpu],
     tables: Sequence[Table],
 ) -> None:
-    """A list of GPUs that is shorter than what matrix, bus or DCGM shows.  A list with holes is cut."""
-    shown = len(query.gpus) or len(listed)
+    """A list of GPUs that is shorter than what `-L`, matrix, bus or DCGM shows.  A list with holes is cut."""
+    shown = len(query.gpus) or len(overview.gpus(lines)) or len(listed)
     whole = [gpu.index for gpu in listed] == list(range(len(listed)))
-    others = {f"`{each.kind.value}`": (each.line, each.gpus) for each in tables}
+    others = {"`-L`": (1, len(listed))} | {f"`{each.kind.value}`": (each.line, each.gpus) for each in tables}
     on_bus: list[int] = []
     for number, line in enumerate(lines, 1):
         if (match := _COUNTED.match(line)) and match[1]:

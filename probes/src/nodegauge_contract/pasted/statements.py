@@ -67,6 +67,12 @@ class Gathered(Struct):
             count=first.count + 1,
         )
 
+    def drop(self, kind: StatementKind, *, source: str) -> None:
+        """Forget statements that a reading replaces."""
+        self.statements = {
+            key: each for key, each in self.statements.items() if (each.kind, each.source) != (kind, source)
+        }
+
     def paste(self) -> Paste:
         """All of it, in the order of the text."""
         return Paste(
