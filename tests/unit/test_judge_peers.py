@@ -25,7 +25,6 @@ SOUND = [720.0 + n % 7 for n in range(59)]
     [
         (675.0, SOUND, ("info", "warn")),
         (671.0, SOUND, ("info", "fail")),
-        (700.0, SOUND, (None, None)),
         (600.0, SOUND[:4], ("warn", "warn")),
         (675.0, SOUND[:4], (None, None)),
         (675.0, [720.0] * 59, ("info", "warn")),
