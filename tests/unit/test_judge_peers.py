@@ -67,7 +67,7 @@ def of_load(*shares: float, **more: float) -> tuple[str, Answer]:
 
 
 def severity(judgement: NcclJudgement | LoadJudgement, code: str) -> str:
-    return next((found.severity.value for found in judgement.findings if found.code == code), "")
+    return next((finding.severity.value for finding in judgement.findings if finding.code == code), "")
 
 
 USUAL, WARNS, ACTS = 0.97, 0.95, 0.925
