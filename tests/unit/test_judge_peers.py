@@ -56,11 +56,11 @@ def of_nccl(*shares: float) -> tuple[str, Answer, bool]:
     return severity(judgement, "busbw-below-peers"), judgement.answers["busbw-below-peers"], judgement.again
 
 
-def of_load(*shares: float, **more: float) -> tuple[str, Answer]:
+def of_load(*shares: float) -> tuple[str, Answer]:
     """The same of load runs, at 700 TFLOPS."""
     previous = None
     for share in shares:
-        result = everywhere(tflops=700 * share, **more)
+        result = everywhere(tflops=700 * share)
         judgement = judge_load(result, previous=previous, peers=lambda _: [699.0 + n % 3 for n in range(59)])
         previous = (judgement.fingerprint, judgement.tflops or 0.0)
     return severity(judgement, "load-below-peers"), judgement.answers["load-below-peers"]
