@@ -92,8 +92,8 @@ def test_a_gap_takes_the_pass_and_is_said(result: Result, history: History, gaps
     ],
 )
 def test_a_line_stays_until_less_is_read_or_everything(now: str, stays: bool) -> None:
-    said = "8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks"
-    assert still_says(said, now) is stays
+    shown = "8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks"
+    assert still_says(shown, now) is stays
 
 
 WITH_MIG = made.with_gpu(without(WHOLE, ABSENT, "power.usage_mw"), 3, mig=1)

@@ -232,5 +232,5 @@ def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() 
             assert steps, rule.code
             assert "kubectl" not in " ".join(steps), rule.code
             assert (OUT_OF_SERVICE in steps) == (DRAIN in rule.way_out), rule.code
-        said = rule.outside_cluster(finding).message + " ".join(steps)
-        assert not re.search(r"kubectl|\bspec\.|\bdrain\b", said), rule.code
+        message = rule.outside_cluster(finding).message + " ".join(steps)
+        assert not re.search(r"kubectl|\bspec\.|\bdrain\b", message), rule.code

@@ -25,7 +25,6 @@ SOUND = [720.0 + n % 7 for n in range(59)]
     [
         (675.0, SOUND, ("info", "warn")),
         (671.0, SOUND, ("info", "fail")),
-        (700.0, SOUND, (None, None)),
         (600.0, SOUND[:4], ("warn", "warn")),
         (675.0, SOUND[:4], (None, None)),
         (675.0, [720.0] * 59, ("info", "warn")),
@@ -57,18 +56,18 @@ def of_nccl(*shares: float) -> tuple[str, Answer, bool]:
     return severity(judgement, "busbw-below-peers"), judgement.answers["busbw-below-peers"], judgement.again
 
 
-def of_load(*shares: float, **more: float) -> tuple[str, Answer]:
+def of_load(*shares: float) -> tuple[str, Answer]:
     """The same of load runs, at 700 TFLOPS."""
     previous = None
     for share in shares:
-        result = everywhere(tflops=700 * share, **more)
+        result = everywhere(tflops=700 * share)
         judgement = judge_load(result, previous=previous, peers=lambda _: [699.0 + n % 3 for n in range(59)])
         previous = (judgement.fingerprint, judgement.tflops or 0.0)
     return severity(judgement, "load-below-peers"), judgement.answers["load-below-peers"]
 
 
 def severity(judgement: NcclJudgement | LoadJudgement, code: str) -> str:
-    return next((found.severity.value for found in judgement.findings if found.code == code), "")
+    return next((finding.severity.value for finding in judgement.findings if finding.code == code), "")
 
 
 USUAL, WARNS, ACTS = 0.97, 0.95, 0.925

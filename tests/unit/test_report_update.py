@@ -188,9 +188,9 @@ def test_condition_and_history_say_what_was_read() -> None:
     reports = [after(*ends) for ends in ([more], [more, GOOD], [more, GOOD, more])]
     six, seven = (f"Read: 2 of 2 GPUs, {count} of {count} subjects." for count in (6, 7))
     assert [f"Read: {health(report).coverage}." for report in reports] == [seven, six, seven]
-    said = [report.status.desired.message for report in reports]
-    assert said[0].endswith(seven)
-    assert said[1] == said[2] == said[0].replace(seven, six)
+    messages = [report.status.desired.message for report in reports]
+    assert messages[0].endswith(seven)
+    assert messages[1] == messages[2] == messages[0].replace(seven, six)
     assert all(past.why.startswith(seven) for past in reports[0].status.transitions)
 
 

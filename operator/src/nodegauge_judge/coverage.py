@@ -143,10 +143,10 @@ def remembered(case: Case) -> str:
     return f"{_VALUES_DIGEST}{sum(given << bit for bit, given in enumerate(answered)):x}"
 
 
-def still_says(said: str, now: str) -> bool:
+def still_says(shown: str, now: str) -> bool:
     """Whether an older line (`Coverage.text`) is still true enough to stay: nothing that it calls read is
     missing now, and not all that it calls missing has come back."""
-    (counts, missing), (counts_now, missing_now) = _in_line(said), _in_line(now)
+    (counts, missing), (counts_now, missing_now) = _in_line(shown), _in_line(now)
     fewer = any(less < before for before, less in zip(counts, counts_now, strict=False))
     return not fewer and missing_now <= missing and bool(missing_now) == bool(missing)
 

@@ -58,9 +58,9 @@ def condition_message(context: Context, status: ReportStatus) -> str:
         f"Gates: {of_gates}." if of_gates else "",
     )
     text = cut(" ".join(sentence for sentence in sentences if sentence), MAX_MESSAGE - MAX_COVERED - 1)
-    line, (before, _, said) = covered(context, status), status.desired.message.rpartition(READ)
-    if line and before.rstrip() == text and still_says(said.removesuffix("."), line[len(READ) : -1]):
-        line = f"{READ}{said}"
+    line, (before, _, shown) = covered(context, status), status.desired.message.rpartition(READ)
+    if line and before.rstrip() == text and still_says(shown.removesuffix("."), line[len(READ) : -1]):
+        line = f"{READ}{shown}"
     return f"{text} {line}".strip()
 
 
