@@ -182,6 +182,8 @@ def _watchers_missing(cluster: Cluster) -> None:
     cluster.api.create(quotas, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     cluster.policy(limits={"notStarted": "5s"})
     set_mode(cluster, "Watch")
+    refused = f"{NAMESPACE_PATH}/events?fieldSelector=reason=FailedCreate"
+    cluster.until(lambda: cluster.api.get(refused)["items"], what="a pod that the quota refuses")
     cluster.until(lambda: says(cluster, "Ready").startswith("False ContainersMissing"), what="Ready False")
     cluster.must_be("no pod was made" in says(cluster, "WatchersReady"), True, what="whether it says why")
     cluster.say(f"a quota: {says(cluster, 'WatchersReady')} after {time.monotonic() - began:.1f} s")
@@ -226,7 +228,6 @@ def _out_of_memory(cluster: Cluster) -> None:
         cluster.must_be(_end(cluster)["exitCode"], 137, what="the exit code of a container out of memory")
         cluster.until(lambda: life(cluster)["restarts"] == 1 and _running(cluster), what="the next life")
         cluster.until(lambda: is_ready(cluster), what="a watch pod that is ready")
-    cluster.until(lambda: says(cluster, "WatchersReady").startswith("True"), what="WatchersReady True")
     reading = {(e.body["health"]["podUID"], e.body["health"]["reason"].partition(":")[0]) for e in seen}
     # The first reading is confirmed in any life.
     usual = {(before["podUID"], why) for why in (before["reason"].partition(":")[0], "confirmed")}
@@ -286,6 +287,7 @@ def _rolled_out(cluster: Cluster) -> None:
     spoiled = [e.body["metadata"]["resourceVersion"] for e in seen if _marks_of(e.body) != WELL]
     cluster.must_be(spoiled, [], what="versions of the node without its marks during a roll-out")
     cluster.until(lambda: is_ready(cluster), what="a watch pod that is ready")
+    cluster.until(lambda: says(cluster, "WatchersReady").startswith("True"), what="WatchersReady True")
     cluster.must_be(life(cluster)["restarts"], 0, what="restarts of the container that took over")
     cluster.say(f"rolled out: readings {sequence} and {cluster.reading()['sequence']} are of two pods")
 

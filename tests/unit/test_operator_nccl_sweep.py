@@ -9,6 +9,7 @@ import pytest
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
+from nodegauge_operator.kube.errors import Forbidden
 from support.api_server import NODES, PODS, REPORTS, Body
 from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time, with_nccl
 
@@ -95,6 +96,17 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
 
 
 HOUR = 3600.0
+
+
+@with_nccl
+async def test_a_first_pull_that_is_refused_is_tried_later(operator: VirtualTimeOperator) -> None:
+    """Sixty were asked for in ten seconds, under a quota."""
+    error = Forbidden("exceeded quota", status=403)
+    operator.client.refuse = lambda verb, path: (
+        error if operator.begun and (verb, path) == ("POST", PODS) else None
+    )
+    await operator.begin(1, gpus=2, after=120)
+    assert probe(operator, "node-0", names.PROBE_PULL)["lastRun"]["number"] == 1
 
 
 def on_new_pods(operator: VirtualTimeOperator, write: Callable[[str], Body]) -> None:

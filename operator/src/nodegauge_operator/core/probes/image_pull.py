@@ -97,7 +97,8 @@ class PullKind(ProbeKind):
             ended = replace(ended, end=RunEnd(outcome=Outcome.UNKNOWN, reason="ImageUnusable", message=text))
         if ended.end.outcome is not Outcome.READ:
             failed = probe_status.unread(context, self.name, ended)
-            failed = replace(failed, image=image or failed.image)
+            # A pod that was refused has told no image; it was to pull the one that is wanted now.
+            failed = replace(failed, image=image or nccl.image(context))
             return replace(status, probes=status.with_probe(failed))
         reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
         probe = probe_status.read(context, self.name, ended, reading)
