@@ -164,6 +164,21 @@ def test_a_reading_that_was_refused_for_good_is_tried_again(outbox: Stepped) -> 
     assert outbox.api.written == [1]
 
 
+def test_who_wrote_once_and_is_refused_now_is_late_until_a_write(outbox: Stepped) -> None:
+    """A right, a network policy or a webhook that came later; newer readings do not begin the time anew."""
+    outbox.put(part(1))
+    outbox.tries(1)
+    outbox.now += 7200
+    outbox.api.answers = [Refused("no right")] * 4
+    for number, late in ((2, False), (3, False), (4, True)):
+        outbox.put(part(number))
+        outbox.tries(1)
+        assert outbox.is_late is late
+        outbox.now += 61
+    outbox.tries(2)
+    assert not outbox.is_late
+
+
 @pytest.mark.parametrize("jitter", [0.0, 0.25, 1.0])
 def test_the_first_write_waits_for_a_moment_of_its_own(api: Api, jitter: float) -> None:
     """Containers of a whole fleet may start at once; later readings wait for nothing."""

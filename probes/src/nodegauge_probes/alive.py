@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 ALIVE, READY = "alive", "ready"
-"""Touched while the main thread goes on; the other one once a container of this pod has written a reading."""
+"""Touched while the main thread goes on; the other one once a container of this pod has written a reading,
+and while none waits for long."""
 
 
 def touch(folder: str, name: str) -> None:

@@ -161,7 +161,7 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
 
     def progress() -> None:
         alive.touch(folder, alive.ALIVE)
-        if outbox is not None and (outbox.accepted or written_before):
+        if outbox is not None and (outbox.accepted or written_before) and not outbox.is_late:
             alive.touch(folder, alive.READY)
 
     delivery = watching.Delivery(

@@ -23,6 +23,11 @@ SPREAD_S = 5.0
 """Chosen by this project: short beside the start of a pod; 5,000 first readings come at 1,000 a second, and
 those for which the API server has no place are told to come again."""
 
+LATE_S = 120.0
+"""After so long without an accepted write the container is not ready, although it was: whoever counts on it
+has to know.  Chosen by this project: longer than the longest pause between tries, and short beside the five
+minutes after which health pods take over."""
+
 
 class Client(Protocol):
     """What `api_client.ReadingClient` offers to this."""
@@ -49,6 +54,7 @@ class Outbox:
         self._say, self._jitter, self._clock = say, jitter, clock
         self._changed = threading.Condition()
         self._waiting: Part | None = None
+        self._waits_since = 0.0
         self._failures = 0
         self._not_before = clock() + SPREAD_S * jitter()
 
@@ -60,6 +66,8 @@ class Outbox:
         """Write this one next."""
         with self._changed:
             self.overwritten += self._waiting is not None
+            if self._waiting is None:
+                self._waits_since = self._clock()
             self._waiting = part
             self._changed.notify_all()
 
@@ -67,6 +75,11 @@ class Outbox:
     def is_empty(self) -> bool:
         """Whether everything was written."""
         return self._waiting is None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a reading has waited for too long, however often newer ones took its place."""
+        return self._waiting is not None and self._clock() - self._waits_since > LATE_S
 
     def _work(self) -> None:
         while True:
@@ -93,7 +106,7 @@ class Outbox:
             if self._failures:
                 self._say(f"reading {part.sequence} is written, after {self._failures} failed tries")
             self.accepted += 1
-            self._failures, self._not_before = 0, 0.0
+            self._failures, self._not_before, self._waits_since = 0, 0.0, self._clock()
             if self._waiting is part:
                 self._waiting = None
 
