@@ -138,35 +138,23 @@ async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: Vi
     assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]
 
 
-@on_virtual_time
-async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator: VirtualTimeOperator) -> None:
-    await operator.begin(2, after=30)
-    before = operator.cluster.state()["nodes"]
-    for path in (POLICIES, REPORTS, PODS, NODES):
-        operator.client.refuse = refusing(unavailable(500), "GET", path)
-        operator.list_now()
-        await operator.after(20)
-        assert operator.cluster.state()["nodes"] == before
-    lists = operator.lists()
-    assert operator.metrics.failed_lists._value.get() >= 2
-    operator.client.refuse = lambda verb, path: None
-    await operator.after(300)
-    assert operator.lists() > lists
-    assert operator.metrics.failed_lists._value.get() == 0
-
-
 @pytest.mark.parametrize(
-    ("path", "error"),
-    [(PODS, Forbidden("cannot list pods", status=403)), (READINGS, unavailable(500))],
-    ids=["a right", "a conversion"],
+    ("path", "error", "away"),
+    [
+        (PODS, Forbidden("cannot list pods", status=403), False),
+        (READINGS, unavailable(500), False),
+        (POLICIES, unavailable(500), False),
+        (REPORTS, unavailable(500), True),
+        (NODES, unavailable(500), True),
+    ],
 )
-@pytest.mark.parametrize("away", [False, True])
 @on_virtual_time
-async def test_lists_that_fail_alone_are_said_by_the_policy(
+async def test_lists_that_fail_decide_nothing_and_are_said_by_the_policy(
     operator: VirtualTimeOperator, path: str, error: KubeError, away: bool
 ) -> None:
     """What the watches miss is not seen; an API server that is away is no fault of the policy's."""
     await operator.begin(2, after=30)
+    before = operator.cluster.state()["nodes"]
     operator.client.refuse = refusing(error, "GET", path)
     if away:
         operator.client.outage.failed("away", since=time.monotonic() - 60)
@@ -176,8 +164,12 @@ async def test_lists_that_fail_alone_are_said_by_the_policy(
     await operator.after(60)
     assert ready(operator) == (("True", "Active") if away else ("False", "ListsFail"))
     assert operator.sample("nodegauge_obstacles", policy="default", kind="list") == (not away)
+    assert operator.cluster.state()["nodes"] == before
+    lists = operator.lists()
+    assert operator.metrics.failed_lists._value.get() >= 4
     operator.client.refuse = lambda *_: None
     await operator.after(300)
+    assert (operator.lists() > lists, operator.metrics.failed_lists._value.get()) == (True, 0)
     assert ready(operator) == ("True", "Active")
 
 
