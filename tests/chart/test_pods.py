@@ -101,7 +101,8 @@ def test_operator_reads_what_the_chart_writes(helm: Helm) -> None:
 def test_defaults_are_those_of_the_operator(helm: Helm) -> None:
     """With default values the chart sets the operator's own defaults."""
     settings = parse(environment(helm.objects()))
-    assert settings == Settings(probe=settings.probe, instance="a-pod")
+    keys = ("nodegauge.dev/interconnect", "interconnect")
+    assert settings == Settings(probe=settings.probe, instance="a-pod", interconnect_keys=keys)
 
 
 def test_values_reach_the_operator(helm: Helm) -> None:
@@ -111,6 +112,7 @@ def test_values_reach_the_operator(helm: Helm) -> None:
     assert settings.node_label_selector == "nvidia.com/gpu.present=true"
     assert (settings.api_rate, settings.api_burst, settings.workers) == (50.0, 75, 16)
     assert (settings.sweep_interval, settings.relist_interval) == (2.0, 60.0)
+    assert "fabric" in settings.interconnect_keys
     assert (settings.max_concurrent_probes, settings.max_concurrent_nccl_probes) == (300, 7)
     probe = settings.probe
     assert (probe.namespace, probe.instance, probe.image_pull_policy) == (NAMESPACE, RELEASE, "Never")
@@ -168,6 +170,7 @@ def test_hook_pods_have_no_sidecar(helm: Helm) -> None:
         metadata = pod["metadata"]
         assert metadata["labels"]["sidecar.istio.io/inject"] == ("true" if lives else "false")
         assert metadata["annotations"]["linkerd.io/inject"] == ("enabled" if lives else "disabled")
+        assert ("consul.hashicorp.com/connect-inject" in metadata["annotations"]) is not lives
         assert metadata["labels"]["example.com/owner"] == "hpc"
         assert metadata["annotations"]["example.com/exempt"] == "yes"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -264,6 +265,49 @@ def test_a_policy_of_which_something_is_refused_is_not_ready(
     operator.write(dirty=True)
     assert operator.ready() == ("True", PolicyReason.ACTIVE)
     assert count("nodegauge_obstacles", {"policy": "default", "kind": kind}) is None
+
+
+@pytest.mark.parametrize(("away", "status"), [(False, 500), (False, 504), (True, 503)])
+def test_a_write_that_fails_for_one_node_alone_is_said_after_a_while(
+    operator: PolicyOperator, away: bool, status: int
+) -> None:
+    """An object that etcd finds too large, a quota whose evaluation times out; while nobody is answered, the
+    API server is away."""
+    operator.cluster.add_policy()
+    operator.list()
+    operator.refuse("POST", REPORTS, unavailable(status))
+    for reason in ("Active", "Active" if away else "ReportRefused"):
+        if away:
+            operator.client.outage.failed("away", since=time.monotonic() - 60)
+        with suppress(KubeError):
+            operator.catch_up("node-0")
+        operator.write(dirty=True)
+        assert operator.ready()[1] == reason
+        operator.cluster.pass_time(61)
+    operator.heal()
+    operator.catch_up("node-0")
+    operator.write(dirty=True)
+    assert operator.ready() == ("True", PolicyReason.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("key", "mode", "reason"),
+    [
+        ("fabric", "Enforce", PolicyReason.LABEL_REFUSED),
+        ("fabric", "Observe", PolicyReason.ACTIVE),
+        ("interconnect", "Enforce", PolicyReason.ACTIVE),
+    ],
+)
+def test_a_key_that_the_chart_s_values_lack_is_said_before_it_is_written(
+    operator: PolicyOperator, key: str, mode: str, reason: PolicyReason
+) -> None:
+    operator.reconciler.obstacles._keys = (names.LABEL_INTERCONNECT, "interconnect")
+    operator.cluster.add_policy(mode=mode, labels={"interconnectKey": key})
+    operator.list()
+    operator.write()
+    assert operator.ready()[1] == reason
+    counts = operator.reconciler.obstacles.counts("default")
+    assert counts["label"] == (reason is PolicyReason.LABEL_REFUSED)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "NODEGAUGE_SWEEP_INTERVAL": ("500ms", "sweep_interval", 0.5),
     "NODEGAUGE_RELIST_INTERVAL": ("1h30m", "relist_interval", 5400.0),
     "NODEGAUGE_MAX_GATED_NODES": (" 7 ", "max_gated_nodes", 7),
+    "NODEGAUGE_INTERCONNECT_KEYS": ("a, b", "interconnect_keys", ("a", "b")),
     "NODEGAUGE_LOG_LEVEL": ("debug", "log_level", "debug"),
     "NODEGAUGE_LOG_FORMAT": ("text", "log_format", "text"),
 }

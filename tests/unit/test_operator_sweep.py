@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,10 @@ from msgspec.structs import replace
 
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.names import PaceReason
+from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
 from support import virtual_operator
-from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
+from support.api_server import NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.client import Call, unavailable, unreachable
 from support.objects import INTERVAL, make_node, make_pod
 from support.operator import SETTINGS
@@ -136,21 +138,39 @@ async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: Vi
     assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]
 
 
+@pytest.mark.parametrize(
+    ("path", "error", "away"),
+    [
+        (PODS, Forbidden("cannot list pods", status=403), False),
+        (READINGS, unavailable(500), False),
+        (POLICIES, unavailable(500), False),
+        (REPORTS, unavailable(500), True),
+        (NODES, unavailable(500), True),
+    ],
+)
 @on_virtual_time
-async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator: VirtualTimeOperator) -> None:
+async def test_lists_that_fail_decide_nothing_and_are_said_by_the_policy(
+    operator: VirtualTimeOperator, path: str, error: KubeError, away: bool
+) -> None:
+    """What the watches miss is not seen; an API server that is away is no fault of the policy's."""
     await operator.begin(2, after=30)
     before = operator.cluster.state()["nodes"]
-    for path in (POLICIES, REPORTS, PODS, NODES):
-        operator.client.refuse = refusing(unavailable(500), "GET", path)
-        operator.list_now()
-        await operator.after(20)
-        assert operator.cluster.state()["nodes"] == before
+    operator.client.refuse = refusing(error, "GET", path)
+    if away:
+        operator.client.outage.failed("away", since=time.monotonic() - 60)
+    operator.list_now()
+    await operator.after(10)
+    assert ready(operator) == ("True", "Active"), "an API server that has just started refuses once"
+    await operator.after(60)
+    assert ready(operator) == (("True", "Active") if away else ("False", "ListsFail"))
+    assert operator.sample("nodegauge_obstacles", policy="default", kind="list") == (not away)
+    assert operator.cluster.state()["nodes"] == before
     lists = operator.lists()
-    assert operator.metrics.failed_lists._value.get() >= 2
-    operator.client.refuse = lambda verb, path: None
+    assert operator.metrics.failed_lists._value.get() >= 4
+    operator.client.refuse = lambda *_: None
     await operator.after(300)
-    assert operator.lists() > lists
-    assert operator.metrics.failed_lists._value.get() == 0
+    assert (operator.lists() > lists, operator.metrics.failed_lists._value.get()) == (True, 0)
+    assert ready(operator) == ("True", "Active")
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
@@ -365,8 +385,17 @@ async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualT
 
 def pace(operator: VirtualTimeOperator) -> dict[str, Any]:
     """The policy's condition RunsKeepUp; empty while there is none."""
+    return condition(operator, "RunsKeepUp")
+
+
+def condition(operator: VirtualTimeOperator, kind: str) -> dict[str, Any]:
+    """The policy's condition; empty while there is none."""
     conditions = operator.cluster.get(POLICIES, "default")["status"]["conditions"]
-    return next((c for c in conditions if c["type"] == "RunsKeepUp"), {})
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def ready(operator: VirtualTimeOperator) -> tuple[str, str]:
+    return condition(operator, "Ready")["status"], condition(operator, "Ready")["reason"]
 
 
 @partial(on_virtual_time, settings=replace(SETTINGS, max_concurrent_probes=1))
@@ -404,6 +433,19 @@ async def test_a_policy_that_is_too_narrow_names_its_own_field(
     assert "raise spec.budget.concurrentProbes (1)" in pace(operator)["message"]
 
 
+@pytest.mark.parametrize(("count", "reason"), [(3, "FewRunsRefused"), (4, "RunsRefused")])
+@on_virtual_time
+async def test_a_tenth_of_the_nodes_whose_runs_are_refused_leave_the_policy_ready(
+    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch, count: int, reason: str
+) -> None:
+    refused = {f"node-{n}": "ErrImagePull: no such host" for n in range(count)}
+    monkeypatch.setattr(NodeCounters, "refused", lambda *_: refused)
+    await operator.begin(30, after=120)
+    assert pace(operator)["reason"] == reason
+    assert f"{count} nodes of 30 (node-0, node-1, node-2" in pace(operator)["message"]
+    assert ready(operator)[0] == ("False" if reason == "RunsRefused" else "True")
+
+
 @on_virtual_time
 async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: VirtualTimeOperator) -> None:
     operator.client.refuse = refusing(Forbidden("exceeded quota: gpu"), "POST", PODS)
@@ -411,7 +453,7 @@ async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: V
     seen = pace(operator)
     assert (seen["status"], seen["reason"]) == ("False", PaceReason.RUNS_REFUSED)
     assert re.match(
-        r"the last health run of 3 nodes of 3 could not be made: CreateRef.*quota", seen["message"]
+        r"the last health run of 3 nodes of 3 \(.*\) could not be made: CreateRef.*quota", seen["message"]
     )
     operator.client.refuse = lambda *_: None
     await operator.after(1200)

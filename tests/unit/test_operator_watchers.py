@@ -135,6 +135,56 @@ async def test_what_a_container_writes_counts_once_it_is_judged(
 
 
 @on_virtual_time
+async def test_a_pod_of_before_the_admission_policy_changed_does_not_watch(
+    operator: VirtualTimeOperator,
+) -> None:
+    """Nothing that it writes counts, and the roll-out that would replace it is stuck."""
+    fleet = await begun(operator)
+    fleet.cluster.subscribers.remove(fleet._roll_out)
+    fleet.cluster.objects[ADMISSION][reading_admission.NAME]["metadata"]["generation"] = 2
+    await operator.after(GRACE + 60)
+    status, shown, message = fleet.condition()
+    assert (status, shown) == ("False", WatchersReason.REPORTS_LATE)
+    assert "6 of 6 nodes" in message
+    assert "older than the admission policy" in message
+
+
+@on_virtual_time
+async def test_what_is_refused_to_health_pods_as_well_is_read_by_nobody(
+    operator: VirtualTimeOperator,
+) -> None:
+    fleet = await begun(operator)
+    operator.client.refuse = refusing(Forbidden("exceeded quota: none", status=403), "POST", PODS)
+    for pod in fleet._containers.values():
+        fleet.cluster.remove(PODS, pod.name)
+    await operator.after(GRACE + PERIODIC + 60)
+    assert "nobody reads 6 of them" in fleet.condition()[2]
+    assert "exceeded quota: none" in fleet.condition()[2]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(names.MIG_CONFIG_STATE, "pending"), (names.GPU_UPGRADE_STATE, "upgrade-failed")]
+)
+@on_virtual_time
+async def test_a_change_of_driver_that_does_not_end_is_said(
+    operator: VirtualTimeOperator, key: str, value: str
+) -> None:
+    """After an hour, as the node takes jobs; its end is no alarm."""
+    fleet = await begun(operator)
+    fleet.cluster.change(NODES, "node-1", {"metadata": {"labels": {key: value}}})
+    fleet.cluster.remove(PODS, fleet._containers["node-1"].name)
+    await operator.after(3500)
+    assert (fleet.condition()[0], fleet.containers("not-expected")) == ("True", 1)
+    await operator.after(700)
+    status, shown, message = fleet.condition()
+    assert (status, shown) == ("False", WatchersReason.NODES_HELD_OFF)
+    assert f"1 of 6 nodes (node-1): label {key}={value}; nobody reads them" in message
+    fleet.cluster.change(NODES, "node-1", {"metadata": {"labels": {key: None}}})
+    await operator.after(30)
+    assert fleet.condition()[0] == "True"
+
+
+@on_virtual_time
 async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: VirtualTimeOperator) -> None:
     fleet = await begun(operator)
     away = {"conditions": [{"type": "Ready", "status": "Unknown"}]}

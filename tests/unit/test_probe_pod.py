@@ -135,7 +135,8 @@ def test_the_kernels_log_is_mounted_only_where_the_policy_asks_for_it(is_asked: 
 AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 PINNED = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE.name]}]}]
 LITTLE = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
-MESHED = {"labels": {names.NO_SIDECAR_ISTIO: "true"}}
+ISTIO = "sidecar.istio.io/inject"
+MESHED = {"labels": {ISTIO: "true"}}
 
 
 @pytest.mark.parametrize(
@@ -147,9 +148,15 @@ MESHED = {"labels": {names.NO_SIDECAR_ISTIO: "true"}}
         pytest.param({}, "env.NVIDIA_VISIBLE_DEVICES", "all", id="sees all GPUs"),
         pytest.param({}, "env.NVIDIA_DRIVER_CAPABILITIES", "utility", id="through NVML alone, without CUDA"),
         pytest.param({}, f"annotations/{names.SAFE_TO_EVICT}", "true", id="in no autoscaler's way"),
-        pytest.param({}, f"annotations/{names.NO_SIDECAR_LINKERD}", "disabled", id="no sidecar of Linkerd"),
-        pytest.param({}, f"labels/{names.NO_SIDECAR_ISTIO}", "false", id="no sidecar of Istio"),
-        pytest.param(MESHED, f"labels/{names.NO_SIDECAR_ISTIO}", "true", id="unless the policy wants one"),
+        *(
+            pytest.param({}, f"annotations/{key}", value, id=f"no sidecar: annotation {key}")
+            for key, value in names.NO_SIDECAR_ANNOTATIONS.items()
+        ),
+        *(
+            pytest.param({}, f"labels/{key}", value, id=f"no sidecar: label {key}")
+            for key, value in names.NO_SIDECAR_LABELS.items()
+        ),
+        pytest.param(MESHED, f"labels/{ISTIO}", "true", id="unless the policy wants one"),
     ],
 )
 def test_a_health_pod_is(template: dict[str, Any], path: str, value: Any) -> None:

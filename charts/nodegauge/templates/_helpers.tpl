@@ -144,8 +144,9 @@ may have a sidecar: with one, a hook's pod would never complete.
 {{- $labels := dict }}
 {{- $annotations := dict }}
 {{- if ne .component "operator" }}
-{{- $labels = dict "sidecar.istio.io/inject" "false" }}
-{{- $annotations = dict "linkerd.io/inject" "disabled" }}
+{{- $without := (.root.Files.Get "files/admission.yaml" | fromYaml).noSidecar }}
+{{- $labels = deepCopy $without.labels }}
+{{- $annotations = deepCopy $without.annotations }}
 {{- end }}
 labels:
   {{- range $key, $value := merge $labels .root.Values.operator.podLabels }}
@@ -158,6 +159,12 @@ labels:
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* Keys that policies may name in spec.labels.interconnectKey, as a JSON list. */}}
+{{- define "nodegauge.interconnectKeys" -}}
+{{- $ofPolicy := get (get (.Values.policy.spec | default dict) "labels" | default dict) "interconnectKey" -}}
+{{- append (.Values.admissionPolicies.interconnectKeys | default list) $ofPolicy | compact | uniq | toJson -}}
 {{- end }}
 
 {{/* Names of the pull secrets as a JSON list: the values have names, or objects as Kubernetes writes them. */}}

@@ -112,8 +112,21 @@ OVERRIDE_BY = PREFIX + "override-by"
 OVERRIDE_REASON = PREFIX + "override-reason"
 """Annotations of a person on a node (core.override); the operator never writes them."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
-NO_SIDECAR_LINKERD = "linkerd.io/inject"
+NO_SIDECAR_LABELS = {
+    "sidecar.istio.io/inject": "false",
+    "kuma.io/sidecar-injection": "disabled",
+    "admission.datadoghq.com/enabled": "false",
+}
+NO_SIDECAR_ANNOTATIONS = {
+    "sidecar.istio.io/inject": "false",
+    "linkerd.io/inject": "disabled",
+    "consul.hashicorp.com/connect-inject": "false",
+    "vault.hashicorp.com/agent-inject": "false",
+    "dynatrace.com/inject": "false",
+}
+"""What keeps injectors from probe pods, as each one's documentation says: a container beside ours could use
+the pod's token, so the admission policies refuse it, and a run would never end.  Older Istio reads the
+annotation, newer the label."""
 
 PROBE_HEALTH = "health"
 PROBE_NCCL = "nccl"
@@ -265,7 +278,10 @@ class PolicyReason(StrEnum):
     REPORT_REFUSED = "ReportRefused"
     """The API server refuses reports of nodes of the policy: what is found there counts for nothing."""
     WRITE_REFUSED = "WriteRefused"
-    """Another write for nodes of the policy is refused, or writes come to no end; the message says which."""
+    """Another write for nodes of the policy is refused, fails again and again while the API server answers
+    others, or writes come to no end; the message says which."""
+    LISTS_FAIL = "ListsFail"
+    """Full lists fail while the API server answers other calls: what the watches miss is not seen."""
     STANDING_BY = "StandingBy"
     """The Lease is another installation's, or cannot be renewed: nothing is written to nodes."""
     PAUSED = "Paused"
@@ -286,7 +302,9 @@ class Obstacle(StrEnum):
     REPORT = "report"
     """The API server refuses the report of a node."""
     WRITE = "write"
-    """Another write for a node is refused, or writes come to no end."""
+    """Another write for a node is refused, fails again and again, or writes come to no end."""
+    LIST = "list"
+    """Full lists fail while the API server answers other calls."""
     STATUS = "status"
     """The status of the policy cannot be written."""
     LEASE = "lease"
@@ -337,6 +355,9 @@ class WatchersReason(StrEnum):
     REPORTS_NOT_JUDGED = "ReportsNotJudged"
     """Containers write, and the operator has not judged what they wrote for longer than `limits.notStarted`:
     health pods read their nodes too."""
+    NODES_HELD_OFF = "NodesHeldOff"
+    """A label has said for more than an hour that the driver or the MIG layout of a node is being changed.
+    The node takes jobs, and no probe may run there."""
     DAEMON_SET_REFUSED = "DaemonSetRefused"
     """The API server refuses the DaemonSet (rights, an admission policy or webhook)."""
     DAEMON_SET_FOREIGN = "DaemonSetForeign"
@@ -352,7 +373,9 @@ class PaceReason(StrEnum):
     KEEPING_UP = "KeepingUp"
     """A round of health runs over all nodes fits into the interval."""
     RUNS_REFUSED = "RunsRefused"
-    """The last health runs of some nodes could not be made, for a reason that is not the node's: the API
-    server refused their pods, or their image did not come. The message has its words."""
+    """The last health runs of more than a tenth of the nodes could not be made, for a reason that is not the
+    node's: the API server refused their pods, or their image did not come. The message has its words."""
+    FEW_RUNS_REFUSED = "FewRunsRefused"
+    """The same of fewer nodes, which the message names; the policy stays `Ready`."""
     TOO_FEW_SLOTS = "TooFewSlots"
     """A round takes longer than the interval, so readings get older; the message says what to raise."""

@@ -62,6 +62,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     the nodes that follow a policy (rounded down, at least 1)."""
     max_gated_nodes_per_hour: int | str = "5%"
     """Nodes that may newly take such a taint within any hour, in all policies together; counted likewise."""
+    interconnect_keys: tuple[str, ...] = ()
+    """Interconnect labels that the chart's admission policies let the operator write; empty: any."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "json"
@@ -84,9 +86,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         image_pull_policy=read.choice(
             "NODEGAUGE_PROBE_IMAGE_PULL_POLICY", ("", "Always", "IfNotPresent", "Never")
         ),
-        image_pull_secrets=tuple(
-            s.strip() for s in read.text("NODEGAUGE_IMAGE_PULL_SECRETS").split(",") if s.strip()
-        ),
+        image_pull_secrets=read.separated("NODEGAUGE_IMAGE_PULL_SECRETS"),
         priority_class_name=read.text("NODEGAUGE_PROBE_PRIORITY_CLASS"),
         runtime_class_name=read.text("NODEGAUGE_PROBE_RUNTIME_CLASS"),
         service_account_name=read.text("NODEGAUGE_PROBE_SERVICE_ACCOUNT"),
@@ -119,6 +119,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         release_grace=read.duration("NODEGAUGE_RELEASE_GRACE", 600.0, low=0, high=86_400),
         max_gated_nodes=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES", "20%"),
         max_gated_nodes_per_hour=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES_PER_HOUR", "5%"),
+        interconnect_keys=read.separated("NODEGAUGE_INTERCONNECT_KEYS"),
         log_level=read.choice("NODEGAUGE_LOG_LEVEL", ("info", "debug", "warning", "error")),
         log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),
     )
@@ -140,6 +141,10 @@ class Reader:
         if required and not value:
             self.errors.append(f"{name} is not set: set it to {required}")
         return value
+
+    def separated(self, name: str) -> tuple[str, ...]:
+        """Texts with commas between them."""
+        return tuple(word.strip() for word in self.text(name).split(",") if word.strip())
 
     def selector(self, name: str) -> list[dict[str, Any]]:
         """A label selector, as match expressions."""

@@ -250,6 +250,19 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             and pod.name == names.pod_name(probe=pod.probe, run=run.id)
         )
 
+    # Three times end what a reading says.  For health, with an interval of 15 min and 3 of them until stale:
+    #
+    #   what happens after it was read        claims_until          expires_at
+    #   no run: full node, outage, upgrade    = expires_at          read + 7 days
+    #   runs fail                             = expires_at          first failure + 30 min (gap's end + 15)
+    #   runs are refused (ADR 0046)           first refusal + 30    read + 7 days
+    #   policy is paused                      = expires_at          never
+    #
+    # `claims_until` ends what it says of now: verdict, labels `health` and `throttled`.  `expires_at`, which
+    # every kind of reading has, ends the rest: labels of topology, or bandwidth, and `validated-at`.
+    # `unknown_at` is a short cut for a node whose own probe cannot read it: `unreadAfter` (5 min) after the
+    # first such failure verdict and label `health` go, whatever the others say (ADR 0043).  Taints stay.
+
     def interval_of(self, probe: str) -> float:
         """Seconds between two readings."""
         return self.kinds[probe].interval(self)

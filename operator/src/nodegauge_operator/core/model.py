@@ -119,11 +119,18 @@ class NodeView(Struct, frozen=True, kw_only=True):
     @property
     def driver_changing(self) -> bool:
         """The GPU Operator is changing the driver or the MIG layout: a probe would be in its way."""
-        upgrade = self.labels.get(names.GPU_UPGRADE_STATE, "")
-        mig = self.labels.get(names.MIG_CONFIG_STATE, "")
+        return bool(self.driver_change)
+
+    @property
+    def driver_change(self) -> str:
+        """The label that says so, `KEY=VALUE`; empty for none."""
         still = ("", names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD)
-        paused = any(self.labels.get(key) in names.GPU_PAUSED for key in names.GPU_DEPLOY)
-        return upgrade not in still or mig in names.MIG_CONFIG_UNDER_WAY or paused
+        upgrade = self.labels.get(names.GPU_UPGRADE_STATE, "")
+        changing = [names.GPU_UPGRADE_STATE] if upgrade not in still else []
+        changing += [k for k in names.GPU_DEPLOY if self.labels.get(k) in names.GPU_PAUSED]
+        if self.labels.get(names.MIG_CONFIG_STATE, "") in names.MIG_CONFIG_UNDER_WAY:
+            changing.append(names.MIG_CONFIG_STATE)
+        return next((f"{key}={self.labels[key]}" for key in changing), "")
 
     @property
     def runs_probes(self) -> bool:

@@ -33,8 +33,13 @@ class Watcher(StrEnum):
     """It writes, and the operator does not judge it."""
     NOT_EXPECTED = "not-expected"
     """The node can run none now: it is not ready, cordoned, leaving, or its driver is being changed."""
+    HELD_OFF = "held-off"
+    """It takes jobs, while its labels have said for too long that its driver is being changed."""
 
 
+HELD_OFF_SECONDS = 3600.0
+"""Chosen by this project: the GPU Operator changes a driver or a MIG layout within minutes, and on a cordoned
+node."""
 BAD = (Watcher.MISSING, Watcher.RESTARTING, Watcher.LATE, Watcher.UNJUDGED)
 """States in which health pods read the node, the commonest cause first."""
 
@@ -51,17 +56,31 @@ def is_expected(node: NodeView) -> bool:
     return node.may_run and not node.unschedulable
 
 
-def look(pods: Iterable[WatchView], *, now: float, unjudged: str = "") -> Look:
+def not_expected(node: NodeView) -> Look:
+    """A node that can run no container now, and whether it takes jobs all the same."""
+    idle = not node.ready or not node.runs_probes or node.leaving or node.unschedulable
+    state = Watcher.NOT_EXPECTED if idle else Watcher.HELD_OFF
+    return Look(state=state, why="" if idle else f"label {node.driver_change}")
+
+
+def look(pods: Iterable[WatchView], *, trusted: str, now: float, unjudged: str = "") -> Look:
     """The container of a node that should have one, by its DaemonSet's pods there; nothing is still starting,
-    which only time tells.  `unjudged`: the pod whose reading waits to be judged, by UID."""
+    which only time tells.  `trusted`: the admission policy under which readings count; `unjudged`: the pod
+    whose reading waits to be judged, by UID."""
     there = [pod for pod in pods if not pod.gone]
     restarting = next((pod for pod in there if _restarts(pod, now)), None)
     if restarting is not None:
         why = f"{restarting.restarts} restarts, the last after {restarting.lived:.0f} s"
         return Look(state=Watcher.RESTARTING, why=why)
-    if any(pod.ready for pod in there):
+    if any(pod.ready and pod.trust == trusted for pod in there):
         waits = any(pod.uid == unjudged for pod in there)
         return Look(state=Watcher.UNJUDGED) if waits else Look(state=Watcher.READY)
+    if any(pod.ready for pod in there):
+        return Look(
+            state=Watcher.LATE,
+            why="its pod is older than the admission policy of readings, and waits "
+            "to be replaced: nothing that it writes counts",
+        )
     if any(pod.started_at for pod in there):
         return Look(state=Watcher.LATE, why="it runs and writes nothing")
     why = next((pod.waits_for for pod in there if pod.waits_for), "its pod does not start")

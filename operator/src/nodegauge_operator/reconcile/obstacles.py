@@ -7,8 +7,9 @@ does not repeat is over.  Whether a node is written to is none of its business.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.core.actions import Refusal
 from nodegauge_operator.names import Obstacle, PolicyReason
 from nodegauge_operator.reconcile.budget_condition import State, n_nodes
@@ -44,10 +45,14 @@ admission policies has 310 with its name."""
 
 
 class Obstacles:
-    """What is refused, by node."""
+    """What is refused, by node.  `interconnect_keys`: labels that the chart's admission policies let us write
+    for `spec.labels.interconnectKey`; empty for any."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, *, interconnect_keys: Collection[str] = ()) -> None:
+        self.lists = ""
+        """Why full lists fail while the API server answers other calls; empty if they do not."""
         self._cache = cache
+        self._keys = interconnect_keys
         self._of_node: dict[str, tuple[Refusal, ...]] = {}
 
     def put(self, node: str, refusals: Iterable[Refusal]) -> None:
@@ -58,12 +63,24 @@ class Obstacles:
             self._of_node.pop(node, None)
 
     def counts(self, policy: str) -> Counter[Obstacle]:
-        """Nodes that follow the policy, by what is refused there."""
-        return Counter(kind for _, refusals in self._of(policy) for kind in {one.kind for one in refusals})
+        """Nodes of the policy, by what is refused there; lists, and a key that will be, count once."""
+        counts = Counter(kind for _, refusals in self._of(policy) for kind in {one.kind for one in refusals})
+        if self._refused_key(policy):
+            counts[Obstacle.LABEL] = max(1, counts[Obstacle.LABEL])
+        return counts + Counter([Obstacle.LIST] if self.lists else ())
 
     def state(self, policy: str) -> State | None:
         """`Ready` of the policy, if something is refused on its nodes: the first thing by `REASONS`."""
         pairs = [(one, node) for node, refusals in self._of(policy) for one in refusals]
+        if not pairs and (key := self._refused_key(policy)):
+            reason, way_out = REASONS[Obstacle.LABEL]
+            message = f"the label {key} will be refused, as the chart's values lack it. {way_out}"
+            return "False", reason, message
+        if not pairs and self.lists:
+            message = (
+                f"full lists fail, so that what the watches miss is not seen: {self.lists[:MAX_MESSAGE]}"
+            )
+            return "False", PolicyReason.LISTS_FAIL, message
         if not pairs:
             return None
         order = list(REASONS)
@@ -88,6 +105,12 @@ class Obstacles:
         ]
         refused = bool(of_reports) and len(of_reports) >= selected
         return f"the API server refuses every NodeReport: {of_reports[0][:MAX_MESSAGE]}" if refused else ""
+
+    def _refused_key(self, policy: str) -> str:
+        """The policy's short key, if its label will be refused on every node; empty if not."""
+        known = self._cache.policies.get(policy)
+        key = known.spec.labels.interconnect_key if known and known.spec.mode is Mode.ENFORCE else ""
+        return key if key and self._keys and key not in self._keys else ""
 
     def _of(self, policy: str) -> Iterable[tuple[str, tuple[Refusal, ...]]]:
         for name, refusals in sorted(self._of_node.items()):

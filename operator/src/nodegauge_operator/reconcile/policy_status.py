@@ -35,6 +35,7 @@ from nodegauge_operator.reconcile.policies_with_nodes import PoliciesWithNodes
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.resync import Jitter, backoff
 from nodegauge_operator.reconcile.watchers import WATCHERS_READY, Watchers
+from nodegauge_operator.reconcile.watchers_condition import some_of
 
 log = logging.getLogger("nodegauge.policy")
 
@@ -52,6 +53,9 @@ FOLLOWED: dict[str, tuple[str, ...]] = {WATCHERS_READY: (), KEEP_UP: (PaceReason
 """Conditions that `Ready` follows, and for which reasons, none for any: while one of them is False, the
 policy does not do what it says."""
 MAX_PROBLEM = 1000
+REFUSED_SHARE = 0.1
+"""`Ready` follows refused runs if more than this share of the nodes had one.  Chosen by this project: an
+image that one node in a hundred cannot pull is that node's matter (docs/adr/0044)."""
 KEEPS_UP_AGAIN = 0.9
 """Runs that could not keep up do so again once a round takes less than this share of the interval."""
 Condition = dict[str, Any]
@@ -283,8 +287,10 @@ class PolicyStatus:
             return None
         if refused := self._counters.refused(name):
             why = refused[min(refused)][:MAX_REFUSAL]
-            message = f"the last health run of {n_nodes(len(refused))} of {nodes} could not be made: {why}"
-            return "False", PaceReason.RUNS_REFUSED, message
+            where = f"{n_nodes(len(refused))} of {nodes} ({some_of(refused)})"
+            message = f"the last health run of {where} could not be made: {why}"
+            many = len(refused) > REFUSED_SHARE * nodes
+            return "False", PaceReason.RUNS_REFUSED if many else PaceReason.FEW_RUNS_REFUSED, message
         if each is None:
             return (before["status"], before["reason"], before["message"]) if before else None
         late = before is not None and before["status"] == "False"

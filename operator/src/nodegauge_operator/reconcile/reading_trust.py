@@ -46,7 +46,8 @@ class Trust:
         return self._due_at - self._monotonic()
 
     async def look(self, *, on_change: Callable[[], None]) -> None:
-        """Read policy and binding; `on_change` if readings count now and did not, or the other way round.
+        """Read policy and binding; `on_change` if readings count now and did not, the other way round, or if
+        it is another policy.
 
         An API server that does not answer changes nothing: nobody can write a reading there either."""
         try:
@@ -65,11 +66,13 @@ class Trust:
         else:
             why = reading_admission.wrong(policy, binding, probe_user=self._probe_user)
             text = f"the admission policy {reading_admission.NAME} does not protect them: {why}; {WAY_OUT}"
+            before = self.identity
             if not why:
                 self.identity = names.digest("/".join(_version(body) for body in (policy, binding)))
-            self._note(text if why else "", on_change=on_change)
+            self._note(text if why else "", on_change=on_change, other=self.identity != before)
 
-    def _note(self, problem: str, *, on_change: Callable[[], None]) -> None:
+    def _note(self, problem: str, *, on_change: Callable[[], None], other: bool = False) -> None:
+        """`other`: the policy is another one, under which older pods write nothing that counts."""
         self._due_at, self.looked, self._refused_once = self._monotonic() + LOOK_SECONDS, True, False
         changed = bool(problem) != bool(self.problem)
         if problem and problem != self.problem:
@@ -77,7 +80,7 @@ class Trust:
         elif changed:
             log.info("the admission policy of NodeReadings stands")
         self.problem = problem
-        if changed:
+        if changed or other:
             on_change()
 
 

@@ -26,7 +26,7 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refus
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.gaps import Gaps
+from nodegauge_operator.reconcile.gaps import UNANSWERED_SECONDS, Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.obstacles import Obstacles
 from nodegauge_operator.reconcile.peer_groups import Peers, versions_of
@@ -79,7 +79,7 @@ class Reconciler:
         self._clock = clock
         self._monotonic = monotonic or time.monotonic
         self._refused = RefusedPieces(self._monotonic)
-        self.obstacles = Obstacles(cache)
+        self.obstacles = Obstacles(cache, interconnect_keys=settings.interconnect_keys)
         self.gaps = Gaps(clock=clock, monotonic=self._monotonic)
         self._release_grace = settings.release_grace
         self.gate_budget = GateBudget(
@@ -107,6 +107,7 @@ class Reconciler:
             cache=cache,
             sets=self.watch_sets,
             metrics=metrics,
+            refused=self.gate_budget.counters.refused,
             instance=settings.instance,
             clock=clock,
             monotonic=self._monotonic,
@@ -117,6 +118,8 @@ class Reconciler:
             kind.name: Peers(cache, kind.peer_value) for kind in EVERY.values() if kind.peer_value is not None
         }
         self._fleet = Peers(cache, versions_of)
+        self._failing_since: dict[str, float] = {}
+        """Nodes whose writes fail while the API server answers others, monotonic."""
         self._posted: dict[str, tuple[str, str]] = {}
         self._judged: dict[str, actions.Judged] = {}
         self._left_at: dict[str, float] = {}
@@ -196,11 +199,20 @@ class Reconciler:
 
     def _note_refused(self, name: str, step: actions.Step, error: KubeError) -> None:
         """Nothing more can be written there; an API server that is away refuses nothing."""
-        if isinstance(error, Refused | Forbidden | WebhookFailed):
+        if isinstance(error, Refused | Forbidden | WebhookFailed) or self._fails_alone(name):
             of_report = isinstance(step, actions.CreateReport | actions.PatchReport)
             kind = names.Obstacle.REPORT if of_report else names.Obstacle.WRITE
             what = "the report" if of_report else f"a step ({type(step).__name__})"
             self.obstacles.put(name, [actions.Refusal(kind, what, str(error))])
+
+    def _fails_alone(self, name: str) -> bool:
+        """Whether writes for the node have failed for a while in which the API server answered others: an
+        object that etcd finds too large, a quota whose evaluation times out, a conversion that fails."""
+        now = self._monotonic()
+        if self._client.outage.problem():
+            self._failing_since.pop(name, None)
+            return False
+        return now - self._failing_since.setdefault(name, now) > UNANSWERED_SECONDS
 
     def _note_declined(self, name: str, error: KubeError) -> None:
         later = "node %s: %s; will try again later"
@@ -314,6 +326,7 @@ class Reconciler:
         return Unselected.RELEASE if self._monotonic() - left >= self._release_grace else Unselected.FREEZE
 
     def _reconciled(self, name: str, snapshot: Snapshot) -> Reconciled:
+        self._failing_since.pop(name, None)
         for pod in snapshot.pods:
             if pod.gone:
                 self._cache.drop_pod(pod)

@@ -40,6 +40,9 @@ FIRST_LISTS_SECONDS = 30.0
 """The watches' own first lists arrive within this time of our first one; they are no sign of a gap."""
 SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.5, 60.0
 LAST_WRITES_SECONDS = 5.0
+LISTS_FAIL = 4
+"""After so many lists in a row that failed, half a minute, policies say so.  Chosen by this project: an API
+server that has just started refuses for a moment what it allows."""
 STUCK_SECONDS = 1.5 * LIST_TIMEOUT
 """How much longer than a few intervals a pass may take: a page of a list takes up to a minute."""
 
@@ -312,7 +315,7 @@ class Sweep:
 
     async def _list(self) -> None:
         """Take a full list; a failed one is tried again later and drops nothing from the cache."""
-        settings = self._settings
+        settings, problem = self._settings, ""
         try:
             await list_all(
                 self._client,
@@ -325,9 +328,11 @@ class Sweep:
                 wake=self.wake,
             )
         except NotFound:
-            self._client.outage.waiting(missing(names.CRD_NAMES))
+            problem = missing(names.CRD_NAMES)
+            self._client.outage.waiting(problem)
             self._list_schedule.missing(time.monotonic())
         except KubeError as error:
+            problem = str(error)
             self._list_schedule.failed(time.monotonic())
             wait = self._list_schedule.due_at() - time.monotonic()
             log.log(error.log_level, "full list failed, next try in %.0f s: %s", wait, error)
@@ -336,7 +341,6 @@ class Sweep:
             log.info("listed %d nodes, %d reports, %d policies", nodes, len(self.cache.reports), policies)
             self._list_schedule.done(time.monotonic())
             self._reconciler.gaps.answered()
-            self._policy_status.dirty = True
             self._budget.warn_exceeded()
             await self._watch_sets.look()
             self.wake(*self._reconciler.watchers.starting())  # one may have ended meanwhile
@@ -345,6 +349,9 @@ class Sweep:
                 self.wake(*self.cache.known_names())
         finally:
             self._metrics.failed_lists.set(self._list_schedule.failures)
+            alone = self._list_schedule.failures >= LISTS_FAIL and not self._client.outage.problem()
+            self._reconciler.obstacles.lists = problem if alone else ""
+            self._counts_changed()
 
     def _grant(self) -> None:
         """Give the free slots of each policy's budgets to the nodes that waited longest."""

@@ -171,6 +171,11 @@ class WatchSets:
         """The policies as they were last seen, where they differ from those that were applied."""
         self._edited_at = self._first_edit_at = 0.0
 
+    @property
+    def trusted(self) -> str:
+        """The admission policy under which readings count."""
+        return self.trust.identity
+
     def name_of(self, policy: str) -> str:
         """The name of the policy's DaemonSet."""
         return names.watch_set_name(instance=self._defaults.instance, policy=policy)

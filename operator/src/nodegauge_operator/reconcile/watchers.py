@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -22,7 +22,15 @@ from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.override import override_at
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
-from nodegauge_operator.core.watchers import BAD, Look, Watcher, is_expected, look
+from nodegauge_operator.core.watchers import (
+    BAD,
+    HELD_OFF_SECONDS,
+    Look,
+    Watcher,
+    is_expected,
+    look,
+    not_expected,
+)
 from nodegauge_operator.kube import events
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
@@ -38,6 +46,11 @@ WATCHERS_READY = "WatchersReady"
 LOOK_SECONDS = 5.0
 """How often containers that restart are looked at again: one that goes on for a while counts as well."""
 RESTARTING = Watcher.RESTARTING
+BEFORE = dict.fromkeys(BAD, Watcher.STARTING) | {
+    Watcher.UNJUDGED: Watcher.READY,
+    Watcher.HELD_OFF: Watcher.NOT_EXPECTED,
+}
+"""What counts only after a while, and what a node is until then."""
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -49,7 +62,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 class Watchers:
     """The containers of all nodes whose policy is in mode Watch; brought up to date at each question.
-    `clock`: epoch seconds."""
+    `refused`: nodes of a policy whose last health pod was refused, and why.  `clock`: epoch seconds."""
 
     def __init__(
         self,
@@ -58,6 +71,7 @@ class Watchers:
         cache: Cache,
         sets: WatchSets,
         metrics: Metrics,
+        refused: Callable[[str], Mapping[str, str]],
         instance: str,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -66,17 +80,18 @@ class Watchers:
         self._cache = cache
         self._sets = sets
         self._metrics = metrics
+        self._refused = refused
         self._instance = instance
         self._clock = clock
         self._monotonic = monotonic
         self._changed = cache.subscribe()
-        self._seen_under = (-1, -1)
-        """Policies and DaemonSets under which every node was looked at."""
+        self._seen_under = (-1, -1, "")
+        """Policies, DaemonSets and admission policy under which every node was looked at."""
         self._seen: dict[str, Seen] = {}
         self._counts: defaultdict[str, Counter[Watcher]] = defaultdict(Counter)
         """By policy: nodes by what a look at their pods says."""
         self._since: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        """By policy: nodes whose container does not work, and since when, monotonic."""
+        """By policy: nodes whose container does not work, or may not run, and since when, monotonic."""
         self._began = self._looked_again_at = monotonic()
         self._announced: dict[str, tuple[str, str]] = {}
 
@@ -102,7 +117,12 @@ class Watchers:
         """When the container of the node will have been missing for too long, epoch seconds."""
         self._update()
         seen = self._seen.get(node)
-        if seen is None or node not in self._since[seen.policy] or self._state(node) in BAD:
+        if (
+            seen is None
+            or node not in self._since[seen.policy]
+            or seen.look.state not in BAD
+            or self._state(node) in BAD
+        ):
             return NEVER
         left = self._since[seen.policy][node] + self._grace(seen.policy) - self._monotonic()
         return self._clock() + max(left, 1.0)
@@ -121,7 +141,8 @@ class Watchers:
                     return before["status"], before["reason"], before["message"]
         made, where = self._sets.name_of(name), self._sets.namespace
         described = f"kubectl describe daemonset {made} -n {where}"
-        return watchers_ready(counts, bad, self._sets.trouble(name), described=described)
+        refused = {node: why for node, why in self._refused(name).items() if node in bad}
+        return watchers_ready(counts, bad, self._sets.trouble(name), refused=refused, described=described)
 
     def export(self) -> None:
         """The gauges."""
@@ -166,8 +187,8 @@ class Watchers:
         self._update()
         counts, bad = Counter(self._counts[name]), {}
         for node in self._since[name]:
-            of_pods, state = self._seen[node].look, self._state(node)
-            if state in BAD:
+            of_pods = self._seen[node].look
+            if (state := self._state(node)) is of_pods.state:
                 bad[node] = of_pods
             elif state is not None:
                 counts[of_pods.state] -= 1
@@ -181,18 +202,18 @@ class Watchers:
     def _state(self, node: str) -> Watcher | None:
         """As the look at its pods says, unless it still has time."""
         seen = self._seen.get(node)
-        if seen is None or seen.look.state not in BAD:
+        if seen is None or seen.look.state not in BEFORE:
             return seen.look.state if seen else None
-        waited = self._monotonic() - self._since[seen.policy][node]
-        in_time = Watcher.READY if seen.look.state is Watcher.UNJUDGED else Watcher.STARTING
-        return seen.look.state if waited >= self._grace(seen.policy) else in_time
+        state, waited = seen.look.state, self._monotonic() - self._since[seen.policy][node]
+        grace = HELD_OFF_SECONDS if state is Watcher.HELD_OFF else self._grace(seen.policy)
+        return state if waited >= grace else BEFORE[state]
 
     def _grace(self, policy: str) -> float:
         known = self._cache.policies.get(policy)
         return watch.start_grace(known) if known else NEVER
 
     def _update(self) -> None:
-        under, now = (self._cache.epoch, self._sets.epoch), self._monotonic()
+        under, now = (self._cache.epoch, self._sets.epoch, self._sets.trusted), self._monotonic()
         if under != self._seen_under:
             self._seen_under = under
             self._changed.update(self._cache.nodes, self._seen)
@@ -211,11 +232,13 @@ class Watchers:
         since = self._monotonic()
         if before is not None:
             self._counts[before.policy][before.look.state] -= 1
-            since = self._since[before.policy].pop(name, since)
+            known = self._since[before.policy].pop(name, since)
+            same = after is not None and BEFORE.get(after.look.state) is BEFORE.get(before.look.state)
+            since = known if same else since
         if after is not None:
             self._seen[name] = after
             self._counts[after.policy][after.look.state] += 1
-            if after.look.state in BAD:
+            if after.look.state in BEFORE:
                 self._since[after.policy][name] = since
 
     def _look_at(self, name: str) -> Seen | None:
@@ -224,9 +247,11 @@ class Watchers:
         if node is None or policy is None or not policy.watches:
             return None
         if not is_expected(node):
-            return Seen(policy=policy.name, look=Look(state=Watcher.NOT_EXPECTED))
+            return Seen(policy=policy.name, look=not_expected(node))
         pods = self._sets.pods.of_set(name, self._sets.known.get(policy.name))
-        return Seen(policy=policy.name, look=look(pods, now=self._clock(), unjudged=self._unjudged(node)))
+        unjudged = self._unjudged(node)
+        of_pods = look(pods, trusted=self._sets.trusted, now=self._clock(), unjudged=unjudged)
+        return Seen(policy=policy.name, look=of_pods)
 
     def _unjudged(self, node: NodeView) -> str:
         """UID of the pod whose reading of the node is the newest and in no report; empty for none, and where

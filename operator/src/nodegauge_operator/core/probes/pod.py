@@ -174,7 +174,7 @@ def pod_labels(
     """Labels and annotations of every pod of a probe: the installation's, the policy's, and ours."""
     template = policy.spec.pod_template
     labels = {
-        names.NO_SIDECAR_ISTIO: "false",
+        **names.NO_SIDECAR_LABELS,
         **defaults.labels,
         **template.labels,
         "app.kubernetes.io/name": "nodegauge-probe",
@@ -183,7 +183,7 @@ def pod_labels(
         names.POD_PROBE: probe,
     }
     annotations = {
-        names.NO_SIDECAR_LINKERD: "disabled",
+        **names.NO_SIDECAR_ANNOTATIONS,
         names.SAFE_TO_EVICT: "true",
         **defaults.annotations,
         **template.annotations,
