@@ -203,12 +203,12 @@ WARNINGS = {
     ),
     "fewer GPUs than the matrix": (SOUND + MATRIX, "driver-failure", "lists 3 GPUs, `topo -m` 4"),
     **{
-        f"{count} {words} of the one GPU that is shown": (
-            f"GPU 3: H100 (UUID: GPU-2)\n\t Link 7: {words}: {count}\n",
+        f"{count} {counter} of the one GPU that is shown": (
+            f"GPU 3: H100 (UUID: GPU-2)\n\t Link 7: {counter}: {count}\n",
             "fabric-failure",
             "GPU 3 Link 7",
         )
-        for count, words in (
+        for count, counter in (
             (1, "Replay Errors"),
             (2, "Link recovery failed events"),
             (LINK_ERRORS + 1, "CRC Errors"),

@@ -234,10 +234,10 @@ def _fabric(values: Values) -> Fabric:
 
 def _fabric_mask(values: Values) -> Int:
     """What the lines below the summary say, in the bits of NVML_GPU_FABRIC_HEALTH_MASK_*."""
-    said = {name: _raw(values, (f"health/{name}", f"fabric/{name}")) for name in _FABRIC_BITS}
-    if not any(said.values()):
+    texts = {name: _raw(values, (f"health/{name}", f"fabric/{name}")) for name in _FABRIC_BITS}
+    if not any(texts.values()):
         return NOT_READ
-    return sum(1 << _FABRIC_BITS[name] for name, word in said.items() if word in ("True", "Degraded"))
+    return sum(1 << _FABRIC_BITS[name] for name, value in texts.items() if value in ("True", "Degraded"))
 
 
 def _ecc(values: Values) -> Ecc:
