@@ -7,7 +7,6 @@ import importlib
 import signal
 import sys
 
-from fleet.progress import Wrong
 from testbed.errors import TestbedError
 from testbed.interruption import interruptible
 
@@ -25,7 +24,7 @@ def main() -> int:
     interruptible((signal.SIGTERM, signal.SIGINT))
     try:
         code: int = scenario.run_scenario(chosen)
-    except (Wrong, TestbedError) as error:
+    except TestbedError as error:
         print(error, file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:

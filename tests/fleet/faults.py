@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.injections import INJECTIONS, KILLS, Injection, killed
-from fleet.progress import Progress, Wrong, interrupted
+from fleet.progress import Progress, interrupted
 from fleet.real import RealFleet, living, watched
 from testbed.binaries import find_or_build
+from testbed.errors import TestbedError
 from testbed.table import table
 
 FEW = 5
@@ -44,12 +45,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--short", action="store_true", help=f"{2 * FEW} kills of the operator instead of {2 * KILLS}"
     )
-    parser.add_argument("--folder", metavar="DIR", help="for logs; default: a new one")
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
     """0 when every fault ended as a calm run does."""
-    folder = Path(chosen.folder or tempfile.mkdtemp(prefix="nodegauge-faults-"))
+    folder = Path(tempfile.mkdtemp(prefix="nodegauge-faults-"))
     injections = {name: INJECTIONS[name] for name in chosen.only or INJECTIONS}
     if "operator killed" in injections:
         injections["operator killed"] = killed(FEW if chosen.short else KILLS)
@@ -72,7 +72,7 @@ def run_scenario(chosen: argparse.Namespace) -> int:
     print(f"\n{table([['injected', 'converged', 'worst'], *rows])}")
     wrong = [f"\n{one.fault}: {one.wrong}" for one in outcomes if one.wrong]
     print("\n".join(wrong))
-    if not wrong and not chosen.folder:
+    if not wrong:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if wrong else 0
 
@@ -103,7 +103,7 @@ def _tried(fleet: RealFleet, name: str, injection: Injection) -> Outcome:
                 worst = max(worst, time.monotonic() - began)
     except Exception as error:
         _recover(fleet)
-        return Outcome(name, worst, f"{state}: {error if isinstance(error, Wrong) else repr(error)}")
+        return Outcome(name, worst, f"{state}: {error if isinstance(error, TestbedError) else repr(error)}")
     return Outcome(name, worst)
 
 
@@ -112,5 +112,5 @@ def _recover(fleet: RealFleet) -> None:
     fleet.change("good")
     try:
         fleet.settle()
-    except Wrong as wrong:
-        print(f"  the fleet is not well again: {wrong}", flush=True)
+    except TestbedError as error:
+        print(f"  the fleet is not well again: {error}", flush=True)

@@ -40,7 +40,7 @@ FINALIZER = "example.com/stuck"
 
 def lasting(what: str, hits: Callable[[], int], *, times: int) -> None:
     """The fault goes on until it has hit so often.  A fault that hits no call proves nothing."""
-    until(lambda: hits() >= times, what=f"{what}, {times} times", seen=hits)
+    until(lambda: hits() >= times, what=f"{what}, {times} times")
 
 
 @contextlib.contextmanager
@@ -221,9 +221,7 @@ def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     yield
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
-    until(
-        lambda: not fleet.rig.api.find(path), what="the namespace gone", seen=lambda: fleet.rig.api.get(path)
-    )
+    until(lambda: not fleet.rig.api.find(path), what="the namespace gone")
     fleet.rig.api.create("/api/v1/namespaces", {"metadata": {"name": fleet.rig.namespace}})
     fleet.plane.await_objects(namespace=fleet.rig.namespace)
 
@@ -373,20 +371,20 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
     mode("Watch")
     try:
         yield
-        until(lambda: bool(made()), what="a DaemonSet", seen=made)
+        until(lambda: bool(made()), what="a DaemonSet")
         [first] = made()
         fleet.rig.api.delete(f"{sets}/{first['metadata']['name']}")
         gone = first["metadata"]["uid"]
-        until(lambda: [one["metadata"]["uid"] != gone for one in made()] == [True], what="another", seen=made)
+        until(lambda: [one["metadata"]["uid"] != gone for one in made()] == [True], what="another")
         nowhere = {"spec": {"template": {"spec": {"nodeSelector": {"no": "where"}}}}}
         fleet.rig.api.patch(f"{sets}/{first['metadata']['name']}", nowhere)
-        until(lambda: "'nodeSelector'" not in str(made()), what="no nodeSelector", seen=made)
-        until(lambda: shown() == "ContainersMissing", what="the condition WatchersReady", seen=shown)
+        until(lambda: "'nodeSelector'" not in str(made()), what="no nodeSelector")
+        until(lambda: shown() == "ContainersMissing", what="the condition WatchersReady")
         before = fleet.runs()
-        until(lambda: not fleet.unread(before), what="runs of health pods", seen=lambda: fleet.unread(before))
+        until(lambda: not fleet.unread(before), what="runs of health pods")
     finally:
         mode("Periodic")
-        until(lambda: not made(), what="no DaemonSet", seen=made)
+        until(lambda: not made(), what="no DaemonSet")
 
 
 def _path(pod: dict[str, Any]) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from testbed.demo import steps
 from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE
-from testbed.demo.session import Session, our_labels, probe_of
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
-from testbed.processes import with_variable
+from testbed.marks import labels_of, probe_of
+from testbed.processes import with_argument, with_variable
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
@@ -122,7 +121,7 @@ def _show_seven(session: Session) -> None:
 
 
 def _bandwidth_labels(session: Session) -> dict[str, str]:
-    return our_labels(session.node(BUSY_NODE)["metadata"].get("labels", {}))
+    return labels_of(session.node(BUSY_NODE)["metadata"].get("labels", {}))
 
 
 def _runs(session: Session) -> int:
@@ -131,8 +130,5 @@ def _runs(session: Session) -> int:
 
 def at_work(hardware: Hardware) -> bool:
     """Whether NCCL is at work on this machine: a child of a benchmark that has begun to say something."""
-    for pid in with_variable(f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}"):
-        with suppress(OSError):
-            if b"--order" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                return True
-    return False
+    here = with_variable(f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}")
+    return not {*here}.isdisjoint(with_argument("--order"))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.cluster import Testbed
-from testbed.demo.fleet import PREFIX, Marks
+from testbed.demo.fleet import Marks
+from testbed.marks import PREFIX, labels_of, probe_of, shown_taint, taints_of
 from testbed.rest import Rest
 from testbed.wait import wait_for
 
@@ -55,16 +56,15 @@ class Session:
         def agrees() -> bool:
             node, desired = self.node(name), self.report(name).get("desired") or {}
             wanted = sorted(map(shown_taint, desired.get("taints") or ()))
-            labels = our_labels(desired.get("labels") or {})
-            seen = our_labels(node["metadata"].get("labels", {}))
-            return (labels, wanted) == (seen, sorted(our_taints(node)))
+            labels = labels_of(desired.get("labels") or {})
+            seen = labels_of(node["metadata"].get("labels", {}))
+            return (labels, wanted) == (seen, sorted(taints_of(node)))
 
         self.until(agrees, f"a report of {name} with what the node carries")
         return self.report(name)
 
     def reading(self, name: str) -> Object:
-        reading: Object = self.api.get(f"{READINGS}/{name}")
-        return reading
+        return self.api.get(f"{READINGS}/{name}")
 
     def marks(self, name: str) -> Marks:
         node = self.node(name)
@@ -77,14 +77,14 @@ class Session:
             health=labels.get(PREFIX + "health", ""),
             throttled=labels.get(PREFIX + "throttled", ""),
             psu=labels.get(PREFIX + "psu", ""),
-            taints=tuple(sorted(our_taints(node))),
+            taints=tuple(sorted(taints_of(node))),
         )
 
     def measure(self, names: Iterable[str]) -> None:
         wanted = list(names)
         asked = self.ask(wanted)
         self.until(
-            lambda: all(answered(self.report(name)) == asked for name in wanted),
+            lambda: all(probe_of(self.report(name)).get("request") == asked for name in wanted),
             f"runs on {', '.join(wanted)}",
         )
 
@@ -106,31 +106,3 @@ class Session:
         lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LOG_LINES:]
         quoted = [f"  | {line[:LINE_LIMIT]}" for line in lines]
         return "\n".join(["\nThe end of the operator's log:"] * bool(lines) + quoted)
-
-
-def our_taints(node: Object) -> list[str]:
-    return [shown_taint(t) for t in node["spec"].get("taints") or () if t["key"].startswith(PREFIX)]
-
-
-def shown_taint(taint: Object) -> str:
-    return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
-
-
-def our_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Those that nodegauge sets, without the time."""
-    ours = {key: value for key, value in labels.items() if key.startswith(PREFIX) or key == "interconnect"}
-    ours.pop(f"{PREFIX}validated-at", None)
-    return ours
-
-
-def answered(report: Object) -> str:
-    return str(probe_of(report, "health").get("request", ""))
-
-
-def probe_of(report: Object, name: str) -> Object:
-    return next((probe for probe in report.get("probes") or () if probe["name"] == name), {})
-
-
-def condition(node: Object) -> str:
-    result = (c["status"] for c in node["status"].get("conditions", []) if c["type"] == "GPUValidated")
-    return next(result, "-")
