@@ -15,6 +15,8 @@ from testbed.profiles.model import Profile
 from testbed.profiles.pcitree import TreeError, functions, long_address, shaped
 
 FOLDER = Path(__file__).parent
+LANES, P2P, SHM = 16, "P2P/direct pointer", "SHM/direct/direct"
+"""Of a PCI link, and how NCCL joins GPUs, by NVLink or PCIe and through the host, where nothing is said."""
 RUN = re.compile(r"(?:(\d+)x)?(.+)")
 """Links with the same far end, one after the other: `4x56`."""
 
@@ -36,14 +38,12 @@ def load(name: str) -> Profile:
 
 def parse(document: bytes, *, name: str) -> Profile:
     try:
-        profile = msgspec.convert(_written_out(_whole(document)), Profile)
+        profile = msgspec.convert(_written_out(_whole(document) | {"name": name}), Profile)
         functions(profile.host)
     except (msgspec.DecodeError, msgspec.ValidationError, TreeError, ProfileError) as error:
         raise ProfileError(f"{name}.yaml: {error}") from error
     except KeyError as error:
         raise ProfileError(f"{name}.yaml: there is no {error}") from error
-    if profile.name != name:
-        raise ProfileError(f"{name}.yaml: name is {profile.name!r}")
     return profile
 
 
@@ -78,7 +78,10 @@ def _written_out(whole: dict[str, Any]) -> dict[str, Any]:
     for root in host["roots"]:
         if (shape := root.pop("shape", None)) is not None:
             root["functions"] = shaped(shapes[shape], root.pop("at"))
-    for way in (whole.get("nccl") or {}).get("ways", {}).values():
+    for kind in host["kinds"].values():
+        kind |= {"width": LANES} | kind if "speed" in kind else {}
+    for name, way in (whole.get("nccl") or {}).get("ways", {}).items():
+        way.setdefault("transport", SHM if name == "host" else P2P)
         if (numbers := way["busbw"].pop("all", None)) is not None:
             way["busbw"] = dict.fromkeys(GRADED, numbers)
     for number, gpu in enumerate(whole["gpus"]):
