@@ -103,7 +103,6 @@ def _packaged(cache: Path) -> tuple[Path, list[Path]]:
 
 
 def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
-    """Prepare, run, end, compare; the exit code."""
     began = time.monotonic()
     order = prepare(directory, steps=steps, record=record)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
@@ -116,7 +115,6 @@ def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
 
 
 def _perform(directory: Path, order: Path) -> int:
-    """Run, end, compare; the exit code."""
     shared = hoststate.cgroup_parents()
     before = hoststate.read(marker=str(directory))
     command = [sys.executable, "-m", "e2e.inside", str(order)]

@@ -111,19 +111,16 @@ class Cluster:
     until = staticmethod(wait_for)
 
     def must_be(self, seen: object, wanted: object, *, what: str) -> None:
-        """Raises TestbedError unless both are equal."""
         if seen != wanted:
             raise TestbedError(f"{what} is {seen!r}, and must be {wanted!r}")
 
     def find(self, path: str) -> Object | None:
-        """An object, or None where there is none."""
         return self.api.find(path) or None
 
     def node_object(self) -> Object:
         return self.api.get(f"/api/v1/nodes/{self.node.name}")
 
     def node_is_ready(self) -> str:
-        """Whether the node is: True, False, Unknown."""
         conditions = self.node_object()["status"]["conditions"]
         return str(next(one["status"] for one in conditions if one["type"] == "Ready"))
 
@@ -185,12 +182,10 @@ class Cluster:
         return probe_of(self.report(), name)
 
     def last_run(self, name: str = "health") -> Object:
-        """How the last run of a probe ended; empty before the first."""
         result: Object = self.probe(name).get("lastRun") or {}
         return result
 
     def has_answered(self, mark: str) -> bool:
-        """Whether the last judged run answered this request."""
         return bool(self.probe().get("request") == mark)
 
     def reading(self, part: str = "health") -> Object:

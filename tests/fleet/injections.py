@@ -15,6 +15,7 @@ from fleet.real import FAST, RealFleet
 from support.cluster_under_test import GROUP, delete_crds, install_crds
 from testbed.controlplane_config import ADMIN
 from testbed.errors import ApiError
+from testbed.kubelet.pod import is_terminal, path_of
 from testbed.loopback import LOOPBACK
 from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
 
@@ -203,16 +204,13 @@ def node_made_again(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def node_cordoned(fleet: RealFleet) -> Iterator[None]:
-    names = fleet.random.sample(fleet.rig.nodes, 2)
-    _cordon(fleet, names, on=True)
+    paths = [f"/api/v1/nodes/{name}" for name in fleet.random.sample(fleet.rig.nodes, 2)]
+    for path in paths:
+        fleet.rig.api.patch(path, {"spec": {"unschedulable": True}})
     yield
     fleet.read_anew()
-    _cordon(fleet, names, on=False)
-
-
-def _cordon(fleet: RealFleet, names: list[str], *, on: bool) -> None:
-    for name in names:
-        fleet.rig.api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": on or None}})
+    for path in paths:
+        fleet.rig.api.patch(path, {"spec": {"unschedulable": None}})
 
 
 @contextlib.contextmanager
@@ -245,7 +243,8 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
         hit: set[str] = set()
 
         def hits() -> int:
-            pods = [pod for pod in fleet.rig.pods() if _runs(pod)]
+            open_pods = (pod for pod in fleet.rig.pods() if not is_terminal(pod))
+            pods = [pod for pod in open_pods if not pod["metadata"].get("deletionTimestamp")]
             for pod in pods:
                 with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
                     act(fleet, pod)
@@ -259,15 +258,9 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
     return inject
 
 
-def _runs(pod: dict[str, Any]) -> bool:
-    """It has not ended, and nobody has deleted it yet."""
-    ended = pod["status"].get("phase") in ("Succeeded", "Failed")
-    return not ended and not pod["metadata"].get("deletionTimestamp")
-
-
 def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
-    fleet.rig.api.create(f"{_path(pod)}/eviction", body)
+    fleet.rig.api.create(f"{path_of(pod)}/eviction", body)
 
 
 @contextlib.contextmanager
@@ -281,8 +274,8 @@ def pods_stuck(fleet: RealFleet) -> Iterator[None]:
         for pod in fleet.rig.pods():
             with contextlib.suppress(ApiError):
                 if not pod["metadata"].get("finalizers"):
-                    fleet.rig.api.patch(_path(pod), {"metadata": {"finalizers": [FINALIZER]}})
-                    kept.add(_path(pod))
+                    fleet.rig.api.patch(path_of(pod), {"metadata": {"finalizers": [FINALIZER]}})
+                    kept.add(path_of(pod))
         calls = Counter(_shown(fleet.calls.fired)) - before
         return sum(calls[f"DELETE {path}"] > 1 for path in kept)
 
@@ -387,10 +380,6 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         until(lambda: not made(), what="no DaemonSet")
 
 
-def _path(pod: dict[str, Any]) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-
-
 INJECTIONS: dict[str, Injection] = {
     "nothing": lambda fleet: contextlib.nullcontext(),
     "API server killed": apiserver_killed,
@@ -413,7 +402,7 @@ INJECTIONS: dict[str, Injection] = {
     "nodes cordoned": node_cordoned,
     "namespace deleted": namespace_deleted,
     "CRDs deleted": crds_deleted,
-    "pods deleted": _pods("a pod deleted", lambda fleet, pod: fleet.rig.api.delete(_path(pod))),
+    "pods deleted": _pods("a pod deleted", lambda fleet, pod: fleet.rig.api.delete(path_of(pod))),
     "pods evicted": _pods("a pod evicted", _evict),
     "pods stuck": pods_stuck,
     "quota 0": quota_zero,

@@ -24,12 +24,11 @@ from support.cluster_under_test import (
     Machines,
     at_work,
     install_crds,
-    last_run_of,
 )
 from support.taint_history import TaintHistory
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
-from testbed.marks import condition_of, labels_of, taints_of
+from testbed.marks import condition_of, labels_of, last_run_of, taints_of
 from testbed.operatorprocess import OperatorProcess
 from testbed.proxy import FaultProxy, Rule, When
 from testbed.scripted import create_node

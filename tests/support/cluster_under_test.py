@@ -156,7 +156,7 @@ class ClusterUnderTest:
         return self.api.find(f"{GROUP}/nodereadings/{name}")
 
     def last_run(self, name: str) -> Object:
-        return last_run_of(self.report(name))
+        return marks.last_run_of(self.report(name))
 
     def pods(self) -> list[Object]:
         return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
@@ -196,11 +196,6 @@ class ClusterUnderTest:
         for path in paths:
             with contextlib.suppress(ApiError):
                 self.api.delete(path)
-
-
-def last_run_of(report: Object) -> Object:
-    probes = report.get("status", {}).get("probes") or [{}]
-    return probes[0].get("lastRun") or {}
 
 
 def protect_readings(api: Rest, namespace: str) -> None:

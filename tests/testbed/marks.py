@@ -33,3 +33,8 @@ def condition_of(node: Object) -> Object:
 def probe_of(status: Object, name: str = "health") -> Object:
     """What the status of a report says of a probe; empty before its first run."""
     return next((probe for probe in status.get("probes") or () if probe["name"] == name), {})
+
+
+def last_run_of(report: Object) -> Object:
+    """How the last health run ended; empty before the first."""
+    return probe_of(report.get("status", {})).get("lastRun") or {}

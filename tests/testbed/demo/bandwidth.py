@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 from testbed.demo import steps
 from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE
@@ -27,8 +26,8 @@ def measure(session: Session) -> None:
     session.say(f"NCCL probes were paused (budget.concurrentNcclProbes 0); now {AT_A_TIME} nodes at a time:")
     print("    a pod on all free GPUs of a node runs NCCL's collectives; NCCL itself is simulated here")
     _allow(session, AT_A_TIME)
-    session.until_empty(partial(_waiting, session), "an NCCL run on every node that can have one")
-    session.until_empty(partial(_wrong, session), "the labels and taints that the bandwidth calls for")
+    session.until(lambda: not _waiting(session), "an NCCL run on every node that can have one")
+    session.until(lambda: not _wrong(session), "the labels and taints that the bandwidth calls for")
     _allow(session, 0)
     session.say("the nodes have new labels: bus bandwidth in GB/s (BUSBW: all_reduce, all_gather,")
     print("    reduce_scatter at 1 GiB) and the evidence for the interconnect:")

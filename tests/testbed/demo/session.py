@@ -98,10 +98,6 @@ class Session:
     def until(self, reached: Callable[[], bool], what: str) -> None:
         wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
 
-    def until_empty(self, problems: Callable[[], list[str]], what: str) -> None:
-        """Wait until there are no problems."""
-        self.until(lambda: not problems(), what)
-
     def log_tail(self) -> str:
         lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LOG_LINES:]
         quoted = [f"  | {line[:LINE_LIMIT]}" for line in lines]

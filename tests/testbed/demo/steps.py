@@ -85,7 +85,7 @@ def uninstall(session: Session) -> None:
     """`helm uninstall` must leave no label, taint, condition, report or pod of nodegauge."""
     session.say("helm uninstall nodegauge")
     session.testbed.helm("uninstall", "nodegauge", "--namespace", NAMESPACE, "--wait", "--timeout", "300s")
-    session.until_empty(lambda: _left(session), "an empty cluster")
+    session.until(lambda: not _left(session), "an empty cluster")
     session.say("no label, taint, condition, report or pod of nodegauge is left on the cluster")
 
 

@@ -58,7 +58,7 @@ class Scenario(Base, frozen=True, kw_only=True):
     runs: int = 2
     alone: bool = False
     where: tuple[str, ...] = ()
-    findings: dict[str, str]
+    findings: dict[str, str] = {}
     taint: str = ""
     interconnect: str = KEPT
     gbps: str = KEPT
