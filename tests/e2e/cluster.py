@@ -12,7 +12,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +29,7 @@ from testbed.marks import PREFIX as PREFIX
 from testbed.marks import labels_of, probe_of
 from testbed.marks import taints_of as taints_of
 from testbed.rest import Rest
-from testbed.wait import wait_for
+from testbed.wait import Progress, wait_for
 
 Object = dict[str, Any]
 
@@ -91,18 +90,16 @@ class PodPlane(ControlPlane):
         super()._start(name, program, [*flags, *EXTRA.get(name, ())])
 
 
-class Cluster:
+class Cluster(Progress):
     """One run: control plane, node, hardware.  `directory` is the run's folder; `record`: see Order."""
 
     def __init__(
         self, directory: Path, *, plane: PodPlane, node: Node, hardware: Hardware, record: bool
     ) -> None:
+        super().__init__()
         self.directory, self.record = directory, record
         self.plane, self.node, self.hardware = plane, node, hardware
-        self.began, self.asked = time.monotonic(), datetime.now(UTC)
-
-    def say(self, message: str) -> None:
-        print(f"[{time.monotonic() - self.began:6.1f} s] {message}", flush=True)
+        self.asked = datetime.now(UTC)
 
     @property
     def api(self) -> Rest:

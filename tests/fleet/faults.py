@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.injections import INJECTIONS, KILLS, Injection, killed
-from fleet.progress import Progress, interrupted
+from fleet.progress import interrupted
 from fleet.real import RealFleet, living, watched
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
 from testbed.interruption import scratch
 from testbed.table import table
+from testbed.wait import Progress
 
 FEW = 5
 """Kills of the operator in each state of the short form."""

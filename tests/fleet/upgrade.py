@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet.progress import Progress, until
+from fleet.progress import until
 from support.cluster_under_test import OURS, ROOT
 from support.slice import GPU_NODES, NAMESPACE, RELEASE, VALUES, Slice
 from support.taint_history import TaintHistory
 from testbed.cluster import Testbed
 from testbed.errors import TestbedError
 from testbed.kubelet.images import OTHER_IMAGES
-from testbed.wait import wait_for
+from testbed.wait import Progress, wait_for
 
 Object = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The one way to wait for something: poll, with a deadline that a busy machine does not reach."""
+"""How every program here waits: by polling, with a deadline that a busy machine does not reach; progress."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ DEADLINE_SECONDS = 300.0
 POLL_SECONDS = 0.05
 SHOWN_CHARACTERS = 1000
 """Of one value that a condition saw."""
+
+
+class Progress:
+    """Lines with the time since the beginning."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
 
 
 def wait_for(

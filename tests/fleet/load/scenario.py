@@ -13,13 +13,13 @@ from fleet.load.figures import Rows, summary
 from fleet.load.kubelets import ManyClients
 from fleet.load.measured import split
 from fleet.load.stage import Stage
-from fleet.progress import Progress
 from nodegauge_operator.kube.client import configuration
 from nodegauge_operator.kube.errors import KubeError
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.interruption import scratch
+from testbed.wait import Progress
 
 LARGEST = 5_000
 """The most that Kubernetes itself is tested with."""

@@ -60,14 +60,13 @@ def run(directory: Path, recording: Recording | None = None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every check passed, 1 with the reason if not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make demo", description="Run nodegauge on simulated GPU nodes.")
-    parser.add_argument("--keep", action="store_true", help="keep the logs also after success")
     parser.add_argument("--record", type=Path, help="write the operator's metrics after each step here")
     options = parser.parse_args(arguments)
     interruptible(says="interrupted: stopping everything that was started")
 
     def work() -> int:
         recording = Recording() if options.record else None
-        with scratch("demo", keep=options.keep) as directory:
+        with scratch("demo") as directory:
             run(directory, recording)
         if recording is not None:
             recording.write(options.record)

@@ -12,7 +12,7 @@ from testbed.cluster import Testbed
 from testbed.demo.fleet import Marks
 from testbed.marks import PREFIX, labels_of, probe_of, shown_taint, taints_of
 from testbed.rest import Rest
-from testbed.wait import wait_for
+from testbed.wait import Progress, wait_for
 
 Object = dict[str, Any]
 
@@ -27,17 +27,14 @@ LOG_LINES = 10
 LINE_LIMIT = 240
 
 
-class Session:
+class Session(Progress):
     """A running testbed, seen as its administrator sees it."""
 
     def __init__(self, testbed: Testbed, directory: Path) -> None:
+        super().__init__()
         self.testbed = testbed
         self.directory = directory
-        self.started = time.monotonic()
         self._requests = 0
-
-    def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self.started:5.1f} s] {text}", flush=True)
 
     @property
     def api(self) -> Rest:
