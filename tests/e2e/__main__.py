@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from testbed import profiles
 from testbed.binaries import build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
-from testbed.interruption import alone, interruptible
+from testbed.interruption import alone, exit_code, interruptible, scratch
 
 TESTS = Path(__file__).resolve().parents[1]
 SETTLE_SECONDS = 120.0
@@ -104,7 +103,6 @@ def _packaged(cache: Path) -> tuple[Path, list[Path]]:
 
 
 def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
-    """Prepare, run, end, compare; the exit code."""
     began = time.monotonic()
     order = prepare(directory, steps=steps, record=record)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
@@ -117,7 +115,6 @@ def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
 
 
 def _perform(directory: Path, order: Path) -> int:
-    """Run, end, compare; the exit code."""
     shared = hoststate.cgroup_parents()
     before = hoststate.read(marker=str(directory))
     command = [sys.executable, "-m", "e2e.inside", str(order)]
@@ -163,22 +160,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"make e2e is skipped: {reason}.")
         return int(options.required)
     interruptible(says="interrupted: ending everything that was started")
-    directory = Path(tempfile.mkdtemp(prefix="nodegauge-e2e-"))
-    keep = True
-    try:
-        code = perform(directory, steps=options.steps, record=options.record)
-        keep = options.keep or code != 0
-    except TestbedError as error:
-        print(f"\ne2e failed: {error}", file=sys.stderr)
-        code = 1
-    except KeyboardInterrupt:
-        keep, code = False, 130
-    finally:
-        if not keep:
-            shutil.rmtree(directory)
-    if keep:
-        _say(f"Logs are in {directory}")
-    return code
+
+    def work() -> int:
+        with scratch("e2e", keep=options.keep) as directory:
+            if code := perform(directory, steps=options.steps, record=options.record):
+                raise TestbedError(f"it ended with {code}, see above")
+        return 0
+
+    return exit_code("e2e", work)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,11 +22,14 @@ from e2e.mounts import SERVICE_ADDRESS
 from e2e.node import Node
 from testbed.binaries import Binaries
 from testbed.controlplane import APISERVER, ControlPlane
-from testbed.errors import ApiError, TestbedError
+from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.kubelet_comparison.perform import process_field, processes_of
+from testbed.marks import PREFIX as PREFIX
+from testbed.marks import labels_of, probe_of
+from testbed.marks import taints_of as taints_of
 from testbed.rest import Rest
-from testbed.wait import wait_for
+from testbed.wait import Progress, wait_for
 
 Object = dict[str, Any]
 
@@ -36,7 +38,6 @@ WORKLOADS = "workloads"
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
 READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
-PREFIX = "nodegauge.dev/"
 HEALTHY = {
     "interconnect": "nvlink",
     f"{PREFIX}interconnect": "nvlink",
@@ -89,18 +90,16 @@ class PodPlane(ControlPlane):
         super()._start(name, program, [*flags, *EXTRA.get(name, ())])
 
 
-class Cluster:
+class Cluster(Progress):
     """One run: control plane, node, hardware.  `directory` is the run's folder; `record`: see Order."""
 
     def __init__(
         self, directory: Path, *, plane: PodPlane, node: Node, hardware: Hardware, record: bool
     ) -> None:
+        super().__init__()
         self.directory, self.record = directory, record
         self.plane, self.node, self.hardware = plane, node, hardware
-        self.began, self.asked = time.monotonic(), datetime.now(UTC)
-
-    def say(self, message: str) -> None:
-        print(f"[{time.monotonic() - self.began:6.1f} s] {message}", flush=True)
+        self.asked = datetime.now(UTC)
 
     @property
     def api(self) -> Rest:
@@ -109,24 +108,16 @@ class Cluster:
     until = staticmethod(wait_for)
 
     def must_be(self, seen: object, wanted: object, *, what: str) -> None:
-        """Raises TestbedError unless both are equal."""
         if seen != wanted:
             raise TestbedError(f"{what} is {seen!r}, and must be {wanted!r}")
 
     def find(self, path: str) -> Object | None:
-        """An object, or None where there is none."""
-        try:
-            return self.api.get(path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return None
+        return self.api.find(path) or None
 
     def node_object(self) -> Object:
         return self.api.get(f"/api/v1/nodes/{self.node.name}")
 
     def node_is_ready(self) -> str:
-        """Whether the node is: True, False, Unknown."""
         conditions = self.node_object()["status"]["conditions"]
         return str(next(one["status"] for one in conditions if one["type"] == "Ready"))
 
@@ -171,7 +162,7 @@ class Cluster:
 
     def kept_labels(self) -> dict[str, str]:
         """The same, but for when health was last read."""
-        return {k: v for k, v in self.labels().items() if not k.endswith("/validated-at")}
+        return labels_of(self.labels())
 
     def taints(self) -> list[str]:
         return taints_of(self.node_object())
@@ -185,16 +176,13 @@ class Cluster:
 
     def probe(self, name: str = "health") -> Object:
         """The status of one probe in the node's report; empty before its first run."""
-        result: list[Object] = self.report().get("probes") or []
-        return next((one for one in result if one["name"] == name), {})
+        return probe_of(self.report(), name)
 
     def last_run(self, name: str = "health") -> Object:
-        """How the last run of a probe ended; empty before the first."""
         result: Object = self.probe(name).get("lastRun") or {}
         return result
 
     def has_answered(self, mark: str) -> bool:
-        """Whether the last judged run answered this request."""
         return bool(self.probe().get("request") == mark)
 
     def reading(self, part: str = "health") -> Object:
@@ -207,14 +195,6 @@ class Cluster:
         mark = self.ask()
         self.until(lambda: self.has_answered(mark), what="the run's judgement")
         return self.last_run()
-
-
-def taints_of(node: Object) -> list[str]:
-    return [
-        f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
-        for taint in node["spec"].get("taints") or ()
-        if taint["key"].startswith(PREFIX)
-    ]
 
 
 def first_status(pod: Object | None) -> Object:
@@ -274,18 +254,6 @@ def pending(number: int, sent: signal.Signals) -> bool:
     """Whether a signal waits for a process that is held still."""
     waiting = process_field(number, "SigPnd", base=16) | process_field(number, "ShdPnd", base=16)
     return bool(waiting >> (sent - 1) & 1)
-
-
-def with_argument(argument: str) -> list[int]:
-    """Processes that were started with this among their arguments."""
-    result = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if argument.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                result.append(int(entry.name))
-        except OSError:
-            continue
-    return result
 
 
 def use_up_memory(pod: Object) -> None:

@@ -121,7 +121,6 @@ def run(order: Order) -> None:
 
 
 def _walk(cluster: Cluster, lane: Lane, done: list[tuple[str, float]]) -> None:
-    """One step after the other, each with its time."""
     for step in lane:
         name, began = step.__name__.replace("_", " "), time.monotonic()
         try:

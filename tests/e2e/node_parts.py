@@ -134,7 +134,6 @@ def make_images(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
 
 
 def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
-    """What the program printed.  Raises NotMade."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"{done.stdout}{done.stderr}".strip()
@@ -204,7 +203,6 @@ def _write(
 
 
 def _read(archive: Path) -> tuple[list[Layer], dict[str, Any]]:
-    """The layers of an image and what its containers start with."""
     with tarfile.open(archive) as tar:
         files = {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
 
@@ -233,5 +231,4 @@ def _pause(folder: Path) -> Path:
 
 
 def _newer(archive: Path, *, than: list[Path]) -> bool:
-    """Whether it was made after these were changed."""
     return archive.exists() and all(archive.stat().st_mtime > file.stat().st_mtime for file in than)

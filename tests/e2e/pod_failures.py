@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, speaks, terminated
@@ -62,19 +63,9 @@ def stubborn(cluster: Cluster, pod: Object) -> None:
     os.kill(process(pod), signal.SIGSTOP)
 
 
-def terminate(cluster: Cluster, pod: Object) -> None:
-    """SIGTERM from the node's side, as on a shutdown: the handler writes the last words."""
-    os.kill(process(pod), signal.SIGTERM)
-
-
-def delete(cluster: Cluster, pod: Object) -> None:
+def delete(cluster: Cluster, pod: Object, **options: int) -> None:
     """As an eviction or a drain does."""
-    cluster.delete_pod(pod["metadata"]["name"], namespace=NAMESPACE)
-
-
-def remove(cluster: Cluster, pod: Object) -> None:
-    """By force, as a pod of a lost node is: it is gone from the API before its container has ended."""
-    cluster.delete_pod(pod["metadata"]["name"], namespace=NAMESPACE, gracePeriodSeconds=0)
+    cluster.delete_pod(pod["metadata"]["name"], namespace=NAMESPACE, **options)
 
 
 def preempt(cluster: Cluster, pod: Object) -> None:
@@ -153,7 +144,6 @@ def back(cluster: Cluster) -> None:
 
 
 def clear_preemption(cluster: Cluster) -> None:
-    """Take the urgent pod away."""
     if cluster.pod(samples.URGENT) is None:
         return
     cluster.until(lambda: terminated(cluster.pod(samples.URGENT)), what="the urgent pod's end")
@@ -174,7 +164,6 @@ def _cut_off(cluster: Cluster) -> Iterator[None]:
 
 
 def _scale(cluster: Cluster, replicas: int) -> None:
-    """The operator's Deployment has that many pods, all of them ready."""
     cluster.api.patch(DEPLOYMENT, {"spec": {"replicas": replicas}})
 
     def done() -> bool:
@@ -217,9 +206,11 @@ class Failure:
 ALL = (
     Failure("deadline exceeded", "unknown Terminated", UNFINISHED, deadline),
     Failure("SIGKILL after the grace", "unknown DeadlineExceeded", UNFINISHED, stubborn),
-    Failure("SIGTERM", "unknown Terminated", SLOW, terminate),
+    # From the node's side, as on a shutdown: the handler writes the last words.
+    Failure("SIGTERM", "unknown Terminated", SLOW, lambda _, pod: os.kill(process(pod), signal.SIGTERM)),
     Failure("deleted", "unknown PodDeleted", SLOW, delete),
-    Failure("removed by force", "unknown PodDeleted", SLOW, remove),
+    # As a pod of a lost node: it is gone from the API before its container has ended.
+    Failure("removed by force", "unknown PodDeleted", SLOW, partial(delete, gracePeriodSeconds=0)),
     Failure(
         "out of memory",
         "unknown OOMKilled",

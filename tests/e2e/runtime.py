@@ -41,7 +41,6 @@ def main(settings_file: str, arguments: list[str]) -> None:
 
 
 def wanted(spec: dict[str, Any]) -> bool:
-    """Whether the container has devices."""
     asked = [value.removeprefix(VISIBLE) for value in _env(spec) if value.startswith(VISIBLE)]
     if not asked:
         return bool(spec.get("annotations", {}).get(SANDBOX) == "container")

@@ -6,10 +6,9 @@ import argparse
 import importlib
 import signal
 import sys
+from functools import partial
 
-from fleet.progress import Wrong
-from testbed.errors import TestbedError
-from testbed.interruption import interruptible
+from testbed.interruption import exit_code, interruptible
 
 SCENARIOS = {name: f"fleet.{name}" for name in ("life", "day", "faults", "upgrade", "peers")} | {
     "loadtest": "fleet.load.scenario"
@@ -23,15 +22,7 @@ def main() -> int:
     scenario.options(parser)
     chosen = parser.parse_args(sys.argv[2:])
     interruptible((signal.SIGTERM, signal.SIGINT))
-    try:
-        code: int = scenario.run_scenario(chosen)
-    except (Wrong, TestbedError) as error:
-        print(error, file=sys.stderr, flush=True)
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted: everything that was started has been ended", file=sys.stderr)
-        return 130
-    return code
+    return exit_code(sys.argv[1], partial(scenario.run_scenario, chosen))
 
 
 if __name__ == "__main__":

@@ -174,9 +174,6 @@ def _times(times: list[float]) -> str:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=100, metavar="N", help="default: 100")
     parser.add_argument("--hours", type=float, default=24.0, metavar="N", help="default: 24")
-    parser.add_argument(
-        "--periodic-hours", type=float, metavar="N", help="live only the first hours in mode Periodic"
-    )
     parser.add_argument("--faults", type=int, default=28, metavar="N", help="default: 28")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="repeats a day; default: 1")
 
@@ -188,10 +185,7 @@ def run_scenario(chosen: argparse.Namespace) -> int:
     print(f"{size}, --seed {chosen.seed}", flush=True)
     days = {}
     for mode in MODES:
-        hours = chosen.periodic_hours if mode == "Periodic" else None
-        hours = min(hours or chosen.hours, chosen.hours)
-        begun = [plan for plan in wanted if plan.at + REPAIRED_AFTER <= hours * HOUR]
-        days[mode] = lived(mode, chosen.nodes, hours, begun, seed=chosen.seed)
+        days[mode] = lived(mode, chosen.nodes, chosen.hours, wanted, seed=chosen.seed)
         print(f"mode {mode}: {days[mode].seconds:.0f} s", flush=True)
     print(f"\n{table(days, nodes=chosen.nodes)}")
     return 1 if any(day.missed for day in days.values()) else 0

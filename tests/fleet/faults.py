@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.injections import INJECTIONS, KILLS, Injection, killed
-from fleet.progress import Progress, Wrong, interrupted
+from fleet.progress import interrupted
 from fleet.real import RealFleet, living, watched
 from testbed.binaries import find_or_build
+from testbed.errors import TestbedError
+from testbed.interruption import scratch
 from testbed.table import table
+from testbed.wait import Progress
 
 FEW = 5
 """Kills of the operator in each state of the short form."""
@@ -44,37 +45,39 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--short", action="store_true", help=f"{2 * FEW} kills of the operator instead of {2 * KILLS}"
     )
-    parser.add_argument("--folder", metavar="DIR", help="for logs; default: a new one")
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
-    """0 when every fault ended as a calm run does."""
-    folder = Path(chosen.folder or tempfile.mkdtemp(prefix="nodegauge-faults-"))
+    """0 when every fault ended as a calm run does, else a `TestbedError` with what was wrong."""
     injections = {name: INJECTIONS[name] for name in chosen.only or INJECTIONS}
     if "operator killed" in injections:
         injections["operator killed"] = killed(FEW if chosen.short else KILLS)
-    print(f"{len(injections)} faults, --seed {chosen.seed}, logs in {folder}", flush=True)
     progress = Progress()
     find_or_build(progress=progress.say)
+    with scratch("faults") as folder:
+        print(f"{len(injections)} faults, --seed {chosen.seed}, logs in {folder}", flush=True)
+        outcomes = _all_lived(injections, folder, seed=chosen.seed, progress=progress)
+        rows = [[one.fault, "no" if one.wrong else "yes", f"{one.seconds:.1f} s"] for one in outcomes]
+        print(f"\n{table([['injected', 'converged', 'worst'], *rows])}")
+        if wrong := [f"{one.fault}: {one.wrong}" for one in outcomes if one.wrong]:
+            raise TestbedError("\n".join(wrong))
+    return 0
 
+
+def _all_lived(
+    injections: Mapping[str, Injection], folder: Path, *, seed: int, progress: Progress
+) -> list[Outcome]:
     def lived(number: int) -> list[Outcome]:
         share = dict(list(injections.items())[number::FLEETS])
-        return _lived(share, folder / f"fleet-{number}", seed=chosen.seed, progress=progress)
+        return _lived(share, folder / f"fleet-{number}", seed=seed, progress=progress)
 
     with ThreadPoolExecutor(FLEETS) as fleets:
         lives = [fleets.submit(lived, number) for number in range(min(FLEETS, len(injections)))]
         try:
-            outcomes = [outcome for life in lives for outcome in life.result()]
+            return [outcome for life in lives for outcome in life.result()]
         except BaseException:
             interrupted.set()
             raise
-    rows = [[one.fault, "no" if one.wrong else "yes", f"{one.seconds:.1f} s"] for one in outcomes]
-    print(f"\n{table([['injected', 'converged', 'worst'], *rows])}")
-    wrong = [f"\n{one.fault}: {one.wrong}" for one in outcomes if one.wrong]
-    print("\n".join(wrong))
-    if not wrong and not chosen.folder:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if wrong else 0
 
 
 def _lived(
@@ -103,7 +106,7 @@ def _tried(fleet: RealFleet, name: str, injection: Injection) -> Outcome:
                 worst = max(worst, time.monotonic() - began)
     except Exception as error:
         _recover(fleet)
-        return Outcome(name, worst, f"{state}: {error if isinstance(error, Wrong) else repr(error)}")
+        return Outcome(name, worst, f"{state}: {error if isinstance(error, TestbedError) else repr(error)}")
     return Outcome(name, worst)
 
 
@@ -112,5 +115,5 @@ def _recover(fleet: RealFleet) -> None:
     fleet.change("good")
     try:
         fleet.settle()
-    except Wrong as wrong:
-        print(f"  the fleet is not well again: {wrong}", flush=True)
+    except TestbedError as error:
+        print(f"  the fleet is not well again: {error}", flush=True)

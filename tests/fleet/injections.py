@@ -15,6 +15,7 @@ from fleet.real import FAST, RealFleet
 from support.cluster_under_test import GROUP, delete_crds, install_crds
 from testbed.controlplane_config import ADMIN
 from testbed.errors import ApiError
+from testbed.kubelet.pod import is_terminal, path_of
 from testbed.loopback import LOOPBACK
 from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
 
@@ -40,7 +41,7 @@ FINALIZER = "example.com/stuck"
 
 def lasting(what: str, hits: Callable[[], int], *, times: int) -> None:
     """The fault goes on until it has hit so often.  A fault that hits no call proves nothing."""
-    until(lambda: hits() >= times, what=f"{what}, {times} times", seen=hits)
+    until(lambda: hits() >= times, what=f"{what}, {times} times")
 
 
 @contextlib.contextmanager
@@ -203,16 +204,13 @@ def node_made_again(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def node_cordoned(fleet: RealFleet) -> Iterator[None]:
-    names = fleet.random.sample(fleet.rig.nodes, 2)
-    _cordon(fleet, names, on=True)
+    paths = [f"/api/v1/nodes/{name}" for name in fleet.random.sample(fleet.rig.nodes, 2)]
+    for path in paths:
+        fleet.rig.api.patch(path, {"spec": {"unschedulable": True}})
     yield
     fleet.read_anew()
-    _cordon(fleet, names, on=False)
-
-
-def _cordon(fleet: RealFleet, names: list[str], *, on: bool) -> None:
-    for name in names:
-        fleet.rig.api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": on or None}})
+    for path in paths:
+        fleet.rig.api.patch(path, {"spec": {"unschedulable": None}})
 
 
 @contextlib.contextmanager
@@ -221,9 +219,7 @@ def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     yield
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
-    until(
-        lambda: not fleet.rig.api.find(path), what="the namespace gone", seen=lambda: fleet.rig.api.get(path)
-    )
+    until(lambda: not fleet.rig.api.find(path), what="the namespace gone")
     fleet.rig.api.create("/api/v1/namespaces", {"metadata": {"name": fleet.rig.namespace}})
     fleet.plane.await_objects(namespace=fleet.rig.namespace)
 
@@ -247,7 +243,8 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
         hit: set[str] = set()
 
         def hits() -> int:
-            pods = [pod for pod in fleet.rig.pods() if _runs(pod)]
+            open_pods = (pod for pod in fleet.rig.pods() if not is_terminal(pod))
+            pods = [pod for pod in open_pods if not pod["metadata"].get("deletionTimestamp")]
             for pod in pods:
                 with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
                     act(fleet, pod)
@@ -261,15 +258,9 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
     return inject
 
 
-def _runs(pod: dict[str, Any]) -> bool:
-    """It has not ended, and nobody has deleted it yet."""
-    ended = pod["status"].get("phase") in ("Succeeded", "Failed")
-    return not ended and not pod["metadata"].get("deletionTimestamp")
-
-
 def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
-    fleet.rig.api.create(f"{_path(pod)}/eviction", body)
+    fleet.rig.api.create(f"{path_of(pod)}/eviction", body)
 
 
 @contextlib.contextmanager
@@ -283,8 +274,8 @@ def pods_stuck(fleet: RealFleet) -> Iterator[None]:
         for pod in fleet.rig.pods():
             with contextlib.suppress(ApiError):
                 if not pod["metadata"].get("finalizers"):
-                    fleet.rig.api.patch(_path(pod), {"metadata": {"finalizers": [FINALIZER]}})
-                    kept.add(_path(pod))
+                    fleet.rig.api.patch(path_of(pod), {"metadata": {"finalizers": [FINALIZER]}})
+                    kept.add(path_of(pod))
         calls = Counter(_shown(fleet.calls.fired)) - before
         return sum(calls[f"DELETE {path}"] > 1 for path in kept)
 
@@ -373,24 +364,20 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
     mode("Watch")
     try:
         yield
-        until(lambda: bool(made()), what="a DaemonSet", seen=made)
+        until(lambda: bool(made()), what="a DaemonSet")
         [first] = made()
         fleet.rig.api.delete(f"{sets}/{first['metadata']['name']}")
         gone = first["metadata"]["uid"]
-        until(lambda: [one["metadata"]["uid"] != gone for one in made()] == [True], what="another", seen=made)
+        until(lambda: [one["metadata"]["uid"] != gone for one in made()] == [True], what="another")
         nowhere = {"spec": {"template": {"spec": {"nodeSelector": {"no": "where"}}}}}
         fleet.rig.api.patch(f"{sets}/{first['metadata']['name']}", nowhere)
-        until(lambda: "'nodeSelector'" not in str(made()), what="no nodeSelector", seen=made)
-        until(lambda: shown() == "ContainersMissing", what="the condition WatchersReady", seen=shown)
+        until(lambda: "'nodeSelector'" not in str(made()), what="no nodeSelector")
+        until(lambda: shown() == "ContainersMissing", what="the condition WatchersReady")
         before = fleet.runs()
-        until(lambda: not fleet.unread(before), what="runs of health pods", seen=lambda: fleet.unread(before))
+        until(lambda: not fleet.unread(before), what="runs of health pods")
     finally:
         mode("Periodic")
-        until(lambda: not made(), what="no DaemonSet", seen=made)
-
-
-def _path(pod: dict[str, Any]) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        until(lambda: not made(), what="no DaemonSet")
 
 
 INJECTIONS: dict[str, Injection] = {
@@ -415,7 +402,7 @@ INJECTIONS: dict[str, Injection] = {
     "nodes cordoned": node_cordoned,
     "namespace deleted": namespace_deleted,
     "CRDs deleted": crds_deleted,
-    "pods deleted": _pods("a pod deleted", lambda fleet, pod: fleet.rig.api.delete(_path(pod))),
+    "pods deleted": _pods("a pod deleted", lambda fleet, pod: fleet.rig.api.delete(path_of(pod))),
     "pods evicted": _pods("a pod evicted", _evict),
     "pods stuck": pods_stuck,
     "quota 0": quota_zero,

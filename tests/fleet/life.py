@@ -83,9 +83,8 @@ def live(size: Size, *, say: Say = lambda text: None) -> Story:
         story = Story(loop, size, say)
         with pytest.MonkeyPatch.context() as patch:
             clock = clocks(story.process)
-            patch.setattr(sweep_module, "time", clock)
-            patch.setattr(reconciler_module, "time", clock)
-            patch.setattr(client_module, "time", clock)
+            for module in (sweep_module, reconciler_module, client_module):
+                patch.setattr(module, "time", clock)
             await story.live()
             return story
 

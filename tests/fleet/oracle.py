@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
 
 from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_TAINT
 from fleet.record import LATE, LEAVE_RUNS, FaultSeen, NodeRecord, Record, stamp_of
 from fleet.virtual import LivingCluster
 from nodegauge_operator import names
 from nodegauge_operator.api.incident import incidents_of
-from nodegauge_operator.api.policy import Mode
+from nodegauge_operator.api.policy import Mode, PolicySpec
+from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.core.probes.registry import label_keys
 from support.api_server import NODES, POLICIES, Body
 
@@ -138,19 +138,10 @@ class Oracle:
 
     def violate(self, name: str, what: str) -> None:
         """Something is wrong on a node, with all there is to know."""
-        self.violations.append(self._text(name, what, self._cluster.loop.time()))
-
-    def _text(self, name: str, what: str, now: float) -> str:
-        node = self._record.nodes[name]
-        world = self._record.lines[-12:]
-        return "\n    ".join(
-            [
-                f"{stamp_of(now)} {name} ({node.machine.kind}, {node.machine.pool}): {what}",
-                *node.lines[-16:],
-                "-- the cluster:",
-                *world,
-            ]
-        )
+        node, now = self._record.nodes[name], stamp_of(self._cluster.loop.time())
+        head = f"{now} {name} ({node.machine.kind}, {node.machine.pool}): {what}"
+        world = ["-- the cluster:", *self._record.lines[-12:]]
+        self.violations.append("\n    ".join([head, *node.lines[-16:], *world]))
 
     # -- causes --------------------------------------------------------------------------------------------
 
@@ -253,10 +244,7 @@ class Oracle:
 
     def _asked_for(self, name: str, now: float) -> str:
         """A policy's edit, or a node that is outside of every policy for longer than the grace."""
-        node = self._record.nodes[name]
-        since = self._record.known_since(name, now)
-        specs = self._record.specs(node.machine.pool, since, now)
-        if any(spec is not None and spec.mode is Mode.OBSERVE for spec in specs):
+        if any(spec is not None and spec.mode is Mode.OBSERVE for spec in self._specs(name, now)):
             return "policy: mode Observe"
         if self._record.outside(name, now) >= GRACE - SLACK:
             return "outside of every policy for the grace"
@@ -289,7 +277,7 @@ class Oracle:
         fault = OF_TAINT.get(next(t for t in OF_TAINT if t.partition("=")[2] == old.partition(":")[0]))
         assert fault is not None
         seen, rule = node.seen.get(fault), FAULTS[fault]
-        if self._effect_none(node, fault, name, now):
+        if any(no_taint_for(spec, fault) for spec in self._specs(name, now)):
             return "policy: no taint for this cause"
         if seen is None or seen.entered_at is None:
             return ""
@@ -305,16 +293,16 @@ class Oracle:
             return "a worse fault"
         return ""
 
-    def _effect_none(self, node: NodeRecord, fault: str, name: str, now: float) -> bool:
-        since = self._record.known_since(name, now)
-        specs = self._record.specs(node.machine.pool, since, now)
-        return any(
-            spec is not None
-            and any(
-                c.value == FAULTS[fault].cause and e.value == "None" for c, e in spec.taints.causes.items()
-            )
-            for spec in specs
-        )
+    def _specs(self, name: str, now: float) -> list[PolicySpec | None]:
+        """Every spec of its policy that the operator may still go by."""
+        pool = self._record.nodes[name].machine.pool
+        return self._record.specs(pool, self._record.known_since(name, now), now)
+
+
+def no_taint_for(spec: PolicySpec | None, fault: str) -> bool:
+    """Whether a policy wants no taint for what this fault causes."""
+    causes = spec.taints.causes.items() if spec is not None else ()
+    return any(c.value == FAULTS[fault].cause and e.value == "None" for c, e in causes)
 
 
 def _by(waited: float, needed: float) -> str:
@@ -368,10 +356,10 @@ class Slots:
         """Whether one more node of a pool could be tainted now; nodes that are away count for no budget."""
         spec = self._record.spec(pool)
         away = sum(1 for node in self._record.nodes.values() if not node.machine.there or node.machine.busy)
-        total = _count(CLUSTER_BUDGET, len(self._record.nodes) - away)
+        total = gated_slots(CLUSTER_BUDGET, len(self._record.nodes) - away)
         own = self._most(pool, now, now) - (away if isinstance(spec and spec.budget.gated_nodes, str) else 0)
         mine = sum(1 for other in self.tainted.values() if other == pool)
-        hourly = self._newly(pool, now - HOUR - SLACK) < self._most_newly(pool, now, now, away=away)
+        hourly = self._newly(pool, now - HOUR - SLACK) < self._most(pool, now, now, newly=True, away=away)
         return mine < own and len(self.tainted) < total and hourly and not self._has_incident(pool)
 
     def _has_incident(self, pool: str) -> bool:
@@ -384,40 +372,21 @@ class Slots:
         pool = node.machine.pool
         since = self._record.known_since(name, now)
         mine = sum(1 for other in self.tainted.values() if other == pool)
-        total = _count(CLUSTER_BUDGET, len(self._record.nodes))
+        total = gated_slots(CLUSTER_BUDGET, len(self._record.nodes))
         if mine > self._most(pool, since, now) or len(self.tainted) > total:
             return "more nodes are tainted than the budget allows"
         if self._record.clock_gain(now - HOUR, now):
             return ""  # a process that started since then believes the clock
-        newly = self._newly(pool, now - HOUR + SLACK)
-        return (
-            "more nodes are tainted within an hour than may be"
-            if newly > self._most_newly(pool, since, now)
-            else ""
-        )
+        too_many = self._newly(pool, now - HOUR + SLACK) > self._most(pool, since, now, newly=True)
+        return "more nodes are tainted within an hour than may be" if too_many else ""
 
     def _newly(self, pool: str, since: float) -> int:
         return sum(1 for at, other in self._new.values() if at > since and other == pool)
 
-    def _most(self, pool: str, since: float, now: float) -> int:
-        """How many nodes of a pool may be tainted, by the largest budget of that time."""
+    def _most(self, pool: str, since: float, now: float, *, newly: bool = False, away: int = 0) -> int:
+        """How many nodes of a pool may be tainted (`newly`: within an hour), by the largest budget of that
+        time."""
         specs = [spec for spec in self._record.specs(pool, since, now) if spec is not None]
-        settings: list[Any] = [spec.budget.gated_nodes for spec in specs]
-        return max((_count(setting, self._nodes(pool)) for setting in settings), default=0)
-
-    def _most_newly(self, pool: str, since: float, now: float, *, away: int = 0) -> int:
-        """The same of those that are newly tainted within an hour."""
-        specs = [spec for spec in self._record.specs(pool, since, now) if spec is not None]
-        settings: list[Any] = [spec.budget.gated_nodes_per_hour for spec in specs]
-        return max((_count(setting, self._nodes(pool) - away) for setting in settings), default=0)
-
-    def _nodes(self, pool: str) -> int:
-        return sum(1 for node in self._record.nodes.values() if node.machine.pool == pool)
-
-
-def _count(setting: int | str, nodes: int) -> int:
-    """A count, or per cent of the nodes rounded down, at least 1, and 2 of four or more; 0 for none."""
-    if isinstance(setting, int):
-        return setting
-    percent = int(setting.rstrip("%"))
-    return max(2 if nodes >= 4 else 1, nodes * percent // 100) if percent else 0
+        nodes = sum(1 for node in self._record.nodes.values() if node.machine.pool == pool) - away
+        field = "gated_nodes_per_hour" if newly else "gated_nodes"
+        return max((gated_slots(getattr(spec.budget, field), nodes) for spec in specs), default=0)

@@ -6,8 +6,8 @@ Time counts only while runs could be made and judged.
 
 from __future__ import annotations
 
-from fleet.machines import FAULTS
-from fleet.oracle import Oracle, expected_at_rest, ours_of
+from fleet.machines import FAULTS, NO_FAULT
+from fleet.oracle import Oracle, expected_at_rest, no_taint_for, ours_of
 from fleet.record import LEAVE_RUNS, NodeRecord, Record
 from fleet.virtual import LivingCluster
 from nodegauge_operator.api.policy import Mode
@@ -97,10 +97,7 @@ class Promises:
         pool, fault = node.machine.pool, node.machine.fault
         if not self._oracle.slots.has_free(pool, self._cluster.loop.time()):
             return True
-        spec = self._record.spec(pool)
-        assert spec is not None
-        cause = FAULTS[fault].cause if fault else ""
-        return any(c.value == cause and e.value == "None" for c, e in spec.taints.causes.items())
+        return fault != NO_FAULT and no_taint_for(self._record.spec(pool), fault)
 
     def _broken(self, name: str, what: str) -> None:
         node = self._record.nodes[name]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import support.results as made
-from fleet.progress import Wrong, until
+from fleet.progress import until
 from nodegauge_operator.names import Reason
 from support.cluster_under_test import (
     GROUP,
@@ -23,15 +23,12 @@ from support.cluster_under_test import (
     ClusterUnderTest,
     Machines,
     at_work,
-    condition_of,
     install_crds,
-    last_run_of,
-    ours_of,
-    taints_of,
 )
 from support.taint_history import TaintHistory
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
+from testbed.errors import ApiError, TestbedError
+from testbed.marks import condition_of, labels_of, last_run_of, taints_of
 from testbed.operatorprocess import OperatorProcess
 from testbed.proxy import FaultProxy, Rule, When
 from testbed.scripted import create_node
@@ -175,58 +172,47 @@ class RealFleet:
         """At a random moment: after up to `most` more calls of the operator, which is to read all nodes."""
         self.ask()
         wanted = len(self.calls.fired) + self.random.randrange(most)
-        until(
-            lambda: len(self.calls.fired) >= wanted,
-            what="calls of the operator",
-            seen=lambda: f"{len(self.calls.fired)} of {wanted}",
-        )
+        until(lambda: len(self.calls.fired) >= wanted, what=f"call {wanted} of the operator")
 
     def read_anew(self) -> None:
         """Wait until every node has been read since now."""
         before = self.runs()
         self.ask()
-        until(
-            lambda: not self.unread(before),
-            what="a reading of every node",
-            seen=lambda: f"none of {self.unread(before)}",
-        )
+        until(lambda: not self.unread(before), what="a reading of every node")
 
     def settle(self) -> None:
-        """Wait until all is as it should be, with readings from now on; `Wrong` says what is not."""
-        before, last = self.runs(), "nothing was looked at"
+        """Wait until all is as it should be, with readings from now on; `TestbedError` says what is not."""
+        before = self.runs()
         self.ask()
 
-        def right() -> bool:
-            nonlocal last
+        def wrong() -> str:
             try:
                 unread = self.unread(before)
-                last = f"not read anew: {unread}" if unread else self.wrong()
+                return f"not read anew: {unread}" if unread else self.wrong()
             except (ApiError, OSError) as error:
-                last = str(error)
-            return not last
+                return repr(error)
 
-        until(right, what="the end of a calm run", seen=lambda: last)
+        until(lambda: not wrong(), what="the end of a calm run")
 
     def learn(self, state: str) -> None:
         """What a calm change to this state ends in."""
         wanted = 0 if state == "good" else BUDGET
         self.change(state)
         self.read_anew()
-        now: Object = {}
 
-        def calm() -> bool:
-            nonlocal now
+        def calm() -> Object:
             now = self.summary()
             known = all(node["known"] for key, node in now.items() if key.startswith("node"))
-            return known and (now["pods"], now["tainted"]) == (0, wanted) and not self.foreign()
+            return (
+                now if known and (now["pods"], now["tainted"]) == (0, wanted) and not self.foreign() else {}
+            )
 
-        until(calm, what=f"{wanted} nodes tainted and no pod left", seen=lambda: f"{now}, {self.foreign()}")
-        self.expected[state] = now
+        self.expected[state] = until(calm, what=f"{wanted} nodes tainted and no pod left")
 
 
 def _seen(node: Object, report: Object) -> Object:
     """A node as schedulers and people see it, but for its taints."""
-    labels = ours_of(node)
+    labels = labels_of(node["metadata"].get("labels", {}))
     labels.pop(OURS + "health", None)  # fail only where the taint found room
     verdict = report.get("status", {}).get("rawVerdict", "")
     condition = condition_of(node)
@@ -266,10 +252,10 @@ def living(folder: Path, *, seed: int) -> Iterator[RealFleet]:
 
 @contextlib.contextmanager
 def watched(fleet: RealFleet) -> Iterator[None]:
-    """Every moment of the nodes' taints; `Wrong` if there were ever more than the budget allows."""
+    """Every moment of the nodes' taints; `TestbedError` if there were ever more than the budget allows."""
     prefix = f"node-{fleet.rig.mark}"
     with TaintHistory(fleet.plane.rest(), prefix=prefix) as history:
         yield
     worst = max(map(len, history.moments()), default=0)
     if worst > BUDGET:
-        raise Wrong(f"{worst} nodes were tainted at a time, the budget allows {BUDGET}")
+        raise TestbedError(f"{worst} nodes were tainted at a time, the budget allows {BUDGET}")

@@ -49,13 +49,8 @@ class Spans:
 
 def covered(spans: Iterable[Span], start: float, end: float, *, pad: float = 0.0) -> float:
     """Seconds between `start` and `end` that lie in any span, each of them `pad` longer at its end."""
-    total, reached = 0.0, start
-    for span in sorted(spans, key=lambda span: span.start):
-        low, high = max(span.start, reached), min(span.end + pad, end)
-        if high > low:
-            total += high - low
-            reached = high
-    return total
+    longer = merged(Span(start=span.start, end=span.end + pad, what=span.what) for span in spans)
+    return sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in longer)
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet.progress import Progress, Wrong, until
+from fleet.progress import until
 from support.cluster_under_test import OURS, ROOT
 from support.slice import GPU_NODES, NAMESPACE, RELEASE, VALUES, Slice
 from support.taint_history import TaintHistory
 from testbed.cluster import Testbed
+from testbed.errors import TestbedError
 from testbed.kubelet.images import OTHER_IMAGES
-from testbed.wait import wait_for
+from testbed.wait import Progress, wait_for
 
 Object = dict[str, Any]
 
@@ -40,7 +41,7 @@ class Story:
         self._slice, self._commit, self.say = slice_, commit, Progress().say
 
     def tell(self) -> None:
-        """All of it; raises `Wrong` or `TestbedError`."""
+        """All of it; raises `TestbedError`."""
         slice_ = self._slice
         slice_.install()
         wait_for(lambda: all(map(slice_.last_run, slice_.nodes)), what="a first run on every node")
@@ -86,7 +87,7 @@ class Story:
             differing = [key for key in kept[node] if kept[node][key] != now[node][key]]
             if differing:
                 key = differing[0]
-                raise Wrong(f"{what}: {node}: {key}: {kept[node][key]} became {now[node][key]}")
+                raise TestbedError(f"{what}: {node}: {key}: {kept[node][key]} became {now[node][key]}")
         self.say(f"{what}: labels, taints, conditions and reports of {len(kept)} nodes are as before")
         changes = set(list(history.moments())[len(slice_.nodes) :])
         self._check(changes <= {frozenset(tainted)}, f"{what}: no taint came or went meanwhile")
@@ -125,27 +126,26 @@ class Story:
         """A container may report meanwhile what it read before: as many readings as it takes."""
         self._slice.testbed.hardware(node).fault(fault)
 
-        def tainted() -> bool:
-            self._slice.measure(node)
-            return bool(self._slice.taints(node))
-
-        until(tainted, what=f"a taint of {node} for {fault}", seen=lambda: self._slice.last_run(node))
+        until(
+            lambda: self._slice.measure(node) and self._slice.taints(node),
+            what=f"a taint of {node} for {fault}",
+        )
         self.say(f"{node} breaks ({fault}): it is tainted {', '.join(self._slice.taints(node))}")
 
     def _check(self, holds: bool, what: str) -> None:
         if not holds:
-            raise Wrong(f"not so: {what}")
+            raise TestbedError(f"not so: {what}")
         self.say(what)
 
 
 @contextlib.contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A folder with that commit of this repository.  Raises `Wrong` if git does not have it."""
+    """A folder with that commit of this repository.  Raises `TestbedError` if git does not have it."""
     git = ["git", "-C", str(ROOT)]
     verify = [*git, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
     known = subprocess.run(verify, stdout=subprocess.DEVNULL, check=False)
     if known.returncode:
-        raise Wrong(
+        raise TestbedError(
             f"--from {commit}: git has no such commit or tag here; in a shallow clone, git fetch --unshallow"
         )
     with tempfile.TemporaryDirectory(prefix="nodegauge-before-") as folder:

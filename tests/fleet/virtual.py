@@ -16,6 +16,8 @@ from support.api_server import DAEMONSETS, EVENTS, NODES, PODS, READINGS, REPORT
 from support.cluster import FakeCluster
 from support.objects import NOW, addressed
 from support.virtual_operator import VirtualTimeOperator
+from testbed.kubelet.pod import is_terminal
+from testbed.marks import last_run_of
 
 POOL = "example.com/pool"
 RUN_SECONDS = 6.0
@@ -144,7 +146,7 @@ class LivingCluster(Fleet):
     def kill_pods(self, name: str) -> None:
         """A boot ends whatever runs."""
         for pod in self._pods_on(name):
-            if _open(pod):
+            if not is_terminal(pod):
                 status: Body = {"phase": "Failed", "reason": "NodeShutdown", "message": "the node shut down"}
                 self.pod_status(pod["metadata"]["name"], status, node=name)
 
@@ -210,7 +212,7 @@ class LivingCluster(Fleet):
         if pod is None:
             return
         machine = self.machines[pod["metadata"]["annotations"][names.POD_NODE]]
-        if not machine.there or not machine.up or machine.boot != boot or not _open(pod):
+        if not machine.there or not machine.up or machine.boot != boot or is_terminal(pod):
             return
         trouble = machine.trouble or ("crash" if self._chance.random() < BAD_LUCK else "")
         match trouble:
@@ -265,19 +267,10 @@ class LivingCluster(Fleet):
                 if self.record.nodes[name].machine.fault in SEEN_BY_COMPARISON:
                     self.record.fault_changed(name, self.loop.time(), NO_FAULT)
             return
-        run = _last_run(body)
-        if run is None or self._last_pods.get(name) == f"{run['podUID']}/{run['number']}":
+        run = last_run_of(body)
+        if not run or self._last_pods.get(name) == f"{run['podUID']}/{run['number']}":
             return
         self._last_pods[name] = f"{run['podUID']}/{run['number']}"
         wrong = self.record.report_written(self.loop.time(), name, run, self.left.pop(run["podUID"], None))
         if wrong:
             self.wrong_read(wrong)
-
-
-def _open(pod: Body) -> bool:
-    return pod["status"]["phase"] not in ("Succeeded", "Failed")
-
-
-def _last_run(report: Body) -> dict[str, Any] | None:
-    probes = report.get("status", {}).get("probes") or []
-    return next((p.get("lastRun") for p in probes if p["name"] == names.PROBE_HEALTH), None)

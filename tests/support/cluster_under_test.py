@@ -21,6 +21,7 @@ from support.api_server import ADMISSION, BINDINGS, NO_BREAKER
 from support.cluster import reading_protection
 from support.objects import by_pods
 from support.results import every_gpu, h100
+from testbed import marks
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
@@ -139,13 +140,13 @@ class ClusterUnderTest:
         return self.node(name)["metadata"].get("labels", {})
 
     def ours(self, name: str) -> dict[str, str]:
-        return ours_of(self.node(name))
+        return marks.labels_of(self.labels(name))
 
     def taints(self, name: str) -> list[str]:
-        return taints_of(self.node(name))
+        return [taint.removeprefix(OURS) for taint in marks.taints_of(self.node(name))]
 
     def condition(self, name: str) -> Object:
-        return condition_of(self.node(name))
+        return marks.condition_of(self.node(name))
 
     def report(self, name: str) -> Object:
         """Empty before there is one."""
@@ -155,7 +156,7 @@ class ClusterUnderTest:
         return self.api.find(f"{GROUP}/nodereadings/{name}")
 
     def last_run(self, name: str) -> Object:
-        return last_run_of(self.report(name))
+        return marks.last_run_of(self.report(name))
 
     def pods(self) -> list[Object]:
         return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
@@ -179,13 +180,11 @@ class ClusterUnderTest:
         self.wait_run(name, number)
 
         def agree() -> bool:
-            desired = self.report(name)["status"]["desired"]
-            wanted = {k: v for k, v in desired.get("labels", {}).items() if k != OURS + "validated-at"}
-            taints = [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in desired.get("taints") or []]
+            desired, node = self.report(name)["status"]["desired"], self.node(name)
             return (
-                self.ours(name) == wanted
-                and self.taints(name) == [taint.removeprefix(OURS) for taint in taints]
-                and self.condition(name).get("status", "") == desired["condition"]
+                self.ours(name) == marks.labels_of(desired.get("labels", {}))
+                and marks.taints_of(node) == [*map(marks.shown_taint, desired.get("taints") or ())]
+                and marks.condition_of(node).get("status", "") == desired["condition"]
             )
 
         wait_for(agree, what=f"node {name} as its report says")
@@ -197,30 +196,6 @@ class ClusterUnderTest:
         for path in paths:
             with contextlib.suppress(ApiError):
                 self.api.delete(path)
-
-
-def ours_of(node: Object) -> dict[str, str]:
-    labels = node["metadata"].get("labels", {})
-    kept = {k: v for k, v in labels.items() if k.startswith(OURS) or k == "interconnect"}
-    kept.pop(OURS + "validated-at", None)
-    return kept
-
-
-def taints_of(node: Object) -> list[str]:
-    """A node's taints under our prefix, as kubectl writes them."""
-    ours = [t for t in node["spec"].get("taints") or [] if t["key"].startswith(OURS)]
-    return [f"{t['key'].removeprefix(OURS)}={t.get('value', '')}:{t['effect']}" for t in ours]
-
-
-def condition_of(node: Object) -> Object:
-    conditions = node["status"].get("conditions", [])
-    condition = next((c for c in conditions if c["type"] == "GPUValidated"), {})
-    return {k: v for k, v in condition.items() if not k.startswith("last")}
-
-
-def last_run_of(report: Object) -> Object:
-    probes = report.get("status", {}).get("probes") or [{}]
-    return probes[0].get("lastRun") or {}
 
 
 def protect_readings(api: Rest, namespace: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from support.objects import paths_of
+
 STRANGE: list[Any] = [
     {"unavailable": "NotSupported"},
     {"unavailable": ""},
@@ -27,11 +29,6 @@ STRANGE: list[Any] = [
 ]
 
 
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(deeper for key, inner in items for deeper in leaves(inner, (*path, key)))]
-
-
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
@@ -40,7 +37,7 @@ def disturbed(whole: Document, *, seed: int, times: int) -> Document:
     chance = random.Random(seed)
     document = msgspec.json.decode(msgspec.json.encode(whole))
     for _ in range(times):
-        path = chance.choice([p for p in leaves(document) if p])
+        path = chance.choice(paths_of(document))
         target = document
         for key in path[:-1]:
             target = target[key]

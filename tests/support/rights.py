@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from nodegauge_operator import names
+from support.api_server import merged
 from support.cluster_under_test import GROUP
 from support.guarded import (
     ACCOUNT,
@@ -98,20 +99,9 @@ class Everybody:
         if made == "takeover":
             return _like(theirs(), body)
         if "container" in row:
-            merge(body["spec"]["containers"][0], row["container"])
-        return merge(body, row.get("body", {}))
-
-
-def merge(into: Object, patch: Object) -> Object:
-    """As a JSON merge patch."""
-    for key, value in patch.items():
-        if value is None:
-            into.pop(key, None)
-        elif isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge(into[key], value)
-        else:
-            into[key] = value
-    return into
+            containers = body["spec"]["containers"]
+            containers[0] = merged(containers[0], row["container"])
+        return merged(body, row.get("body", {}))
 
 
 def owned(guarded: Guarded, node: str) -> Object:

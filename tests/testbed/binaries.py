@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.errors import BinaryError, TestbedError
-from testbed.interruption import alone, interruptible
+from testbed.errors import BinaryError
+from testbed.interruption import alone, exit_code, interruptible
 from testbed.processes import Process
 
 Progress = Callable[[str], None]
@@ -277,17 +277,13 @@ def _go_version(go: str, environ: Mapping[str, str]) -> tuple[int, int]:
 
 def main() -> int:
     interruptible((signal.SIGTERM, signal.SIGINT))
-    try:
-        paths = vars(find_or_build()) | {"promtool": build_promtool()}
-    except TestbedError as error:
-        print(f"testbed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("testbed: interrupted; what was built is kept", file=sys.stderr)
-        return 130
-    for name, path in paths.items():
-        say(f"{name.replace('_', '-')}: {path}")
-    return 0
+
+    def work() -> int:
+        for name, path in (vars(find_or_build()) | {"promtool": build_promtool()}).items():
+            say(f"{name.replace('_', '-')}: {path}")
+        return 0
+
+    return exit_code("testbed", work)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from testbed.binaries import cache_folder
 from testbed.errors import TestbedError
+from testbed.interruption import alone
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILDER = ROOT / "ansible" / "archive"
@@ -26,8 +26,7 @@ def host_archive() -> Path:
     folder = cache_folder(os.environ) / "host-archive"
     folder.mkdir(parents=True, exist_ok=True)
     built = folder / _digest() / "nodegauge-host.pyz"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(folder / "lock"):
         if not built.exists():
             build(built)
             for other in folder.iterdir():

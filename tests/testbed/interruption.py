@@ -1,14 +1,18 @@
-"""How a program ends on a signal, and how runs that share a folder take turns."""
+"""How a program ends, on a signal too, and how runs that share a folder take turns."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from testbed.errors import TestbedError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -30,7 +34,35 @@ def interruptible(numbers: Sequence[signal.Signals] = SIGNALS, *, says: str = ""
 
 
 @contextlib.contextmanager
-def alone(lock: Path, *, waits: Callable[[], object]) -> Iterator[None]:
+def scratch(program: str, *, keep: bool = False) -> Iterator[Path]:
+    """A temporary folder for the logs of `make PROGRAM`; what is in it stays after a failure."""
+    directory = Path(tempfile.mkdtemp(prefix=f"nodegauge-{program}-"))
+    try:
+        yield directory
+    except BaseException as error:
+        keep = isinstance(error, (TestbedError, OSError)) and any(directory.iterdir())
+        raise
+    finally:
+        if keep:
+            print(f"The logs of {program} are in {directory}", flush=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def exit_code(program: str, work: Callable[[], int]) -> int:
+    """What the program does, as its exit code: 1 with the reason of a failure, 130 after Ctrl-C."""
+    try:
+        return work()
+    except (TestbedError, OSError) as error:
+        print(f"\n{program} failed: {error}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: everything that was started has been ended", file=sys.stderr)
+        return 130
+
+
+@contextlib.contextmanager
+def alone(lock: Path, *, waits: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Hold the lock; `waits` is called where somebody else holds it."""
     with lock.open("a") as file:
         try:

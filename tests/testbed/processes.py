@@ -130,11 +130,17 @@ class Process:
         return self._started
 
 
-def with_variable(variable: str) -> Iterator[int]:
+def with_variable(variable: str, *, file: str = "environ") -> Iterator[int]:
+    """Processes that have it, `NAME=VALUE`, in their environment."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is not ours
-            if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+            if variable.encode() in (entry / file).read_bytes().split(b"\0"):
                 yield int(entry.name)
+
+
+def with_argument(argument: str) -> list[int]:
+    """Processes that were started with this among their arguments."""
+    return [*with_variable(argument, file="cmdline")]
 
 
 def log_tail(path: Path) -> str:

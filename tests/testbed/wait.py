@@ -1,8 +1,9 @@
-"""The one way to wait for something: poll, with a deadline that a busy machine does not reach."""
+"""How every program here waits: by polling, with a deadline that a busy machine does not reach; progress."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -15,17 +16,34 @@ T = TypeVar("T")
 DEADLINE_SECONDS = 300.0
 """Chosen by this project: only a failure waits so long, and a machine at load 8 does not."""
 POLL_SECONDS = 0.05
-SHOWN_CHARACTERS = 400
+SHOWN_CHARACTERS = 1000
 """Of one value that a condition saw."""
 
 
+class Progress:
+    """Lines with the time since the beginning."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
+
+
 def wait_for(
-    condition: Callable[[], T], *, what: str, seconds: float = DEADLINE_SECONDS, every: float = POLL_SECONDS
+    condition: Callable[[], T],
+    *,
+    what: str,
+    seconds: float = DEADLINE_SECONDS,
+    every: float = POLL_SECONDS,
+    interrupted: threading.Event | None = None,
 ) -> T:
     """Poll until `condition` is truthy and return it.  TestbedError after `seconds`, which names `what` and
-    what every call in the condition returned at last."""
+    what every call in the condition returned at last.  Once `interrupted`, it ends the thread."""
     end = time.monotonic() + seconds
     while not (result := condition()):
+        if interrupted is not None and interrupted.is_set():
+            raise SystemExit(f"interrupted while waiting for {what}")
         if time.monotonic() > end:
             result, seen = _last_look(condition)
             if result:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -61,7 +61,5 @@ def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
         response.close()
 
 
-@contextmanager
-def pods(plane: ControlPlane, *, namespace: str, selector: str) -> Iterator[Events]:
-    with watch(plane.rest(), f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector) as seen:
-        yield seen
+def pods(plane: ControlPlane, *, namespace: str, selector: str) -> AbstractContextManager[Events]:
+    return watch(plane.rest(), f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from nodegauge_operator.api.report import GateState, ReportStatus, parse_report
 from nodegauge_operator.reconcile.cache import Cache
 from support.crds import nodes_of, part
-from support.disturbing import leaves
 from support.messages import spoilt
+from support.objects import paths_of as leaves
 from support.operator import SteppedOperator, one_node
 
 FULL: dict[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "cluster/full-status.yaml").read_text())

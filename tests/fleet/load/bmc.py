@@ -30,6 +30,7 @@ from aiohttp import web
 
 from fleet.load.measured import cpu_of, memory_of
 from testbed.hardware.bmc import TREES, recorded
+from testbed.kubeconfig import write_kubeconfig
 
 SERVERS = 2
 
@@ -149,7 +150,8 @@ async def main(arguments: argparse.Namespace) -> int:
         (folder / "inventory").mkdir()
         with served(folder, count=arguments.bmcs, latency=arguments.latency) as ports:
             inventory(folder / "inventory", stub.nodes, ports)
-            kubeconfig(folder / "kubeconfig", server=f"http://127.0.0.1:{runner.addresses[0][1]}")
+            server = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            write_kubeconfig(folder / "kubeconfig", server=server, authority="", user={"token": "t"})
             took, cpu, peak, code = await measured(folder, arguments, stub)
     await runner.cleanup()
     readings = [status["reading"] for status in stub.read.values()]
@@ -170,14 +172,6 @@ def inventory(folder: Path, nodes: list[str], ports: list[int]) -> None:
     (folder / "_defaults").write_text(yaml.safe_dump(login))
     for node, port in zip(nodes, ports, strict=True):
         (folder / node).write_text(f"url: https://127.0.0.1:{port}\n")
-
-
-def kubeconfig(file: Path, *, server: str) -> None:
-    """For anybody on the stub."""
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    whole = {"clusters": [{"name": "c", "cluster": {"server": server}}], "contexts": [context]}
-    whole |= {"users": [{"name": "u", "user": {"token": "t"}}]}
-    file.write_text(yaml.safe_dump(whole | {"current-context": "c"}))
 
 
 async def measured(

@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fleet.load import objects
-from fleet.load.release import NAMESPACED, PODS, READINGS, TOKEN_SECONDS
+from fleet.load.release import NAMESPACED, PODS, READINGS
 from nodegauge_contract import Result
 from nodegauge_contract.reading import Part
 from nodegauge_operator import names
@@ -27,6 +27,7 @@ from nodegauge_operator.kube.errors import AlreadyExists, NotFound, Unavailable
 from nodegauge_probes import delivery
 from nodegauge_probes.api_client import MANAGER, METADATA
 from nodegauge_probes.identity import Identity
+from testbed.controlplane import TOKEN_SECONDS
 from testbed.errors import TestbedError
 from testbed.scripted import stamp
 

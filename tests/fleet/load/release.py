@@ -22,8 +22,6 @@ NAMESPACE = RELEASE = "nodegauge"
 OPERATOR, PROBES = service_account(NAMESPACE, RELEASE), service_account(NAMESPACE, f"{RELEASE}-probe")
 VALUES = ("image.registry=registry.example.com", "policy.create=false")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-TOKEN_SECONDS = 86_400
-"""For how long tokens are good: for longer than a load test takes."""
 WITHOUT_LIMIT = {"NODEGAUGE_API_RATE": "10000", "NODEGAUGE_API_BURST": "100000"}
 """Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
 LOCAL = {"NODEGAUGE_HTTP_PORT": "0", "NODEGAUGE_HTTP_HOST": "127.0.0.1"}
@@ -54,13 +52,7 @@ def install(plane: ControlPlane) -> Mapping[str, str]:
 
 def kubeconfig(plane: ControlPlane) -> Path:
     """The operator's: of its own account, with the rights that the chart gives it."""
-    return plane.user_kubeconfig("operator", token=token(plane.rest(), RELEASE))
-
-
-def token(api: Rest, account: str) -> str:
-    path = f"{NAMESPACED}/serviceaccounts/{account}/token"
-    answer: str = api.create(path, {"spec": {"expirationSeconds": TOKEN_SECONDS}})["status"]["token"]
-    return answer
+    return plane.user_kubeconfig("operator", token=plane.service_account_token(NAMESPACE, RELEASE))
 
 
 def in_force(api: Rest) -> bool:

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,12 +13,13 @@ from fleet.load.figures import Rows, summary
 from fleet.load.kubelets import ManyClients
 from fleet.load.measured import split
 from fleet.load.stage import Stage
-from fleet.progress import Progress
 from nodegauge_operator.kube.client import configuration
 from nodegauge_operator.kube.errors import KubeError
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
+from testbed.interruption import scratch
+from testbed.wait import Progress
 
 LARGEST = 5_000
 """The most that Kubernetes itself is tested with."""
@@ -76,13 +76,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run_scenario(chosen: argparse.Namespace) -> int:
     """0 when everything was measured; files stay only after a failure."""
-    directory = Path(tempfile.mkdtemp(prefix="nodegauge-loadtest-"))
-    try:
-        run([100] if chosen.quick else chosen.nodes, directory, limited=chosen.limited)
-    except (TestbedError, KubeError) as error:
-        raise TestbedError(f"loadtest failed: {error}\nLogs are in {directory}") from error
-    except KeyboardInterrupt:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    shutil.rmtree(directory, ignore_errors=True)
+    with scratch("loadtest") as directory:
+        try:
+            run([100] if chosen.quick else chosen.nodes, directory, limited=chosen.limited)
+        except KubeError as error:
+            raise TestbedError(str(error)) from error
     return 0

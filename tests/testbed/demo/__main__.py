@@ -7,9 +7,7 @@ ends with it, also after Ctrl-C; its files stay only after a failure.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from testbed.demo import bandwidth, heat, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
-from testbed.interruption import interruptible
+from testbed.interruption import exit_code, interruptible, scratch
 
 STEPS = (
     steps.install,
@@ -62,29 +60,19 @@ def run(directory: Path, recording: Recording | None = None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every check passed, 1 with the reason if not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make demo", description="Run nodegauge on simulated GPU nodes.")
-    parser.add_argument("--keep", action="store_true", help="keep the logs also after success")
     parser.add_argument("--record", type=Path, help="write the operator's metrics after each step here")
     options = parser.parse_args(arguments)
     interruptible(says="interrupted: stopping everything that was started")
-    directory = Path(tempfile.mkdtemp(prefix="nodegauge-demo-"))
-    keep = True
-    try:
+
+    def work() -> int:
         recording = Recording() if options.record else None
-        run(directory, recording)
+        with scratch("demo") as directory:
+            run(directory, recording)
         if recording is not None:
             recording.write(options.record)
-        keep = options.keep
-    except (TestbedError, OSError) as error:
-        keep = any(directory.iterdir())
-        print(f"\ndemo failed: {error}" + f"\nIts logs are in {directory}" * keep, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        keep = False
-        return 130
-    finally:
-        if not keep:
-            shutil.rmtree(directory, ignore_errors=True)
-    return 0
+        return 0
+
+    return exit_code("demo", work)
 
 
 if __name__ == "__main__":

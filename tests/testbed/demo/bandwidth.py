@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
 
 from testbed.demo import steps
 from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE
-from testbed.demo.session import Session, our_labels, probe_of
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
-from testbed.processes import with_variable
+from testbed.marks import labels_of, probe_of
+from testbed.processes import with_argument, with_variable
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
@@ -28,8 +26,8 @@ def measure(session: Session) -> None:
     session.say(f"NCCL probes were paused (budget.concurrentNcclProbes 0); now {AT_A_TIME} nodes at a time:")
     print("    a pod on all free GPUs of a node runs NCCL's collectives; NCCL itself is simulated here")
     _allow(session, AT_A_TIME)
-    session.until_empty(partial(_waiting, session), "an NCCL run on every node that can have one")
-    session.until_empty(partial(_wrong, session), "the labels and taints that the bandwidth calls for")
+    session.until(lambda: not _waiting(session), "an NCCL run on every node that can have one")
+    session.until(lambda: not _wrong(session), "the labels and taints that the bandwidth calls for")
     _allow(session, 0)
     session.say("the nodes have new labels: bus bandwidth in GB/s (BUSBW: all_reduce, all_gather,")
     print("    reduce_scatter at 1 GiB) and the evidence for the interconnect:")
@@ -122,7 +120,7 @@ def _show_seven(session: Session) -> None:
 
 
 def _bandwidth_labels(session: Session) -> dict[str, str]:
-    return our_labels(session.node(BUSY_NODE)["metadata"].get("labels", {}))
+    return labels_of(session.node(BUSY_NODE)["metadata"].get("labels", {}))
 
 
 def _runs(session: Session) -> int:
@@ -131,8 +129,5 @@ def _runs(session: Session) -> int:
 
 def at_work(hardware: Hardware) -> bool:
     """Whether NCCL is at work on this machine: a child of a benchmark that has begun to say something."""
-    for pid in with_variable(f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}"):
-        with suppress(OSError):
-            if b"--order" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                return True
-    return False
+    here = with_variable(f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}")
+    return not {*here}.isdisjoint(with_argument("--order"))

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from testbed.demo import jobs
 from testbed.demo.fleet import HOT_NODE, PREFIX
-from testbed.demo.session import Session, our_taints, probe_of
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
+from testbed.marks import probe_of, taints_of
 
 TAINT = f"{PREFIX}throttled=thermal:NoSchedule"
 IDLE_RUNS = 4
@@ -81,7 +82,7 @@ def _follow(session: Session, reached: Callable[[], bool], what: str) -> None:
 
 
 def _taints(session: Session) -> list[str]:
-    return our_taints(session.node(HOT_NODE))
+    return taints_of(session.node(HOT_NODE))
 
 
 def _why(session: Session) -> str:

@@ -7,10 +7,11 @@ import base64
 import time
 
 from testbed.demo.fleet import BUSY_NODE, PREFIX, VALUES
-from testbed.demo.session import CHECKOUT, NAMESPACE, Object, Session, our_taints, probe_of
+from testbed.demo.session import CHECKOUT, NAMESPACE, Object, Session
 from testbed.errors import TestbedError
 from testbed.hardware.bmcs import CA, bmcs
 from testbed.hardware.loads import following
+from testbed.marks import probe_of, taints_of
 
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
@@ -40,14 +41,14 @@ def supplies(session: Session) -> None:
             hardware.fault("supply-input-lost", supply=supply)
         session.say(f"{BUSY_NODE}: one of its two feeds fails; three of six supplies have no input")
         _until_psu(session, "redundancy-lost")
-        if TAINT in our_taints(session.node(BUSY_NODE)):
+        if TAINT in taints_of(session.node(BUSY_NODE)):
             raise TestbedError(f"{BUSY_NODE} has the taint {TAINT}, although three supplies carry it")
         session.say(f"{BUSY_NODE}: label psu=redundancy-lost, no taint: {_summary(session)}")
         hardware.heal("supply-input-lost")
         hardware.load(100)
         hardware.fault("weak-supply")
         session.say(f"{BUSY_NODE}: the feed is back; under full load a weak supply lets 12 V sag")
-        session.until(lambda: TAINT in our_taints(session.node(BUSY_NODE)), f"{TAINT} on {BUSY_NODE}")
+        session.until(lambda: TAINT in taints_of(session.node(BUSY_NODE)), f"{TAINT} on {BUSY_NODE}")
         session.say(f"{BUSY_NODE} is tainted {TAINT} after two readings: {_summary(session)}")
         hardware.heal("weak-supply")
         _until_psu(session, "ok")

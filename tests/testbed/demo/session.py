@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.cluster import Testbed
-from testbed.demo.fleet import PREFIX, Marks
+from testbed.demo.fleet import Marks
+from testbed.marks import PREFIX, labels_of, probe_of, shown_taint, taints_of
 from testbed.rest import Rest
-from testbed.wait import wait_for
+from testbed.wait import Progress, wait_for
 
 Object = dict[str, Any]
 
@@ -26,17 +27,14 @@ LOG_LINES = 10
 LINE_LIMIT = 240
 
 
-class Session:
+class Session(Progress):
     """A running testbed, seen as its administrator sees it."""
 
     def __init__(self, testbed: Testbed, directory: Path) -> None:
+        super().__init__()
         self.testbed = testbed
         self.directory = directory
-        self.started = time.monotonic()
         self._requests = 0
-
-    def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self.started:5.1f} s] {text}", flush=True)
 
     @property
     def api(self) -> Rest:
@@ -55,16 +53,15 @@ class Session:
         def agrees() -> bool:
             node, desired = self.node(name), self.report(name).get("desired") or {}
             wanted = sorted(map(shown_taint, desired.get("taints") or ()))
-            labels = our_labels(desired.get("labels") or {})
-            seen = our_labels(node["metadata"].get("labels", {}))
-            return (labels, wanted) == (seen, sorted(our_taints(node)))
+            labels = labels_of(desired.get("labels") or {})
+            seen = labels_of(node["metadata"].get("labels", {}))
+            return (labels, wanted) == (seen, sorted(taints_of(node)))
 
         self.until(agrees, f"a report of {name} with what the node carries")
         return self.report(name)
 
     def reading(self, name: str) -> Object:
-        reading: Object = self.api.get(f"{READINGS}/{name}")
-        return reading
+        return self.api.get(f"{READINGS}/{name}")
 
     def marks(self, name: str) -> Marks:
         node = self.node(name)
@@ -77,14 +74,14 @@ class Session:
             health=labels.get(PREFIX + "health", ""),
             throttled=labels.get(PREFIX + "throttled", ""),
             psu=labels.get(PREFIX + "psu", ""),
-            taints=tuple(sorted(our_taints(node))),
+            taints=tuple(sorted(taints_of(node))),
         )
 
     def measure(self, names: Iterable[str]) -> None:
         wanted = list(names)
         asked = self.ask(wanted)
         self.until(
-            lambda: all(answered(self.report(name)) == asked for name in wanted),
+            lambda: all(probe_of(self.report(name)).get("request") == asked for name in wanted),
             f"runs on {', '.join(wanted)}",
         )
 
@@ -98,39 +95,7 @@ class Session:
     def until(self, reached: Callable[[], bool], what: str) -> None:
         wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
 
-    def until_empty(self, problems: Callable[[], list[str]], what: str) -> None:
-        """Wait until there are no problems."""
-        self.until(lambda: not problems(), what)
-
     def log_tail(self) -> str:
         lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LOG_LINES:]
         quoted = [f"  | {line[:LINE_LIMIT]}" for line in lines]
         return "\n".join(["\nThe end of the operator's log:"] * bool(lines) + quoted)
-
-
-def our_taints(node: Object) -> list[str]:
-    return [shown_taint(t) for t in node["spec"].get("taints") or () if t["key"].startswith(PREFIX)]
-
-
-def shown_taint(taint: Object) -> str:
-    return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
-
-
-def our_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Those that nodegauge sets, without the time."""
-    ours = {key: value for key, value in labels.items() if key.startswith(PREFIX) or key == "interconnect"}
-    ours.pop(f"{PREFIX}validated-at", None)
-    return ours
-
-
-def answered(report: Object) -> str:
-    return str(probe_of(report, "health").get("request", ""))
-
-
-def probe_of(report: Object, name: str) -> Object:
-    return next((probe for probe in report.get("probes") or () if probe["name"] == name), {})
-
-
-def condition(node: Object) -> str:
-    result = (c["status"] for c in node["status"].get("conditions", []) if c["type"] == "GPUValidated")
-    return next(result, "-")

@@ -10,18 +10,9 @@ from pathlib import Path
 
 from nodegauge_contract import decode, render_matrix
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, VALUES, Marks
-from testbed.demo.session import (
-    CHECKOUT,
-    NAMESPACE,
-    REPORTS,
-    Object,
-    Session,
-    condition,
-    our_labels,
-    our_taints,
-    probe_of,
-)
+from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Object, Session
 from testbed.errors import TestbedError
+from testbed.marks import condition_of, labels_of, probe_of, taints_of
 from testbed.table import table
 
 HEAD = ["NODE", "GPUS", "INTERCONNECT", "GB/S", "EVIDENCE", "BUSBW", "HEALTH", "THROTTLED", "PSU"]
@@ -85,7 +76,7 @@ def graph(session: Session) -> None:
     session.say("the same cluster as an Ansible inventory (plugin nodegauge.gpu.nodereports):")
     print(_ansible(session, "--graph"), flush=True)
     group: Object = json.loads(_ansible(session, "--list")).get(REPAIR, {})
-    tainted = {name for name in session.testbed.nodes.specs() if our_taints(session.node(name))}
+    tainted = {name for name in session.testbed.nodes.specs() if taints_of(session.node(name))}
     if set(group.get("hosts", ())) != tainted:
         raise TestbedError(f"group {REPAIR} is {group}, and tainted are {sorted(tainted)}")
 
@@ -94,7 +85,7 @@ def uninstall(session: Session) -> None:
     """`helm uninstall` must leave no label, taint, condition, report or pod of nodegauge."""
     session.say("helm uninstall nodegauge")
     session.testbed.helm("uninstall", "nodegauge", "--namespace", NAMESPACE, "--wait", "--timeout", "300s")
-    session.until_empty(lambda: _left(session), "an empty cluster")
+    session.until(lambda: not _left(session), "an empty cluster")
     session.say("no label, taint, condition, report or pod of nodegauge is left on the cluster")
 
 
@@ -122,7 +113,7 @@ def _row(session: Session, name: str) -> list[str]:
     cells = [marks.interconnect, marks.gbps, marks.evidence, busbw]
     cells += [marks.health, marks.throttled, marks.psu]
     taints = ", ".join(taint.removeprefix(PREFIX) for taint in marks.taints)
-    last = [condition(session.node(name)), taints]
+    last = [condition_of(session.node(name)).get("status"), taints]
     return [name, count + gpus, *(cell or "-" for cell in (*cells, *last))]
 
 
@@ -130,9 +121,9 @@ def _left(session: Session) -> list[str]:
     left = []
     for name in FLEET:
         node = session.node(name)
-        left += [f"{name}: label {key}" for key in our_labels(node["metadata"].get("labels", {}))]
-        left += [f"{name}: taint {taint}" for taint in our_taints(node)]
-        left += [f"{name}: condition GPUValidated"] if condition(node) != "-" else []
+        left += [f"{name}: label {key}" for key in labels_of(node["metadata"].get("labels", {}))]
+        left += [f"{name}: taint {taint}" for taint in taints_of(node)]
+        left += [f"{name}: condition GPUValidated"] * bool(condition_of(node))
     for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", REPORTS):
         left += [f"{path}/{one['metadata']['name']}" for one in session.api.find(path).get("items", ())]
     return left

@@ -10,8 +10,6 @@ Changes are made under a file lock: read the condition, change it, write everyth
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +26,7 @@ from testbed.hardware.fault import Parameter
 from testbed.hardware.machine import HardwareError
 from testbed.hardware.statefile import render, write
 from testbed.hardware.sysfs import write_procfs, write_sysfs
+from testbed.interruption import alone
 from testbed.profiles import Profile, ProfileError
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
@@ -148,24 +147,15 @@ class Hardware:
                 past.load = []
 
     def begin(self, condition: Condition) -> None:
-        with self._locked():
+        with alone(self.directory / LOCK):
             if (self.directory / CONDITION).exists():
                 raise HardwareError(f"{self.directory} has hardware plugged in: attach to it")
             self._write(condition)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        descriptor = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
     def _changing(self) -> Iterator[Condition]:
         self.condition()  # before a lock file is made in a folder without hardware
-        with self._locked():
+        with alone(self.directory / LOCK):
             condition = self.condition()
             yield condition
             self._write(condition)

@@ -4,13 +4,13 @@ kubelets' host, which answers in `observed.json` with the revision that it has c
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct, json
 
 from testbed.errors import TestbedError
+from testbed.interruption import alone
 from testbed.kubeconfig import write_private
 from testbed.kubelet.context import Hardware
 
@@ -50,8 +50,7 @@ class DesiredFile:
         """Edit the nodes under the lock; written, as a new revision, when the block ends without an error."""
         if not self._lock.parent.is_dir():
             raise TestbedError(f"there is no testbed in {self._lock.parent.parent}: start it first")
-        with self._lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with alone(self._lock):
             before = self.read()
             nodes = dict(before.nodes)
             yield nodes

@@ -54,17 +54,17 @@ class Scenario(Base, frozen=True, kw_only=True):
 
     name: str
     fault: dict[str, Parameters]
-    load: int
+    load: int = 0
     runs: int = 2
     alone: bool = False
     where: tuple[str, ...] = ()
-    findings: dict[str, str]
+    findings: dict[str, str] = {}
     taint: str = ""
     interconnect: str = KEPT
     gbps: str = KEPT
     psu: str = KEPT
     throttled: str = KEPT
-    verdict: str
+    verdict: str = ""
     otherwise: tuple[Differs, ...] = ()
     why: str
 
@@ -145,20 +145,22 @@ def expected(machine: Machine, scenario: Scenario) -> Row:
         own = getattr(other, name) if other is not None else None
         return getattr(scenario, name) if own is None else own
 
-    verdict, taint, interconnect = value("verdict"), value("taint"), value("interconnect")
+    findings, interconnect = value("findings"), value("interconnect")
+    verdict = value("verdict") or next((v for v in ("fail", "warn") if v in findings.values()), "pass")
+    taint = value("taint") if verdict == "fail" else ""
     if machine.verdict == "unknown" and verdict != "fail":
         own = {} if scenario.alone else machine.findings
-        return replace(before, findings=own | value("findings"))  # nothing is decided there
+        return replace(before, findings=own | findings)  # nothing is decided there
     kept = {KEPT: before.interconnect, GONE: ""}.get(interconnect, interconnect)
     gbps = {KEPT: before.gbps, ONE_LESS: machine.one_less}.get(value("gbps"), value("gbps"))
     throttled = before.throttled if value("throttled") == KEPT else value("throttled")
     return Row(
-        findings=machine.findings | value("findings"),
+        findings=machine.findings | findings,
         verdict=verdict,
         taint=taint,
         interconnect=kept,
         gbps=gbps if kept == "nvlink" else "",
-        health=_health(verdict, taint, before=before, findings=value("findings")),
+        health=_health(verdict, taint, before=before, findings=findings),
         throttled=taint.removeprefix("throttled=") if taint.startswith("throttled=") else throttled,
         psu=before.psu if value("psu") == KEPT else value("psu"),
     )

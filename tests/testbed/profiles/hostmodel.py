@@ -30,10 +30,10 @@ class PciKind(Base, frozen=True, kw_only=True):
 
 
 class PciRoot(Base, frozen=True, kw_only=True):
-    """A host bridge: `bus` as in sysfs' pciDDDD:BB, the NUMA node it belongs to, and what hangs below it.
-    `functions`: a line each, `ADDRESS KIND`, indented by two spaces per bridge above it."""
+    """A host bridge, which sysfs names by its first function's bus: the NUMA node it belongs to, and what
+    hangs below it.  `functions`: a line each, `ADDRESS KIND`, indented by two spaces per bridge above it; of
+    bridges alike a profile has the kinds in `host.shapes`, and here `shape` and `at`, the addresses."""
 
-    bus: str
     numa: int
     functions: str
 

@@ -11,6 +11,7 @@ from itertools import takewhile
 
 from testbed.profiles.hostmodel import Host, PciKind
 
+SHORT = re.compile(r"([0-9a-f]{2})(?::([0-9a-f]{2})(?:\.([0-7]))?)?")
 LINE = re.compile(r"^( *)([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (\S+)$")
 
 
@@ -44,10 +45,28 @@ class PciFunction:
         return "/".join((f"pci{self.root}", *self.bridges, self.address))
 
 
+def long_address(text: str, domain: str) -> str:
+    """Of `0f`, `09:01` or `0c:00.1` in a domain: 0000:0f:00.0, 0000:09:01.0, 0000:0c:00.1; others stay."""
+    match = SHORT.fullmatch(text)
+    return f"{domain}:{match[1]}:{match[2] or '00'}.{match[3] or 0}" if match else text
+
+
+def shaped(shape: str, at: str) -> str:
+    """The functions of a host bridge (`PciRoot`) from their kinds, indented, and their addresses in order."""
+    first, *others = at.split()
+    domain = long_address(first, "0000")[:4]
+    kinds, addresses = shape.splitlines(), [long_address(one, domain) for one in (first, *others)]
+    if len(kinds) != len(addresses):
+        raise TreeError(f"{at!r} has {len(addresses)} addresses for the {len(kinds)} functions of its shape")
+    each = zip(kinds, addresses, strict=True)
+    return "".join(f"{kind.replace(kind.strip(), '')}{at} {kind.strip()}\n" for kind, at in each)
+
+
 def functions(host: Host) -> dict[str, PciFunction]:
     result: dict[str, PciFunction] = {}
     for root in host.roots:
         above: list[str] = []
+        bus = root.functions[:7]
         for line in root.functions.splitlines():
             if not (match := LINE.match(line)):
                 raise TreeError(f"{line!r} is not 'ADDRESS KIND'")
@@ -62,7 +81,7 @@ def functions(host: Host) -> dict[str, PciFunction]:
             result[address] = PciFunction(
                 address=address,
                 kind=host.kinds[kind],
-                root=root.bus,
+                root=bus,
                 numa=root.numa,
                 bridges=tuple(above[:depth]),
             )
