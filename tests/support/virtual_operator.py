@@ -268,5 +268,5 @@ def with_nccl(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return on_virtual_time(test, settings=MEASURING)
 
 
-def refusing(error: KubeError, verb: str, path: str) -> Callable[[str, str], KubeError | None]:
+def refusing(error: KubeError | None, verb: str, path: str) -> Callable[[str, str], KubeError | None]:
     return lambda v, p: error if v == verb and p.startswith(path) else None

@@ -12,7 +12,7 @@ from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.kube.leases import LEASE, PATH
 from nodegauge_operator.reconcile.installation import LIVE_SECONDS, RENEW_SECONDS
-from support.api_server import NODES, POLICIES, READINGS, REPORTS
+from support.api_server import NODES, READINGS, REPORTS
 from support.cleaning import DirtyCluster
 from support.client import unavailable
 from support.objects import INTERVAL
@@ -28,8 +28,7 @@ STANDING_BY = "PATCH gpuvalidationpolicies/status"
 
 
 def ready_of(operator: VirtualTimeOperator) -> tuple[str, str]:
-    conditions = operator.cluster.objects[POLICIES]["default"]["status"]["conditions"]
-    [ready] = [condition for condition in conditions if condition["type"] == "Ready"]
+    ready = operator.cluster.condition("Ready")
     return ready["status"], ready["reason"]
 
 
@@ -205,10 +204,6 @@ def dirty() -> DirtyCluster:
     return dirty
 
 
-def lease_of(dirty: DirtyCluster, holder: str) -> None:
-    dirty.cluster.create(PATH, {"metadata": {"name": names.LEASE}, "spec": {"holderIdentity": holder}})
-
-
 RELEASE = {"release": "ours", "deployment": "nodegauge"}
 
 
@@ -223,11 +218,16 @@ RELEASE = {"release": "ours", "deployment": "nodegauge"}
     ids=["ours", "nobody", "another", "a person without a release cleans everything"],
 )
 def test_uninstalling_a_release_takes_nothing_from_another(
-    dirty: DirtyCluster, holder: str, how: dict[str, str], kept: list[str]
+    dirty: DirtyCluster, holder: str, how: dict[str, str], kept: list[str], capsys: Any
 ) -> None:
-    """Where another one holds the Lease, what names nobody is that one's."""
+    """Where another one holds the Lease, what names nobody is that one's.  A dry run says so."""
     if holder:
-        lease_of(dirty, holder)
+        dirty.cluster.create(PATH, {"metadata": {"name": names.LEASE}, "spec": {"holderIdentity": holder}})
+    leases = [*dirty.cluster.objects[PATH]]
+    dirty.clean(**how, dry_run=True)
+    assert (len(dirty.left()[1]), [*dirty.cluster.objects[PATH]]) == (3, leases)
+    foreign = f"{len(kept)} nodes do not belong to nodegauge/ours"
+    assert (foreign in capsys.readouterr().out) is bool(how)
     dirty.clean(**how)
     marks, reports, _ = dirty.left()
     assert (sorted(marks), reports) == (kept, kept)
@@ -239,11 +239,3 @@ def test_the_clean_up_stops_where_it_cannot_see_whose_the_nodes_are(dirty: Dirty
     with pytest.raises(KubeError):
         dirty.clean(**RELEASE)
     assert len(dirty.left()[1]) == 3
-
-
-def test_the_dry_run_of_a_release_changes_nothing(dirty: DirtyCluster, capsys: Any) -> None:
-    lease_of(dirty, "nodegauge/ours")
-    dirty.clean(**RELEASE, dry_run=True)
-    assert len(dirty.left()[1]) == 3
-    assert dirty.cluster.objects[PATH]
-    assert "1 nodes do not belong to nodegauge/ours" in capsys.readouterr().out
