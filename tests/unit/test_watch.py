@@ -408,21 +408,6 @@ def test_without_a_daemonset_health_pods_read_the_nodes_as_in_mode_periodic(was_
     assert waits == [START_GRACE, 900, 900]
 
 
-@pytest.mark.parametrize("error", [-HOUR, HOUR])
-def test_a_missing_daemonset_is_waited_for_by_a_clock_that_nobody_sets(error: float) -> None:
-    """Whoever corrects the operator's clock brings no pod to a node whose container is about to start."""
-    node = Watched()
-    node.cluster.objects[DAEMONSETS].clear()
-    node.restart()
-    refuse_daemonsets(node)
-    node.keep_watch_sets()
-    node.cluster.clock_error += error
-    sets, policy = node.reconciler.watch_sets, node.cache.policies["default"]
-    assert sets.applied(policy) is policy
-    node.cluster.pass_time(START_GRACE + 1)
-    assert sets.applied(policy) is not policy
-
-
 def test_a_daemonset_that_is_known_stays_known_if_the_api_server_answers_nothing(node: Watched) -> None:
     """Neither the list nor the apply: its containers speak for their nodes as before."""
     node.client.refuse = lambda _, path: Forbidden("no", status=403) if "daemonsets" in path else None
