@@ -14,7 +14,7 @@ from nodegauge_contract import Result
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, stamp
-from nodegauge_operator.core import decision, gates
+from nodegauge_operator.core import decision
 from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
 from nodegauge_operator.core.model import Taint
 from nodegauge_operator.core.outlets import UNVALIDATED, label_patch, taint_patch
@@ -316,20 +316,6 @@ def test_ours_is_replaced_where_it_stands_and_keeps_its_time_where_it_is_the_sam
     assert taint_patch(node, [other]) == (taint("a=1"), taint(f"{THROTTLED}=power-brake"), taint("b=2"))
     assert taint_patch(node, [THERMAL, GPU_LOST]) == (*node.taints, taint(f"{UNHEALTHY}=gpu-lost"))
     assert taint_patch(node, []) == (taint("a=1"), taint("b=2"))
-
-
-def test_staleness_gates_and_verdict_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    current = gates.current
-    monkeypatch.setattr(gates, "current", lambda *args, **how: calls.append(args) or current(*args, **how))
-    report = make_report().after(read(made.titan()), node=NODE)
-    calls.clear()
-    context = make_context(node=NODE, report=report)
-    assert context.gates is context.gates
-    assert context.stale is context.stale
-    assert len(calls) == 1
-    assert context.after(context.status).gates == context.gates
-    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("minutes", [1, 5, 14])
