@@ -36,12 +36,6 @@ def cache() -> Cache:
     return Cache()
 
 
-def test_a_heartbeat_changes_the_revision_and_wakes_nobody(cache: Cache) -> None:
-    cache.put_node(make_node(version=10))
-    assert not cache.put_node(make_node(version=11))
-    assert cache.nodes["node-1"].resource_version == "11"
-
-
 CHANGES = {
     "uid": "other",
     "labels": {"a": "b"},
@@ -74,11 +68,14 @@ def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, key: str) -> None:
     assert cache.put_node(make_node(version=11).tainted(key))
 
 
-def test_a_foreign_taint_wakes_nobody_and_is_kept(cache: Cache) -> None:
+@pytest.mark.parametrize("taints", [(), ("node.kubernetes.io/unschedulable",)])
+def test_a_heartbeat_and_a_foreign_taint_wake_nobody_and_are_kept(
+    cache: Cache, taints: tuple[str, ...]
+) -> None:
     cache.put_node(make_node(version=10))
-    tainted = make_node(version=11).tainted("node.kubernetes.io/unschedulable")
-    assert not cache.put_node(tainted)
-    assert cache.nodes["node-1"].taints == tainted.taints
+    seen = make_node(version=11).tainted(*taints)
+    assert not cache.put_node(seen)
+    assert cache.nodes["node-1"] == seen
 
 
 def test_a_gone_pod_keeps_its_last_words(cache: Cache) -> None:
