@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.names import PaceReason
-from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
+from nodegauge_operator.reconcile.resync import GATHER_SECONDS, SHORTEST
 from support import virtual_operator
 from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
-from support.client import Call, unavailable, unreachable
+from support.client import Call, unavailable
 from support.cluster import FakeCluster
 from support.judging import saying
-from support.objects import INTERVAL, make_node, make_pod
+from support.objects import make_node, make_pod
 from support.operator import SETTINGS
 from support.virtual_operator import (
     LATENCY,
@@ -218,16 +218,6 @@ async def measured(operator: VirtualTimeOperator, count: int = 3) -> None:
     """So many nodes are registered and measured once; the watches' own first lists are over."""
     await operator.begin(count, after=60, budget={"concurrentProbes": "100%"})
     assert len(operator.read()) == count
-
-
-@on_virtual_time
-async def test_repeatedly_cut_connections_cause_fewer_lists(operator: VirtualTimeOperator) -> None:
-    """Each is a gap that has to be mended, and with a list every five seconds none ever would be."""
-    await measured(operator)
-    lists = operator.lists()
-    operator.client.refuse = refusing(unreachable(), "POST", PODS)
-    await operator.after(INTERVAL + 3600)
-    assert 8 <= operator.lists() - lists <= 10 + 2 * 3600 / LONGEST
 
 
 @pytest.mark.parametrize(("verb", "path"), [("GET", NODES), ("GET", PODS), ("PATCH", POLICY_STATUS)])
