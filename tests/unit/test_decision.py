@@ -168,16 +168,6 @@ def test_another_boot_takes_topology_away_and_leaves_health() -> None:
     assert desired(titan(), node=NODE.booted("")).labels == TOPOLOGY | HEALTH
 
 
-def test_validated_at_is_rewritten_after_half_the_limit_only() -> None:
-    """Fewer writes, and still young enough for Gt (ADR 0008)."""
-    report = titan()
-    stamps = []
-    for n in range(1, 7):
-        report = report.after(read(made.titan()), node=NODE, at=NOW + n * INTERVAL)
-        stamps.append(int(report.status.desired.labels[names.LABEL_VALIDATED_AT]))
-    assert [(s - NOW) / INTERVAL for s in stamps] == [0, 2, 2, 4, 4, 6]
-
-
 def test_validated_at_never_lies_in_the_future_and_survives_nonsense() -> None:
     """A value that a person wrote, or a clock that went back, is replaced."""
     for before in (str(int(NOW) + 999_999), "soon", "", "²", "9" * 5000, "-5"):

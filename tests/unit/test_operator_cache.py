@@ -121,16 +121,6 @@ def body(version: int, *, generation: int = 1, **spec: Any) -> Body:
     return {"metadata": metadata, "spec": {"nodeSelector": {}} | spec}
 
 
-def test_a_bad_policy_leaves_the_last_good_one_in_force(cache: Cache) -> None:
-    assert cache.put_policy(body(1, priority=3))
-    assert not cache.put_policy(body(2, generation=2, priority="high"))
-    assert cache.policies["p"].spec.priority == 3
-    assert cache.policy_errors["p"].generation == 2
-    assert "spec.priority" in cache.policy_errors["p"].message
-    assert cache.put_policy(body(3, generation=3, priority=4))
-    assert cache.policy_errors == {}
-
-
 def test_a_late_event_of_a_policy_undoes_nothing(cache: Cache) -> None:
     cache.put_policy(body(10, priority=3))
     assert not cache.put_policy(body(9, priority=1))

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES
 from support.client import Killed
@@ -146,20 +145,11 @@ class CrashingOperators:
 STORIES: list[Story] = [two_runs, policy_goes, node_is_replaced, gets_hot_and_cools, is_lost_and_let_go]
 
 
-def ours(labels: dict[str, str]) -> dict[str, str]:
-    return {key: text for key, text in labels.items() if key in label_keys() or key == "interconnect"}
-
-
 CALM: dict[Story, tuple[str, int, bool, list[str]]] = {
     two_runs: ("warn", 2, False, ["FaultsFound", "Validated"]),
     policy_goes: ("", 1, False, ["Released", "Validated"]),
     node_is_replaced: ("pass", 2, False, ["Validated", "Validated"]),
-    gets_hot_and_cools: (
-        "pass",
-        7,
-        True,
-        ["FaultsFound", "TaintLifted", "Tainted", "Validated", "Validated"],
-    ),
+    gets_hot_and_cools: ("pass", 7, True, ["FaultsFound", "TaintLifted", "Tainted", *["Validated"] * 2]),
     is_lost_and_let_go: ("", 1, True, ["Released", "Tainted"]),
 }
 """The label of health, how many runs were judged, whether there was a taint, and events."""

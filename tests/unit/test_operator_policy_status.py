@@ -421,19 +421,6 @@ def test_a_policy_names_the_limit_that_holds_nodes_back(
     assert 'nodegauge_newly_gated_nodes{policy="default"} 1.0' in operator.metrics.render().decode()
 
 
-UNREADABLE: list[Body] = [
-    {"mode": "Quarantine"},
-    {"taints": {"effect": "Evict"}},
-    {"budget": {"gatedNodes": "a few"}},
-    {"probes": {"nccl": {"engine": "rccl"}}},
-]
-NEW_SELECTORS: list[Any] = [
-    "all",
-    {"matchLabels": ["tier=gold"]},
-    {"matchExpressions": [{"key": "tier", "operator": "Matches", "values": ["gold.*"]}]},
-]
-
-
 class Fleet(SteppedOperator):
     """Node-1 follows `top`, node-2 follows `low`, which selects both nodes and only observes."""
 
@@ -472,9 +459,11 @@ class Fleet(SteppedOperator):
         return before
 
 
-@pytest.mark.parametrize(
-    "spec", [*UNREADABLE, {"priority": "high"}, *({"nodeSelector": selector} for selector in NEW_SELECTORS)]
-)
+UNKNOWN = {"key": "tier", "operator": "Matches", "values": ["gold.*"]}
+SELECTORS: list[Any] = ["all", {"matchLabels": ["tier=gold"]}, {"matchExpressions": [UNKNOWN]}]
+
+
+@pytest.mark.parametrize("spec", [{"mode": "Quarantine"}, *({"nodeSelector": one} for one in SELECTORS)])
 def test_its_nodes_keep_what_they_carry(spec: Body) -> None:
     """They got the observing policy instead, which took every label off them; others go on."""
     fleet = Fleet()

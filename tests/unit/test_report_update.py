@@ -71,15 +71,11 @@ def change(report: AReport) -> Change:
 def test_a_reading_fills_the_report() -> None:
     report = make_report().after(read(made.h100()), node=NODE)
     status, probe = report.status, health(report)
-    assert (status.verdict, status.interconnect.klass, status.interconnect.nvlink_gbps) == (
-        Verdict.PASS,
-        "nvlink",
-        450,
-    )
+    found = (status.verdict, status.interconnect.klass, status.interconnect.nvlink_gbps)
+    assert found == (Verdict.PASS, "nvlink", 450)
     assert status.gpus.count == 8
     assert (probe.streak, probe.unread, probe.read_at, probe.boot_id) == (1, 0, stamp(NOW), "boot-1")
-    memory = History.decode(probe.history)
-    assert len(memory.gpus) == 8
+    assert len(History.decode(probe.history).gpus) == 8
 
 
 @pytest.mark.parametrize("end", [LOST, BUSY, read(replace(TITAN, gpus=[]))], ids=["lost", "busy", "empty"])
@@ -191,13 +187,10 @@ def test_a_fault_and_its_repair_are_told_in_order() -> None:
         ("verdict", "warn", "fail", 3),
         ("taint unhealthy", "", "p2p:NoSchedule", 3),
     ]
-    taints = [past for past in report.status.transitions if past.what == "taint unhealthy"]
-    assert [(past.before, past.to, past.run) for past in taints] == [
-        ("", "p2p:NoSchedule", 3),
-        ("p2p:NoSchedule", "", 6),
-    ]
-    assert "after 2 bad runs" in taints[0].why
-    assert "enough good runs" in taints[1].why
+    began, ended = [past for past in report.status.transitions if past.what == "taint unhealthy"]
+    assert (ended.before, ended.to, ended.run) == ("p2p:NoSchedule", "", 6)
+    assert "after 2 bad runs" in began.why
+    assert "enough good runs" in ended.why
     assert {past.probe for past in report.status.transitions} == {"health"}
 
 

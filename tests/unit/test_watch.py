@@ -228,7 +228,7 @@ def test_each_reading_of_the_container_is_judged_once_and_makes_no_pod(node: Wat
 
 
 def test_every_second_report_of_a_calm_node_renews_its_time() -> None:
-    """Also where each is as late as the probe may be: the label is never older than two such intervals."""
+    """Fewer writes, and young enough for Gt (ADR 0008), also where each is as late as the probe may be."""
     node, times = Watched(), []
     for _ in range(5):
         node.after(later=1.05 * INTERVAL)
