@@ -110,8 +110,7 @@ OFF = {"probes": {"health": {"enabled": False}}}
 def test_until_when_a_node_carries_what_was_read(
     report: AReport, spec: dict[str, Any], fresh_until: float
 ) -> None:
-    """Only failed runs in a row age a reading; then labels go, and nothing is known: the condition says
-    why."""
+    """Only failed runs in a row age a reading; then labels go, and the condition says why."""
     policy = make_policy().of(spec)
     before = desired(report, policy=policy, now=NOW + fresh_until)
     after = desired(report, policy=policy, now=NOW + fresh_until + 1)

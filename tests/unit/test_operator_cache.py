@@ -1,6 +1,4 @@
-"""The cache: newer wins, late events undo nothing, what is gone is gone only for certain; and what is counted
-from it: which policies select a node, and what nodes of one make reach.
-"""
+"""The cache: newer wins, late events undo nothing, what is gone is certainly gone; and what is counted."""
 
 from __future__ import annotations
 

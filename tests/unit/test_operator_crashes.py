@@ -41,8 +41,7 @@ def two_runs(cluster: FakeCluster) -> Iterator[None]:
 
 
 def _goes(cluster: FakeCluster) -> Iterator[None]:
-    """The policy is deleted. A node that left its policy keeps everything for a while, as often as crashes
-    begin that anew."""
+    """The policy is deleted: its node keeps everything for a while, as often as crashes begin that anew."""
     cluster.remove(POLICIES, "default")
     for _ in range(11):
         yield
@@ -90,8 +89,7 @@ def is_lost_and_let_go(cluster: FakeCluster) -> Iterator[None]:
 
 
 class CrashingOperators:
-    """Operators that live a story and die one after another; `deaths`: at which write, and before or after it
-    takes effect."""
+    """Operators that live a story and die one after another: before or after which write took effect."""
 
     def __init__(self, story: Story, *deaths: tuple[int, str]) -> None:
         self.cluster = FakeCluster()
@@ -178,8 +176,7 @@ def test_one_death_at_any_write(story: Story, when: str) -> None:
 
 
 class Accompanied(CrashingOperators):
-    """Another operator works on the same cluster, by mistake: it does all that it would do before one call of
-    the first."""
+    """Another operator, there by mistake, does all that it would before one call of the first."""
 
     def __init__(self, story: Story, call: int) -> None:
         self.call, self.calls = call, 0

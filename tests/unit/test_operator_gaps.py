@@ -269,8 +269,7 @@ def test_a_clock_that_is_set_neither_delays_nor_hurries_a_daemon_set(refused: bo
 
 
 def cordoned(*, taint_at: float | None = None) -> SteppedOperator:
-    """A node that was read once, an interval ago, and is cordoned now; `taint_at`: when the node controller
-    set its taint."""
+    """A node that was read an interval ago, and is cordoned now; `taint_at`: when it was given its taint."""
     operator = one_node()
     operator.run()
     operator.cluster.pass_time(INTERVAL)

@@ -1,8 +1,7 @@
 """What no order of health, pull, NCCL and load runs may end in, on a node that boots, drains and changes.
 
 Runs that are good, bad, lost, preempted, pending or garbage; deaths between any two writes; another image,
-other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `support.scene` checks each
-write.
+other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `PlannerLoop` checks each write.
 """
 
 from __future__ import annotations

@@ -449,8 +449,7 @@ class Fleet(SteppedOperator):
         return [number for node, number, _ in self.cluster.judged if node == name]
 
     def rolled_back(self, **spec: Any) -> dict[str, str]:
-        """The labels of node-1 before `top` became unreadable, after which the operator restarted and an
-        interval passed."""
+        """The labels of node-1; then `top` is unreadable, the operator restarts, and an interval passes."""
         before = self.labels
         self.write_over(POLICIES, "top", spec=spec)
         self.restart()

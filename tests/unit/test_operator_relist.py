@@ -138,8 +138,7 @@ def test_a_change_that_no_watch_reported_is_found(collection: str) -> None:
 @pytest.mark.parametrize("bumped", [0, 1000], ids=["versions fell", "versions were bumped"])
 @pytest.mark.parametrize("collection", HAPPENS)
 def test_a_restored_etcd_is_seen(collection: str, bumped: int) -> None:
-    """The change that was known is lost; `etcdutl snapshot restore --bump-revision` hides that in the list's
-    version."""
+    """A known change is lost; `etcdutl snapshot restore --bump-revision` hides that in the list's version."""
     fleet = Fleet()
     restore = fleet.cluster.backup()
     HAPPENS[collection](fleet)

@@ -141,6 +141,8 @@ def test_the_kernels_log_is_mounted_only_where_the_policy_asks_for_it(is_asked: 
 AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 PINNED = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE.name]}]}]
 LITTLE = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
+UNSAID = [f"spec.{key}Name" for key in ("priorityClass", "runtimeClass", "serviceAccount")]
+UNSAID += ["spec.imagePullSecrets", "imagePullPolicy"]
 MESHED = {"labels": {names.NO_SIDECAR_ISTIO: "true"}}
 
 
@@ -156,6 +158,7 @@ MESHED = {"labels": {names.NO_SIDECAR_ISTIO: "true"}}
         pytest.param({}, f"annotations/{names.NO_SIDECAR_LINKERD}", "disabled", id="no sidecar of Linkerd"),
         pytest.param({}, f"labels/{names.NO_SIDECAR_ISTIO}", "false", id="no sidecar of Istio"),
         pytest.param(MESHED, f"labels/{names.NO_SIDECAR_ISTIO}", "true", id="unless the policy wants one"),
+        *(pytest.param({}, path, MISSING, id=f"nobody says {path}") for path in UNSAID),
     ],
 )
 def test_a_health_pod_is(template: dict[str, Any], path: str, value: Any) -> None:
@@ -258,17 +261,6 @@ def test_tolerations_of_the_policy_replace_those_of_the_installation() -> None:
     mine = pod(make_policy().of({"podTemplate": TEMPLATE}), defaults=SITE)
     for made, key in ((pod(defaults=SITE), "site"), (mine, "policy")):
         assert [t["key"] for t in made["spec"]["tolerations"]] == [key, *names.NODE_TAINTS]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(f"spec.{key}" for key in ("priorityClassName", "runtimeClassName", "imagePullSecrets")),
-        *("spec.serviceAccountName", "imagePullPolicy"),
-    ],
-)
-def test_what_nobody_says_is_left_out(path: str) -> None:
-    assert at(pod(), path) == MISSING
 
 
 NCCL_PROFILES = pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
