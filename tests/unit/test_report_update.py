@@ -71,8 +71,8 @@ def change(report: AReport) -> Change:
 def test_a_reading_fills_the_report() -> None:
     report = make_report().after(read(made.h100()), node=NODE)
     status, probe = report.status, health(report)
-    found = (status.verdict, status.interconnect.klass, status.interconnect.nvlink_gbps)
-    assert found == (Verdict.PASS, "nvlink", 450)
+    connection = (status.verdict, status.interconnect.klass, status.interconnect.nvlink_gbps)
+    assert connection == (Verdict.PASS, "nvlink", 450)
     assert status.gpus.count == 8
     assert (probe.streak, probe.unread, probe.read_at, probe.boot_id) == (1, 0, stamp(NOW), "boot-1")
     assert len(History.decode(probe.history).gpus) == 8
