@@ -34,8 +34,6 @@ class Fleet:
         self.time, self.ahead, self._version = 1000.0, 0.0, 100
         self._limits: dict[str, Any] = {"cluster": cluster, "per_hour": rate}
         self.cache = Cache()
-        self.tainted_at: dict[str, tuple[float, str]] = {}
-        """By UID, of all nodes that are there: when it was last tainted, and the policy then."""
         for pool in dict.fromkeys(pools):
             self.policy(pool, slots=slots, per_hour=per_hour)
         for n, pool in enumerate(pools):
@@ -69,7 +67,6 @@ class Fleet:
 
     def replaced(self, name: str) -> None:
         pool = self.cache.nodes[name].labels["pool"]
-        self.tainted_at.pop(self.cache.nodes[name].uid, None)
         self.cache.drop_node(name)
         self.cache.reports.pop(name, None)
         self.put(name, pool, uid=f"{name}-{self._next()}")
@@ -113,18 +110,12 @@ class Fleet:
         wanted = replace(known.status, desired=DesiredNode(taints=list(taints)), gates=[])
         context = make_context(node=node, policy=make_policy(), report=known, now=self.now())
         self.report(name, *taints, tainted_at=budget.newly_tainted_at(context, wanted))
-        if taints and not node.taints:
-            self.tainted_at[node.uid] = (self.time, node.labels["pool"])
         self.carries(name, *(f"{t.key}={t.value}" for t in taints))
 
     def gate_all(self) -> int:
         for name in list(self.cache.nodes):
             self.gate(name)
         return sum(bool(node.taints) for node in self.cache.nodes.values())
-
-    def last_hour(self, pool: str = "") -> int:
-        recent = [policy for at, policy in self.tainted_at.values() if at > self.time - HOUR]
-        return len([policy for policy in recent if pool in ("", policy)])
 
     def offered(self, busy: frozenset[str] = NOBODY) -> list[str]:
         return self.budget.offer(busy=busy)

@@ -160,6 +160,15 @@ class FakeCluster(api_server.FakeApiServer):
         taints = self.objects[api_server.NODES][name]["spec"].get("taints") or []
         return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
 
+    def condition(self, kind: str, policy: str = "default") -> api_server.Body:
+        """What a policy shows; empty while it has no such condition."""
+        conditions = self.objects[api_server.POLICIES][policy]["status"]["conditions"]
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def policy_events(self) -> list[api_server.Body]:
+        events = self.objects[api_server.EVENTS].values()
+        return [event for event in events if event["involvedObject"]["kind"] == names.POLICY_KIND]
+
     def tainted_nodes(self) -> set[str]:
         return {name for name in self.objects[api_server.NODES] if self.faults(name)}
 

@@ -162,17 +162,6 @@ class VirtualTimeOperator(VirtualProcess):
         self.start()
         await self.after(after)
 
-    def reconciled(self) -> list[str]:
-        names_seen: list[str] = []
-        settle = self.sweep._reconciler.reconcile
-
-        async def noting(name: str, **how: Any) -> Any:
-            names_seen.append(name)
-            return await settle(name, **how)
-
-        self.sweep._reconciler.reconcile = noting  # type: ignore[method-assign]
-        return names_seen
-
     def list_now(self) -> None:
         self.sweep._list_schedule._regular_at = 0.0
         self.sweep.wake("node-0")
@@ -268,5 +257,5 @@ def with_nccl(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return on_virtual_time(test, settings=MEASURING)
 
 
-def refusing(error: KubeError, verb: str, path: str) -> Callable[[str, str], KubeError | None]:
+def refusing(error: KubeError | None, verb: str, path: str) -> Callable[[str, str], KubeError | None]:
     return lambda v, p: error if v == verb and p.startswith(path) else None

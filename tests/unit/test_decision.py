@@ -14,7 +14,7 @@ from nodegauge_contract import Result
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, stamp
-from nodegauge_operator.core import decision, gates
+from nodegauge_operator.core import decision
 from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
 from nodegauge_operator.core.model import Taint
 from nodegauge_operator.core.outlets import UNVALIDATED, label_patch, taint_patch
@@ -110,8 +110,7 @@ OFF = {"probes": {"health": {"enabled": False}}}
 def test_until_when_a_node_carries_what_was_read(
     report: AReport, spec: dict[str, Any], fresh_until: float
 ) -> None:
-    """Only failed runs in a row age a reading; then labels go, and nothing is known: the condition says
-    why."""
+    """Only failed runs in a row age a reading; then labels go, and the condition says why."""
     policy = make_policy().of(spec)
     before = desired(report, policy=policy, now=NOW + fresh_until)
     after = desired(report, policy=policy, now=NOW + fresh_until + 1)
@@ -166,16 +165,6 @@ def test_another_boot_takes_topology_away_and_leaves_health() -> None:
     node_state = desired(titan(), node=NODE.booted("boot-2"))
     assert node_state.labels == HEALTH
     assert desired(titan(), node=NODE.booted("")).labels == TOPOLOGY | HEALTH
-
-
-def test_validated_at_is_rewritten_after_half_the_limit_only() -> None:
-    """Fewer writes, and still young enough for Gt (ADR 0008)."""
-    report = titan()
-    stamps = []
-    for n in range(1, 7):
-        report = report.after(read(made.titan()), node=NODE, at=NOW + n * INTERVAL)
-        stamps.append(int(report.status.desired.labels[names.LABEL_VALIDATED_AT]))
-    assert [(s - NOW) / INTERVAL for s in stamps] == [0, 2, 2, 4, 4, 6]
 
 
 def test_validated_at_never_lies_in_the_future_and_survives_nonsense() -> None:
@@ -316,20 +305,6 @@ def test_ours_is_replaced_where_it_stands_and_keeps_its_time_where_it_is_the_sam
     assert taint_patch(node, [other]) == (taint("a=1"), taint(f"{THROTTLED}=power-brake"), taint("b=2"))
     assert taint_patch(node, [THERMAL, GPU_LOST]) == (*node.taints, taint(f"{UNHEALTHY}=gpu-lost"))
     assert taint_patch(node, []) == (taint("a=1"), taint("b=2"))
-
-
-def test_staleness_gates_and_verdict_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    current = gates.current
-    monkeypatch.setattr(gates, "current", lambda *args, **how: calls.append(args) or current(*args, **how))
-    report = make_report().after(read(made.titan()), node=NODE)
-    calls.clear()
-    context = make_context(node=NODE, report=report)
-    assert context.gates is context.gates
-    assert context.stale is context.stale
-    assert len(calls) == 1
-    assert context.after(context.status).gates == context.gates
-    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("minutes", [1, 5, 14])

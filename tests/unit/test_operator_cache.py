@@ -1,6 +1,4 @@
-"""The cache: newer wins, late events undo nothing, what is gone is gone only for certain; and what is counted
-from it: which policies select a node, and what nodes of one make reach.
-"""
+"""The cache: newer wins, late events undo nothing, what is gone is certainly gone; and what is counted."""
 
 from __future__ import annotations
 
@@ -36,12 +34,6 @@ def cache() -> Cache:
     return Cache()
 
 
-def test_a_heartbeat_changes_the_revision_and_wakes_nobody(cache: Cache) -> None:
-    cache.put_node(make_node(version=10))
-    assert not cache.put_node(make_node(version=11))
-    assert cache.nodes["node-1"].resource_version == "11"
-
-
 CHANGES = {
     "uid": "other",
     "labels": {"a": "b"},
@@ -74,11 +66,14 @@ def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, key: str) -> None:
     assert cache.put_node(make_node(version=11).tainted(key))
 
 
-def test_a_foreign_taint_wakes_nobody_and_is_kept(cache: Cache) -> None:
+@pytest.mark.parametrize("taints", [(), ("node.kubernetes.io/unschedulable",)])
+def test_a_heartbeat_and_a_foreign_taint_wake_nobody_and_are_kept(
+    cache: Cache, taints: tuple[str, ...]
+) -> None:
     cache.put_node(make_node(version=10))
-    tainted = make_node(version=11).tainted("node.kubernetes.io/unschedulable")
-    assert not cache.put_node(tainted)
-    assert cache.nodes["node-1"].taints == tainted.taints
+    seen = make_node(version=11).tainted(*taints)
+    assert not cache.put_node(seen)
+    assert cache.nodes["node-1"] == seen
 
 
 def test_a_gone_pod_keeps_its_last_words(cache: Cache) -> None:
@@ -122,16 +117,6 @@ def test_after_a_full_list_what_it_lacks_is_gone_unless_it_is_newer(cache: Cache
 def body(version: int, *, generation: int = 1, **spec: Any) -> Body:
     metadata = {"name": "p", "uid": "u", "generation": generation, "resourceVersion": str(version)}
     return {"metadata": metadata, "spec": {"nodeSelector": {}} | spec}
-
-
-def test_a_bad_policy_leaves_the_last_good_one_in_force(cache: Cache) -> None:
-    assert cache.put_policy(body(1, priority=3))
-    assert not cache.put_policy(body(2, generation=2, priority="high"))
-    assert cache.policies["p"].spec.priority == 3
-    assert cache.policy_errors["p"].generation == 2
-    assert "spec.priority" in cache.policy_errors["p"].message
-    assert cache.put_policy(body(3, generation=3, priority=4))
-    assert cache.policy_errors == {}
 
 
 def test_a_late_event_of_a_policy_undoes_nothing(cache: Cache) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from email.utils import formatdate
@@ -30,6 +29,7 @@ from nodegauge_operator.kube.errors import (
 )
 from nodegauge_operator.kube.outage import Outage
 from support.virtual_time import run
+from testbed.kubeconfig import write_kubeconfig
 
 PATH = "/api/v1/nodes"
 
@@ -78,20 +78,15 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def kubeconfig(folder: Path, *, port: int, token: Path) -> dict[str, str]:
-    path = folder / "kube config"
-    config = {
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"tokenFile": str(token)}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c"} | config))
+def kubeconfig(folder: Path, port: int, token: Path) -> dict[str, str]:
+    path, user = folder / "kube config", {"tokenFile": str(token)}
+    write_kubeconfig(path, server=f"http://127.0.0.1:{port}", authority="", user=user)
     return {"KUBECONFIG": str(path)}
 
 
 @pytest_asyncio.fixture
 async def client(server: Server, tmp_path: Path, token: Path) -> AsyncIterator[Client]:
-    client = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
+    client = await connect(environ=kubeconfig(tmp_path, server.port, token))
     yield client
     await client.close()
 
@@ -163,7 +158,7 @@ async def test_silence_and_a_closed_door_are_no_answer(
     assert (type(caught.value), caught.value.status) == (Unavailable, 0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        nobody = await connect(environ=kubeconfig(tmp_path, port=free.getsockname()[1], token=token))
+        nobody = await connect(environ=kubeconfig(tmp_path, free.getsockname()[1], token))
     with pytest.raises(Unavailable) as caught:
         await nobody.call("GET", PATH)
     assert (type(caught.value), caught.value.status) == (Unreachable, 0)
@@ -191,8 +186,7 @@ async def test_every_call_is_observed(server: Server, tmp_path: Path, token: Pat
         assert seconds >= 0
         seen.append((verb, resource, status))
 
-    environ = kubeconfig(tmp_path, port=server.port, token=token)
-    client = await connect(environ=environ, observer=observe)
+    client = await connect(environ=kubeconfig(tmp_path, server.port, token), observer=observe)
     server.answers = [web.json_response({}), status(409, "Conflict"), None]
     await client.call("GET", "/api/v1/namespaces/ng/pods/p")
     with pytest.raises(Conflict):

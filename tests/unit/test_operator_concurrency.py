@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import ProbeStatus, Report, ReportStatus
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus
 from nodegauge_operator.core.probes.kind import Wait
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
@@ -24,7 +24,7 @@ from nodegauge_operator.reconcile.resync import (
     backoff,
 )
 from nodegauge_operator.reconcile.workqueue import STALE_ENTRIES, Priority, WorkQueue
-from support.objects import make_node, make_pod, make_policy
+from support.objects import make_node, make_pod, make_policy, make_report
 from support.properties import tried
 
 HEALTH, NCCL = names.PROBE_HEALTH, names.PROBE_NCCL
@@ -49,11 +49,8 @@ class Scene:
 
     def fail(self, *nodes: int, probe: str = HEALTH) -> None:
         for n in nodes:
-            node = self.cache.nodes[f"node-{n}"]
             status = ReportStatus(probes=[ProbeStatus(name=probe, unread=1)])
-            self.cache.put_report(
-                Report(name=node.name, uid=f"r{n}", resource_version="1", node_uid=node.uid, status=status)
-            )
+            self.cache.put_report(replace(make_report(self.cache.nodes[f"node-{n}"]), status=status))
 
     def wait(self, since: dict[int, float], *, pool: str = NCCL) -> None:
         for n, at in since.items():

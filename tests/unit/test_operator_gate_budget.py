@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator import names
@@ -19,7 +17,6 @@ from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from support.budgets import HOUR, THERMAL, Fleet
 from support.objects import MINUTE, NOW, make_node
-from support.properties import tried
 
 
 def of_one_policy(nodes: int = 5, **limits: Any) -> Fleet:
@@ -367,41 +364,3 @@ def test_waiting_nodes_are_woken_as_the_rate_allows() -> None:
     fleet.time += HOUR
     assert fleet.offered() == ["node-2"]
     assert not fleet.gate("node-6"), "the room is kept"
-
-
-NAMES = st.sampled_from([f"node-{n}" for n in range(len(TWO))])
-EVENTS = st.one_of(
-    st.tuples(st.sampled_from(["gate", "gate", "lost", "lift", "replaced"]), NAMES),
-    st.tuples(st.just("time"), st.sampled_from([MINUTE, 20 * MINUTE, HOUR])),
-    st.tuples(st.just("clock"), st.sampled_from([-HOUR, 0.0, HOUR])),
-    st.tuples(st.just("restart"), st.none()),
-)
-
-
-@pytest.mark.slow
-@tried(200)
-@given(st.lists(EVENTS, max_size=60))
-def test_no_order_of_events_breaks_the_rate(events: list[tuple[str, Any]]) -> None:
-    """At most two of a policy and three in all within any hour, and three at a time.  A process that starts
-    reads the hour from the reports, and needs a clock that is right.  A deleted node counts no more."""
-    fleet = rated(rate=3, cluster=3)
-    for what, value in events:
-        match what:
-            case "gate":
-                fleet.gate(value)
-            case "lost":
-                fleet.gate(value, answered=False)
-            case "lift":
-                fleet.lift(value)
-                assert not fleet.cache.nodes[value].taints
-            case "replaced":
-                fleet.replaced(value)
-            case "time":
-                fleet.time += value
-            case "clock":
-                fleet.ahead = value
-            case "restart" if not fleet.ahead:
-                fleet.restart()
-        assert fleet.last_hour() <= 3
-        assert max(fleet.last_hour("even"), fleet.last_hour("odd")) <= 2
-        assert sum(bool(node.taints) for node in fleet.cache.nodes.values()) <= 3

@@ -9,9 +9,7 @@ import pytest
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, stamp
-from nodegauge_operator.kube.errors import KubeError
-from support.api_server import NODES, PODS, REPORTS, Body, copied
-from support.client import Call
+from support.api_server import NODES, PODS, REPORTS, Body
 from support.judging import saying
 from support.objects import INTERVAL, MINUTE, NOW
 from support.operator import SteppedOperator, some_nodes
@@ -40,22 +38,14 @@ def lost(operator: SteppedOperator, pod: Body) -> str:
 
 
 def template(operator: SteppedOperator, name: str) -> Body:
-    """What the operator would create for the node's next run, taken back before anybody sees it."""
-    operator.deliver()
-    kept: list[Body] = []
-    take = operator.client.take
-
-    async def stealing(call: Call) -> Body:
-        if (call.method, call.path) != ("POST", PODS):
-            return await take(call)
-        kept.append(copied(call.body))
-        raise KubeError("stopped")
-
-    operator.client.take = stealing  # type: ignore[method-assign]
-    with pytest.raises(KubeError):
-        operator.reconcile(name)
-    operator.client.take = take  # type: ignore[method-assign]
-    return kept[0]
+    """The node's next pod as another process creates it, taken back before anybody sees it."""
+    other = SteppedOperator(operator.cluster)
+    other.list()
+    other.reconcile(name)
+    [pod] = operator.cluster.pods()
+    del operator.cluster.objects[PODS][pod["metadata"]["name"]]
+    operator.inbox.clear()
+    return pod
 
 
 def owner(pod: Body) -> Body:

@@ -1,8 +1,7 @@
 """What no order of health, pull, NCCL and load runs may end in, on a node that boots, drains and changes.
 
 Runs that are good, bad, lost, preempted, pending or garbage; deaths between any two writes; another image,
-other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `support.scene` checks each
-write.
+other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `PlannerLoop` checks each write.
 """
 
 from __future__ import annotations
@@ -198,24 +197,3 @@ def well(scene: PlannerLoop) -> bool:
     evidence = scene.node.labels.get("nodegauge.dev/interconnect-evidence")
     tainted = [taint.key for taint in scene.node.taints if taint.key in names.NODE_TAINTS]
     return evidence == "measured" and not tainted and scene.status.verdict is Verdict.PASS
-
-
-def test_the_stories_reach_what_they_are_about() -> None:
-    """The properties would be empty if no NCCL run ever ran, contradicted or tainted."""
-    scene = PlannerLoop()
-    for _ in range(3):  # health, pull, NCCL run
-        scene.go()
-        act(scene, ("good",))
-    scene.go()
-    assert scene.node.labels["nodegauge.dev/interconnect-evidence"] == "measured"
-    for _ in range(300):
-        scene.until_woken()
-        scene.go()
-        pod = scene.pod()
-        act(scene, ("bad", 0) if pod and pod.probe == names.PROBE_NCCL else ("good",))
-        scene.go()
-        if scene.status.desired.taints:
-            break
-    assert [taint.value for taint in scene.status.desired.taints] == ["busbw"]
-    assert names.LABEL_INTERCONNECT not in scene.node.labels
-    assert scene.checked > 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -78,12 +79,9 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
     name = pod["metadata"]["name"]
     mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
-    if seen == "its end alone":
-        with operator.unheard():
-            operator.cluster.pod_status(name, {"conditions": [mark]})
-    else:
+    with operator.unheard() if seen == "its end alone" else nullcontext():
         operator.cluster.pod_status(name, {"conditions": [mark]})
-        await operator.after(0.5)
+    await operator.after(0.5)
     if name in operator.cluster.objects[PODS]:
         operator.cluster.remove(PODS, name)
     await operator.after(1)

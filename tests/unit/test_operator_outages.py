@@ -81,31 +81,23 @@ class ApiServer:
     def __init__(self) -> None:
         self.disturb: Answer = lambda _: None
         self.crds = list(OURS)
-        self.answering = asyncio.Event()
-        self.answering.set()
         self.asked = self.disturbed = 0
         """Requests, and those that `disturb` answered."""
         self.nodes: list[str] = []
         self._watches: list[asyncio.Queue[str]] = []
-        self._port = 0
-        self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        """Listen, on the same port each time; the URL."""
+        """Listen; the URL."""
         application = web.Application()
         application.router.add_get("/{path:.*}", self._handle)
         application.router.add_patch(leases.LEASE, self._handle)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
-        await site.start()
-        self._port = int(self._runner.addresses[0][1])
-        return f"http://127.0.0.1:{self._port}"
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        """Cut every connection and refuse new ones."""
         self.cut()
-        assert self._runner is not None
         await self._runner.cleanup()
 
     def cut(self) -> None:
@@ -120,7 +112,6 @@ class ApiServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
-        await self.answering.wait()
         if (answer := self.disturb(request)) is not None:
             self.disturbed += 1
             return answer
@@ -267,7 +258,6 @@ async def operator(clock: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Oper
     operator.watches.stop()
     await asyncio.gather(operator.task, return_exceptions=True)
     await operator.client.close()
-    server.answering.set()
     await server.stop()
 
 
@@ -300,27 +290,6 @@ async def test_the_watches_come_back_after_every_kind_of_outage(
         gaps = operator.gaps
     await operator.recovers()
     assert operator.gaps > gaps or from_the_start
-
-
-async def test_connections_that_are_refused_are_waited_out(operator: Operator) -> None:
-    await operator.sees_nodes()
-    await operator.server.stop()
-    await operator.until(operator.unready, "unready")
-    await operator.server.start()
-    await operator.sees_nodes()
-
-
-async def test_what_hangs_is_listed_again_afterwards(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await operator.sees_nodes()
-    operator.server.answering.clear()
-    monkeypatch.setitem(Client.call.__kwdefaults__, "within", 0.3)
-    await operator.until(lambda: operator.watches._client.outage.seconds, "an outage")
-    gaps = operator.gaps
-    operator.server.answering.set()
-    operator.clock.now += supervisor_module.STEADY_SECONDS
-    await operator.until(lambda: operator.gaps > gaps, "listed again")
 
 
 @pytest.mark.parametrize("gone", [OURS, OURS[:1], OURS[1:]])
@@ -361,25 +330,18 @@ async def test_crds_that_are_missing_at_the_start_end_the_process(operator: Oper
         operator.task.result()
 
 
-async def test_tasks_of_ours_outlive_kopf(operator: Operator) -> None:
+async def test_an_outage_leaves_no_tasks_behind_and_ends_none_of_ours(operator: Operator) -> None:
     """kopf cancels every task that began after it, unless it is told whose they are."""
     await operator.sees_nodes()
     ours = asyncio.create_task(asyncio.Event().wait())
-    async with operator.disturbed(failed(503)):
-        pass
-    await operator.sees_nodes()
-    assert not ours.done()
-    ours.cancel()
-
-
-async def test_an_outage_leaves_no_tasks_behind(operator: Operator) -> None:
-    await operator.sees_nodes()
     first = len(asyncio.all_tasks())
     for _ in range(3):
         async with operator.disturbed(failed(404)):
             pass
         await operator.sees_nodes()
         await operator.until(lambda: len(asyncio.all_tasks()) <= first + 2, "as few tasks as before")
+    assert not ours.done()
+    ours.cancel()
 
 
 async def test_a_watch_that_swallows_its_cancellation_ends_with_the_others(operator: Operator) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,8 +15,9 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
 from nodegauge_operator.core import reading_admission
 from nodegauge_operator.kube.errors import Forbidden, KubeError
-from nodegauge_operator.names import PolicyReason
+from nodegauge_operator.names import PaceReason, PolicyReason
 from nodegauge_operator.reconcile import policy_status
+from nodegauge_operator.reconcile.budget_condition import State
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.obstacles import REASONS
@@ -28,6 +28,7 @@ from support.cluster import FakeCluster
 from support.judging import saying
 from support.objects import INTERVAL, NOW
 from support.operator import SETTINGS, SteppedOperator
+from support.virtual_operator import refusing
 from support.virtual_time import drive
 
 
@@ -84,8 +85,7 @@ class PolicyOperator(SteppedOperator):
         return condition["status"], condition["reason"]
 
     def condition(self, kind: str, name: str = "default") -> dict[str, Any]:
-        condition: dict[str, Any]
-        (condition,) = [c for c in self.written(name)["conditions"] if c["type"] == kind]
+        condition = self.cluster.condition(kind, name)
         assert condition["message"]
         assert condition["observedGeneration"] == self.written(name)["observedGeneration"]
         return condition
@@ -221,19 +221,9 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
 @pytest.mark.parametrize(
     ("verb", "path", "reason", "names_it"),
     [
-        (
-            "PATCH",
-            f"{NODES}/node-0",
-            PolicyReason.LABEL_REFUSED,
-            "the label interconnect cannot be written on 1",
-        ),
-        (
-            "PATCH",
-            f"{NODES}/node-0/status",
-            PolicyReason.CONDITION_REFUSED,
-            "the condition GPUValidated cannot be written on 1",
-        ),
-        ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report cannot be written on 1"),
+        ("PATCH", f"{NODES}/node-0", PolicyReason.LABEL_REFUSED, "the label interconnect"),
+        ("PATCH", f"{NODES}/node-0/status", PolicyReason.CONDITION_REFUSED, "the condition GPUValidated"),
+        ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report"),
     ],
 )
 def test_a_policy_of_which_something_is_refused_is_not_ready(
@@ -254,7 +244,7 @@ def test_a_policy_of_which_something_is_refused_is_not_ready(
     operator.write(dirty=True)
     assert operator.ready() == ("False", reason)
     message = operator.condition("Ready")["message"]
-    assert message.startswith(names_it)
+    assert message.startswith(f"{names_it} cannot be written on 1")
     assert "denied request: not here. " in message
     kind = next(kind for kind, (of, _) in REASONS.items() if of is reason)
     count = operator.metrics.registry.get_sample_value
@@ -310,38 +300,26 @@ def test_a_key_that_the_chart_s_values_lack_is_said_before_it_is_written(
     assert counts["label"] == (reason is PolicyReason.LABEL_REFUSED)
 
 
+NO, READY = ("False", "ApplyRefused", "no"), ("True", "Active", "")
+
+
 @pytest.mark.parametrize(
-    ("protected", "reasons", "other", "wanted"),
+    ("ready", "watchers", "pace", "reason"),
     [
-        (True, (), ("False", "ApplyRefused", "no"), ("False", "ApplyRefused")),
-        (True, ("ApplyRefused",), ("False", "ApplyRefused", "no"), ("False", "ApplyRefused")),
-        (True, ("Another",), ("False", "ApplyRefused", "no"), ("True", "Active")),
-        (True, (), ("True", "Applied", "yes"), ("True", "Active")),
-        (False, (), ("False", "ApplyRefused", "no"), ("False", "ReadingsUnprotected")),
+        (READY, NO, None, "ApplyRefused"),
+        (READY, None, ("False", PaceReason.RUNS_REFUSED, "no"), PaceReason.RUNS_REFUSED),
+        (READY, ("True", "Applied", ""), ("False", PaceReason.TOO_FEW_SLOTS, "slow"), "Active"),
+        (("False", "ReadingsUnprotected", ""), NO, None, "ReadingsUnprotected"),
     ],
 )
 def test_ready_follows_other_conditions(
-    operator: PolicyOperator,
-    monkeypatch: pytest.MonkeyPatch,
-    protected: bool,
-    reasons: tuple[str, ...],
-    other: tuple[str, str, str],
-    wanted: tuple[str, str],
+    ready: State, watchers: State | None, pace: State | None, reason: str
 ) -> None:
-    """What is wrong with the policy itself goes first.  Any condition stands for the one that is followed."""
-    monkeypatch.setattr(policy_status, "FOLLOWED", {"GatesWithinBudget": reasons})
-    monkeypatch.setattr(policy_status, "within_budget", lambda *_: other)
-    operator.cluster.add_policy()
-    operator.list()
-    if not protected:
-        del operator.cluster.objects[ADMISSION][reading_admission.NAME]
-        for _ in range(2):
-            drive(operator.reconciler.trust.look(on_change=lambda: None))
-    operator.write(dirty=True)
-    assert operator.ready() == wanted
-    labels = {"policy": "default", "kind": "GatesWithinBudget"}
-    counted = operator.metrics.registry.get_sample_value("nodegauge_obstacles", labels)
-    assert counted == (1 if other[0] == "False" and reasons in ((), other[1:2]) else None)
+    """What is wrong with the policy itself goes first."""
+    states = {policy_status.READY: ready, policy_status.WATCHERS_READY: watchers, policy_status.KEEP_UP: pace}
+    followed = policy_status.following(states)
+    assert followed is not None
+    assert followed[1] == reason
 
 
 @pytest.mark.parametrize(
@@ -372,8 +350,8 @@ def test_no_reading_counts_while_its_protection_lets_others_write(
 
 
 def test_a_refusal_is_believed_when_it_comes_twice(operator: PolicyOperator) -> None:
-    """An API server that has just started refuses what it allows; in between nothing is decided, unless it
-    then does not answer at all."""
+    """An API server that has just started refuses what it allows; in between nothing is decided.  One that
+    does not answer changes no trust: nobody can write a reading there either."""
     trust, changed = operator.reconciler.trust, list[str]()
     refusal = Forbidden("not yet", status=403)
 
@@ -381,33 +359,18 @@ def test_a_refusal_is_believed_when_it_comes_twice(operator: PolicyOperator) -> 
         """Whether something is decided, and whether readings count, after each of these answers."""
         seen = []
         for answer in answers:
-            operator.client.refuse = partial(_refusing, answer)
+            operator.client.refuse = refusing(answer, "GET", ADMISSION)
             drive(trust.look(on_change=lambda: changed.append("now")))
             seen.append((trust.looked, not trust.problem))
         return seen
 
+    assert look(unavailable()) == [(False, False)]
     assert look(None, refusal, None) == [(True, True), (False, True), (True, True)]
+    identity = trust.identity
     assert look(refusal, unavailable()) == [(False, True), (True, True)]
-    assert changed == ["now"]
+    assert (changed, trust.identity) == (["now"], identity)
     assert look(None, refusal, refusal, refusal)[1:] == [(False, True), (True, False), (True, False)]
     assert changed == ["now", "now"]
-
-
-def _refusing(answer: KubeError | None, _verb: str, path: str) -> KubeError | None:
-    return answer if path.startswith(ADMISSION) else None
-
-
-@pytest.mark.parametrize("stood", [True, False])
-def test_an_api_server_that_does_not_answer_changes_no_trust(operator: PolicyOperator, stood: bool) -> None:
-    """Nobody can write a reading there either."""
-    trust = operator.reconciler.trust
-    if stood:
-        drive(trust.look(on_change=lambda: None))
-    before = (trust.problem, trust.identity)
-    operator.client.refuse = lambda verb, path: unavailable() if path.startswith(ADMISSION) else None
-    drive(trust.look(on_change=lambda: None))
-    assert (trust.problem, trust.identity) == before
-    assert bool(trust.problem) is not stood
 
 
 def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:
@@ -502,19 +465,6 @@ def test_a_policy_names_the_limit_that_holds_nodes_back(
     assert 'nodegauge_newly_gated_nodes{policy="default"} 1.0' in operator.metrics.render().decode()
 
 
-UNREADABLE: list[Body] = [
-    {"mode": "Quarantine"},
-    {"taints": {"effect": "Evict"}},
-    {"budget": {"gatedNodes": "a few"}},
-    {"probes": {"nccl": {"engine": "rccl"}}},
-]
-NEW_SELECTORS: list[Any] = [
-    "all",
-    {"matchLabels": ["tier=gold"]},
-    {"matchExpressions": [{"key": "tier", "operator": "Matches", "values": ["gold.*"]}]},
-]
-
-
 class Fleet(SteppedOperator):
     """Node-1 follows `top`, node-2 follows `low`, which selects both nodes and only observes."""
 
@@ -543,8 +493,7 @@ class Fleet(SteppedOperator):
         return [number for node, number, _ in self.cluster.judged if node == name]
 
     def rolled_back(self, **spec: Any) -> dict[str, str]:
-        """The labels of node-1 before `top` became unreadable, after which the operator restarted and an
-        interval passed."""
+        """The labels of node-1; then `top` is unreadable, the operator restarts, and an interval passes."""
         before = self.labels
         self.write_over(POLICIES, "top", spec=spec)
         self.restart()
@@ -553,9 +502,11 @@ class Fleet(SteppedOperator):
         return before
 
 
-@pytest.mark.parametrize(
-    "spec", [*UNREADABLE, {"priority": "high"}, *({"nodeSelector": selector} for selector in NEW_SELECTORS)]
-)
+UNKNOWN = {"key": "tier", "operator": "Matches", "values": ["gold.*"]}
+SELECTORS: list[Any] = ["all", {"matchLabels": ["tier=gold"]}, {"matchExpressions": [UNKNOWN]}]
+
+
+@pytest.mark.parametrize("spec", [{"mode": "Quarantine"}, *({"nodeSelector": one} for one in SELECTORS)])
 def test_its_nodes_keep_what_they_carry(spec: Body) -> None:
     """They got the observing policy instead, which took every label off them; others go on."""
     fleet = Fleet()

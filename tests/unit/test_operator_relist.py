@@ -138,8 +138,7 @@ def test_a_change_that_no_watch_reported_is_found(collection: str) -> None:
 @pytest.mark.parametrize("bumped", [0, 1000], ids=["versions fell", "versions were bumped"])
 @pytest.mark.parametrize("collection", HAPPENS)
 def test_a_restored_etcd_is_seen(collection: str, bumped: int) -> None:
-    """The change that was known is lost; `etcdutl snapshot restore --bump-revision` hides that in the list's
-    version."""
+    """A known change is lost; `etcdutl snapshot restore --bump-revision` hides that in the list's version."""
     fleet = Fleet()
     restore = fleet.cluster.backup()
     HAPPENS[collection](fleet)
@@ -193,17 +192,14 @@ def test_what_is_gone_without_a_watch_event_is_dropped() -> None:
     assert fleet.woken == ["node-3"]
 
 
-def during_the_list_of_watch_pods(fleet: Fleet, happens: Callable[[], None]) -> None:
-    """Take a full list; this happens once its page of watch pods was taken, and events tell of it."""
-    pages = [PODS, PODS]
-    """Pods of single runs come first."""
+def during_the_list(fleet: Fleet, path: str, happens: Callable[[], object], *, page: int = 1) -> None:
+    """Take a full list; this happens once so many pages of a collection were taken, and events tell of it."""
+    pages = iter(range(1, page + 1))
 
-    def answered(_: str, path: str) -> None:
-        if path in pages:
-            pages.remove(path)
-            if not pages:
-                happens()
-                fleet.operator.deliver()
+    def answered(_: str, asked: str) -> None:
+        if asked == path and next(pages, 0) == page:
+            happens()
+            fleet.operator.deliver()
 
     fleet.operator.client.answered = answered
     fleet.list_again()
@@ -219,7 +215,7 @@ def test_a_watch_pod_that_comes_during_the_list_is_kept() -> None:
         came[0].writes("news")
 
     came: list[WatchPod] = []
-    during_the_list_of_watch_pods(fleet, roll_out)
+    during_the_list(fleet, PODS, roll_out, page=2)  # pods of single runs come first
     assert fleet.operator.cache.readings["node-2"].parts["health"].pod_uid == came[0].uid
     assert fleet.watchers("node-2") == [came[0].uid]
     fleet.list_again()
@@ -231,7 +227,7 @@ def test_a_watch_pod_that_goes_during_the_list_does_not_come_back_with_its_page(
     fleet = Fleet()
     fleet.operator = SteppedOperator(fleet.cluster)
     old = fleet.pods["node-2"]
-    during_the_list_of_watch_pods(fleet, lambda: fleet.cluster.remove(PODS, old.name))
+    during_the_list(fleet, PODS, lambda: fleet.cluster.remove(PODS, old.name), page=2)
     assert fleet.watchers("node-2") == []
 
 
@@ -241,19 +237,25 @@ def test_a_reading_that_goes_during_the_list_does_not_come_back_with_its_page(ag
     fleet = Fleet()
     fleet.operator = SteppedOperator(fleet.cluster)
 
-    def answered(_: str, path: str) -> None:
-        if path == READINGS and fleet.operator.client.answered is answered:
-            fleet.operator.client.answered = lambda verb, path: None
-            fleet.cluster.remove(READINGS, "node-2")
-            if again:
-                fleet.pods["node-2"].writes("news")
-            fleet.operator.deliver()
+    def goes() -> None:
+        fleet.cluster.remove(READINGS, "node-2")
+        if again:
+            fleet.pods["node-2"].writes("news")
 
-    fleet.operator.client.answered = answered
-    fleet.list_again()
+    during_the_list(fleet, READINGS, goes)
     known = fleet.operator.cache.readings
     assert ("node-2" in known) is again
     assert {"node-1", "node-3"} <= known.keys()
+
+
+def test_an_object_that_goes_during_the_list_is_left_out() -> None:
+    """It was listed, and is gone when it is fetched: the list goes on."""
+    fleet = Fleet()
+    for name in ("node-1", "node-2"):
+        fleet.cluster.change(NODES, name, LABELLED)
+    during_the_list(fleet, NODES, lambda: fleet.cluster.remove(NODES, "node-1"))
+    known = fleet.operator.cache.nodes
+    assert ["a" in known[name].labels for name in ("node-1", "node-2")] == [False, True]
 
 
 def test_readings_of_nodes_that_are_gone_and_of_their_watch_pods_are_forgotten() -> None:
@@ -267,22 +269,6 @@ def test_readings_of_nodes_that_are_gone_and_of_their_watch_pods_are_forgotten()
         fleet.operator.catch_up(name, granted=False)
     assert {pod.node for pod in fleet.watch_pods} == {"node-3"}
     assert fleet.cluster.objects[READINGS].keys() == fleet.operator.cache.readings.keys() == {"node-3"}
-
-
-def test_an_object_that_goes_during_the_list_is_left_out() -> None:
-    """It was listed, and is gone when it is fetched: the list goes on."""
-    fleet = Fleet()
-    for name in ("node-1", "node-2"):
-        fleet.cluster.change(NODES, name, LABELLED)
-
-    def answered(_: str, path: str) -> None:
-        if path == NODES and "node-1" in fleet.cluster.objects[NODES]:
-            fleet.cluster.remove(NODES, "node-1")
-
-    fleet.operator.client.answered = answered
-    fleet.list_again()
-    known = fleet.operator.cache.nodes
-    assert ["a" in known[name].labels for name in ("node-1", "node-2")] == [False, True]
 
 
 LEAVES = st.sampled_from(["", "a", "b", 7, 8, 2.5])

@@ -28,17 +28,6 @@ from nodegauge_operator.settings import SettingsError, parse
 NEEDED = {"POD_NAMESPACE": "nodegauge", "NODEGAUGE_PROBE_IMAGE": "localhost/nodegauge/probe:0.1.0"}
 
 
-def test_two_variables_suffice() -> None:
-    """The namespace and the image."""
-    settings = parse(NEEDED)
-    assert settings.probe.nccl_image == "", "no benchmark where nobody names an image"
-    assert (settings.workers, settings.api_rate, settings.api_burst) == (8, 100.0, 200)
-    assert (settings.max_concurrent_probes, settings.max_concurrent_nccl_probes) == (200, 50)
-    assert (settings.sweep_interval, settings.relist_interval) == (5.0, 600.0)
-    assert (settings.log_level, settings.log_format, settings.http_port) == ("info", "json", 8080)
-    assert settings.max_gated_nodes == "20%"
-
-
 MEMORY = '{"limits": {"memory": "512Mi"}}'
 SELECTED = [{"key": "gpu.present", "operator": "In", "values": ["true"]}]
 READ: dict[str, tuple[str, str, Any]] = {

@@ -1,4 +1,4 @@
-"""The loop on virtual time: first list, wakes, timers, places, stopping.
+"""The loop on virtual time: first list, wakes, timers, places, stopping, and a fleet that is bad at once.
 
 `support.virtual_operator` is where it plays.
 """
@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.names import PaceReason
 from nodegauge_operator.reconcile.node_counts import NodeCounters
-from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
+from nodegauge_operator.reconcile.resync import GATHER_SECONDS, SHORTEST
 from support import virtual_operator
 from support.api_server import NODES, PODS, POLICIES, READINGS, REPORTS, Body
-from support.client import Call, unavailable, unreachable
-from support.objects import INTERVAL, make_node, make_pod
+from support.client import Call, unavailable
+from support.cluster import FakeCluster
+from support.judging import saying
+from support.objects import make_node, make_pod
 from support.operator import SETTINGS
 from support.virtual_operator import (
     LATENCY,
@@ -80,20 +82,6 @@ async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperato
         await operator.after(after)
         metrics = ("nodegauge_running_probes", "nodegauge_waiting_nodes")
         assert [operator.sample(metric, probe="health") for metric in metrics] == counts
-
-
-@on_virtual_time
-async def test_who_waited_longest_goes_first(operator: VirtualTimeOperator) -> None:
-    await operator.begin(3, after=3 * RUN_SECONDS + 5, budget={"concurrentProbes": 1})
-    first = list(operator.order)
-    assert sorted(first) == ["node-0", "node-1", "node-2"]
-    operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": 0}}})
-    await operator.after(2 * INTERVAL)
-    operator.cluster.add_node("node-new")
-    await operator.after(1)
-    operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": 1}}})
-    await operator.after(4 * RUN_SECONDS + 10)
-    assert operator.order[3:] == ["node-new", *first]
 
 
 @on_virtual_time
@@ -160,9 +148,11 @@ async def test_lists_that_fail_decide_nothing_and_are_said_by_the_policy(
         operator.client.outage.failed("away", since=time.monotonic() - 60)
     operator.list_now()
     await operator.after(10)
-    assert ready(operator) == ("True", "Active"), "an API server that has just started refuses once"
+    assert operator.cluster.condition("Ready")["reason"] == "Active", (
+        "an API server that has just started refuses once"
+    )
     await operator.after(60)
-    assert ready(operator) == (("True", "Active") if away else ("False", "ListsFail"))
+    assert operator.cluster.condition("Ready")["reason"] == ("Active" if away else "ListsFail")
     assert operator.sample("nodegauge_obstacles", policy="default", kind="list") == (not away)
     assert operator.cluster.state()["nodes"] == before
     lists = operator.lists()
@@ -170,7 +160,7 @@ async def test_lists_that_fail_decide_nothing_and_are_said_by_the_policy(
     operator.client.refuse = lambda *_: None
     await operator.after(300)
     assert (operator.lists() > lists, operator.metrics.failed_lists._value.get()) == (True, 0)
-    assert ready(operator) == ("True", "Active")
+    assert operator.cluster.condition("Ready")["reason"] == "Active"
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
@@ -252,16 +242,6 @@ async def measured(operator: VirtualTimeOperator, count: int = 3) -> None:
     assert len(operator.read()) == count
 
 
-@on_virtual_time
-async def test_repeatedly_cut_connections_cause_fewer_lists(operator: VirtualTimeOperator) -> None:
-    """Each is a gap that has to be mended, and with a list every five seconds none ever would be."""
-    await measured(operator)
-    lists = operator.lists()
-    operator.client.refuse = refusing(unreachable(), "POST", PODS)
-    await operator.after(INTERVAL + 3600)
-    assert 8 <= operator.lists() - lists <= 10 + 2 * 3600 / LONGEST
-
-
 @pytest.mark.parametrize(("verb", "path"), [("GET", NODES), ("GET", PODS), ("PATCH", POLICY_STATUS)])
 @on_virtual_time
 async def test_slow_lists_delay_no_result(operator: VirtualTimeOperator, verb: str, path: str) -> None:
@@ -319,13 +299,13 @@ async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator:
 async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator: VirtualTimeOperator) -> None:
     """Another policy wakes thousands of nodes; the run that ends meanwhile is judged next."""
     await measured(operator, 60)
-    reconciled = operator.reconciled()
+    operator.client.reads.clear()
     operator.sweep.wake(*sorted(operator.sweep.cache.nodes))
     operator.sweep.cache.suspects |= set(operator.sweep.cache.nodes)  # each takes a question
     operator.sweep.pod_seen(make_pod(make_node("node-7")).vanished())
     await operator.after(1)
-    assert reconciled.index("node-7") == 0
-    assert len(reconciled) >= 60
+    asked = [path for path in operator.client.reads if path.startswith(f"{NODES}/")]
+    assert (asked[0], len(asked)) == (f"{NODES}/node-7", 60)
 
 
 @pytest.mark.parametrize("path", [NODES, PODS, POLICIES, REPORTS])
@@ -383,21 +363,6 @@ async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualT
 # -- runs that keep up ------------------------------------------------------------------------------------
 
 
-def pace(operator: VirtualTimeOperator) -> dict[str, Any]:
-    """The policy's condition RunsKeepUp; empty while there is none."""
-    return condition(operator, "RunsKeepUp")
-
-
-def condition(operator: VirtualTimeOperator, kind: str) -> dict[str, Any]:
-    """The policy's condition; empty while there is none."""
-    conditions = operator.cluster.get(POLICIES, "default")["status"]["conditions"]
-    return next((c for c in conditions if c["type"] == kind), {})
-
-
-def ready(operator: VirtualTimeOperator) -> tuple[str, str]:
-    return condition(operator, "Ready")["status"], condition(operator, "Ready")["reason"]
-
-
 @partial(on_virtual_time, settings=replace(SETTINGS, max_concurrent_probes=1))
 async def test_runs_that_cannot_keep_up_say_what_to_raise(
     operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
@@ -405,7 +370,7 @@ async def test_runs_that_cannot_keep_up_say_what_to_raise(
     """And a metric has the age of the oldest reading; a paused policy has no pace."""
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)  # as on real nodes
     await operator.begin(100, after=600)
-    seen = pace(operator)
+    seen = operator.cluster.condition("RunsKeepUp")
     assert (seen["status"], seen["reason"]) == ("False", "TooFewSlots")
     arithmetic = (
         r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m\."
@@ -420,7 +385,7 @@ async def test_runs_that_cannot_keep_up_say_what_to_raise(
     ):
         operator.cluster.change(POLICIES, "default", {"spec": spec})
         await operator.after(60)
-        assert pace(operator).get("reason", "") == reason
+        assert operator.cluster.condition("RunsKeepUp").get("reason", "") == reason
 
 
 @on_virtual_time
@@ -430,7 +395,7 @@ async def test_a_policy_that_is_too_narrow_names_its_own_field(
     """The installation would allow more."""
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)
     await operator.begin(100, after=120, budget={"concurrentProbes": 1})
-    assert "raise spec.budget.concurrentProbes (1)" in pace(operator)["message"]
+    assert "raise spec.budget.concurrentProbes (1)" in operator.cluster.condition("RunsKeepUp")["message"]
 
 
 @pytest.mark.parametrize(("count", "reason"), [(3, "FewRunsRefused"), (4, "RunsRefused")])
@@ -441,20 +406,83 @@ async def test_a_tenth_of_the_nodes_whose_runs_are_refused_leave_the_policy_read
     refused = {f"node-{n}": "ErrImagePull: no such host" for n in range(count)}
     monkeypatch.setattr(NodeCounters, "refused", lambda *_: refused)
     await operator.begin(30, after=120)
-    assert pace(operator)["reason"] == reason
-    assert f"{count} nodes of 30 (node-0, node-1, node-2" in pace(operator)["message"]
-    assert ready(operator)[0] == ("False" if reason == "RunsRefused" else "True")
+    assert operator.cluster.condition("RunsKeepUp")["reason"] == reason
+    assert (
+        f"{count} nodes of 30 (node-0, node-1, node-2" in operator.cluster.condition("RunsKeepUp")["message"]
+    )
+    assert operator.cluster.condition("Ready")["status"] == ("False" if reason == "RunsRefused" else "True")
 
 
 @on_virtual_time
 async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: VirtualTimeOperator) -> None:
     operator.client.refuse = refusing(Forbidden("exceeded quota: gpu"), "POST", PODS)
     await operator.begin(3, after=120)
-    seen = pace(operator)
+    seen = operator.cluster.condition("RunsKeepUp")
     assert (seen["status"], seen["reason"]) == ("False", PaceReason.RUNS_REFUSED)
     assert re.match(
         r"the last health run of 3 nodes of 3 \(.*\) could not be made: CreateRef.*quota", seen["message"]
     )
     operator.client.refuse = lambda *_: None
     await operator.after(1200)
-    assert pace(operator)["reason"] == PaceReason.KEEPING_UP
+    assert operator.cluster.condition("RunsKeepUp")["reason"] == PaceReason.KEEPING_UP
+
+
+# -- a whole fleet that is bad at once --------------------------------------------------------------------
+
+
+def gated(cluster: FakeCluster) -> set[str]:
+    """Nodes that carry a taint, or that a report reserves a slot for."""
+    reports = cluster.objects[REPORTS].items()
+    return cluster.tainted_nodes() | {
+        name for name, body in reports if body.get("status", {}).get("desired", {}).get("taints")
+    }
+
+
+COMMON: dict[str, Any] = {
+    "probes": {"health": {"interval": "5m"}},
+    "budget": {"concurrentProbes": "100%", "gatedNodes": "20%", "gatedNodesPerHour": "10%"},
+    "breaker": {},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stated_answers")
+@on_virtual_time
+async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: VirtualTimeOperator) -> None:
+    """Also while the status cannot be written, and over a restart, which says nothing again."""
+    cluster, most = operator.cluster, [0]
+    cluster.subscribers.append(lambda *_: most.append(max(most.pop(), len(gated(cluster)))))
+    operator.client.refuse = refusing(unavailable(), "PATCH", POLICIES)
+    cluster.results = {f"node-{n}": saying("gpu-lost=b") for n in range(40)}
+    await operator.begin(40, after=600, **COMMON)
+    assert 0 < len(cluster.tainted_nodes()) <= 4
+    first = cluster.tainted_nodes()
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(600)
+    condition = cluster.condition("BreakerOpen")
+    assert (condition["status"], condition["reason"]) == ("True", "IncidentOpen")
+    (incident,) = cluster.objects[POLICIES]["default"]["status"]["incidents"]
+    command = f"nodegauge.dev/close-incident={incident['id']} --overwrite"
+    assert command in condition["message"]
+    assert command in cluster.policy_events()[0]["message"]
+    assert operator.sample("nodegauge_incidents_open", cause="gpu-lost", policy="default") == 1
+    assert operator.sample("nodegauge_incidents_total", cause="gpu-lost") == 1
+    blocked = [r["status"]["desired"]["message"] for r in cluster.objects[REPORTS].values()]
+    assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
+    await operator.stop()
+    again = VirtualTimeOperator(operator.loop, cluster=cluster)
+    again.start()
+    await again.after(1.25 * 3600)
+    assert cluster.tainted_nodes() == first, "the rate would have let more nodes in"
+    assert [i["id"] for i in cluster.objects[POLICIES]["default"]["status"]["incidents"]] == [incident["id"]]
+    cluster.results |= {f"node-{n}": saying("") for n in range(1, 40)}
+    await again.after(1800)
+    condition = cluster.condition("BreakerOpen")
+    assert (condition["status"], condition["reason"]) == ("False", "NoIncident")
+    assert cluster.objects[POLICIES]["default"]["status"]["incidents"][0]["closedAt"]
+    assert cluster.tainted_nodes() == {"node-0"}, "still bad, and alone"
+    cluster.results["node-0"] = saying("")
+    await again.after(1800)
+    assert cluster.tainted_nodes() == set()
+    assert (len(cluster.policy_events()), most) == (1, [4])
+    await again.stop()

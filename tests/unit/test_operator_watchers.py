@@ -13,7 +13,7 @@ from nodegauge_operator.core import reading_admission
 from nodegauge_operator.core.watch_pod import watch_view
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_operator.names import WatchersReason
-from support.api_server import ADMISSION, DAEMONSETS, EVENTS, NODES, PODS, POLICIES, READINGS, Body
+from support.api_server import ADMISSION, DAEMONSETS, NODES, PODS, READINGS, Body
 from support.calm_fleet import CalmFleet
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
 
@@ -30,13 +30,11 @@ class WatchedFleet(CalmFleet):
     """Six nodes whose containers report, and what is shown of them."""
 
     def condition(self) -> tuple[str, str, str]:
-        conditions = self.cluster.objects[POLICIES]["default"]["status"]["conditions"]
-        (shown,) = [c for c in conditions if c["type"] == "WatchersReady"]
+        shown = self.cluster.condition("WatchersReady")
         return shown["status"], shown["reason"], shown["message"]
 
     def policy_events(self) -> list[tuple[str, str]]:
-        events = self.cluster.objects[EVENTS].values()
-        return [(e["type"], e["reason"]) for e in events if e["involvedObject"]["kind"] == names.POLICY_KIND]
+        return [(event["type"], event["reason"]) for event in self.cluster.policy_events()]
 
     def containers(self, state: str) -> float:
         return self.operator.sample("nodegauge_watch_containers", policy="default", state=state)
@@ -273,6 +271,8 @@ async def test_a_daemonset_that_is_refused_is_shown(
     await operator.after(12)
     assert fleet.condition()[:2] == ("False", reason)
     assert ("images.example.com" in fleet.condition()[2]) is not foreign
+    assert fleet.cluster.condition("Ready")["reason"] == reason
+    assert operator.sample("nodegauge_obstacles", policy="default", kind="WatchersReady") == 1
 
 
 def test_a_pod_that_is_not_scheduled_belongs_to_the_node_that_it_is_made_for() -> None:

@@ -52,8 +52,7 @@ def next_kind(**known: Any) -> str:
 
 
 def judged(**known: Any) -> ReportStatus:
-    """The status that follows from the run that ended: the node is patched first, and the report by the same
-    judgement."""
+    """The status after the run that ended: the node is patched first, then the report, judged once."""
     snapshot = make_snapshot(**known)
     patch = next_step(snapshot)
     assert isinstance(patch, steps.PatchNode)

@@ -228,7 +228,7 @@ def test_each_reading_of_the_container_is_judged_once_and_makes_no_pod(node: Wat
 
 
 def test_every_second_report_of_a_calm_node_renews_its_time() -> None:
-    """Also where each is as late as the probe may be: the label is never older than two such intervals."""
+    """Fewer writes, and young enough for Gt (ADR 0008), also where each is as late as the probe may be."""
     node, times = Watched(), []
     for _ in range(5):
         node.after(later=1.05 * INTERVAL)
@@ -408,21 +408,6 @@ def test_without_a_daemonset_health_pods_read_the_nodes_as_in_mode_periodic(was_
     assert waits == [START_GRACE, 900, 900]
 
 
-@pytest.mark.parametrize("error", [-HOUR, HOUR])
-def test_a_missing_daemonset_is_waited_for_by_a_clock_that_nobody_sets(error: float) -> None:
-    """Whoever corrects the operator's clock brings no pod to a node whose container is about to start."""
-    node = Watched()
-    node.cluster.objects[DAEMONSETS].clear()
-    node.restart()
-    refuse_daemonsets(node)
-    node.keep_watch_sets()
-    node.cluster.clock_error += error
-    sets, policy = node.reconciler.watch_sets, node.cache.policies["default"]
-    assert sets.applied(policy) is policy
-    node.cluster.pass_time(START_GRACE + 1)
-    assert sets.applied(policy) is not policy
-
-
 def test_a_daemonset_that_is_known_stays_known_if_the_api_server_answers_nothing(node: Watched) -> None:
     """Neither the list nor the apply: its containers speak for their nodes as before."""
     node.client.refuse = lambda _, path: Forbidden("no", status=403) if "daemonsets" in path else None
@@ -433,47 +418,40 @@ def test_a_daemonset_that_is_known_stays_known_if_the_api_server_answers_nothing
     assert node.run_pods == []
 
 
-class Refused(Watched):
+def refused(*, owner: str | None = "") -> Watched:
     """A node whose container reported an hour ago, and a new operator whose every DaemonSet is refused; it
     finds that of its policy (`owner`: of another one), or none."""
+    node = watched_once()
+    ((name, made),) = node.cluster.objects[DAEMONSETS].items()
+    if owner is None:
+        node.cluster.objects[DAEMONSETS].clear()
+    elif owner:
+        [policy] = made["metadata"]["ownerReferences"]
+        references = {"ownerReferences": [policy | {"uid": owner}]}
+        node.cluster.change(DAEMONSETS, name, {"metadata": references})
+    node.cluster.pass_time(HOUR)
+    node.restart()
+    refuse_daemonsets(node)
+    return node
 
-    def __init__(self, *, owner: str | None = "") -> None:
-        super().__init__()
-        self.after()
-        ((name, made),) = self.cluster.objects[DAEMONSETS].items()
-        if owner is None:
-            self.cluster.objects[DAEMONSETS].clear()
-        elif owner:
-            [policy] = made["metadata"]["ownerReferences"]
-            references = {"ownerReferences": [policy | {"uid": owner}]}
-            self.cluster.change(DAEMONSETS, name, {"metadata": references})
-        self.cluster.pass_time(HOUR)
-        self.restart()
-        refuse_daemonsets(self)
-        self.wakes = 0
-        """How often every node was woken."""
 
-    def keep(self, *, later: float = 0.0) -> None:
-        """Apply the DaemonSets, and look at the node."""
-
-        def wake() -> None:
-            self.wakes += 1
-
-        self.cluster.pass_time(later)
-        drive(self.reconciler.watch_sets.keep(on_change=wake))
-        self.catch_up()
+def keep(node: Watched, *, later: float = 0.0) -> int:
+    """Apply the DaemonSets so much later, and look at the node; how often every node was woken."""
+    wakes: list[float] = []
+    node.cluster.pass_time(later)
+    drive(node.reconciler.watch_sets.keep(on_change=lambda: wakes.append(later)))
+    node.catch_up()
+    return len(wakes)
 
 
 def test_a_daemonset_that_is_refused_for_a_moment_costs_no_pod() -> None:
-    node = Refused(owner=None)
-    node.keep()
-    node.keep(later=START_GRACE - 1)
+    node = refused(owner=None)
+    assert [keep(node), keep(node, later=START_GRACE - 1)] == [1, 0]
     node.heal()
-    node.keep()
+    assert keep(node) == 1
     WatchPod(node.cluster)
     refuse_daemonsets(node)
-    node.keep(later=HOUR)
-    assert (node.wakes, node.run_pods) == (2, [])
+    assert (keep(node, later=HOUR), node.run_pods) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -483,10 +461,8 @@ def test_a_daemonset_that_is_refused_for_a_moment_costs_no_pod() -> None:
 )
 def test_pods_read_the_nodes_once_a_daemonset_is_no_longer_waited_for(owner: str | None, pods: int) -> None:
     """Their own timers are those of mode Watch, hours later, so that every node is woken."""
-    node = Refused(owner=owner)
-    node.keep()
-    node.keep(later=START_GRACE)
-    assert (len(node.run_pods), node.wakes) == (pods, 1 + pods)
+    node = refused(owner=owner)
+    assert [keep(node), keep(node, later=START_GRACE), len(node.run_pods)] == [1, pods, pods]
 
 
 def test_a_document_that_was_judged_is_not_kept(node: Watched) -> None:

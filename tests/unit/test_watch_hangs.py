@@ -135,17 +135,6 @@ def test_the_main_thread_tells_of_a_hang_and_of_its_end(node: Node, monkeypatch:
     assert node.rounds < MOST_ROUNDS
 
 
-def test_numbers_of_readings_begin_beyond_all_that_a_lost_state_may_have_had(node: Node) -> None:
-    """Or the first readings of a new life would count as put back."""
-    node.resident.state.sequence = 7
-    node.hang("GPU 1")
-    node.resident.state.sequence = 0
-    node.hang("GPU 2")
-    numbers = [reading.sequence for reading in node.readings]
-    assert numbers[0] == 8
-    assert numbers[1] > 10**12
-
-
 @pytest.mark.parametrize(("xids", "pending"), [(True, False), (False, True)])
 def test_the_end_waits_for_what_nobody_was_told_of(
     node: Node, xids: bool, pending: bool, monkeypatch: pytest.MonkeyPatch

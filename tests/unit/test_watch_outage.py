@@ -1,7 +1,7 @@
 """An hour without the API server in mode Watch, in virtual time: afterwards everything is as on a calm day.
 
 Containers read all the while, and their outboxes keep the newest reading alone, so that it holds the Xids of
-those before it; faults come, go and flap.  The same story without the outage says what must be true.
+those before it; faults come and go.  The same story without the outage says what must be true.
 """
 
 from __future__ import annotations
@@ -32,12 +32,6 @@ Story = list[tuple[float, str]]
 """From when on which fault."""
 
 
-def flapping(fault: str, *, last: str) -> Story:
-    """Every two minutes there or not, from the outage's fifth minute to its fortieth."""
-    times = [AWAY + minute * MINUTE for minute in range(5, 40, 2)]
-    return [(at, fault if n % 2 == 0 else NO_FAULT) for n, at in enumerate(times)] + [(AWAY + 2400, last)]
-
-
 STORIES: dict[str, Story] = {
     "lost before, repaired meanwhile": [(BROKEN, "gpu-lost"), (AWAY + 30 * MINUTE, NO_FAULT)],
     "two bad runs, repaired meanwhile": [(BROKEN, "p2p"), (AWAY + 5 * MINUTE, NO_FAULT)],
@@ -48,8 +42,6 @@ STORIES: dict[str, Story] = {
     "comes and goes": [(AWAY + 10 * MINUTE, "memory"), (AWAY + 40 * MINUTE, NO_FAULT)],
     "another fault than before": [(BROKEN, "gpu-lost"), (AWAY + 10 * MINUTE, "memory")],
     "stands throughout": [(BROKEN, "nvlink")],
-    "flaps, and stands": flapping("gpu-lost", last="gpu-lost"),
-    "flaps, and is well": flapping("p2p", last=NO_FAULT),
     **{f"calm, {n}": [] for n in range(8)},
 }
 CALM = [f"node-{n}" for n, story in enumerate(STORIES.values()) if not story]
