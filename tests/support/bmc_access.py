@@ -11,6 +11,8 @@ import trustme
 from nodegauge_bmc.connection import Access, BmcError
 from nodegauge_bmc.redfish import read
 from nodegauge_contract.chassis import ChassisReading
+from nodegauge_judge import Severity
+from nodegauge_judge.chassis.judge import ChassisJudgement
 from testbed.hardware.bmc import PASSWORD, USER, Behaviour, Bmc, serving, tree
 
 
@@ -41,3 +43,7 @@ class Bmcs:
     async def reading(self, resources: str | dict[str, Any], **behaviour: Any) -> ChassisReading:
         async with self(resources, **behaviour) as bmc:
             return await self.read(bmc)
+
+
+def codes(judgement: ChassisJudgement) -> set[str]:
+    return {one.code for one in judgement.findings if one.severity is not Severity.INFO}

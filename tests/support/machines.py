@@ -10,7 +10,6 @@ from testbed import profiles
 from testbed.hardware import Hardware, plug
 from testbed.hardware.plugged import boottime_ns
 
-FUNCTION_NOT_FOUND = 13
 SECOND = 10**9
 WARMED_UP = 600 * SECOND
 """By then every temperature is where it will stay."""

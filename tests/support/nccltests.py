@@ -7,6 +7,7 @@ are computed, at 10 GB/s and 20 us a call.
 from __future__ import annotations
 
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
 
@@ -56,6 +57,12 @@ def row(size: int, *times: float, ranks: int = 2, collective: str = "all_reduce"
         for us, algbw in zip(times, algbws, strict=True)
     ]
     return f"  {size}  {count}  float  {redop}  {'  '.join(halves)}"
+
+
+def tagged(*processes: tuple[str, str]) -> str:
+    """Lines of several processes in turn, each behind its prefix."""
+    streams = [[f"{prefix}{line}" for line in text.splitlines()] for prefix, text in processes]
+    return "\n".join(line for lines in zip_longest(*streams) for line in lines if line is not None)
 
 
 def devices(*ranks: int, host: str = "box", gpu: str = "NVIDIA H100 80GB HBM3") -> str:

@@ -33,7 +33,6 @@ ROOT = "/redfish/v1"
 
 @in_virtual_time
 async def test_a_session_ends_with_the_reading(bmcs: Bmcs) -> None:
-    """BMCs have few of them; it ends also when the reading fails."""
     async with bmcs() as bmc:
         await bmcs.read(bmc)
         bmc.behaviour.broken[ROOT] = 500
@@ -70,7 +69,6 @@ LOGIN = "refuses the user or the password"
 async def test_what_is_wrong_is_named_with_the_way_out(
     resources: Any, behaviour: Any, changed: Any, parts: list[str], bmcs: Bmcs
 ) -> None:
-    """However many resources a BMC has, it ends by the deadline; only SHA-256 is a fingerprint."""
     async with bmcs(resources, **behaviour) as bmc:
         message = await bmcs.error(bmc, **changed)
     assert all(part in message for part in parts), message
@@ -227,7 +225,6 @@ def test_bad_input_is_exit_code_2(arguments: tuple[str, ...], stdin: str, part: 
 
 
 def test_the_password_is_in_no_representation() -> None:
-    """A traceback shows arguments."""
     assert PASSWORD not in repr(Access(url="https://bmc", user=USER, password=PASSWORD))
 
 
@@ -309,7 +306,6 @@ async def test_each_cause_has_its_seconds(bmcs: Bmcs) -> None:
     ],
 )  # fmt: skip
 def test_a_duration_is_seconds(text: str, seconds: float) -> None:
-    """ISO 8601, as Redfish writes it."""
     assert values.duration(text) == seconds
 
 
@@ -348,7 +344,6 @@ def reading(seconds: dict[str, float], **changes: Any) -> ChassisReading:
 def test_only_growth_is_new(
     before: ChassisReading | None, now: ChassisReading, grown: dict[str, float]
 ) -> None:
-    """Between two readings that are 300 s apart."""
     after = growth.since(before, now, seconds=300)
     assert after.gpus[0].throttled_lately_seconds == grown
     assert (after.since_seconds == 300) is (before is not None)

@@ -17,8 +17,9 @@ from nodegauge_bmc.connection import Access
 from nodegauge_bmc.ipmi import read
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.values import Unavailable
-from nodegauge_judge import Psu, Severity, Verdict
-from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from nodegauge_judge import Psu, Verdict
+from nodegauge_judge.chassis.judge import judge_chassis
+from support.bmc_access import codes
 from support.virtual_time import in_virtual_time
 from testbed.hardware import ipmimachine as ipmi
 from testbed.hardware import ipmisim
@@ -26,20 +27,14 @@ from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, answering
 
 
 @asynccontextmanager
-async def served(
-    machine: ipmi.Machine, by: str, folder: Path, *, name: str = "", states: int = 0
-) -> AsyncIterator[str]:
-    """The address of a BMC that shows this machine, after the sensor `name` went to `states`."""
+async def served(machine: ipmi.Machine, by: str, folder: Path) -> AsyncIterator[str]:
+    """The address of a BMC that shows this machine."""
     if by == "ipmi_sim":
         if await asyncio.to_thread(ipmisim.program) is None:
             pytest.skip(ipmisim.WAY_OUT)
         async with ipmisim.simulating(machine, folder) as simulator:
-            if name:
-                await simulator.change(machine.sensor(name), states=states)
             yield simulator.url
     else:
-        if name:
-            machine.sensor(name).states = states
         async with answering(machine) as bmc:
             yield bmc.url
 
@@ -51,10 +46,6 @@ async def reading_of(url: str) -> ChassisReading:
 async def reading(machine: ipmi.Machine, behaviour: Behaviour | None = None) -> ChassisReading:
     async with answering(machine, behaviour) as bmc:
         return await reading_of(bmc.url)
-
-
-def codes(judgement: ChassisJudgement) -> set[str]:
-    return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
 
 
 BOTH = pytest.mark.parametrize("by", ["ipmi_sim", "python"])
@@ -82,66 +73,50 @@ async def test_a_healthy_machine(by: str, tmp_path: Path) -> None:
     assert (len(got.fans), len(got.rails), got.unread) == (6, 3, [])
 
 
+def states(*each: int) -> dict[str, int]:
+    return {"states": sum(1 << state for state in each)}
+
+
+LOST, FAULT = Psu.REDUNDANCY_LOST, Psu.FAULT
+EMPTY_BAY = {f"PS2 {number}": {"raw": 0} for number in ("Input Power", "Output Power", "Input Volts")}
+EMPTY_BAY |= {"PS2 Status": states()}
+
+
 @BOTH
 @pytest.mark.parametrize(
-    ("name", "states", "expected", "psu"),
+    ("changed", "expected", "psu"),
     [
-        ("PS2 Status", {ipmi.THERE, ipmi.FAILED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {ipmi.THERE, ipmi.NO_INPUT}, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {ipmi.THERE, ipmi.PREDICTED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {ipmi.THERE, ipmi.CONFIGURATION}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
-        ("PS2 Status", {ipmi.THERE, ipmi.RESTING}, set(), Psu.OK),
-        ("PS Redundancy", {1}, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
-        ("PS Redundancy", {5}, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
+        ({"PS2 Status": states(ipmi.THERE, ipmi.FAILED)}, {"supply-failed"}, LOST),
+        ({"PS2 Status": states(ipmi.THERE, ipmi.NO_INPUT)}, {"supply-no-input"}, LOST),
+        ({"PS2 Status": states(ipmi.THERE, ipmi.PREDICTED)}, {"supply-failed"}, LOST),
+        ({"PS2 Status": states(ipmi.THERE, ipmi.CONFIGURATION)}, {"supply-failed"}, LOST),
+        ({"PS2 Status": states(ipmi.THERE, ipmi.RESTING)}, set(), Psu.OK),
+        (EMPTY_BAY, set(), Psu.OK),
+        ({"PS Redundancy": states(1)}, {"redundancy-lost"}, LOST),
+        ({"PS Redundancy": states(5)}, {"redundancy-lost"}, LOST),
+        ({"FAN3": {"raw": 0}}, {"fan-failed"}, Psu.OK),
+        ({"FAN3": {"raw": 4}}, {"fan-failed"}, Psu.OK),
+        ({"Inlet Temp": {"raw": 44}}, {"inlet-hot"}, Psu.OK),
+        ({"Inlet Temp": {"raw": 2}}, set(), Psu.OK),
+        ({"Exhaust Temp": {"raw": 90}}, set(), Psu.OK),
+        ({"12V": {"raw": 175}}, {"chassis-rail"}, FAULT),
+        ({"12V": {"raw": 225}}, {"chassis-rail"}, FAULT),
+        ({"5V": {"raw": 160}}, {"chassis-rail"}, Psu.OK),
+        ({"CPU1 Temp": {"raw": 120}}, set(), Psu.OK),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
-async def test_states_of_supplies(
-    name: str, states: set[int], expected: set[str], psu: Psu, by: str, tmp_path: Path
+async def test_what_a_sensor_shows_is_judged(
+    changed: dict[str, dict[str, int]], expected: set[str], psu: Psu, by: str, tmp_path: Path
 ) -> None:
-    """Each state of a supply's sensor, and of the group's; a spare at rest is none."""
-    bits = sum(1 << state for state in states)
-    async with served(ipmi.server(), by, tmp_path, name=name, states=bits) as url:
+    """States of a supply and of its group, where a spare at rest is no fault; and numbers beyond bounds."""
+    machine = ipmi.server()
+    for name, values in changed.items():
+        vars(machine.sensor(name)).update(values)
+    async with served(machine, by, tmp_path) as url:
         judgement = judge_chassis(await reading_of(url))
     assert (codes(judgement), judgement.psu) == (expected, psu), judgement.findings
-    assert judgement.installed == 4
-
-
-@BOTH
-async def test_an_empty_bay(by: str, tmp_path: Path) -> None:
-    """Its sensor is there and shows no presence; its numbers are zero."""
-    machine = ipmi.server()
-    machine.sensor("PS2 Status").states = 0
-    for name in ("PS2 Input Power", "PS2 Output Power", "PS2 Input Volts"):
-        machine.sensor(name).raw = 0
-    async with served(machine, by, tmp_path) as url:
-        judgement = judge_chassis(await reading_of(url))
-    assert (judgement.installed, judgement.psu, codes(judgement)) == (3, Psu.OK, set())
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("name", "raw", "expected"),
-    [
-        ("FAN3", 0, {"fan-failed"}),
-        ("FAN3", 4, {"fan-failed"}),
-        ("Inlet Temp", 44, {"inlet-hot"}),
-        ("Inlet Temp", 2, set()),
-        ("Exhaust Temp", 90, set()),
-        ("12V", 175, {"chassis-rail"}),
-        ("12V", 225, {"chassis-rail"}),
-        ("5V", 160, {"chassis-rail"}),
-        ("CPU1 Temp", 120, set()),
-    ],
-)
-async def test_numbers_beyond_their_bounds(
-    name: str, raw: int, expected: set[str], by: str, tmp_path: Path
-) -> None:
-    machine = ipmi.server()
-    machine.sensor(name).raw = raw
-    async with served(machine, by, tmp_path) as url:
-        judgement = judge_chassis(await reading_of(url))
-    assert codes(judgement) == expected, judgement.findings
+    assert judgement.installed == 4 - (changed is EMPTY_BAY)
 
 
 @BOTH
@@ -242,7 +217,6 @@ async def test_a_bay_whose_inventory_is_silent_too_is_empty(attribute: str, valu
 
 
 async def test_supplies_that_share_an_entity_are_told_apart_by_their_names() -> None:
-    """Some vendors give all of them instance 1; a failed one must not hide, nor take others with it."""
     machine = ipmi.server()
     for one in machine.sensors:
         if one.entity == 10:
@@ -284,7 +258,6 @@ async def test_a_presence_sensor_says_no_more_than_that() -> None:
 
 
 async def test_watts_of_a_supply_that_name_no_direction_are_neither() -> None:
-    """`PS1 Power` may be what it takes or what it gives."""
     machine = ipmi.server(supplies=1)
     machine.sensors = [one for one in machine.sensors if "put P" not in one.name]
     machine.sensors.append(ipmi.Sensor("PS1 Power", 0x71, 0x0B, entity=10, unit=ipmi.WATT, m=16, raw=33))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,7 +16,7 @@ from msgspec.structs import replace as changed
 from nodegauge_bmc import lan, protocols, rmcp, sdr, sensors
 from nodegauge_bmc.connection import Access, BmcError
 from nodegauge_bmc.ipmi import read, read_session
-from nodegauge_bmc.lan import PORT, Refused, Session, address
+from nodegauge_bmc.lan import Refused, Session, address
 from nodegauge_bmc.repository import of_bytes
 from nodegauge_bmc.rmcp import SUITES, Malformed
 from nodegauge_contract.chassis import IPMI, REDFISH
@@ -27,7 +26,6 @@ from support.virtual_time import in_virtual_time
 from testbed.hardware import bmc as redfish_bmc
 from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, IpmiBmc, answering
 from testbed.hardware.ipmimachine import CELSIUS, TEMPERATURE, VOLTAGE, Sensor, crowded, inventory, server
-from testbed.hardware.ipmisim import WAY_OUT, program, simulating
 
 
 def access(url: str, **changed: Any) -> Access:
@@ -44,20 +42,10 @@ async def error_of(behaviour: Behaviour | None = None, *, deadline: float = 30.0
 @pytest.mark.parametrize("changed", [{"user": "nobody"}, {"password": "wrong"}])
 @pytest.mark.parametrize("suite", [17, 3])
 async def test_wrong_credentials_are_named(changed: dict[str, str], suite: int) -> None:
-    """In the words that Redfish has for it, and without the password."""
     message = await error_of(Behaviour(suites=(suite,)), **changed)
     assert "refuses the user or the password" in message
     assert "--password-file" in message
     assert PASSWORD not in message
-
-
-@pytest.mark.parametrize("changed", [{"user": "nobody"}, {"password": "wrong"}])
-async def test_ipmi_sim_refuses_wrong_credentials_too(changed: dict[str, str], tmp_path: Path) -> None:
-    if await asyncio.to_thread(program) is None:
-        pytest.skip(WAY_OUT)
-    async with simulating(server(1, 1), tmp_path) as simulator:
-        with pytest.raises(BmcError, match="refuses the user or the password"):
-            await read(access(simulator.url, **changed))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +84,6 @@ async def test_an_answer_that_was_here_before_is_dropped() -> None:
 
 
 async def test_a_session_has_the_lowest_level_and_ends() -> None:
-    """USER cannot change the machine, even by an administrator's account."""
     async with answering(server()) as bmc:
         await read(access(bmc.url))
         async with asyncio.timeout(10):
@@ -106,7 +93,6 @@ async def test_a_session_has_the_lowest_level_and_ends() -> None:
 
 @in_virtual_time
 async def test_a_bmc_that_stops_answering_ends_the_reading() -> None:
-    """After one timeout, not after one for each sensor."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     message = await error_of(Behaviour(silent_after=40), timeout=0.6)
@@ -159,12 +145,6 @@ async def test_packets_of_others_are_dropped() -> None:
 def test_an_access_that_cannot_be_right_is_refused(changed: dict[str, Any], part: str) -> None:
     with pytest.raises(BmcError, match=part):
         address(access(**{"url": "ipmi://bmc"} | changed))
-
-
-def test_addresses_of_ipmi() -> None:
-    """The standard's port, unless another is given; IPv6 in brackets."""
-    assert address(access("ipmi://bmc-7")) == ("bmc-7", PORT)
-    assert address(access("ipmi://[::1]:6230")) == ("::1", 6230)
 
 
 async def auto(resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **others: Any) -> str:
@@ -363,6 +343,5 @@ async def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
 
 
 def test_keys_are_in_no_representation() -> None:
-    """A traceback shows arguments."""
     keys = rmcp.keys(SUITES[0], b"secret")
     assert repr(changed(keys)) == "Keys(suite=17)"

@@ -1,4 +1,5 @@
-"""Recorded BMCs over HTTPS: what is read of them, what is judged, and what is not believed.
+"""Recorded BMCs over HTTPS: what is read of them, what is judged, and what is not believed; and the object
+ChassisReading, whatever somebody wrote into it.
 
 Every tree is a recording of a real machine (tests/fixtures/INDEX.md); each fault is made by changing it.
 """
@@ -12,9 +13,10 @@ import pytest
 
 from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Fan, Pump, Rail, Supply
 from nodegauge_contract.values import Unavailable
-from nodegauge_judge import Answer, Psu, Severity, Verdict
-from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
-from support.bmc_access import Bmcs
+from nodegauge_judge import Answer, Psu, Verdict
+from nodegauge_judge.chassis.judge import judge_chassis
+from nodegauge_operator.api.chassis import MAX_READING, parse_chassis
+from support.bmc_access import Bmcs, codes
 from testbed.hardware.bmc import tree
 
 MACHINES = {
@@ -30,10 +32,6 @@ Tree = dict[str, Any]
 DGX_SUPPLIES = "/redfish/v1/Chassis/DGX/PowerSubsystem/PowerSupplies"
 LENOVO = "/redfish/v1/Chassis/1"
 SUPERMICRO_POWER = "/redfish/v1/Chassis/1/Power"
-
-
-def codes(judgement: ChassisJudgement) -> set[str]:
-    return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
 
 
 @pytest.mark.parametrize("expand", [False, True], ids=["one by one", "expanded"])
@@ -132,9 +130,6 @@ PASS, WARN, FAIL, OK = Verdict.PASS, Verdict.WARN, Verdict.FAIL, Psu.OK
 FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | None]] = {
     "supply failed": ("lenovo", lenovo_supply(2, Status=CRITICAL), WARN, {"supply-failed"}, LOST),
     "supply offline": ("lenovo", lenovo_supply(2, Status=OFFLINE), WARN, {"supply-failed"}, LOST),
-    "supply wants a look": (
-        "lenovo", lenovo_supply(2, Status={"Health": "Warning"}), WARN, {"supply-failed"}, LOST,
-    ),
     "input lost": (
         "lenovo", lenovo_supply(3, LineInputStatus="LossOfInput"), WARN, {"supply-no-input"}, LOST,
     ),
@@ -157,10 +152,6 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | No
     "supply failed, in the old resource alone": (
         "supermicro", nested(*OLD_SUPPLY, "Status", value=CRITICAL), WARN, {"supply-failed"},
         LOST,
-    ),
-    "input lost, in the old resource alone": (
-        "supermicro", nested(*OLD_SUPPLY, "LineInputStatus", value="LossOfInput"), WARN,
-        {"supply-no-input"}, LOST,
     ),
     "12 V low": (
         "supermicro", nested(SUPERMICRO_POWER, *VOLTS, value=10.1), FAIL, {"chassis-rail"}, Psu.FAULT,
@@ -207,7 +198,6 @@ async def test_a_fault_has_its_finding_and_no_other(fault: str, bmcs: Bmcs) -> N
 
 
 async def test_pumps_are_read_from_a_list_and_behind_a_link(bmcs: Bmcs) -> None:
-    """Some BMCs have the pumps themselves in the list."""
     listed, linked = tree("gb200"), tree("gb200")
     pump()(listed)
     linked[COOLING]["Pumps"] = {"@odata.id": f"{COOLING}/Pumps"}
@@ -220,7 +210,6 @@ async def test_pumps_are_read_from_a_list_and_behind_a_link(bmcs: Bmcs) -> None:
 
 @pytest.mark.parametrize(("limit", "expected"), [(900.0, set()), (910.0, {"spare-watts"})])
 def test_full_power_leaves_a_tenth_of_the_supplies_to_spare(limit: float, expected: set[str]) -> None:
-    """Two GPUs at their limits and 1,800 W for the rest, of two supplies of 2 kW."""
     gpus = [BoardGpu(name=f"GPU{n}", watts=100.0, limit_watts=limit) for n in range(2)]
     supplies = [Supply(name=f"PSU{n}", health="OK", capacity_watts=2000.0) for n in range(2)]
     reading = ChassisReading(lists_supplies=True, supplies=supplies, gpus=gpus, watts=2000.0)
@@ -287,3 +276,46 @@ def test_a_rail_that_was_not_read_clears_no_gate() -> None:
     rails = [Rail(name="12V", volts=12.0), Rail(name="12V GPU")]
     judgement = judge_chassis(ChassisReading(lists_supplies=True, supplies=[GOOD], rails=rails))
     assert judgement.answers["chassis-rail"] is Answer.UNSURE
+
+
+def body(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "gpu-1", "uid": "u", "resourceVersion": "7"}, "status": status}
+
+
+def test_a_wrong_part_is_left_out_and_named() -> None:
+    parsed = parse_chassis(
+        body(number=-1, problem="x", reading={"supplies": [{"name": 7}, {"name": "PSU2"}]})
+    )
+    assert parsed.reading is not None
+    assert [one.name for one in parsed.reading.supplies] == ["PSU2"]
+    assert (parsed.status.number, parsed.status.problem) == (0, "x")
+    assert [one.partition(":")[0] for one in parsed.left_out][1:] == ["reading", "reading"]
+
+
+def test_what_is_no_reading_counts_as_none() -> None:
+    large = {"supplies": [{"name": "P" * 100}] * (MAX_READING // 100)}
+    for wrong, why in ((large, "bytes"), ({"major": 2}, "version 2"), ([1], "not an object")):
+        parsed = parse_chassis(body(reading=wrong))
+        assert parsed.reading is None
+        assert why in parsed.left_out[0]
+    for empty in ({}, {"status": None}, {"status": []}):
+        assert parse_chassis({"metadata": {"name": "n"}} | empty).reading is None
+
+
+@pytest.mark.parametrize("absurd", [1.7e308, 2e6, 1e-300, 0.5, -800, -1.7e308])
+@pytest.mark.parametrize("where", ["capacity_watts", "output_watts", "watts", "gpus"])
+def test_watts_that_no_machine_has_were_not_read(absurd: float, where: str) -> None:
+    supply: dict[str, Any] = {"capacity_watts": 3000, "output_watts": 900}
+    machine: dict[str, Any] = {"watts": 1800} if where != "output_watts" else {}
+    gpus = [BoardGpu(name="GPU0", watts=300, limit_watts=absurd if where == "gpus" else 700)]
+    if where in supply:
+        supply[where] = absurd
+    elif where == "watts":
+        machine[where] = absurd
+    one = Supply(name="PSU", present=True, state="Enabled", health="OK", **supply)
+    judged = judge_chassis(ChassisReading(supplies=[one, one], gpus=gpus, **machine))
+    assert judged.verdict is Verdict.PASS
+    numbers = (judged.load_watts, judged.peak_watts, judged.capacity_watts, judged.needed)
+    assert all(number is None or 0 < number < 10_000 for number in numbers)
+    expected = {"capacity_watts": judged.capacity_watts, "gpus": judged.peak_watts}
+    assert expected.get(where) is None

@@ -1,8 +1,10 @@
-"""`nodegauge check`: its requests, what it waits for, and its messages."""
+"""`nodegauge check` and `nodegauge apply`, which the chart runs: their requests, what they wait for or try
+again, their messages and exit codes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +12,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from nodegauge_cli import apply
 from nodegauge_cli import check as command
 from nodegauge_cli.__main__ import main
 from nodegauge_operator import names
 from nodegauge_operator.http_server import HttpServer
+from nodegauge_operator.kube import errors
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
 from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics
 from support.client import AnsweringClient, Call
+from support.virtual_time import in_virtual_time
 
 RESOURCES = [{"name": name.split(".")[0]} for name in names.CRD_NAMES]
 PODS = "/api/v1/namespaces/gauge/pods"
@@ -100,7 +105,6 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, bool], str]] = {
 
 @pytest.mark.parametrize("what", BAD)
 async def test_what_is_bad_is_named_with_the_way_out(what: str) -> None:
-    """Missing CRDs; the operator's own answer and reason; how to look for its pods; an unreachable one."""
     answers, state, message = BAD[what]
     api, operator = Api(), Operator()
     vars(api).update(answers)
@@ -110,7 +114,6 @@ async def test_what_is_bad_is_named_with_the_way_out(what: str) -> None:
 
 
 async def test_it_waits_until_the_operator_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A temporary API error and a late operator pass within the timeout."""
     monkeypatch.setattr(command, "POLL_SECONDS", 0.01)
     api, operator = Api(), Operator()
     api.failures = [KubeError("blip", status=503)]
@@ -139,3 +142,94 @@ def test_without_a_cluster_the_error_is_explained(monkeypatch: pytest.MonkeyPatc
     for arguments, code, part in ([], 1, "Set KUBECONFIG"), (["--timeout", "soon"], 2, "--timeout"):
         done = CliRunner().invoke(main, ["check", *arguments])
         assert (done.exit_code, part in done.output) == (code, True)
+
+
+POLICY = {
+    "apiVersion": "nodegauge.dev/v1alpha1",
+    "kind": "GPUValidationPolicy",
+    "metadata": {"name": "default"},
+    "spec": {"nodeSelector": {}},
+}
+NOT_SERVED = NotFound("the server could not find the requested resource", status=404)
+
+
+class Applied(AnsweringClient):
+    """An API server with a list of failures, after which it accepts everything."""
+
+    def __init__(self, *failures: KubeError) -> None:
+        super().__init__(self._take)
+        self.failures = list(failures)
+
+    def _take(self, call: Call) -> dict[str, Any]:
+        if self.failures:
+            raise self.failures.pop(0)
+        return dict(call.body)
+
+
+async def test_the_policy_is_applied_once_without_force() -> None:
+    api = Applied()
+    await apply.write(api, POLICY, owner="someone", within=1.0)
+    wanted = Call(
+        method="PATCH",
+        path="/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default",
+        query={"fieldManager": "someone", "fieldValidation": "Strict"},
+        body=POLICY,
+        content_type="application/apply-patch+yaml",
+    )
+    assert api.calls == [wanted]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NOT_SERVED,
+        Forbidden("may not, yet", status=403),
+        errors.Unavailable("too many requests", status=429),
+        errors.Unreachable("connection refused"),
+        errors.Refused("create not allowed while custom resource definition is terminating", status=405),
+    ],
+    ids=["not served", "right not seen", "busy", "away", "the old CRD goes"],
+)
+@in_virtual_time
+async def test_temporary_errors_are_retried(failure: KubeError, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Applied(failure, failure, failure)
+    await apply.write(api, POLICY, owner="helm", within=10.0)
+    assert len(api.calls) == 4
+    assert capsys.readouterr().out.splitlines() == [
+        f"policy default: not yet: {failure}",
+        "policy default: written",
+    ]
+
+
+GONE, BUSY = [NOT_SERVED] * 1000, [errors.Unavailable("busy", status=503)] * 1000
+WRONG = [errors.Refused("spec.mode: Unsupported value", status=422)]
+THEIRS = [errors.Conflict("conflict with kubectl", status=409)]
+ONE_OBJECT = "expected one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"
+NO_NAME = "metadata.name is missing"
+CODES: dict[str, tuple[list[KubeError], object, int, str]] = {
+    "written": ([], POLICY, 0, "policy default: written"),
+    "never served": (GONE, POLICY, 1, "gpuvalidationpolicies.nodegauge.dev in time. Set crds.enabled"),
+    "never answered": (BUSY, POLICY, 1, "busy"),
+    "refused": (WRONG, POLICY, 2, "spec.mode: Unsupported value"),
+    "another's field": (THEIRS, POLICY, 2, "conflict with kubectl"),
+    "no JSON": ([], "{", 2, "not JSON"),
+    "a list": ([], [POLICY], 2, ONE_OBJECT),
+    "another kind": ([], POLICY | {"kind": "NodeReport"}, 2, ONE_OBJECT),
+    "no name": ([], POLICY | {"metadata": {}}, 2, NO_NAME),
+    "no metadata": ([], POLICY | {"metadata": None}, 2, NO_NAME),
+}
+
+
+@pytest.mark.parametrize("case", CODES)
+def test_exit_codes(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 written, 1 if a later try may help, 2 if none will (the Job gives up on 2); options are named."""
+    failures, policy, code, part = CODES[case]
+
+    async def connect(**_: object) -> Applied:
+        return Applied(*failures)
+
+    monkeypatch.setattr(apply, "connect", connect)
+    text = policy if isinstance(policy, str) else json.dumps(policy)
+    done = CliRunner().invoke(main, ["apply", f"--policy={text}", "--timeout=10ms"])
+    assert (done.exit_code, part in done.output) == (code, True)
+    assert failures or code == 0 or "--policy" in done.output

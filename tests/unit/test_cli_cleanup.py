@@ -38,7 +38,6 @@ def add_test_pods(dirty: DirtyCluster) -> None:
 def test_after_a_conflict_only_the_uid_says_whether_the_pod_is_gone(
     dirty: DirtyCluster, replaced: bool
 ) -> None:
-    """A conflict on the very pod is tried again; another pod of its name is left alone."""
     add_test_pods(dirty)
 
     def conflict() -> KubeError:
@@ -60,7 +59,6 @@ def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
 
 
 def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
-    """Labels, taints, conditions, reports and probe pods; others stay, and policies that nobody named."""
     dirty.add_probe("done", phase="Succeeded")
     dirty.clean()
     assert dirty.left() == CLEAN
@@ -88,7 +86,6 @@ def test_a_temporary_api_error_is_retried(dirty: DirtyCluster, where: str) -> No
 
 
 def test_a_list_that_breaks_off_is_started_again(dirty: DirtyCluster) -> None:
-    """An expired continue token after the first page loses no node."""
     for number in range(100, 230):
         dirty.add(f"node-{number}")
     too_old = Refused("the provided continue parameter is too old", status=410)
@@ -100,7 +97,6 @@ def test_a_list_that_breaks_off_is_started_again(dirty: DirtyCluster) -> None:
 
 
 def test_a_taint_added_meanwhile_survives(dirty: DirtyCluster) -> None:
-    """The list of taints is replaced as a whole, so it must be current: a conflict reads the node again."""
     late = {"key": "late", "value": "1", "effect": "NoSchedule"}
 
     def stranger() -> None:
@@ -114,7 +110,6 @@ def test_a_taint_added_meanwhile_survives(dirty: DirtyCluster) -> None:
 
 
 def test_a_node_with_a_taint_alone_is_cleaned(dirty: DirtyCluster) -> None:
-    """A kubelet may register a node with `unvalidated` and nothing else."""
     taint = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
     dirty.cluster.add_node("node-new", theirs="kept")
     dirty.cluster.change(NODES, "node-new", {"spec": {"taints": [taint, *FOREIGN]}})
@@ -137,7 +132,6 @@ def test_a_node_deleted_meanwhile_is_no_error(dirty: DirtyCluster, conflict_firs
 
 
 def test_a_failed_object_does_not_stop_the_others(dirty: DirtyCluster) -> None:
-    """A webhook refuses one node's labels and taints; all else is removed, and the error names the node."""
     refusal = Refused("denied by somebody's webhook", status=403)
     dirty.refuse = failing(1, f"PATCH {NODES}/node-1", lambda: refusal)
     with pytest.raises(KubeError, match=r"node node-1: denied by somebody's webhook") as caught:
@@ -167,7 +161,6 @@ def test_a_node_that_keeps_changing_is_named(dirty: DirtyCluster) -> None:
 
 
 def test_a_long_outage_ends_the_clean_up(dirty: DirtyCluster) -> None:
-    """With many nodes left it gives up once, not for each of them."""
     for number in range(100, 300):
         dirty.add(f"node-{number}")
     went_away: list[float] = []
@@ -187,7 +180,6 @@ def test_a_long_outage_ends_the_clean_up(dirty: DirtyCluster) -> None:
 
 
 def test_probe_pods_of_a_dead_kubelet_are_forced(dirty: DirtyCluster) -> None:
-    """After their grace period, by UID; reports do not wait for them."""
     dirty.add_probe("stuck")
     took = dirty.clean()
     assert dirty.left() == CLEAN
@@ -249,7 +241,6 @@ def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
 def test_watch_daemonsets_of_the_release_are_removed(
     dirty: DirtyCluster, release: str, left: list[str]
 ) -> None:
-    """With their pods; those of another release in the namespace stay, and any that is not nodegauge's."""
     instance = "app.kubernetes.io/instance"
     marks = {"own": {instance: "ng"}, "other": {instance: "other"}}
     for name in ("own", "other", "theirs"):
@@ -296,7 +287,6 @@ def test_the_operator_is_stopped_first(dirty: DirtyCluster, deployment: str) -> 
 
 
 def test_an_operator_on_a_dead_kubelet_is_forced(dirty: DirtyCluster) -> None:
-    """Its pod is removed by UID, and its token must expire before the first node is changed."""
     dirty.deployments, dirty.dead_kubelets = ["nodegauge"], True
     dirty.add_operator()
     took = dirty.clean()

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from click.testing import CliRunner
 from msgspec import to_builtins
 
 import nodegauge_contract as contract
+import support.nccl_results as nccl
 import support.results as made
-from nodegauge_cli.__main__ import SUBCOMMANDS, main
+from nodegauge_cli.__main__ import SUBCOMMANDS
 from nodegauge_contract import NOT_READ
 from nodegauge_contract import Result as Document
 from nodegauge_contract.model import MAJOR, MINOR
@@ -44,23 +44,9 @@ ALL_REDUCE = FIXTURES / "nccl-tests_allreduce_superbench.log"
 TWO_NODES = FIXTURES / "nccl-tests_allreduce_h100x16_oci.log"
 
 
-def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
-    cells = [
-        contract.Cell(collective=name, bytes=2**30, us=us, wrong=wrong)
-        for name in ("all_reduce", "all_gather", "reduce_scatter")
-    ]
-    uuids = [f"GPU-{number}" for number in range(8)]
-    gpus = [
-        contract.Gpu(index=number, uuid=uuid, name="NVIDIA A100-SXM4-80GB")
-        for number, uuid in enumerate(uuids)
-    ]
-    nccl = contract.NcclResult(
-        engine="nccl4py",
-        ranks=8,
-        uuids=uuids,
-        arms=[contract.Arm(name=contract.ArmName.DEFAULT, cells=cells)],
-    )
-    return Document(probe="nccl", node="n1", gpus=gpus, nccl=nccl)
+def nccl_result(gbps: float = 230.28, *, wrong: int = 0) -> Document:
+    cells = [nccl.cell(of, nccl.GIB, gbps, ranks=8, wrong=wrong) for of in (nccl.AR, nccl.AG, nccl.RS)]
+    return nccl.node(made.a100(), nccl.arm(contract.ArmName.DEFAULT, cells))
 
 
 def report(record: str) -> str:
@@ -101,25 +87,18 @@ def test_the_exit_code_is_the_verdict(document: Document, code: int, verdict: st
     "form",
     [
         contract.encode(made.dgx1()).decode(),
-        msgspec.json.format(contract.encode(made.dgx1()), indent=2).decode(),
         msgspec.json.encode(made.dgx1()).decode(),
         contract.text(made.dgx1()),
         "a line of a log\n" + contract.encode(made.dgx1()).decode() + "\nanother line\n",
         "a line of a log\n{not json\n" + contract.encode(made.dgx1()).decode() + "\n{}\n",
         "a line of a log\n" * 20_000 + contract.encode(made.dgx1()).decode(),
     ],
-    ids=["json", "indented", "records", "reading", "log", "log-json", "long-log"],
+    ids=["json", "records", "reading", "log", "log-json", "long-log"],
 )
 def test_a_result_is_read_in_every_form(form: str) -> None:
     outcome = judge("-", stdin=form)
     assert outcome.exit_code == 0, outcome.output
     assert "8x Tesla V100-SXM2-32GB: healthy" in outcome.output
-
-
-def test_a_recorded_log_of_nccl_tests_is_judged() -> None:
-    output = flat(judge(ALL_REDUCE))
-    assert output.startswith("PASS 8x A100-SXM4-40GB: collectives reach their expected bandwidth")
-    assert "busbw all_reduce 229 GB/s" in output
 
 
 @pytest.mark.parametrize(
@@ -169,14 +148,6 @@ def test_the_text_says_what_is_wrong_and_what_to_do() -> None:
     assert "Next:" not in output
     assert "GPU7  NV18" in outcome.output
     assert "NV#  = Connection traversing a bonded set of # NVLinks" in outcome.output
-
-
-def test_the_output_names_the_board_and_the_steps_its_index() -> None:
-    sick = made.with_gpu(REFUSED, 3, repair=contract.Repair(action=1), serial="1654922001234")
-    output = flat(judge("-", stdin=sick))
-    assert f"GPU 3, {made.pci(3)}, serial 1654922001234, {made.uuid(3)}" in output
-    assert "`nvidia-smi --gpu-reset -i 3`" in output
-    assert f"`kubectl cordon {sick.node}`" in output
 
 
 def test_the_head_shows_heat_supply_and_the_taints_that_follow() -> None:
@@ -293,20 +264,12 @@ def test_judging_works_without_kubernetes_and_kopf(tmp_path: Path) -> None:
     assert all(lazy.help in helped.stdout for lazy in SUBCOMMANDS.values())
 
 
-def test_every_subcommand_can_be_imported() -> None:
-    for name in SUBCOMMANDS:
-        outcome = CliRunner().invoke(main, [name, "--help"])
-        assert outcome.exit_code == 0, outcome.output
-    unknown = CliRunner().invoke(main, ["jugde"])
-    assert (unknown.exit_code, "jugde" in unknown.output) == (2, True)
-
-
 def test_an_nccl_result_shows_its_cells_and_whether_a_third_run_is_needed(tmp_path: Path) -> None:
     once = flat(judge("-", stdin=contract.text(nccl_result())))
     assert "default all_reduce 1 GiB 8160 us 230.3 GB/s" in once
     assert "engine nccl4py" in once
     assert "rerun needed" not in once
-    earlier = written(tmp_path / "earlier.json", nccl_result(us=6500.0))
+    earlier = written(tmp_path / "earlier.json", nccl_result(289))
     later = flat(judge("-", "--before", earlier, stdin=nccl_result()))
     assert "rerun needed" in later
     assert "busbw-disagrees" in later

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from nodegauge_contract import Power
 from nodegauge_judge.power_inventory import PowerInventory
 from support.judge_command import FIXTURES, flat, judge, written
 from support.load_results import spoilt
-from support.nccltests import FOOT, HEAD, PROCESS, SIZES, devices, row, table
+from support.nccltests import FOOT, HEAD, PROCESS, SIZES, devices, row, table, tagged
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 SLOW_AT_8_GIB = [row(2**30, 4160.0, 4160.0, ranks=8), row(2**33, 334_053.0, 334_053.0, ranks=8)]
@@ -31,18 +30,11 @@ NVLS = "".join(
 
 RINGS, OFF = 361.0, "NCCL_NVLS_ENABLE"
 INFO = "box:1:2 [0] NCCL INFO "
-FROM_2G = tuple(2**power for power in range(31, 35))
 
 
 def run(gbps: float = 380.0, *, gpu: str = H100, ranks: int = 8, host: str = "box", **more: Any) -> str:
     """A whole log of one run."""
     return devices(*range(ranks), gpu=gpu, host=host) + table(ranks, gbps=gbps, **more)
-
-
-def tagged(*processes: str) -> str:
-    """Lines of several processes in turn, as mpirun tags them."""
-    streams = [[f"[1,{n}]<stdout>:{line}" for line in text.splitlines()] for n, text in enumerate(processes)]
-    return "\n".join(line for lines in zip_longest(*streams) for line in lines if line is not None)
 
 
 def judged(text: str, *arguments: str) -> tuple[int, str]:
@@ -76,24 +68,6 @@ def test_a_log_is_graded_by_the_lowest_floor_that_could_apply(
     assert ("names the GPU, but not its links" in output) is (code != 3 and not published)
 
 
-def test_the_algorithm_that_nccl_logged_chooses_the_floor() -> None:
-    text = devices(*range(8)) + table(8, gbps=380)
-    assert judged(text)[1].startswith("PASS")
-    code, output = judged(devices(*range(8)) + NVLS + table(8, gbps=380))
-    assert (code, output[:4]) == (0, "WARN")
-    assert "the floor is 416 GB/s: 0.9 of 462 GB/s" in output
-
-
-@pytest.mark.parametrize(("gbps", "verdict"), [(300, "PASS"), (285, "WARN")])
-def test_a_size_whose_floor_depends_on_an_unknown_algorithm_gets_the_lower_one(
-    gbps: float, verdict: str
-) -> None:
-    """256 MiB is published with NVLS alone; for rings it is derived from 16 GiB."""
-    text = devices(*range(8)) + table(8, gbps=gbps, sizes=(2**28,))
-    code, output = judged(text)
-    assert (code, output.split()[0]) == (0, verdict)
-
-
 @pytest.mark.parametrize(
     ("text", "code", "part"),
     [
@@ -118,7 +92,6 @@ def test_faults_count_on_any_number_of_nodes(text: str, code: int, part: str) ->
     ("text", "code", "parts"),
     [
         (run() + run(45), 1, ("FAIL run 2 of 2: all_reduce on box, line 23", "all 1 pass, 1 fail")),
-        (run(45) + run(), 1, ("FAIL run 1 of 2: all_reduce on box, line 1", "all 1 fail, 1 pass")),
         (run() + run(host="other") + run(), 0, ("PASS run 1 of 3", "run 2 of 3: all_reduce on other")),
         (run() + run(20, host="other"), 1, ("FAIL run 2 of 2: all_reduce on other",)),
         (run() + run(340, collective="all_gather"), 0, ("run 2 of 2: all_gather on box", "all 2 pass")),
@@ -132,10 +105,13 @@ def test_faults_count_on_any_number_of_nodes(text: str, code: int, part: str) ->
             3,
             ("UNKNOWN run 2 of 2", "Not judged: no table: expected a line"),
         ),
-        (tagged(run(), run(20, host="other")), 1, ("FAIL run 2 of 2: all_reduce on other", "1 pass, 1 fail")),
-        (tagged(run(), run(host="other")), 0, ("PASS run 1 of 2: all_reduce on box, line 1", "all 2 pass")),
+        (
+            tagged(("[1,0]<stdout>:", run()), ("[1,1]<stdout>:", run(20, host="other"))),
+            1,
+            ("FAIL run 2 of 2: all_reduce on other", "1 pass, 1 fail"),
+        ),
     ],
-    ids=range(9),
+    ids=range(7),
 )
 def test_each_run_of_a_log_is_judged_and_the_worst_counts(
     text: str, code: int, parts: tuple[str, ...]
@@ -157,14 +133,12 @@ def test_several_runs_as_json_have_the_worst_verdict_and_a_judgement_each() -> N
     [
         ((FIXTURES / "nccl-tests_allreduce_h200x8_8gib.log").read_text(), 0, "PASS 8x NVIDIA H200"),
         (run(482, sizes=(2**34,)), 0, "all_reduce 482 GB/s"),
-        (run(230, gpu=A100, sizes=FROM_2G), 0, "PASS"),
         (run(190, gpu=A100, sizes=(2**33,)), 0, "PASS"),
         (run(835, gpu="NVIDIA B200", sizes=(2**33,)), 0, "PASS"),
         (run(700, gpu="NVIDIA B200", sizes=(2**33,)), 0, "the floor with NVLS is 754 GB/s"),
         (run(60, sizes=(2**33,)), 1, "all_reduce at 8 GiB reaches 60 GB/s"),
         (run(57.9, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 1, "the floor is 193 GB/s"),
         (run(195, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 0, "PASS"),
-        (run(170, gpu="NVIDIA H100 NVL", ranks=2, sizes=(2**34,)), 0, "WARN"),
         (run(20, gpu="NVIDIA A100 80GB PCIe", ranks=2, sizes=(2**34,)), 3, "whether NVLinks join them"),
         (run(100, sizes=(2**27,)), 3, "Nothing was measured at 256 MiB or more"),
         (
@@ -173,7 +147,7 @@ def test_several_runs_as_json_have_the_worst_verdict_and_a_judgement_each() -> N
             "all_reduce at 8 GiB reaches 45 GB/s",
         ),
     ],
-    ids=range(13),
+    ids=range(11),
 )
 def test_sizes_above_1_gib_alone_are_graded(text: str, code: int, part: str) -> None:
     """A log has no label, so no size is missing."""
@@ -215,16 +189,13 @@ def test_a_log_without_nvls_warns_with_what_nccl_logged(before: str, gbps: float
 @pytest.mark.parametrize(
     "text",
     [
-        run(373),
         NVLS + run(462),
         f"{INFO}{OFF} set by environment to 1.\n" + run(462),
         f"{INFO}NVLS multicast support is available on dev 3\n" + run(476, sizes=(2**33,)),
         run(660, gpu="NVIDIA B200"),
-        run(230, gpu=A100),
-        run(340, collective="all_gather"),
         f"{INFO}{OFF} set by environment to 0.\n" + run(359, gpu=H100, ranks=4),
     ],
-    ids=range(8),
+    ids=range(5),
 )
 def test_a_log_with_nvls_or_where_there_is_none_does_not_warn(text: str) -> None:
     assert "nvls-unused" not in judged(text)[1]
@@ -329,11 +300,7 @@ def test_the_example_of_the_documentation_is_an_inventory() -> None:
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [
-        ("gpus: [{gpu: 0000:01:00.0}]", "gpus[0].gpu"),
-        ("a: [", "not readable as YAML"),
-        ("gpus: []\n---\ngpus: []", "not readable as YAML"),
-    ],
+    [("gpus: [{gpu: 0000:01:00.0}]", "gpus[0].gpu"), ("gpus: []\n---\ngpus: []", "not readable as YAML")],
 )
 def test_a_bad_inventory_is_named_with_its_field(tmp_path: Path, text: str, part: str) -> None:
     cables = written(tmp_path / "cables.yaml", text)

@@ -127,7 +127,6 @@ def test_the_evidence_of_an_early_version_has_the_messages_in_full() -> None:
     ids=range(20),
 )
 def test_a_report_is_judged_whole(bodies: list[dict[str, Any]], code: int, part: str) -> None:
-    """A pass needs a health reading, and nothing that says otherwise."""
     exit_code, output = judged(*bodies)
     assert (exit_code, part in output) == (code, True), output
 
@@ -155,7 +154,6 @@ def test_readings_beside_a_report_are_judged_with_it(
 
 
 def test_the_record_of_an_nccl_run_is_graded_again() -> None:
-    """Its findings follow from the record; one that failed stays."""
     slow = judge_nccl(h100(300), previous=judge_nccl(h100(300)).record)
     assert judged(report(probe("nccl", history=slow.record)))[0] == 1
     passes = judge_nccl(h100()).record

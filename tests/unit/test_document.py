@@ -21,30 +21,20 @@ import support.results as made
 from nodegauge_contract import (
     ContractError,
     Gpu,
-    LoadResult,
     Malformed,
-    NcclResult,
     NotAResult,
-    Pairs,
-    Problem,
-    ProblemKind,
-    RepeatedXid,
     Result,
     TooLarge,
     Unavailable,
     UnknownVersion,
-    WatchReport,
-    XidCount,
-    Xids,
     columns,
     decode,
     encode,
     text,
 )
 from nodegauge_contract.document import MAX_BYTES
-from nodegauge_contract.model import MAJOR, MAX_GPUS, MAX_REPEATED, MINOR
+from nodegauge_contract.model import MAJOR, MAX_GPUS, MINOR
 from nodegauge_contract.reading import PART_BYTES
-from support.busy import busy
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 GOLDEN_RESULTS = sorted(GOLDEN.glob("result-*.json"))
@@ -84,7 +74,6 @@ def members() -> str:
 
 
 def test_every_member_of_this_version_is_in_a_golden_document() -> None:
-    """With its name, type and place; one that is new takes a new version and a new file, see the README."""
     assert (GOLDEN / f"result-{MAJOR}.{MINOR}-members.json").read_text() == members()
 
 
@@ -169,7 +158,6 @@ def structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
 
 
 def test_the_words_of_the_layout_are_no_members() -> None:
-    """A record with a member of that name would be taken for a table."""
     message = {columns.ROWS, columns.EACH, columns.OF, columns.UNAVAILABLE}
     names = {field.encode_name for one in structs(inspect.type_info(Result)) for field in one.fields}
     assert not message & names
@@ -244,7 +232,6 @@ def test_a_table_comes_back_as_it_was(records: Any) -> None:
 
 
 def test_a_list_that_is_too_long_for_a_table_stays_a_list() -> None:
-    """What is written can be read."""
     records = [{"a": n} for n in range(columns.MAX_ROWS + 1)]
     assert columns.fold(records) == records
     assert columns.unfold(columns.fold(records[1:])) == records[1:]
@@ -267,102 +254,14 @@ def test_the_parts_have_64_kib_together() -> None:
     assert sum(PART_BYTES.values()) == 64 * 1024
 
 
-def answered(value: Any, chance: Random) -> Any:
-    if isinstance(value, dict):
-        if "unavailable" in value:
-            return chance.randrange(10**5, 10**6)
-        return {name: answered(inner, chance) for name, inner in value.items()}
-    return [answered(inner, chance) for inner in value] if isinstance(value, list) else value
-
-
-def with_everything(codes: int) -> Result:
-    """A busy DGX-2 whose driver answers every call, with fans, the most earlier Xids that a document holds,
-    and so many kinds of new ones on each GPU; no two numbers alike."""
-    result = busy(golden("1.1-dgx2-busy"))
-    texts = {"fabric", "links", "counters"}
-    gpus = []
-    for gpu in msgspec.to_builtins(result.gpus):
-        chance = Random(gpu["index"])
-        groups = {name for name, value in gpu.items() if isinstance(value, dict)} - texts
-        filled = gpu | {
-            name: answered(gpu[name], chance) for name in groups if "unavailable" not in gpu[name]
-        }
-        counters = {name: chance.randrange(10**12, 10**13) for name in gpu["counters"] if name != "trio"}
-        fans = [{"percent": 40, "target": 40 + gpu["index"], "rpm": chance.randrange(5_000, 9_000)}] * 2
-        more = {"counters": counters | {"trio": "269-271"}, "fans": fans, "xids": xids(gpu["index"], codes)}
-        gpus.append(msgspec.convert(filled | msgspec.to_builtins(more), Gpu))
-    times = [3_000_000 + n * 401 + n * n % 97 for n in range(MAX_REPEATED)]
-    repeated = [
-        RepeatedXid(gpu=n * 5 % 16, code=n * 61 % 163 + 8, count=at % 41 + 1, first=at - at % 601, last=at)
-        for n, at in enumerate(times)
-    ]
-    return replace(result, gpus=gpus, watch=WatchReport(at=3_010_000, repeated=repeated))
-
-
-def with_lost_gpus(result: Result, *lost: int) -> Result:
-    error = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", message="GPU is lost")
-    gpus = [Gpu(index=gpu.index, error=error) if gpu.index in lost else gpu for gpu in result.gpus]
-    return replace(result, gpus=gpus)
-
-
-def xids(gpu: int, codes: int) -> Xids:
-    seen = [(gpu * 37 + n * 61) % 163 + 8 for n in range(codes)]
-    first = [3_000_000 + gpu * 401 % 3600 + n * 977 % 3600 for n in range(codes)]
-    counts = [XidCount(count=at % 41 + 1, first=at, last=at + at % 601) for at in first]
-    return Xids(registered=True, seen=seen, counts=counts)
-
-
-def unlike(value: Any, chance: Random, *, length: int) -> Any:
-    if isinstance(value, dict):
-        changed = {name: unlike(inner, chance, length=length) for name, inner in value.items()}
-        return changed | (
-            {"message": f"{chance.getrandbits(4 * length):0{length}x}"} if "message" in value else {}
-        )
-    if isinstance(value, list):
-        return [unlike(inner, chance, length=length) for inner in value]
-    if isinstance(value, float):
-        digits = len(str(value).partition(".")[2])
-        return round(value * chance.uniform(0.9, 1.1), digits) if abs(value) < 1e6 else value
-    return value + chance.randrange(value // 9) if type(value) is int and value > 99 else value
-
-
-MESSAGE = 240
-"""Characters that probes keep of a message of NCCL or CUDA."""
-
-
-def nccl_run(name: str) -> Result:
-    node = golden(f"1.2-{name}-nccl")
-    nccl = unlike(msgspec.to_builtins(node.nccl), Random(4), length=MESSAGE)
-    return replace(node, nccl=msgspec.convert(nccl, NcclResult))
-
-
-def under_load(name: str) -> Result:
-    """A recorded machine under load with six supplies, with a long message of every GPU; the numbers of its
-    GPUs are those of a golden run."""
-    node, run = golden(f"1.2-{name}-nccl"), golden("1.4-h100-load-slow")
-    load = msgspec.to_builtins(run.load)
-    reasons = [{"bit": bit, "samples": 117, "longest": 113, "first_ms": 23_456} for bit in (0x4, 0x20, 0x40)]
-    gpus = [load["gpus"][gpu.index % 8] | {"index": gpu.index, "reasons": reasons} for gpu in node.gpus]
-    one = {"chip": "pmbus", "label": "vout1", "samples": 60}
-    volts = {"idle": 12_345, "loaded": 11_987, "min": 11_876, "max": 12_456}
-    sensors = [one | volts | {"name": f"in{n}"} for n in range(18)]
-    load = unlike(load | {"gpus": gpus, "sensors": sensors}, Random(4), length=MESSAGE)
-    before = [
-        replace(run.gpus[gpu.index % 8], index=gpu.index, uuid=gpu.uuid, pci=gpu.pci) for gpu in node.gpus
-    ]
-    return replace(run, pairs=Pairs(), bus=node.bus, gpus=before, load=msgspec.convert(load, LoadResult))
-
-
 @pytest.mark.parametrize(
-    ("result", "free"),
-    [
-        pytest.param(with_lost_gpus(with_everything(2), 5), 0.1, id="everything-lost"),
-        pytest.param(nccl_run("dgx2"), 0.15, id="dgx2-nccl"),
-        pytest.param(under_load("dgx2"), 0.1, id="dgx2-load"),
-    ],
+    ("name", "share"), [("1.1-dgx2-busy", 0.6), ("1.2-dgx2-nccl", 0.8), ("1.4-h100-load-slow", 0.5)]
 )
-def test_the_largest_machines_have_room(result: Result, free: float) -> None:
-    assert len(text(result)) <= (1 - free) * PART_BYTES[result.probe]
+def test_the_largest_machines_have_room(name: str, share: float) -> None:
+    """The rest is for what another driver answers (a quarter), Xids, lost GPUs and long messages; of load
+    runs there is one on half as many GPUs."""
+    result = golden(name)
+    assert len(text(result)) <= share * PART_BYTES[result.probe]
     assert decode(text(result)) == result
 
 

@@ -1,4 +1,4 @@
-"""What changes with time: energy, heat, clocks, and throttle counters that faults and load drive."""
+"""What changes with time: heat, clocks, and throttle counters that faults and load drive."""
 
 from __future__ import annotations
 
@@ -7,27 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.machines import SECOND, busy, with_driver
+from support.machines import SECOND, with_driver
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.hardware.plugged import boottime_ns
-
-
-def energy(nvml: NvmlClient) -> list[int]:
-    return [nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(gpu)) for gpu in (0, 1)]
-
-
-@pytest.mark.parametrize(("kind", "restarted"), [("driver-reload", [0, 1]), ("gpu-reset", [1])])
-def test_counters_begin_anew(tmp_path: Path, kind: str, restarted: list[int]) -> None:
-    """Energy goes back on all GPUs when the driver is loaded anew, on one when one is reset; heat stays."""
-    hardware = busy("rtx3090-nv4-2", tmp_path)
-
-    with NvmlClient(hardware.env()) as nvml:
-        before, heat = energy(nvml), nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0)
-        hardware.fault("counters-restarted", kind=kind, gpu=1)
-        after = energy(nvml)
-        assert [gpu for gpu in (0, 1) if after[gpu] < before[gpu]] == restarted
-        assert nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0) == heat
 
 
 def test_a_blocked_gpu_warms_up_and_then_slows_down(tmp_path: Path) -> None:

@@ -72,8 +72,6 @@ def test_no_file_names_this_machine() -> None:
 
 @pytest.mark.parametrize("folder", ["operator", "probes", "tests", "tests/operator", "tests/probes"])
 def test_no_folder_is_made_a_package_that_shadows(folder: str) -> None:
-    """The folders that share a name with something else, as the standard library's `operator`, hold no
-    `__init__.py`."""
     assert not (ROOT / folder / "__init__.py").exists()
 
 
@@ -162,7 +160,6 @@ def test_pure_packages_do_not_ask_for_the_time() -> None:
 
 
 def test_handlers_use_nothing_of_kopf_that_writes_or_scans() -> None:
-    """The operator uses kopf's on.event and life cycle, never what annotates, adds finalizers or indexes."""
     allowed = {"event", "startup", "cleanup", "login", "probe"}
     used = set()
     for path in sources("operator/src/nodegauge_operator"):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +12,6 @@ from nodegauge_operator.core import events, report_size
 
 pytestmark = pytest.mark.slow
 
-TESTS = Path(__file__).resolve().parents[1]
 INPUTS = {"document": 3_000, "readings": 400, "policies": 600, "reports": 600, "chassis": 600, "texts": 300}
 ALPHABET = "aé\x1b\n 0-/.%\U0001f600\u202e"
 
@@ -34,34 +30,20 @@ class Drawn:
         return self._random.choice([0.0, 1.5, -3e300, 1e-9, self._random.uniform(0, 1e6)])
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_no_input_breaks_a_promise(name: str) -> None:
+def play(name: str) -> None:
     for seed in range(INPUTS[name]):
         TARGETS[name](Drawn(seed))
 
 
-def broken(name: str) -> str:
-    """What the target says of the first input that breaks something."""
-    for seed in range(INPUTS[name]):
-        try:
-            TARGETS[name](Drawn(seed))
-        except (checks.Broken, ArithmeticError, LookupError) as error:
-            return str(error)
-    return ""
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_input_breaks_a_promise(name: str) -> None:
+    play(name)
 
 
 def test_control_characters_in_a_condition_or_event_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An edited report holds them; without the cut that takes them out they would reach a terminal."""
     monkeypatch.setattr(report_size, "printable", lambda text: text)
     monkeypatch.setattr(events, "postable", lambda change: change)
-    assert "control characters in the" in broken("reports")
-
-
-def test_make_fuzz_tries_its_inputs_and_says_what_they_reached() -> None:
-    pytest.importorskip("atheris", reason="atheris has no package for this machine")
-    command = [sys.executable, "-m", "fuzz", "--inputs", "100", "--targets", "document"]
-    run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    row = run.stdout.splitlines()[-1].split()
-    assert (row[0], row[-1]) == ("document", "ok")
-    assert int(row[1].replace(",", "")) >= 100
+    with pytest.raises(checks.Broken) as caught:
+        play("reports")
+    assert "control characters in the" in str(caught.value)

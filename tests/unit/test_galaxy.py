@@ -1,80 +1,11 @@
-"""The parts of `make collection`: what each of its checks finds, and what it says of what it cannot run."""
+"""What the collection says of itself: its versions, and every part of it in its README."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
-
-from galaxy import checks, environments
-from galaxy.__main__ import Run, exit_code, table
-from galaxy.commands import CheckFailed, Core, NotRun
-from support.playbook import COLLECTION, TOOLS
-
-pytestmark = pytest.mark.slow
-MODULE = """\
-DOCUMENTATION = r'''
-module: whole
-short_description: A module
-description: [It does nothing.]
-author: [somebody]
-options:
-  depth:
-    type: int
-    description: How deep.
-'''
-EXAMPLES = r'''
-- nodegauge.gpu.whole:
-'''
-RETURN = ''
-"""
-WHOLE = "plugins/modules/whole.py"
-LACKING = {
-    "no examples": (
-        WHOLE,
-        MODULE.replace("- nodegauge.gpu.whole:", ""),
-        "module nodegauge.gpu.whole: no exa",
-    ),
-    "an option": (
-        WHOLE,
-        MODULE.replace("description: How", "default: 1 #"),
-        "option depth has no description",
-    ),
-    "no page": ("plugins/modules/bare.py", "X = 1\n", r"nodegauge\.gpu\.bare"),
-    "an empty role": ("roles/mine/tasks/main.yml", "", r"(?s)role nodegauge.gpu.mine: .+no example uses"),
-    "an unknown type": ("plugins/terminal/x.py", "", "plugins/terminal"),
-}
-"""A file of the collection, and what the check says of it."""
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Core:
-    """An ansible-core that sees a collection of one documented module."""
-    core = Core(tmp_path, TOOLS, version="x")
-    (core.collection / "meta").mkdir(parents=True)
-    (core.collection / "galaxy.yml").write_text((COLLECTION / "galaxy.yml").read_text("utf-8"))
-    add_file(core, WHOLE, MODULE)
-    return core
-
-
-def add_file(core: Core, name: str, text: str) -> None:
-    file = core.collection / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
-
-
-def test_a_documented_module_passes(core: Core) -> None:
-    assert checks.check_docs(core, core.collection) == "1 of type module"
-
-
-@pytest.mark.parametrize("case", LACKING)
-def test_what_lacks_a_page_or_a_part_of_it_fails_the_check(core: Core, case: str) -> None:
-    """Whatever a reader would miss is named; nobody has to list a new module or role anywhere."""
-    name, text, message = LACKING[case]
-    add_file(core, name, text)
-    with pytest.raises(CheckFailed, match=message):
-        checks.check_docs(core, core.collection)
+from galaxy import environments
+from support.playbook import COLLECTION
 
 
 def test_the_supported_versions_are_those_that_are_tested() -> None:
@@ -84,25 +15,6 @@ def test_the_supported_versions_are_those_that_are_tested() -> None:
     newest = ".".join(environments.NEWEST.version.split(".")[:2])
     readme = (COLLECTION / "README.md").read_text("utf-8")
     assert f"ansible-core {oldest} to {newest}" in readme
-
-
-def test_a_failure_stops_no_other_check_and_sets_the_exit_code(tmp_path: Path) -> None:
-    current = Run(tmp_path, tmp_path)
-
-    def fail() -> str:
-        raise CheckFailed("it is broken\nhere")
-
-    def skip() -> str:
-        raise NotRun("no python3.12")
-
-    seen = [current.check("a", fail), current.check("b", skip), current.check("c", lambda: "")]
-    assert seen == [False, False, True]
-    shown = ("FAILED", "it is broken", "not run", "no python3.12", "ok")
-    assert [word for word in shown if word not in table(current.outcomes)] == []
-    assert exit_code(current.outcomes, required=False) == 1
-    assert exit_code(current.outcomes[1:], required=False) == 0
-    assert exit_code(current.outcomes[1:], required=True) == 1
-    assert exit_code([], required=False) == 1
 
 
 def documented_plugins() -> set[str]:

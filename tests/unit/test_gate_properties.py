@@ -94,7 +94,6 @@ def test_no_order_of_events_breaks_a_promise(actions: list[tuple[Any, ...]]) -> 
 @given(actions=st.lists(ACTIONS, min_size=10, max_size=30))
 @tried(60)
 def test_no_order_of_events_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
-    """Whatever happened: three good runs under load later nothing is tainted for a fault, on any node."""
     operator = played(actions)
     operator.write_policy({"mode": "Enforce", "hysteresis": {"dwell": "10m", "leaveRuns": 3}})
     for name in operator.cluster.objects[NODES]:
@@ -112,7 +111,6 @@ def test_no_order_of_events_traps_a_node(actions: list[tuple[Any, ...]]) -> None
 @given(actions=st.lists(ACTIONS, min_size=10, max_size=30))
 @tried(45)
 def test_whatever_happened_a_deleted_policy_leaves_nothing(actions: list[tuple[Any, ...]]) -> None:
-    """Neither taints for faults, nor labels, nor reports, nor pods; and what others put there stays."""
     operator = played(actions)
     operator.write_policy(None)
     operator.rest()

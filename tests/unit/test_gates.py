@@ -1,18 +1,24 @@
-"""What the rows of a report ask for: taints, labels, places in the budget, and the answers for them."""
+"""What the rows of a report ask for: taints, labels, places in the budget, and the verdict that others act
+on: False stands as long as the taint of a fault, `fail` also while it waits for a slot."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, Outcome
+from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
+from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
 from support.judging import saying
 from support.objects import INTERVAL, LOST, NOW, STALE, APolicy, AReport, make_node, make_policy, make_report
+from support.properties import tried
 
 pytestmark = pytest.mark.usefixtures("stated_answers")
 
@@ -21,16 +27,20 @@ HOT_TWICE = ["hot=b", "hot=b"]
 THERMAL, GPU_LOST = "throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"
 
 
-def after(*answers: str, policy: APolicy | None = None, slot: bool = True, load: bool = True) -> AReport:
-    report = make_report()
-    for n, text in enumerate(answers):
-        report = run(report, text, at=NOW + n * INTERVAL, policy=policy, slot=slot, load=load)
+def after(*answers: str, report: AReport | None = None, n: int = 0, **how: Any) -> AReport:
+    """A report after a run per text, an interval apart, the first at number `n`."""
+    report = report or make_report()
+    for number, text in enumerate(answers, start=n):
+        report = run(report, text, at=NOW + number * INTERVAL, **how)
     return report
 
 
-def run(report: AReport, text: str, *, at: float, load: bool = True, **how: Any) -> AReport:
-    """The report after one more run of which the judge said this; the node carries what the report asks."""
-    end = RunEnd(outcome=Outcome.READ, reason="Read", result=saying(text, load=load))
+def run(report: AReport, text: str, *, at: float, load: bool | None = None, **how: Any) -> AReport:
+    """The report after one more run of which the judge said this (`lost`: nothing was read); the node carries
+    what the report asks."""
+    loaded = "=n" not in text if load is None else load
+    read = RunEnd(outcome=Outcome.READ, reason="Read", result=saying(text, load=loaded))
+    end = LOST if text == "lost" else read
     return report.after(end, node=NODE.tainted(*taint_keys(report)), at=at, **how)
 
 
@@ -117,13 +127,6 @@ def test_a_gated_node_takes_further_causes_without_another_place() -> None:
     assert taints(report) == [THERMAL, GPU_LOST]
 
 
-def test_stale_evidence_takes_no_place() -> None:
-    report = after(*HOT_TWICE, slot=False)
-    late = NOW + INTERVAL + STALE + 1
-    assert taints(looked_at(report, at=late)) == []
-    assert taints(looked_at(report, at=late - 1)) == [THERMAL]
-
-
 def test_the_label_says_none_only_where_load_was_judged() -> None:
     for report in (
         *(after(text, load=False) for text in ("hot=n", "")),
@@ -131,13 +134,12 @@ def test_the_label_says_none_only_where_load_was_judged() -> None:
     ):
         assert "nodegauge.dev/throttled" not in report.status.desired.labels
     for text in ("memory-hot=u hot=n", ""):
-        assert after(text).status.desired.labels["nodegauge.dev/throttled"] == "none"
-    report = run(after(""), "hot=n", at=NOW + INTERVAL, load=False)
+        assert after(text, load=True).status.desired.labels["nodegauge.dev/throttled"] == "none"
+    report = run(after(""), "hot=n", at=NOW + INTERVAL)
     assert report.status.desired.labels["nodegauge.dev/throttled"] == "none"
 
 
 def test_psu_and_throttled_expire_like_health() -> None:
-    """Stale is absent, never worse."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=saying("", psu="fault"))
     report = make_report().after(end, node=NODE)
     assert report.status.desired.labels["nodegauge.dev/psu"] == "fault"
@@ -164,7 +166,6 @@ def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> Non
 
 
 def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> None:
-    """A message that changed with every run would be a write to the node with every run."""
     report = after(*HOT_TWICE)
     message = report.status.desired.message
     assert "tainted throttled=thermal:NoSchedule since" in message
@@ -270,3 +271,123 @@ def test_a_pass_that_an_older_version_read_counts() -> None:
     report = after("", policy=SET)
     before = replace(report, status=replace(report.status, passed_at=""))
     assert taints(before.seen(node=NODE, policy=SET, at=NOW + 1)) == []
+
+
+QUIET = make_policy().of({"taints": {"causes": {"p2p": "None", "thermal": "None"}}})
+OBSERVING = make_policy().observing()
+
+
+def shown(report: AReport) -> tuple[str, str, str, str]:
+    """The label health, the condition with its reason, and the verdict of the last runs alone."""
+    desired = report.status.desired
+    label = desired.labels.get(names.LABEL_HEALTH, "")
+    return label, desired.condition, desired.reason, report.status.raw_verdict.value
+
+
+FAILED, WAITS = ("fail", "False", "FaultsFound"), ("fail", "Unknown", "HeldBack")
+LOST_GPU, REFUSED, TWICE = ("gpu-lost=b",), ("p2p-refused=b",), ("p2p-refused=b", "p2p-refused=b")
+
+
+@pytest.mark.parametrize(
+    ("runs", "how", "expected"),
+    [
+        pytest.param(REFUSED, {}, ("warn", "True", "Unconfirmed", "fail"), id="first-of-two"),
+        pytest.param(TWICE, {}, (*FAILED, "fail"), id="confirmed"),
+        pytest.param(LOST_GPU, {}, (*FAILED, "fail"), id="one-is-enough"),
+        pytest.param(LOST_GPU, {"slot": False}, (*WAITS, "fail"), id="no-slot"),
+        pytest.param((*LOST_GPU, ""), {"slot": False}, (*WAITS, "pass"), id="no-slot-good"),
+        pytest.param((*LOST_GPU, "", ""), {}, (*FAILED, "pass"), id="not-cleared"),
+        pytest.param(("hot=b", "hot=b", "hot=n"), {}, (*FAILED, "pass"), id="idle"),
+        pytest.param((*LOST_GPU, "", "", ""), {}, ("pass", "True", "Validated", "pass"), id="cleared"),
+        pytest.param(TWICE, {"policy": QUIET}, ("warn", "True", "TaintDisabled", "fail"), id="effect-none"),
+        pytest.param(("hot=b gpu-lost=b",), {"policy": QUIET}, (*FAILED, "fail"), id="another-cause"),
+    ],
+)
+def test_fail_is_confirmed_and_false_has_a_slot(
+    runs: tuple[str, ...], how: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    report = after(*runs, **how)
+    assert shown(report) == expected
+    assert report.status.verdict.value == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("runs", "how", "text"),
+    [
+        (REFUSED, {}, "Not confirmed: "),
+        (REFUSED, {}, "unhealthy=p2p not confirmed, 1 of 2 bad runs"),
+        (LOST_GPU, {"slot": False}, "held back: the limit of tainted nodes (20%) or"),
+        ((*LOST_GPU, ""), {}, "good runs 1 of 3"),
+        ((*LOST_GPU, ""), {}, "Not cleared yet; last verdict pass."),
+        (TWICE, {"policy": QUIET}, "unhealthy=p2p not set, its effect is None"),
+    ],
+)
+def test_condition_and_summary_say_why(runs: tuple[str, ...], how: dict[str, Any], text: str) -> None:
+    report = after(*runs, **how)
+    for message in (report.status.desired.message, report.status.summary):
+        assert text in message, message
+
+
+def test_a_taint_keeps_its_condition_while_nothing_is_read() -> None:
+    """Missing data lifts no taint, so it does not end what remediation waits for either."""
+    report = after("gpu-lost=b", "lost").seen(node=NODE, at=NOW + INTERVAL + STALE)
+    assert shown(report) == (*FAILED, "unknown")
+    assert "OOMKilled" in report.status.desired.message
+    assert set(report.status.desired.labels) == {names.LABEL_HEALTH}
+    assert report.status.change.reason == Reason.STALE
+
+
+def test_a_policy_that_observes_fails_what_it_would_taint() -> None:
+    report = after("p2p-refused=b", policy=OBSERVING, slot=False)
+    assert (report.status.verdict, report.status.raw_verdict) == (Verdict.WARN, Verdict.FAIL)
+    report = after("p2p-refused=b", report=report, n=1, policy=OBSERVING, slot=False)
+    assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
+
+
+def test_a_fault_that_gives_way_waits_for_a_slot_again() -> None:
+    report = after(*TWICE)
+    node = NODE.tainted(f"{names.TAINT_UNHEALTHY}=p2p")
+    context = report.context(node=node, at=NOW + 2 * INTERVAL)
+    report = replace(report, status=decide(replace(context, gives_way=True)))
+    assert (shown(report)[:3], report.status.desired.taints) == (WAITS, [])
+    report = report.seen(node=NODE, at=NOW + 2 * INTERVAL)
+    assert (shown(report)[:3], len(report.status.desired.taints)) == (FAILED, 1)
+
+
+def test_what_an_incident_holds_back_is_a_warning() -> None:
+    """Its cause is not the node's."""
+    context = after(*LOST_GPU, slot=False).context(node=NODE, at=NOW + INTERVAL)
+    status = decide(replace(context, incidents={"gpu-lost": "i-1"}))
+    assert (status.verdict, status.desired.condition) == (Verdict.WARN, "True")
+    assert status.desired.reason == Reason.HELD_BACK
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.sampled_from(["", "lost", "p2p-refused=b", "gpu-lost=b", "hot=b", "hot=n", "p2p-refused=u"]),
+        st.sampled_from([make_policy(), QUIET, OBSERVING]),
+        st.booleans(),
+        st.sampled_from([1, 30, INTERVAL, 3 * INTERVAL, 86_400.0]),
+    ),
+    max_size=12,
+)
+
+
+@given(runs=RUNS)
+@tried(150)
+def test_fail_false_and_taint_stand_and_go_together(runs: list[Any]) -> None:
+    """Whatever runs, lacks, slots, policies and times: nobody acts on a fault that is not confirmed.  One
+    that waits for a slot is `fail`, and never True."""
+    report, at = make_report(), NOW
+    for text, policy, slot, wait in runs:
+        at += wait
+        report = run(report, text, at=at, policy=policy, slot=slot)
+        desired = report.status.desired
+        tainted = any(taint.key in names.TAINTS_OF_FAULTS for taint in desired.taints)
+        waits = any(gate.state is GateState.HELD_BACK for gate in report.status.gates)
+        assert (desired.labels.get(names.LABEL_HEALTH) == "fail") == (tainted or waits)
+        assert (desired.condition == "False") == tainted
+        assert not (waits and desired.condition == "True")
+        assert (report.status.verdict is Verdict.FAIL) == (tainted or waits) or policy is OBSERVING
+        entered = {gate.state for gate in report.status.gates} & {GateState.HELD_BACK, GateState.GATED}
+        assert not (entered and report.status.verdict is Verdict.PASS)

@@ -194,7 +194,6 @@ def test_the_dwell_is_kept_and_then_time_alone_lets_it_leave() -> None:
 @pytest.mark.parametrize("spoilt", ["", "soon", "0001-01-01T00:00:00Z", stamp(NOW + 900 * DAY)])
 @pytest.mark.parametrize("field", ["entered_at", "since", "left_at", "bad_at"])
 def test_an_absurd_stamp_neither_traps_a_node_nor_heals_it(field: str, spoilt: str) -> None:
-    """The clock stepped back, or somebody edited the report: the time begins anew."""
     life = Life(ALWAYS).runs("bb")
     life.gate = replace(life.gate, **{field: spoilt})
     assert life.runs("gg").wait(HOUR).state is GATED
@@ -202,7 +201,6 @@ def test_an_absurd_stamp_neither_traps_a_node_nor_heals_it(field: str, spoilt: s
 
 
 def test_two_clocks_that_differ_a_little_do_not_rewrite_each_other() -> None:
-    """A second operator's clock is minutes ahead: its stamps stand."""
     life = Life(ALWAYS).runs("bb")
     row = life.gate
     assert hysteresis.aged(row, rule=life.rule, now=life.now - 200) == row

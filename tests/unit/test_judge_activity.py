@@ -214,7 +214,6 @@ RUN_SECONDS = (3.0, 4.5, 3.2, 9.0, 3.1, 5.0, 3.0, 21.0)
 
 @pytest.mark.parametrize("interval", [5, 30, 59, 60, 61, 100, 110, 113, 115, 117, 119, 119.9, 120, 900])
 def test_no_interval_counts_as_missed_while_every_run_is_made(interval: float) -> None:
-    """Each growth that is judged is over at least `intervalFloor`, and each second is judged exactly once."""
     result, history, judged, passed = node(), History(), 0.0, 0.0
     for extra in (0.0, *itertools.islice(itertools.cycle(RUN_SECONDS), 80)):
         step = interval + extra if extra else 0.0

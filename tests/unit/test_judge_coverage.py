@@ -17,7 +17,6 @@ ABSENT = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 PASTED_ABSENT = Unavailable("N/A")
 HUNG = Unavailable("no answer within 5 s")
 WHOLE = made.every_gpu(made.h100(), ecc=Ecc(mode=1, volatile_uncorrected=0, volatile_corrected=0))
-READ_BEFORE = judge_health(WHOLE).history
 
 
 def without(result: Result, answer: Unavailable, *paths: str, gpus: tuple[int, ...] = (3,)) -> Result:
@@ -33,51 +32,53 @@ def covered(judgement: Judgement) -> str:
     return judgement.coverage.text if judgement.coverage is not None else ""
 
 
-ALL = tuple(range(8))
 SICK = ("temperature.gpu", "power.usage_mw", "clocks.sm_mhz", "events.read", "ecc.volatile_uncorrected")
-CASES = {
-    "one of eight answers nothing": (
-        without(WHOLE, UNKNOWN, *SICK),
-        History(),
-        "GPU 3: temperature, power, clocks, throttle reasons, memory errors",
-    ),
+SILENT = without(WHOLE, UNKNOWN, "temperature.gpu", gpus=tuple(range(8)))
+COOL = without(WHOLE, ABSENT, "temperature.memory", gpus=tuple(range(8)))
+OTHER_DRIVER = replace(COOL, system=replace(WHOLE.system, driver="580.65.06"))
+NO_ECC = made.with_gpu(WHOLE, 3, ecc=Ecc(mode=0, volatile_uncorrected=ABSENT, volatile_corrected=ABSENT))
+MIG, PASTED_MIG = (
+    made.with_gpu(without(WHOLE, answer, "power.usage_mw"), 3, mig=1) for answer in (ABSENT, PASTED_ABSENT)
+)
+OF_EACH = "GPU 0: temperature; GPU 1: temperature; GPU 2: temperature; GPU 3: temperature; and 4 more GPUs"
+OF_SICK = "GPU 3: temperature, power, clocks, throttle reasons, memory errors"
+CASES: dict[str, tuple[tuple[Result, ...], str]] = {
+    # what: the runs, of which the last is judged, and its gaps
+    "one of eight answers nothing": ((without(WHOLE, UNKNOWN, *SICK),), OF_SICK),
     "a paste says N/A of a value that siblings have": (
-        without(WHOLE, PASTED_ABSENT, "power.usage_mw"),
-        History(),
+        (without(WHOLE, PASTED_ABSENT, "power.usage_mw"),),
         "GPU 3: power",
     ),
-    "a call hangs on one GPU": (without(WHOLE, HUNG, "power.usage_mw"), History(), "GPU 3: power"),
-    "what siblings have": (
-        without(WHOLE, ABSENT, "ecc.volatile_corrected"),
-        History(),
-        "GPU 3: memory errors",
-    ),
-    "no GPU gives its temperature": (
-        without(WHOLE, UNKNOWN, "temperature.gpu", gpus=ALL),
-        History(),
-        "GPU 0: temperature; GPU 1: temperature; GPU 2: temperature; GPU 3: temperature; and 4 more GPUs",
-    ),
-    "what it gave before": (
-        without(WHOLE, ABSENT, "temperature.memory", gpus=ALL),
-        READ_BEFORE,
-        "GPU 0: temp",
-    ),
-    "P2P between cards without links": (
-        made.with_pair(made.phb(), 0, 1, read=UNKNOWN),
-        History(),
-        "GPU 0: P2P",
-    ),
-    "no sample of the window": (made.with_gpu(WHOLE, 3, window=None), History(), "GPU 3: temperature"),
+    "a call hangs on one GPU": ((without(WHOLE, HUNG, "power.usage_mw"),), "GPU 3: power"),
+    "what siblings have": ((without(WHOLE, ABSENT, "ecc.volatile_corrected"),), "GPU 3: memory errors"),
+    "no GPU gives its temperature": ((SILENT,), OF_EACH),
+    "what it gave before": ((WHOLE, COOL), "GPU 0: temp"),
+    "P2P between cards without links": ((made.with_pair(made.phb(), 0, 1, read=UNKNOWN),), "GPU 0: P2P"),
+    "no sample of the window": ((made.with_gpu(WHOLE, 3, window=None),), "GPU 3: temperature"),
+    "every answer": ((WHOLE,), ""),
+    "not supported on all alike": ((COOL,), ""),
+    "another driver has fewer values": ((WHOLE, OTHER_DRIVER), ""),
+    "ECC off has no counts": ((WHOLE, NO_ECC), ""),
+    "MIG hides what the whole GPU has": ((WHOLE, MIG), ""),
+    "a paste says N/A of what MIG hides": ((WHOLE, PASTED_MIG), ""),
 }
 
 
-@pytest.mark.parametrize(("result", "history", "gaps"), CASES.values(), ids=CASES)
-def test_a_gap_takes_the_pass_and_is_said(result: Result, history: History, gaps: str) -> None:
-    judgement = judge_health(result, history=history)
-    assert judgement.verdict is Verdict.WARN
-    assert f"Not readable: {gaps}" in covered(judgement)
-    finding = judgement.findings[0]
-    assert (finding.code, finding.gpus[0].index) == ("values-unread", int(gaps[4]))
+@pytest.mark.parametrize(("runs", "gaps"), CASES.values(), ids=CASES)
+def test_a_gap_takes_the_pass_and_is_said(runs: tuple[Result, ...], gaps: str) -> None:
+    """What a machine cannot have is none."""
+    history = History()
+    for result in runs:
+        judgement = judge_health(result, history=history)
+        history = judgement.history
+    if gaps:
+        finding = judgement.findings[0]
+        assert judgement.verdict is Verdict.WARN
+        assert f"Not readable: {gaps}" in covered(judgement)
+        assert (finding.code, finding.gpus[0].index) == ("values-unread", int(gaps[4]))
+    else:
+        assert "values-unread" not in [finding.code for finding in judgement.findings]
+        assert covered(judgement) == "8 of 8 GPUs, 8 of 8 subjects"
 
 
 @pytest.mark.parametrize(
@@ -94,31 +95,3 @@ def test_a_gap_takes_the_pass_and_is_said(result: Result, history: History, gaps
 def test_a_line_stays_until_less_is_read_or_everything(now: str, stays: bool) -> None:
     shown = "8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks"
     assert still_says(shown, now) is stays
-
-
-WITH_MIG = made.with_gpu(without(WHOLE, ABSENT, "power.usage_mw"), 3, mig=1)
-PASTED_MIG = made.with_gpu(without(WHOLE, PASTED_ABSENT, "power.usage_mw"), 3, mig=1)
-NO_GAP = {
-    "every answer": (WHOLE, History()),
-    "not supported on all alike": (without(WHOLE, ABSENT, "temperature.memory", gpus=ALL), History()),
-    "another driver has fewer values": (
-        replace(
-            without(WHOLE, ABSENT, "temperature.memory", gpus=ALL),
-            system=replace(WHOLE.system, driver="580.65.06"),
-        ),
-        READ_BEFORE,
-    ),
-    "ECC off has no counts": (
-        made.with_gpu(WHOLE, 3, ecc=Ecc(mode=0, volatile_uncorrected=ABSENT, volatile_corrected=ABSENT)),
-        READ_BEFORE,
-    ),
-    "MIG hides what the whole GPU has": (WITH_MIG, READ_BEFORE),
-    "a paste says N/A of what MIG hides": (PASTED_MIG, READ_BEFORE),
-}
-
-
-@pytest.mark.parametrize(("result", "history"), NO_GAP.values(), ids=NO_GAP)
-def test_what_a_machine_cannot_have_is_no_gap(result: Result, history: History) -> None:
-    judgement = judge_health(result, history=history)
-    assert "values-unread" not in [finding.code for finding in judgement.findings]
-    assert covered(judgement) == "8 of 8 GPUs, 8 of 8 subjects"

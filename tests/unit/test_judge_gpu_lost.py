@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Bus, Gpu, Problem, ProblemKind, Repair, Result, Unavailable
-from nodegauge_judge import Answer, Judgement, NodeFacts, Sharing, Verdict
-from support.judge_results import LOST, Row, Table, check, codes, judge, rows
+from nodegauge_judge import Answer, NodeFacts, Sharing, Verdict
+from support.judge_results import LOST, Row, Table, check, judge, rows
 
 BAD, GOOD, UNSURE = Answer.BAD, Answer.GOOD, Answer.UNSURE
 FAIL, UNKNOWN = Verdict.FAIL, Verdict.UNKNOWN
@@ -81,6 +81,8 @@ NAMELESS = replace(left(7, on_bus=8), gpus=[*made.h100(7).gpus, Gpu(index=7, err
 EMPTY = replace(left(0, on_bus=0), gpus=[])
 GIVEN = listed(7, [*OURS[:7], "vfio-pci"])
 """A function was given to another driver."""
+EXCLUDED = listed(6, [*OURS[:6], "vfio-pci", "vfio-pci"])
+MUTE = listed(7, [*OURS[:7], NO_DRIVER], silent=[7])
 TWO_GONE = replace(
     made.later(made.h100(6), seconds=1800), bus=Bus(gpus=[*ALL[:6], ALL[7]], drivers=[*OURS[:6], "vfio-pci"])
 )
@@ -234,6 +236,22 @@ TABLE: Table = {
             (troubled(WHOLE, ProblemKind.CALL_HUNG), "call-hung/warn"),
         )
     ],
+    "fewer GPUs than the policy intends are lost": [
+        (
+            judge(result, node=NodeFacts(expected_gpus=8)),
+            expected,
+            text,
+            NO_CLASS,
+            {"lost": n, "gpu-lost": BAD},
+        )
+        for result, expected, n, text in (
+            (SEVEN, GONE, 1, "expects 8 GPUs, the driver lists 7."),
+            (EXCLUDED, f"{GONE} {FOREIGN}", 2, "(not for this node's jobs: 0000:15:00.0 (vfio-pci), "),
+            (MUTE, GONE, 1, "(silent on the PCI bus: 0000:16:00.0)"),
+            (replace(made.h100(3), bus=Bus()), GONE, 5, "the driver lists 3."),
+            (EMPTY, GONE, 8, "the driver lists 0."),
+        )
+    ],
 }
 
 
@@ -258,25 +276,3 @@ def test_as_many_gpus_as_the_policy_intends_are_all(result: Result, intended: in
     check(judgement, "", {"gpu-lost": GOOD})
     assert len(judgement.history.gpus) == len(result.gpus)
     assert judgement.interconnect.klass is not None
-
-
-TOO_FEW: dict[str, tuple[Result, int, str]] = {
-    "first run": (SEVEN, 1, "expects 8 GPUs, the driver lists 7."),
-    "foreign": (
-        listed(6, [*OURS[:6], "vfio-pci", "vfio-pci"]),
-        2,
-        "(not for this node's jobs: 0000:15:00.0 (vfio-pci), ",
-    ),
-    "silent": (listed(7, [*OURS[:7], NO_DRIVER], silent=[7]), 1, "(silent on the PCI bus: 0000:16:00.0)"),
-    "no bus": (replace(made.h100(3), bus=Bus()), 5, "the driver lists 3."),
-    "none": (EMPTY, 8, "the driver lists 0."),
-}
-
-
-@pytest.mark.parametrize(("result", "lost", "message"), TOO_FEW.values(), ids=TOO_FEW)
-def test_fewer_gpus_than_the_policy_intends_are_lost(result: Result, lost: int, message: str) -> None:
-    judgement: Judgement = judge(result, node=NodeFacts(expected_gpus=8))
-    assert (codes(judgement)[0], judgement.verdict) == (GONE, FAIL)
-    assert message in judgement.findings[0].message
-    assert (judgement.findings[0].evidence["lost"], judgement.answers["gpu-lost"]) == (lost, BAD)
-    assert judgement.interconnect.klass is None

@@ -234,14 +234,7 @@ LIVES: Table = {
     "older boards have room for 64 pages instead of 512 rows": [(made.with_gpu(volta(), 2, ecc=OLDER), WORN)],
     "a full counter is said to be full, and judged no further": [
         (hopper(volatile_corrected=65_535), FULL, "corrected memory errors (65535)"),
-        (
-            hopper(aggregate_corrected=2**32 - 1),
-            FULL,
-            "corrected memory errors of the board's life (4294967295)",
-        ),
         (hopper(aggregate_dram=2**63 - 1), FULL, "uncorrectable DRAM errors of the board's life"),
-        (hopper(aggregate_sram=65_535), FULL, "uncorrectable SRAM errors of the board's life"),
-        (hopper(aggregate_uncorrected=65_535), FULL, "uncorrectable memory errors of the board's life"),
         (
             made.with_gpu(hopper(), 1, pcie=Pcie(replays=65_535, correctable=3)),
             FULL,

@@ -199,7 +199,6 @@ PORTS: Table = {
     "a port without a subnet manager carries nothing": [
         ((rdma(UP), NO_MANAGER), "nic-down/warn", "INIT, LinkUp; it was up before.")
     ],
-    "back, but slower": [((rdma(UP), rdma(DOWN), rdma(UP, rate_gbps=200)), "nic-slow/warn")],
     "ports that are down set no rate": [((SLOW_ALONE,), "")],
     "errors count over one interval only": [
         ((ERRORS, rdma(UP, symbol_errors=40)), ""),

@@ -210,30 +210,23 @@ def test_sharing_is_read_from_labels_of_gpu_discovery(labels: dict[str, str], sh
 
 
 @pytest.mark.parametrize(
-    ("xid", "bucket"),
-    [(xid, "RESET_GPU") for xid in (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158)]
-    + [(149, "WORKFLOW_NVLINK5_ERR"), (150, "WORKFLOW_NVLINK5_ERR"), (74, "WORKFLOW_NVLINK_ERR")]
-    + [(48, "WORKFLOW_XID_48"), (171, "WORKFLOW_XID_48"), (172, "WORKFLOW_XID_48")]
-    + [(79, "RESTART_BM"), (151, "RESTART_VM"), (54, "CHECK_MECHANICALS"), (94, "RESTART_APP")],
+    ("xid", "severity", "bucket"),
+    [
+        *((xid, "fail", "RESET_GPU") for xid in (64, 95, 119, 140)),
+        *((150, "fail", "WORKFLOW_NVLINK5_ERR"), (74, "fail", "WORKFLOW_NVLINK_ERR")),
+        *((48, "fail", "WORKFLOW_XID_48"), (79, "fail", "RESTART_BM"), (94, "fail", "RESTART_APP")),
+        *((145, "warn", "WORKFLOW_NVLINK5_ERR"), (13, "warn", "RESTART_APP"), (43, "warn", "IGNORE")),
+        *((154, "warn", "XID_154"), (165, "warn", "none in the catalogue")),
+        *((57, "warn", "none for newer GPUs"), (2**62, "warn", "not in the catalogue")),
+    ],
 )
-def test_xids_that_take_a_gpu_out_of_service_fail_at_once(xid: int, bucket: str) -> None:
+def test_xids_that_take_a_gpu_out_of_service_fail_and_all_others_warn(
+    xid: int, severity: str, bucket: str
+) -> None:
     """By the resolution bucket of NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors); 94 by DCGM's fatal
-    list."""
-    check(seen(xid), "xid/fail", f"Xid {xid} (", {"resolution": bucket, "xid": Answer.BAD})
-
-
-@pytest.mark.parametrize(
-    ("xid", "bucket"),
-    [(xid, "WORKFLOW_NVLINK5_ERR") for xid in (144, 145, 146, 147, 148)]
-    + [(xid, "RESTART_APP") for xid in (8, 13, 31, 32, 39, 41, 60, 69, 72, 80, 85, 98, 105, 126, 135, 139)]
-    + [(xid, "IGNORE") for xid in (14, 37, 38, 43, 44, 63, 67, 92, 93, 107, 121, 137, 141, 157, 160, 161)]
-    + [(45, "WORKFLOW_XID_45"), (78, "UPDATE_SWFW"), (159, "CHECK_UVM"), (142, "CONTACT_SUPPORT")]
-    + [(154, "XID_154"), (165, "none in the catalogue"), (57, "none for newer GPUs")]
-    + [(xid, "not in the catalogue") for xid in (1, 153, 173, 9999, 2**62)],
-)
-def test_every_other_xid_warns(xid: int, bucket: str) -> None:
-    """A program's own fault takes no node away, and a number of tomorrow is not silent."""
-    check(seen(xid), "xid/warn", f"Xid {xid} (", {"resolution": bucket, "xid": GOOD})
+    list.  A program's own fault takes no node away, and a number of tomorrow is not silent."""
+    answer = Answer.BAD if severity == "fail" else GOOD
+    check(seen(xid), f"xid/{severity}", f"Xid {xid} (", {"resolution": bucket, "xid": answer})
 
 
 def test_what_dcgm_fails_fails_here_and_what_it_warns_of_is_listed() -> None:

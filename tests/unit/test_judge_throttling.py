@@ -241,7 +241,6 @@ ROWS = [(0x8, "hw-slowdown"), (0x20, SW), (0x40, HW), (0x80, BRAKE)]
 def test_a_bit_without_a_counter_fails_in_every_sample_and_warns_in_two(
     bit: int, code: str, count: int, read: int, seconds: float, severity: str
 ) -> None:
-    """All of at least five samples over at least two seconds; the evidence says samples."""
     judgement = judge(sampled(bit, count, read=read, seconds=seconds))
     assert codes(judgement) == ([f"{code}/{severity}"] if severity else [])
     assert judgement.answers[code] is (Answer.BAD if severity == "fail" else Answer.GOOD)
@@ -311,7 +310,6 @@ def row(result: Result, runs: int) -> list[Result]:
 
 ALONE = {
     "A10 without counters": braked(a10(), 0),
-    "one of four A10": braked(a10(4), 2),
     "A10 with counters that stand still": braked(a10(counted=True), 0),
     "L4, by the counter's growth in the window": braked(
         a10(2, name="NVIDIA L4"), 0, fields=resting(growth=grew(power_brake=3))
@@ -341,7 +339,6 @@ AT_ONCE = {
 
 @pytest.mark.parametrize("machine", AT_ONCE.values(), ids=AT_ONCE)
 def test_a_brake_that_slows_work_or_holds_several_gpus_counts_at_once(machine: Result) -> None:
-    """Several cards at once point at what feeds them."""
     judgement = judge(machine)
     assert f"{BRAKE}/fail" in codes(judgement)
     assert (judgement.answers[BRAKE], judgement.psu) == (Answer.BAD, Psu.FAULT)

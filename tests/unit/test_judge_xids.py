@@ -1,4 +1,5 @@
-"""Rules of the policy about Xids: how many of which, within which time, on one GPU."""
+"""What is remembered between runs: Xids for the rules of the policy, and links, which must neither forget a
+fault nor be poisoned by a reading that was wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from nodegauge_contract import (
     Xids,
 )
 from nodegauge_judge import Answer, History, Judgement, NodeFacts, Severity, Verdict, judge_health
-from nodegauge_judge.history.model import FEW_XIDS, LIMIT
+from nodegauge_judge.history.model import FEW_XIDS, LIMIT, GpuHistory, LinkHistory
 from nodegauge_judge.history.xid_times import MOST_TIMES, XidHistory
 from nodegauge_judge.history.xids import MOST_XIDS, ends_at
 from nodegauge_judge.model import XidRule
@@ -129,7 +130,6 @@ STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_xids_are_counted_by_the_rules(name: str) -> None:
-    """In the place of the catalogue for their codes, and for no other; a finding that fails is a bad run."""
     rules, steps = STORIES[name]
     node = Node(*rules)
     for came, up, expected, *boot in steps:
@@ -149,7 +149,6 @@ def test_nothing_is_kept_without_need() -> None:
 
 
 def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:
-    """`nodegauge judge --before` knows none: documents of one boot add up, another boot begins anew."""
     facts = NodeFacts(xids=(THRICE,))
     history = judge_health(document(TWICE, up=100), node=facts).history
     for boot, expected in (("boot-1", ["xid/fail"]), ("boot-2", [])):
@@ -159,7 +158,6 @@ def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:
 
 @pytest.mark.parametrize("late", [0.0, 1.4, -1.4, 40.0])
 def test_the_same_document_is_counted_once(late: float) -> None:
-    """Whatever the clock of whoever brings it again; so is an Xid that two probes received."""
     node, twice = Node(THRICE), document({(0, 94): at(50, 90)}, up=100)
     for each in (0.0, late, late):
         assert codes(node.judged(twice, late=each)) == []
@@ -193,7 +191,6 @@ def test_impossible_counts_and_times_are_one_xid_now(odd: XidCount) -> None:
 
 @pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
 def test_a_lost_gpu_is_counted_as_the_one_that_is_missing(boot: str) -> None:
-    """It tells no UUID any more, in the same boot or from its start; after a reboot its Xids are its own."""
     node = Node(rule(2, of=79))
     node.came({}, up=50)
     node.booted += HOUR * (boot == "boot-2")
@@ -217,7 +214,6 @@ def test_a_long_row_is_counted_rather_low_than_high() -> None:
 
 
 def test_the_newest_keeps_its_time_in_a_long_row() -> None:
-    """Even if it is near the one before it: its document may come twice."""
     node = Node(rule(of=13, severity=Severity.WARN))
     ups = [*range(1000, 1000 * MOST_TIMES + 1, 1000), 1000 * MOST_TIMES + 5]
     for up in (*ups, ups[-1]):
@@ -330,9 +326,119 @@ def test_a_finding_ends_when_it_was_said_to(count: int, window: int) -> None:
 
 
 def test_xids_that_the_container_had_no_room_for_are_said() -> None:
-    """While the API server was away: a gap is no pass."""
     watch = WatchReport(at=2, lost=17)
     judgement = Node().judged(replace(document({}, up=10), watch=watch))
     [finding] = [one for one in judgement.findings if one.code == "xid"]
     assert (finding.severity, judgement.verdict) == (Severity.WARN, Verdict.WARN)
     assert finding.message.startswith("17 more Xids came than the watch container had room for")
+
+
+def remembered(readings: list[int]) -> LinkHistory:
+    memory = LinkHistory(readings[0])
+    for reading in readings[1:]:
+        memory = memory.after(reading)
+    return memory
+
+
+def run(*results: Result) -> History:
+    history = History()
+    for result in results:
+        history = judge_health(result, history=history).history
+    return history
+
+
+def degraded(links: int) -> Result:
+    return made.without_links(made.titan(), 0, count=2 - links)
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([6], 6),
+        ([6, 6, 5, 5, 5, 5, 5], 6),
+        ([6, 5, 5, 5], 5),
+        ([6, 5, 4, 5], 5),
+        ([6, 5, 4, 4], 5),
+        ([6, 5, 5, 6, 5, 5, 5, 5], 6),
+        ([6, 12, 6, 6], 6),
+        ([6, 12, 11], 11),
+        ([4, 6, 6, 4, 4, 4, 4], 6),
+        ([12, 6, 6, 6], 6),
+        ([6, 12, 5, 5, 5, 5], 6),
+    ],
+)
+def test_the_link_sum_rises_on_two_readings_and_falls_only_while_unconfirmed(
+    readings: list[int], expected: int
+) -> None:
+    assert remembered(readings).sum == expected
+
+
+def test_a_repeated_reading_confirms_the_link_sum() -> None:
+    assert remembered([6, 6]) == remembered([6, 5, 6]) == remembered([6, 9, 6]) == LinkHistory(6, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "result"),
+    [
+        (made.titan(), replace(degraded(1), problem=Problem(kind="deadline"))),
+        (made.titan(), made.with_gpu(degraded(1), 1, error=Problem(kind="gpu-lost"))),
+        (made.titan(), made.with_gpu(degraded(1), 1, mig=1)),
+        (made.titan(), Result(probe="health")),
+        (made.dgx1(), made.dgx1([0, 1, 2, 3])),
+    ],
+    ids=["cut-off", "lost-gpu", "mig", "no-gpu", "hidden"],
+)
+def test_only_a_complete_reading_changes_the_history(before: Result, result: Result) -> None:
+    history = run(before)
+    assert judge_health(result, history=history).history == history
+
+
+def test_unclear_links_do_not_change_the_history() -> None:
+    history = run(made.titan(), made.titan())
+    asleep = made.with_links(made.with_links(made.titan(), 0, state=2), 1, state=2)
+    assert judge_health(asleep, history=history).history.gpus == history.gpus
+    assert {gpu.links.sum for gpu in run(asleep).gpus.values()} == {0}
+
+
+def test_a_replaced_gpu_takes_the_place_of_the_old_one_in_the_history() -> None:
+    swapped = made.with_gpu(made.titan(), 1, uuid="GPU-new")
+    assert set(run(made.titan(), swapped).gpus) == {"00000000", "new"}
+
+
+def test_sixteen_gpus_and_ten_ports_fit_with_everything_counted_for_a_year() -> None:
+    """The largest machine (DGX-2: 16 GPUs, 10 network cards) loses nothing in 2 KiB."""
+    history = full(16, ports=10)
+    assert len(history.encode()) <= LIMIT
+    assert History.decode(history.encode()) == history
+
+
+def test_a_history_that_is_too_large_drops_whole_parts_in_order() -> None:
+    seen = [History.decode(full(count, ports=128).encode()) for count in (16, 24, 60, 64, 100)]
+    assert [history is not None and bool(history.ports) for history in seen] == [False] * 5
+    assert [history.boottime_ms is not None for history in seen if history] == [True, *[False] * 4]
+    assert all(len(full(count, ports=128).encode()) <= LIMIT for count in range(0, 200, 7))
+
+
+def test_absurd_uuids_leave_an_empty_history() -> None:
+    absurd = made.h100(64)
+    for gpu_index in range(64):
+        absurd = made.with_gpu(absurd, gpu_index, uuid="ü" * 100 + f"{gpu_index:03}")
+    assert run(absurd).gpus == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "\ud800", "[" * 100_000, '{"at": -1}', '{"booted": -1}', '{"xids": "a 94 "}'),
+        *('{"gpus": {"a": "+1"}}', '{"gpus": {"a": "zzzzzzzzzzzz"}}'),
+    ],
+)
+def test_a_history_that_cannot_be_read_is_none(text: str) -> None:
+    """Somebody edited the report: measured anew, never guessed."""
+    assert History.decode(text) is None
+
+
+@pytest.mark.parametrize("number", [-1, -(2**63), 2**63, 10**40])
+def test_a_number_that_no_counter_can_have_is_not_kept(number: int) -> None:
+    history = History(gpus={"GPU-a": GpuHistory(links=LinkHistory(4), idle_dw=number, braked=number)})
+    assert History.decode(history.encode()) == History(gpus={"GPU-a": GpuHistory(links=LinkHistory(4))})

@@ -1,11 +1,13 @@
-"""`make life` in small: some days of twenty nodes, the truth of its machines, and an oracle that can fail."""
+"""`make life` and `make day` in small: days of a fleet, an oracle that can fail, what mode Watch gains."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,9 +15,8 @@ from msgspec.structs import replace
 
 from fleet import life as story
 from fleet import process
+from fleet.day import HOUR, MODES, lived, plans, table
 from fleet.life import Size, live
-from fleet.machines import FAULTS, KINDS, Machine
-from nodegauge_judge import Answer, History, judge_health
 from nodegauge_operator.api.report import ProbeStatus, unstamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
@@ -25,7 +26,6 @@ from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.gate_rate import GateRate
 
 SMALL = Size(nodes=20, days=10, seed=3, fast_nodes=4)
-INTERVAL = 3600.0
 TESTS = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.timeout(1800)  # days of a fleet are work: nothing is measured here
@@ -33,10 +33,7 @@ pytestmark = pytest.mark.timeout(1800)  # days of a fleet are work: nothing is m
 
 @pytest.mark.slow
 def test_every_change_in_a_disturbed_week_has_a_cause() -> None:
-    """Outages, restarts, clock steps, edits, reboots, odd pods and faults; at the end all nodes are right.
-
-    In a process of its own: only there a seed fixes the order of sets too.
-    """
+    """In a process of its own: only there a seed fixes the order of sets too."""
     command = [sys.executable, "-m", "fleet", "life", "--nodes", "20", "--days", "6", "--seed", "3"]
     result = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -74,7 +71,6 @@ SABOTAGE: dict[str, tuple[str, list[Patch]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", SABOTAGE)
 def test_the_oracle_sees_a_broken_operator(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these breaks one promise."""
     text, patches = SABOTAGE[what]
     for patch in patches:
         monkeypatch.setattr(*patch)
@@ -83,22 +79,14 @@ def test_the_oracle_sees_a_broken_operator(what: str, monkeypatch: pytest.Monkey
     assert any(text in violation.splitlines()[0] for violation in live(SMALL).oracle.violations)
 
 
-@pytest.mark.parametrize("loaded", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_world_knows_what_its_machines_are(kind: str, loaded: bool) -> None:
-    """The judge says of every machine with every fault what the tables of the world say."""
-    for fault in ["", *(FAULTS.keys() - KINDS[kind].immune)]:
-        machine = Machine(name="node-1", kind=kind, pool="fast", idle=not loaded)
-        past = History()
-        for run in range(1, 3):
-            past = judge_health(machine.document(run * INTERVAL), history=past, interval=INTERVAL).history
-        machine.fault = fault
-        judgement = judge_health(machine.document(3 * INTERVAL), history=past, interval=INTERVAL)
-        seen = bool(machine.visible_fault) and (loaded or not FAULTS[fault].under_load)
-        hidden = seen and FAULTS[fault].hides_interconnect
-        bad = {code for code, answer in judgement.answers.items() if answer is Answer.BAD}
-        taints = {f"{gates.GATES[code].kind.value}={gates.GATES[code].cause.value}" for code in bad}
-        assert taints == ({FAULTS[fault].taint} if seen else set()), fault
-        assert all(gates.GATES[code].runs == FAULTS[fault].runs for code in bad)
-        assert judgement.interconnect.klass == (None if hidden else KINDS[kind].interconnect)
-        assert hidden or judgement.interconnect.nvlink_gbps == KINDS[kind].gbps
+def test_watched_nodes_are_tainted_sooner_and_without_pods() -> None:
+    wanted = plans(3, 4, 3, seed=2)
+    assert len({plan.node for plan in wanted}) == 3
+    days = {mode: lived(mode, 3, 4, wanted, seed=2) for mode in MODES}
+    periodic, watch = (days[mode] for mode in MODES)
+    assert (periodic.missed, watch.missed) == (0, 0)
+    assert median(chain(*watch.taints.values())) < 60 < median(chain(*periodic.taints.values()))
+    assert periodic.counted.pods > 3 * 4 * HOUR / 900
+    assert watch.counted.pods <= 2 * len(wanted)
+    assert watch.counted.reports >= 3 * 4
+    assert "faults without a taint before their repair | 0 | 0" in table(days, nodes=3)

@@ -1,14 +1,17 @@
-"""The Makefile and the set-up behind it: what a newcomer meets first, and is told when it fails."""
+"""The Makefile, the set-up behind it and `.ci/run`: what newcomers meet first, and are told when it fails."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -43,14 +46,12 @@ def script(path: Path, text: str) -> Path:
 
 
 def test_make_alone_lists_every_target_with_a_line(checkout: Path) -> None:
-    """`make` without a word lists every target but the internal one, each with what it does."""
     done = make(checkout)
     assert done.returncode == 0, done.stderr
     assert {m[0] for m in re.findall(r"^  make (\w+) +(\w.*)$", done.stdout, re.MULTILINE)} == TARGETS
 
 
 def test_a_python_that_is_too_old_is_named_with_the_way_out(checkout: Path) -> None:
-    """An old Python ends the set-up before anything is made, with what was found and what to do."""
     old = script(checkout / "old python", '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\nexit 1\n')
     done = make(checkout, "demo", f"PYTHON={old}")
     assert done.returncode != 0
@@ -61,7 +62,6 @@ def test_a_python_that_is_too_old_is_named_with_the_way_out(checkout: Path) -> N
 
 
 def test_a_python_without_venv_is_told_which_package_to_install(checkout: Path) -> None:
-    """Where `python -m venv` fails its own words are shown, and the package that brings it."""
     program = "import runpy, sys; sys.executable = '/bin/false'; sys.argv.pop(0); "
     program += "runpy.run_path(sys.argv[0], run_name='__main__')"
     shell = f'#!/bin/sh\n[ "$1" = -c ] && exit 0\nexec "{sys.executable}" -c "{program}" "$@"\n'
@@ -73,7 +73,6 @@ def test_a_python_without_venv_is_told_which_package_to_install(checkout: Path) 
 
 
 def test_a_missing_compiler_is_named(checkout: Path) -> None:
-    """Without `cc` on PATH a target that needs it says so, and which package brings it."""
     (checkout / "bin").mkdir()
     for tool in ("sh", "pwd", "cksum", "cut"):
         (checkout / "bin" / tool).symlink_to(str(shutil.which(tool)))
@@ -82,10 +81,37 @@ def test_a_missing_compiler_is_named(checkout: Path) -> None:
     assert "apt-get install gcc" in done.stderr
 
 
-def test_ci_runs_what_the_readme_says() -> None:
-    """.ci/run is executable and runs the checks and the whole test suite."""
-    run = ROOT / ".ci/run"
-    assert os.access(run, os.X_OK)
-    text = run.read_text(encoding="utf-8")
-    assert "make check" in text
-    assert "make test" in text
+STEPS = Path(__file__).resolve().parents[2] / ".ci" / "steps.py"
+
+
+@pytest.fixture
+def steps() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ci_steps", STEPS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["ci_steps"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def lanes(*commands: Mapping[str, str]) -> list[dict[str, Sequence[str]]]:
+    return [{name: ["sh", "-c", command] for name, command in lane.items()} for lane in commands]
+
+
+def test_a_failed_step_stops_no_other_and_is_shown_last(
+    steps: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its exit code is that of the run; the table has every step with its last line."""
+    monkeypatch.setattr(
+        steps, "LANES", lanes({"bad": "echo broken; exit 3", "next": "echo fine"}, {"other": "echo whole"})
+    )
+    assert steps.Run([], tmp_path).everything() == 3
+    output = capsys.readouterr().out
+    failed, table = output.index("bad failed; it printed:\nbroken"), output.index("steps, their seconds")
+    assert max(output.index("next printed:\nfine"), output.index("other printed:\nwhole")) < failed < table
+    assert [line.split()[3:] for line in sorted(output[table:].splitlines()[1:])] == [
+        ["FAILED", "(3)", "broken"],
+        ["ok", "fine"],
+        ["ok", "whole"],
+    ]

@@ -1,7 +1,5 @@
-"""From API objects to what decisions need: nothing that a cluster may hold raises here.
-
-What is not decoded of a node is not read either.
-"""
+"""From API objects to what decisions need: nothing that a cluster may hold raises here; what is not decoded
+of a node is not read; and what is kept or read once."""
 
 from __future__ import annotations
 
@@ -18,15 +16,20 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 import support.results as made
+from nodegauge_contract import Result
+from nodegauge_contract import decode as real
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, stamp, unstamp, whole
+from nodegauge_operator.api.sharing import DEEPEST, LONGEST, shared
+from nodegauge_operator.core import actions, pod_outcome
 from nodegauge_operator.core.model import node_view, pod_view
+from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import MERGE, Client
 from nodegauge_operator.kube.decoding import decoded
 from support.api_server import Body
-from support.objects import NOW, ANode, make_node, make_report, paths_of
+from support.objects import NOW, ANode, make_node, make_pod, make_report, make_snapshot, paths_of
 from support.properties import tried
 from support.virtual_time import drive
 
@@ -70,7 +73,6 @@ def test_a_disruption_counts_where_it_is_true(status: str) -> None:
 
 @pytest.mark.parametrize("number", ["", "x", "-1", "1.5", "\u00b2", "\u0663", "9" * 5000, " 3"])
 def test_a_pod_without_our_marks_is_somebody_else_s(number: str) -> None:
-    """A label alone, or a number that is none, must not stop the list that meets it."""
     annotations = POD["metadata"]["annotations"] | {names.POD_RUN: number}
     assert pod_view(POD | {"metadata": POD["metadata"] | {"annotations": annotations}}) is None
     for lost in (names.POD_NODE, names.POD_RUN):
@@ -80,7 +82,6 @@ def test_a_pod_without_our_marks_is_somebody_else_s(number: str) -> None:
 
 
 def test_a_node_reads_the_same_from_the_few_fields_that_are_decoded() -> None:
-    """Every field of the view differs from its default here, and comes through."""
     view = node_view(decoded(msgspec.json.encode(NODE), resource="nodes"))
     assert view == node_view(NODE)
     defaults = node_view({"metadata": {"name": ""}})
@@ -154,7 +155,6 @@ OPTIONAL = [
     ("body", "path"), OPTIONAL, ids=lambda v: ".".join(map(str, v)) if isinstance(v, tuple) else ""
 )
 def test_whatever_is_missing_is_unknown(body: Body, path: tuple[Any, ...]) -> None:
-    """Any field but the name may be left out: the API server leaves out what is empty."""
     view = node_view if body is NODE else pod_view
     view(without(body, path, null=False))
     if not isinstance(path[-1], int) and path[0] != "metadata" and len(path) < 3:
@@ -240,3 +240,57 @@ def test_where_a_run_may_be_planned(node: ANode, may: bool) -> None:
     """Ready and not leaving; cordoned nodes are health-checked; an open NVML client would block a driver
     upgrade or a MIG change (promise 7)."""
     assert node.may_run is may
+
+
+def report(name: str) -> dict[str, Any]:
+    """As it comes from the API server: each text is an object of its own."""
+    status = {
+        "summary": "8x NVIDIA H100 80GB HBM3: healthy",
+        "desired": {"labels": {"nodegauge.dev/interconnect": "nvlink, of 450 GB/s"}},
+        "probes": [{"name": "health", "verdict": "pass", "history": name + "h" * LONGEST}],
+    }
+    body: dict[str, Any] = json.loads(json.dumps({"metadata": {"name": name}, "status": status}))
+    return body
+
+
+def test_reports_share_equal_texts() -> None:
+    one, other = parse_report(report("node-1")), parse_report(report("node-2"))
+    assert one.status.summary is other.status.summary
+    (label,), (same,) = one.status.desired.labels.values(), other.status.desired.labels.values()
+    assert label is same
+    assert one.status.probe["health"].history.startswith("node-1")
+
+
+def test_a_shared_document_is_equal() -> None:
+    document: Any = {"a": [1, True, None, 1.5, "text", {"b": "c" * (LONGEST + 1)}]}
+    for _ in range(2 * DEEPEST):
+        document = [document]
+    assert shared(document) == document
+    assert shared({"a": [1, True]})["a"][1] is True
+
+
+SHARED = make_node()
+
+
+@pytest.fixture
+def documents(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+
+    def decode(text: str) -> Result:
+        seen.append(text)
+        return real(text)
+
+    monkeypatch.setattr(pod_outcome, "decode", decode)
+    return seen
+
+
+def test_a_pods_result(documents: list[str]) -> None:
+    """A pod's document is decoded for its node, and not again for its report."""
+    snapshot = make_snapshot(report=make_report(), pods=(make_pod(SHARED).with_result(made.titan()),))
+    patch = next_step(snapshot)
+    assert isinstance(patch, actions.PatchNode)
+    assert patch.judged is not None
+    node = replace(SHARED.patched(patch.labels), resource_version="11")
+    report = next_step(replace(snapshot, node=node, judged=patch.judged))
+    assert isinstance(report, actions.PatchReport)
+    assert len(documents) == 1

@@ -30,7 +30,6 @@ def parsed(path: tuple[Any, ...], value: Any) -> Any:
 
 @pytest.mark.parametrize("path", ENUMS, ids=lambda path: ".".join(map(str, path)))
 def test_an_unknown_value_survives_a_round_trip(path: tuple[Any, ...]) -> None:
-    """Read by this version and written back as it was; nothing else changes."""
     report = parsed(path, "of-a-newer-version")
     assert report.unreadable is None
     written = msgspec.to_builtins(msgspec.convert(FULL, ReportStatus))
@@ -88,7 +87,6 @@ def gate(operator: SteppedOperator) -> dict[str, Any]:
 
 
 def test_a_gate_of_an_unknown_state_keeps_its_taint_as_long_as_any(operator: SteppedOperator) -> None:
-    """For three good runs; its state stays as it was written until then."""
     edit(operator, {"gates": [gate(operator) | {"state": "quarantined"}]})
     for good in (0, 1, 2):
         assert (gate(operator)["state"], gate(operator).get("good", 0)) == ("quarantined", good)
@@ -116,9 +114,7 @@ def test_a_gate_of_an_unknown_state_sets_no_taint(operator: SteppedOperator) -> 
         {"summary": ["no", "text"]},
         {"interconnect": "nvlink"},
         {"verdict": "doubtful", "rawVerdict": "doubtful"},
-        {"psu": 5},
         {"clock": {"smMhz": "fast"}},
-        {"gpus": {"count": "eight"}},
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -49,7 +50,6 @@ def written(refused: Callable[[steps.Step], bool]) -> tuple[NodeView, AReport, l
 
 
 def test_a_refused_label_holds_back_neither_taints_nor_other_labels() -> None:
-    """Nor the condition, nor the event; the report says what was refused."""
     key = names.PREFIX + "nvlink-gbps"
     node, report, log = written(lambda step: isinstance(step, steps.PatchNode) and key in step.labels)
     assert not node.taints
@@ -60,7 +60,6 @@ def test_a_refused_label_holds_back_neither_taints_nor_other_labels() -> None:
 
 
 def test_refused_taints_hold_back_no_label() -> None:
-    """And stay as they are."""
     node, report, _ = written(lambda step: isinstance(step, steps.PatchNode) and step.taints is not None)
     assert node.taints == TAINTED.taints
     assert report.status.desired.labels.items() <= node.labels.items()
@@ -68,7 +67,6 @@ def test_refused_taints_hold_back_no_label() -> None:
 
 
 def test_a_patch_that_is_not_refused_is_one_write() -> None:
-    """Labels and taints together, before the condition, and no word of a refusal."""
     node, report, log = written(lambda step: False)
     assert log.count("PatchNode") == 1
     assert log.index("PatchNode") < log.index("SetCondition")
@@ -86,50 +84,44 @@ def test_once_everything_was_refused_single_labels_come_last() -> None:
 
 
 def test_a_refused_condition_holds_back_no_event() -> None:
-    """And the report says what was refused."""
     node, report, log = written(lambda step: isinstance(step, steps.SetCondition))
     assert node.condition is None
     assert {"PatchNode", "PostEvent"} <= {*log}
     assert report.status.desired.refusal == "denied"
 
 
+def deny(denied: list[str], verb: str, path: str) -> KubeError | None:
+    """Refuses patches of the node, and notes them."""
+    if (verb, path) != ("PATCH", f"{NODES}/node-1"):
+        return None
+    denied.append(path)
+    return Refused("denied")
+
+
 def test_a_policy_that_denies_every_piece_costs_a_write_a_minute() -> None:
-    """All pieces are tried again after ten minutes."""
-    operator, writes = one_node(), 0
-
-    def deny(verb: str, path: str) -> KubeError | None:
-        nonlocal writes
-        writes += (verb, path) == ("PATCH", f"{NODES}/node-1")
-        return Refused("denied") if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
-
-    operator.client.refuse = deny
+    operator, denied = one_node(), list[str]()
+    operator.client.refuse = partial(deny, denied)
     operator.run()
-    pieces = writes - 1
+    pieces = len(denied) - 1
     assert pieces > 1
     counts = []
     for _ in range(10):
         operator.cluster.pass_time(MINUTE)
-        before = writes
+        denied.clear()
         operator.catch_up(granted=False)
-        counts.append(writes - before)
+        counts.append(len(denied))
     assert counts == [1] * 9 + [1 + pieces]
     assert operator.status["desired"]["refusal"] == "denied"
 
 
 def test_a_label_that_is_refused_alone_is_one_write() -> None:
     """It is no piece of anything that may have been refused for another reason."""
-    operator, writes = one_node(), 0
+    operator, denied = one_node(), list[str]()
     operator.run()
     operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
-
-    def deny(verb: str, path: str) -> KubeError | None:
-        nonlocal writes
-        writes += (verb, path) == ("PATCH", f"{NODES}/node-1")
-        return Refused("denied") if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
-
-    operator.client.refuse = deny
+    operator.client.refuse = partial(deny, denied)
     operator.catch_up(granted=False)
-    assert writes == 1
+    assert len(denied) == 1
     state = operator.reconciler.obstacles.state("default")
     assert state is not None
     assert state[2].startswith(

@@ -126,7 +126,6 @@ def test_a_wrong_value_is_named_once_and_is_not_in_force(
 
 @pytest.mark.parametrize("zone", ["Z", "+00:00", "+02:00", ".25Z"])
 def test_any_time_with_a_zone_is_right(zone: str) -> None:
-    """RFC 3339, as `date -u +%FT%TZ`, `date --rfc-3339` with a T, and Python write it."""
     text = stamp(NOW + DAY).removesuffix("Z") + zone
     known = override.override_at(override.annotations_of(written("healthy", override_until=text)), now=NOW)
     assert known
@@ -145,7 +144,6 @@ def test_what_a_person_writes_is_one_bounded_line() -> None:
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_node_taken_as_healthy_loses_its_taint_until_then(moved: bool) -> None:
-    """It ends by the clock, or because somebody moved its end into the past."""
     story = Story()
     story.faulty()
     assert story.node.labels[names.LABEL_HEALTH] == "fail"
@@ -178,7 +176,6 @@ def test_a_node_taken_as_healthy_loses_its_taint_until_then(moved: bool) -> None
 
 
 def test_taken_as_healthy_invents_nothing() -> None:
-    """A node that nobody could read keeps `unknown` and has no labels; what kept pods off it goes."""
     story = Story(taints={"unvalidated": "Set"})
     story.go()
     assert story.taints() == [names.TAINT_UNVALIDATED]
@@ -192,7 +189,6 @@ def test_taken_as_healthy_invents_nothing() -> None:
 
 @pytest.mark.parametrize("paused", ["override", "policy"])
 def test_a_node_left_alone_stays_as_it_is(paused: str) -> None:
-    """Afterwards there is an interval to read it again, and what is still wrong comes back."""
     story = Story()
     story.faulty()
     before, policy = story.node, story.policy
@@ -253,7 +249,6 @@ def test_a_node_that_was_never_read_shows_its_override(kind: str) -> None:
 )
 @tried(40)
 def test_every_change_of_an_override_is_one_event(days: list[tuple[str | None, int]], broken: bool) -> None:
-    """However often it is looked at; while it is not in force the node is as if it were not there."""
     story = Story()
     story.run()
     story.broken = broken

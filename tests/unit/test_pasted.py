@@ -6,7 +6,6 @@ import json
 import random
 import re
 from functools import partial
-from pathlib import Path
 
 import pytest
 import yaml
@@ -66,7 +65,6 @@ def test_a_table_has_the_class_that_a_careful_reader_gives_it(name: str, klass: 
 def test_readings_have_the_verdict_that_a_careful_reader_gives_them(
     name: str, verdict: str, codes: set[str]
 ) -> None:
-    """A PASS says what it does not cover, and every finding what it rests on."""
     judgement = judged(read(name))
     findings = judgement["findings"]
     assert judgement["verdict"] == verdict
@@ -204,14 +202,6 @@ def test_readings_give_a_table_its_rate() -> None:
 def test_what_cannot_be_read_is_named_with_exit_code_2(text: str, part: str) -> None:
     outcome = judge("-", stdin=text)
     assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
-
-
-def test_a_paste_has_no_earlier_result(tmp_path: Path) -> None:
-    """Nobody knows what happened between two pastes, so that counters cannot be compared."""
-    (tmp_path / "before.txt").write_text(QUERY)
-    outcome = judge("-", "--before", tmp_path / "before.txt", stdin=QUERY)
-    assert outcome.exit_code == 2
-    assert "--before is for results of probes" in outcome.output
 
 
 @pytest.mark.parametrize("name", ["pasted/q_gh200_healthy-idle.txt", "nvidia-smi-qx_rtx3060.xml"])

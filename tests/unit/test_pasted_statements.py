@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from corpus.__main__ import HERE as CORPUS
-from corpus.__main__ import WRONG, every, score
+from corpus.__main__ import RIGHT, WRONG, every
 from nodegauge_contract.paste import StatementKind
 from nodegauge_judge.rules.failure_catalogue import FAILURES, LINK_ERRORS
 from support.judge_command import FIXTURES, flat, judge
@@ -17,21 +16,6 @@ from support.judge_command import FIXTURES, flat, judge
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1234, name=python, {}"
 OFF_THE_BUS = XID.format(79, "GPU has fallen off the bus.")
 QUERY = (FIXTURES / "pasted/q_gh200_healthy-idle.txt").read_text()
-DIAG = """Successfully ran diagnostic for group.
-+---------------------------+------------------------------------------------+
-| Diagnostic                | Result                                         |
-+===========================+================================================+
-|-----  Deployment  --------+------------------------------------------------|
-| Denylist                  | Pass                                           |
-| Persistence Mode          | {persistence:46} |
-+-----  Hardware  ----------+------------------------------------------------+
-| memory                    | {memory:46} |
-|                           | GPU0: Pass                                     |
-|                           | GPU1: {memory:40} |
-| Warning: GPU1             | Memory corruption dete                         |
-|                           | cted                                           |
-+---------------------------+------------------------------------------------+
-"""
 DIAG_JSON = """WARNING: something else
 {"DCGM Diagnostic": {"test_categories": [{"tests": [null, {"name": "memory", "results": [
  {"entity_id": 0, "status": "Pass"},
@@ -71,9 +55,6 @@ def burn(errors: str, *ends: str) -> str:
 
 FAULTS = {
     "Xid": (OFF_THE_BUS, "xid", "GPU 0000:3b:00.0|Xid 79"),
-    "Xid of a device plugin": ("XidCriticalError: Xid=48 on Device=GPU-12, x", "xid", "GPU-12|Xid 48"),
-    "Xid in prose": ("Mar 10 21:38:13  Xid 95 (PCI:0000:46:00): Uncontained", "xid", "0000:46:00|Xid 95"),
-    "worst of two Xids": (XID.format(31, "MMU") + "\n" + XID.format(62, "x"), "xid", "Xid 62"),
     "recovery": (
         "NVRM: Xid (PCI:0000:0d:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (PF FLR)",
         "recovery-action",
@@ -84,28 +65,11 @@ FAULTS = {
         "xid",
         "Xid 149",
     ),
-    "off the bus, wrapped": (
-        "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1e07) installed in this\nNVRM: system has "
-        "fallen off the bus",
-        "driver-failure",
-        "0000:01:00.0",
-    ),
-    "RmInitAdapter": (
-        "NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x11:0x45:2540)",
-        "driver-failure",
-        "0000:06",
-    ),
     "no driver": ("NVIDIA-SMI has failed because it couldn't communicate with", "driver-failure", "modprobe"),
     "two versions": (
         "Failed to initialize NVML: Driver/library version mismatch",
         "driver-failure",
         "reboot",
-    ),
-    "no GPU": ("$ nvidia-smi\nNo devices were found\n", "driver-failure", "lspci"),
-    "handle": (
-        "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error",
-        "driver-failure",
-        "GPU1",
     ),
     "handle without address": (
         "Unable to determine the device handle for GPU 3: Unknown Error",
@@ -159,25 +123,18 @@ FAULTS = {
         "fabric-failure",
         "8 GPUs: all <inactive>",
     ),
-    "dcgmi nvlink": ("  gpuId 4:\n    U U D U _ _\n", "fabric-failure", "gpuId 4|links 2 down"),
     "InfiniBand": (
         "a:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<51161> with status=12 opcode=0",
         "program-failure",
         "peer 10.0.0.2",
     ),
     "ECC in CUDA": ("[rank3]: CUDA error: uncorrectable ECC error encountered", "program-failure", "rank3"),
-    "dcgmi diag": (
-        DIAG.format(persistence="Pass", memory="Fail"),
-        "test-failed",
-        "GPU 1|corruption detected",
-    ),
     "dcgmi diag -j": (DIAG_JSON % "FAIL", "test-failed", "GPU 5|a DBE"),
     "dcgmi diag -j of version 4": (
         DIAG_JSON.replace("{", '{"entity_groups": [{"entities": []}], ', 1) % "Fail",
         "test-failed",
         "GPU 5",
     ),
-    "gpu-burn": (burn("0 - 0", "OK", "FAULTY"), "test-failed", "GPU 1|FAULTY"),
     "gpu-burn, cut": (burn("0 - 15 (WARNING!)"), "test-failed", "GPU 1"),
     "simpleP2P": ("Verification error @ element 0: val = nan, ref = 0.0", "test-failed", "val = nan"),
     "gpu-burn, died": (burn("-1 (DIED!) - 0"), "test-failed", "GPU 0"),
@@ -231,32 +188,15 @@ WARNINGS = {
         "program-failure",
         "collective of NCCL",
     ),
-    "a setting that DCGM wants": (
-        DIAG.format(persistence="Fail", memory="Pass"),
-        "test-failed",
-        "persistence mode",
-    ),
     "a NIC": ("mlx5_core 0000:53:00.0 enp83s0f0np0: Link down", "machine-failure", "enp83s0f0np0"),
     "half the lanes": (
         "01:00.0 3D controller: NVIDIA Corporation GA102\n\tLnkSta: Speed 8GT/s, Width x8 (downgraded)\n",
         "machine-failure",
         "0000:01:00.0|Width x8",
     ),
-    "a supply": (
-        "   3 | 03/01/2018 | 19:24:21 | Power Supply PS1 Status | Power Supply AC lost | Asserted",
-        "machine-failure",
-        "PS1",
-    ),
 }
 CLEAN = {
     "an application's Xids": "\n".join(XID.format(code, "x") for code in (13, 31, 43, 45)),
-    "the driver loads": "[1.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module 535\n[2.0] nvidia-uvm: Loaded",
-    "an SXid to ignore": "nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 22013, Non-fatal, Link 60 Minion",
-    "all links up": "  gpuId 0:\n    U U U U _ _\n",
-    "a supply that came back": "\n".join(
-        f"   {n} | 03/01/2018 | 19:2{n}:21 | Power Supply PS1 Status | Power Supply AC lost | {word}"
-        for n, word in enumerate(("Asserted", "Deasserted"))
-    ),
     "no bridge on any card": links("--", "--"),
     "half the lanes of a NIC": (
         "01:00.0 3D controller: NVIDIA Corporation GA102\n02:00.0 Ethernet controller: Mellanox\n"
@@ -304,9 +244,7 @@ def test_a_paste_that_shows_no_health_is_unknown_and_accuses_nobody(text: str) -
     }
 
 
-@pytest.mark.parametrize(
-    "text", [burn("0 - 0", "OK", "OK"), DIAG.format(persistence="Pass", memory="Pass"), DIAG_JSON % "PASS"]
-)
+@pytest.mark.parametrize("text", [burn("0 - 0", "OK", "OK"), DIAG_JSON % "PASS"])
 def test_a_test_that_passed_is_a_pass_that_says_what_it_covers(text: str) -> None:
     outcome = judge("-", stdin=text)
     assert outcome.exit_code == 0
@@ -374,22 +312,10 @@ def test_every_kind_of_statement_has_a_meaning_of_its_own() -> None:
     assert listed == set(FAILURES)
 
 
-@pytest.mark.parametrize(
-    ("text", "truth", "names", "answer"),
-    [
-        (OFF_THE_BUS, "fault", ["xid 79"], "right"),
-        (OFF_THE_BUS, "fault", ["GPU 3"], "unhelpful"),
-        (CLEAN["an application's Xids"], "healthy", ["13"], "right"),
-        (OFF_THE_BUS, "healthy", [], "wrong"),
-        ("nothing", "fault", [], "refused"),
-    ],
-)
-def test_the_corpus_is_scored(tmp_path: Path, text: str, truth: str, names: list[str], answer: str) -> None:
-    (tmp_path / "a.txt").write_text(text)
-    assert score(tmp_path / "a.txt", truth=truth, names=names).answer == answer
-
-
 def test_no_recording_of_strangers_is_judged_wrong() -> None:
+    """And of each machine that failed or not, the answer names what an expert saw in its text."""
     scored = list(every(sorted(path.parent for path in CORPUS.glob("*/truth.yaml"))))
     assert len(scored) >= 150
     assert [one for one in scored if one.answer == WRONG] == []
+    failures = [one for one in scored if one.file.parent.name == "failures"]
+    assert [one for one in failures if one.answer != RIGHT] == []

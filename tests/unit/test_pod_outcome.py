@@ -42,7 +42,6 @@ def test_a_result_of_this_run_is_read() -> None:
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "Evicted", "Terminated"])
 def test_a_whole_result_counts_whatever_became_of_the_pod(reason: str) -> None:
-    """It was ended once all was read, has an exit code, a sidecar that still runs, or is gone."""
     pod = make_pod().running(NOW + 10).with_result(made.titan())
     failed = replace(pod, phase="Failed", terminated=replace(pod.terminated, exit_code=1, reason="Error"))
     killed = replace(pod, phase="Failed", reason=reason)
@@ -93,7 +92,6 @@ def test_a_document_in_the_termination_message_is_no_reading() -> None:
 
 
 def test_a_reading_of_another_pod_ends_no_run() -> None:
-    """Of the run before, or of the same pod on the machine that had this node's name."""
     pod = make_pod().running()
     for other in (make_pod(uid="before"), make_pod(make_node(uid="before"), uid=pod.uid)):
         reading = reading_of((other.with_result(made.titan()),))
@@ -150,7 +148,6 @@ def test_a_preempted_probe_that_says_so_is_skipped_and_one_that_had_finished_is_
 
 
 def test_last_words_wait_for_the_end_of_their_pod() -> None:
-    """The reading may be seen first, and only the pod says whether it was preempted."""
     cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
     pod = replace(make_pod().running().with_result(cut), terminated=None, phase="Running")
     assert end_of(pod) is None
@@ -172,7 +169,6 @@ UNPULLED = make_pod().pending("ImagePullBackOff", "pull access denied for probe"
 def test_a_pod_that_goes_no_further_is_given_up_in_time(
     pod: APod, seconds: float, outcome: Outcome, reason: str, message: str
 ) -> None:
-    """Asked again at that very moment; a full node is skipped with the scheduler's words."""
     assert wake_at(pod, limits=Limits(), deadline=DEADLINE) == NOW + seconds
     assert end_of(pod, at=NOW + seconds - 0.1) is None
     end = ended(pod, at=NOW + seconds)

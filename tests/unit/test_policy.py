@@ -77,7 +77,6 @@ def test_what_cannot_be_read_is_named(field: str, value: Any, path: str) -> None
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    """A newer CRD must not stop an older operator."""
     assert parse(body(taints={"throttled": "NoSchedule"}, probes={"nccl": {"interval": "24h"}})) == parse(
         body()
     )
@@ -96,7 +95,6 @@ def test_durations(text: str, expected: float) -> None:
     "text", ["", "15", "m", "1.5h", "-1s", "1 s", "1d", "s1", "15m ", "15m\n", "\u0661s"]
 )
 def test_what_is_no_duration_says_so(text: str) -> None:
-    """With examples."""
     with pytest.raises(ValueError, match="30s, 15m or 1h30m"):
         seconds(text)
 
@@ -119,7 +117,6 @@ def test_expressions(operator: str, values: list[str], holds: set[str | None], v
 
 
 def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
-    """An empty selector is every node, as everywhere in Kubernetes."""
     parts = expression("gpu") | {"matchLabels": {"tier": "gold", "zone": "a"}}
     both = make_policy().of({"nodeSelector": parts}).spec.node_selector
     labels = {"tier": "gold", "zone": "a", "gpu": "x"}
@@ -132,7 +129,6 @@ def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
 @given(order=st.permutations([("a", 0), ("b", 0), ("c", 7), ("d", -3)]))
 @tried(24)
 def test_the_higher_priority_wins_and_then_the_name(order: list[tuple[str, int]]) -> None:
-    """Whatever order they arrive in."""
     policies = [make_policy(name).ranked(priority) for name, priority in order]
     assert [p.name for p in ranked(policies, {})] == ["c", "a", "b", "d"]
 
@@ -154,14 +150,12 @@ DEFINITIONS = json.loads((CHART / "values.schema.json").read_text())["definition
     ],
 )
 def test_a_selector_of_lists_becomes_match_expressions(text: str, expressions: list[tuple[Any, ...]]) -> None:
-    """Every form that Kubernetes knows."""
     names = ("key", "operator", "values")
     assert match_expressions(text) == [dict(zip(names, each, strict=False)) for each in expressions]
 
 
 @pytest.mark.parametrize("text", ["pool in a,b", "a=b c=d", "a,=b", "a,,b", "a=b=c", "a in (b", "!a=b"])
 def test_what_is_no_selector_is_named(text: str) -> None:
-    """From where on it cannot be read."""
     rest = text.removeprefix("a,")
     with pytest.raises(ValueError, match=re.escape(f"from {rest!r} on")):
         match_expressions(text)
@@ -276,5 +270,4 @@ def _ready(cluster: FakeCluster, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("key", ["interconnect", "example.com/nvidia.com", "mynvidia.com/link", ""])
 def test_any_other_key_is_accepted(key: str) -> None:
-    """A name that only resembles one."""
     assert parse(body(labels={"interconnectKey": key})).spec.labels.interconnect_key == key

@@ -1,7 +1,8 @@
-"""How a probe writes its node's NodeReading: against a TLS server on loopback that answers as told."""
+"""How a probe writes its node's NodeReading, against a TLS server on loopback, and who it is by its token."""
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import trustme
 
 from nodegauge_contract.reading import Part
 from nodegauge_probes.api_client import KEPT_S, ReadingClient, Refused, Server, server_of
+from nodegauge_probes.identity import MAX_TOKEN, BadToken, Identity, identity_of, read_token
 from support.readings_api import CLAIMS, Answer, ReadingsApi, serving, token_of
 from testbed.loopback import reserve_port
 
@@ -60,7 +62,6 @@ def refused(client: ReadingClient) -> Refused:
 
 
 def test_a_part_is_patched_and_nothing_is_sent_back(api: ReadingsApi, client: ReadingClient) -> None:
-    """Its own part of the node's object alone, with the token, and metadata for an answer."""
     client.write("health", PART)
     [request] = api.requests
     assert (request.method, request.path) == ("PATCH", f"{PATH}/gpu-1{QUERY}")
@@ -103,7 +104,6 @@ def test_an_object_that_another_probe_creates_first_is_patched(
 
 
 def test_the_connection_is_kept_for_a_minute(api: ReadingsApi, client: ReadingClient, clock: Clock) -> None:
-    """A fault that comes and goes pays for one TLS handshake; a calm node holds no connection."""
     for later in (0.0, KEPT_S - 1, KEPT_S):
         clock.now += later
         client.write("health", PART)
@@ -120,7 +120,6 @@ def test_the_connection_is_kept_for_a_minute(api: ReadingsApi, client: ReadingCl
 def test_a_connection_that_the_server_closes_costs_no_reading(
     api: ReadingsApi, client: ReadingClient, closes: str
 ) -> None:
-    """An API server that restarts, or a load balancer that has enough of it."""
     api.answers = [Answer(closes=closes)]
     for _ in range(2):
         client.write("health", PART)
@@ -173,7 +172,6 @@ def test_a_cluster_without_the_crd_is_told_as_such(api: ReadingsApi, client: Rea
 
 @pytest.mark.parametrize(("text", "seconds"), [("17", 17.0), ("", 0.0), ("soon", 0.0), ("-3", 0.0)])
 def test_retry_after_is_told(api: ReadingsApi, client: ReadingClient, text: str, seconds: float) -> None:
-    """In seconds; what is no number is none."""
     api.refuses(429, "too many requests", Retry_After=text)
     assert refused(client).retry_after == seconds
 
@@ -191,7 +189,6 @@ def test_a_refusal_is_short(api: ReadingsApi, client: ReadingClient) -> None:
 
 
 def test_a_huge_answer_is_not_read_to_its_end(api: ReadingsApi, client: ReadingClient) -> None:
-    """The connection is given up, and the next write has one of its own."""
     api.answers = [Answer(body=b'{"message": "' + b"x" * 300_000 + b'"}')]
     client.write("health", PART)
     client.write("health", PART)
@@ -231,3 +228,54 @@ def test_outside_of_a_cluster_there_is_nowhere_to_write() -> None:
     assert server_of(where | folder | {"KUBERNETES_SERVICE_PORT": "tcp://1"}) == Server(
         host="10.0.0.1", port=443, folder=Path("/t")
     )
+
+
+def test_a_bound_token_names_pod_and_node() -> None:
+    expected = Identity(pod="watch-1", pod_uid="pod-uid", node="gpu-1", node_uid="node-uid")
+    assert identity_of(token_of(CLAIMS | {"exp": 1, "aud": ["a"]})) == expected
+
+
+@pytest.mark.parametrize("length", range(4))
+def test_a_token_of_any_length_is_decoded(length: int) -> None:
+    """Base64 without padding."""
+    assert identity_of(token_of(CLAIMS | {"jti": "x" * length})).node == "gpu-1"
+
+
+def without(*path: str) -> object:
+    claims = copy.deepcopy(CLAIMS)
+    inner = claims
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return claims
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "no-token",
+        "a.!!!.c",
+        "a.\u00e9.c",
+        token_of([]),
+        token_of({"kubernetes.io": None}),
+        token_of(without("kubernetes.io", "node")),
+        token_of(without("kubernetes.io", "pod")),
+        token_of(without("kubernetes.io", "node", "uid")),
+    ],
+)
+def test_a_token_of_no_pod_on_a_node_is_refused_with_what_to_do(token: str) -> None:
+    with pytest.raises(BadToken, match=r"Kubernetes 1\.32 or newer"):
+        identity_of(token)
+
+
+def test_a_file_that_is_no_token_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"x" * (MAX_TOKEN + 1))
+    assert len(read_token(path)) == MAX_TOKEN
+    path.write_bytes(b"\xff")
+    with pytest.raises(BadToken, match=str(path)):
+        read_token(path)
+    path.unlink()
+    with pytest.raises(BadToken, match="No such file"):
+        read_token(path)

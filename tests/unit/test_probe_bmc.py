@@ -135,7 +135,6 @@ def test_a_bmc_that_falls_silent_leaves_no_label_and_lifts_no_taint(bmc: Bmc) ->
 
 
 def test_a_reading_that_gives_nothing_is_no_reading(bmc: Bmc) -> None:
-    """The last one stays until it is stale, and its taint beyond that."""
     for _ in range(2):
         bmc.says(SHORT)
     bmc.says(ChassisReading())
@@ -154,7 +153,6 @@ def test_one_reading_is_judged_once(bmc: Bmc) -> None:
 
 
 def test_a_late_deletion_drops_only_what_it_is_about(bmc: Bmc) -> None:
-    """The object was deleted and made again; the watch, or a list, still tells of the first."""
     bmc.says(WELL)
     cluster, cache = bmc.operator.cluster, bmc.operator.cache
     first = cluster.get(CHASSIS, "node-1")
@@ -187,7 +185,6 @@ def test_a_late_deletion_drops_only_what_it_is_about(bmc: Bmc) -> None:
     ],
 )
 def test_a_broken_object_changes_nothing(bmc: Bmc, status: Any) -> None:
-    """Who may write these objects may write anything into them."""
     before = dict(bmc.operator.labels)
     bmc.writes(status)
     assert bmc.operator.labels == before
@@ -195,7 +192,6 @@ def test_a_broken_object_changes_nothing(bmc: Bmc, status: Any) -> None:
 
 
 def test_a_time_in_the_future_is_now(bmc: Bmc) -> None:
-    """The reader's clock may be ahead; the next reading counts too."""
     bmc.says(WELL, readAt="2099-01-01T00:00:00Z")
     bmc.says(ONE_LOST)
     assert bmc.psu == "redundancy-lost"

@@ -1,4 +1,5 @@
-"""What an NCCL run changes in a report, and what it must leave alone."""
+"""When NCCL runs are made, where they are not and what gives way; what a run changes in a report, and what it
+must leave alone."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip, Unavailable
-from nodegauge_judge import Verdict
+from nodegauge_judge import Finding, Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatus
+from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core.actions import DeletePod, PatchNode
 from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.nccl import image_is_there
+from nodegauge_operator.core.probes.registry import KINDS
 from support.nccl_nodes import (
     BUSY,
     DAY,
@@ -34,9 +37,22 @@ from support.nccl_nodes import (
     due,
     nccl_node,
     read,
+    situation,
     skipping,
+    started,
 )
-from support.objects import LOST, MINUTE, NOW, ANode, APolicy, make_pod, make_policy, make_snapshot
+from support.objects import (
+    DEFAULTS,
+    LOST,
+    MINUTE,
+    NOW,
+    ANode,
+    APolicy,
+    make_node,
+    make_pod,
+    make_policy,
+    make_snapshot,
+)
 
 PULL, NCCL = names.PROBE_PULL, names.PROBE_NCCL
 BOOTED, LATER = NODE.booted("boot-2"), NOW + 900
@@ -67,7 +83,6 @@ def labels(report: NcclNode, *keys: str) -> dict[str, str]:
 
 
 def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> None:
-    """`measured` beside the class of NVML, and whole GB/s of three collectives."""
     report = nccl_node().measured(FAST)
     assert labels(report, *INTERCONNECT) == {
         names.LABEL_INTERCONNECT: "nvlink",
@@ -81,8 +96,6 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
 
 
 def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
-    """After one run: both keys, its rate, its evidence, and its bandwidth; the report keeps the number.  An
-    event tells of it once."""
     report = nccl_node().measured(FAST).measured(SLOW, at=NOW + 60)
     assert labels(report, *INTERCONNECT, *BUSBW) == {}
     assert report.status.bandwidth.all_reduce == 21
@@ -100,7 +113,6 @@ def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
 
 
 def test_only_a_number_that_agrees_brings_the_label_back() -> None:
-    """Not health runs, not time, not skipped, lost or undecided NCCL runs."""
     report = nccl_node().measured(SLOW)
     undecided = nccl.changed(FAST, arms=[nccl.arm("default", [nccl.cell("all_reduce", 8, 0.001, ranks=8)])])
     for n, end in enumerate((BUSY, LOST, PREEMPTED, undecided)):
@@ -114,7 +126,6 @@ def test_only_a_number_that_agrees_brings_the_label_back() -> None:
 
 
 def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() -> None:
-    """Peer access switched off by the policy: nothing agrees and nothing contradicts.  A boot ends it."""
     report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60, policy=TOLD_OFF)
     assert report.status.bandwidth.agreement == "contradicted"
     for looked in (report, report.healthy(BOOTED, at=LATER, policy=TOLD_OFF)):
@@ -125,7 +136,6 @@ def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() ->
 
 
 def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
-    """Less than that leaves the label; the report has the exact number."""
     report = nccl_node().measured(nccl.h100(462.0))
     for gbps, label in ((445.0, "462"), (480.0, "462"), (438.0, "438"), (458.0, "438"), (462.0, "462")):
         report = report.measured(nccl.h100(gbps), at=NOW + gbps)
@@ -170,7 +180,6 @@ MACHINES: dict[str, tuple[Callable[[], NcclNode], str]] = {
 
 @pytest.mark.parametrize("case", MACHINES)
 def test_what_was_measured_counts_for_the_machine_that_was_measured(case: str) -> None:
-    """Of others the labels say what NVML reports; missing once, a reading makes no other machine."""
     made_so, evidence = MACHINES[case]
     report = made_so()
     assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == evidence
@@ -178,7 +187,6 @@ def test_what_was_measured_counts_for_the_machine_that_was_measured(case: str) -
 
 
 def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
-    """Findings and verdict follow; no run is counted, no gate entered, and the same rules change nothing."""
     report = nccl_node().measured(FAST)
     strict = make_policy().of(STRICT)
     graded = report.seen(node=NODE, policy=strict, at=NOW + 60, nccl_image=IMAGE)
@@ -194,7 +202,6 @@ def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
 
 
 def test_an_unusable_image_is_no_pull() -> None:
-    """The engine cannot be loaded there: unknown, with the probe's words, and an event once."""
     problem = Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="libnccl.so.2 is missing")
     end = read(Result(probe="pull", problem=problem))
     report = nccl_node().pulled(end=end, at=NOW + 60)
@@ -206,7 +213,6 @@ def test_an_unusable_image_is_no_pull() -> None:
 
 
 def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
-    """Not by its first health run; on a node with one GPU by that all the same."""
     policy = make_policy().of(UNTIL_NCCL)
     report = nccl_node()
     fresh = replace(report, status=replace(report.status, passed_at=""))
@@ -262,7 +268,6 @@ def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_spe
 
 
 def test_a_contradiction_asks_for_another_run_soon_and_then_ever_less() -> None:
-    """Also where no floor was missed: nobody else would ask before tomorrow."""
     policy = make_policy().of({"expectations": EASY})
     report, waits = nccl_node(), []
     for _ in range(5):
@@ -332,7 +337,6 @@ def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -
     "spec", [{"podTemplate": {"ncclImage": "nccl:2"}}, {"probes": {"nccl": {"enabled": False}}}]
 )
 def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]) -> None:
-    """It could try for half an hour; an image of the policy in force is waited for."""
     report = nccl_node().healthy(BOOTED, at=NOW + 60)
     pod = replace(make_pod(NODE, probe=names.PROBE_PULL, number=2), image=IMAGE).pending(
         "ImagePullBackOff", placed=True
@@ -360,7 +364,6 @@ def test_without_nccl_runs_a_taint_of_theirs_ends_by_the_policy_s_word() -> None
 
 
 def test_where_no_nccl_run_is_wanted_any_more_nothing_waits_for_one() -> None:
-    """A boot ends a contradiction, and a health run opens a new node."""
     report = nccl_node().measured(SLOW).healthy(at=NOW + 900, policy=make_policy().of(OFF))
     assert labels(report, *INTERCONNECT) == {}
     report = report.healthy(BOOTED, at=NOW + 1800, policy=make_policy().of(OFF))
@@ -368,3 +371,191 @@ def test_where_no_nccl_run_is_wanted_any_more_nothing_waits_for_one() -> None:
     closed = make_policy().of(OFF | UNTIL_NCCL)
     fresh = replace(nccl_node(), status=replace(nccl_node().status, passed_at=""))
     assert fresh.healthy(at=NOW + 900, policy=closed).status.desired.taints == []
+
+
+HEALTH = names.PROBE_HEALTH
+
+
+def unpulled() -> NcclNode:
+    report = nccl_node()
+    return replace(report, status=replace(report.status, probes=[report.status.probe[HEALTH]]))
+
+
+def test_the_image_comes_before_the_gpus_are_held() -> None:
+    assert started(unpulled()) == PULL
+    assert started(nccl_node()) == NCCL
+    other = make_policy().of({"podTemplate": {"ncclImage": "nccl:2"}})
+    assert started(nccl_node(), policy=other) == PULL
+    assert started(nccl_node().healthy(BOOTED), BOOTED) == PULL
+
+
+def with_lost_gpu() -> NcclNode:
+    report = nccl_node()
+    lost = Finding(code="gpu-lost", severity=Severity.FAIL, subject="GPU 3", message="it fell off the bus")
+    health = replace(report.status.probe[HEALTH], findings=[lost])
+    return replace(report, status=replace(report.status, probes=report.status.with_probe(health)))
+
+
+UNREAD = NcclNode(name="node-1", uid="u", resource_version="1", node_uid=NODE.uid)
+UNREADABLE = Unavailable("NVML_ERROR_UNKNOWN")
+DRIVERS = [replace(made.h100().system, driver=driver) for driver in ("560.1", UNREADABLE)]
+OTHERS = [made.every_gpu(made.h100(), name=UNREADABLE), *(replace(made.h100(), system=s) for s in DRIVERS)]
+REQUEST = "2027-01-15T09:00:00Z"
+HURT = with_lost_gpu()
+UNNAMED, CHANGED, DRIVERLESS = (MEASURED.healthy(result=result, at=NOW + 60) for result in OTHERS)
+REQUESTED = replace(MEASURED, requested_at=REQUEST)
+# GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)
+MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
+
+
+@pytest.mark.parametrize(
+    ("report", "node", "at"),
+    [
+        pytest.param(UNREAD, NODE, NEVER, id="no-health-run"),
+        pytest.param(nccl_node(), NODE, 0.0, id="never-measured"),
+        pytest.param(nccl_node().after(LOST, node=NODE, nccl_image=IMAGE), NODE, NEVER, id="health-run-lost"),
+        pytest.param(nccl_node(), BOOTED, NEVER, id="not-read-since-boot"),
+        pytest.param(nccl_node(), MIG_STRATEGY, 0.0, id="mig-strategy-alone"),
+        pytest.param(MEASURED, NODE, NOW + DAY, id="after-the-interval"),
+        pytest.param(CHANGED, NODE, NOW + RECHECK, id="other-driver"),
+        pytest.param(DRIVERLESS, NODE, NOW + DAY, id="driver-not-read"),
+        pytest.param(UNNAMED, NODE, NOW + DAY, id="names-not-read"),
+        pytest.param(MEASURED.healthy(BOOTED, at=NOW + 60), BOOTED, 0.0, id="rebooted-and-read"),
+        pytest.param(HURT, NODE, NEVER, id="lost-gpu-offered"),
+        pytest.param(HURT, NODE.offering(7, of=8), 0.0, id="lost-gpu-withdrawn"),
+        pytest.param(REQUESTED, NODE, 0.0, id="requested"),
+        pytest.param(REQUESTED.measured(BUSY, request=REQUEST), NODE, NOW + RECHECK, id="request-answered"),
+    ],
+)
+def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
+    assert due(report, node) == at
+
+
+def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
+    report = nccl_node()
+    assert due(report, defaults=DEFAULTS) == NEVER
+    assert due(report, policy=make_policy().of({"probes": {"nccl": {"enabled": False}}})) == NEVER
+    cordoned = report.seen(node=NODE.cordoned())
+    assert cordoned.status.bandwidth.reason == ""
+
+
+def test_health_goes_first_and_one_pod_runs_at_a_time() -> None:
+    report = nccl_node()
+    later = NOW + 15 * MINUTE
+    assert started(report, now=later) == HEALTH
+    assert started(report, now=later, granted=frozenset({NCCL})) == NCCL
+    assert started(report, granted=frozenset({HEALTH})) == ""
+    for probe, number in ((HEALTH, 2), (PULL, 2), (NCCL, 1)):
+        pod = make_pod(NODE, probe=probe, number=number)
+        assert next_step(situation(report, pods=(pod,), now=NOW + 1)) is None, probe
+
+
+def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
+    """A version that was newer made it: it is neither judged nor waited for."""
+    pod = replace(make_pod(NODE), probe="watch", number=7).running()
+    assert next_step(situation(nccl_node(), pods=(pod,))) == steps.DeletePod(pod, None)
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (NODE.offering(1, of=1), "SingleGpu"),
+        (NODE.labelled(nvidia_com__gpu_sharing="x").bearing({"nvidia.com/gpu.replicas": "4"}), "Shared"),
+        (NODE.bearing({"nvidia.com/gpu.sharing-strategy": "mps"}), "Shared"),
+        (NODE.bearing({"nvidia.com/gpu.product": "NVIDIA-A100-MIG-1g.5gb"}), "Mig"),
+        (NODE.bearing({"nvidia.com/mig-1g.5gb.count": "7"}), "Mig"),
+        (NODE.cordoned(), "Cordoned"),
+    ],
+)
+def test_a_node_that_cannot_be_measured_says_why(node: ANode, reason: str) -> None:
+    report = nccl_node()
+    assert due(report, node) == NEVER
+    after = report.seen(node=node, nccl_image=IMAGE)
+    assert after.status.bandwidth.reason == reason
+    assert after.status.bandwidth.detail
+    again = after.seen(node=node, at=NOW + 60, nccl_image=IMAGE)
+    assert again.status == after.status
+    assert again.seen(node=NODE, at=NOW + 120, nccl_image=IMAGE).status.bandwidth.reason == ""
+
+
+def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
+    node = make_node()
+    report = nccl_node()
+    assert due(report, node) == NEVER
+    nccl = KINDS[names.PROBE_NCCL]
+    assert nccl.hindrance(report.context(node=node, nccl_image=IMAGE)) is None
+    later = report.healthy(node, at=NOW + 900)
+    why_not = nccl.hindrance(later.context(node=node, nccl_image=IMAGE))
+    assert why_not.reason == "Dra"
+
+
+@pytest.mark.parametrize("why", [Skip.VGPU, Skip.MIG, Skip.CONFIDENTIAL, Skip.SHARED])
+def test_what_only_the_probe_can_see_is_asked_once_a_boot(why: Skip) -> None:
+    report = nccl_node().measured(skipping(why, "says NVML"))
+    assert due(report) == NEVER
+    assert report.status.bandwidth.detail.endswith("says NVML.")
+    assert due(report.healthy(BOOTED, at=NOW + 60), BOOTED) == 0.0
+
+
+@pytest.mark.parametrize("end", [BUSY, LOST])
+def test_what_found_no_gpus_comes_back_with_growing_delay(end: Any) -> None:
+    report = nccl_node()
+    waits = []
+    for _ in range(10):
+        report = report.measured(end)
+        waits.append(due(report) - NOW)
+    assert waits == [min(DAY, RECHECK * 2**n) for n in range(10)]
+    assert due(report.measured(FAST)) == NOW + DAY
+
+
+def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
+    report = unpulled()
+    for n in range(3):
+        report = report.pulled(end=LOST)
+        assert due(report) == NOW + RECHECK * 2**n
+        assert started(report, now=NOW + RECHECK * 2**n, granted=frozenset({NCCL})) == PULL
+
+
+@pytest.mark.parametrize("probe", [PULL, NCCL])
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (NODE.cordoned(), "Cordoned"),
+        (NODE.tainted("ToBeDeletedByClusterAutoscaler"), "NodeLeaving"),
+        (NODE.bearing({names.GPU_UPGRADE_STATE: "drain-required"}), "DriverChanges"),
+        (NODE.bearing({names.GPU_UPGRADE_STATE: "upgrade-required"}), "DriverChanges"),
+    ],
+)
+def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:
+    report = nccl_node().measured(FAST)
+    number = 2
+    running = make_pod(node, probe=probe, number=number).running()
+    for pod in (running, running.deleting(NOW), running.vanished()):
+        step = next_step(situation(report, node, pods=(pod,)))
+        assert isinstance(step, steps.PatchReport)
+        last = step.status.probe[probe].last_run
+        assert (last.outcome, last.reason) == (Outcome.SKIPPED, reason)
+        assert step.status.bandwidth.all_reduce == 462
+        after = replace(report, status=step.status)
+        gone = next_step(situation(after, node, pods=(running,)))
+        assert gone == steps.DeletePod(running, None)
+
+
+@pytest.mark.parametrize(("probe", "wait"), [(PULL, 30 * MINUTE), (NCCL, 5 * MINUTE)])
+def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
+    report = unpulled() if probe == PULL else nccl_node()
+    pod = make_pod(NODE, probe=probe).pending("ContainerCreating", placed=True)
+    report = report.healthy(at=NOW + wait)
+    early = next_step(situation(report, pods=(pod,), now=NOW + wait - 1))
+    late = next_step(situation(report, pods=(pod,), now=NOW + wait))
+    assert early is None
+    assert isinstance(late, steps.PatchReport)
+    last = late.status.probe[probe].last_run
+    assert (last.outcome, last.reason) == (Outcome.UNKNOWN, "ContainerCreating")
+
+
+def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
+    pod = make_pod(NODE, number=2).running()
+    report = nccl_node()
+    cordoned = report.seen(node=NODE.cordoned(), nccl_image=IMAGE)
+    assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None

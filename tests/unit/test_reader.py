@@ -1,9 +1,11 @@
-"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets, its process."""
+"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets, its process; and
+its inventory, as people and Ansible write it, with the answer to each mistake."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import re
 import subprocess
 import sys
@@ -14,9 +16,11 @@ from typing import Any
 
 import pytest
 import trustme
+import yaml
 
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.bmc_reader import poller
+from nodegauge_operator.bmc_reader.inventory import Entry, Inventory, Plan
 from nodegauge_operator.bmc_reader.outcome import Reason, reason_of
 from nodegauge_operator.bmc_reader.poller import pause_after
 from nodegauge_operator.bmc_reader.settings import parse
@@ -59,7 +63,6 @@ async def read_both(rig: Rig, good: Bmc, bad: Bmc, **fields: Any) -> None:
 
 @in_virtual_time
 async def test_a_reading_becomes_the_node_s_object(authority: trustme.CA, folder: Path) -> None:
-    """Owned by the node, labelled, counted, with what `kubectl get` shows; the document is the contract's."""
     async with two_bmcs(authority) as (good, other), reader(folder) as rig:
         await read_both(rig, good, other)
         body = rig.objects["gpu-1"]
@@ -74,7 +77,6 @@ async def test_a_reading_becomes_the_node_s_object(authority: trustme.CA, folder
 
 @in_virtual_time
 async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
-    """Its object says by what; a wrong password and a closed port are named as for Redfish."""
     login = {"username": ipmibmc.USER, "password": ipmibmc.PASSWORD}
     async with ipmibmc.answering(server()) as bmc, reader(folder) as rig:
         rig.file("gpu-1", url=bmc.url, **login)
@@ -130,7 +132,6 @@ async def test_a_bad_bmc_delays_and_hides_nothing(
 
 @in_virtual_time
 async def test_hanging_bmcs_leave_slots_for_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty of them and eight slots: those that failed once wait for slots of their own, for ever here."""
     async with reader(folder) as rig:
         rig.nodes = {f"gpu-{i}": f"uid-{i}" for i in range(30)}
 
@@ -155,7 +156,6 @@ async def test_hanging_bmcs_leave_slots_for_the_others(folder: Path, monkeypatch
 
 @in_virtual_time
 async def test_a_failed_try_keeps_the_last_reading(authority: trustme.CA, folder: Path) -> None:
-    """And the next one that works goes on counting and takes the problem away."""
     async with two_bmcs(authority) as (good, _), reader(folder) as rig:
         rig.file("gpu-1", url=good.url, **LOGIN)
         await rig.look()
@@ -172,7 +172,6 @@ async def test_a_failed_try_keeps_the_last_reading(authority: trustme.CA, folder
 
 @in_virtual_time
 async def test_a_new_reader_counts_on(authority: trustme.CA, folder: Path) -> None:
-    """The number is in the object; a reader that starts anew does not begin at 1."""
     async with two_bmcs(authority) as (good, _), reader(folder, interval=60) as rig:
         rig.objects["gpu-1"] = {"metadata": {"name": "gpu-1", "uid": "o"}, "status": {"number": 41}}
         rig.poller._pace = poller.Pace(interval=1.0, deadline=5, concurrency=1)
@@ -185,7 +184,6 @@ async def test_a_new_reader_counts_on(authority: trustme.CA, folder: Path) -> No
 
 @in_virtual_time
 async def test_a_rotated_password_is_used_at_once(authority: trustme.CA, folder: Path) -> None:
-    """A BMC that was refused does not wait once its file changed, and is never read twice at a time."""
     async with two_bmcs(authority) as (good, _), reader(folder, interval=2.0) as rig:
         rig.file("gpu-1", **({"url": good.url} | LOGIN | {"password": "of last week"}))
         await rig.look()
@@ -201,7 +199,6 @@ async def test_a_rotated_password_is_used_at_once(authority: trustme.CA, folder:
 async def test_what_leaves_is_deleted_and_read_no_more(
     gone: str, authority: trustme.CA, folder: Path
 ) -> None:
-    """A node without its file, or a file without its node; an emptied Secret deletes nothing."""
     async with two_bmcs(authority) as (good, other), reader(folder) as rig:
         await read_both(rig, good, other)
         if gone == "node":
@@ -241,7 +238,6 @@ async def test_an_api_server_that_is_away_stops_no_reading(
 
 @in_virtual_time
 async def test_a_reading_waits_for_the_api_server(authority: trustme.CA, folder: Path) -> None:
-    """It is written once the API server is back; the BMC is not asked again for it."""
     async with two_bmcs(authority) as (good, _), reader(folder, interval=10.0) as rig:
         rig.file("gpu-1", url=good.url, **LOGIN)
         await rig.look()
@@ -258,7 +254,6 @@ async def test_a_reading_waits_for_the_api_server(authority: trustme.CA, folder:
 async def test_it_stops_within_seconds_in_the_middle_of_reading(
     authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sessions are closed; a BMC that hangs in its logout is cut off."""
     monkeypatch.setattr(poller, "STOP_SECONDS", 0.3)
     async with AsyncExitStack() as stack:
         good, bad = await stack.enter_async_context(two_bmcs(authority, delay=0.2))
@@ -280,7 +275,6 @@ async def test_it_stops_within_seconds_in_the_middle_of_reading(
 
 @in_virtual_time
 async def test_a_defect_of_the_reader_costs_one_bmc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tree that the code cannot handle: the object says so, and the task goes on."""
     async with reader(folder) as rig:
 
         async def read(access: Any, deadline: float) -> Any:
@@ -296,10 +290,6 @@ def test_the_pause_doubles_to_half_an_hour_and_never_falls_below_the_interval() 
     pauses = [pause_after(n, interval=300) for n in (0, 1, 2, 3, 4, 9, 10_000)]
     assert pauses == [300, 300, 600, 1200, 1800, 1800, 1800]
     assert pause_after(5, interval=7200) == 7200
-
-
-def test_an_unknown_problem_has_a_reason() -> None:
-    assert reason_of("something new") is Reason.ANSWER
 
 
 def test_its_memory_is_its_own() -> None:
@@ -318,3 +308,130 @@ def test_wrong_settings_are_listed_together() -> None:
         parse({"NODEGAUGE_BMC_INTERVAL": "1s", "NODEGAUGE_BMC_CONCURRENCY": "many"})
     for name in ("NODEGAUGE_BMC_INVENTORY", "NODEGAUGE_BMC_INTERVAL", "NODEGAUGE_BMC_CONCURRENCY"):
         assert name in str(caught.value)
+
+
+NODES = {"gpu-1": "u1", "gpu-2": "u2", "gpu-3.example.com": "u3"}
+SECRET = "s3cret-of-the-bmc"
+OWN_LOGIN = {"username": "reader", "password": SECRET}
+
+
+def plan(folder: Path, selected: frozenset[str] = frozenset(NODES), **files: Any) -> Plan:
+    """What follows from files with these names; texts are written as they are, `__` is a dot."""
+    for name, content in files.items():
+        text = content if isinstance(content, str) else yaml.safe_dump(content)
+        (folder / name.replace("__", ".").replace("gpu_", "gpu-")).write_text(text)
+    inventory = Inventory(folder)
+    inventory.changed()
+    result = inventory.plan(NODES, selected=selected, timeout=3.0)
+    assert SECRET not in repr(result)
+    assert SECRET not in str([*result.problems.values(), *result.unused])
+    return result
+
+
+def test_a_file_per_node_and_a_pattern_for_the_rest(tmp_path: Path) -> None:
+    result = plan(
+        tmp_path,
+        _defaults={"url": "https://{short}-bmc.example.com", **OWN_LOGIN, "insecure": True},
+        gpu_1__json='{"url": "https://10.0.0.7:8443/", "fingerprint": "' + "ab" * 32 + '"}',
+    )
+    access = {node: target.access for node, target in result.targets.items()}
+    assert result.problems == {}
+    assert access["gpu-1"].url == "https://10.0.0.7:8443"
+    first = access["gpu-1"]
+    assert (first.insecure, first.password, first.timeout) == (False, SECRET, 3.0)
+    assert access["gpu-3.example.com"].url == "https://gpu-3-bmc.example.com"
+    assert access["gpu-3.example.com"].insecure
+
+
+def test_a_pattern_applies_to_selected_nodes_alone(tmp_path: Path) -> None:
+    result = plan(tmp_path, frozenset({"gpu-2"}), _defaults={"url": "https://{node}-bmc", **OWN_LOGIN})
+    assert list(result.targets) == ["gpu-2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (f"url: https://a\npassword: {SECRET}", "username: missing"),
+        ("url: https://a\nusername: reader", "password: missing"),
+        ("username: a\npassword: b", "url: missing; write https://HOST"),
+        ("url: https://a\nusername: r\npassword: 12345678", "password: of the wrong type"),
+        (f"url: https://a\npasword: {SECRET}", "pasword: no such field; the fields are url"),
+        (f"url: https://a\npassword: [{SECRET}", "no YAML from line"),
+        (f"- {SECRET}", "no fields"),
+        ("", "no fields"),
+        (f"url: https://r:{SECRET}@a", "contains a user or a password"),
+        ("url: http://a", "insecure"),
+        ("url: https://a\nca: other.pem", "ca: no such file"),
+        ("url: https://a\nca: ../../etc/passwd", "ca: no such file"),
+        ("x" * 70_000, "more than 65536 bytes"),
+        ("\x00", "no YAML"),
+    ],
+)
+def test_a_wrong_file_names_field_and_way_out_and_costs_its_node_alone(
+    content: str, part: str, tmp_path: Path
+) -> None:
+    result = plan(tmp_path, gpu_1=content, gpu_2={"url": "https://good", **OWN_LOGIN})
+    assert part in result.problems["gpu-1"]
+    assert result.problems["gpu-1"].startswith("gpu-1")
+    assert "--" not in result.problems["gpu-1"]
+    assert list(result.targets) == ["gpu-2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("IPMI://10.0.0.7:623", "ipmi://10.0.0.7"),
+        ("ipmi://[fd00::7]:6623/", "ipmi://[fd00::7]:6623"),
+        ("auto://bmc:8443/", "auto://bmc:8443"),
+        ("bmc-7", "https://bmc-7"),
+    ],
+)
+def test_the_scheme_names_the_protocol(url: str, address: str, tmp_path: Path) -> None:
+    for tls in ({"ca": "ca.pem"}, {"insecure": True}):
+        result = plan(tmp_path, _defaults=tls | OWN_LOGIN, gpu_1={"url": url}, ca__pem="bundle")
+        access = result.targets["gpu-1"].access
+        assert access.url == address
+        assert (bool(access.ca) or access.insecure) == (not address.startswith("ipmi"))
+
+
+def test_two_files_for_one_node_and_two_nodes_with_one_bmc_are_refused(tmp_path: Path) -> None:
+    twice = plan(tmp_path, gpu_1={"url": "https://a"}, gpu_1__yaml={"url": "https://b"})
+    assert "another file for the node gpu-1" in twice.problems["gpu-1"]
+    (tmp_path / "gpu-1.yaml").unlink()
+    for url in ("https://A", "ipmi://a"):
+        shared = plan(tmp_path, gpu_1={"url": "https://a"} | OWN_LOGIN, gpu_2={"url": url} | OWN_LOGIN)
+        assert (shared.targets, set(shared.problems)) == ({}, {"gpu-1", "gpu-2"})
+        assert "several nodes" in shared.problems["gpu-2"]
+
+
+def test_files_without_a_node_are_named_and_nothing_else(tmp_path: Path) -> None:
+    own = {"url": "https://b", "ca": "ca.pem"}
+    result = plan(tmp_path, gone={"url": "https://a"}, README_FIRST="read me", ca__pem="bundle", gpu_1=own)
+    assert [text.partition(":")[0] for text in result.unused] == ["README_FIRST", "gone"]
+    assert result.targets["gpu-1"].access.ca == str(tmp_path / "ca.pem")
+
+
+def test_wrong_defaults_are_said_for_every_node_that_needs_them(tmp_path: Path) -> None:
+    result = plan(tmp_path, _defaults="url: [", gpu_1={"url": "https://a"})
+    assert set(result.problems) == set(NODES)
+    assert result.targets == {}
+
+
+def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
+    for version in ("one", "two"):
+        (tmp_path / f"..{version}").mkdir()
+        (tmp_path / f"..{version}" / "gpu-1").write_text(f"url: https://{version}")
+    (tmp_path / "..data").symlink_to("..one")
+    (tmp_path / "gpu-1").symlink_to("..data/gpu-1")
+    inventory = Inventory(tmp_path)
+    assert [inventory.changed(), inventory.changed()] == [True, False]
+    (tmp_path / "..next").symlink_to("..two")
+    (tmp_path / "..next").rename(tmp_path / "..data")
+    assert inventory.changed()
+    assert inventory.plan(NODES, selected=frozenset(), timeout=1).targets["gpu-1"].address == "https://two"
+
+
+def test_an_entry_shows_no_secret() -> None:
+    entry = Entry(url="https://a", username="reader", password=SECRET)
+    assert SECRET not in repr(entry) + str(entry) + str(list(entry.__rich_repr__()))
+    assert pickle.loads(pickle.dumps(entry)) == entry

@@ -8,13 +8,12 @@ from __future__ import annotations
 import pytest
 
 from nodegauge_contract import Xids
-from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp
 from nodegauge_operator.core.gates import due_at, recheck_after
 from nodegauge_operator.core.override import DAY
-from support.api_server import NODES, POLICIES
+from support.api_server import NODES
 from support.calm_fleet import CalmFleet
 from support.objects import INTERVAL, MINUTE, NOW, make_policy
 from support.operator import SteppedOperator, some_nodes
@@ -167,24 +166,7 @@ async def test_a_node_that_waits_for_the_hour_is_tainted_as_it_passes(operator: 
 
 
 @on_virtual_time
-async def test_nodes_that_an_incident_held_back_follow_when_it_is_closed(
-    operator: VirtualTimeOperator,
-) -> None:
-    """After another bad run, which a health pod makes."""
-    fleet = CalmFleet(operator)
-    await fleet.begin(6, breaker={"nodes": 3, "share": "100%"})
-    for n in range(6):
-        await fleet.becomes(f"node-{n}", LOST)
-    await operator.after(600)
-    (incident,) = operator.cluster.objects[POLICIES]["default"]["status"]["incidents"]
-    assert not fleet.tainted("node-4")
-    fleet.edit({"metadata": {"annotations": {names.CLOSE_INCIDENT: incident["id"]}}})
-    assert await fleet.until(lambda: fleet.tainted("node-4", "node-5")) <= RECHECK
-
-
-@on_virtual_time
 async def test_a_policy_that_is_corrected_is_followed_soon(operator: VirtualTimeOperator) -> None:
-    """A node that it called faulty is read again, though its container has nothing to report."""
     fleet = CalmFleet(operator)
     await fleet.begin(1, expectedGpus=4)
     await fleet.becomes("node-0", titan())
@@ -199,7 +181,6 @@ async def test_a_policy_that_is_corrected_is_followed_soon(operator: VirtualTime
 async def test_xids_of_a_rule_clear_once_fewer_are_left_in_its_window(
     operator: VirtualTimeOperator, severity: str, more: float
 ) -> None:
-    """The container has nothing to say then: a health pod looks, and its run is the first good one."""
     fleet = CalmFleet(operator)
     rule = {"codes": [94], "count": 2, "window": "30m", "severity": severity}
     await fleet.begin(1, xids=[rule])

@@ -25,6 +25,7 @@ from nodegauge_probes.watch.schedule import BRAKED_S
 from nodegauge_probes.watch_options import CONFIRM, NUMBERS
 from support.chart import CHART
 from support.promtool import panel_queries, selectors
+from testbed.hardware import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
@@ -32,7 +33,6 @@ TIMES = (ROOT / "docs" / "times.md").read_text(encoding="utf-8")
 
 
 def test_runs_that_cannot_keep_up_are_explained() -> None:
-    """By the reason that the policy shows."""
     assert f"\n## The policy says {PaceReason.TOO_FEW_SLOTS.value}\n" in RUNBOOK
 
 
@@ -64,8 +64,11 @@ def text_of(page: str) -> str:
 
 
 def test_the_contract_names_the_version_that_the_code_writes() -> None:
-    """Readers decide by it what a document can hold."""
     assert f"`nodegauge.dev/probe-result`, version {MAJOR}.{MINOR};" in text_of("probes/README.md")
+
+
+def test_the_page_of_the_demo_counts_the_faults_right() -> None:
+    assert f"the {len(FAULTS)} faults" in text_of("docs/demo.md")
 
 
 def test_pages_say_what_the_container_of_mode_watch_requests() -> None:
@@ -120,7 +123,6 @@ QUERIES |= {f"{panel}-{ref}": query for (panel, ref), query in panel_queries().i
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
 def test_a_query_asks_for_what_exists(query: str) -> None:
-    """Names, labels and the values of labels."""
     asked = selectors(query)
     assert asked
     for name, matchers in asked:
@@ -132,7 +134,6 @@ def test_a_query_asks_for_what_exists(query: str) -> None:
 
 
 def test_labels_that_are_dropped_exist() -> None:
-    """`by`, `without` and `ignoring` name labels of our metrics or of a scrape."""
     scrape = {"instance", "pod", "namespace", "service", "job", "endpoint", "container"}
     ours = set[str]().union(*KNOWN.values())
     for dropped in re.findall(r"(?:without|ignoring|by) \(([^)]*)\)", "\n".join(QUERIES.values())):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nodegauge_judge import Psu, Severity
-from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
-from support.bmc_access import Bmcs
+from nodegauge_judge import Psu
+from nodegauge_judge.chassis.judge import judge_chassis
+from support.bmc_access import Bmcs, codes
 from testbed import profiles
 from testbed.hardware import plug
 from testbed.hardware.bmcs import tree_of
@@ -27,10 +27,6 @@ FAULTS: list[tuple[str, str, int, set[str], Psu | None]] = [
     (RACK, "leak", 0, {"leak"}, None),
 ]
 """Profile, fault, load, codes of the findings, and the supplies in one word."""
-
-
-def codes(judgement: ChassisJudgement) -> set[str]:
-    return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
 
 
 @pytest.mark.parametrize("profile", WITH_BMC)
@@ -59,13 +55,6 @@ async def test_a_fault_has_its_finding_and_no_other(
     assert (codes(judgement), judgement.psu) == (findings, psu), judgement.findings
     hardware.heal()
     assert codes(judge_chassis(await bmcs.reading(tree_of(hardware)))) == set()
-
-
-async def test_a_machine_without_supplies_to_carry_it_is_off(bmcs: Bmcs, tmp_path: Path) -> None:
-    hardware = plug(TWO, tmp_path)
-    for supply in range(2):
-        hardware.fault("supply-input-lost", supply=supply)
-    assert (await bmcs.reading(tree_of(hardware))).power_on is False
 
 
 async def test_a_board_s_bmc_shows_links_that_are_down(bmcs: Bmcs, tmp_path: Path) -> None:

@@ -65,7 +65,6 @@ class Fleet:
 
 
 def test_first_runs_double_while_they_end_well() -> None:
-    """One node, then 2, 4, 8: of both policies together; a restart in between forgets nothing."""
     fleet = Fleet()
     fleet.wait()
     waves = []
@@ -97,7 +96,6 @@ def test_runs_that_end_badly_hold_the_others_at_one_at_a_time(how: str) -> None:
 
 
 def test_another_image_starts_slowly_and_the_one_in_use_does_not() -> None:
-    """Where 30 nodes ran the old image well, as many as the pool has slots may run it again."""
     fleet = Fleet()
     fleet.end(fleet.nodes[:30], image=OLD)
     fleet.wait(image=OLD)
@@ -108,7 +106,6 @@ def test_another_image_starts_slowly_and_the_one_in_use_does_not() -> None:
 
 
 def test_pulls_and_the_other_probe_of_the_pool_are_not_held_up() -> None:
-    """A pull holds no GPU; a load run in an image that ran well starts beside a slow NCCL run."""
     fleet = Fleet()
     fleet.end(fleet.nodes[:10], probe=LOAD, image=OLD)
     fleet.wait(*fleet.nodes[10:15])

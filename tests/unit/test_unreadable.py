@@ -109,7 +109,6 @@ def test_as_many_hard_failures_in_a_row_as_the_policy_says(end: RunEnd, first: t
     ],
 )
 def test_anything_else_never_taints(ends: list[RunEnd]) -> None:
-    """Failures of the cluster, of the image, or of the installation; and those that are not in a row."""
     assert taints(after(GOOD, *ends * 12)) == []
 
 
@@ -169,7 +168,6 @@ DAY_LATER = NOW + 86_400
 
 
 def test_an_outage_of_yesterday_hides_no_node() -> None:
-    """Only nodes that become unreadable together are no control for each other."""
     report = after(GOOD, start=DAY_LATER - INTERVAL, peers=False)
     assert taints(after(*[HUNG] * RUNS, report=report, start=DAY_LATER, peers=False)) == UNREADABLE
 
@@ -209,8 +207,6 @@ def shown(report: objects.AReport) -> list[str | None]:
 
 
 def test_where_everybody_fails_nobody_is_tainted() -> None:
-    """The facility, a driver or an image: no peer was read since it began; nor is the first to be unlucky
-    when the others come back."""
     report = after(GOOD, *[HUNG] * 30, peers=False)
     assert taints(report) == []
     back = report.seen(node=NODE, policy=ASKING, at=NOW + 31 * INTERVAL)
@@ -227,7 +223,6 @@ def test_readable_runs_lift_it() -> None:
 
 
 def test_it_takes_a_slot_although_the_reading_is_old() -> None:
-    """Without one it is waiting back; missing data then neither enters it nor forgets it."""
     waiting = after(GOOD, *[HUNG] * 12, slot=False)
     assert [gate.state for gate in waiting.status.gates] == [GateState.HELD_BACK]
     at = NOW + 12 * INTERVAL + objects.STALE

@@ -264,13 +264,10 @@ def test_numbers_on_the_command_line_are_used() -> None:
     assert "DDP AR 498 MB 12.4 ms 0 .. 12.4 ms +112 ms" in output
     assert "ZeRO-1, -2 RS + AG 498 MB 12.4 ms 0 .. 12.4 ms +112 ms" in output
     assert "ZeRO-3 2x AG + RS 747 MB 18.7 ms 0 .. 18.7 ms +168 ms" in output
-
-
-def test_the_compute_time_gives_shares_of_the_step() -> None:
-    outcome = zero(*SEVEN, "--busbw", "350", "--compute", "0.1", "--micro-batches", "2")
-    assert "ZeRO-3 4x AG + 2x RS 73.5 GB 210 ms 143 .. 210 ms 59 .. 68" in flat(outcome)
-    assert "ZeRO-1 RS + AG" in flat(outcome)
-    assert "ZeRO-2 2x RS + AG" in flat(outcome)
+    output = flat(zero(*SEVEN, "--busbw", "350", "--compute", "0.1", "--micro-batches", "2"))
+    assert "ZeRO-1 RS + AG" in output
+    assert "ZeRO-2 2x RS + AG" in output
+    assert "ZeRO-3 4x AG + 2x RS 73.5 GB 210 ms 143 .. 210 ms 59 .. 68" in output
 
 
 def test_another_number_of_gpus_is_marked(cluster: list[Report]) -> None:
