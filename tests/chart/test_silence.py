@@ -183,10 +183,10 @@ def served(operator: VirtualTimeOperator, *, began: float) -> dict[str, str]:
 def recorded(cause: Cause) -> tuple[Series, str]:
     """The series around a cause, a sample a minute, and what policy, node and events say in the end."""
     scrapes: list[dict[str, str]] = []
-    said = ""
+    text = ""
 
     async def story(operator: VirtualTimeOperator) -> None:
-        nonlocal said
+        nonlocal text
         operator.metrics.ready.set_function(lambda: not operator.sweep.not_ready())
         fleet = CalmFleet(operator)
         await fleet.begin(3)
@@ -199,12 +199,12 @@ def recorded(cause: Cause) -> tuple[Series, str]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         objects = fleet.cluster.objects
-        said = str([objects[POLICIES]["default"]["status"], objects[NODES][NODE]["status"], objects[EVENTS]])
+        text = str([objects[POLICIES]["default"]["status"], objects[NODES][NODE]["status"], objects[EVENTS]])
 
     with listening():
         play(story)
     every = {name for scrape in scrapes for name in scrape}
-    return {name: [scrape.get(name, "_") for scrape in scrapes] for name in sorted(every)}, said
+    return {name: [scrape.get(name, "_") for scrape in scrapes] for name in sorted(every)}, text
 
 
 @pytest.fixture(scope="module")
@@ -223,10 +223,10 @@ def test_a_person_hears_of_a_node_that_nobody_reads(
     number: int, groups: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """In the minute that the page says, and not before; and somebody gives the reasons that it names."""
-    series, said = recorded(CAUSES[number])
+    series, text = recorded(CAUSES[number])
     _, says, alert, minutes = ROWS[number]
     for reason in re.findall(r"`([A-Z]\w+)`", says):
-        assert reason in said
+        assert reason in text
     firing = f'(count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > bool 0) or vector(0)'
     at = BEFORE + int(minutes)
     expected = {(firing, minute): {"{}": float(minute >= at)} for minute in (BEFORE, at - 1, at)}

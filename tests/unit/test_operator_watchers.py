@@ -115,9 +115,9 @@ async def test_what_a_container_writes_counts_once_it_is_judged(
     """Unless a person has a node left alone, or no reading counts, which is said by itself."""
     fleet = await begun(operator)
     if left_alone == "node":
-        words = {"override": "leave-alone", "override-by": "ann", "override-reason": "fan"}
-        words["override-until"] = stamp(fleet.cluster.clock() + 86_400)
-        notes = {f"{names.PREFIX}{key}": word for key, word in words.items()}
+        values = {"override": "leave-alone", "override-by": "ann", "override-reason": "fan"}
+        values["override-until"] = stamp(fleet.cluster.clock() + 86_400)
+        notes = {f"{names.PREFIX}{key}": value for key, value in values.items()}
         fleet.cluster.change(NODES, "node-0", {"metadata": {"annotations": notes}})
     if left_alone == "all":
         fleet.cluster.remove(ADMISSION, reading_admission.NAME)
