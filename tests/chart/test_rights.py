@@ -105,6 +105,22 @@ def test_only_the_listed_writes_are_allowed(helm: Helm) -> None:
     assert writes == WRITES
 
 
+def test_people_read_all_and_those_who_edit_change_policies(helm: Helm) -> None:
+    """By the cluster's own roles, which take ours in (tests/cluster/admission has the column of `edit`)."""
+    ours = {o["metadata"]["name"].rpartition("-")[2]: o for o in of_kind(helm.objects(), "ClusterRole")}
+    into = "rbac.authorization.k8s.io/aggregate-to-"
+    takes_in = {
+        role: {
+            name for name in ("view", "edit") if ours[name]["metadata"]["labels"].get(into + role) == "true"
+        }
+        for role in ("view", "edit", "admin")
+    }
+    assert takes_in == {"view": {"view"}, "edit": {"view", "edit"}, "admin": {"view", "edit"}}
+    [rule] = ours["view"]["rules"]
+    assert rule["verbs"] == ["get", "list", "watch"]
+    assert {"gpuvalidationpolicies", "nodereports", "nodereadings"} <= {*rule["resources"]}
+
+
 NAMESPACED = {"pods", "events", "leases", "deployments/scale", "daemonsets", "secrets", "configmaps"}
 
 
@@ -133,16 +149,6 @@ def test_hooks_may_change_only_their_own_objects(helm: Helm, resource: str, verb
     """The rights to scale a Deployment and to write or delete a policy name only the release's objects."""
     (rule,) = allowing(helm.objects(), verb, resource)
     assert rule["resourceNames"] == [name]
-
-
-@variants
-def test_probes_may_only_write_readings(helm: Helm, values: Object) -> None:
-    """One role with one rule, whatever the values: a reading is what they say, and they read nothing."""
-    objects = helm.objects(values)
-    [role] = [o for o in of_kind(objects, "ClusterRole") if component(o) == "probe"]
-    rule = {"apiGroups": ["nodegauge.dev"], "resources": ["nodereadings"], "verbs": ["create", "patch"]}
-    assert role["rules"] == [rule]
-    assert [o for o in of_kind(objects, "Role") if component(o) == "probe"] == []
 
 
 @variants
