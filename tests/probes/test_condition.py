@@ -173,6 +173,7 @@ def test_every_fan_is_asked_by_its_number(nvml: Nvml, library: Library, device: 
     library.has("nvmlDeviceGetNumFans", written(2))
     library.has("nvmlDeviceGetFanSpeed_v2", percent)
     library.has("nvmlDeviceGetTargetFanSpeed", percent)
+    assert nvml.fan_rpm(device, 1) == MISSING
     library.has("nvmlDeviceGetFanSpeedRPM", rpm)
     telemetry.fans(nvml, device, gpu)
     assert gpu.fans == [Fan(percent=40, target=40, rpm=1000), Fan(percent=41, target=41, rpm=1001)]
@@ -186,12 +187,6 @@ def test_old_drivers_know_one_fan_or_none(nvml: Nvml, library: Library, device: 
     library.has("nvmlDeviceGetNumFans", written(0))
     telemetry.fans(nvml, device, passive)
     assert (old.fans, passive.fans, neither.fans) == ([Fan(percent=55)], [], [])
-
-
-def test_rpm_that_cannot_be_read_is_a_reason(nvml: Nvml, library: Library, device: Device) -> None:
-    assert nvml.fan_rpm(device, 1) == MISSING
-    library.has("nvmlDeviceGetFanSpeedRPM", lambda handle, info: NOT_SUPPORTED)
-    assert nvml.fan_rpm(device, 1) == NO
 
 
 SILENT = [NO, NO, NO]
