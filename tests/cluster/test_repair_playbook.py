@@ -126,11 +126,14 @@ def test_a_node_that_does_not_pass_stays_cordoned(repairs: Repairs) -> None:
     assert not repairs.cordoned(bad)
 
 
-def test_nodes_that_cannot_be_repaired_let_the_next_follow_where_asked(
+def test_nodes_that_cannot_be_repaired_hold_back_no_other_of_their_batch_where_asked(
     repairs: Repairs, namespace: str
 ) -> None:
-    """`repair_max_fail_percentage: 100`.  A disruption budget is respected: the pod stays, no repair begins,
-    and the message says what is in the way.  A host whose repair failed is not validated."""
+    """`repair_max_fail_percentage: 100`; a play whose whole batch failed ends all the same.
+
+    A disruption budget is respected: the pod stays, no repair begins, the message says what is in the way.  A
+    host whose repair failed is not validated.
+    """
     kept, broken, good = repairs.node(), repairs.node(), repairs.node()
     uids = run_workload(repairs.api, namespace, node=kept)
     before = uids()
@@ -141,7 +144,7 @@ def test_nodes_that_cannot_be_repaired_let_the_next_follow_where_asked(
         lambda: repairs.api.get(f"{budgets}/keep").get("status", {}).get("expectedPods"), what="the budget"
     )
     repairs.repair(f"ansible.builtin.command: test {{{{ inventory_hostname }}}} != {broken}")
-    played = repairs.play(repair_drain_timeout=3, repair_max_fail_percentage=100)
+    played = repairs.play(repair_serial=3, repair_drain_timeout=3, repair_max_fail_percentage=100)
     assert played.code != 0
     assert "disruption budget" in played.task(KEPT, kept).result["msg"]
     assert '"Exchange the board" failed' in played.task(KEPT, broken).result["msg"]
