@@ -107,8 +107,8 @@ def test_a_repaired_node_that_is_validated_takes_pods_again(repairs: Repairs, na
     assert order.index("Exchange the board") < order.index("Uncordon")
     assert before not in uids()
     assert (repairs.cordoned(name), repairs.marked(name)) == (False, False)
-    told = played.task("Say who must uncordon it", cordoned).result["msg"]
-    assert (f"kubectl uncordon {cordoned}" in told, repairs.cordoned(cordoned)) == (True, True)
+    message = played.task("Say who must uncordon it", cordoned).result["msg"]
+    assert (f"kubectl uncordon {cordoned}" in message, repairs.cordoned(cordoned)) == (True, True)
 
 
 def test_a_node_that_does_not_pass_stays_cordoned(repairs: Repairs) -> None:

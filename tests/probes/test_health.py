@@ -115,9 +115,12 @@ MARKS: dict[str, list[tuple[str, dict[str, Any], Reading, Any, Any]]] = {
         (
             "application-clocks",
             {"percent": 50},
-            lambda g: (g.clocks.app_sm_mhz < g.clocks.max_sm_mhz, g.clocks.app_memory_mhz),
-            (True, 7001),
-            (False, 7001),
+            lambda g: (
+                g.clocks.app_sm_mhz < g.clocks.max_sm_mhz,
+                g.clocks.app_memory_mhz == g.clocks.max_memory_mhz,
+            ),
+            (True, True),
+            (False, True),
         )
     ],
 }

@@ -143,11 +143,6 @@ def test_sizes_are_cut_by_free_memory(free: int, largest: int) -> None:
     assert ordered.pairs_bytes == 0 or 2 * ordered.pairs_bytes + plan.RESERVED_BYTES <= free
 
 
-def test_a_cold_start_counts_ten_seconds() -> None:
-    assert Spent(startup=55, measure=7, teardown=2).counted == 19
-    assert Spent(startup=3, measure=7, teardown=2).counted == 12
-
-
 SECONDS = st.floats(0, 500, allow_nan=False)
 SPENT = st.builds(Spent, startup=SECONDS, measure=SECONDS, teardown=SECONDS)
 

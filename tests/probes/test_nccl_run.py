@@ -56,10 +56,10 @@ def test_children_are_told_who_and_what(nccl_on: NcclOn) -> None:
     run = well(nccl_on("titan-rtx-nv2"))
     run.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
     nccl = run.nccl("--environment", '{"NCCL_MIN_CTAS": "4"}')
-    told = child_input(run, "p2p-off")
-    environment = told["environment"]
+    given = child_input(run, "p2p-off")
+    environment = given["environment"]
     assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(nccl.uuids)
-    assert told["order"]["uuids"] == nccl.uuids
+    assert given["order"]["uuids"] == nccl.uuids
     assert environment["NCCL_MIN_CTAS"] == "4"
     assert not {"NCCL_ALGO", "NCCL_SHM_DISABLE"} & environment.keys()
     assert (environment["NCCL_P2P_DISABLE"], environment["NCCL_NVLS_ENABLE"]) == ("1", "0")
