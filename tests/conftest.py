@@ -24,6 +24,7 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
+    from support.playbook import Ansible
     from testbed.controlplane import ControlPlane
 
 # A shell starts background jobs with SIGINT ignored, and an ignored signal stays ignored in all children: the
@@ -128,6 +129,15 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
     with PLANE.started(tmp_path_factory.mktemp("control-plane")) as control_plane:
         yield control_plane
+
+
+@pytest.fixture
+def ansible(tmp_path: Path) -> Ansible:
+    """The collection as Ansible sees it, in a folder of the test's own."""
+    from support.playbook import Ansible, stage
+
+    stage(tmp_path)
+    return Ansible(tmp_path)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -45,14 +45,3 @@ def cluster(helm: Helm, empty_plane: ControlPlane, chart_pods: ChartPods) -> Ite
     on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
     yield on_cluster
     clear(on_cluster, empty_plane.rest())
-
-
-@pytest.fixture(scope="module")
-def installed(
-    helm: Helm, empty_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """The notes of one install with the defaults, shared by the tests of a module that only look at it."""
-    on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
-    with ChartPods(empty_plane, directory=tmp_path_factory.mktemp("hooks")):
-        yield on_cluster.install()
-        clear(on_cluster, empty_plane.rest())

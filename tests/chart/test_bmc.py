@@ -24,8 +24,9 @@ SHUT: Object = ON | {"networkPolicy": {"enabled": True}}
 
 
 def test_it_is_off_by_default(helm: Helm) -> None:
-    """Nothing of it is rendered."""
-    assert [o for o in helm.objects() if component(o) == "bmc"] == []
+    """So are network policies (a cluster may have its API server on another port), rules and dashboard."""
+    off = (KIND, "PrometheusRule", "ConfigMap")
+    assert [o for o in helm.objects() if component(o) == "bmc" or o["kind"] in off] == []
 
 
 def test_its_rights_are_these(helm: Helm) -> None:
@@ -66,14 +67,6 @@ def test_every_value_reaches_the_reader(helm: Helm) -> None:
     )
 
 
-def test_it_runs_the_reader_once(helm: Helm) -> None:
-    """Two readers would take each BMC's few sessions twice."""
-    spec = only(helm.objects(ON), "Deployment", of="bmc")["spec"]
-    (container,) = spec["template"]["spec"]["containers"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    assert container["command"] == ["python", "-m", "nodegauge_operator.bmc_reader"]
-
-
 def policies(helm: Helm, values: Object) -> dict[str, Object]:
     """The specs by the end of their name, `probes` and `bmc`; that of the operator by `operator`."""
     ends = {o["metadata"]["name"].rpartition("-")[2]: o["spec"] for o in of_kind(helm.objects(values), KIND)}
@@ -86,11 +79,6 @@ def selects(selector: Any, labels: dict[str, str]) -> bool:
     assert all(e["operator"] in ("In", "Exists") for e in expressions)
     in_values = [labels.get(e["key"]) in e.get("values", labels.values()) for e in expressions]
     return selector.get("matchLabels", {}).items() <= labels.items() and all(in_values)
-
-
-def test_network_policies_are_off_by_default(helm: Helm) -> None:
-    """A cluster whose plugin enforces them may have its API server on another port."""
-    assert policies(helm, {}) == {}
 
 
 @pytest.mark.parametrize("values", [SHUT, ALL | ON], ids=["defaults", "all"])

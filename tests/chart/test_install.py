@@ -6,8 +6,10 @@ and applies on the server; kubectl's requests are made under its field managers.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -15,27 +17,70 @@ import yaml
 
 from support.chart import (
     CHART,
+    COLLECTIONS,
     CRDS,
+    KNOWN,
     NAMESPACE,
     PODS,
     POLICIES,
     RELEASE,
     ROOT,
+    VARIANTS,
     ChartPods,
     Helm,
     HelmFailed,
     Object,
+    events,
     installed_crds,
     is_served,
     left_behind,
     of_kind,
+    pods,
     policies,
     remove_crds,
 )
+from testbed.errors import ApiError
 from testbed.rest import Rest
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
+
+
+def test_one_install_creates_every_object_and_the_api_server_accepts_all_others(
+    helm: Helm, cluster: Helm, rest: Rest
+) -> None:
+    """On an empty cluster `helm install` creates all rendered objects, also the policy; its hook goes.
+
+    Then each object of each set of values, and each pod alone, in a namespace that enforces the level
+    `restricted`; the Prometheus operator's CRDs are not here.
+    """
+    notes = cluster.install()
+    assert "kubectl get nodes -L interconnect" in notes
+    assert "kubectl get nodereports" in notes
+    wanted = {(o["kind"], o["metadata"]["name"]) for o in helm.objects({}, *KNOWN) if not events(o)}
+    wait_for(lambda: wanted == left_behind(rest), what=f"{wanted}, and no job")
+    assert spec(rest)["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
+    assert spec(rest)["probes"]["health"]["interval"] == "15m"
+    tried = set()
+    for variant, values in VARIANTS.items():
+        objects = [*helm.objects(values), *helm.objects(values, *KNOWN)]
+        bare = [{"apiVersion": "v1", "kind": "Pod"} | deepcopy(pod) for pod in pods(objects).values()]
+        for o in [*objects, *bare]:
+            if o["kind"] in ("ServiceMonitor", "PrometheusRule", "CustomResourceDefinition"):
+                continue
+            if o["kind"] == "Pod":
+                o["spec"]["serviceAccountName"] = "default"  # a dry run creates no account for it
+                o["metadata"]["namespace"] = NAMESPACE
+            o["metadata"]["name"] = f"try-{o['metadata'].get('name', 'pod')}"
+            if (body := json.dumps(o, sort_keys=True)) in tried:
+                continue
+            tried.add(body)
+            path = COLLECTIONS[o["kind"]].format(o["metadata"].get("namespace", ""))
+            made = rest.create(f"{path}?dryRun=All&fieldValidation=Strict", o)
+            assert made["metadata"]["name"] == o["metadata"]["name"], variant
+    o["spec"]["securityContext"]["runAsNonRoot"] = False
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        rest.create(f"{PODS}?dryRun=All", o)
 
 
 def test_upgrades_and_rollbacks_keep_the_policy_while_values_name_it(cluster: Helm, rest: Rest) -> None:
@@ -79,35 +124,21 @@ def kept_alone(rest: Rest, output: str, *, crds: int) -> None:
     assert set(re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)) == kept
 
 
-@pytest.mark.parametrize(
-    ("values", "crds"),
-    [({"cleanup": {"enabled": False}, "crds": {"keep": False}}, 0), ({}, 4)],
-    ids=["remove", "clean-up"],
-)
-def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, values: Object, crds: int) -> None:
-    """With `crds.keep`; the chart's policy goes always, also where the clean-up Job deletes it."""
-    cluster.install(values)
-    kept_alone(rest, cluster.release("uninstall"), crds=crds)
-
-
-def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
-    """An uninstall after somebody has removed the CRDs still runs the clean-up Job and succeeds."""
-    cluster.install()
-    cluster.upgrade()
-    remove_crds(rest)
-    cluster.release("uninstall")
-    assert "reports: already gone" in chart_pods.output["cleanup"]
-    wait_for(lambda: left_behind(rest) == set(), what="nothing left behind")
-
-
-def test_uninstall_without_hooks_keeps_crds_and_policy(cluster: Helm, rest: Rest) -> None:
-    """An uninstall without hooks keeps the CRDs and the policy, and the next install adopts both."""
+def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest) -> None:
+    """The clean-up Job deletes the policy.  Without hooks it stays too, and the next install adopts both."""
     cluster.install()
     cluster.release("uninstall", "--no-hooks")
     assert {kind for kind, _ in left_behind(rest)} == {"CustomResourceDefinition", "GPUValidationPolicy"}
     before = policies(rest)["default"]["metadata"]["uid"]
     cluster.install()
     assert policies(rest)["default"]["metadata"]["uid"] == before
+    kept_alone(rest, cluster.release("uninstall"), crds=4)
+
+
+def test_uninstall_keeps_nothing_where_values_say_so(cluster: Helm, rest: Rest) -> None:
+    """The chart's policy goes also without the clean-up Job."""
+    cluster.install({"cleanup": {"enabled": False}, "crds": {"keep": False}})
+    kept_alone(rest, cluster.release("uninstall"), crds=0)
 
 
 def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
@@ -273,8 +304,11 @@ def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest)
     assert policies(rest)["default"]["metadata"]["uid"] == before
 
 
-def test_an_upgrade_puts_crds_right_that_were_changed_or_deleted(cluster: Helm, rest: Rest) -> None:
-    """`helm upgrade` creates CRDs and policy again, also if somebody has applied the CRDs by hand."""
+def test_crds_that_were_changed_or_deleted_stop_neither_upgrade_nor_uninstall(
+    cluster: Helm, rest: Rest, chart_pods: ChartPods
+) -> None:
+    """An upgrade creates CRDs and policy again, also if somebody has applied the CRDs by hand; an uninstall
+    after somebody has removed them still runs the clean-up Job."""
     cluster.install()
     for by_hand in (False, True):
         remove_crds(rest)
@@ -289,3 +323,7 @@ def test_an_upgrade_puts_crds_right_that_were_changed_or_deleted(cluster: Helm, 
     rest.patch(f"{CRDS}/{name}", {"spec": {"names": {"categories": []}}})
     cluster.release("upgrade", "--force-conflicts")
     assert rest.get(f"{CRDS}/{name}")["spec"]["names"]["categories"] == ["nodegauge"]
+    remove_crds(rest)
+    cluster.release("uninstall")
+    assert "reports: already gone" in chart_pods.output["cleanup"]
+    wait_for(lambda: left_behind(rest) == set(), what="nothing left behind")

@@ -201,26 +201,19 @@ def test_no_taint_of_ours_keeps_the_operator_or_a_hook_away(helm: Helm, values: 
         assert [t for t in pod["spec"].get("tolerations", []) if t in OURS] == OURS, name
 
 
-def test_one_operator_runs_at_a_time(helm: Helm) -> None:
-    """One operator runs at a time, even during upgrades, and its port serves the health checks."""
-    spec = only(helm.objects(ALL), "Deployment")["spec"]
+@pytest.mark.parametrize(
+    ("of", "program"), [("", "nodegauge_operator"), ("bmc", "nodegauge_operator.bmc_reader")]
+)
+def test_one_operator_runs_at_a_time(helm: Helm, of: str, program: str) -> None:
+    """Even during upgrades, and its port serves the health checks.  Two readers would take each BMC's few
+    sessions twice."""
+    spec = only(helm.objects(ALL), "Deployment", of=of)["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     (container,) = spec["template"]["spec"]["containers"]
-    assert container["command"] == ["python", "-m", "nodegauge_operator"]
+    assert container["command"] == ["python", "-m", program]
     assert container["ports"] == [{"name": "http", "containerPort": 9090}]
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
-
-
-@pytest.mark.parametrize("values", [{}, ALL], ids=["defaults", "all"])
-def test_probe_pods_use_an_account_and_classes_of_the_chart(helm: Helm, values: Object) -> None:
-    """The chart creates the service account and the PriorityClasses that probe pods ask for."""
-    objects = helm.objects(values)
-    probe = parse(environment(objects)).probe
-    created = {(o["kind"], o["metadata"]["name"]) for o in objects}
-    assert ("ServiceAccount", probe.service_account_name) in created
-    assert ("PriorityClass", probe.priority_class_name) in created
-    assert ("PriorityClass", probe.nccl_priority_class_name) in created
 
 
 @pytest.mark.parametrize(

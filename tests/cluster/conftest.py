@@ -11,7 +11,6 @@ import pytest
 
 from nodegauge_operator.kube.leases import LEASE
 from support.cluster_under_test import ClusterUnderTest, install_crds
-from support.playbook import Ansible, stage
 from testbed.audit import AuditTrail
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
@@ -50,12 +49,6 @@ def rig(
     rig = ClusterUnderTest(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
     yield rig
     rig.clean()
-
-
-@pytest.fixture
-def ansible(tmp_path: Path) -> Ansible:
-    stage(tmp_path)
-    return Ansible(tmp_path)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import yaml
 
-from nodegauge_judge import Cause, Verdict
+from nodegauge_judge import Cause
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
@@ -79,17 +79,12 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("budget.concurrentProbes", "101%", "0% to 100%"),
     ("budget.concurrentProbes", -1, "greater than or equal to 0"),
     ("budget.gatedNodes", "lots", "write 5 or 20%"),
-    ("budget.gatedNodes", -1, "greater than or equal to 0"),
     ("budget.gatedNodesPerHour", "few", "write 5 or 5%"),
-    ("breaker.nodes", 2, "greater than or equal to 3"),
-    ("breaker.share", "150%", "should match"),
     ("breaker.window", "2s", "window must be from 1m to 24h"),
     ("breaker.groupLabels", ["a b"], "should match"),
     ("taints.causes", {"thermal": "None", "hot": "None"}, "unknown cause hot; write"),
-    ("taints.effect", "noschedule", '"PreferNoSchedule"'),
     ("taints.unvalidated", True, "string"),
     ("hysteresis.dwell", "0s", "write for example 10m"),
-    ("hysteresis.probationAfter", ["soon"], "match"),
     ("hysteresis.probationAfter", ["4h", "1h"], "the shortest first"),
     ("hysteresis.dwell", "2h", "lower dwell", "hysteresis.probationAfter"),
     ("hysteresis.probationAfter", ["1h", "1000h"], "1s and 720h"),
@@ -97,7 +92,6 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("labels.interconnectKey", "nodegauge.dev/x", "a key of your own"),
     ("labels.interconnectKey", "a.kubernetes.io/x", "a key of your own"),
     ("labels.interconnectKey", "nvidia.com/gpu.product", "a key of your own"),
-    ("labels.interconnectKey", "feature.nvidia.com/x", "a key of your own"),
     ("labels.interconnectKey", "node.cluster.x-k8s.io/x", "a key of your own"),
     ("labels.interconnectKey", "gpu", "write another key"),
     (EXPRESSIONS, [EXISTS | {"key": "interconnect"}], "write another key", "labels.interconnectKey"),
@@ -107,7 +101,6 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("nodeSelector.matchLabels", {"a b": "c"}, "prefix.example.com/name"),
     (EXPRESSIONS, [EXISTS | {"operator": "In"}], "write Exists", "matchExpressions[0].values"),
     (EXPRESSIONS, [EXISTS | {"values": ["b"]}], "write In or NotIn", "matchExpressions[0].values"),
-    (EXPRESSIONS, [EXISTS | {"operator": "Gt"}], '"DoesNotExist"', "matchExpressions[0].operator"),
     ("thresholds.hotWarn", 95, "raise hotFail", "thresholds.hotFail"),
     ("thresholds.busyFloor", 901, "raise interval or intervalFloor, or lower busyFloor"),
     ("", SHORT | {"thresholds": {"intervalFloor": 20}}, "lower busyFloor", "thresholds.busyFloor"),
@@ -116,7 +109,6 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("limits.notStarted", "2d", "write for example 5m"),
     ("limits.overtime", "0s", "write for example 60s"),
     ("podTemplate.labels", {"nodegauge.dev/probe": "x"}, "remove them"),
-    ("podTemplate.resources.limits.memory", "lots", "match"),
     ("podTemplate.tolerations", [{"value": "x"}], "operator: Exists", "tolerations[0].key"),
     ("priority", 2000000, "less than or equal to 1000000"),
     ("probes.nccl.interval", "5s", "write for example 24h"),
@@ -128,30 +120,13 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("budget.concurrentNcclProbes", "all", "write 5 or 10%"),
     ("podTemplate.ncclImage", "a b", "match"),
     ("podTemplate.ncclImage", "nodegauge/nccl:0.1.0", "write its registry too"),
-    ("podTemplate.ncclImage", "nccl", "write its registry too"),
     ("podTemplate.image", "mirror/nodegauge/probe@sha256:0", "write its registry too"),
-    ("podTemplate.ncclResources.limits.cpu", "x", "match"),
     ("expectations", [EXPECTATION | {"busbw": 0}], "greater than 0", "expectations[0].busbw"),
-    ("expectations", [EXPECTATION | {"collective": "broadcast"}], "all_gather", "[0].collective"),
-    ("expectations", [EXPECTATION | {"kind": "hearsay"}], "accept-floor", "expectations[0].kind"),
     ("expectations", [EXPECTATION] * 65, "must have at most 64"),
     ("xids", [{"codes": [94]}], "Required value", "xids[0].severity"),
-    ("xids", [{"severity": "Fail"}], "Required value", "xids[0].codes"),
     ("xids", [XID_RULE | {"codes": []}], "at least 1 items", "xids[0].codes"),
-    ("xids", [XID_RULE | {"codes": [0]}], "greater than or equal to 1", "xids[0].codes[0]"),
-    ("xids", [XID_RULE | {"codes": list(range(1, 34))}], "must have at most 32", "xids[0].codes"),
-    ("xids", [XID_RULE | {"severity": "Ignore"}], '"None"', "xids[0].severity"),
-    ("xids", [XID_RULE | {"count": 0}], "greater than or equal to 1", "xids[0].count"),
-    ("xids", [XID_RULE | {"count": 1001}], "less than or equal to 1000", "xids[0].count"),
-    ("xids", [XID_RULE | {"window": "30s"}], "write for example 24h", "xids[0].window"),
     ("xids", [XID_RULE | {"window": "721h"}], "write for example 24h", "xids[0].window"),
-    ("xids", [XID_RULE | {"window": "30d"}], "should match", "xids[0].window"),
-    ("xids", [XID_RULE] * 17, "must have at most 16"),
-    ("powerInventory.gpus", [{"sockets": []}], "Required value", "gpus[0].gpu"),
-    ("powerInventory.gpus", [{"gpu": 0}], "must be of type string", "gpus[0].gpu"),
     ("powerInventory.gpus", [{"gpu": "0000:01:00"}], "write one such as", "gpus[0].gpu"),
-    ("powerInventory.gpus", [{"gpu": "0", "slotWatts": 300}], "equal to 75", "gpus[0].slotWatts"),
-    ("powerInventory.gpus", socket(connector="7-pin"), "12VHPWR", "sockets[0].connector"),
     ("powerInventory.gpus", socket(connector="12VHPWR"), "set it to", "sockets[0].watts"),
     ("powerInventory.gpus", socket(connector="12-pin", watts=500), "set it to", "sockets[0].watts"),
     ("powerInventory.gpus", socket(connector="8-pin", watts=150), "remove it", "sockets[0].watts"),
@@ -159,7 +134,8 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("powerInventory.supplyWatts", 1000, "set both", "otherWatts"),
     ("powerInventory", {"otherWatts": 300}, "set both", "otherWatts"),
 ]
-"""Path below spec, wrong value, part of the message, and the field that it names if not the path."""
+"""Path below spec, wrong value, part of the message, and the field that it names if not the path: every rule
+in CEL, and an example of each kind of bound (`make check` compares all bounds with the types)."""
 
 
 def below(path: str, value: Any) -> dict[str, Any]:
@@ -180,7 +156,6 @@ def test_malformed_policies_are_refused(api: Rest, case: tuple[Any, ...]) -> Non
 
 GOOD: dict[str, dict[str, Any]] = {
     "every-node": {"nodeSelector": {}},
-    "count": {"budget": {"concurrentProbes": 5}},
     "all": {"budget": {"concurrentProbes": "100%"}},
     "busy-as-long-as-the-floor": SHORT | {"thresholds": {"intervalFloor": 60.5, "busyFloor": 60.5}},
     "busy-as-long-as-the-interval": {"thresholds": {"intervalFloor": 0, "busyFloor": 900}},
@@ -188,8 +163,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "no-short-key": {"labels": {"interconnectKey": ""}},
     "prefixed": {"labels": {"interconnectKey": "gpu.example.com/fabric_1"}},
     "any-taint": {"podTemplate": {"tolerations": [{"operator": "Exists"}]}},
-    "observe": {"mode": "Observe"},
-    "gated-count": {"budget": {"gatedNodes": 0}},
     "no-trial": {"hysteresis": {"dwell": "168h", "probationAfter": []}},
     "short-trial": {"hysteresis": {"dwell": "2s", "probationAfter": ["2s", "2s", "1m"], "probation": "1s"}},
     "causes": {"taints": {"effect": "None", "causes": {cause.value: "NoExecute" for cause in Cause}}},
@@ -267,8 +240,10 @@ def test_full_status_round_trips(api: Rest) -> None:
 
 
 def test_the_table_shows_bandwidth_and_taints(api: Rest) -> None:
-    """`kubectl get nr` shows all_reduce and the cause of a taint; both cells are empty without a result."""
-    for status, bandwidth, cause in ((full_status(), 476, "thermal"), (ReportStatus(), None, None)):
+    """`kubectl get nr` shows all_reduce and the cause of a taint; both cells are empty without a result,
+    and such a status is accepted with its nulls."""
+    empty = ReportStatus(probes=[ProbeStatus(name="health")])
+    for status, bandwidth, cause in ((full_status(), 476, "thermal"), (empty, None, None)):
         with report(api) as path:
             api.patch(f"{path}/status", {"status": msgspec.to_builtins(status)})
             table = api.call("GET", path, headers={"Accept": TABLE})
@@ -277,28 +252,14 @@ def test_the_table_shows_bandwidth_and_taints(api: Rest) -> None:
         assert (cells["all-reduce GB/s"], cells["Taints"]) == (bandwidth, cause)
 
 
-def test_an_empty_status_is_accepted(api: Rest) -> None:
-    """The status of a node without results is accepted, including its nulls."""
-    with report(api) as path:
-        written = msgspec.to_builtins(ReportStatus(probes=[ProbeStatus(name="health")]))
-        api.patch(f"{path}/status", {"status": written})
-        assert parse_report(api.get(path)).status.probe["health"].verdict is Verdict.UNKNOWN
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
         ({"verdict": LONG}, "status.verdict"),
-        ({"interconnect": {"class": LONG}}, "status.interconnect.class"),
         ({"probes": [{"name": "health", "reading": "x" * 301}]}, "status.probes[0].reading"),
-        ({"probes": [{"name": "health", "history": "x" * 3000}]}, "status.probes[0].history"),
         ({"probes": [{"name": "health", "readAt": "yesterday"}]}, "status.probes[0].readAt"),
         ({"probes": [{"name": "health"}, {"name": "health"}]}, "status.probes[1]"),
-        ({"gates": [{"code": "hot"}, {"code": "hot"}]}, "status.gates[1]"),
-        ({"gates": [{"code": "hot", "state": LONG}]}, "status.gates[0].state"),
         ({"desired": {"taints": [{"key": "k", "effect": "None"}]}}, "status.desired.taints[0].effect"),
-        ({"psu": LONG}, "status.psu"),
-        ({"bandwidth": {"agreement": LONG}}, "status.bandwidth.agreement"),
         ({"bandwidth": {"allReduce": 0.5}}, "status.bandwidth.allReduce"),
         ({"gpus": {"items": [{"index": i} for i in range(65)]}}, "status.gpus.items"),
         ({"probes": [{"name": "h", "findings": [{"code": "hot"}]}]}, "status.probes[0].findings[0].severity"),

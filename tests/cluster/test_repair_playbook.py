@@ -94,18 +94,21 @@ def run_workload(api: Rest, namespace: str, *, node: str) -> Callable[[], set[st
 
 
 def test_a_repaired_node_that_is_validated_takes_pods_again(repairs: Repairs, namespace: str) -> None:
-    """Its pods were evicted first; nothing of the playbook stays on the node."""
-    name = repairs.node()
+    """Its pods were evicted first; nothing of the playbook stays on the node.  One that a person cordoned is
+    repaired too, and stays cordoned."""
+    name, cordoned = repairs.node(), repairs.node()
+    repairs.api.patch(f"/api/v1/nodes/{cordoned}", {"spec": {"unschedulable": True}})
     uids = run_workload(repairs.api, namespace, node=name)
     [before] = uids()
     played = repairs.play()
     assert played.code == 0, played.output
-    order = [task.name for task in played.tasks if task.status == "ok"]
+    order = [task.name for task in played.tasks if (task.host, task.status) == (name, "ok")]
     assert order.index("Cordon") < order.index("Drain") < order.index("Exchange the board")
     assert order.index("Exchange the board") < order.index("Uncordon")
     assert before not in uids()
-    assert not repairs.cordoned(name)
-    assert not repairs.marked(name)
+    assert (repairs.cordoned(name), repairs.marked(name)) == (False, False)
+    message = played.task("Say who must uncordon it", cordoned).result["msg"]
+    assert (f"kubectl uncordon {cordoned}" in message, repairs.cordoned(cordoned)) == (True, True)
 
 
 def test_a_node_that_does_not_pass_stays_cordoned(repairs: Repairs) -> None:
@@ -123,43 +126,31 @@ def test_a_node_that_does_not_pass_stays_cordoned(repairs: Repairs) -> None:
     assert not repairs.cordoned(bad)
 
 
-def test_a_failed_repair_lets_the_next_node_follow_where_asked(repairs: Repairs) -> None:
-    """`repair_max_fail_percentage: 100`; the host is not validated then."""
-    first, second = repairs.node(), repairs.node()
-    repairs.repair(f"ansible.builtin.command: test {{{{ inventory_hostname }}}} != {first}")
-    played = repairs.play(repair_max_fail_percentage=100)
-    assert played.code != 0
-    assert '"Exchange the board" failed' in played.task(KEPT, first).result["msg"]
-    assert (repairs.cordoned(first), repairs.cordoned(second)) == (True, False)
+def test_nodes_that_cannot_be_repaired_hold_back_no_other_of_their_batch_where_asked(
+    repairs: Repairs, namespace: str
+) -> None:
+    """`repair_max_fail_percentage: 100`; a play whose whole batch failed ends all the same.
 
-
-def test_a_disruption_budget_is_respected(repairs: Repairs, namespace: str) -> None:
-    """The pod stays, no repair begins, and the message says which budget is in the way."""
-    name = repairs.node()
-    uids = run_workload(repairs.api, namespace, node=name)
+    A disruption budget is respected: the pod stays, no repair begins, the message says what is in the way.  A
+    host whose repair failed is not validated.
+    """
+    kept, broken, good = repairs.node(), repairs.node(), repairs.node()
+    uids = run_workload(repairs.api, namespace, node=kept)
     before = uids()
-    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": name}}}
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": kept}}}
     budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     repairs.api.create(budgets, {"metadata": {"name": "keep"}, "spec": spec})
     wait_for(
         lambda: repairs.api.get(f"{budgets}/keep").get("status", {}).get("expectedPods"), what="the budget"
     )
-    played = repairs.play(repair_drain_timeout=3)
+    repairs.repair(f"ansible.builtin.command: test {{{{ inventory_hostname }}}} != {broken}")
+    played = repairs.play(repair_serial=3, repair_drain_timeout=3, repair_max_fail_percentage=100)
     assert played.code != 0
-    assert "disruption budget" in played.task(KEPT, name).result["msg"]
+    assert "disruption budget" in played.task(KEPT, kept).result["msg"]
+    assert '"Exchange the board" failed' in played.task(KEPT, broken).result["msg"]
     assert uids() == before
-    assert repairs.cordoned(name)
-    assert "Exchange the board" not in {task.name for task in played.tasks}
-
-
-def test_who_cordoned_a_node_uncordons_it(repairs: Repairs) -> None:
-    """A node that a person cordoned is repaired and stays cordoned."""
-    name = repairs.node()
-    repairs.api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
-    played = repairs.play()
-    assert played.code == 0, played.output
-    assert f"kubectl uncordon {name}" in played.task("Say who must uncordon it", name).result["msg"]
-    assert repairs.cordoned(name)
+    assert {task.host for task in played.tasks if task.name == "Exchange the board"} == {broken, good}
+    assert [repairs.cordoned(name) for name in (kept, broken, good)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,6 @@ from testbed import hostarchive
 
 
 @pytest.fixture
-def ansible(tmp_path: Path) -> Ansible:
-    stage(tmp_path)
-    return Ansible(tmp_path)
-
-
-@pytest.fixture
 def roles(tmp_path: Path) -> Ansible:
     """The same, whose modules are simulated."""
     simulate(stage(tmp_path))

@@ -30,6 +30,9 @@ def release(*, status: str = "deployed", manifest: str = "kind: A", **more: Any)
 OTHER = release(manifest="kind: B")
 PENDING = release(status="pending-upgrade")
 PULLING = release(info={"status": "deployed", "resources": {"v1/Pod(related)": [{"items": [POD]}]}})
+UPGRADED, RENDERED = ["status", "render", "upgrade", "render", "status"], ["status", "render"]
+ABSENT, WORKS_ON = {"state": "absent"}, ["helm rollback nodegauge --namespace nodegauge"]
+WAITS = "pod ng-1, container operator: ImagePullBackOff: Back-off pulling image x"
 ERRORS = {
     "unreachable": ("kubernetes cluster unreachable: dial tcp: connection refused", "Check the kubeconfig"),
     "forbidden": ('nodes is forbidden: User "x" cannot list resource', "cluster-admin"),
@@ -41,25 +44,39 @@ ERRORS = {
     ),
 }
 """Helm's error, and the way out of it."""
-RELEASES: dict[str, tuple[Release | str, Release | str, dict[str, Any]]] = {
-    "equal": (release(config={"a": 1, "b": 2}), release(config={"b": 2, "a": 1}), {}),
-    "objects": (release(), OTHER, {}),
-    "values": (release(), release(config={"a": 1}), {}),
-    "hooks": (release(), release(hooks=[HOOK]), {}),
-    "failed": (release(status="failed"), release(), {}),
+Case = tuple[Release | str, Release | str, dict[str, Any], list[str] | None, bool | list[str]]
+RELEASES: dict[str, Case] = {
+    "equal": (release(config={"a": 1, "b": 2}), release(config={"b": 2, "a": 1}), {}, RENDERED, False),
+    "objects": (release(), OTHER, {}, UPGRADED, True),
+    "values": (release(), release(config={"a": 1}), {}, UPGRADED, True),
+    "hooks": (release(), release(hooks=[HOOK]), {}, UPGRADED, True),
+    "failed": (release(status="failed"), release(), {}, UPGRADED, True),
     "secret": (
         release(manifest=SECRET),
         release(manifest=SECRET.replace("hunter", "leaked") + "\n---\nkind: B", config={"workers": 9}),
         {},
+        RENDERED,
+        True,
     ),
-    "pending": (PENDING, "", {}),
-    "pending, absent": (PENDING, "", {"state": "absent"}),
-    "none, absent": ("release: not found", "", {"state": "absent"}),
-    "pulling": (PULLING, "context deadline exceeded", {}),
-    "no helm": (release(), "", {"helm": "helm-that-nobody-has"}),
-    **{name: (release(), error, {}) for name, (error, _) in ERRORS.items()},
+    "pending": (PENDING, "", {}, ["status"], WORKS_ON),
+    "pending, absent": (PENDING, "", ABSENT, ["status"], WORKS_ON),
+    "none, absent": ("release: not found", "", ABSENT, ["status"], False),
+    "pulling": (PULLING, "context deadline exceeded", {}, None, [WAITS]),
+    "no helm": (
+        release(),
+        "",
+        {"helm": "helm-that-nobody-has"},
+        None,
+        ["helm-that-nobody-has was not found"],
+    ),
+    **{name: (release(), case[0], {}, None, list(case)) for name, case in ERRORS.items()},
 }
-"""By host: what `helm status` and `helm upgrade` answer (text is helm's error), and options of the task."""
+"""By host: what `helm status` and `helm upgrade` answer (text is helm's error), options of the task; what
+helm was asked (a rendering is `render`); and whether the task changed something, or what its failure says.
+
+Objects, values and hooks are compared, the order of values plays no part, and a release whose last upgrade
+failed is upgraded again.  Who meets an operation whose Helm was killed is told how to end it.  Of all reasons
+why pods wait, that is said which a person would look up first."""
 CHECKED = {"secret"}
 """Hosts in check mode, with the difference."""
 
@@ -87,7 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def played(folder: Path) -> Played:
     stage(folder)
     hosts = {}
-    for name, (status, rendered, options) in RELEASES.items():
+    for name, (status, rendered, options, *_) in RELEASES.items():
         helm = write_helm(folder / name, status=status, upgrade=rendered)
         hosts[name] = {"options": {"helm": str(helm), "chart": "chart"} | options, "checked": name in CHECKED}
     task = {"name": "release", "nodegauge.gpu.operator_release": "{{ options }}"}
@@ -95,68 +112,23 @@ def played(folder: Path) -> Played:
     return Ansible(folder).play([{"hosts": "all", "gather_facts": False, "tasks": [task | modes]}], hosts)
 
 
-def asked(folder: Path, name: str) -> list[str]:
-    """Helm's verbs, in order; a rendering is `render`."""
-    lines = (folder / name / "asked").read_text().splitlines()
-    return ["render" if "--dry-run=server" in line else line.split()[0] for line in lines]
-
-
-def message(played: Played, name: str) -> str:
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_is_upgraded_or_left_alone_or_explained(played: Played, folder: Path, name: str) -> None:
+    """Each difference upgrades once; helm's own words come with the way out."""
+    *_, asked, outcome = RELEASES[name]
     task = played.task("release", name)
-    assert task.status == "failed", task
-    return str(task.result["msg"])
+    assert task.status == ("failed" if isinstance(outcome, list) else "ok"), task
+    if isinstance(outcome, list):
+        assert [part for part in outcome if part not in task.result["msg"]] == []
+    else:
+        assert task.result["changed"] is outcome
+    if asked is not None:
+        lines = (folder / name / "asked").read_text().splitlines()
+        assert ["render" if "--dry-run=server" in line else line.split()[0] for line in lines] == asked
 
 
-def test_an_equal_release_is_left_alone(played: Played, folder: Path) -> None:
-    """Nothing is upgraded; the order of values plays no part."""
-    task = played.task("release", "equal")
-    assert (task.status, task.result["changed"]) == ("ok", False)
-    assert asked(folder, "equal") == ["status", "render"]
-
-
-@pytest.mark.parametrize("name", ["objects", "values", "hooks", "failed"])
-def test_each_difference_upgrades(played: Played, folder: Path, name: str) -> None:
-    """Objects, values and hooks are compared; a release whose last upgrade failed is upgraded again."""
-    assert played.task("release", name).result["changed"]
-    assert asked(folder, name) == ["status", "render", "upgrade", "render", "status"]
-
-
-def test_check_mode_shows_the_difference_and_hides_secrets(played: Played, folder: Path) -> None:
-    """It upgrades nothing; what a Secret holds is in no diff, what differs elsewhere is."""
-    result = played.task("release", "secret").result
-    assert (result["changed"], asked(folder, "secret")) == (True, ["status", "render"])
-    assert not re.search("hunter|leaked", json.dumps(result["diff"]))
-    assert [
-        text for text in ("kind: B", "Opaque", '"workers": 9') if text not in result["diff"]["after"]
-    ] == []
-
-
-@pytest.mark.parametrize("name", ["pending", "pending, absent"])
-def test_a_release_that_helm_works_on_is_left_to_it(played: Played, folder: Path, name: str) -> None:
-    """The message says how to end an operation whose Helm was killed."""
-    assert "helm rollback nodegauge --namespace nodegauge" in message(played, name)
-    assert asked(folder, name) == ["status"]
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_helms_error_comes_with_what_to_do(played: Played, name: str) -> None:
-    """Helm's words, and the way out."""
-    assert [part for part in ERRORS[name] if part not in message(played, name)] == []
-
-
-def test_what_pods_wait_for_is_said(played: Played) -> None:
-    """Of all reasons, that which a person would look up first."""
-    waits = "pod ng-1, container operator: ImagePullBackOff: Back-off pulling image x"
-    assert waits in message(played, "pulling")
-
-
-def test_a_missing_helm_is_named(played: Played) -> None:
-    """The task says which program it looked for and where to name another."""
-    assert message(played, "no helm").startswith("The program helm-that-nobody-has was not found")
-
-
-def test_absence_is_reached_once(played: Played, folder: Path) -> None:
-    """Without a release nothing is removed."""
-    task = played.task("release", "none, absent")
-    assert (task.status, task.result["changed"], task.result["release"]) == ("ok", False, {})
-    assert asked(folder, "none, absent") == ["status"]
+def test_check_mode_shows_the_difference_and_hides_secrets(played: Played) -> None:
+    """What a Secret holds is in no diff, what differs elsewhere is."""
+    difference = played.task("release", "secret").result["diff"]
+    assert not re.search("hunter|leaked", json.dumps(difference))
+    assert [text for text in ("kind: B", "Opaque", '"workers": 9') if text not in difference["after"]] == []

@@ -57,8 +57,12 @@ def test_big_cards_reach_90_per_cent_of_their_limit_within_20_s(loaded: Run) -> 
             assert gpu.reached_ms <= 20_000
 
 
-def test_the_results_are_those_of_the_cpu(loaded: Run) -> None:
-    for gpu in measured(loaded("30")).gpus:
+def test_the_results_are_those_of_the_cpu_and_samples_come_twice_a_second(loaded: Run) -> None:
+    load = measured(loaded("30"))
+    assert isinstance(load.hz, int | float)
+    assert load.hz >= 2
+    for gpu in load.gpus:
+        assert gpu.samples >= 50
         assert gpu.checksum == gpu.expected
         assert gpu.checks > 50
         assert (gpu.mismatches, gpu.memory_mismatches) == (0, 0)
@@ -70,13 +74,6 @@ def test_the_checksum_is_the_same_in_five_runs(loaded: Run) -> None:
         for gpu in measured(probe("load", "--seconds", "2", seconds=120)).gpus:
             checksums[gpu.kernel].add(gpu.checksum)
     assert {len(each) for each in checksums.values()} == {1}, checksums
-
-
-def test_samples_come_twice_a_second_or_faster(loaded: Run) -> None:
-    load = measured(loaded("30"))
-    assert isinstance(load.hz, int | float)
-    assert load.hz >= 2
-    assert min(gpu.samples for gpu in load.gpus) >= 50
 
 
 def test_copies_are_plausible(loaded: Run) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import os
 import re
 import stat
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 from images.archive import layer
@@ -106,24 +103,13 @@ def test_each_image_has_only_its_own_packages(images: dict[str, Built]) -> None:
         assert ("kopf" in versions, "nvidia-ml-py" in versions) == (name == "operator", name == "probe")
 
 
-def sha256(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def test_every_digest_and_size_is_correct(image: Built) -> None:
-    """Each blob has the digest in its name, and each reference has the blob's digest and size."""
-    assert [digest for digest, data in image.blobs.items() if sha256(data) != f"sha256:{digest}"] == []
-    references: list[dict[str, Any]] = [*image.index["manifests"], image.manifest["config"]]
-    references += image.manifest["layers"]
-    blobs = {f"sha256:{digest}": data for digest, data in image.blobs.items()}
-    assert [r["digest"] for r in references if len(blobs[r["digest"]]) != r["size"]] == []
-    assert {r["digest"] for r in references} == set(blobs)
-    layers = [gzip.decompress(blobs[layer["digest"]]) for layer in image.manifest["layers"]]
-    assert image.config["rootfs"]["diff_ids"] == [sha256(layer) for layer in layers]
+def test_docker_reads_the_layers_that_containerd_reads(image: Built) -> None:
+    """One archive has both indexes; containerd checks digests and sizes when it imports it (`make e2e`)."""
     (docker,) = image.docker
     paths = [docker["Config"], *docker["Layers"]]
+    references = [image.manifest["config"], *image.manifest["layers"]]
     assert [f"sha256:{path.removeprefix('blobs/sha256/')}" for path in paths] == [
-        r["digest"] for r in references[1:]
+        reference["digest"] for reference in references
     ]
 
 

@@ -28,6 +28,8 @@ def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, 
     assert (result.problem, result.probe, result.run, result.node) == (None, "health", "run-1", "node-1")
     shown, model = profiles.load(profile).visible, profiles.load(profile).model
     assert len(result.gpus) == (on.hardware.gpu_count if shown is None else shown)
+    if "hides" in profile:
+        assert len(result.gpus) < len(result.bus.gpus) == on.hardware.gpu_count
     assert {gpu.name for gpu in result.gpus} == {on.hardware.gpu_product}
     assert len({gpu.uuid for gpu in result.gpus}) == len(result.gpus)
     boot = Path(on.env()["NODEGAUGE_PROCFS"]) / "sys/kernel/random/boot_id"
@@ -69,12 +71,6 @@ def test_the_virtualization_mode_is_read(probe: On, profile: str, mode: int) -> 
     assert {gpu.virtualization for gpu in result.gpus} == {mode}
 
 
-def test_the_compute_mode_is_read(probe: On) -> None:
-    on = probe("pcie-phb-2")
-    on.hardware.fault("compute-mode", gpu=1, mode="prohibited")
-    assert [gpu.compute_mode for gpu in on.result("--window", "0").gpus] == [0, 2]
-
-
 def test_an_old_driver_is_asked_by_its_old_names(healthy: Healthy) -> None:
     """418 has no T.Limit, MIG, memory affinity, rows, repairs or recovery action: reasons, and no zeros."""
     gpu = healthy("dgx1-v100-8").gpus[0]
@@ -93,15 +89,6 @@ def test_gpus_of_another_driver_are_on_the_bus_with_its_name(healthy: Healthy) -
     assert result.bus.drivers == ["nvidia", "nouveau", "nvidia", "vfio-pci"]
     codes = [finding.code for finding in judge_health(result).findings]
     assert [code for code in codes if code != "clock-unsynchronised"] == ["foreign-gpus"], "the clock is real"
-
-
-def test_application_clocks_are_read(probe: On) -> None:
-    on = probe("titan-rtx-nv2")
-    on.hardware.fault("application-clocks", gpu=1, percent=50)
-    first, second = (gpu.clocks for gpu in on.result("--window", "0").gpus)
-    assert first.app_sm_mhz == first.max_sm_mhz
-    assert first.app_memory_mhz == second.app_memory_mhz == first.max_memory_mhz
-    assert second.app_sm_mhz < first.app_sm_mhz
 
 
 Reading = Callable[[Gpu], Any]
@@ -123,6 +110,19 @@ MARKS: dict[str, list[tuple[str, dict[str, Any], Reading, Any, Any]]] = {
         ("page-pending", {}, lambda g: (g.repair.pages_pending, g.repair.pages_double_bit), (1, 1), (0, 0))
     ],
     "rtx3090-nv4-2": [("fan-stopped", {}, lambda g: g.fans[0].rpm == 0, True, False)],
+    "pcie-phb-2": [("compute-mode", {"mode": "prohibited"}, lambda g: g.compute_mode, 2, 0)],
+    "titan-rtx-nv2": [
+        (
+            "application-clocks",
+            {"percent": 50},
+            lambda g: (
+                g.clocks.app_sm_mhz < g.clocks.max_sm_mhz,
+                g.clocks.app_memory_mhz == g.clocks.max_memory_mhz,
+            ),
+            (True, True),
+            (False, True),
+        )
+    ],
 }
 """Per machine: fault, parameters, reading, its value on the faulty GPU, and its healthy value."""
 
@@ -157,11 +157,6 @@ def test_work_shows_as_energy_and_at_the_pcie_link(probe: On) -> None:
     assert idle.pcie.generation < busy.pcie.generation == busy.pcie.max_generation
     watts, growth = busy.power.instant_mw / 1000, busy.window.growth
     assert 0.8 * watts * 550 <= growth.energy_mj <= 1.2 * watts * growth.elapsed_ms
-
-
-def test_hidden_gpus_are_on_the_bus(healthy: Healthy) -> None:
-    result = healthy("h100-runtime-hides-8")
-    assert len(result.gpus) < len(result.bus.gpus) == 8
 
 
 @pytest.mark.parametrize("fault", ["gpu-lost", "insufficient-power"])

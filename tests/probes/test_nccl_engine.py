@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -147,38 +148,32 @@ def test_what_has_no_memory_is_cut() -> None:
     assert cut == ["all_reduce/4096", "all_gather/4096", "reduce_scatter/4096", "pairs/8192"]
 
 
-@pytest.mark.parametrize(
-    ("fake", "what", "text"),
-    [
-        ({"trouble": "no-libnccl"}, "no-engine", "libnccl.so.2"),
-        ({"trouble": "no-driver"}, "no-engine", "NVIDIA driver library"),
-        ({"trouble": "nccl-init"}, "nccl-error", "unhandled system error (the network is down)"),
-        ({"trouble": "nccl-memory"}, "out-of-memory", "Cuda failure 2 'out of memory'"),
-        ({"trouble": "async"}, "nccl-error", "remote process exited"),
-        ({"bytes": "4"}, "out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY"),
-    ],
-    ids=["no-libnccl", "no-driver", "init", "memory-of-nccl", "async", "memory"],
-)
-def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, text: str) -> None:
-    code, lines, printed = run(ordered(), **fake)
-    failed = lines[-1].failed
-    assert (code, failed.kind, text in failed.message) == (1, what, True), printed
+FAILURES: dict[str, tuple[Order, dict[str, Any], str, str]] = {
+    "no libnccl": (ordered(), {"trouble": "no-libnccl"}, "no-engine", "libnccl.so.2"),
+    "no driver": (ordered(), {"trouble": "no-driver"}, "no-engine", "NVIDIA driver library"),
+    "no packages": (ordered(), {"libraries": None}, "no-engine", ""),
+    "init": (ordered(), {"trouble": "nccl-init"}, "nccl-error", "system error (the network is down)"),
+    "memory of NCCL": (ordered(), {"trouble": "nccl-memory"}, "out-of-memory", "Cuda failure 2"),
+    "async": (ordered(), {"trouble": "async"}, "nccl-error", "remote process exited"),
+    "memory": (ordered(), {"bytes": "4"}, "out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+    "a hidden GPU": (ordered(), {"visible": UUIDS[:1]}, "wrong-order", f"not visible to CUDA: {UUIDS[1]}"),
+    "no GPU": (ordered(), {"visible": ()}, "cuda-error", "CUDA_ERROR_NO_DEVICE"),
+    "a collective": (
+        ordered(cells=[CellOrder(collective="alltoall", bytes=8)]),
+        {},
+        "wrong-order",
+        "alltoall",
+    ),
+    "nothing": (ordered(cells=()), {}, "wrong-order", "nothing to measure"),
+}
+"""What is ordered where, the kind of the failure, and part of its message."""
 
 
-@pytest.mark.parametrize(
-    ("order", "visible", "what", "text"),
-    [
-        (ordered(), UUIDS[:1], "wrong-order", f"not visible to CUDA: {UUIDS[1]}; visible: {UUIDS[0]}"),
-        (ordered(), (), "cuda-error", "CUDA_ERROR_NO_DEVICE"),
-        (ordered(cells=[CellOrder(collective="alltoall", bytes=8)]), UUIDS, "wrong-order", "alltoall"),
-        (ordered(cells=()), UUIDS, "wrong-order", "nothing to measure"),
-    ],
-    ids=["hidden", "none", "collective", "nothing"],
-)
-def test_an_order_that_cannot_be_done_is_refused(
-    order: Order, visible: tuple[str, ...], what: str, text: str
-) -> None:
-    code, lines, printed = run(order, visible=visible)
+@pytest.mark.parametrize("case", FAILURES)
+def test_what_the_libraries_raise_and_what_cannot_be_done_is_said(case: str) -> None:
+    """The light image has none of the packages; the child says so instead of dying."""
+    order, where, what, text = FAILURES[case]
+    code, lines, printed = run(order, **where)
     failed = lines[-1].failed
     assert (code, failed.kind, text in failed.message) == (1, what, True), printed
 
@@ -188,15 +183,6 @@ def test_an_order_that_nobody_can_read_is_exit_code_2() -> None:
     code, lines, printed = run("{}")
     assert (code, lines) == (2, [])
     assert "invalid order" in printed
-
-
-def test_without_the_packages_there_is_no_engine() -> None:
-    """The light image has neither; the child says so instead of dying."""
-    code, lines, printed = run(ordered(), libraries=None)
-    failed = lines[-1].failed if lines else None
-    assert failed is not None, printed
-    assert (code, failed.kind) == (1, "no-engine")
-    assert "ModuleNotFoundError" in failed.message
 
 
 def test_a_mistake_of_ours_is_not_blamed_on_a_library() -> None:

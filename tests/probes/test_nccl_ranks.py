@@ -20,8 +20,7 @@ if order["rank"] != {rank}:
     time.sleep(600)  # as NCCL does
 while not os.path.exists({mark!r}):
     time.sleep(0.01)
-if {phases!r}:
-    engine()
+engine()
 phases(*{phases!r})
 if "measure" in {phases!r}:
     cell(0)
@@ -36,15 +35,11 @@ OTHER = "phases('measure'); cell(2)"
 INIT, LOAD, MEASURE = ("init",), ("init", "load"), ("init", "load", "measure")
 SLOW, P2P, FAILED = "nccl-start-slow", "p2p-broken", "nccl-failed"
 ENDS = {
-    "hangs before it says anything": (1, (), HANGS, "start-slow", "spawn", "rank 1", SLOW),
     "hangs in init": (1, INIT, HANGS, "start-slow", "init", "rank 1", SLOW),
     "the first hangs in its first calls": (0, LOAD, HANGS, "hung", "load", "rank 0", P2P),
-    "hangs in measuring": (1, MEASURE, HANGS, "hung", "measure", "measure exceeded", P2P),
     "crashes": (1, MEASURE, "os.abort()", "crashed", "measure", "rank 1 of 2 ended in measure", FAILED),
-    "the first crashes in init": (0, INIT, "os.abort()", "crashed", "init", "rank 0 of 2", FAILED),
     "is killed": (1, LOAD, KILLED, "out-of-memory", "load", "memory", FAILED),
     "exits early": (1, MEASURE, "sys.exit(0)", "partial", "measure", "before it was done", FAILED),
-    "raises": (1, LOAD, "1 / 0", "crashed", "load", "exit code 1", FAILED),
     "reports an error": (1, INIT, ERROR, "failed", "init", "nccl-error: rank 1: peer access", FAILED),
     "sends garbage": (1, MEASURE, GARBAGE, "crashed", "measure", "rank 1: not a protocol line", FAILED),
     "measures something else": (1, LOAD, OTHER, "crashed", "measure", "disagree", FAILED),
@@ -64,9 +59,8 @@ def test_one_rank_that_ends_badly_ends_the_configuration(nccl_on: NcclOn, name: 
     assert [finding.code for finding in judge_nccl(result).findings if finding.severity != "info"] == [code]
 
 
-@pytest.mark.parametrize("profile", ["h100-sxm-8", "titan-rtx-nv2"])
-def test_ranks_measure_like_one_process(nccl_on: NcclOn, profile: str) -> None:
-    run = nccl_on(profile).child("all_well()", arm="all")
+def test_ranks_measure_like_one_process(nccl_on: NcclOn) -> None:
+    run = nccl_on("h100-sxm-8").child("all_well()", arm="all")
     apart, together = (run.nccl("--processes", processes) for processes in ("perGPU", "one"))
     assert [arm.cells for arm in apart.arms] == [arm.cells for arm in together.arms]
     assert [arm.pairs for arm in apart.arms] == [arm.pairs for arm in together.arms]

@@ -36,12 +36,6 @@ def test_a_table_without_a_driver_says_what_to_do(probe: On, tmp_path: Path) -> 
     assert "GPU  " not in run.stdout
 
 
-def test_a_table_without_a_gpu_says_what_to_check(probe: On) -> None:
-    on = probe("titan-rtx-nv2")
-    on.hardware.fault("gpus-hidden", visible=0)
-    assert "NVIDIA_VISIBLE_DEVICES=all" in on.run("--format", "table").stdout
-
-
 def test_a_terminal_gets_no_line_that_it_would_break(healthy: Healthy) -> None:
     result = healthy("h100-sxm-8")
     narrow = contract.render_matrix(result, width=120)
@@ -63,6 +57,9 @@ def test_a_table_of_a_broken_machine_names_what_is_broken(probe: On) -> None:
     on = probe("titan-rtx-nv2")
     on.hardware.fault("gpu-lost", gpu=1)
     assert "gpu-lost: NVML_ERROR_GPU_IS_LOST" in on.run("--format", "table").stdout
+    on.hardware.heal()
+    on.hardware.fault("gpus-hidden", visible=0)
+    assert "NVIDIA_VISIBLE_DEVICES=all" in on.run("--format", "table").stdout
     on.hardware.heal()
     on.hardware.fault("hung-call")
     stdout = on.run("--format", "table", "--deadline", "6").stdout

@@ -114,16 +114,14 @@ def test_the_pci_tree_tells_the_type_of_a_remote_end(tmp_path: Path, kind: str, 
     assert types == [remote_type, 0, NO_SUCH_CALL, NO_SUCH_CALL]
 
 
-def test_a_link_that_is_down_is_not_asked_where_it_leads() -> None:
-    group = links(Driver(calls={STATE: up_to(1, 0), CAPABILITY: up_to(1, 1)}))[0]
-    assert group.remote == group.remote_type == group.mbps == group.version == topology.NOT_UP
-
-
-@pytest.mark.parametrize("state", [2, 3])
-def test_a_link_that_sleeps_still_leads_somewhere(state: int) -> None:
+@pytest.mark.parametrize(
+    ("state", "remote"), [(0, topology.NOT_UP), (2, "0000:00:00.0"), (3, "0000:00:00.0")]
+)
+def test_only_a_link_that_is_down_is_not_asked_where_it_leads(state: int, remote: object) -> None:
     """Asleep, or trained with traffic disabled: the far end is known, and who judges wants to know it."""
     group = links(Driver(calls={STATE: up_to(1, state), CAPABILITY: up_to(1, 1)}))[0]
-    assert (group.state, group.remote) == (state, "0000:00:00.0")
+    assert (group.state, group.remote) == (state, remote)
+    assert (group.remote_type == group.mbps == group.version == topology.NOT_UP) is (state == 0)
 
 
 def test_a_driver_without_the_calls_is_asked_once() -> None:

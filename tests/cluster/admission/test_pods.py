@@ -52,7 +52,6 @@ WRONG_PODS: dict[str, tuple[Change, str]] = {
         lambda p: p["metadata"]["labels"].update({names.POD_PROBE: "shell"}),
         "makes only probe pods",
     ),
-    "an image": (container(image="evil.example.com/x:1"), "admissionPolicies.images"),
     "a longer image": (lambda p: first(p).update(image=first(p)["image"] + "0"), "admissionPolicies.images"),
     "a token": (spec(automountServiceAccountToken=True), "and no token"),
     "an account": (spec(serviceAccountName=ACCOUNT), "the probes' service account"),
@@ -65,7 +64,6 @@ WRONG_PODS: dict[str, tuple[Change, str]] = {
         lambda p: p["spec"].update(initContainers=[first(p) | {"name": "two"}]),
         "has one container",
     ),
-    "a Secret as files": (volume({"secret": {"secretName": "s"}}), EMPTY),
     "a Secret beside a token": (volume({"projected": {"sources": [{"secret": {"name": "s"}}]}}), EMPTY),
     "a token for others": (
         volume({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}),
@@ -134,13 +132,11 @@ def test_the_operator_makes_only_probe_pods(guarded: Guarded, what: str) -> None
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_kind_of_probe_pod_passes(guarded: Guarded, kind: str) -> None:
-    """In a namespace that enforces the level restricted; nobody else may make it."""
+    """In a namespace that enforces the level restricted."""
     pod = guarded.pod(kind)
     guarded.operator.create(f"{PODS}?dryRun=All", pod)
     first(pod)["image"] = "mirror.example.com/team/probe@sha256:0"
     guarded.operator.create(f"{PODS}?dryRun=All", pod)
-    for other in (guarded.admin, guarded.cleanup):
-        assert "only nodegauge makes probe pods" in refusal(other.create, f"{PODS}?dryRun=All", pod)
 
 
 def test_what_clusters_add_to_every_pod_passes(guarded: Guarded) -> None:
@@ -184,19 +180,6 @@ def test_other_pods_of_the_namespace_are_left_alone(guarded: Guarded) -> None:
     body = {"metadata": {"labels": {names.POD_PROBE: "health"}}}
     assert "does not become a probe pod" in refusal(guarded.admin.patch, path, body)
     guarded.admin.delete(path, {"gracePeriodSeconds": 0})
-
-
-def test_the_operators_own_pods_are_restricted(guarded: Guarded) -> None:
-    """The namespace enforces the level, and the ReplicaSets of operator and BMC reader got their pods."""
-    wanted = {f"{ACCOUNT}-bmc", ACCOUNT}
-
-    def made() -> set[str]:
-        pods = guarded.admin.get(PODS)["items"]
-        return {
-            o["metadata"]["generateName"].rsplit("-", 2)[0] for o in pods if "generateName" in o["metadata"]
-        }
-
-    wait_for(lambda: made() == wanted, what="pods of both Deployments")
 
 
 @pytest.mark.usefixtures("lenient")

@@ -1,23 +1,20 @@
-"""Readings count only while the chart's admission policy stands: the operator sees each hole in it, and
-judges nothing meanwhile."""
+"""Readings count only while the chart's admission policy stands: the operator sees each hole in it.
+
+That it judges nothing meanwhile is seen in tests/unit: test_operator_policy_status.py, test_pod_outcome.py,
+test_watch.py.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from nodegauge_operator import names
 from nodegauge_operator.core.reading_admission import wrong
 from nodegauge_operator.kube.admission import BINDING, POLICY
-from support.cluster_under_test import AT_ONCE, GROUP, ClusterUnderTest, Machines, at_work
-from support.guarded import ACCOUNT, NAMESPACE, Guarded, in_force
-from support.results import h100
+from support.guarded import ACCOUNT, NAMESPACE, Guarded
 from testbed.audit import service_account
-from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -94,78 +91,3 @@ def test_the_operator_sees_each_hole_in_the_protection(guarded: Guarded, what: s
     objects[changed] = stored
     user = service_account(NAMESPACE, f"{ACCOUNT}-probe")
     assert wrong(objects[POLICY], objects[BINDING], probe_user=user)
-
-
-@contextlib.contextmanager
-def unprotected(guarded: Guarded) -> Iterator[None]:
-    """Meanwhile the binding of what the chart installed only warns; afterwards it denies again."""
-    rest = guarded.admin
-    kept = rest.get(BINDING)["spec"]["validationActions"]
-    rest.patch(BINDING, {"spec": {"validationActions": ["Warn"]}})
-    try:
-        yield
-    finally:
-        rest.patch(BINDING, {"spec": {"validationActions": kept}})
-        wait_for(lambda: in_force(guarded), what="the policy in force again")
-
-
-def test_without_its_protection_no_reading_counts(guarded: Guarded, tmp_path: Path) -> None:
-    """The node keeps what it carries, whatever is written; once the policy is back, the run of a pod that was
-    made before does not count either, and that of the next one does."""
-    kubeconfig = guarded.plane.user_kubeconfig(
-        "operator", token=guarded.plane.service_account_token(NAMESPACE, ACCOUNT)
-    )
-    where: dict[str, Any] = {"namespace": NAMESPACE, "directory": tmp_path, "kubeconfig": kubeconfig}
-    rig = ClusterUnderTest(guarded.admin, protected=True, **where)
-    node, machines = rig.add_node(), Machines(h100())
-
-    def answer(pod: Object) -> str | None:
-        return machines(pod) if names.POD_PROBE in pod["metadata"]["labels"] else None
-
-    def probe_pods() -> list[str]:
-        return [p["metadata"]["uid"] for p in rig.pods() if names.POD_PROBE in p["metadata"]["labels"]]
-
-    rig.add_policy(
-        probes={
-            "health": {"interval": "3m", "deadline": "2m", "window": "500ms"},
-            "load": {"enabled": False},
-        },
-        hysteresis=AT_ONCE,
-        budget={"gatedNodes": "100%"},
-    )
-    once = {"NODEGAUGE_HTTP_PORT": "0", "NODEGAUGE_RELEASE_GRACE": "1s", "NODEGAUGE_NCCL_IMAGE": ""}
-    gates = dict.fromkeys(("NODEGAUGE_MAX_GATED_NODES", "NODEGAUGE_MAX_GATED_NODES_PER_HOUR"), "100%")
-    environment: dict[str, Any] = guarded.environment() | once | gates
-    with rig.kubelet(answer), rig.operator(**environment) as operator:
-        wait_for(lambda: rig.condition(node).get("status") == "True", what="a validated node")
-        with unprotected(guarded):
-            wait_for(lambda: "no reading counts: " in operator.output(), what="the operator's complaint")
-            marks = rig.ours(node), rig.taints(node), rig.condition(node)
-            machines.now = at_work(95)
-            number = rig.last_run(node)["number"]
-            rig.ask_for_run(node)
-            run = wait_for(
-                lambda: rig.last_run(node)["number"] > number and rig.last_run(node), what="another run"
-            )
-            assert (run["outcome"], run["reason"]) == ("unknown", "ReadingsUnprotected")
-            machines.of[node] = None
-            rig.ask_for_run(node)
-            [pod_uid] = wait_for(
-                lambda: [uid for uid in probe_pods() if uid != run["podUID"]],
-                what="a pod that is made meanwhile",
-            )
-            assert (rig.ours(node), rig.taints(node), rig.condition(node)) == marks
-        stands = "the admission policy of NodeReadings stands"
-        wait_for(lambda: operator.output().count(stands) == 2, what="protected readings")
-        del machines.of[node]
-        run = wait_for(
-            lambda: rig.last_run(node)["podUID"] == pod_uid and rig.last_run(node), what="the end of that pod"
-        )
-        assert (run["outcome"], run["reason"]) == ("unknown", "ReadingsUnprotected")
-        assert rig.taints(node) == []
-        rig.ask_for_run(node)
-        wait_for(lambda: rig.last_run(node)["outcome"] == "read", what="the reading of the next pod")
-        assert rig.taints(node), "the node is written before its report"
-        guarded.admin.delete(f"{GROUP}/gpuvalidationpolicies/{rig.policies[0]}")
-        wait_for(lambda: not rig.ours(node) and not rig.condition(node), what="the release of the node")
-    rig.clean()

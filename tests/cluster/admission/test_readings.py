@@ -9,16 +9,13 @@ import pytest
 
 from nodegauge_operator import names
 from support.guarded import (
-    ACCOUNT,
     NODE,
-    PODS,
     READINGS,
     Guarded,
     Writer,
     of_kind,
     refusal,
     token,
-    without_label,
 )
 from testbed.errors import ApiError
 from testbed.scripted import create_node
@@ -130,18 +127,6 @@ def test_a_probe_reads_and_deletes_nothing(guarded: Guarded, own: Writer) -> Non
         lambda: own.rest.patch(node, {"metadata": {"labels": {"a": "b"}}}),
     ):
         assert forbidden(call)
-
-
-def test_a_strangers_pod_has_not_the_probes_account(guarded: Guarded) -> None:
-    """It would hold a token that may write its node's object; any other account is its own affair."""
-    pod = without_label(guarded.pod())
-    pod["spec"]["serviceAccountName"] = f"{ACCOUNT}-probe"
-    for rest in (guarded.admin, guarded.cleanup):
-        assert "only probe pods have the probes' service account" in refusal(
-            rest.create, f"{PODS}?dryRun=All", pod
-        )
-    pod["spec"]["serviceAccountName"] = "default"
-    guarded.admin.create(f"{PODS}?dryRun=All", pod)
 
 
 def test_a_token_ends_with_its_pod(guarded: Guarded, other: Writer) -> None:

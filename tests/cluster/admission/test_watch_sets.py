@@ -68,18 +68,3 @@ def test_only_the_operator_changes_its_daemonset(guarded: Guarded, made: Object)
         assert "only nodegauge makes DaemonSets" in refusal(guarded.admin.patch, path, body)
     guarded.admin.patch(path, {"metadata": {"annotations": {"a": "b"}}})
     guarded.operator.patch(f"{path}?dryRun=All", change)
-
-
-def test_the_operator_deletes_no_other_daemonset(guarded: Guarded) -> None:
-    """Its rights cover all of the namespace; the policy does not."""
-    marks = {"app": "theirs"}
-    container = {"name": "c", "image": "c:1"}
-    template = {"metadata": {"labels": marks}, "spec": {"containers": [container], "nodeSelector": marks}}
-    body = {
-        "metadata": {"name": "theirs"},
-        "spec": {"selector": {"matchLabels": marks}, "template": template},
-    }
-    guarded.admin.create(DAEMONSETS, body)
-    for rest in (guarded.operator, guarded.cleanup):
-        assert "deletes only probe pods" in refusal(rest.delete, f"{DAEMONSETS}/theirs")
-    guarded.admin.delete(f"{DAEMONSETS}/theirs")
