@@ -136,7 +136,7 @@ TABLE: Table = {
         (judge(cool(gpu=81, gpu_max=85), node=facts(4)), f"{HIDDEN} hot/warn", UNKNOWN)
     ],
     "no GPU and no error mean that the runtime hides them": [
-        (Result(probe="health"), HIDDEN, UNKNOWN, "runtimeClassName")
+        (Result(probe="health"), HIDDEN, UNKNOWN, "by the NVIDIA container runtime or CDI")
     ],
     "fewer GPUs than the capacity are hidden": (
         judge(made.titan(), node=facts(3)),

@@ -235,7 +235,7 @@ def _fabric(values: Values) -> Fabric:
 def _fabric_mask(values: Values) -> Int:
     """What the lines below the summary say, in the bits of NVML_GPU_FABRIC_HEALTH_MASK_*."""
     texts = {name: _raw(values, (f"health/{name}", f"fabric/{name}")) for name in _FABRIC_BITS}
-    if not any(texts.values()):
+    if all(value in (None, "N/A") for value in texts.values()):
         return NOT_READ
     return sum(1 << _FABRIC_BITS[name] for name, value in texts.items() if value in ("True", "Degraded"))
 
