@@ -67,9 +67,9 @@ TABLE: Table = {
         for low, busy in ((0, 900), (100, 800), (900, 0), (930, 0))
     ],
     "implausible growth leaves it to power": [(activity.busy_seconds, after(1000, **working()), 900)],
-    "busy by mean power: nothing at 70 W at rest, all of it from half of the way to 700 on": [
+    "busy by mean power: nothing near 70 W at rest, all of it from half of the way to 700 on": [
         (activity.busy_seconds, by_power(watts), busy)
-        for watts, busy in ((60, 0), (70, 0), (227.5, 450), (385, 900), (700, 900))
+        for watts, busy in ((60, 0), (70, 0), (73.4, 0), (101.5, 90), (227.5, 450), (385, 900), (700, 900))
     ],
     "the policy sets busyPowerShare": [(activity.busy_seconds, by_power(385, share=1), 450)],
     "a GPU that was never seen idle could be anything": [

@@ -12,6 +12,9 @@ from nodegauge_judge.model import Load
 
 GPU_IDLE = 0x1
 """nvmlClocksEventReasonGpuIdle."""
+ACCURACY = 0.05
+"""Of a power reading (NVIDIA's NVML reference, nvmlDeviceGetPowerUsage: within 5 %).  A GPU that draws so
+little more than its lowest idle power did nothing that can be told; over hours it would add up to a minute."""
 
 
 @once
@@ -19,7 +22,7 @@ def busy_seconds(case: Case, gpu_index: int) -> float | None:
     """Seconds of the interval in which the GPU was busy; None without an interval or if unknown.
 
     It is the interval less the growth of LOW_UTILIZATION (field 78) if the driver counts that; else by mean
-    power: nothing at idle watts, all of it from `busyPowerShare` of the way to the power limit on.  A GPU
+    power: nothing near idle watts, all of it from `busyPowerShare` of the way to the power limit on.  A GPU
     that was never seen idle counts as busy at that share of the limit itself, and is unknown below it.
     """
     seconds, grown = case.growth.interval.seconds, case.growth.gpus[gpu_index]
@@ -114,7 +117,9 @@ def _power_share(case: Case, gpu_index: int, *, seconds: float) -> float | None:
     watts = energy / 100 / seconds
     if idle is None:
         return 1.0 if watts >= share * limit else None
-    return None if limit <= idle else min(1.0, max(0.0, (watts - idle) / (share * (limit - idle))))
+    if limit <= idle:
+        return None
+    return 0.0 if watts <= idle * (1 + ACCURACY) else min(1.0, (watts - idle) / (share * (limit - idle)))
 
 
 @once
