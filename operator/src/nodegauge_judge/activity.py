@@ -14,7 +14,7 @@ GPU_IDLE = 0x1
 """nvmlClocksEventReasonGpuIdle."""
 ACCURACY = 0.05
 """Of a power reading (NVIDIA's NVML reference, nvmlDeviceGetPowerUsage: within 5 %).  A GPU that draws so
-little more than its lowest idle power did nothing that can be told; over hours it would add up to a minute."""
+little more than its lowest idle power did nothing that can be told: over hours it would add up."""
 
 
 @once

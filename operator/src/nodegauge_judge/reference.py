@@ -51,8 +51,9 @@ judges the counters. A finding's evidence names its source: `counter` (growth si
 A GPU was under load if it was busy for `busyFloor` seconds since the last run. Busy time is the interval
 less the time that the driver counts as low utilisation. Without that counter, mean power since the last run
 decides. A GPU at or above `busyPowerShare` (0.5: halfway) between its idle power and its power limit counts
-as busy all the time, a GPU within 5 % of its idle power not at all, and in between in proportion. Rules that judge only
-the window, such as temperatures, also need a median utilisation of `busyUtilization` per cent in it.
+as busy all the time, a GPU within 5 % of its idle power not at all, and in between in proportion. Rules that
+judge only the window, such as temperatures, also need a median utilisation of `busyUtilization` per cent in
+it.
 Without two runs to compare, a GPU was under load if every sample of the window reaches that utilisation.
 
 Findings of probe `bmc` come from readings of a server's BMC: by the BMC reader of the cluster (chart value

@@ -60,13 +60,13 @@ def watchers_ready(
 
 def _taken_over(bad: Mapping[str, Look], refused: Mapping[str, str]) -> str:
     """Whether health pods read the nodes."""
-    held_off = sum(look.state is Watcher.HELD_OFF for look in bad.values())
-    if held_off:
-        return "nobody reads them" if held_off == len(bad) else f"health pods read all but {held_off} of them"
-    if not refused:
+    held_off = {node for node, look in bad.items() if look.state is Watcher.HELD_OFF}
+    unread = held_off | refused.keys()
+    if not unread:
         return "health pods read them"
-    why = refused[min(refused)][:MAX_REFUSAL].rstrip(".")
-    return f"nobody reads {len(refused)} of them, as their health pods are refused too ({why})"
+    some = "them" if held_off == bad.keys() else f"{len(unread)} of them"
+    why = refused[min(refused)][:MAX_REFUSAL].rstrip(".") if refused else ""
+    return f"nobody reads {some}" + (f", as health pods are refused too ({why})" if why else "")
 
 
 def _worst(bad: Mapping[str, Look]) -> Watcher:
