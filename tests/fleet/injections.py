@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from fleet.progress import until
-from fleet.real import FAST, RealFleet
-from support.cluster_under_test import GROUP, delete_crds, install_crds
+from fleet.real import FAST, GOOD, POLICY, RealFleet
+from nodegauge_contract import Problem, ProblemKind
+from support.cluster_under_test import OURS, delete_crds, install_crds
 from testbed.controlplane_config import ADMIN
 from testbed.errors import ApiError
 from testbed.kubelet.pod import is_terminal, path_of
@@ -21,6 +24,9 @@ from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
 
 Injection = Callable[[RealFleet], contextlib.AbstractContextManager[None]]
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1/validatingadmission"
+HANGS = "nvmlDeviceGetPowerUsage"
+HANGING = replace(GOOD, gpus=[], problem=Problem(kind=ProblemKind.CALL_HUNG, call=HANGS, message="hangs"))
 WRITES = ("POST", "PATCH", "PUT", "DELETE")
 STORM = 0.5
 """Share of the calls that a storm hits."""
@@ -344,22 +350,66 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def label_refused(fleet: RealFleet) -> Iterator[None]:
+    """A rule of the cluster refuses one label: taints come and go, and the policy says which label."""
+    key = f"{OURS}validated-at"
+    rule = {
+        "matchConstraints": {
+            "resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
+            ]
+        },
+        "validations": [
+            {
+                "expression": f"object.metadata.labels[?'{key}'] == oldObject.metadata.labels[?'{key}']",
+                "message": "no times in labels",
+            }
+        ],
+    }
+    binding = {"policyName": "no-times", "validationActions": ["Deny"]}
+    fleet.rig.api.create(f"{ADMISSION}policies", {"metadata": {"name": "no-times"}, "spec": rule})
+    fleet.rig.api.create(f"{ADMISSION}policybindings", {"metadata": {"name": "no-times"}, "spec": binding})
+    try:
+        with _refusing(fleet, path="/nodes/", what="no times in labels"):
+            yield
+        tainted = fleet.expected[fleet.state]["tainted"]
+        until(lambda: fleet.summary()["tainted"] == tainted, what=f"{tainted} nodes tainted")
+        until(lambda: fleet.shows("Ready") == "LabelRefused", what="the condition Ready")
+    finally:
+        for kind in ("policybindings", "policies"):
+            fleet.rig.api.delete(f"{ADMISSION}{kind}/no-times")
+
+
+@contextlib.contextmanager
+def driver_hangs(fleet: RealFleet) -> Iterator[None]:
+    """A call of one node's driver does not return: its report says so, whatever it said before."""
+    yield
+    node, others = fleet.rig.nodes[-1], fleet.machines.of
+    fleet.machines.of = {**others, node: HANGING}
+    fleet.ask()
+
+    def says_so() -> bool:
+        status = fleet.reports().get(node, {}).get("status", {})
+        return status.get("verdict") == "unknown" and HANGS in status.get("summary", "")
+
+    try:
+        until(says_so, what=f"the report of {node} to name {HANGS}")
+    finally:
+        fleet.machines.of = others
+
+
+@contextlib.contextmanager
 def watchers_gone(fleet: RealFleet) -> Iterator[None]:
     """Mode Watch, in which no container ever starts; and somebody deletes the DaemonSet, and patches it: it
     is made anew, the policy says what is missing, and health pods read the nodes."""
-    policy = f"{GROUP}/gpuvalidationpolicies/faults"
     sets = f"/apis/apps/v1/namespaces/{fleet.rig.namespace}/daemonsets"
-
-    def shown() -> str:
-        conditions = fleet.rig.api.get(policy)["status"]["conditions"]
-        return next((c["reason"] for c in conditions if c["type"] == "WatchersReady"), "")
 
     def made() -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = fleet.rig.api.get(sets)["items"]
         return items
 
     def mode(name: str) -> None:
-        fleet.rig.api.patch(policy, {"spec": {"probes": {"health": {"mode": name}}}})
+        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": {"mode": name}}}})
 
     mode("Watch")
     try:
@@ -372,7 +422,7 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         nowhere = {"spec": {"template": {"spec": {"nodeSelector": {"no": "where"}}}}}
         fleet.rig.api.patch(f"{sets}/{first['metadata']['name']}", nowhere)
         until(lambda: "'nodeSelector'" not in str(made()), what="no nodeSelector")
-        until(lambda: shown() == "ContainersMissing", what="the condition WatchersReady")
+        until(lambda: fleet.shows("WatchersReady") == "ContainersMissing", what="the condition WatchersReady")
         before = fleet.runs()
         until(lambda: not fleet.unread(before), what="runs of health pods")
     finally:
@@ -407,5 +457,7 @@ INJECTIONS: dict[str, Injection] = {
     "pods stuck": pods_stuck,
     "quota 0": quota_zero,
     "webhook hangs": webhook_hangs,
+    "a label refused": label_refused,
+    "a driver call hangs": driver_hangs,
     "watch containers gone": watchers_gone,
 }

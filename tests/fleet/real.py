@@ -45,6 +45,7 @@ GOOD = at_work(60)
 BAD, BAD_NODES = made.with_pair(GOOD, 0, 1, nvlink=4, read=4, write=4), 3
 """In the bad state so many machines lose their interconnect, and are tainted if there is room.  No heat: what
 a load shows is judged over minutes."""
+POLICY = f"{GROUP}/gpuvalidationpolicies/faults"
 FAST = {
     "probes": {
         "health": {"interval": "10s", "deadline": "5s", "window": "1s", "recheck": "2s"},
@@ -135,6 +136,11 @@ class RealFleet:
             f"{key}: {now[key]}, expected {expected[key]}" for key in now if now[key] != expected[key]
         ]
         return "; ".join(differing) or self.foreign()
+
+    def shows(self, condition: str) -> str:
+        """The reason of the policy's condition; empty while it has none."""
+        conditions = self.rig.api.get(POLICY)["status"]["conditions"]
+        return next((str(c["reason"]) for c in conditions if c["type"] == condition), "")
 
     def foreign(self) -> str:
         """What of a stranger's marks is not there any more; empty if all are."""
