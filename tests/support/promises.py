@@ -21,6 +21,7 @@ from support.cluster import FakeCluster
 from support.judging import SHORT, saying
 from support.operator import HEALTH, NOTHING, SteppedOperator
 from support.virtual_time import Turn
+from testbed.marks import last_run_of
 
 SELECTED = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
 STRANGE = "x"
@@ -199,10 +200,11 @@ class InterleavedOperator:
 
     def _heard(self, name: str) -> None:
         for node, number, pod in self.cluster.judged[self._runs_before :]:
-            codes = self._codes.get((pod, number), GARBAGE)
-            if codes != GARBAGE:
-                report = self.cluster.objects[REPORTS][node]["metadata"]["uid"]
-                self.stated.setdefault(report, []).append(codes)
+            codes, report = self._codes.get((pod, number), GARBAGE), self.cluster.objects[REPORTS][node]
+            last = last_run_of(report)
+            too_old = (last.get("number"), last.get("reason")) == (number, "ResultTooOld")
+            if codes != GARBAGE and not too_old:
+                self.stated.setdefault(report["metadata"]["uid"], []).append(codes)
 
     def _gated(self) -> set[str]:
         """Nodes that take a slot: by what the cluster holds, of the nodes that follow a policy."""
@@ -279,9 +281,10 @@ class InterleavedOperator:
             return
         if report is None:
             raise Broken(f"{name}: {taint} without a report")
-        wanted = [
-            t for t in report.status.desired.taints if (t.key, t.value, t.effect) == tuple(taint.values())[:3]
-        ]
+        desired = [(t.key, t.value, t.effect) for t in report.status.desired.taints]
+        # an effect that the policy has just changed is in the report with the next write
+        stands = tuple(taint.values())[:3]
+        wanted = [t for t in desired if t == stands or (t[:2] == stands[:2] and not in_report)]
         kind = next(k for k, key in gates.TAINT_KEYS.items() if key == taint["key"])
         causes = [c for c, g in gates.GATES.items() if (g.kind, g.cause.value) == (kind, taint.get("value"))]
         states = [g.state for g in report.status.gates if g.code in causes and g.message]

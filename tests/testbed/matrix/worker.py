@@ -252,12 +252,21 @@ def differences(nodes: Sequence[NodeHarness], *, archive: str) -> list[str]:
 def _difference(node: NodeHarness, answer: Mapping[str, Any]) -> str:
     if "error" in answer:
         return f"the collection cannot judge it: {answer['error']}"
-    operator = msgspec.to_builtins(node.judgement)
+    operator, ansible = (_said_anywhere(each) for each in (msgspec.to_builtins(node.judgement), answer))
     return "; ".join(
-        f"{key}: the operator says {operator[key]}, the collection {answer[key]}"
-        for key in ("verdict", "findings", "interconnect")
-        if operator[key] != answer[key]
+        f"{key}: the operator says {operator[key]}, the collection {ansible[key]}"
+        for key in operator
+        if operator[key] != ansible[key]
     )
+
+
+def _said_anywhere(judgement: Mapping[str, Any]) -> dict[str, Any]:
+    """What does not depend on whether the machine is in a cluster: the next step does."""
+    shared = {key: judgement[key] for key in ("verdict", "findings", "interconnect")}
+    shared["findings"] = [
+        {**finding, "message": finding["message"].partition(" Next: ")[0]} for finding in shared["findings"]
+    ]
+    return shared
 
 
 def main() -> int:
