@@ -27,20 +27,31 @@ TAINTS = "object.spec.?taints.orValue([]) == oldObject.spec.?taints.orValue([])"
 
 
 @contextmanager
-def policy_that_asks(plane: ControlPlane, expression: str) -> Iterator[None]:
-    """A ValidatingAdmissionPolicy about all nodes; it also refuses the label by which it is seen."""
+def policy_that_asks(plane: ControlPlane, expression: str, *, node: str) -> Iterator[None]:
+    """A ValidatingAdmissionPolicy about all nodes, in force meanwhile and not beyond: later tests have the
+    same API server.  It also refuses the label of `node` by which it is seen."""
     unprobed = f"!('{PROBED}' in object.metadata.labels)"
     validation = {"expression": f"{expression} && {unprobed}", "message": "not here"}
     match = {"matchConstraints": {"resourceRules": [NODES]}, "failurePolicy": "Fail"}
     bound = {"policyName": RULE, "validationActions": ["Deny"]}
     api = plane.rest()
+
+    def in_force() -> bool:
+        try:
+            api.patch(f"/api/v1/nodes/{node}?dryRun=All", {"metadata": {"labels": {PROBED: "x"}}})
+        except ApiError as error:
+            return "not here" in str(error)
+        return False
+
     api.create(ADMISSION, {"metadata": {"name": RULE}, "spec": match | {"validations": [validation]}})
     api.create(BINDINGS, {"metadata": {"name": RULE}, "spec": bound})
     try:
+        wait_for(in_force, what="the rule in force")
         yield
     finally:
         api.delete(f"{BINDINGS}/{RULE}")
         api.delete(f"{ADMISSION}/{RULE}")
+        wait_for(lambda: not in_force(), what="the rule gone")
 
 
 @pytest.mark.parametrize(
@@ -61,24 +72,16 @@ def test_what_a_rule_refuses_holds_back_nothing_else(
     policy = rig.add_policy(hysteresis=AT_ONCE)
     broken = made.with_pair(at_work(60), 0, 1, nvlink=4, read=4, write=4)
 
-    def in_force() -> bool:
-        try:
-            api.patch(f"/api/v1/nodes/{node}?dryRun=All", {"metadata": {"labels": {PROBED: "x"}}})
-        except ApiError as error:
-            return "not here" in str(error)
-        return False
-
     def ready() -> dict[str, Any]:
         conditions = api.get(f"{GROUP}/gpuvalidationpolicies/{policy}").get("status", {}).get("conditions")
         return next((c for c in conditions or () if c["type"] == "Ready"), {})
 
-    with policy_that_asks(control_plane, about), rig.kubelet(Machines(broken)):
-        wait_for(in_force, what="the rule in force")
-        with rig.operator() as operator:
-            rig.wait_run(node, 1)
-            wait_for(lambda: ready().get("reason") == says, what=f"the reason {says}")
-            desired = rig.report(node)["status"]["desired"]
-            refused = operator.metric("nodegauge_obstacles")
+    rule = policy_that_asks(control_plane, about, node=node)
+    with rule, rig.kubelet(Machines(broken)), rig.operator() as operator:
+        rig.wait_run(node, 1)
+        wait_for(lambda: ready().get("reason") == says, what=f"the reason {says}")
+        desired = rig.report(node)["status"]["desired"]
+        refused = operator.metric("nodegauge_obstacles")
     writes = audit.writes(user_agent=names.USER_AGENT)
     assert rig.taints(node) == ([] if says == "TaintRefused" else ["unhealthy=p2p:NoSchedule"])
     assert rig.condition(node)["status"] == "False"
