@@ -67,9 +67,9 @@ def judge_health(
 ) -> Judgement:
     """What `result` says about its node, given the policy's `thresholds`, the node's history and its facts.
 
-    `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs); `fleet`:
-    what other nodes of a class run; `known`: the GPUs
-    that the node had before, for the name of one that is lost; `chassis`: what its BMC said lately.
+    `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs); `fleet`: what other
+    nodes of a class run; `known`: the GPUs that the node had before, for the name of one that is lost;
+    `chassis`: what its BMC said lately.
 
     `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
     `read_at`: when the result was read, seconds since the epoch; 0 if unknown.
@@ -98,11 +98,7 @@ def judge_health(
     readable = verdict is not Verdict.UNKNOWN
     interconnect = classify.decide(case)
     product = _product(result)
-    remembered = readable and result.probe != PASTED  # a paste neither sets nor clears a taint
-    counted = case.history
-    if result.probe != PASTED:
-        counted = replace(case.history, **case.known_xids)
-    answers, history = _outcome(case, findings) if remembered else ({}, counted)
+    answers, history = _remembered(case, findings, readable=readable)
     return Judgement(
         verdict=verdict,
         readable=readable,
@@ -139,6 +135,13 @@ def _sourced(finding: Finding, result: Result) -> Finding:
     if result.probe != PASTED:
         return finding
     return replace(finding, evidence=finding.evidence | {"source": pasted_evidence(result)})
+
+
+def _remembered(case: Case, findings: list[Finding], *, readable: bool) -> tuple[dict[str, Answer], History]:
+    """What gates and the next reading know of this one; a paste neither sets nor clears a taint."""
+    if case.result.probe == PASTED:
+        return {}, case.history
+    return _outcome(case, findings) if readable else ({}, replace(case.history, **case.known_xids))
 
 
 def _outcome(case: Case, findings: list[Finding]) -> tuple[dict[str, Answer], History]:
