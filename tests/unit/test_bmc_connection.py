@@ -155,7 +155,7 @@ ROLE = {"MessageId": "Base.1.8.1.InsufficientPrivilege", "Message": "Insufficien
 NEW = {"X-Auth-Token": "token-new", "Location": f"https://its-own-name{SESSIONS}/new"}
 
 
-def said(*messages: Any) -> dict[str, Any]:
+def extended(*messages: Any) -> dict[str, Any]:
     general = {"code": "Base.1.5.GeneralError", "message": "See ExtendedInfo."}
     return {"error": general | {"@Message.ExtendedInfo": [*messages]}}
 
@@ -163,25 +163,25 @@ def said(*messages: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "status", "headers", "body", "parts"),
     [
-        (SESSIONS, 403, {}, said(CHANGE), ["PasswordChangeRequired", ACCOUNT, '"Change it."']),
+        (SESSIONS, 403, {}, extended(CHANGE), ["PasswordChangeRequired", ACCOUNT, '"Change it."']),
         (SESSIONS, 400, {}, {"Password@Message.ExtendedInfo": CHANGE}, ["must be changed", ACCOUNT]),
-        ("/redfish/v1/Chassis", 403, {}, said(CHANGE), ["must be changed", ACCOUNT]),
-        (SESSIONS, 503, {}, said({"MessageId": "x"}, FULL), ["RAC0218", "sessions hold all", "restart"]),
+        ("/redfish/v1/Chassis", 403, {}, extended(CHANGE), ["must be changed", ACCOUNT]),
+        (SESSIONS, 503, {}, extended({"MessageId": "x"}, FULL), ["RAC0218", "sessions hold all", "restart"]),
         (SESSIONS, 403, {}, {"@Message.ExtendedInfo": {"MessageID": "SessionLimitExceeded"}}, ["sessions"]),
-        (SESSIONS, 400, {}, said({"MessageId": "iLO.0.10.CreateLimitReachedForResource"}), ["sessions hold"]),
+        (SESSIONS, 400, {}, extended({"MessageId": "iLO.0.1.CreateLimitReachedForResource"}), ["sessions hold"]),
         (SESSIONS, 503, {"Content-Type": "text/plain"}, b"Too many sessions", ["sessions hold all"]),
-        (SESSIONS, 401, {}, said({"MessageId": "iLO.2.18.LoginAttemptDelayed"}), ["locked for a while"]),
+        (SESSIONS, 401, {}, extended({"MessageId": "iLO.2.18.LoginAttemptDelayed"}), ["locked for a while"]),
         (SESSIONS, 401, {}, {"error": f"bad password {PASSWORD}"}, [LOGIN, "bad password ***"]),
         (SESSIONS, 400, {}, {"error": f"cut: {PASSWORD[:6]}"}, [LOGIN, '"cut: ***"']),
-        (SESSIONS, 403, {}, said(ROLE), ["InsufficientPrivilege", "the user's role"]),
+        (SESSIONS, 403, {}, extended(ROLE), ["InsufficientPrivilege", "the user's role"]),
         (SESSIONS, 429, {"Retry-After": "120"}, b"<html>", ["HTTP status 429", "try again after 120 s"]),
         (SESSIONS, 307, {"Location": "https://other/x"}, b"", ["lies at https://other", "only the address"]),
         (ROOT, 503, {"Retry-After": "99999999"}, b"", [f"does not give {ROOT}/", "after 86400 s"]),
-        (ROOT, 403, {}, said({"MessageId": "SMC.1.0.OemLicenseNotPassed"}), ["lacks a license", "ipmi://HOST"]),
+        (ROOT, 403, {}, extended({"MessageId": "SMC.1.0.OemLicenseNotPassed"}), ["license", "ipmi://HOST"]),
         (ROOT, 500, {}, b"[" * 9000, ["HTTP status 500", "if it stays, restart the BMC"]),
-        ("/redfish/v1/Chassis", 403, {}, said(ROLE), ["no chassis", "the user's role"]),
-        ("/redfish/v1/Chassis", 503, {}, said({"MessageId": "Base.1.ResourceInUse"}), ["the BMC is busy"]),
-        ("/redfish/v1/Chassis", 401, {}, said(), ["its own session", "401"]),
+        ("/redfish/v1/Chassis", 403, {}, extended(ROLE), ["no chassis", "the user's role"]),
+        ("/redfish/v1/Chassis", 503, {}, extended({"MessageId": "Base.1.ResourceInUse"}), ["is busy"]),
+        ("/redfish/v1/Chassis", 401, {}, extended(), ["its own session", "401"]),
         ("/redfish/v1/Chassis", 200, {}, {"Members": []}, ["an empty list"]),
     ],
 )  # fmt: skip
@@ -200,7 +200,7 @@ async def test_the_bmcs_own_reason_reaches_the_person(
 async def test_a_login_that_only_lets_the_password_change_says_so(bmcs: Bmcs) -> None:
     """Such a session may do nothing else; it is closed, though the BMC calls itself by another name."""
     closed = dict.fromkeys(["/redfish/v1/Chassis", "/redfish/v1/Systems"], 403)
-    async with bmcs(says={SESSIONS: (201, NEW, said(CHANGE))}, broken=closed) as bmc:
+    async with bmcs(says={SESSIONS: (201, NEW, extended(CHANGE))}, broken=closed) as bmc:
         assert ACCOUNT in await bmcs.error(bmc)
         bmc.behaviour.broken.clear()
         assert (await bmcs.read(bmc)).supplies
@@ -210,10 +210,13 @@ async def test_a_login_that_only_lets_the_password_change_says_so(bmcs: Bmcs) ->
 @pytest.mark.parametrize(
     ("answer", "part"),
     [
-        ((403, {}, said(ROLE)), "HTTP status 403 (InsufficientPrivilege): the user's role may not read this"),
-        ((401, {}, said()), "HTTP status 401: the user's role may not read this"),
+        (
+            (403, {}, extended(ROLE)),
+            "HTTP status 403 (InsufficientPrivilege): the user's role may not read this",
+        ),
+        ((401, {}, extended()), "HTTP status 401: the user's role may not read this"),
         ((503, {"Retry-After": "60"}, b"\xff"), "HTTP status 503 (it asks to wait 60 s): the BMC is busy"),
-        ((410, {}, said({"MessageId": "V.1.Odd", "Message": 'a "b"\n' + "c" * 999})), "Odd)"),
+        ((410, {}, extended({"MessageId": "V.1.Odd", "Message": 'a "b"\n' + "c" * 999})), "Odd)"),
     ],
     ids=["role", "role by 401", "busy", "unknown"],
 )

@@ -18,9 +18,9 @@ import pytest
 import trustme
 import yaml
 
+from nodegauge_bmc.inventory import Entry, Inventory, Plan
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.bmc_reader import poller
-from nodegauge_operator.bmc_reader.inventory import Entry, Inventory, Plan
 from nodegauge_operator.bmc_reader.outcome import Reason, reason_of
 from nodegauge_operator.bmc_reader.poller import pause_after
 from nodegauge_operator.bmc_reader.settings import parse

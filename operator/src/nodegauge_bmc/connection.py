@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import hashlib
 import ipaddress
 import json
 import ssl
@@ -146,7 +147,7 @@ class Connection:
         self._secrets: tuple[str, ...] = (access.password,)
         self._session_path = ""
         self._login: Refusal | None = None
-        """What the BMC said at the login, if that was not all good."""
+        """What the BMC answered at the login, if that was not all good."""
         self._worked = ""
         """A resource that only a logged-in user gets, and that was given."""
         self.requests = 0
@@ -192,19 +193,21 @@ class Connection:
             raise Unreadable(f"not asked: this reading already took {MAX_REQUESTS} requests")
         async with self._limit:
             status, headers, body = await self._again("GET", path)
-            said = self._refusal(status, headers, b"" if status == 200 else body)
-            if said.kind is Kind.LOGIN and self._worked and await self._is_given(self._worked):
-                said = of_the_role(said)  # the login is good, so that it is about this resource
-        if status == 200:
+            refused = None if status == 200 else self._refusal(status, headers, body)
+            if refused and refused.kind is Kind.LOGIN and self._worked and await self._is_given(self._worked):
+                refused = of_the_role(refused)  # the login is good, so that it is about this resource
+        if refused is None:
             self._worked = self._worked or (path if path.rstrip("/") != ROOT.rstrip("/") else "")
             return _object(body, origin=self._access.url)
         if self._login is not None and self._login.kind is Kind.PASSWORD and status in (401, 403):
-            said = self._login
-        if said.kind is Kind.LOGIN:
-            raise BmcError(self._logged_out(said))
-        if said.kind is Kind.PASSWORD or (said.kind in (Kind.SESSIONS, Kind.LOCKED) and not self._worked):
-            raise BmcError(f"the BMC gives nothing: {said}")
-        raise Unreadable(str(said))
+            refused = self._login
+        if refused.kind is Kind.LOGIN:
+            raise BmcError(self._logged_out(refused))
+        if refused.kind is Kind.PASSWORD or (
+            refused.kind in (Kind.SESSIONS, Kind.LOCKED) and not self._worked
+        ):
+            raise BmcError(f"the BMC gives nothing: {refused}")
+        raise Unreadable(str(refused))
 
     async def _is_given(self, path: str) -> bool:
         return (await self._request("GET", path))[0] == 200
@@ -215,43 +218,47 @@ class Connection:
             return
         credentials = {"UserName": self._access.user, "Password": self._access.password}
         status, headers, body = await self._again("POST", SESSIONS, json=credentials)
-        said = self._refusal(status, headers, body)
+        refused = self._refusal(status, headers, body)
         if status in (200, 201) and headers.get("X-Auth-Token"):
             self._headers = {"X-Auth-Token": headers["X-Auth-Token"]}
             self._secrets += (headers["X-Auth-Token"],)
             # The path alone counts, on the host that we ask: many BMCs name themselves otherwise than we do.
             self._session_path = urlsplit(urljoin(self._access.url, headers.get("Location", ""))).path
-            self._login = said if said.told else None
+            self._login = refused if refused.by_message else None
             return
-        if said.told and said.kind is not Kind.LOGIN and not (said.kind is Kind.ROLE and status == 401):
-            raise BmcError(f"no login to the BMC: {said}")
+        if (
+            refused.by_message
+            and refused.kind is not Kind.LOGIN
+            and not (refused.kind is Kind.ROLE and status == 401)
+        ):
+            raise BmcError(f"no login to the BMC: {refused}")
         if status in (400, 401, 403):
-            raise BmcError(f"the BMC refuses {_credentials(said)}")
-        if said.wait is not None or status == 429:
-            raise BmcError(f"no login to the BMC: {said}")
+            raise BmcError(f"the BMC refuses {_credentials(refused)}")
+        if refused.wait is not None or status == 429:
+            raise BmcError(f"no login to the BMC: {refused}")
         login = base64.b64encode(f"{self._access.user}:{self._access.password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {login}"}
         self._secrets += (login,)
-        self._login = said
+        self._login = refused
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: bytes) -> Refusal:
         return refusal(status, headers, body, secrets=self._secrets)
 
-    def _logged_out(self, said: Refusal) -> str:
+    def _logged_out(self, refused: Refusal) -> str:
         """What it means that the BMC wants a login."""
         if not self._access.user:
-            way_out = f"give --user and --password-file{said.words}"
-            return f"the BMC wants the user to log in ({said.named}): {way_out}"
+            way_out = f"give --user and --password-file{refused.quoted}"
+            return f"the BMC wants the user to log in ({refused.named}): {way_out}"
         if "X-Auth-Token" in self._headers:
             return (
-                f"the BMC does not take its own session any more, or the user may not read ({said.named}): "
-                f"try again, and check the user's role{said.words}"
+                "the BMC does not take its own session any more, or the user may not read "
+                f"({refused.named}): try again, and check the user's role{refused.quoted}"
             )
         login = self._login
         before = (
             "" if login is None or login.status in (404, 405, 501) else f"; before, the login got: {login}"
         )
-        return f"the BMC refuses {_credentials(said)}{before}"
+        return f"the BMC refuses {_credentials(refused)}{before}"
 
     async def _again(
         self, method: str, path: str, *, json: dict[str, str] | None = None
@@ -335,26 +342,28 @@ def _origin(parts: SplitResult) -> tuple[str, str, int | None]:
     return parts.scheme, host, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
 
 
-def _credentials(said: Refusal) -> str:
+def _credentials(refused: Refusal) -> str:
     """What is refused at a login, after the verb."""
-    return f"the user or the password ({said.named}): check --user and --password-file{said.words}"
+    return f"the user or the password ({refused.named}): check --user and --password-file{refused.quoted}"
 
 
 async def certificate(access: Access) -> str:
     """SHA-256 of the certificate that the BMC shows, in hex.  Nothing is sent to it.  Raises `BmcError`."""
-    access = replace(checked(access), user="", ca="", insecure=False, fingerprint="")
-    connector = aiohttp.TCPConnector(ssl=aiohttp.Fingerprint(bytes(32)))
-    limit = aiohttp.ClientTimeout(total=access.timeout)
-    async with aiohttp.ClientSession(connector=connector, timeout=limit) as client:
-        try:
-            async with client.get(access.url + ROOT):
-                raise BmcError(f"{access.url} shows no certificate")
-        except aiohttp.ServerFingerprintMismatch as error:
-            return error.got.hex()
-        except TimeoutError:
-            raise BmcError(f"{NO_ANSWER} {access.timeout:g} s") from None
-        except aiohttp.ClientError as error:
-            raise BmcError(f"no connection to {access.url}: {getattr(error, 'os_error', error)}") from None
+    access = checked(access)
+    address = urlsplit(access.url)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(access.timeout):
+            _, writer = await asyncio.open_connection(address.hostname, address.port or 443, ssl=context)
+    except TimeoutError:
+        raise BmcError(f"{NO_ANSWER} {access.timeout:g} s") from None
+    except OSError as error:
+        raise BmcError(f"no connection to {access.url}: {error}") from None
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    await asyncio.sleep(0)  # until the socket is closed
+    return hashlib.sha256(shown).hexdigest()
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

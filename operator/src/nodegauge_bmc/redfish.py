@@ -81,8 +81,10 @@ async def read_tree(tree: Tree) -> ChassisReading:
     )
     if not chassis:
         unread = next((one for one in tree.unread if "/Chassis" in one.path), None)
-        said = f"{unread.path}: {unread.reason}" if unread else "an empty list: is this a rack's controller?"
-        raise BmcError(f"the BMC gives no chassis: {said}{_WAIT if NO_ANSWER in said else ''}")
+        reason = (
+            f"{unread.path}: {unread.reason}" if unread else "an empty list: is this a rack's controller?"
+        )
+        raise BmcError(f"the BMC gives no chassis: {reason}{_WAIT if NO_ANSWER in reason else ''}")
     machines = _machines(chassis, systems or [])
     power_fields, cooling_fields, gpus = await asyncio.gather(
         power.read_power(tree, machines, parts=[part for part in chassis if part not in machines]),

@@ -51,7 +51,7 @@ class Way(Struct, frozen=True, kw_only=True):
 
     kind: Kind
     ids: frozenset[str] = frozenset()
-    words: str = r"(?!)"
+    pattern: str = r"(?!)"
     way_out: str
 
 
@@ -60,7 +60,7 @@ WAYS = (
     Way(
         kind=Kind.PASSWORD,
         ids=frozenset({"passwordchangerequired", "passwordexpired", "swc1908"}),
-        words=r"password .{0,40}(must|has to|needs to|required to) be (changed|reset)"
+        pattern=r"password .{0,40}(must|has to|needs to|required to) be (changed|reset)"
         r"|password (has |is )?expired|(must|have to|required to) change .{0,20}password",
         way_out="the user's password must be changed first: change it{account}, then correct "
         "--user and --password-file",
@@ -69,7 +69,7 @@ WAYS = (
     Way(
         kind=Kind.SESSIONS,
         ids=frozenset({"sessionlimitexceeded", "createlimitreachedforresource", "rac0218"}),
-        words=r"(max|limit|exceed|too many|no (more|free)).{0,40}\bsessions?\b"
+        pattern=r"(max|limit|exceed|too many|no (more|free)).{0,40}\bsessions?\b"
         r"|\bsessions?\b.{0,40}(limit|max|exceed|are in use)",
         way_out="other sessions hold all that the BMC has: end them in its web page, wait until they "
         "expire, or restart the BMC, which ends all",
@@ -78,7 +78,7 @@ WAYS = (
     Way(
         kind=Kind.LOCKED,
         ids=frozenset({"loginattemptdelayed", "loginattemptdelayedseconds", "accountlocked", "userlocked"}),
-        words=r"(account|user)\b.{0,40}\block(ed|out)|\block(ed|out)\b.{0,40}(account|user)"
+        pattern=r"(account|user)\b.{0,40}\block(ed|out)|\block(ed|out)\b.{0,40}(account|user)"
         r"|login (is |will be )?delayed",
         way_out="the user is locked for a while after wrong passwords: correct --user and --password-file, "
         "and unlock it or wait",
@@ -87,13 +87,13 @@ WAYS = (
     Way(
         kind=Kind.LICENSE,
         ids=frozenset({"oemlicensenotpassed", "licensekeyrequired", "licenserequired"}),
-        words=r"not licensed|licen[cs]e (key )?(is )?(required|missing)",
+        pattern=r"not licensed|licen[cs]e (key )?(is )?(required|missing)",
         way_out="the BMC lacks a license for this: activate it there, or read the machine by ipmi://HOST",
     ),
     Way(
         kind=Kind.ROLE,
         ids=frozenset({"insufficientprivilege", "insufficientprivileges", "nooperationprivilege"}),
-        words=r"(insufficient|not enough|lacks?|required) privilege|not authori[sz]ed to|permission denied",
+        pattern=r"(insufficient|not enough|lacks?|required) privilege|not authori[sz]ed to|permission denied",
         way_out="the user's role may not read this: give the user one that may, such as ReadOnly or Operator",
     ),
     Way(
@@ -110,10 +110,9 @@ WAYS = (
                 "resourceinuse",
                 "resourcenotready",
                 "resourceexhaustion",
-                "couldnotestablishconnection",
             }
         ),
-        words=r"temporarily unavailable|try again later"
+        pattern=r"temporarily unavailable|try again later"
         r"|(is|are|still) (initiali[sz]ing|booting|starting|busy)",
         way_out="the BMC is busy: try again {when}",
     ),
@@ -135,12 +134,12 @@ class Message(Struct, frozen=True, kw_only=True):
 class Refusal(Struct, frozen=True, kw_only=True):
     """A request that the BMC refused.  Its text has the way out before the BMC's words, which may be cut off.
 
-    `told`: whether the BMC said so itself, rather than by a status alone.  `wait`: seconds that it asks for.
+    `by_message`: whether the BMC said so itself, and not by a status alone.  `wait`: seconds that it asks for.
     """
 
     status: int
     kind: Kind
-    told: bool = False
+    by_message: bool = False
     id: str = ""
     quote: str = ""
     way_out: str = ""
@@ -159,25 +158,27 @@ class Refusal(Struct, frozen=True, kw_only=True):
         return ", ".join(part for part in (str(self.status), self.id) if part)
 
     @property
-    def words(self) -> str:
+    def quoted(self) -> str:
         """The BMC's own words as a sentence after another, or nothing."""
         return f'; the BMC says "{self.quote}"' if self.quote else ""
 
     def __str__(self) -> str:
-        return self.reason + (f": {self.way_out}" if self.way_out else "") + self.words
+        return self.reason + (f": {self.way_out}" if self.way_out else "") + self.quoted
 
 
 def refusal(
     status: int, headers: Mapping[str, str], body: bytes, *, secrets: tuple[str, ...] = ()
 ) -> Refusal:
     """What an answer says, whatever it is made of; it never raises."""
-    said = list(_messages(body))
+    messages = list(_messages(body))
     wait = _wait(headers)
-    way, message = _told(said)
-    told = way is not None
+    way, message = _row(messages)
+    by_message = way is not None
     if way is None:
         way = _WAY[_by_status(status)]
-        message = next((one for one in said if one.id.lower() not in GENERIC), said[0] if said else Message())
+        message = next(
+            (one for one in messages if one.id.lower() not in GENERIC), messages[0] if messages else Message()
+        )
     account = _ACCOUNT.search(f"{message.arguments} {message.text}") if way.kind is Kind.PASSWORD else None
     when = "in a minute" if not wait else f"after {wait:.0f} s"
     way_out = way.way_out.format(
@@ -189,7 +190,7 @@ def refusal(
     return Refusal(
         status=status,
         kind=way.kind,
-        told=told,
+        by_message=by_message,
         id=_plain(message.id, secrets, limit=48) if message.id.lower() not in GENERIC else "",
         quote=_plain(quote, secrets, limit=MAX_QUOTE),
         way_out=way_out,
@@ -197,20 +198,20 @@ def refusal(
     )
 
 
-def of_the_role(said: Refusal) -> Refusal:
+def of_the_role(refused: Refusal) -> Refusal:
     """The same refusal, of one resource by the user's role."""
-    return replace(said, kind=Kind.ROLE, way_out=_WAY[Kind.ROLE].way_out)
+    return replace(refused, kind=Kind.ROLE, way_out=_WAY[Kind.ROLE].way_out)
 
 
-def _told(said: list[Message]) -> tuple[Way | None, Message]:
+def _row(messages: list[Message]) -> tuple[Way | None, Message]:
     """The first row that a message's id names, else that its words do."""
     for way in WAYS:
-        for message in said:
+        for message in messages:
             if message.id.lower() in way.ids:
                 return way, message
     for way in WAYS:
-        for message in said:
-            if re.search(way.words, message.text[:1024], re.IGNORECASE):
+        for message in messages:
+            if re.search(way.pattern, message.text[:1024], re.IGNORECASE):
                 return way, message
     return None, Message()
 
@@ -260,11 +261,11 @@ def _message(value: dict[str, Any]) -> Iterator[Message]:
         return next((fields[name] for name in names if isinstance(fields.get(name), str)), "")
 
     named = re.split(r"[./#:]", text("messageid", "code").strip())[-1]
-    words = text("message", "error", "error_description")
-    if named or words:
+    sentence = text("message", "error", "error_description")
+    if named or sentence:
         arguments = fields.get("messageargs")
         listed = [one for one in arguments if isinstance(one, str)] if isinstance(arguments, list) else []
-        yield Message(id=named, text=words, advice=text("resolution"), arguments=" ".join(listed)[:1024])
+        yield Message(id=named, text=sentence, advice=text("resolution"), arguments=" ".join(listed)[:1024])
 
 
 def _plain(text: str, secrets: tuple[str, ...], *, limit: int) -> str:

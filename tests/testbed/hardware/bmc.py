@@ -77,14 +77,14 @@ class Bmc:
             self.behaviour.busy -= 1
             return web.json_response({"error": {}}, status=503)
         if path == SESSIONS and request.method == "POST":
-            return self._said(SESSIONS) or await self._log_in(request)
+            return self._refusal(SESSIONS) or await self._log_in(request)
         if not self._is_known(request) and path != "/redfish/v1":
             return web.json_response({"error": {}}, status=401)
         if request.method == "DELETE":
             self.ended.add(path)
             return web.Response(status=204)
         if path in self.behaviour.says:
-            return self._said(path)
+            return self._refusal(path)
         if path in self.behaviour.broken:
             return web.json_response({"error": {}}, status=self.behaviour.broken[path])
         if path in self.behaviour.body:
@@ -97,7 +97,7 @@ class Bmc:
             body |= {"Members": [resources.get(one["@odata.id"], one) for one in body.get("Members", [])]}
         return web.json_response(body)
 
-    def _said(self, path: str) -> Any:
+    def _refusal(self, path: str) -> Any:
         """The answer that `says` has; None without."""
         if path not in self.behaviour.says:
             return None
