@@ -168,7 +168,7 @@ def extended(*messages: Any) -> dict[str, Any]:
         ("/redfish/v1/Chassis", 403, {}, extended(CHANGE), ["must be changed", ACCOUNT]),
         (SESSIONS, 503, {}, extended({"MessageId": "x"}, FULL), ["RAC0218", "sessions hold all", "restart"]),
         (SESSIONS, 403, {}, {"@Message.ExtendedInfo": {"MessageID": "SessionLimitExceeded"}}, ["sessions"]),
-        (SESSIONS, 400, {}, extended({"MessageId": "iLO.0.1.CreateLimitReachedForResource"}), ["sessions hold"]),
+        (SESSIONS, 400, {}, extended({"MessageId": "iLO.CreateLimitReachedForResource"}), ["sessions"]),
         (SESSIONS, 503, {"Content-Type": "text/plain"}, b"Too many sessions", ["sessions hold all"]),
         (SESSIONS, 401, {}, extended({"MessageId": "iLO.2.18.LoginAttemptDelayed"}), ["locked for a while"]),
         (SESSIONS, 401, {}, {"error": f"bad password {PASSWORD}"}, [LOGIN, "bad password ***"]),

@@ -134,7 +134,7 @@ class Message(Struct, frozen=True, kw_only=True):
 class Refusal(Struct, frozen=True, kw_only=True):
     """A request that the BMC refused.  Its text has the way out before the BMC's words, which may be cut off.
 
-    `by_message`: whether the BMC said so itself, and not by a status alone.  `wait`: seconds that it asks for.
+    `by_message`: whether the BMC said so itself, not a status alone.  `wait`: seconds that it asks for.
     """
 
     status: int
