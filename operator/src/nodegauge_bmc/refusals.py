@@ -182,7 +182,7 @@ def refusal(
     account = _ACCOUNT.search(f"{message.arguments} {message.text}") if way.kind is Kind.PASSWORD else None
     when = "in a minute" if not wait else f"after {wait:.0f} s"
     way_out = way.way_out.format(
-        account=f" ({account[0]})" if account else " in the BMC's web page", when=when
+        account=f" (PATCH {account[0]})" if account else " in the BMC's web page", when=when
     )
     quote = message.text
     if way.kind is Kind.OTHER and message.advice.lower().rstrip(".") not in ("", "none"):
