@@ -101,6 +101,7 @@ async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
         ({"broken": {"/redfish/v1": 500}}, {}, Reason.ANSWER),
         ({"body": {"/redfish/v1": b"x" * 5_000_000}}, {}, Reason.ANSWER),
         ({}, {"password": "wrong"}, Reason.CREDENTIALS),
+        ({"says": {"/redfish/v1/Chassis": (403, {}, b"no certificate")}}, {}, Reason.CREDENTIALS),
         ({}, {"ca": None}, Reason.CERTIFICATE),
         ({}, {"ca": None, "fingerprint": "00" * 32}, Reason.CERTIFICATE),
         ({}, {"url": "https://127.0.0.1:1"}, Reason.CONNECTION),
