@@ -155,7 +155,7 @@ def collect(inventory: Inventory, plan: Plan, *, pace: Pace, yes: bool) -> int:
     seen = _all(
         msgspec.structs.replace(plan, targets=targets),
         one,
-        line=lambda found: f"{found[1].node}: {found[0]}",
+        line=lambda result: f"{result[1].node}: {result[0]}",
         concurrency=pace.concurrency,
     )
     new = {target.node: shown for word, target, shown in seen if word == "new"}
