@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trustme
 
-from nodegauge_operator.bmc_reader.inventory import Inventory
+from nodegauge_bmc.inventory import Inventory
 from support.playbook import Ansible, Played
 from testbed.binaries import build_kubectl
 from testbed.controlplane import ControlPlane

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_bmc.connection import Access
+from nodegauge_bmc.inventory import Target
 from nodegauge_contract.chassis import ChassisReading, Supply
 from nodegauge_contract.values import Unavailable
 from nodegauge_operator.api.chassis import parse_chassis
-from nodegauge_operator.bmc_reader.inventory import Target
 from nodegauge_operator.bmc_reader.objects import PATH, Objects
 from nodegauge_operator.bmc_reader.outcome import failure, status_of
 from nodegauge_operator.kube.client import connect

@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from nodegauge_bmc.connection import Access
+from nodegauge_bmc.inventory import Inventory
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_operator.bmc_reader import app
 from nodegauge_operator.bmc_reader.app import Loop, by_protocol
-from nodegauge_operator.bmc_reader.inventory import Inventory
 from nodegauge_operator.bmc_reader.metrics import Metrics
 from nodegauge_operator.bmc_reader.objects import NODES, PATH, Objects
 from nodegauge_operator.bmc_reader.poller import Pace, Poller

@@ -10,7 +10,6 @@ import ssl
 from typing import Any, cast
 
 import pytest
-from aiohttp import web
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from nodegauge_bmc import connection, growth, values
 from nodegauge_bmc.connection import Access, BmcError, Connection, Unreadable, checked
 from nodegauge_bmc.redfish import read_tree
+from nodegauge_bmc.refusals import refusal
 from nodegauge_bmc.tree import Tree
 from nodegauge_cli.__main__ import main
 from nodegauge_contract.chassis import BoardGpu, ChassisReading
@@ -60,10 +60,11 @@ LOGIN = "refuses the user or the password"
         ("hpe", {"sessions": False}, {"user": "nobody"}, (LOGIN, "--password-file")),
         *(("hpe", {}, {"ca": "", "fingerprint": wrong}, ["SHA-256"]) for wrong in ("12", "xyz", "00" * 20)),
         ({}, {}, {}, ["is this the address of a BMC?"]),
-        ("dgx-h100", {"delay": 0.2}, {"deadline": 1.0}, ["--deadline"]),
+        ("dgx-h100", {"delay": 0.2}, {"deadline": 1.0}, ["--deadline", "the slowest was /redfish/v1"]),
+        ("hpe", {"hang": {SESSIONS}}, {"timeout": 0.5}, ["--deadline", "no answer within 0.5 s", SESSIONS]),
         ("hpe", {}, {"url": "https://127.0.0.1:1"}, ["no connection"]),
     ],
-    ids=["user", "user, no sessions", "short", "no hex", "SHA-1", "no BMC", "hangs for good", "closed port"],
+    ids=["user", "user, no sessions", "short", "no hex", "SHA-1", "no BMC", "slow", "hangs", "closed port"],
 )
 @in_virtual_time
 async def test_what_is_wrong_is_named_with_the_way_out(
@@ -141,17 +142,156 @@ async def test_an_answer_that_is_no_resource_is_unread(lie: str, bmcs: Bmcs) -> 
 async def test_a_redirect_to_another_host_is_not_followed(bmcs: Bmcs) -> None:
     """The session's token would go there."""
     async with bmcs() as thief, bmcs() as bmc:
-        real = bmc.answer
-
-        async def redirect(request: Any) -> Any:
-            if request.path.rstrip("/") == POWER:
-                return web.Response(status=302, headers={"Location": thief.url + POWER})
-            return await real(request)
-
-        bmc.answer = redirect  # type: ignore[method-assign]
+        bmc.behaviour.says[POWER] = (302, {"Location": thief.url + POWER}, b"")
         reading = await bmcs.read(bmc)
     assert reading.supplies == []
     assert thief.asked == []
+
+
+ACCOUNT = "/redfish/v1/AccountService/Accounts/1"
+CHANGE = {"MessageId": "Base.1.13.PasswordChangeRequired", "Message": "Change it.", "MessageArgs": [ACCOUNT]}
+FULL = {"MessageId": "IDRAC.2.4.RAC0218", "Message": "The maximum number of user sessions is reached."}
+ROLE = {"MessageId": "Base.1.8.1.InsufficientPrivilege", "Message": "Insufficient privileges."}
+NEW = {"X-Auth-Token": "token-new", "Location": f"https://its-own-name{SESSIONS}/new"}
+
+
+def extended(*messages: Any) -> dict[str, Any]:
+    general = {"code": "Base.1.5.GeneralError", "message": "See ExtendedInfo."}
+    return {"error": general | {"@Message.ExtendedInfo": [*messages]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "headers", "body", "parts"),
+    [
+        (SESSIONS, 403, {}, extended(CHANGE), ["PasswordChangeRequired", ACCOUNT, '"Change it."']),
+        (SESSIONS, 400, {}, {"Password@Message.ExtendedInfo": CHANGE}, ["must be changed", ACCOUNT]),
+        ("/redfish/v1/Chassis", 403, {}, extended(CHANGE), ["must be changed", ACCOUNT]),
+        (SESSIONS, 503, {}, extended({"MessageId": "x"}, FULL), ["RAC0218", "sessions hold all", "restart"]),
+        (SESSIONS, 403, {}, {"@Message.ExtendedInfo": {"MessageID": "SessionLimitExceeded"}}, ["sessions"]),
+        (SESSIONS, 400, {}, extended({"MessageId": "iLO.CreateLimitReachedForResource"}), ["sessions"]),
+        (SESSIONS, 503, {"Content-Type": "text/plain"}, b"Too many sessions", ["sessions hold all"]),
+        (SESSIONS, 401, {}, extended({"MessageId": "iLO.2.18.LoginAttemptDelayed"}), ["locked for a while"]),
+        (SESSIONS, 401, {}, {"error": f"bad password {PASSWORD}"}, [LOGIN, "bad password ***"]),
+        (SESSIONS, 400, {}, {"error": f"cut: {PASSWORD[:6]}"}, [LOGIN, '"cut: ***"']),
+        (SESSIONS, 403, {}, extended(ROLE), ["InsufficientPrivilege", "the user's role"]),
+        (SESSIONS, 429, {"Retry-After": "120"}, b"<html>", ["HTTP status 429", "try again after 120 s"]),
+        (SESSIONS, 307, {"Location": "https://other/x"}, b"", ["lies at https://other", "only the address"]),
+        (ROOT, 503, {"Retry-After": "99999999"}, b"", [f"does not give {ROOT}/", "after 86400 s"]),
+        (ROOT, 403, {}, extended({"MessageId": "SMC.1.0.OemLicenseNotPassed"}), ["license", "ipmi://HOST"]),
+        (ROOT, 500, {}, b"[" * 9000, ["HTTP status 500", "if it stays, restart the BMC"]),
+        ("/redfish/v1/Chassis", 403, {}, extended(ROLE), ["no chassis", "the user's role"]),
+        ("/redfish/v1/Chassis", 503, {}, extended({"MessageId": "Base.1.ResourceInUse"}), ["is busy"]),
+        ("/redfish/v1/Chassis", 401, {}, extended(), ["its own session", "401"]),
+        ("/redfish/v1/Chassis", 200, {}, {"Members": []}, ["an empty list"]),
+    ],
+)  # fmt: skip
+@in_virtual_time
+async def test_the_bmcs_own_reason_reaches_the_person(
+    path: str, status: int, headers: Any, body: Any, parts: list[str], bmcs: Bmcs
+) -> None:
+    """And the way out that fits; a restart is advised only where it helps."""
+    async with bmcs(says={path: (status, headers, body)}) as bmc:
+        message = await bmcs.error(bmc)
+    assert all(part in message for part in parts), message
+    assert ("restart" in message) is any("restart" in part or "sessions" in part for part in parts), message
+
+
+@in_virtual_time
+async def test_a_login_that_only_lets_the_password_change_says_so(bmcs: Bmcs) -> None:
+    """Such a session may do nothing else; it is closed, though the BMC calls itself by another name."""
+    closed = dict.fromkeys(["/redfish/v1/Chassis", "/redfish/v1/Systems"], 403)
+    async with bmcs(says={SESSIONS: (201, NEW, extended(CHANGE))}, broken=closed) as bmc:
+        assert ACCOUNT in await bmcs.error(bmc)
+        bmc.behaviour.broken.clear()
+        assert (await bmcs.read(bmc)).supplies
+    assert bmc.ended == {f"{SESSIONS}/new"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        (
+            (403, {}, extended(ROLE)),
+            "HTTP status 403 (InsufficientPrivilege): the user's role may not read this",
+        ),
+        ((401, {}, extended()), "HTTP status 401: the user's role may not read this"),
+        ((503, {"Retry-After": "60"}, b"\xff"), "HTTP status 503 (it asks to wait 60 s): the BMC is busy"),
+        ((410, {}, extended({"MessageId": "V.1.Odd", "Message": 'a "b"\n' + "c" * 999})), "Odd)"),
+    ],
+    ids=["role", "role by 401", "busy", "unknown"],
+)
+@in_virtual_time
+async def test_one_resource_that_is_refused_says_why_and_the_rest_is_read(
+    answer: Any, part: str, bmcs: Bmcs
+) -> None:
+    async with bmcs("supermicro", says={POWER: answer}) as bmc:
+        reading = await bmcs.read(bmc)
+    [reason] = [unread.reason for unread in reading.unread if unread.path == POWER]
+    assert reason.startswith("HTTP status")
+    assert part in reason
+    assert len(reason) < 400
+    assert reading.fans
+    assert [f for f in judge_chassis(reading).findings if part in str(f.evidence.get("reason"))]
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "Sat, 28 Nov 2026 01:00:30 GMT", "Date": "Sat, 28 Nov 2026 01:00:00 GMT"}, 30),
+        ({"Retry-After": "Sat, 28 Nov 2020 01:00:30 GMT"}, 0),
+        *(({"Retry-After": odd}, None) for odd in ("", "soon", "-1", "1e9", "٣", "9" * 99)),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    assert refusal(503, headers, b"").wait == seconds
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("https://BMC-7/redfish/v1/x?a=1#/2", "/redfish/v1/x?a=1#/2"),
+        ("https://bmc-7.:443/redfish/v1/x", "/redfish/v1/x"),
+        ("//bmc-7/redfish/v1/x", "/redfish/v1/x"),
+        *(
+            (f"{other}/redfish/v1/x", None)
+            for other in (
+                "https://10.0.0.7", "https://bmc-7:8443", "http://bmc-7", "https://bmc-7@thief",
+                "https://thief@bmc-7", "//thief", "https://bmc-7:port", "https://[bmc-7",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_an_absolute_address_is_followed_on_its_own_origin_alone(address: str, path: str | None) -> None:
+    if path is not None:
+        assert connection.own_path(address, origin="https://bmc-7") == path
+    else:
+        with pytest.raises(Unreadable, match=r"lies at|is none"):
+            connection.own_path(address, origin="https://bmc-7")
+
+
+def rehosted(value: Any, host: str) -> Any:
+    """The resources with every address made absolute."""
+    text = json.dumps(value)
+    return json.loads(text.replace('"@odata.id": "/', f'"@odata.id": "{host}/'))
+
+
+@in_virtual_time
+async def test_a_tree_of_absolute_addresses_is_read_on_its_own_host_alone(bmcs: Bmcs) -> None:
+    async with bmcs("supermicro") as bmc, bmcs() as thief:
+        plain = await bmcs.read(bmc)
+        bmc.behaviour.says = {
+            path: (200, {}, rehosted(body, bmc.url.upper().replace("HTTPS", "https")))
+            for path, body in bmc.resources.items()
+        }
+        again = await bmcs.read(bmc)
+        assert (again.supplies, again.fans, again.unread) == (plain.supplies, plain.fans, plain.unread)
+        chassis = rehosted(bmc.resources[POWER.rpartition("/")[0]], thief.url)
+        bmc.behaviour.says = {POWER.rpartition("/")[0]: (200, {}, chassis)}
+        foreign = await bmcs.read(bmc)
+    assert thief.asked == []
+    assert foreign.supplies == []
+    assert any(thief.url in one.path and "lies at" in one.reason for one in foreign.unread)
 
 
 JUNK = st.recursive(

@@ -18,9 +18,9 @@ import pytest
 import trustme
 import yaml
 
+from nodegauge_bmc.inventory import Entry, Inventory, Plan
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.bmc_reader import poller
-from nodegauge_operator.bmc_reader.inventory import Entry, Inventory, Plan
 from nodegauge_operator.bmc_reader.outcome import Reason, reason_of
 from nodegauge_operator.bmc_reader.poller import pause_after
 from nodegauge_operator.bmc_reader.settings import parse
@@ -101,6 +101,7 @@ async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
         ({"broken": {"/redfish/v1": 500}}, {}, Reason.ANSWER),
         ({"body": {"/redfish/v1": b"x" * 5_000_000}}, {}, Reason.ANSWER),
         ({}, {"password": "wrong"}, Reason.CREDENTIALS),
+        ({"says": {"/redfish/v1/Chassis": (403, {}, b"no certificate")}}, {}, Reason.CREDENTIALS),
         ({}, {"ca": None}, Reason.CERTIFICATE),
         ({}, {"ca": None, "fingerprint": "00" * 32}, Reason.CERTIFICATE),
         ({}, {"url": "https://127.0.0.1:1"}, Reason.CONNECTION),

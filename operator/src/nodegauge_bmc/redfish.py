@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from nodegauge_bmc import board_gpus, cooling, power
-from nodegauge_bmc.connection import ROOT, Access, BmcError, Connection, NoRedfish
+from nodegauge_bmc.connection import NO_ANSWER, ROOT, Access, BmcError, Connection, NoRedfish
 from nodegauge_bmc.tree import Tree
 from nodegauge_bmc.values import Resource, link, member, text
 from nodegauge_contract.chassis import BmcClock, ChassisReading
@@ -36,8 +36,9 @@ PARTS = frozenset(
     }
 )
 """Types of chassis that are no machine (Redfish `ChassisType`)."""
-NO_SERVICE = frozenset({*(f"HTTP status {code}" for code in (404, 405, 410, 501)), "not JSON"})
+NO_SERVICE = (*(f"HTTP status {code}" for code in (404, 405, 410, 501)), "not JSON")
 """What a BMC answers at the service root that has web pages and no Redfish."""
+_WAIT = ": raise --deadline, or try again later"
 DEADLINE = 60.0
 """Seconds for one reading of one BMC."""
 
@@ -51,9 +52,10 @@ async def read(access: Access, *, deadline: float = DEADLINE) -> ChassisReading:
             async with asyncio.timeout(deadline):
                 reading = await read_tree(tree)
         except TimeoutError:
+            seconds, path = connection.slowest
             raise BmcError(
-                f"the BMC did not give its tree within {deadline:g} s ({connection.requests} requests): "
-                "raise --deadline"
+                f"the BMC did not give its tree within {deadline:g} s ({connection.requests} requests, the "
+                f"slowest was {path} with {seconds:.1f} s): raise --deadline"
             ) from None
         return _with_cost(reading, tree=tree, seconds=time.monotonic() - start, requests=connection.requests)
 
@@ -63,7 +65,9 @@ async def read_tree(tree: Tree) -> ChassisReading:
     root = await tree.get(ROOT)
     if root is None:
         reason = tree.unread[0].reason if tree.unread else "no answer"
-        raise (NoRedfish if reason in NO_SERVICE else BmcError)(
+        if not reason.startswith(NO_SERVICE):
+            raise BmcError(f"the BMC does not give {ROOT}: {reason}{_WAIT if NO_ANSWER in reason else ''}")
+        raise NoRedfish(
             f"no Redfish service at {ROOT} ({reason}): is this the address of a BMC? One without Redfish may "
             "answer as ipmi://HOST"
         )
@@ -76,7 +80,11 @@ async def read_tree(tree: Tree) -> ChassisReading:
         tree.collection(link(root, "Managers")),
     )
     if not chassis:
-        raise BmcError("the BMC lists chassis and gives none of them: restart the BMC, or try again later")
+        unread = next((one for one in tree.unread if "/Chassis" in one.path), None)
+        reason = (
+            f"{unread.path}: {unread.reason}" if unread else "an empty list: is this a rack's controller?"
+        )
+        raise BmcError(f"the BMC gives no chassis: {reason}{_WAIT if NO_ANSWER in reason else ''}")
     machines = _machines(chassis, systems or [])
     power_fields, cooling_fields, gpus = await asyncio.gather(
         power.read_power(tree, machines, parts=[part for part in chassis if part not in machines]),

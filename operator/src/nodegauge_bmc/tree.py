@@ -67,7 +67,7 @@ class Tree:
         addresses = links(first, "Members")
         page, pages = first, 1
         while (after := page.get("Members@odata.nextLink")) and pages < MAX_PAGES:
-            following = await self.get(after) if isinstance(after, str) and after.startswith("/") else None
+            following = await self.get(after) if isinstance(after, str) else None
             if following is None:
                 break
             addresses += links(following, "Members")

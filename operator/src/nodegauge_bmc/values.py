@@ -133,9 +133,9 @@ def present(resource: Resource) -> Flag:
 
 
 def link(resource: Resource, *path: str) -> str:
-    """The address that a member refers to; empty without one."""
+    """The address that a member refers to, absolute if it is on another host; empty without one."""
     address = member(resource, *path, "@odata.id")
-    return address if isinstance(address, str) and address.startswith("/") else ""
+    return address if isinstance(address, str) and (address.startswith("/") or "://" in address) else ""
 
 
 def links(resource: Resource, name: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
+from nodegauge_bmc.connection import NO_ANSWER
 from nodegauge_bmc.values import is_number
 from nodegauge_cli.judge_text import SUPPLIES, grid, head, plain_console, print_findings, printable, write
 from nodegauge_contract.chassis import IPMI, BoardGpu, ChassisReading, Supply
@@ -28,6 +29,8 @@ def show_chassis(reading: ChassisReading, judgement: ChassisJudgement) -> None:
             console.print(_board_gpus(reading.gpus))
         for unread in reading.unread[:UNREAD_LINES]:
             console.print(Text(printable(f"unread   {unread.path}: {unread.reason}")), soft_wrap=True)
+        if any(unread.reason.startswith(NO_ANSWER) for unread in reading.unread):
+            console.print("         slow: raise --deadline to wait longer for each")
         if (rest := len(reading.unread) - UNREAD_LINES) > 0:
             console.print(f"         and {rest} more (--format json lists them)")
     write(console, captured.get())

@@ -39,7 +39,8 @@ class Behaviour:
     """What is wrong with the BMC itself.  `sessions`: it has a session service, else only Basic
     authentication.  `delay`: seconds before each answer.  `hang`: paths that are never answered.  `broken`:
     HTTP status by path.  `body`: raw answer by path.  `expand`: it keeps the expansion that its root
-    announces.  `busy`: answers 503 before the first good one."""
+    announces.  `busy`: answers 503 before the first good one.  `says`: status, headers and body by path, for
+    requests that are logged in and for the login; of the service root for all."""
 
     sessions: bool = True
     delay: float = 0.0
@@ -48,6 +49,7 @@ class Behaviour:
     body: dict[str, bytes] = field(default_factory=dict)
     expand: bool = False
     busy: int = 0
+    says: dict[str, tuple[int, dict[str, str], Any]] = field(default_factory=dict)
 
 
 class Bmc:
@@ -75,12 +77,14 @@ class Bmc:
             self.behaviour.busy -= 1
             return web.json_response({"error": {}}, status=503)
         if path == SESSIONS and request.method == "POST":
-            return await self._log_in(request)
+            return self._refusal(SESSIONS) or await self._log_in(request)
         if not self._is_known(request) and path != "/redfish/v1":
             return web.json_response({"error": {}}, status=401)
         if request.method == "DELETE":
             self.ended.add(path)
             return web.Response(status=204)
+        if path in self.behaviour.says:
+            return self._refusal(path)
         if path in self.behaviour.broken:
             return web.json_response({"error": {}}, status=self.behaviour.broken[path])
         if path in self.behaviour.body:
@@ -92,6 +96,16 @@ class Bmc:
         if "$expand" in request.query and self.behaviour.expand:
             body |= {"Members": [resources.get(one["@odata.id"], one) for one in body.get("Members", [])]}
         return web.json_response(body)
+
+    def _refusal(self, path: str) -> Any:
+        """The answer that `says` has; None without."""
+        if path not in self.behaviour.says:
+            return None
+        status, headers, body = self.behaviour.says[path]
+        if path == SESSIONS and status == 201:
+            self.tokens.add(headers["X-Auth-Token"])
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return web.Response(status=status, headers=headers, body=data)
 
     async def _log_in(self, request: web.Request) -> web.Response:
         if not self.behaviour.sessions:

@@ -313,10 +313,10 @@ RULES = (
                 "the list of supplies"
             )
         },
-        next_step="try again; if it stays, restart the BMC.",
+        next_step="follow the reason that the BMC gives; without one, try again in a minute.",
         way_out=(
-            "Try again in a minute: BMCs answer slowly while they boot.",
-            "Restart the BMC; the node runs on.",
+            "Read the reason: a role that may not read supplies, or a BMC that is busy or slow.",
+            "Restart the BMC only if errors 5xx or answers that break off stay; the node runs on.",
         ),
         check=supplies_unread,
         effect=Effect.UNJUDGED,

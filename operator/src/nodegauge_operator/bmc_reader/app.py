@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 
 from nodegauge_bmc.connection import Access
+from nodegauge_bmc.inventory import Inventory, Plan
 from nodegauge_bmc.protocols import read
 from nodegauge_contract.chassis import ChassisReading
-from nodegauge_operator.bmc_reader.inventory import Inventory, Plan
 from nodegauge_operator.bmc_reader.metrics import Metrics
 from nodegauge_operator.bmc_reader.objects import Objects
 from nodegauge_operator.bmc_reader.outcome import Reason, failure

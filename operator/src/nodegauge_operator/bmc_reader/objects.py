@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from nodegauge_bmc.inventory import Target
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import ChassisStatus, parse_chassis
-from nodegauge_operator.bmc_reader.inventory import Target
 from nodegauge_operator.kube.client import APPLY, MERGE, Client
 from nodegauge_operator.kube.errors import Conflict, NotFound
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 import msgspec
@@ -31,15 +32,19 @@ _PHRASES = (
     ("certificate", Reason.CERTIFICATE),
     ("fingerprint", Reason.CERTIFICATE),
     ("CA bundle", Reason.CERTIFICATE),
-    ("the user or the password", Reason.CREDENTIALS),
+    ("the user", Reason.CREDENTIALS),
     ("no connection", Reason.CONNECTION),
     ("no answer", Reason.TIMEOUT),
     ("did not give its", Reason.TIMEOUT),
 )
 
 
+_QUOTED = re.compile(r'"[^"]*("|$)')
+
+
 def reason_of(problem: str) -> Reason:
-    """The reason in a `BmcError`'s message, which is written for people."""
+    """The reason in a `BmcError`'s message, which is for people.  A BMC's own words, in quotes, are none."""
+    problem = _QUOTED.sub("", problem)
     return next((reason for phrase, reason in _PHRASES if phrase in problem), Reason.ANSWER)
 
 

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from nodegauge_bmc.connection import BmcError, Unreadable
 from nodegauge_bmc.growth import Read, remembering
+from nodegauge_bmc.inventory import CHART, Target, in_fields
 from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.report import one_more
-from nodegauge_operator.bmc_reader.inventory import Target, in_fields
 from nodegauge_operator.bmc_reader.metrics import Metrics
 from nodegauge_operator.bmc_reader.objects import Objects
 from nodegauge_operator.bmc_reader.outcome import Reason, failure, reason_of, status_of
@@ -108,7 +108,7 @@ class Poller:
                 status = status_of(reading, address=target.address, now=now)
             except (BmcError, Unreadable, ValueError) as error:
                 reason = reason_of(str(error))
-                problem = in_fields(str(error))
+                problem = in_fields(str(error), **CHART)
             except Exception as error:  # one tree that nobody has seen must not end the task
                 log.exception("the reader fails on the BMC of %s", target.node, extra={"node": target.node})
                 reason, problem = Reason.DEFECT, f"the reader failed ({type(error).__name__}): see its log"

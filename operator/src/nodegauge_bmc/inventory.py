@@ -1,4 +1,4 @@
-"""Which BMC belongs to which node, and how to log in: files that a Secret is mounted as.
+"""Which BMC belongs to which node, and how to log in: files in a folder, as a Secret is mounted.
 
 One file per node, named as the node (`.yaml`, `.yml` and `.json` do not count), with the fields of `Entry`.
 The file `_defaults` has fields for all nodes; a `url` in it with `{node}` or `{short}` is a pattern, and then
@@ -39,9 +39,10 @@ OPTIONS = {
     "--fingerprint": "fingerprint",
     "--insecure": "insecure: true",
     "--ca": "ca",
-    "--deadline": "bmc.deadline in the chart's values",
 }
-"""Options of `nodegauge bmc` that errors about a BMC name, and what they are for the reader."""
+"""Options of `nodegauge bmc` that errors about a BMC name, and what they are in an entry."""
+CHART = {"--deadline": "bmc.deadline and bmc.timeout in the chart's values"}
+"""The same for the chart."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,6 +120,22 @@ class Inventory:
         """Whether there is no file for a node and no defaults."""
         return all(name.endswith(CERTIFICATES) for name in self._parsed)
 
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes that a file is named after."""
+        names = (name for name in self._parsed if not name.endswith(CERTIFICATES))
+        return sorted({node for name in names if (node := _node(name)) != DEFAULTS})
+
+    @property
+    def pattern(self) -> bool:
+        """Whether the defaults give nodes without a file an address."""
+        listed = [self._parsed[name][1] for name in (DEFAULTS, f"{DEFAULTS}.yaml") if name in self._parsed]
+        return any(isinstance(entry, Entry) and _is_pattern(entry.url or "") for entry in listed)
+
+    def file_of(self, node: str) -> Path:
+        """The node's file, which a pattern's node does not have yet."""
+        return self._folder / next((name for name in self._parsed if _node(name) == node), node)
+
     def plan(self, nodes: Mapping[str, str], *, selected: frozenset[str], timeout: float) -> Plan:
         """Who is to be read: `nodes` are names to UIDs, `selected` those that a pattern may add.
 
@@ -191,9 +208,9 @@ class Inventory:
         return str(path)
 
 
-def in_fields(problem: str) -> str:
-    """The message of a `BmcError` with the inventory's fields for the command's options."""
-    for option, field in OPTIONS.items():
+def in_fields(problem: str, **others: str) -> str:
+    """The message of a `BmcError` with an entry's fields for the command's options."""
+    for option, field in (OPTIONS | others).items():
         problem = problem.replace(option, field)
     return problem
 
