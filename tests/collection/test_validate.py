@@ -44,7 +44,8 @@ def codes(played: Played, name: str) -> list[str]:
 
 
 BMC, IPMI = {"bmc_url": "https://bmc-1"}, {"bmc_url": "ipmi://1"}
-LOST = {"facts": {"gpus": [{"name": None}]}}
+LOST = {"facts": {"gpus": [{"name": None}], "gpus_expected": 1}}
+UNCOUNTED = {"gpus": [{"name": "Tesla T4"}] * 2}
 HIDDEN = {"interconnect": {"class": None, "message": "hidden"}}
 NO_RATE = {"interconnect": {"class": "nvlink", "nvlinkGbps": None}}
 TITANS = {"gpus": 2, "model": "titan*", "interconnect": "nvlink", "nvlink_gbps": 50}
@@ -82,6 +83,9 @@ DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "model unread": ({"health": health(**LOST)}, expects(model="*"), "unknown"),
     "interconnect unread": ({"health": health(**HIDDEN)}, expects(interconnect="nvlink"), "unknown"),
     "rate unread": ({"health": health(**NO_RATE)}, expects(nvlink_gbps=1), "unknown"),
+    "nobody counts": ({"health": health(facts=UNCOUNTED)}, {}, "warn"),
+    "a part of a board": ({"health": health(facts={**UNCOUNTED, "gpus_expected": 4})}, {}, "warn"),
+    "counted by hand": ({"health": health(facts=UNCOUNTED)}, expects(gpus=2), "pass"),
     "hostile": ({"health": health("fail", EXECUTES, summary=HOSTILE)}, {}, "fail"),
 }
 """By host: what the modules return, what was asked for, and the verdict."""
@@ -91,6 +95,8 @@ DIFFERENCES = {
     "other model": "unexpected-model",
     "other interconnect": "unexpected-interconnect",
     "slower NVLink": "unexpected-nvlink",
+    "nobody counts": "gpu-count-unstated",
+    "a part of a board": "gpu-count-unstated",
 }
 
 

@@ -113,7 +113,7 @@ def test_invalid_thresholds_are_refused_by_name() -> None:
 
 quickly = settings(max_examples=60, derandomize=True)
 COMMANDS = re.compile(r"`([^`]+)`")
-PLACEHOLDER = re.compile(r"\b(?:" + "|".join(PLACEHOLDERS) + r"|NAMESPACE|PROBE-POD|COUNT|WATTS|INTERFACE)\b")
+PLACEHOLDER = re.compile(r"\b(?:" + "|".join(PLACEHOLDERS) + r"|NAMESPACE|PROBE-POD|COUNT|INTERFACE)\b")
 SPOKEN_BY_TOOLS = {
     *("CLOCK", "PERFORMANCE", "POWER", "TEMPERATURE", "ECC", "ROW_REMAPPER", "NVRM", "NCCL_DEBUG", "INFO"),
     *("NCCL_DEBUG_SUBSYS", "INIT", "NCCL_NVLS_ENABLE"),

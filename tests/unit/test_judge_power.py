@@ -240,7 +240,11 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
     judgement = wired(limited(carried + 1, 75), gpus=[entry, other])
     assert judgement.verdict is Verdict.WARN
     (finding,) = [one for one in judgement.findings if one.code == "cable-watts"]
-    assert finding.evidence == {"limit_watts": carried + 1, "cable_watts": carried}
+    assert finding.evidence == {
+        "limit_watts": carried + 1,
+        "cable_watts": carried,
+        "lower_watts": carried,
+    }
     assert f"`nvidia-smi -pl {carried} -i 0`" in finding.message
     assert finding.gpus[0].index == 0
 

@@ -73,11 +73,12 @@ def _below_base(case: Case, gpu_index: int) -> Observation | None:
         return None
     if activity.of_window(case, gpu_index) is not Load.LOADED:
         return None
+    usual = number(gpu.power.default_limit_mw)
     return of_gpu(
         gpu,
         Severity.WARN,
         message=f"The power cap keeps it at {median:g} MHz, below the model's base clock of {base} MHz.",
-        evidence={"sm_mhz": median, "base_mhz": base},
+        evidence={"sm_mhz": median, "base_mhz": base} | ({"default_watts": usual / 1000} if usual else {}),
         weight=1 - median / base,
     )
 
