@@ -37,7 +37,7 @@ def validation_report(
     """What the pages show.
 
     `facts`: by host, its `nodegauge_validation`, or nothing if it has none; `previous`: the JSON of the last
-    report, whose times stay while nothing else changed, and whose rows of other hosts of the `inventory` stay.
+    report, whose times stay while nothing else changed; rows of other hosts of the `inventory` stay.
     `measured`: whether this run asked for measurements; if not, a host without a fact keeps its row too.
     """
     before = _before(previous)
