@@ -225,8 +225,8 @@ def test_what_is_wrong_is_said_at_once_and_before_a_host_is_touched(
         task.name for task in played.tasks if "Validating arguments" in task.name
     }, played.output
     [lines] = [task.result["msg"] for task in played.tasks if task.name == CHECK]
-    for name, (_, said) in WRONG.items():
-        assert [line for line in lines if line.startswith(f"{name}: ") and said in line], (name, lines)
+    for name, (_, sentence) in WRONG.items():
+        assert [line for line in lines if line.startswith(f"{name}: ") and sentence in line], (name, lines)
     assert [line for line in lines if "report_tilte" in line] == [
         f"all {len(hosts)} hosts: report_tilte: the role report has no such variable; did you mean "
         "report_title? If it belongs to something else, name it in nodegauge_other_variables."

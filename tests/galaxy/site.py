@@ -40,7 +40,7 @@ def build(folder: Path, cache: Path) -> Path:
     lint = [docs, "lint-collection-docs", "--plugin-docs", collection]
     run(lint, cwd=folder, env=env, seconds=SECONDS).expect("antsibull-docs lint-collection-docs")
     site.mkdir(mode=0o700)
-    begin = [docs, "sphinx-init", "--use-current", "--dest-dir", site, NAME]
+    begin = [docs, "sphinx-init", "--use-current", "--lenient", "--dest-dir", site, NAME]
     run(begin, cwd=folder, env=env, seconds=SECONDS).expect("antsibull-docs sphinx-init")
     settings = site / "conf.py"
     settings.write_text(settings.read_text("utf-8").replace(OTHER_PROJECTS, ""), encoding="utf-8")

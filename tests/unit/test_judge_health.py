@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import nodegauge_judge
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import Bus, Fan, Gpu, Problem, Repair, Result, Temperature, Unavailable
+from nodegauge_contract import Bus, Fan, Gpu, Power, Problem, Repair, Result, Temperature, Unavailable
 from nodegauge_contract.matrix import render
 from nodegauge_contract.model import Nics, System
 from nodegauge_contract.nvlink import lanes
@@ -32,7 +32,7 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.case import identity
+from nodegauge_judge.case import identity, lower_watts
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
 from nodegauge_judge.interconnect.p2p import examine
 from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
@@ -206,6 +206,29 @@ def test_steps_have_the_real_device_address_and_node() -> None:
     narrow = Finding(code="pcie-narrow", severity=down.severity, subject="", message="", gpus=[of(3)])
     steps = " ".join(CATALOGUE["pcie-narrow"].steps(narrow))
     assert f"`lspci -vv -s {made.pci(3)} |" in steps
+
+
+@pytest.mark.parametrize(
+    ("limit", "least", "advised"),
+    [(700, 200, ["560 -i 3"]), (700, 600, ["600 -i 3"]), (700, 700, []), (None, 200, [])],
+)
+def test_a_hot_gpu_s_new_power_limit_has_its_number(
+    limit: int | None, least: int, advised: list[str]
+) -> None:
+    """Four fifths of the limit in force, and no less than the driver takes; unknown, the step is left out."""
+    known = Unavailable("TIMEOUT") if limit is None else limit * 1000
+    power = Power(enforced_limit_mw=known, min_limit_mw=least * 1000)
+    gpu = made.h100().gpus[3]
+    hot = Finding(
+        code="hot",
+        severity=Severity.WARN,
+        subject="",
+        message="",
+        gpus=[of(3)],
+        evidence=dict(lower_watts(replace(gpu, power=power))),
+    )
+    steps = " ".join(CATALOGUE["hot"].steps(hot))
+    assert re.findall("`nvidia-smi -pl ([^`]*)`", steps) == advised
 
 
 def test_a_next_step_without_known_values_is_still_a_command() -> None:

@@ -67,15 +67,15 @@ class LookupModule(LookupBase):
         hosts = list(self.get_option("hosts"))
         hostvars = variables.get("hostvars") or {}
         scopes = {"": _Play(self, variables), **{host: hostvars[host] for host in hosts}}
-        found: dict[str, list[str]] = {scope: [] for scope in ("", *hosts)}
+        problems: dict[str, list[str]] = {scope: [] for scope in ("", *hosts)}
         self._judged: dict[str, str] = {}
         for role in terms:
             spec = role_input.specification(role)
             for scope, values in scopes.items():
-                found[scope] += self._of_scope(role, spec, values, variables)
-        own = {sentence for host in hosts for sentence in found[host]}
-        found[""] = [sentence for sentence in found[""] if sentence not in own]
-        return role_input.grouped(found, len(hosts))
+                problems[scope] += self._of_scope(role, spec, values, variables)
+        own = {sentence for host in hosts for sentence in problems[host]}
+        problems[""] = [sentence for sentence in problems[""] if sentence not in own]
+        return role_input.grouped(problems, len(hosts))
 
     def _of_scope(self, role: str, spec: dict[str, Any], values: Any, variables: Any) -> list[str]:
         others = _value(values, role_input.OTHERS) if role_input.OTHERS in values else []

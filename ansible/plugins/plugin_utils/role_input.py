@@ -76,11 +76,11 @@ def mistyped(spec: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) ->
     return sentences
 
 
-def grouped(found: Mapping[str, Iterable[str]], hosts: int) -> list[str]:
-    """Lines, each with the hosts that it is about.  `found`: by host, or by an empty name for what the play
-    itself says; `hosts`: how many there are."""
+def grouped(problems: Mapping[str, Iterable[str]], hosts: int) -> list[str]:
+    """Lines, each with the hosts that it is about.  `problems`: by host, or by an empty name for what the
+    play itself says; `hosts`: how many there are."""
     by_sentence: dict[str, list[str]] = {}
-    for host, sentences in found.items():
+    for host, sentences in problems.items():
         for sentence in dict.fromkeys(sentences):
             by_sentence.setdefault(sentence, []).append(host)
     return [f"{_whose(whose, hosts)}: {sentence}" for sentence, whose in by_sentence.items()]
