@@ -221,12 +221,12 @@ def _names_of_gpus(health: Mapping[str, Any]) -> list[Any]:
 
 
 def _gpu_count(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    wanted = expected.get("gpus")
+    wanted = int(expected.get("gpus") or 0)
     seen = len(_names_of_gpus(health))
     counted = "1 GPU" if seen == 1 else f"{seen} GPUs"
-    if not int(wanted or 0):
+    if not wanted:
         return _nobody_says(health, seen, counted)
-    if int(wanted) == seen:
+    if wanted == seen:
         return None
     return _differs("fail", "unexpected-gpu-count", f"{counted}, {wanted} expected", "gpus")
 
