@@ -56,7 +56,9 @@ from ansible_collections.nodegauge.gpu.plugins.plugin_utils import role_input
 from ansible_collections.nodegauge.gpu.plugins.plugin_utils.judging import CannotJudge, check_policy
 from ansible_collections.nodegauge.gpu.plugins.plugin_utils.role_input import Wrong
 
-POLICY, ARCHIVE, KIND = "validate_policy", "validate_archive", "GPUValidationPolicy"
+POLICY = "validate_policy"
+ARCHIVE = "validate_archive"
+KIND = "GPUValidationPolicy"
 
 
 class LookupModule(LookupBase):
