@@ -263,9 +263,11 @@ def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() 
     """A log or a paste names no node, and a host of Ansible is none yet."""
     for rule in CATALOGUE.values():
         finding = Finding(code=rule.code, severity=Severity.FAIL, subject="", message="")
-        for steps in (rule.steps(finding), rule.steps(finding, node="host-1", cluster=False)):
+        for cluster in (True, False):
+            steps = rule.steps(finding, node="" if cluster else "host-1", cluster=cluster)
             assert steps, rule.code
             assert "kubectl" not in " ".join(steps), rule.code
+            assert cluster or "the node" not in " ".join(steps), rule.code
             assert (OUT_OF_SERVICE in steps) == (DRAIN in rule.way_out), rule.code
         message = rule.outside_cluster(finding).message + " ".join(steps)
         assert not re.search(r"kubectl|\bspec\.|\bdrain\b", message), rule.code

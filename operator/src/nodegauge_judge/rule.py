@@ -46,6 +46,8 @@ _BY_HAND = "take the machine out of service"
 """In place of `_DRAIN` where there is no cluster."""
 _OPTIONAL = re.compile(r" (?:-i|-s|-pl) (?:INDEX|OTHER|ADDRESS)|\.\*SLOT")
 """Parts of a command that are left out where their value is unknown: it then shows every GPU."""
+_NODE = re.compile(r"\b(the|[Tt]his|[Aa]) node\b")
+"""What is a host as long as no cluster has it."""
 _NO_WATTS = re.compile(r"\b[A-Z]+_WATTS\b")
 """A power limit that nobody could compute: its command says nothing, so its step is left out."""
 
@@ -178,7 +180,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
         outside = not (cluster and node) or PASTED in str(finding.evidence.get("source", ""))
         here = self._without_cluster if outside else self.way_out
         steps = [filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in here]
-        return [step for step in steps if not _NO_WATTS.search(step)]
+        known = [step for step in steps if not _NO_WATTS.search(step)]
+        return known if cluster else [_NODE.sub(r"\1 host", step) for step in known]
 
     def outside_cluster(self, finding: Finding) -> Finding:
         """The same finding with a next step that needs no cluster."""
