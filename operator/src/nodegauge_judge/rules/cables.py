@@ -121,12 +121,12 @@ def _above(gpu: Gpu, severity: Severity, feed: Feed, limit: float, what: str) ->
         way_out = f"`nvidia-smi -pl {feed.watts} -i {gpu.index}` lowers it."
     else:
         way_out = f"Raise it to {feed.watts} W at most."
+    evidence: dict[str, Scalar] = {"limit_watts": limit, "cable_watts": feed.watts}
     return of_gpu(
         gpu,
         severity,
         message=f"{what}; slot and cables carry {feed.watts} W ({feed.parts}). {way_out}",
-        evidence={"limit_watts": limit, "cable_watts": feed.watts}
-        | ({"lower_watts": feed.watts} if least <= feed.watts else {}),
+        evidence=evidence | ({"lower_watts": feed.watts} if least <= feed.watts else {}),
         weight=limit - feed.watts,
     )
 
