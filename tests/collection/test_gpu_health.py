@@ -14,7 +14,8 @@ import pytest
 
 from support import archive
 from support.gpu_hosts import GpuHosts, staged, tree
-from support.playbook import Played
+from support.playbook import Ansible, Played
+from support.validated import health, host
 
 QUICK = {"window": 0.2, "hz": 10}
 MACHINES: dict[str, tuple[str, tuple[str, ...], dict[str, Any], str]] = {
@@ -155,3 +156,14 @@ def test_a_missing_archive_is_one_clear_error(hosts: GpuHosts) -> None:
     assert "make collection" in host.result["msg"]
     assert "install the released collection" in host.result["msg"]
     assert "/nonexistent/archive.pyz is no file on the controller" in named.result["msg"]
+
+
+@pytest.mark.parametrize("group", ["gpu", "cluster"])
+def test_a_group_sets_defaults_of_its_modules(roles: Ansible, group: str) -> None:
+    """`module_defaults` of the group `gpu` reach the probes, and those of `cluster` do not."""
+    asked = {"name": "measure", "nodegauge.gpu.gpu_health": {}}
+    defaults = {f"group/nodegauge.gpu.{group}": {"archive": "/other.pyz"}}
+    play = {"hosts": "all", "gather_facts": False, "module_defaults": defaults, "tasks": [asked]}
+    played = roles.play([play], {"a": host(roles.folder, "a", gpu_health=health())})
+    given = played.task("measure", "a").result["asked"]
+    assert given == ({"archive": "/other.pyz"} if group == "gpu" else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from support.validated import MATRIX, finding, health, host
 
 UNREACHABLE = {"unreachable": True, "msg": "Failed to connect to the host via ssh: Connection refused"}
 HOSTILE = "<script>alert(1)</script>\"' onload='x' {{ 7 * 7 }} & `<b>rm`"
-VALIDATE = {"name": "validate", "ansible.builtin.include_role": {"name": "nodegauge.gpu.validate"}}
+VALIDATE = {"name": "validate", "ansible.builtin.import_role": {"name": "nodegauge.gpu.validate"}}
 OTHER_MATRIX = MATRIX.replace("NV1", "NV2")
 BREAKS = {"ansible.builtin.command": "false", "when": "inventory_hostname == 'gpu-0'", "changed_when": False}
 HOSTS = {
@@ -112,7 +113,7 @@ def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
         summary=HOSTILE,
         matrix=f"{HOSTILE}\n\nLegend:\n\n{HOSTILE}",
         interconnect={"class": HOSTILE, "nvlinkGbps": HOSTILE},
-        facts={"gpus": [{"name": HOSTILE}], "driver": HOSTILE},
+        facts={"gpus": [{"name": HOSTILE}], "gpus_expected": 1, "driver": HOSTILE},
         read=HOSTILE,
         judge_version=HOSTILE,
     )
@@ -126,3 +127,38 @@ def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
     assert page.text.count("<script>alert(1)</script>") == page.text.count("{{ 7 * 7 }}") >= 10
     assert not {name for name, _ in page.attributes} & {"src", "onload", "onclick", "style"}
     assert all(value.startswith("#") for name, value in page.attributes if name == "href" and value)
+
+
+def test_a_limited_run_keeps_the_other_rows_with_their_time(roles: Ansible) -> None:
+    """They are marked; a row that says the same keeps its time; a host that left the inventory loses its row.
+
+    `--check --diff` names rows and prints no page; `--tags report` measures nothing, and keeps all rows.
+    """
+    report(roles, HOSTS)
+    before = {row["host"]: row for row in written(roles)["hosts"]}
+    changed = HOSTS | {"gpu-2": health(), "gpu-10": {}}
+    checked = report(roles, changed, "--limit", "gpu-2,gpu-3", "--check", "--diff")
+    lines = checked.task("nodegauge.gpu.report : Name the rows that change", "gpu-2").result["msg"]
+    others = ("gpu-0: unknown (no-answer)", "gpu-1: warn (hot)", "gpu-10: pass")
+    kept = [f"{line} -> {line.partition(': ')[2]}, not measured in this run" for line in others]
+    assert sorted(lines) == sorted([*kept, "gpu-2: fail (link-down) -> pass"])
+    assert not {"<td", "+++"} & set(re.findall(r"<td|\+\+\+", checked.output))
+    assert {row["host"]: row for row in written(roles)["hosts"]} == before
+    assert report(roles, changed, "--limit", "gpu-2,gpu-3").changed
+    after = {row["host"]: row for row in written(roles)["hosts"]}
+    assert {name: (row["verdict"], row["this_run"]) for name, row in after.items()} == {
+        "gpu-0": ("unknown", False),
+        "gpu-1": ("warn", False),
+        "gpu-2": ("pass", True),
+        "gpu-3": ("unknown", True),
+        "gpu-10": ("pass", False),
+    }
+    assert all(after[name]["since"] == before[name]["since"] for name in ("gpu-1", "gpu-3", "gpu-10"))
+    assert Page(html(roles)).text.count("not measured in this run") == 3
+    assert sorted(written(roles)["topologies"][0]["hosts"]) == ["gpu-10", "gpu-2"]
+    assert report(roles, changed, "--limit", "gpu-2,gpu-3").changed == []
+    assert report(roles, HOSTS, "--tags", "report").code == 0
+    again = {row["host"]: row["verdict"] for row in written(roles)["hosts"]}
+    assert again == {name: row["verdict"] for name, row in after.items()}
+    report(roles, {"gpu-2": health()})
+    assert [row["host"] for row in written(roles)["hosts"]] == ["gpu-2"]

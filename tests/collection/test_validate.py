@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,7 +48,8 @@ def codes(played: Played, name: str) -> list[str]:
 
 
 BMC, IPMI = {"bmc_url": "https://bmc-1"}, {"bmc_url": "ipmi://1"}
-LOST = {"facts": {"gpus": [{"name": None}]}}
+LOST = {"facts": {"gpus": [{"name": None}], "gpus_expected": 1}}
+UNCOUNTED = {"gpus": [{"name": "Tesla T4"}] * 2}
 HIDDEN = {"interconnect": {"class": None, "message": "hidden"}}
 NO_RATE = {"interconnect": {"class": "nvlink", "nvlinkGbps": None}}
 TITANS = {"gpus": 2, "model": "titan*", "interconnect": "nvlink", "nvlink_gbps": 50}
@@ -82,6 +87,9 @@ DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "model unread": ({"health": health(**LOST)}, expects(model="*"), "unknown"),
     "interconnect unread": ({"health": health(**HIDDEN)}, expects(interconnect="nvlink"), "unknown"),
     "rate unread": ({"health": health(**NO_RATE)}, expects(nvlink_gbps=1), "unknown"),
+    "nobody counts": ({"health": health(facts=UNCOUNTED)}, {}, "warn"),
+    "a part of a board": ({"health": health(facts={**UNCOUNTED, "gpus_expected": 4})}, {}, "warn"),
+    "counted by hand": ({"health": health(facts=UNCOUNTED)}, expects(gpus=2), "pass"),
     "hostile": ({"health": health("fail", EXECUTES, summary=HOSTILE)}, {}, "fail"),
 }
 """By host: what the modules return, what was asked for, and the verdict."""
@@ -91,6 +99,8 @@ DIFFERENCES = {
     "other model": "unexpected-model",
     "other interconnect": "unexpected-interconnect",
     "slower NVLink": "unexpected-nvlink",
+    "nobody counts": "gpu-count-unstated",
+    "a part of a board": "gpu-count-unstated",
 }
 
 
@@ -168,16 +178,92 @@ def test_check_mode_measures_health_alone(roles: Ansible) -> None:
         assert f"{probe} not-run: Not run: check mode puts no load on GPUs" in message(played, "a")
 
 
-def test_the_policy_may_be_a_file_and_what_is_wrong_is_refused(roles: Ansible) -> None:
-    """The probe's module gets its object; a file without a policy and a misspelt setting are named."""
+def test_the_policy_may_be_a_file(roles: Ansible) -> None:
+    """The probe's module gets its object."""
     policy = {"kind": "GPUValidationPolicy", "spec": {"thresholds": {"hotFail": 70}}}
-    file, none = roles.folder / "policy.yaml", roles.folder / "none.yaml"
+    file = roles.folder / "policy.yaml"
     file.write_text(yaml.safe_dump_all([{"kind": "Namespace"}, policy]), encoding="utf-8")
-    none.write_text("kind: Namespace\n", encoding="utf-8")
-    options = {"good": {"policy": str(file)}, "none": {"policy": str(none)}, "never": {"fail_on": "never"}}
-    played = validate(roles, {name: host(role, health=health()) for name, role in options.items()})
+    played = validate(roles, {"good": host({"policy": str(file)}, health=health())})
     asked = played.task("nodegauge.gpu.validate : Measure health", "good").result["asked"]
     assert asked["policy"] == policy
-    refused = {task.host: str(task.result) for task in played.tasks if task.status == "failed"}
-    assert f"{none} has 0 objects" in refused["none"]
-    assert "value of validate_fail_on must be one of" in refused["never"]
+
+
+CHECK = "nodegauge.gpu.validate : Check the variables of all hosts once"
+SHARE = "windowWarnShare"
+UNKNOWN = "the role validate has no such variable"
+NEAREST = f"validate_expcted_gpus: {UNKNOWN}; did you mean validate_expected_gpus?"
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no policy": ({"policy": "{folder}/none.yaml"}, "none.yaml has 0 objects"),
+    "no file": ({"policy": "away.yaml"}, "away.yaml is no file on the controller"),
+    "misspelt threshold": ({"policy": {"thresholds": {SHARE[:-1]: 0.1}}}, f"did you mean {SHARE}?"),
+    "text for a number": ({"policy": {"thresholds": {SHARE: "x"}}}, f"`spec.thresholds.{SHARE}`"),
+    "misspelt variable": ({"expcted_gpus": 8}, NEAREST),
+    "foreign variable": ({"certs": False}, f"validate_certs: {UNKNOWN}"),
+    "other choice": ({"fail_on": "never"}, "value of validate_fail_on must be one of"),
+    "no number": ({"expected_gpus": "eight"}, "validate_expected_gpus: "),
+    "below zero": ({"expected_gpus": -8}, "validate_expected_gpus: -8 is too small"),
+    "no archive": ({"archive": "/away.pyz"}, "/away.pyz is no file on the controller"),
+}
+"""By host, what is wrong with its variables, and what is said of it."""
+
+
+def test_what_is_wrong_is_said_at_once_and_before_a_host_is_touched(
+    tmp_path: Path, host_archive: Path
+) -> None:
+    """With every host's name, for the sound host too nothing runs; of a variable of the play, once."""
+    simulate(stage(tmp_path, archive=host_archive))
+    (tmp_path / "none.yaml").write_text("kind: Namespace\n", encoding="utf-8")
+    given = json.loads(
+        json.dumps({name: role for name, (role, _) in WRONG.items()}).replace("{folder}", str(tmp_path))
+    )
+    hosts = {"sound": host(health=health())} | {
+        name: host(role, health=health()) for name, role in given.items()
+    }
+    played = validate(Ansible(tmp_path), hosts, "-e", '{"report_tilte": "x", "validate_other": 1,'
+                      ' "nodegauge_other_variables": ["validate_other"]}')  # fmt: skip
+    assert {task.name for task in played.tasks} <= {CHECK, "run", "show"} | {
+        task.name for task in played.tasks if "Validating arguments" in task.name
+    }, played.output
+    [lines] = [task.result["msg"] for task in played.tasks if task.name == CHECK]
+    for name, (_, sentence) in WRONG.items():
+        assert [line for line in lines if line.startswith(f"{name}: ") and sentence in line], (name, lines)
+    assert [line for line in lines if "report_tilte" in line] == [
+        f"all {len(hosts)} hosts: report_tilte: the role report has no such variable; did you mean "
+        "report_title? If it belongs to something else, name it in nodegauge_other_variables."
+    ]
+    assert (played.code, len(lines)) == (2, len(WRONG) + 1)
+
+
+TAGS = {
+    "nccl left out": (["--skip-tags", "nccl"], {"nccl": False, "health": True, "verdict": True}),
+    "report alone": (["--tags", "report"], {"nccl": False, "health": False, "verdict": False}),
+    "validate": (["--tags", "validate"], {"nccl": True, "health": True, "verdict": True}),
+    "nccl alone": (["--tags", "nccl"], {"nccl": False, "health": False, "verdict": False}),
+}
+
+
+@pytest.mark.parametrize("case", TAGS)
+def test_tags_choose_probes_and_report(roles: Ansible, case: str) -> None:
+    """What a tag leaves out is named in the verdict; NCCL alone gives none, and is refused."""
+    options, wanted = TAGS[case]
+    play = {"hosts": "all", "gather_facts": False, "roles": ["nodegauge.gpu.validate"]}
+    variables = host({"nccl": True}, health=health(), nccl=nccl())
+    played = roles.play([play], {"a": simulated_host(roles.folder, "a", **variables)}, *options)
+    ran = [task.name for task in played.tasks if task.status != "skipped"]
+    parts = {"nccl": "Measure the bandwidth", "health": "Measure health", "verdict": "Give the verdict"}
+    assert {what: any(name in task for task in ran) for what, name in parts.items()} == wanted, played.output
+    assert any(task.endswith("Check the variables of all hosts once") for task in ran)
+    assert (played.code, "gives no verdict" in played.output) == (
+        (2, True) if case == "nccl alone" else (0, False)
+    )
+    if case == "nccl left out":
+        assert "nccl not-run: Not run: left out by --skip-tags" in message(played, "a")
+
+
+def test_a_long_message_is_cut_at_its_end(plugin: Callable[[str], ModuleType]) -> None:
+    """A message names its cause first; a module's traceback names it last."""
+    listed = f"no such threshold: windowWarnShar (there are: {', '.join(['hotWarn'] * 200)})"
+    result = {"health": {"failed": True, "msg": listed, "module_stderr": "x\n" * 900 + "KeyError: 'gpus'"}}
+    [reason] = plugin("filter.validation").validation(result, "a")["reasons"]
+    assert "no such threshold: windowWarnShar (there" in reason["message"]
+    assert reason["message"].endswith("KeyError: 'gpus'")

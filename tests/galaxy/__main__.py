@@ -87,6 +87,7 @@ class Run:
                     begin(list(cores)[-1])
             self.check("changelog (antsibull-changelog lint)", lambda: changelog(core))
             self.check("ansible-lint, profile production", lambda: lint(core))
+            self.check("ansible-test units and integration", lambda: tests_inside(core))
             for label, other in list(cores.items())[1:]:
                 self.with_core(other, label)
             for label, end in ends.items():
@@ -144,6 +145,14 @@ def version_of(tools: Path) -> str:
 def changelog(core: Core) -> str:
     """antsibull-changelog's own check of fragments and configuration."""
     return _in_the_collection(core, "antsibull-changelog", "lint")
+
+
+def tests_inside(core: Core) -> str:
+    """The tests that the collection brings, with this Python and its pytest: half a minute."""
+    python = f"--python={sys.version_info[0]}.{sys.version_info[1]}"
+    for part in ("units", "integration"):
+        _in_the_collection(core, "ansible-test", part, python, "--color", "no")
+    return ""
 
 
 def lint(core: Core) -> str:

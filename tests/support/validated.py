@@ -63,7 +63,7 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
         "summary": f"{gpus}x TITAN RTX: {verdict}.",
         "findings": list(findings),
         "interconnect": {"class": "nvlink", "nvlinkGbps": 50, "message": "both GPUs are joined"},
-        "facts": {"gpus": [{"name": "TITAN RTX"}] * gpus, "driver": "460.32.03"},
+        "facts": {"gpus": [{"name": "TITAN RTX"}] * gpus, "gpus_expected": gpus, "driver": "460.32.03"},
         "matrix": MATRIX,
         "read": f"{gpus} of {gpus} GPUs, 6 of 6 subjects",
         "judge_version": "0.1.0",

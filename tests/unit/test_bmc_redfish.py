@@ -13,7 +13,7 @@ import pytest
 
 from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Fan, Pump, Rail, Supply
 from nodegauge_contract.values import Unavailable
-from nodegauge_judge import Answer, Psu, Verdict
+from nodegauge_judge import CATALOGUE, Answer, Psu, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator.api.chassis import MAX_READING, parse_chassis
 from support.bmc_access import Bmcs, codes
@@ -213,7 +213,10 @@ def test_full_power_leaves_a_tenth_of_the_supplies_to_spare(limit: float, expect
     gpus = [BoardGpu(name=f"GPU{n}", watts=100.0, limit_watts=limit) for n in range(2)]
     supplies = [Supply(name=f"PSU{n}", health="OK", capacity_watts=2000.0) for n in range(2)]
     reading = ChassisReading(lists_supplies=True, supplies=supplies, gpus=gpus, watts=2000.0)
-    assert codes(judge_chassis(reading)) == expected
+    judgement = judge_chassis(reading)
+    assert codes(judgement) == expected
+    steps = [step for each in judgement.findings for step in CATALOGUE[each.code].steps(each)]
+    assert ("`nvidia-smi -pl 900` lowers the limit of all GPUs." in steps) == bool(expected)
 
 
 async def test_the_owner_s_number_of_needed_supplies_counts_where_no_size_is_stated(bmcs: Bmcs) -> None:

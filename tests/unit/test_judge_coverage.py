@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Ecc, Result, Unavailable
-from nodegauge_judge import History, Judgement, Verdict, judge_health
+from nodegauge_judge import History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_judge.coverage import still_says
 
 UNKNOWN = Unavailable("NVML_ERROR_UNKNOWN")
@@ -95,3 +95,27 @@ def test_a_gap_takes_the_pass_and_is_said(runs: tuple[Result, ...], gaps: str) -
 def test_a_line_stays_until_less_is_read_or_everything(now: str, stays: bool) -> None:
     shown = "8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks"
     assert still_says(shown, now) is stays
+
+
+BARE, GIVEN = 0, 1
+"""NVML_GPU_VIRTUALIZATION_MODE_NONE and _PASSTHROUGH."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "mode", "policy", "stated"),
+    [
+        (made.h100(), BARE, None, 8),
+        (made.h100(7), BARE, None, 8),
+        (made.h100(7), GIVEN, None, 0),
+        (made.phb(), BARE, None, 0),
+        (made.phb(), BARE, 4, 4),
+    ],
+)
+def test_how_many_gpus_there_must_be_is_told_by_policy_or_boards(
+    machine: Result, mode: int, policy: int | None, stated: int
+) -> None:
+    """Not by cards, nor by a virtual machine, which may have a part of a board."""
+    result = made.every_gpu(machine, virtualization=mode)
+    coverage = judge_health(result, node=NodeFacts(expected_gpus=policy)).coverage
+    assert coverage is not None
+    assert coverage.stated == stated

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import nodegauge_judge
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import Bus, Fan, Gpu, Problem, Repair, Result, Temperature, Unavailable
+from nodegauge_contract import Bus, Fan, Gpu, Power, Problem, Repair, Result, Temperature, Unavailable
 from nodegauge_contract.matrix import render
 from nodegauge_contract.model import Nics, System
 from nodegauge_contract.nvlink import lanes
@@ -32,7 +32,7 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.case import identity
+from nodegauge_judge.case import identity, lower_watts
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
 from nodegauge_judge.interconnect.p2p import examine
 from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
@@ -113,7 +113,7 @@ def test_invalid_thresholds_are_refused_by_name() -> None:
 
 quickly = settings(max_examples=60, derandomize=True)
 COMMANDS = re.compile(r"`([^`]+)`")
-PLACEHOLDER = re.compile(r"\b(?:" + "|".join(PLACEHOLDERS) + r"|NAMESPACE|PROBE-POD|COUNT|WATTS|INTERFACE)\b")
+PLACEHOLDER = re.compile(r"\b(?:" + "|".join(PLACEHOLDERS) + r"|NAMESPACE|PROBE-POD|COUNT|INTERFACE)\b")
 SPOKEN_BY_TOOLS = {
     *("CLOCK", "PERFORMANCE", "POWER", "TEMPERATURE", "ECC", "ROW_REMAPPER", "NVRM", "NCCL_DEBUG", "INFO"),
     *("NCCL_DEBUG_SUBSYS", "INIT", "NCCL_NVLS_ENABLE"),
@@ -208,6 +208,29 @@ def test_steps_have_the_real_device_address_and_node() -> None:
     assert f"`lspci -vv -s {made.pci(3)} |" in steps
 
 
+@pytest.mark.parametrize(
+    ("limit", "least", "advised"),
+    [(700, 200, ["560 -i 3"]), (700, 600, ["600 -i 3"]), (700, 700, []), (None, 200, [])],
+)
+def test_a_hot_gpu_s_new_power_limit_has_its_number(
+    limit: int | None, least: int, advised: list[str]
+) -> None:
+    """Four fifths of the limit in force, and no less than the driver takes; unknown, the step is left out."""
+    known = Unavailable("TIMEOUT") if limit is None else limit * 1000
+    power = Power(enforced_limit_mw=known, min_limit_mw=least * 1000)
+    gpu = made.h100().gpus[3]
+    hot = Finding(
+        code="hot",
+        severity=Severity.WARN,
+        subject="",
+        message="",
+        gpus=[of(3)],
+        evidence=dict(lower_watts(replace(gpu, power=power))),
+    )
+    steps = " ".join(CATALOGUE["hot"].steps(hot))
+    assert re.findall("`nvidia-smi -pl ([^`]*)`", steps) == advised
+
+
 def test_a_next_step_without_known_values_is_still_a_command() -> None:
     for rule in CATALOGUE.values():
         step = filled(rule.next_step, gpus=[], evidence={"advice": "read the log"})
@@ -240,9 +263,11 @@ def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() 
     """A log or a paste names no node, and a host of Ansible is none yet."""
     for rule in CATALOGUE.values():
         finding = Finding(code=rule.code, severity=Severity.FAIL, subject="", message="")
-        for steps in (rule.steps(finding), rule.steps(finding, node="host-1", cluster=False)):
+        for cluster in (True, False):
+            steps = rule.steps(finding, node="" if cluster else "host-1", cluster=cluster)
             assert steps, rule.code
             assert "kubectl" not in " ".join(steps), rule.code
+            assert cluster or "the node" not in " ".join(steps), rule.code
             assert (OUT_OF_SERVICE in steps) == (DRAIN in rule.way_out), rule.code
         message = rule.outside_cluster(finding).message + " ".join(steps)
         assert not re.search(r"kubectl|\bspec\.|\bdrain\b", message), rule.code

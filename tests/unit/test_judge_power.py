@@ -3,6 +3,7 @@ slot, cables and supply carry."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Fan, Power, Problem, Result, Sensor, Unavailable
-from nodegauge_judge import Answer, Judgement, NodeFacts, Psu, Thresholds, Verdict, judge_health
+from nodegauge_judge import CATALOGUE, Answer, Judgement, NodeFacts, Psu, Thresholds, Verdict, judge_health
 from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_judge.rule import measured
 from support.judge_results import Row, Table, check, judge, of_what_was_asked, rows
@@ -240,7 +241,11 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
     judgement = wired(limited(carried + 1, 75), gpus=[entry, other])
     assert judgement.verdict is Verdict.WARN
     (finding,) = [one for one in judgement.findings if one.code == "cable-watts"]
-    assert finding.evidence == {"limit_watts": carried + 1, "cable_watts": carried}
+    assert finding.evidence == {
+        "limit_watts": carried + 1,
+        "cable_watts": carried,
+        "lower_watts": carried,
+    }
     assert f"`nvidia-smi -pl {carried} -i 0`" in finding.message
     assert finding.gpus[0].index == 0
 
@@ -300,18 +305,23 @@ def test_a_shared_cable_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("supply", "rest", "limits", "expected"),
+    ("rest", "limits", "expected", "advised"),
     [
-        (1000, 300, (300, 300), []),
-        (1000, 301, (300, 300), ["supply-watts/warn"]),
-        (1000, 300, (300, None), ["power-inventory/info"]),
-        (1000, 700, (300, None), ["supply-watts/warn", "power-inventory/info"]),
+        (300, (300, 300), [], ""),
+        (301, (300, 300), ["supply-watts/warn"], "`nvidia-smi -pl 299`"),
+        (850, (300, 300), ["supply-watts/warn"], ""),
+        (300, (300, None), ["power-inventory/info"], ""),
+        (700, (300, None), ["supply-watts/warn", "power-inventory/info"], "`nvidia-smi -pl 100`"),
     ],
 )
 def test_a_supply_needs_watts_to_spare(
-    supply: int, rest: int, limits: tuple[float | None, ...], expected: list[str]
+    rest: int, limits: tuple[float | None, ...], expected: list[str], advised: str
 ) -> None:
-    assert of_power(wired(limited(*limits), supplyWatts=supply, otherWatts=rest)) == expected
+    """The advice has the limit for all GPUs; none that no driver takes."""
+    judgement = wired(limited(*limits), supplyWatts=1000, otherWatts=rest)
+    assert of_power(judgement) == expected
+    steps = " ".join(step for each in judgement.findings for step in CATALOGUE[each.code].steps(each))
+    assert re.findall("`nvidia-smi -pl [^`]*`", steps) == [advised] * bool(advised)
 
 
 @pytest.mark.parametrize(

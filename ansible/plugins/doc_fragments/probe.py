@@ -37,6 +37,10 @@ options:
       - Without it, the archive is removed with the task's temporary files.
     type: path
 attributes:
+  action_group:
+    description: Use C(group/nodegauge.gpu.gpu) in C(module_defaults) to set defaults of these modules.
+    support: full
+    membership: [nodegauge.gpu.gpu]
   check_mode:
     description: Can run in check mode and tell what it would change.
   diff_mode:

@@ -33,6 +33,10 @@ KEPT = (
     "skip_reason",
 )
 """What the fact keeps of a module's result."""
+SHOWN = 600
+"""Characters of what Ansible says."""
+MISSED = {"board-incomplete", "gpu-lost"}
+"""Findings by which the judge itself misses a GPU."""
 NEXT = " Next: "
 """Between a finding's measurement and its first step, which the list of steps repeats."""
 WHAT_TO_DO = " What to do: "
@@ -175,11 +179,14 @@ def _of_finding(probe: str, finding: Mapping[str, Any], verdict: str) -> dict[st
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    """What Ansible says: the message, and the last lines of a module that crashed."""
-    parts = [
-        str(result.get(key) or "").strip() for key in ("msg", "module_stderr", "module_stdout", "exception")
-    ]
-    return "\n".join(part[-600:] for part in parts[:3] if part)
+    """What Ansible says: how the message begins, for it names the cause first, and the last lines of a module
+    that crashed, for they do."""
+    message, *output = (
+        str(result.get(key) or "").strip() for key in ("msg", "module_stderr", "module_stdout")
+    )
+    if len(message) > SHOWN:
+        message = f"{message[:SHOWN].rstrip()} ..."
+    return "\n".join(part for part in (message, *(part[-SHOWN:] for part in output)) if part)
 
 
 def _not_measured(probe: str, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,12 +221,27 @@ def _names_of_gpus(health: Mapping[str, Any]) -> list[Any]:
 
 
 def _gpu_count(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    wanted = expected.get("gpus")
+    wanted = int(expected.get("gpus") or 0)
     seen = len(_names_of_gpus(health))
-    if not wanted or int(wanted) == seen:
-        return None
     counted = "1 GPU" if seen == 1 else f"{seen} GPUs"
+    if not wanted:
+        return _nobody_says(health, seen, counted)
+    if wanted == seen:
+        return None
     return _differs("fail", "unexpected-gpu-count", f"{counted}, {wanted} expected", "gpus")
+
+
+def _nobody_says(health: Mapping[str, Any], seen: int, counted: str) -> tuple[str, dict[str, Any]] | None:
+    """A host of any number of GPUs would pass: that is a gap, unless the policy or the model's boards tell
+    how many there are, or the judge misses one already."""
+    stated = (health.get("facts") or {}).get("gpus_expected") or 0
+    codes = {finding.get("code") for finding in health.get("findings") or []}
+    if codes & MISSED or 0 < stated <= seen:
+        return None
+    boards = f"; boards of this model have {stated}" if stated else ""
+    message = f"{counted} found, and nothing says how many there must be{boards}"
+    steps = ["Set `validate_expected_gpus` of this host, or of its group, to the number that was ordered."]
+    return "warn", _reason("warn", "health", "gpu-count-unstated", message, steps)
 
 
 def _model(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:

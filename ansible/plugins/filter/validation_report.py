@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
@@ -28,13 +28,26 @@ NO_ANSWER = {
 }
 
 
-def validation_report(facts: Mapping[str, Any], previous: str | Mapping[str, Any] = "") -> dict[str, Any]:
+def validation_report(
+    facts: Mapping[str, Any],
+    previous: str | Mapping[str, Any] = "",
+    inventory: Iterable[str] = (),
+    measured: bool = True,
+) -> dict[str, Any]:
     """What the pages show.
 
     `facts`: by host, its `nodegauge_validation`, or nothing if it has none; `previous`: the JSON of the last
-    report, whose time stays while nothing else changed.
+    report, whose times stay while nothing else changed; rows of other hosts of the `inventory` stay.
+    `measured`: whether this run asked for measurements; if not, a host without a fact keeps its row too.
     """
-    rows = [_row(host, fact) if fact else _no_answer(host) for host, fact in facts.items()]
+    before = _before(previous)
+    earlier = {row["host"]: row for row in before.get("hosts", [])}
+    asked = {host: fact for host, fact in facts.items() if fact or measured or host not in earlier}
+    kept = [name for name in earlier if name not in asked and name in {*inventory, *facts}]
+    rows = [
+        _dated(_row(host, fact) if fact else _no_answer(host), fact, earlier) for host, fact in asked.items()
+    ]
+    rows += [{**earlier[name], "this_run": False} for name in kept]
     rows.sort(key=lambda row: (VERDICTS.index(row["verdict"]), _natural(row["host"])))
     times = [str(fact["finished_at"]) for fact in facts.values() if fact and fact.get("finished_at")]
     report = {
@@ -42,20 +55,53 @@ def validation_report(facts: Mapping[str, Any], previous: str | Mapping[str, Any
         "counts": {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS},
         "judge_versions": sorted({row["judge_version"] for row in rows} - {""}),
         "hosts": rows,
-        **_topologies(facts),
+        **_topologies(asked, before, kept),
     }
-    return wrap_var({**report, "since": _since(previous, report) or max(times, default="")})
+    return wrap_var({**report, "since": _since(before, report) or max(times, default="")})
 
 
-def _since(previous: str | Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """The time of the last report if it says the same, else nothing."""
+def validation_report_changes(report: Mapping[str, Any], previous: str | Mapping[str, Any] = "") -> list[str]:
+    """A line for each row that a report changes, adds or removes."""
+    before = {row["host"]: _in_words(row) for row in _before(previous).get("hosts", [])}
+    after = {row["host"]: _in_words(row) for row in report["hosts"]}
+    return [
+        f"{host}: {before.get(host, 'no row')} -> {after.get(host, 'no row')}"
+        for host in sorted({*before, *after}, key=_natural)
+        if before.get(host) != after.get(host)
+    ]
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    cause = f" ({row['cause']})" if row["cause"] else ""
+    return f"{row['verdict']}{cause}{'' if row['this_run'] else ', not measured in this run'}"
+
+
+def _before(previous: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The last report, with the rows that this version can show; nothing if it cannot be read."""
+    shape = _dated(_no_answer(""), {}, {}).keys()
     try:  # ansible-core 2.18 and older hand over JSON as what it contains
         before = dict(previous) if isinstance(previous, Mapping) else json.loads(previous)
-        since = before.pop("since")
+        before = json.loads(json.dumps(before, default=str))
+        rows = [row for row in before["hosts"] if shape == row.keys() and row["verdict"] in VERDICTS]
+        return {**before, "hosts": rows, "topologies": before["topologies"], "legend": before["legend"]}
     except (ValueError, AttributeError, KeyError, TypeError):
-        return ""
-    same = json.loads(json.dumps(report, default=str)) == before
+        return {}
+
+
+def _since(before: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """The time of the last report if it says the same, else nothing."""
+    since = before.get("since")
+    same = {**json.loads(json.dumps(report, default=str)), "since": since} == before
     return since if same and isinstance(since, str) else ""
+
+
+def _dated(row: dict[str, Any], fact: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of this run, with the time of the first run that said the same of its host."""
+    row = {**row, "this_run": True}
+    old = earlier.get(row["host"]) or {}
+    undated = {**json.loads(json.dumps(row, default=str)), "since": old.get("since")}
+    since = old["since"] if undated == {**old, "this_run": True} else (fact or {}).get("finished_at", "")
+    return {**row, "since": str(since)}
 
 
 def _natural(host: str) -> list[tuple[int, int, str]]:
@@ -122,10 +168,16 @@ def _measured(finding: Mapping[str, Any]) -> str:
     return str(finding.get("message", "")).partition(" Next: ")[0]
 
 
-def _topologies(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Each matrix once, with its hosts, the most common first; and the legend that all share."""
-    hosts: dict[str, list[str]] = {}
-    legend: dict[str, None] = {}
+def _topologies(facts: Mapping[str, Any], before: Mapping[str, Any], kept: Iterable[str]) -> dict[str, Any]:
+    """Each matrix once, with its hosts, the most common first; and the legend that all share.  `kept`: hosts
+    whose matrix is that of the last report."""
+    stays = set(kept)
+    hosts = {
+        str(each["matrix"]): own
+        for each in before.get("topologies", [])
+        if (own := [name for name in each["hosts"] if name in stays])
+    }
+    legend: dict[str, None] = dict.fromkeys(before["legend"]) if hosts else {}
     for host in sorted(facts, key=_natural):
         health = ((facts[host] or {}).get("probes") or {}).get("health") or {}
         text = str(health.get("matrix") or "")
@@ -134,14 +186,18 @@ def _topologies(facts: Mapping[str, Any]) -> dict[str, Any]:
         matrix, _mark, rest = text.partition(LEGEND)
         lines, nics, names = rest.partition(NIC_LEGEND)
         legend.update(dict.fromkeys(line.rstrip() for line in lines.splitlines() if line.strip()))
-        hosts.setdefault(matrix + nics + names, []).append(host)
+        hosts.setdefault((matrix + nics + names).rstrip(), []).append(host)
+    hosts = {matrix: sorted(names, key=_natural) for matrix, names in hosts.items()}
     ordered = sorted(hosts.items(), key=lambda item: (-len(item[1]), _natural(item[1][0])))
     return {
-        "topologies": [{"hosts": names, "matrix": matrix.rstrip()} for matrix, names in ordered],
+        "topologies": [{"hosts": names, "matrix": matrix} for matrix, names in ordered],
         "legend": list(legend),
     }
 
 
 class FilterModule:
     def filters(self) -> dict[str, Any]:
-        return {"validation_report": validation_report}
+        return {
+            "validation_report": validation_report,
+            "validation_report_changes": validation_report_changes,
+        }

@@ -162,6 +162,12 @@ facts:
       description: How many GPUs the probe saw.
       type: int
       sample: 8
+    gpus_expected:
+      description:
+        - How many GPUs the host must have, by O(policy), O(expected_gpus) or the whole boards of its model.
+        - Null where none of them says.
+      type: int
+      sample: 8
     models:
       description: The names of the GPUs, each once.
       type: list

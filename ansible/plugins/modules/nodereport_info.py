@@ -15,6 +15,10 @@ options:
     description: Read only this node.
     type: str
 attributes:
+  action_group:
+    description: Use C(group/nodegauge.gpu.cluster) in C(module_defaults) to set defaults of these modules.
+    support: full
+    membership: [nodegauge.gpu.cluster]
   check_mode:
     description: Runs as usual, because it only reads.
     support: full

@@ -60,6 +60,10 @@ options:
     type: int
     default: 300
 attributes:
+  action_group:
+    description: Use C(group/nodegauge.gpu.cluster) in C(module_defaults) to set defaults of these modules.
+    support: full
+    membership: [nodegauge.gpu.cluster]
   check_mode:
     description: Renders the chart against the cluster and changes nothing.
     support: full

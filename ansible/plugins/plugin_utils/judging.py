@@ -53,6 +53,13 @@ def judge(
     return {**judgement, "judge_version": answer["version"]}
 
 
+def check_policy(archive: Path, policy: Mapping[str, Any]) -> None:
+    """Raises `CannotJudge` with what the judge refuses of a policy; there is nothing to judge."""
+    answer = _answer([sys.executable, str(archive), "judge"], json.dumps({"documents": [], "policy": policy}))
+    if "error" in answer:
+        raise CannotJudge(str(answer["error"]))
+
+
 def with_steps(message: str, steps: Sequence[str]) -> str:
     """A message that ends with what to do."""
     if not steps:

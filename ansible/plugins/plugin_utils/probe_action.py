@@ -54,6 +54,8 @@ PYTHON_STEPS = [
 ]
 OTHER_KEYS = ("matrix", "labels", "read", "busbw", "tflops", "reason")
 """What a judgement has beside what every probe's has, if it has it."""
+SHOWN_CHARACTERS = 400
+"""Of a message its beginning, which names the cause, and of a module's output its end, which does."""
 SHOWN = ("index", "name", "uuid", "serial", "pci")
 """What the facts say of each GPU."""
 
@@ -139,6 +141,7 @@ def facts(document: Mapping[str, Any], judgement: Mapping[str, Any]) -> dict[str
         "driver": _text(system.get("driver")) or "",
         "cuda": _cuda(system.get("cuda")),
         "gpu_count": len(gpus),
+        "gpus_expected": (judgement.get("coverage") or {}).get("stated") or None,
         "models": sorted({name for gpu in gpus if (name := _text(gpu.get("name")))}),
         "gpus": [{key: _text(gpu[key]) for key in SHOWN if key in gpu} for gpu in gpus],
         "interconnect": interconnect.get("class"),
@@ -182,8 +185,11 @@ def _why_not(result: Mapping[str, Any]) -> str:
     """The module's message with its steps; a module that did not even run has Ansible's words in it."""
     if "steps" in result:
         return with_steps(str(result.get("msg", "")), result["steps"])
-    parts = [str(result.get(key) or "").strip() for key in ("msg", "module_stderr", "module_stdout")]
-    text = " ".join(" ".join(part[-400:].split()) for part in parts if part)
+    message, *output = (
+        str(result.get(key) or "").strip() for key in ("msg", "module_stderr", "module_stdout")
+    )
+    parts = (message[:SHOWN_CHARACTERS], *(part[-SHOWN_CHARACTERS:] for part in output))
+    text = " ".join(" ".join(part.split()) for part in parts if part)
     if NO_PYTHON.search(text):
         return with_steps(f"No Python on this host can run the probe: {text}.", PYTHON_STEPS)
     return text or "The module returned nothing."

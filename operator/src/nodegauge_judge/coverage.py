@@ -24,6 +24,7 @@ from nodegauge_contract import NOT_READ, Gpu, Unavailable
 from nodegauge_contract.gpu import Clocks, Counters, Ecc, LinkErrors, Pcie, Power, Repair, Temperature
 from nodegauge_contract.model import PASTED
 from nodegauge_contract.nvlink import ACTIVE
+from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, is_not_supported, once, short_name, text
 from nodegauge_judge.gpu_models import NO_ROW, known_models
 from nodegauge_judge.interconnect import board, nvlink_state
@@ -125,6 +126,7 @@ def of_node(case: Case) -> Coverage:
     return Coverage(
         gpus=len(read),
         of_gpus=max(expected),
+        stated=case.node.expected_gpus or visibility.whole_board(case),
         subjects=len(there - {subject for _, subject in open_subjects}) + answers,
         of_subjects=len(there) + asked,
         gaps=[

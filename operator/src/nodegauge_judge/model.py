@@ -223,6 +223,8 @@ class Coverage(Struct, frozen=True, rename="camel", kw_only=True):
     """GPUs that were read."""
     of_gpus: int
     """GPUs that the node has, as far as is known."""
+    stated: int = 0
+    """GPUs that it must have, by the policy or by the whole boards of its model; 0 if neither says."""
     subjects: int
     """Subjects (temperature, power, ...) of which every value was read."""
     of_subjects: int

@@ -32,20 +32,24 @@ PLACEHOLDERS = (
     "DEVICE",
     "PORT",
     "DEFAULT_WATTS",
-    "CABLE_WATTS",
+    "LOWER_WATTS",
     "NODE",
 )
 """Words of a command that stand for a value: the GPU's index and that of the second one of a pair, its PCI
-address and its slot (the address without the function, as the driver logs it), an RDMA device, its port; or
-for the advice in a finding's evidence."""
+address and its slot (the address without the function, as the driver logs it), an RDMA device, its port; a
+power limit in W; or for the advice in a finding's evidence."""
 _PLACEHOLDER = re.compile(rf"\b(?:{'|'.join(PLACEHOLDERS)})\b")
-_OF_CLUSTER = re.compile(r"\bkubectl\b|\bspec\.|PROBE-POD")
+_OF_CLUSTER = re.compile(r"\bkubectl\b|\bspec\.|\bprobes\.\w+\.|PROBE-POD|\bpods\b")
 """What only helps on a node that an operator looks after."""
 _DRAIN = re.compile(r"\bdrain(?: the node| it)?\b")
 _BY_HAND = "take the machine out of service"
 """In place of `_DRAIN` where there is no cluster."""
 _OPTIONAL = re.compile(r" (?:-i|-s|-pl) (?:INDEX|OTHER|ADDRESS)|\.\*SLOT")
 """Parts of a command that are left out where their value is unknown: it then shows every GPU."""
+_NODE = re.compile(r"\b(the|[Tt]his|[Aa]) node\b")
+"""What is a host as long as no cluster has it."""
+_NO_WATTS = re.compile(r"\b[A-Z]+_WATTS\b")
+"""A power limit that nobody could compute: its command says nothing, so its step is left out."""
 
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
@@ -175,7 +179,9 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
         no node, or comes from a host that no cluster has (`cluster` false)."""
         outside = not (cluster and node) or PASTED in str(finding.evidence.get("source", ""))
         here = self._without_cluster if outside else self.way_out
-        return [filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in here]
+        steps = [filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in here]
+        known = [step for step in steps if not _NO_WATTS.search(step)]
+        return known if cluster else [_NODE.sub(r"\1 host", step) for step in known]
 
     def outside_cluster(self, finding: Finding) -> Finding:
         """The same finding with a next step that needs no cluster."""

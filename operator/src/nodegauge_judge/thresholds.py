@@ -7,6 +7,7 @@ its default.  "Chosen by this project" marks a number without a published source
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import msgspec
@@ -289,8 +290,11 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
         known = msgspec.structs.fields(cls)
         unknown = sorted(set(spec) - {field.encode_name for field in known})
         if unknown:
-            names = ", ".join(field.encode_name for field in known)
-            raise ThresholdsInvalid(f"no such threshold: {', '.join(map(str, unknown))} (there are: {names})")
+            names = [field.encode_name for field in known]
+            near = [name for typed in unknown for name in get_close_matches(str(typed), names, n=1)]
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            wrong = ", ".join(map(str, unknown))
+            raise ThresholdsInvalid(f"no such threshold: {wrong}{hint} (there are: {', '.join(names)})")
         try:
             return msgspec.convert(dict(spec), cls)
         except msgspec.ValidationError as error:

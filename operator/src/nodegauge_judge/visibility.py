@@ -71,6 +71,15 @@ def is_complete(case: Case) -> bool:
     return not (unread or case.result.problem is not None or missing(case) or lost(case))
 
 
+def whole_board(case: Case) -> int:
+    """GPUs of the smallest whole board that holds those of a bare machine of one model; 0 if nothing tells:
+    cards, models without a row, machines that may have been given a part of a board."""
+    gpus = case.result.gpus
+    if len({gpu.name for gpu in gpus}) != 1 or any(gpu.virtualization != NO_VIRTUALIZATION for gpu in gpus):
+        return 0
+    return known_models().find(gpus[0].name).whole(len(gpus), switched=case.lanes.switched)
+
+
 class Hole(Struct, frozen=True, kw_only=True):
     """GPUs that a board lacks: `lacks` of `size`; `modules`: their module ids, empty if these do not tell."""
 

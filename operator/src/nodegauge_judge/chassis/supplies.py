@@ -18,6 +18,9 @@ from nodegauge_judge.rule import DRAIN, Effect, Observation, Probe
 SPARE_SHARE = 0.9
 """Share of the working supplies' capacity above which full load leaves too little to spare.  Chosen by this
 project: supplies lose 5 to 10 % of their capacity in hot air."""
+LEAST_LIMIT = 0.3
+"""Share of its limit below which a GPU's driver takes no other.  Chosen by this project: H100 SXM5 take 200
+of 700 W, A100 SXM4 100 of 400 W (`nvidia-smi -q -d POWER`, Min Power Limit)."""
 PLAUSIBLE_SHARE = 0.4
 """A reading further off its nominal voltage is a sensor without a scale, not a rail: the machine would be
 off."""
@@ -100,7 +103,17 @@ def spare_watts(case: ChassisCase) -> Iterator[Observation]:
             f"At full load of the GPUs the machine draws about {peak:.0f} W; its working supplies give "
             f"{capacity:.0f} W.",
             case,
+            more=_lower_watts(case, peak=peak, capacity=capacity),
         )
+
+
+def _lower_watts(case: ChassisCase, *, peak: float, capacity: float) -> dict[str, Scalar]:
+    """Evidence: the limit of every GPU, in whole W, at which full load leaves enough to spare; empty if no
+    driver would take it."""
+    limits = [watts for gpu in case.reading.gpus if (watts := number(gpu.limit_watts)) is not None]
+    rest = peak - sum(limits)
+    each = int((SPARE_SHARE * capacity - rest) / len(limits)) if limits else 0
+    return {"lower_watts": each} if limits and LEAST_LIMIT * max(limits) <= each < max(limits) else {}
 
 
 def rail_out(case: ChassisCase) -> Iterator[Observation]:
@@ -187,7 +200,9 @@ def _of(supply: Supply, severity: Severity, message: str, *, weight: float = 0.0
     )
 
 
-def _whole(severity: Severity, message: str, case: ChassisCase) -> Observation:
+def _whole(
+    severity: Severity, message: str, case: ChassisCase, *, more: dict[str, Scalar] | None = None
+) -> Observation:
     evidence: dict[str, Scalar] = {"installed": len(case.installed), "working": len(case.working)}
     for key, value in (
         ("load_watts", case.load),
@@ -196,7 +211,7 @@ def _whole(severity: Severity, message: str, case: ChassisCase) -> Observation:
     ):
         if value is not None:
             evidence[key] = round(value)
-    return Observation(severity=severity, location="node", message=message, evidence=evidence)
+    return Observation(severity=severity, location="node", message=message, evidence=evidence | (more or {}))
 
 
 _SWAP = (
@@ -276,7 +291,7 @@ RULES = (
         },
         next_step="lower the GPUs' power limit, or fit larger supplies.",
         way_out=(
-            "`nvidia-smi -pl WATTS` lowers the limit of all GPUs.",
+            "`nvidia-smi -pl LOWER_WATTS` lowers the limit of all GPUs.",
             "Fit supplies of the rating that the machine needs.",
         ),
         check=spare_watts,

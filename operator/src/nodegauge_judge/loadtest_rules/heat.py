@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodegauge_judge.case import number
+from nodegauge_judge.case import lower_watts, number
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, answered
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, Observation, Probe
@@ -133,7 +133,7 @@ def _evidence(loaded: Loaded, left: float | None) -> dict[str, Scalar]:
         "memory_celsius": plausible(loaded.load.memory_max_c),
         "celsius_left": left,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in known.items() if value is not None} | lower_watts(loaded.gpu)
 
 
 def answer_hot(case: LoadCase) -> Answer:
@@ -164,7 +164,7 @@ RULES = (
         way_out=(
             AIR_FLOW,
             "`probes.load.duration: 5m` in the policy shows the temperature that the GPUs settle at.",
-            "Until it is cool: `nvidia-smi -pl WATTS -i INDEX` lowers the power limit.",
+            "Until it is cool: `nvidia-smi -pl LOWER_WATTS -i INDEX` lowers the power limit.",
         ),
         probe=Probe.LOAD,
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL),

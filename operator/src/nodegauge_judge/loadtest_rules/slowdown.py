@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from nodegauge_contract.load import LoadReason
-from nodegauge_judge.case import number
+from nodegauge_judge.case import lower_watts, number
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, answered
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, DRAIN, VENDOR, Observation, Probe
@@ -162,6 +162,7 @@ def _observe(case: LoadCase, measure: Measure, *, what: str) -> Iterator[Observa
         last = " and until the end" if slowed.to_the_end else ""
         doubt = "; only the driver's counter says so, no sample shows it" if slowed.uncertain else ""
         evidence: dict[str, Scalar] = {"share": round(slowed.share, 4)}
+        evidence |= lower_watts(loaded.gpu) if measure is heat else {}
         evidence |= {} if slowed.after is None else {"first_after_seconds": round(slowed.after, 1)}
         yield loaded.observed(
             severity,
@@ -207,7 +208,7 @@ RULES = (
         way_out=(
             AIR_FLOW,
             _AGAIN,
-            "Until it is cool: `nvidia-smi -pl WATTS -i INDEX` lowers the power limit.",
+            "Until it is cool: `nvidia-smi -pl LOWER_WATTS -i INDEX` lowers the power limit.",
         ),
         probe=Probe.LOAD,
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu, short_name
-from nodegauge_judge.model import Severity
+from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.power_inventory import Feed, PowerInventory, entry_of, feeds
 from nodegauge_judge.rule import Observation
 
@@ -59,13 +59,21 @@ def supply_watts(case: Case) -> Iterator[Observation]:
     need = gpus + inventory.other_watts
     if not limits or not inventory.supply_watts or need <= SPARE_SHARE * inventory.supply_watts:
         return
+    known = [limit for limit in limits if limit is not None]
+    each = int((SPARE_SHARE * inventory.supply_watts - inventory.other_watts) / len(limits))
+    least = max(1.0, *((number(gpu.power.min_limit_mw) or 0) / 1000 for gpu in case.result.gpus))
+    evidence: dict[str, Scalar] = {
+        "need_watts": need,
+        "gpu_watts": gpus,
+        "supply_watts": inventory.supply_watts,
+    }
     yield Observation(
         severity=Severity.WARN,
         location="node",
         message=f"With all GPUs at their limits ({gpus:g} W) and {inventory.other_watts} W for the rest, the "
         f"machine draws {need:g} W; its supply is rated {inventory.supply_watts} W (warns above "
         f"{SPARE_SHARE:.0%} of it).",
-        evidence={"need_watts": need, "gpu_watts": gpus, "supply_watts": inventory.supply_watts},
+        evidence=evidence | ({"lower_watts": each} if least <= each < max(known) else {}),
     )
 
 
@@ -113,11 +121,12 @@ def _above(gpu: Gpu, severity: Severity, feed: Feed, limit: float, what: str) ->
         way_out = f"`nvidia-smi -pl {feed.watts} -i {gpu.index}` lowers it."
     else:
         way_out = f"Raise it to {feed.watts} W at most."
+    evidence: dict[str, Scalar] = {"limit_watts": limit, "cable_watts": feed.watts}
     return of_gpu(
         gpu,
         severity,
         message=f"{what}; slot and cables carry {feed.watts} W ({feed.parts}). {way_out}",
-        evidence={"limit_watts": limit, "cable_watts": feed.watts},
+        evidence=evidence | ({"lower_watts": feed.watts} if least <= feed.watts else {}),
         weight=limit - feed.watts,
     )
 
@@ -143,7 +152,7 @@ RULES = (
         },
         next_step="keep the limit within what they carry, or give each socket a cable of its own.",
         way_out=(
-            "`nvidia-smi -pl CABLE_WATTS -i INDEX` lowers the limit until the next boot: set it at every "
+            "`nvidia-smi -pl LOWER_WATTS -i INDEX` lowers the limit until the next boot: set it at every "
             "boot.",
             "Or give each socket a cable of its own, with the rating that the card needs.",
             "If the inventory is wrong, correct `spec.powerInventory`.",
@@ -180,7 +189,10 @@ RULES = (
             )
         },
         next_step="lower the GPUs' power limits, or fit a larger supply.",
-        way_out=("`nvidia-smi -pl WATTS` lowers the limit of all GPUs.", "Fit a supply of a higher rating."),
+        way_out=(
+            "`nvidia-smi -pl LOWER_WATTS` lowers the limit of all GPUs.",
+            "Fit a supply of a higher rating.",
+        ),
         check=supply_watts,
     ),
     HealthRule(

@@ -11,7 +11,7 @@ from nodegauge_contract import Gpu
 from nodegauge_judge import activity, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
 from nodegauge_judge.gpu_models import known_models
-from nodegauge_judge.model import Load, Severity
+from nodegauge_judge.model import Load, Scalar, Severity
 from nodegauge_judge.rule import Observation
 
 SW_POWER_CAP = 0x4
@@ -73,11 +73,13 @@ def _below_base(case: Case, gpu_index: int) -> Observation | None:
         return None
     if activity.of_window(case, gpu_index) is not Load.LOADED:
         return None
+    usual = number(gpu.power.default_limit_mw)
+    evidence: dict[str, Scalar] = {"sm_mhz": median, "base_mhz": base}
     return of_gpu(
         gpu,
         Severity.WARN,
         message=f"The power cap keeps it at {median:g} MHz, below the model's base clock of {base} MHz.",
-        evidence={"sm_mhz": median, "base_mhz": base},
+        evidence=evidence | ({"default_watts": usual / 1000} if usual else {}),
         weight=1 - median / base,
     )
 

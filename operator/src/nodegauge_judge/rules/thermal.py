@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import activity, throttle
-from nodegauge_judge.case import Case, HealthRule, number, of_gpu, once
+from nodegauge_judge.case import Case, HealthRule, lower_watts, number, of_gpu, once
 from nodegauge_judge.history.model import WARM_LIMIT
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, Observation
@@ -236,7 +236,7 @@ def _observe(case: Case, measure: Callable[[Case, int], Heat | None]) -> Iterato
             gpu,
             Severity.FAIL if failed else Severity.WARN,
             f"{heat.text}{slowed}.",
-            heat.evidence,
+            heat.evidence | lower_watts(gpu),
             weight=-heat.left,
         )
 
@@ -283,8 +283,8 @@ RULES = (
         next_step="check fans, air flow and inlet temperature of the node.",
         way_out=(
             AIR_FLOW,
-            "Until it is cool: `nvidia-smi -pl WATTS` lowers the power limit (nodegauge then reports "
-            "power-cap-low).",
+            "Until it is cool: `nvidia-smi -pl LOWER_WATTS -i INDEX` lowers the power limit (nodegauge then "
+            "reports power-cap-low).",
         ),
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
         check=hot,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from nodegauge_judge import activity, throttle
-from nodegauge_judge.case import Case, HealthRule, of_gpu
+from nodegauge_judge.case import Case, HealthRule, lower_watts, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR, Observation
 from nodegauge_judge.throttle import Slowdown, Source
@@ -118,7 +118,8 @@ def _observe(case: Case, measure: Measure, *, what: str) -> Iterator[Observation
                 gpu,
                 slowdown.severity,
                 f"{what} {_amount(slowdown)}",
-                evidence=_evidence(slowdown),
+                evidence=_evidence(slowdown)
+                | (lower_watts(gpu) if measure is _sw_thermal_under_load else {}),
                 weight=slowdown.share,
             )
 
@@ -187,7 +188,7 @@ RULES = (
         way_out=(
             AIR_FLOW,
             _REASONS,
-            "Until it is cool: `nvidia-smi -pl WATTS -i INDEX` lowers the power limit.",
+            "Until it is cool: `nvidia-smi -pl LOWER_WATTS -i INDEX` lowers the power limit.",
         ),
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
         check=sw_thermal_slowdown,
