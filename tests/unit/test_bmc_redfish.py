@@ -28,6 +28,7 @@ MACHINES = {
     "redfish/lenovo.json": (4, 4, 700, None, 10, 1, 0, 8),
     "redfish/supermicro.json": (6, 6, 2161, None, 6, 2, 0, 0),
 }
+TURNING = Fan(name="FAN0", rpm=4000, present=True, state="Enabled", health="OK")
 Tree = dict[str, Any]
 DGX_SUPPLIES = "/redfish/v1/Chassis/DGX/PowerSubsystem/PowerSupplies"
 LENOVO = "/redfish/v1/Chassis/1"
@@ -212,7 +213,7 @@ async def test_pumps_are_read_from_a_list_and_behind_a_link(bmcs: Bmcs) -> None:
 def test_full_power_leaves_a_tenth_of_the_supplies_to_spare(limit: float, expected: set[str]) -> None:
     gpus = [BoardGpu(name=f"GPU{n}", watts=100.0, limit_watts=limit) for n in range(2)]
     supplies = [Supply(name=f"PSU{n}", health="OK", capacity_watts=2000.0) for n in range(2)]
-    reading = ChassisReading(lists_supplies=True, supplies=supplies, gpus=gpus, watts=2000.0)
+    reading = ChassisReading(lists_supplies=True, supplies=supplies, gpus=gpus, watts=2000.0, fans=[TURNING])
     assert codes(judge_chassis(reading)) == expected
 
 
@@ -236,7 +237,7 @@ async def test_resources_that_fail_accuse_nothing(name: str, status: int, bmcs: 
     reading = await bmcs.reading(resources, broken=broken)
     judgement = judge_chassis(reading)
     assert judgement.verdict in (Verdict.PASS, Verdict.UNKNOWN)
-    assert codes(judgement) <= {"supplies-unread"}
+    assert codes(judgement) <= {"supplies-unread", "chassis-unread"}
     assert any(f"HTTP status {status}" in one.reason for one in reading.unread)
 
 
@@ -257,11 +258,21 @@ GOOD = Supply(name="PSU0", present=True, state="Enabled", health="OK", capacity_
     ("reading", "codes"),
     [
         (
-            ChassisReading(lists_supplies=True, watts=3900, supplies=[GOOD, Supply(name="PSU1")]),
+            ChassisReading(watts=3900, supplies=[GOOD, Supply(name="PSU1")], fans=[TURNING]),
             ["supplies-unread"],
         ),
-        (ChassisReading(fans=[Fan(name="FAN1", health="OK", low_critical_rpm=500)]), []),
-        (ChassisReading(air=[AirTemperature(name="Inlet", inlet=True, celsius=45)]), ["inlet-hot"]),
+        (
+            ChassisReading(
+                supplies=[GOOD], fans=[TURNING, Fan(name="FAN1", health="OK", low_critical_rpm=500)]
+            ),
+            [],
+        ),
+        (
+            ChassisReading(
+                supplies=[GOOD], fans=[TURNING], air=[AirTemperature(name="In", inlet=True, celsius=45)]
+            ),
+            ["inlet-hot"],
+        ),
     ],
     ids=["a supply that was not read", "a fan whose speed was not read", "inlet air at exactly its bound"],
 )
@@ -313,7 +324,7 @@ def test_watts_that_no_machine_has_were_not_read(absurd: float, where: str) -> N
     elif where == "watts":
         machine[where] = absurd
     one = Supply(name="PSU", present=True, state="Enabled", health="OK", **supply)
-    judged = judge_chassis(ChassisReading(supplies=[one, one], gpus=gpus, **machine))
+    judged = judge_chassis(ChassisReading(supplies=[one, one], gpus=gpus, fans=[TURNING], **machine))
     assert judged.verdict is Verdict.PASS
     numbers = (judged.load_watts, judged.peak_watts, judged.capacity_watts, judged.needed)
     assert all(number is None or 0 < number < 10_000 for number in numbers)
