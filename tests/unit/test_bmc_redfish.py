@@ -26,7 +26,7 @@ MACHINES = {
     "redfish/dell.json": (2, 2, 614, None, 6, 1, 0, 0),
     "redfish/hpe.json": (2, 2, 531, None, 6, 2, 0, 0),
     "redfish/lenovo.json": (4, 4, 700, None, 10, 1, 0, 8),
-    "redfish/supermicro.json": (6, 6, 2161, None, 6, 2, 0, 0),
+    "redfish/supermicro.json": (6, 6, 2161, None, 6, 1, 0, 0),
 }
 TURNING = Fan(name="FAN0", rpm=4000, present=True, state="Enabled", health="OK")
 Tree = dict[str, Any]

@@ -72,11 +72,11 @@ def of_chassis(case: ChassisCase) -> list[Covered]:
         absent=sum(supply.present is False for supply in reading.supplies),
     )
     others = (
-        _of("fans", ((fan.name, of_fan(case, fan)) for fan in reading.fans)),
-        _of("pumps", ((pump.name, of_pump(pump)) for pump in reading.pumps)),
-        _of("rails", ((rail.name, of_rail(rail)) for rail in reading.rails)),
-        _of("inlets", ((air.name, of_air(air)) for air in reading.air if air.inlet)),
-        _of("leak detectors", ((leak.name, of_leak(leak)) for leak in reading.leaks)),
+        _of(case, "fans", ((fan.name, of_fan(case, fan)) for fan in reading.fans)),
+        _of(case, "pumps", ((pump.name, of_pump(pump)) for pump in reading.pumps)),
+        _of(case, "rails", ((rail.name, of_rail(rail)) for rail in reading.rails)),
+        _of(case, "inlets", ((air.name, of_air(air)) for air in reading.air if air.inlet)),
+        _of(case, "leak detectors", ((leak.name, of_leak(leak)) for leak in reading.leaks)),
     )
     return [supplies, *(kind for kind in others if kind.text != f"0 of 0 {kind.kind}")]
 
@@ -91,10 +91,13 @@ def line(covered: Iterable[Covered]) -> str:
 
 
 def of_fan(case: ChassisCase, fan: Fan) -> Presence:
-    """A fan says its speed.  0 rpm of a fan whose presence IPMI does not know may be an empty place."""
+    """A fan says its speed.  0 rpm of a fan whose presence IPMI does not know may be an empty place, and in a
+    machine that is off it is no news."""
     if (known := _place(fan.present, fan.state)) is not None:
         return known
     speeds = [number(fan.rpm), number(fan.percent)]
+    if case.is_off and not any(speeds):
+        return Presence.OFF
     unknown = case.reading.source == IPMI and fan.present is not True and number(fan.low_critical_rpm) is None
     says = any(speeds) or (0 in speeds and not unknown)
     return Presence.READ if says else Presence.SILENT
@@ -195,15 +198,17 @@ def _why_no_supply(case: ChassisCase) -> str:
     return "the BMC's list of them is empty, and nothing else says what feeds the machine"
 
 
-def _of(kind: str, parts: Iterable[tuple[str, Presence]]) -> Covered:
+def _of(case: ChassisCase, kind: str, parts: Iterable[tuple[str, Presence]]) -> Covered:
+    """Parts of one kind; those that are silent in a machine that is off are off."""
     listed = list(parts)
+    silent = [clip(name) for name, presence in listed if _is_silent(presence)]
     states = [presence for _, presence in listed]
     return Covered(
         kind=kind,
         read=states.count(Presence.READ),
-        silent=[clip(name) for name, presence in listed if _is_silent(presence)],
+        silent=[] if case.is_off else silent,
         absent=states.count(Presence.ABSENT),
-        off=states.count(Presence.OFF),
+        off=states.count(Presence.OFF) + (len(silent) if case.is_off else 0),
     )
 
 
