@@ -24,12 +24,13 @@ MAX_SECONDS = 20 * 365 * 86400.0
 """Longest sum of time that can be: twenty years."""
 MAX_TEXT = 128
 INLET, EXHAUST = frozenset({"inlet", "intake", "ambient", "front", "fp"}), frozenset({"exhaust", "outlet"})
-"""Words in the names of sensors in the air that enters the machine (`fp`: front panel), and that leaves it."""
+"""Words in the names of sensors in the air that enters the machine (`fp`: front panel), or leaves it."""
 # fmt: off
 PARTS = frozenset({
     "asic", "battery", "bmc", "coolant", "cpu", "dimm", "disk", "dpu", "drive", "fpga", "gpu", "hba", "hbm",
     "hd", "hdd", "lan", "liquid", "lom", "mem", "memory", "mezz", "nic", "nvme", "nvswitch", "ocp", "pch",
-    "pci", "pcie", "ps", "psu", "raid", "retimer", "riser", "soc", "ssd", "supply", "vr", "vrd", "vrm", "water",
+    "pci", "pcie", "ps", "psu", "raid", "retimer", "riser", "soc", "ssd", "supply", "vr", "vrd", "vrm",
+    "water",
 })
 # fmt: on
 """Words in the names of parts: what they breathe is not the machine's air."""
