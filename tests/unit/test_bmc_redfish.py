@@ -338,8 +338,8 @@ def test_a_pass_is_earned_and_no_name_gates(changed: dict[str, Any], verdict: Ve
 def test_a_line_names_what_is_silent_and_counts_what_is_absent() -> None:
     fans = [TURNING, fan(name="FAN1"), fan(present=False)]
     judgement = judge_chassis(ChassisReading(supplies=[GOOD], fans=fans, rails=[Rail(name="12V", volts=12)]))
-    said = "1 of 1 supplies, 1 of 2 fans (1 absent), 1 of 1 rails. Not readable: fans: FAN1"
-    assert judgement.coverage == said
+    expected = "1 of 1 supplies, 1 of 2 fans (1 absent), 1 of 1 rails. Not readable: fans: FAN1"
+    assert judgement.coverage == expected
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def volts(value: Any, *, high: float = 400.0) -> Num:
     return number(value, low=0.0, high=high, unit="V")
 
 
-def words(name: str) -> frozenset[str]:
+def name_words(name: str) -> frozenset[str]:
     """The words of a sensor's name in small letters, with neither digits nor signs: `Fan1InletTemp`,
     `TEMP_SENS_FRONT`."""
     lower = (*_WORD.findall(name), *re.findall("[a-z]+", name.lower()))
@@ -117,12 +117,12 @@ def words(name: str) -> frozenset[str]:
 def air_side(name: str, *, enters: bool = False, leaves: bool = False) -> bool | None:
     """Whether a sensor of temperature is in air that enters the machine (True) or leaves it (False); None for
     a part's, or of neither.  `enters`, `leaves`: what the BMC says beside the name."""
-    said = words(name)
-    if said & PARTS or "p/s" in name.lower():
+    in_name = name_words(name)
+    if in_name & PARTS or "p/s" in name.lower():
         return None
-    if said & EXHAUST:
+    if in_name & EXHAUST:
         return False
-    if said & INLET or enters:
+    if in_name & INLET or enters:
         return True
     return False if leaves else None
 

@@ -57,8 +57,8 @@ class Covered(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     @property
     def text(self) -> str:
         """`5 of 6 fans (2 absent)`."""
-        aside = [f"{count} {word}" for count, word in ((self.absent, "absent"), (self.off, "off")) if count]
-        shown = f" ({', '.join(aside)})" if aside else ""
+        others = [f"{count} {word}" for count, word in ((self.absent, "absent"), (self.off, "off")) if count]
+        shown = f" ({', '.join(others)})" if others else ""
         return f"{self.read} of {self.read + len(self.silent)} {self.kind}{shown}"
 
 
@@ -93,7 +93,7 @@ def line(covered: Iterable[Covered]) -> str:
 def of_fan(case: ChassisCase, fan: Fan) -> Presence:
     """A fan says its speed.  0 rpm of a fan whose presence IPMI does not know may be an empty place, and in a
     machine that is off it is no news."""
-    if (known := _place(fan.present, fan.state)) is not None:
+    if (known := _absent_or_off(fan.present, fan.state)) is not None:
         return known
     speeds = [number(fan.rpm), number(fan.percent)]
     if case.is_off and not any(speeds):
@@ -105,7 +105,7 @@ def of_fan(case: ChassisCase, fan: Fan) -> Presence:
 
 def of_pump(pump: Pump) -> Presence:
     """A pump says its speed, or at least its health: many have no sensor of speed."""
-    if (known := _place(pump.present, pump.state)) is not None:
+    if (known := _absent_or_off(pump.present, pump.state)) is not None:
         return known
     says = number(pump.rpm) is not None or number(pump.percent) is not None or bool(text(pump.health))
     return Presence.READ if says else Presence.SILENT
@@ -212,7 +212,7 @@ def _of(case: ChassisCase, kind: str, parts: Iterable[tuple[str, Presence]]) -> 
     )
 
 
-def _place(present: object, state: object) -> Presence | None:
+def _absent_or_off(present: object, state: object) -> Presence | None:
     """Whether the place is empty or the part at rest; None for a part that should say how it is."""
     if present is False:
         return Presence.ABSENT

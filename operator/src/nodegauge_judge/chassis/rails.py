@@ -21,7 +21,7 @@ BUSBARS = (48.0, 54.0)
 """Their nominal volts."""
 FEEDS_GPUS = (12.0, *BUSBARS)
 """Nominal volts of rails that feed GPUs."""
-AROUND = 0.25
+BOUNDS_SHARE = 0.25
 """Bounds of a rail lie within this share of its nominal voltage.  Chosen by this project: the widest seen
 are 17 %."""
 PLAUSIBLE_SHARE = 0.4
@@ -67,7 +67,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
     def excludes(self, volts: float | None) -> bool:
         """Whether a reading is of this rail and outside."""
-        return bool(volts) and self.has(volts) and self.distance(volts) > 0
+        return volts is not None and volts > 0 and self.has(volts) and self.distance(volts) > 0
 
 
 def stated(rail: Rail, thresholds: Thresholds) -> Bounds | None:
@@ -79,8 +79,8 @@ def stated(rail: Rail, thresholds: Thresholds) -> Bounds | None:
         low = high = None
     if low is None and high is None:
         return None if nominal is None else of_nominal(nominal, thresholds)
-    around = [volts for volts in FEEDS_GPUS if _is_around(volts, low, high)]
-    return Bounds(low=low, high=high, feeds_gpus=bool(around))
+    feeds = any(_is_around(volts, low, high) for volts in FEEDS_GPUS)
+    return Bounds(low=low, high=high, feeds_gpus=feeds)
 
 
 def guessed(rail: Rail, thresholds: Thresholds) -> Bounds | None:
@@ -106,8 +106,8 @@ def feeds_gpus(rail: Rail, thresholds: Thresholds) -> bool:
 
 
 def _is_around(nominal: float, low: float | None, high: float | None) -> bool:
-    below = low is None or nominal * (1 - AROUND) <= low < nominal
-    above = high is None or nominal < high <= nominal * (1 + AROUND)
+    below = low is None or nominal * (1 - BOUNDS_SHARE) <= low < nominal
+    above = high is None or nominal < high <= nominal * (1 + BOUNDS_SHARE)
     return below and above
 
 

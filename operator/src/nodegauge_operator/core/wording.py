@@ -71,9 +71,9 @@ def covered(context: Context, status: ReportStatus, *, most: int = MAX_COVERED) 
     line = status.probe[HEALTH].coverage
     known = context.is_known and context.now < context.unknown_at
     others = [
-        f"{PART}{context.kinds[probe.name].title}: {said}"
+        f"{PART}{context.kinds[probe.name].title}: {status.probe[probe.name].coverage}"
         for probe in context.readings
-        if probe.name != HEALTH and context.counts(probe.name) and (said := status.probe[probe.name].coverage)
+        if probe.name != HEALTH and context.counts(probe.name) and status.probe[probe.name].coverage
     ]
     return f"{READ}{cut(''.join([line, *others]), most - len(READ) - 1)}." if line and known else ""
 
