@@ -310,6 +310,7 @@ def fan(**what: Any) -> Fan:
     ("changed", "verdict", "code"),
     [
         ({"rails": [Rail(name="VDD_3V3_S5 Voltage Output", volts=3.37)]}, PASS, ""),
+        ({"rails": [Rail(name="VDD_S5 V", volts=3.37)]}, PASS, ""),
         ({"rails": [Rail(name="P48V_HSC_VOUT", volts=51.2)]}, PASS, ""),
         ({"rails": [Rail(name="RISER 12 VAUX", volts=10.9)]}, PASS, ""),
         ({"rails": [Rail(name="P12V_AUX", volts=10.1)]}, PASS, "chassis-rail"),
