@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Fan, Pump, Rail, Supply
+from nodegauge_bmc.values import air_side
+from nodegauge_contract.chassis import (
+    AirTemperature,
+    BoardGpu,
+    ChassisReading,
+    Fan,
+    LeakDetector,
+    Pump,
+    Rail,
+    Supply,
+)
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge import CATALOGUE, Answer, Psu, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
@@ -26,8 +36,9 @@ MACHINES = {
     "redfish/dell.json": (2, 2, 614, None, 6, 1, 0, 0),
     "redfish/hpe.json": (2, 2, 531, None, 6, 2, 0, 0),
     "redfish/lenovo.json": (4, 4, 700, None, 10, 1, 0, 8),
-    "redfish/supermicro.json": (6, 6, 2161, None, 6, 2, 0, 0),
+    "redfish/supermicro.json": (6, 6, 2161, None, 6, 1, 0, 0),
 }
+TURNING = Fan(name="FAN0", rpm=4000, present=True, state="Enabled", health="OK")
 Tree = dict[str, Any]
 DGX_SUPPLIES = "/redfish/v1/Chassis/DGX/PowerSubsystem/PowerSupplies"
 LENOVO = "/redfish/v1/Chassis/1"
@@ -180,6 +191,15 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | No
         "gb200", pump(PumpSpeedPercent={"Reading": 0}, Status={"State": "StandbySpare"}), PASS, set(), None,
     ),
     "pump that says nothing": ("gb200", pump(PumpSpeedPercent=None), PASS, set(), None),
+    "switching off": (
+        "supermicro", change("/redfish/v1/Systems/1", PowerState="PoweringOff"), Verdict.UNKNOWN,
+        {"machine-off"}, None,
+    ),
+    "no tray, and its list is empty": (
+        "gb200", each(change("/redfish/v1/Chassis/Chassis_0", ChassisType="RackMount", Model="X"),
+                      change("/redfish/v1/Systems/HGX_Baseboard_0", Model="X")),
+        Verdict.UNKNOWN, {"chassis-unread"}, None,
+    ),
     "output above input": (
         "dell", nested(DELL_SUPPLY, "OutputPowerWatts", "Reading", value=900), PASS, set(), OK,
     ),
@@ -212,7 +232,7 @@ async def test_pumps_are_read_from_a_list_and_behind_a_link(bmcs: Bmcs) -> None:
 def test_full_power_leaves_a_tenth_of_the_supplies_to_spare(limit: float, expected: set[str]) -> None:
     gpus = [BoardGpu(name=f"GPU{n}", watts=100.0, limit_watts=limit) for n in range(2)]
     supplies = [Supply(name=f"PSU{n}", health="OK", capacity_watts=2000.0) for n in range(2)]
-    reading = ChassisReading(lists_supplies=True, supplies=supplies, gpus=gpus, watts=2000.0)
+    reading = ChassisReading(lists_supplies=True, supplies=supplies, gpus=gpus, watts=2000.0, fans=[TURNING])
     judgement = judge_chassis(reading)
     assert codes(judgement) == expected
     steps = [step for each in judgement.findings for step in CATALOGUE[each.code].steps(each)]
@@ -239,7 +259,7 @@ async def test_resources_that_fail_accuse_nothing(name: str, status: int, bmcs: 
     reading = await bmcs.reading(resources, broken=broken)
     judgement = judge_chassis(reading)
     assert judgement.verdict in (Verdict.PASS, Verdict.UNKNOWN)
-    assert codes(judgement) <= {"supplies-unread"}
+    assert codes(judgement) <= {"supplies-unread", "chassis-unread"}
     assert any(f"HTTP status {status}" in one.reason for one in reading.unread)
 
 
@@ -260,11 +280,21 @@ GOOD = Supply(name="PSU0", present=True, state="Enabled", health="OK", capacity_
     ("reading", "codes"),
     [
         (
-            ChassisReading(lists_supplies=True, watts=3900, supplies=[GOOD, Supply(name="PSU1")]),
+            ChassisReading(watts=3900, supplies=[GOOD, Supply(name="PSU1")], fans=[TURNING]),
             ["supplies-unread"],
         ),
-        (ChassisReading(fans=[Fan(name="FAN1", health="OK", low_critical_rpm=500)]), []),
-        (ChassisReading(air=[AirTemperature(name="Inlet", inlet=True, celsius=45)]), ["inlet-hot"]),
+        (
+            ChassisReading(
+                supplies=[GOOD], fans=[TURNING, Fan(name="FAN1", health="OK", low_critical_rpm=500)]
+            ),
+            [],
+        ),
+        (
+            ChassisReading(
+                supplies=[GOOD], fans=[TURNING], air=[AirTemperature(name="In", inlet=True, celsius=45)]
+            ),
+            ["inlet-hot"],
+        ),
     ],
     ids=["a supply that was not read", "a fan whose speed was not read", "inlet air at exactly its bound"],
 )
@@ -273,6 +303,63 @@ def test_what_was_not_read_is_not_accused_and_a_bound_is_too_warm(
 ) -> None:
     """Two supplies of 2 kW are needed for 3.9 kW; 45 °C is the bound without one of the BMC's own."""
     assert [finding.code for finding in judge_chassis(reading).findings] == codes
+
+
+def fan(**what: Any) -> Fan:
+    return Fan(**{"name": "FAN", "present": True, "state": "Enabled", "health": "OK"} | what)
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "code"),
+    [
+        ({"rails": [Rail(name="VDD_3V3_S5 Voltage Output", volts=3.37)]}, PASS, ""),
+        ({"rails": [Rail(name="VDD_S5 V", volts=3.37)]}, PASS, ""),
+        ({"rails": [Rail(name="P48V_HSC_VOUT", volts=51.2)]}, PASS, ""),
+        ({"rails": [Rail(name="RISER 12 VAUX", volts=10.9)]}, PASS, ""),
+        ({"rails": [Rail(name="P12V_AUX", volts=10.1)]}, PASS, "chassis-rail"),
+        ({"rails": [Rail(name="P12V", volts=10.1, nominal_volts=12)]}, FAIL, "chassis-rail"),
+        ({"rails": [Rail(name="VR", volts=0.94, low_critical_volts=0.95)]}, WARN, "chassis-rail"),
+        ({"rails": [Rail(name="VR", volts=0, health="Critical")]}, WARN, "chassis-rail"),
+        ({"power_on": False, "fans": [fan(rpm=0)]}, Verdict.UNKNOWN, "machine-off"),
+        ({"fans": [fan(rpm=0), fan(percent=0)]}, WARN, "fan-failed"),
+        ({"fans": [fan(present=False)]}, Verdict.UNKNOWN, "chassis-unread"),
+        ({"fans": [TURNING, fan()]}, Verdict.UNKNOWN, "chassis-unread"),
+        ({"fans": [], "pumps": [Pump(name="P", present=True, health="OK")]}, PASS, ""),
+        ({"fans": [], "leaks": [LeakDetector(name="L", enabled=True, state="OK")]}, PASS, ""),
+        ({"source": "ipmi", "fans": [Fan(name="FAN", rpm=0)]}, Verdict.UNKNOWN, "chassis-unread"),
+        ({"supplies": [], "form": "Sled", "watts": 900}, PASS, ""),
+        ({"supplies": [], "form": "Sled"}, Verdict.UNKNOWN, "chassis-unread"),
+        ({"air": [AirTemperature(name="FP", inlet=True, health="Critical")]}, WARN, "inlet-hot"),
+    ],
+)
+def test_a_pass_is_earned_and_no_name_gates(changed: dict[str, Any], verdict: Verdict, code: str) -> None:
+    machine = {"power_on": True, "lists_supplies": True, "supplies": [GOOD], "fans": [TURNING]}
+    judgement = judge_chassis(ChassisReading(**machine | changed))
+    assert (judgement.verdict, [one.code for one in judgement.findings]) == (verdict, [code] if code else [])
+    assert judgement.power == ("on" if changed.get("power_on", True) else "off")
+
+
+def test_a_line_names_what_is_silent_and_counts_what_is_absent() -> None:
+    fans = [TURNING, fan(name="FAN1"), fan(present=False)]
+    judgement = judge_chassis(ChassisReading(supplies=[GOOD], fans=fans, rails=[Rail(name="12V", volts=12)]))
+    expected = "1 of 1 supplies, 1 of 2 fans (1 absent), 1 of 1 rails. Not readable: fans: FAN1"
+    assert judgement.coverage == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "enters", "side"),
+    [
+        ("TEMP_SENS_FRONT", False, True),
+        ("FP_TEMP_SENSOR", False, True),
+        ("Temp 3", True, True),
+        ("RISER2_INLET_TMP", True, None),
+        ("GPU Inlet Temp", False, None),
+        ("P/S 1 Inlet", False, None),
+        ("System Board Exhaust Temp", False, False),
+    ],
+)
+def test_air_is_the_machine_s_by_whole_words(name: str, enters: bool, side: bool | None) -> None:
+    assert air_side(name, enters=enters) is side
 
 
 def test_a_rail_that_was_not_read_clears_no_gate() -> None:
@@ -316,7 +403,7 @@ def test_watts_that_no_machine_has_were_not_read(absurd: float, where: str) -> N
     elif where == "watts":
         machine[where] = absurd
     one = Supply(name="PSU", present=True, state="Enabled", health="OK", **supply)
-    judged = judge_chassis(ChassisReading(supplies=[one, one], gpus=gpus, **machine))
+    judged = judge_chassis(ChassisReading(supplies=[one, one], gpus=gpus, fans=[TURNING], **machine))
     assert judged.verdict is Verdict.PASS
     numbers = (judged.load_watts, judged.peak_watts, judged.capacity_watts, judged.needed)
     assert all(number is None or 0 < number < 10_000 for number in numbers)

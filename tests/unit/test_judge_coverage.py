@@ -90,6 +90,7 @@ def test_a_gap_takes_the_pass_and_is_said(runs: tuple[Result, ...], gaps: str) -
         ("7 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks", False),
         ("8 of 8 GPUs, 6 of 8 subjects. Not readable: GPU 3: power, clocks", False),
         ("8 of 8 GPUs, 9 of 9 subjects", False),
+        ("8 of 8 GPUs, 7 of 9 subjects. Not readable: GPU 3: power, clocks. BMC: 3 of 4 fans", False),
     ],
 )
 def test_a_line_stays_until_less_is_read_or_everything(now: str, stays: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
+from nodegauge_contract.chassis import BoardGpu, ChassisReading, Fan, Supply
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support.api_server import CHASSIS, NODES, POLICIES
@@ -28,7 +28,8 @@ def supply(name: str, **what: Any) -> Supply:
 
 def reading(*supplies: Supply, watts: float = 1500, **what: Any) -> ChassisReading:
     """A machine that draws 1,500 W: two supplies carry it."""
-    return ChassisReading(product="Box 4", watts=watts, lists_supplies=True, supplies=list(supplies), **what)
+    cooled: dict[str, Any] = {"fans": [Fan(name="FAN1", rpm=5000, present=True)], "lists_supplies": True}
+    return ChassisReading(product="Box 4", watts=watts, supplies=list(supplies), **cooled | what)
 
 
 WELL = reading(supply("PSU1"), supply("PSU2"), supply("PSU3"))

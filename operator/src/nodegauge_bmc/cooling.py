@@ -1,14 +1,13 @@
 """Fans, the air that enters and leaves, leak detectors and pumps out of Redfish resources.
 
 New: `ThermalSubsystem` with `Fans`, `Pumps`, `ThermalMetrics` and `LeakDetection`.  Old: `Thermal`.  Only
-sensors of air count here: a name says so, or the context `Intake` or `Exhaust`, unless a BMC calls everything
-an intake.
+sensors of the machine's air count here: a word of the name says so, or the context `Intake`, `Front` or
+`Exhaust`, unless a BMC calls everything so.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 from nodegauge_bmc import values
@@ -17,9 +16,10 @@ from nodegauge_bmc.values import Resource, items, link, links, member
 from nodegauge_contract.chassis import AirTemperature, Fan, LeakDetector, Pump
 from nodegauge_contract.values import NOT_READ, Flag, Num
 
-_NO_AIR = re.compile(r"water|coolant|liquid|\bpsu|power supply|p/s", re.IGNORECASE)
+ENTERS = frozenset({"Intake", "Front"})
+"""Redfish `PhysicalContext` of a sensor in the air that enters."""
 MANY = 4
-"""Sensors with the context `Intake` above which a BMC calls everything so.  Chosen by this project: machines
+"""Sensors with one of these contexts above which a BMC calls everything so.  Chosen by this project: machines
 have one to four."""
 
 
@@ -158,8 +158,8 @@ async def _air(tree: Tree, inlet: bool, excerpt: Resource) -> AirTemperature:
 
 
 def _tells_intakes(readings: list[Resource]) -> bool:
-    """Whether the context `Intake` means what it says."""
-    return len([reading for reading in readings if reading.get("PhysicalContext") == "Intake"]) <= MANY
+    """Whether the context means what it says."""
+    return len([reading for reading in readings if reading.get("PhysicalContext") in ENTERS]) <= MANY
 
 
 def _source(excerpt: Resource) -> str:
@@ -169,13 +169,7 @@ def _source(excerpt: Resource) -> str:
 
 def _side(name: str, context: Any) -> bool | None:
     """Whether a sensor is of inlet air (True) or of exhaust (False); None for neither."""
-    plain = name.replace("_", " ")
-    if _NO_AIR.search(plain):
-        return None
-    if values.INLET.search(plain) or context == "Intake":
-        return True
-    exhaust = values.EXHAUST.search(plain) is not None or context == "Exhaust"
-    return False if exhaust else None
+    return values.air_side(name, enters=context in ENTERS, leaves=context == "Exhaust")
 
 
 async def _leaks(tree: Tree, subsystem: Resource) -> list[LeakDetector]:

@@ -92,10 +92,23 @@ async def _new_supplies(
             input_volts=member(measured, "InputVoltage", "Reading"),
         )
         supplies.append(supply)
-        for number, rail in enumerate(items(measured, "RailVoltage"), 1):
-            volts = values.volts(rail.get("Reading"), high=64.0)
-            rails.append(Rail(name=f"{supply.name} output {number}", volts=volts))
+        rails += _outputs(supply.name, resource, measured)
     return supplies, rails
+
+
+def _outputs(supply: str, resource: Resource, metrics: Resource) -> list[Rail]:
+    """The rails at a supply's outputs, with the voltage that it should have there."""
+    stated = items(resource, "OutputRails")
+    return [
+        Rail(
+            name=f"{supply} output {number}",
+            volts=values.volts(rail.get("Reading"), high=64.0),
+            nominal_volts=values.volts(member(stated[number - 1], "NominalVoltage"), high=64.0)
+            if number <= len(stated)
+            else NOT_READ,
+        )
+        for number, rail in enumerate(items(metrics, "RailVoltage"), 1)
+    ]
 
 
 async def _excerpt(tree: Tree, metrics: Resource, key: str) -> Num:

@@ -39,6 +39,8 @@ PARTS = frozenset(
 NO_SERVICE = (*(f"HTTP status {code}" for code in (404, 405, 410, 501)), "not JSON")
 """What a BMC answers at the service root that has web pages and no Redfish."""
 _WAIT = ": raise --deadline, or try again later"
+ON = frozenset({"On", "Paused"})
+"""Redfish `PowerState` of a machine that draws power; `PoweringOn` and `PoweringOff` do not last."""
 DEADLINE = 60.0
 """Seconds for one reading of one BMC."""
 
@@ -96,7 +98,8 @@ async def read_tree(tree: Tree) -> ChassisReading:
         vendor=_first((main, *(systems or []), root), "Manufacturer", "Vendor"),
         product=_first((*(systems or []), main), "Model"),
         serial=_first((main, *(systems or [])), "SerialNumber"),
-        power_on=_power_on([*(systems or []), main]),
+        form=text(main.get("ChassisType")),
+        power_on=_power_on(systems or [], main),
         **power_fields,
         **cooling_fields,
         gpus=gpus,
@@ -126,11 +129,13 @@ def _first(resources: Iterable[Resource], *keys: str) -> Text:
     return NOT_READ
 
 
-def _power_on(resources: Iterable[Resource]) -> Flag:
-    for resource in resources:
-        if resource.get("PowerState") in ("On", "Off"):
-            return bool(resource["PowerState"] == "On")
-    return NOT_READ
+def _power_on(systems: Iterable[Resource], chassis: Resource) -> Flag:
+    """Whether every system of the machine is on (a DPU in it is a computer of its own); its chassis' state
+    where no system has one."""
+    own = [system for system in systems if system.get("SystemType") != "DPU"]
+    states = [state for system in own if isinstance(state := text(system.get("PowerState")), str)]
+    states = states or [state for state in [text(chassis.get("PowerState"))] if isinstance(state, str)]
+    return all(state in ON for state in states) if states else NOT_READ
 
 
 def _clock(manager: Resource) -> BmcClock | None:

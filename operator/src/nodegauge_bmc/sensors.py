@@ -37,7 +37,6 @@ _PARTS = frozenset(
     }
 )
 """Entities that are no machine: their watts and their air are their own."""
-_NO_AIR = re.compile(r"water|coolant|liquid|\bpsu?\d*\b|power supply|gpu|nic|ocp|vr[md]?\b", re.IGNORECASE)
 _INTO = re.compile(r"input|(?<![a-z])(p|v)?in(?![a-z])|(?<![a-z])ac(?![a-z])", re.IGNORECASE)
 _OUT_OF = re.compile(r"output|(?<![a-z])(p|v)?out(?![a-z])|(?<![a-z])dc(?![a-z])", re.IGNORECASE)
 _WHOLE = re.compile(
@@ -127,15 +126,11 @@ def is_out_of(sensor: Sensor) -> bool:
 
 def is_inlet(sensor: Sensor) -> bool | None:
     """True for air that enters, False for air that leaves, None for no air.  An entity says the first; only a
-    name says the second."""
+    name says the second, and which part's air it is."""
     temperature = sensor.unit in (Unit.CELSIUS, Unit.FAHRENHEIT, Unit.KELVIN)
     if sensor.kind != Kind.TEMPERATURE or not sensor.analog or not temperature or sensor.entity in _PARTS:
         return None
-    if _NO_AIR.search(sensor.name):
-        return None
-    if values.EXHAUST.search(sensor.name):
-        return False
-    return True if sensor.entity in _INLETS or values.INLET.search(sensor.name) else None
+    return values.air_side(sensor.name, enters=sensor.entity in _INLETS)
 
 
 def is_whole(sensor: Sensor) -> bool:
@@ -181,7 +176,7 @@ def rails(measured: list[Measured]) -> list[Rail]:
         for reading in measured
         if is_rail(reading.sensor)
         and not isinstance(volts := _checked(values.volts, reading.value), Unavailable)
-        and 0 < volts <= HIGHEST_RAIL
+        and volts <= HIGHEST_RAIL
     ]
 
 

@@ -23,9 +23,18 @@ MAX_CELSIUS, MIN_CELSIUS = 150.0, -40.0
 MAX_SECONDS = 20 * 365 * 86400.0
 """Longest sum of time that can be: twenty years."""
 MAX_TEXT = 128
-INLET = re.compile(r"inlet|intake|ambient|front.?(io|panel).?temp", re.IGNORECASE)
-EXHAUST = re.compile(r"exhaust|outlet", re.IGNORECASE)
-"""Names of sensors in the air that enters the machine, and that leaves it."""
+INLET, EXHAUST = frozenset({"inlet", "intake", "ambient", "front", "fp"}), frozenset({"exhaust", "outlet"})
+"""Words in the names of sensors in the air that enters the machine (`fp`: front panel), or leaves it."""
+# fmt: off
+PARTS = frozenset({
+    "asic", "battery", "bmc", "coolant", "cpu", "dimm", "disk", "dpu", "drive", "fpga", "gpu", "hba", "hbm",
+    "hd", "hdd", "lan", "liquid", "lom", "mem", "memory", "mezz", "nic", "nvme", "nvswitch", "ocp", "pch",
+    "pci", "pcie", "ps", "psu", "raid", "retimer", "riser", "soc", "ssd", "supply", "vr", "vrd", "vrm",
+    "water",
+})
+# fmt: on
+"""Words in the names of parts: what they breathe is not the machine's air."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 DURATION = re.compile(
     r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,8})H)?(?:(\d{1,10})M)?(?:(\d{1,12}(?:\.\d{1,20})?)S)?)?", re.ASCII
 )
@@ -96,6 +105,26 @@ def celsius(value: Any) -> Num:
 def volts(value: Any, *, high: float = 400.0) -> Num:
     """A voltage; a flag that says whether power is good is none."""
     return number(value, low=0.0, high=high, unit="V")
+
+
+def name_words(name: str) -> frozenset[str]:
+    """The words of a sensor's name in small letters, with neither digits nor signs: `Fan1InletTemp`,
+    `TEMP_SENS_FRONT`."""
+    lower = (*_WORD.findall(name), *re.findall("[a-z]+", name.lower()))
+    return frozenset(word.lower() for word in lower)
+
+
+def air_side(name: str, *, enters: bool = False, leaves: bool = False) -> bool | None:
+    """Whether a sensor of temperature is in air that enters the machine (True) or leaves it (False); None for
+    a part's, or of neither.  `enters`, `leaves`: what the BMC says beside the name."""
+    in_name = name_words(name)
+    if in_name & PARTS or "p/s" in name.lower():
+        return None
+    if in_name & EXHAUST:
+        return False
+    if in_name & INLET or enters:
+        return True
+    return False if leaves else None
 
 
 def duration(value: Any) -> Num:

@@ -1,4 +1,5 @@
-"""A BMC's reading and its judgement as text: the verdict, the reasons, what to do, then supplies and GPUs."""
+"""A BMC's reading and its judgement as text: the verdict, whether the machine is on and what was
+read, the reasons, what to do, then supplies and GPUs."""
 
 from __future__ import annotations
 
@@ -38,6 +39,8 @@ def show_chassis(reading: ChassisReading, judgement: ChassisJudgement) -> None:
 
 def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table:
     table = head(judgement.verdict, judgement.summary)
+    table.add_row("power", judgement.power)
+    table.add_row("read", printable(judgement.coverage))
     if reading.supplies:
         table.add_row("psu", SUPPLIES[judgement.psu])
     watts = {
@@ -51,13 +54,8 @@ def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table
     inlets = [f"{air.celsius:g} °C {air.name}" for air in reading.air if air.inlet and is_number(air.celsius)]
     if inlets:
         table.add_row("air", printable(", ".join(inlets)))
-    turning = [fan for fan in reading.fans if fan.present is not False]
-    pumps = f"{len(reading.pumps)} pumps, " if reading.pumps else ""
-    table.add_row(
-        "parts",
-        f"{len(turning)} fans, {pumps}{len(reading.rails)} rails, {len(reading.leaks)} leak detectors, "
-        f"{len(reading.gpus)} GPUs",
-    )
+    if reading.gpus:
+        table.add_row("gpus", str(len(reading.gpus)))
     maker = [text for text in (reading.vendor, reading.product, reading.serial) if isinstance(text, str)]
     cost = f"{reading.requests} requests in {reading.seconds} s"
     trust = " (trusted less: IPMI does not prove who answers)" if reading.source == IPMI else ""

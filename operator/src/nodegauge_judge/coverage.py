@@ -77,6 +77,9 @@ _WINDOW = {
     "utilization": ("window.utilization",),
 }
 """Samples of the window by subject: compared with siblings alone, because not every reading has a window."""
+PART = ". "
+"""Between the parts of a line; each begins with its kind's title and counts."""
+_PARTS = re.compile(rf"{re.escape(PART)}(?=\w+: \d+ of \d)")
 _NO_VALUE = "N/A"
 """What nvidia-smi prints where NVML answers NOT_SUPPORTED."""
 _GETTERS = {
@@ -147,18 +150,28 @@ def remembered(case: Case) -> str:
 
 def still_says(shown: str, now: str) -> bool:
     """Whether an older line (`Coverage.text`) is still true enough to stay: nothing that it calls read is
-    missing now, and not all that it calls missing has come back."""
+    missing now, and not all that it calls missing has come back.  A line has parts: of GPUs, of a BMC."""
+    parts, parts_now = _PARTS.split(shown), _PARTS.split(now)
+    return len(parts) == len(parts_now) and all(map(_part_says, parts, parts_now))
+
+
+def _part_says(shown: str, now: str) -> bool:
     (counts, missing), (counts_now, missing_now) = _in_line(shown), _in_line(now)
-    fewer = any(less < before for before, less in zip(counts, counts_now, strict=False))
+    fewer = any(
+        less < before
+        for kind, pair in counts.items()
+        for before, less in zip(pair, counts_now.get(kind, (-1, -1)), strict=True)
+    )
     return not fewer and missing_now <= missing and bool(missing_now) == bool(missing)
 
 
-def _in_line(line: str) -> tuple[list[int], set[str]]:
-    """The four counts of a line, and each subject of each GPU that is missing."""
+def _in_line(line: str) -> tuple[dict[str, tuple[int, int]], set[str]]:
+    """How many were read of how many, by kind, and each subject of each GPU that is missing."""
     counts, _, gaps = line.partition(NOT_READABLE)
     named = [gap.partition(": ") for gap in gaps.split("; ") if gap]
     missing = {f"{where}: {subject}" for where, _, subjects in named for subject in subjects.split(", ")}
-    return [int(number) for number in re.findall(r"\d+", counts)], missing
+    listed = re.findall(r"(\d+) of (\d+) (\w+)", counts)
+    return {kind: (int(read), int(expected)) for read, expected, kind in listed}, missing
 
 
 @once

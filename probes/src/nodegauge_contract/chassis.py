@@ -70,6 +70,8 @@ class Rail(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """The BMC's name."""
     volts: Num = NOT_READ
     """V."""
+    nominal_volts: Num = NOT_READ
+    """What it should have, V, as the BMC states it."""
     low_critical_volts: Num = NOT_READ
     """The BMC's lower bound, V."""
     high_critical_volts: Num = NOT_READ
@@ -210,8 +212,11 @@ class ChassisReading(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Model of the machine."""
     serial: Text = NOT_READ
     """Serial number of the machine."""
+    form: Text = NOT_READ
+    """Redfish `ChassisType` of the machine: a `Blade`, `Sled`, `Shelf` or `Drawer` may have its supplies or
+    fans in a rack or an enclosure."""
     power_on: Flag = NOT_READ
-    """Whether the machine is switched on."""
+    """Whether the machine is on; false too while it is being switched on or off."""
     watts: Num = NOT_READ
     """What the machine draws now, W."""
     capacity_watts: Num = NOT_READ

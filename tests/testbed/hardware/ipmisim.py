@@ -92,7 +92,10 @@ async def simulating(machine: Machine, folder: Path) -> AsyncIterator[Simulator]
             one.bind(("127.0.0.1", 0))
         port, console = (one.getsockname()[1] for one in (datagrams, stream))
     (folder / "state").mkdir()
-    (folder / "lan.conf").write_text(_configuration(port, console))
+    power = folder / "power"
+    power.write_text("#!/bin/sh\necho power:1\n")
+    power.chmod(0o755)
+    (folder / "lan.conf").write_text(_configuration(port, console) + f'chassis_control "{power}"\n')
     (folder / "commands").write_text("\n".join(_commands(machine)) + "\n")
     environment = os.environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {})
     arguments = ["-n", "-c", folder / "lan.conf", "-f", folder / "commands", "-s", folder / "state"]

@@ -116,7 +116,7 @@ def _supplies(view: View) -> Tree:
     """Of which the BMC says that one is enough, as a DGX H100's does."""
     folder = f"{CHASSIS}/PowerSubsystem"
     if not view.supplies:
-        return {}
+        return {folder: _below(folder, "PowerSupplies"), f"{folder}/PowerSupplies": _collection()}
     paths = [f"{folder}/PowerSupplies/PSU{number}" for number in range(len(view.supplies))]
     alone = sum(supply.volts > 0 for supply in view.supplies) < min(2, len(paths))
     group = {
@@ -146,6 +146,7 @@ def _supplies(view: View) -> Tree:
             "PowerCapacityWatts": view.chassis.supplies.watts if view.chassis.supplies else None,
             "LineInputStatus": "Normal" if has_input else "LossOfInput",
             "Status": {"State": "UnavailableOffline", "Health": "Critical"} if failed else OK,
+            "OutputRails": [{"NominalVoltage": 12}],
             **_below(path, "Metrics"),
         }
         resources[f"{path}/Metrics"] = {

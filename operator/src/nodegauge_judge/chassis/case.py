@@ -36,6 +36,11 @@ class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
     thresholds: Thresholds
     needed: int | None = None
 
+    @property
+    def is_off(self) -> bool:
+        """Whether the machine is known to be off."""
+        return self.reading.power_on is False
+
     @cached_property
     def installed(self) -> list[Supply]:
         """Supplies that are there and say something of themselves beside a health (a module without a supply

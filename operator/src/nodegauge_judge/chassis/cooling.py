@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from nodegauge_contract.chassis import AirTemperature, Fan
 from nodegauge_judge.case import clip, number, text
 from nodegauge_judge.chassis.case import ChassisCase, ChassisRule
-from nodegauge_judge.model import Severity
+from nodegauge_judge.chassis.coverage import Presence, of_fan, of_pump
+from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.rule import DRAIN, Observation, Probe
 
 HOTTEST_INLET = 45.0
@@ -22,12 +23,14 @@ CLOCK_OFF = 86_400.0
 
 
 def fan_failed(case: ChassisCase) -> Iterator[Observation]:
-    """Fans that the BMC calls failed, or that stand still below their own bound."""
+    """Fans that the BMC calls failed, that stand still, or that are below their own bound."""
     for fan in case.reading.fans:
         if fan.present is False or fan.state == "Disabled":
             continue
         rpm, low = number(fan.rpm), number(fan.low_critical_rpm)
-        if fan.health == "Critical" or (rpm is not None and low is not None and rpm < low):
+        still = of_fan(case, fan) is Presence.READ and not (rpm or number(fan.percent))
+        slow = still or (rpm is not None and low is not None and rpm < low)
+        if fan.health == "Critical" or fan.state == "UnavailableOffline" or slow:
             yield _fan(fan, rpm, low, weight=1.0)
         elif fan.health == "Warning":
             yield _fan(fan, rpm, low, weight=0.0)
@@ -37,17 +40,23 @@ def inlet_hot(case: ChassisCase) -> Iterator[Observation]:
     """Inlet air above the BMC's own bounds, or above what any class of machine allows."""
     for air in case.reading.air:
         celsius = number(air.celsius)
-        if not air.inlet or celsius is None or not PLAUSIBLE_AIR[0] <= celsius <= PLAUSIBLE_AIR[1]:
+        if celsius is not None and not PLAUSIBLE_AIR[0] <= celsius <= PLAUSIBLE_AIR[1]:
+            celsius = None
+        limit, called = _limit(air), air.health in ("Warning", "Critical")
+        if not air.inlet or not (called or (celsius is not None and celsius >= limit)):
             continue
-        limit = _limit(air)
-        if celsius >= limit or air.health in ("Warning", "Critical"):
-            yield Observation(
-                severity=Severity.WARN,
-                location=clip(air.name),
-                message=f"{celsius:g} °C; should be below {limit:g} °C.",
-                evidence={"celsius": celsius, "limit_celsius": limit},
-                weight=celsius - limit,
-            )
+        health = f"The BMC calls it {text(air.health)}" if called else ""
+        evidence: dict[str, Scalar] = {"limit_celsius": limit, "health": text(air.health)}
+        if celsius is not None:
+            evidence["celsius"] = celsius
+        shown = f"{celsius:g} °C; should be below {limit:g} °C" if celsius is not None else ""
+        yield Observation(
+            severity=Severity.WARN,
+            location=clip(air.name),
+            message=f"{'. '.join(part for part in (shown, health) if part)}.",
+            evidence=evidence,
+            weight=limit if celsius is None else celsius - limit,
+        )
 
 
 def leak(case: ChassisCase) -> Iterator[Observation]:
@@ -66,7 +75,7 @@ def pump_failed(case: ChassisCase) -> Iterator[Observation]:
     """Pumps that the BMC calls failed, or that are switched on and stand still."""
     for pump in case.reading.pumps:
         speeds = [number(pump.rpm), number(pump.percent)]
-        still = pump.state == "Enabled" and any(speed == 0 for speed in speeds) and not any(speeds)
+        still = of_pump(pump) is Presence.READ and 0 in speeds and not any(speeds)
         called = text(pump.health) if pump.health in ("Warning", "Critical") else ""
         if pump.present is False or not (still or called):
             continue
@@ -103,9 +112,12 @@ def _limit(air: AirTemperature) -> float:
 def _fan(fan: Fan, rpm: float | None, low: float | None, *, weight: float) -> Observation:
     speed = "" if rpm is None else f" at {rpm:g} rpm"
     bound = "" if low is None else f", its lower bound is {low:g} rpm"
-    judged = (
-        f"The BMC calls it {text(fan.health)}" if fan.health in ("Warning", "Critical") else "It is too slow"
-    )
+    called = fan.health in ("Warning", "Critical")
+    still = not (rpm or number(fan.percent))
+    word = text(fan.health) if called else text(fan.state)
+    judged = "It stands still" if still else "It is too slow"
+    if called or fan.state == "UnavailableOffline":
+        judged = f"The BMC calls it {word}"
     return Observation(
         severity=Severity.WARN,
         location=clip(fan.name),
@@ -148,8 +160,16 @@ RULES = (
         code="fan-failed",
         probe=Probe.BMC,
         title="a fan of the machine failed",
-        meaning="The BMC calls a fan failed, or it turns more slowly than its own lower bound.",
-        when={Severity.WARN: "a fan's health is Warning or Critical, or its speed is below its lower bound"},
+        meaning=(
+            "The BMC calls a fan failed, it stands still, or it turns more slowly than its own lower bound. "
+            "A fan at rest as a spare, and one of a machine that is off, is no failure."
+        ),
+        when={
+            Severity.WARN: (
+                "a fan's health is Warning or Critical, its state is UnavailableOffline, or its speed is 0 "
+                "or below its lower bound"
+            )
+        },
         next_step="replace the fan; the others turn faster meanwhile.",
         way_out=(
             "`ipmitool sdr type fan` shows all of them.",

@@ -6,29 +6,37 @@ from msgspec import Struct
 
 from nodegauge_contract.chassis import IPMI, ChassisReading
 from nodegauge_judge.case import text
-from nodegauge_judge.chassis import cooling, supplies
+from nodegauge_judge.chassis import cooling, coverage, supplies
 from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, says_how_it_is
 from nodegauge_judge.identity import in_summary
 from nodegauge_judge.model import Answer, Finding, Psu, Severity, Verdict
 from nodegauge_judge.rule import Effect, worst_first
 from nodegauge_judge.thresholds import Thresholds
 
-CHASSIS_RULES: tuple[ChassisRule, ...] = (*supplies.RULES, *cooling.RULES)
+CHASSIS_RULES: tuple[ChassisRule, ...] = (*supplies.RULES, *cooling.RULES, *coverage.RULES)
 _RULES = {rule.code: rule for rule in CHASSIS_RULES}
 _OF_SUPPLIES = frozenset({"redundancy-lost", "supply-failed", "supply-no-input"})
+WHILE_OFF = frozenset({"leak", "supply-failed", "supply-no-input", "bmc-clock", "machine-off"})
+"""Findings of a machine that is off: what needs it to be on says nothing then."""
 
 
 class ChassisJudgement(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What one reading says."""
 
     verdict: Verdict
-    """The worst finding; unknown if supplies could not be read, or nothing at all was."""
+    """The worst finding; unknown if the machine is off, or power or cooling was not read."""
     summary: str
     """One sentence for people."""
     findings: list[Finding] = []
     """The worst first."""
     answers: dict[str, Answer] = {}
-    """By code, for every rule with a gate; empty if nothing could be judged."""
+    """By code, for every rule with a gate; empty if the machine is off."""
+    power: str = "unknown"
+    """`on`, `off` or `unknown`."""
+    covered: list[coverage.Covered] = []
+    """What was read of each kind of part."""
+    coverage: str = ""
+    """The same in one line: `4 of 4 supplies, 12 of 12 fans`."""
     psu: Psu | None = None
     """The supplies in one word; None if none is known to be faulty, and not all are known to work."""
     installed: int = 0
@@ -57,14 +65,18 @@ def judge_chassis(
     reading.
     """
     case = ChassisCase(reading=reading, thresholds=thresholds or Thresholds(), needed=needed)
-    findings = worst_first(finding for rule in CHASSIS_RULES for finding in rule.findings(case))
-    verdict = _verdict(case, findings)
-    each = case.capacity_each
+    rules = [rule for rule in CHASSIS_RULES if not case.is_off or rule.code in WHILE_OFF]
+    findings = worst_first(finding for rule in rules for finding in rule.findings(case))
+    verdict = _verdict(findings)
+    each, covered = case.capacity_each, coverage.of_chassis(case)
     return ChassisJudgement(
         verdict=verdict,
-        summary=_summary(case, verdict, findings),
+        summary=_summary(case, findings),
         findings=findings,
-        answers={} if verdict is Verdict.UNKNOWN else _answers(case, findings),
+        answers={} if case.is_off else _answers(case, findings),
+        power="off" if case.is_off else "on" if reading.power_on is True else "unknown",
+        covered=covered,
+        coverage=coverage.line(covered),
         psu=_psu(case, findings),
         installed=len(case.installed),
         working=len(case.working),
@@ -75,14 +87,12 @@ def judge_chassis(
     )
 
 
-def _verdict(case: ChassisCase, findings: list[Finding]) -> Verdict:
-    """The worst finding; unknown if supplies could not be read, or nothing at all was."""
+def _verdict(findings: list[Finding]) -> Verdict:
+    """The worst finding; unknown if one leaves the machine unjudged."""
     severities = {finding.severity for finding in findings}
     if Severity.FAIL in severities:
         return Verdict.FAIL
-    reading = case.reading
-    nothing = not (case.installed or reading.fans or reading.rails or reading.air or reading.leaks)
-    if nothing or any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings):
+    if any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings):
         return Verdict.UNKNOWN
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
 
@@ -108,23 +118,19 @@ def _psu(case: ChassisCase, findings: list[Finding]) -> Psu | None:
     if any(finding.code in _OF_SUPPLIES for finding in findings):
         return Psu.REDUNDANCY_LOST
     known = all(says_how_it_is(supply) for supply in case.working)
-    return Psu.OK if case.working and known and not case.unread else None
+    return Psu.OK if case.working and known and not case.unread and not case.is_off else None
 
 
-def _summary(case: ChassisCase, verdict: Verdict, findings: list[Finding]) -> str:
+def _summary(case: ChassisCase, findings: list[Finding]) -> str:
     ipmi = case.reading.source == IPMI
     product = (text(case.reading.product) or "machine") + (" (by IPMI, trusted less)" if ipmi else "")
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if serious:
         worst = in_summary(serious[0], title=_RULES[serious[0].code].title, others=len(serious) - 1)
         return f"{product}: {worst}."
-    if verdict is Verdict.UNKNOWN:
-        return f"{product}: the BMC gives no supply, rail, fan or inlet temperature."
-    if not case.installed and ipmi:
-        return f"{product}: nothing wrong; the BMC has no sensor of a power supply."
-    if not case.installed:
-        return f"{product}: nothing wrong; the BMC lists no supplies of its own (a rack shelf has them)."
     load = "" if case.load is None else f", {case.load:.0f} W now"
+    if not case.installed:
+        return f"{product}: the tray lists no supplies of its own{load}; nothing wrong."
     return f"{product}: {len(case.working)} of {len(case.installed)} supplies work{load}; nothing wrong."
 
 

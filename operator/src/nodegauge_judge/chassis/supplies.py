@@ -1,16 +1,15 @@
 """Rules about power supplies, redundancy, watts to spare and rails, as a BMC shows them.
 
-Sources: DMTF DSP0268 (states and healths); Intel's ATX 3.0 design guide (336521), table 3-5, for the
-tolerance of 12 V where the BMC states no bounds of its own.
+Source: DMTF DSP0268 (states and healths).  `rails` has the bounds of voltages.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from nodegauge_contract.chassis import Rail, Supply
 from nodegauge_judge.case import clip, number, text
+from nodegauge_judge.chassis import rails
 from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, is_failed, lost_input
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, Effect, Observation, Probe
@@ -21,13 +20,6 @@ project: supplies lose 5 to 10 % of their capacity in hot air."""
 LEAST_LIMIT = 0.3
 """Share of its limit below which a GPU's driver takes no other.  Chosen by this project: H100 SXM5 take 200
 of 700 W, A100 SXM4 100 of 400 W (`nvidia-smi -q -d POWER`, Min Power Limit)."""
-PLAUSIBLE_SHARE = 0.4
-"""A reading further off its nominal voltage is a sensor without a scale, not a rail: the machine would be
-off."""
-FEEDS_GPUS = (12.0, 48.0, 54.0)
-"""Nominal volts of rails that feed GPUs."""
-_NOMINAL = re.compile(r"(?<![\d.])(3\.3|5|12|48|54)(?:\.0)?[ _]?v", re.IGNORECASE)
-_OUTPUT = re.compile(r"output \d+$")
 
 
 def supply_failed(case: ChassisCase) -> Iterator[Observation]:
@@ -117,28 +109,25 @@ def _lower_watts(case: ChassisCase, *, peak: float, capacity: float) -> dict[str
 
 
 def rail_out(case: ChassisCase) -> Iterator[Observation]:
-    """Rails outside the BMC's own bounds, or 12 V outside the usual tolerance where it has none."""
+    """Rails outside the bounds that the BMC states, or that it calls Critical; for information, those outside
+    the bounds that their name suggests."""
     for rail in case.reading.rails:
-        nominal, volts = nominal_of(rail), number(rail.volts)
-        if nominal is None or volts is None or abs(volts - nominal) > PLAUSIBLE_SHARE * nominal:
-            continue
-        low, high = _bounds(rail, nominal, case)
-        if low <= volts <= high and rail.health != "Critical":
-            continue
-        severity = Severity.FAIL if nominal in FEEDS_GPUS and not low <= volts <= high else Severity.WARN
-        yield Observation(
-            severity=severity,
-            location=clip(rail.name),
-            message=f"{volts:.2f} V; should be {low:.2f} to {high:.2f} V.",
-            evidence={"volts": volts, "low_volts": low, "high_volts": high},
-            weight=abs(volts - nominal) / nominal,
-        )
+        volts, stated = number(rail.volts), rails.stated(rail, case.thresholds)
+        guessed = rails.guessed(rail, case.thresholds) if stated is None else None
+        if stated is not None and stated.excludes(volts):
+            severity = Severity.FAIL if stated.feeds_gpus else Severity.WARN
+            yield _of_rail(rail, severity, f"should be {stated.text}", stated)
+        elif rail.health == "Critical":
+            yield _of_rail(rail, Severity.WARN, "the BMC calls it Critical", None)
+        elif guessed is not None and guessed.excludes(volts):
+            message = f"its name suggests {guessed.text}, and the BMC states no bounds"
+            yield _of_rail(rail, Severity.INFO, message, guessed)
 
 
 def rails_read(case: ChassisCase) -> bool:
     """Whether a rail that feeds GPUs was read, and every such rail."""
-    feeding = [number(rail.volts) for rail in case.reading.rails if nominal_of(rail) in FEEDS_GPUS]
-    return bool(feeding) and None not in feeding
+    feeding = [number(rail.volts) for rail in case.reading.rails if rails.feeds_gpus(rail, case.thresholds)]
+    return bool(feeding) and None not in feeding and 0 not in feeding
 
 
 def supplies_unread(case: ChassisCase) -> Iterator[Observation]:
@@ -155,21 +144,20 @@ def supplies_unread(case: ChassisCase) -> Iterator[Observation]:
     yield Observation(severity=Severity.WARN, location="node", message=message, evidence=evidence)
 
 
-def nominal_of(rail: Rail) -> float | None:
-    """The voltage that the rail's name says it has; 12 V at the output of a supply that reads near it."""
-    match = _NOMINAL.search(rail.name)
-    if match is not None:
-        return float(match[1])
+def _of_rail(rail: Rail, severity: Severity, judged: str, bounds: rails.Bounds | None) -> Observation:
+    """One rail, and the bounds that it is outside of."""
     volts = number(rail.volts)
-    return 12.0 if _OUTPUT.search(rail.name) and volts is not None and 9.0 <= volts <= 15.0 else None
-
-
-def _bounds(rail: Rail, nominal: float, case: ChassisCase) -> tuple[float, float]:
-    low, high = number(rail.low_critical_volts), number(rail.high_critical_volts)
-    numbers = case.thresholds
-    return (
-        low if low is not None and 0 < low < nominal else round(nominal * (1 - numbers.rail_low), 3),
-        high if high is not None and high > nominal else round(nominal * (1 + numbers.rail_high), 3),
+    evidence: dict[str, Scalar] = {} if volts is None else {"volts": volts}
+    if bounds is not None:
+        limits = {"low_volts": bounds.low, "high_volts": bounds.high}
+        evidence |= {key: limit for key, limit in limits.items() if limit is not None}
+    shown = f"{judged[0].upper()}{judged[1:]}." if volts is None else f"{volts:.2f} V; {judged}."
+    return Observation(
+        severity=severity,
+        location=clip(rail.name),
+        message=shown,
+        evidence=evidence,
+        weight=bounds.distance(volts) if bounds is not None and volts else 0.0,
     )
 
 
@@ -301,13 +289,15 @@ RULES = (
         probe=Probe.BMC,
         title="a voltage is out of range",
         meaning=(
-            "A rail reads outside the bounds that the BMC states for it, or, for 12 V without bounds, "
-            "outside the policy's tolerance. Flags that power is good, mains inputs and readings without "
-            "a scale are not rails."
+            "A rail reads outside the bounds that the BMC states for it, or outside the usual tolerance of "
+            "the nominal voltage that the BMC states. A nominal voltage that is only guessed from a rail's "
+            "name gates nothing. Flags that power is good, mains inputs and readings without a scale are "
+            "not rails."
         ),
         when={
-            Severity.WARN: "a 3.3 V or 5 V rail is outside its bounds, or the BMC calls a rail Critical",
-            Severity.FAIL: "a 12, 48 or 54 V rail is outside its bounds",
+            Severity.INFO: "a rail without bounds of the BMC's is off the voltage that its name suggests",
+            Severity.WARN: "any other rail is outside its bounds, or the BMC calls a rail Critical",
+            Severity.FAIL: "a 12, 48 or 54 V rail, as the BMC's bounds or nominal voltage say, is outside",
         },
         next_step="compare idle and load: a sag that follows the load comes from a supply or its cables.",
         way_out=(DRAIN, "Reseat supplies and cables; replace the supply if the rail stays low."),

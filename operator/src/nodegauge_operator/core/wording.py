@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nodegauge_judge import Severity, Verdict
-from nodegauge_judge.coverage import still_says
+from nodegauge_judge.coverage import PART, still_says
 from nodegauge_operator import names
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
@@ -65,11 +65,17 @@ def condition_message(context: Context, status: ReportStatus) -> str:
 
 
 def covered(context: Context, status: ReportStatus, *, most: int = MAX_COVERED) -> str:
-    """What the health reading that stands has read of what it should, in at most so many bytes; empty where
-    nothing is known, or of a report of an older version."""
+    """What the health reading that stands has read of what it should, and after it the readings of other
+    kinds that count, in at most so many bytes; empty where nothing is known, or of a report of an older
+    version."""
     line = status.probe[HEALTH].coverage
     known = context.is_known and context.now < context.unknown_at
-    return f"{READ}{cut(line, most - len(READ) - 1)}." if line and known else ""
+    others = [
+        f"{PART}{context.kinds[probe.name].title}: {status.probe[probe.name].coverage}"
+        for probe in context.readings
+        if probe.name != HEALTH and context.counts(probe.name) and status.probe[probe.name].coverage
+    ]
+    return f"{READ}{cut(''.join([line, *others]), most - len(READ) - 1)}." if line and known else ""
 
 
 def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:

@@ -14,10 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract.chassis import HARDWARE, THERMAL, BoardGpu, ChassisReading
-from nodegauge_judge import Psu, Verdict
+from nodegauge_judge import Answer, Psu, Verdict
 from nodegauge_judge.bmc_witness import slowdown
 from nodegauge_judge.case import number
 from nodegauge_judge.chassis.judge import CHASSIS_RULES, ChassisJudgement, judge_chassis
+from nodegauge_judge.coverage import still_says
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (
     SKEW_SECONDS,
@@ -125,17 +126,19 @@ class BmcKind(Kind):
         assert context.chassis is not None, "its reading is the run"
         reading = msgspec.json.decode(context.chassis.reading, type=ChassisReading)
         judgement = judge_chassis(reading, thresholds=policy.spec.thresholds)
-        if judgement.verdict is Verdict.UNKNOWN:
+        before, numbers = status.probe[self.name], policy.spec.hysteresis
+        after = gates.after_run(
+            status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_BMC
+        )
+        if judgement.verdict is Verdict.UNKNOWN and judgement.psu is None:
+            # what was read of its rails may still lift a taint, or nothing ever would
+            kept = after if Answer.GOOD in judgement.answers.values() else status.gates
             end = replace(ended.end, outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
             unread = probe_status.unread(
                 context, self.name, replace(ended, end=end), findings=judgement.findings
             )
-            return replace(status, probes=status.with_probe(unread))
-        probe = probe_status.read(context, self.name, ended, _reading(reading, judgement))
-        numbers = policy.spec.hysteresis
-        after = gates.after_run(
-            status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_BMC
-        )
+            return replace(status, probes=status.with_probe(unread), gates=kept)
+        probe = probe_status.read(context, self.name, ended, _reading(reading, judgement, before))
         return replace(status, probes=status.with_probe(probe), gates=after)
 
     def of_unread_node(self, context: Context) -> str | None:
@@ -163,13 +166,14 @@ def lately(context: Context) -> ChassisReading | None:
     return msgspec.json.decode(seen.reading, type=ChassisReading)
 
 
-def _reading(reading: ChassisReading, judgement: ChassisJudgement) -> Reading:
+def _reading(reading: ChassisReading, judgement: ChassisJudgement, before: ProbeStatus) -> Reading:
     kept = BmcMemory(psu=judgement.psu.value if judgement.psu else "", board=board(reading.gpus))
     return Reading(
         verdict=judgement.verdict,
         summary=judgement.summary,
         findings=judgement.findings,
         history=msgspec.json.encode(kept).decode(),
+        coverage=before.coverage if still_says(before.coverage, judgement.coverage) else judgement.coverage,
     )
 
 
@@ -195,4 +199,4 @@ def _shown(probe: ProbeStatus) -> tuple[Any, ...]:
     """What a person or a label would show of a reading.  Texts may hold watts of the moment."""
     findings = sorted((f.code, f.severity, f.subject) for f in probe.findings)
     outcome = probe.last_run.outcome if probe.last_run else None
-    return (probe.verdict, findings, memory(probe), outcome)
+    return (probe.verdict, findings, memory(probe), probe.coverage, outcome)
