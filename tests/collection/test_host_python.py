@@ -73,7 +73,7 @@ def test_a_host_whose_python_is_too_old_is_measured_with_another(hosts: GpuHosts
 
 
 @pytest.mark.parametrize(
-    ("before", "tags", "said"),
+    ("before", "tags", "output"),
     [
         ("", [], HERE),
         ("", ["cp30-{machine}"], HERE),
@@ -87,7 +87,7 @@ def test_a_host_whose_python_is_too_old_is_measured_with_another(hosts: GpuHosts
     ],
 )
 def test_a_python_says_what_is_wrong_with_it(
-    plugin: Callable[[str], Any], before: str, tags: list[str], said: str
+    plugin: Callable[[str], Any], before: str, tags: list[str], output: str
 ) -> None:
     """Its version and machine, its build, and modules that a minimal package leaves out."""
     code = f"import sys, platform; {before}\n" + plugin("plugin_utils.host_python").CODE
@@ -96,7 +96,7 @@ def test_a_python_says_what_is_wrong_with_it(
     own = f"cp{sys.version_info[0]}{sys.version_info[1]}-{machine}"
     given = [tag.format(own=own, machine=machine) for tag in tags]
     done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True)
-    assert (done.stdout.startswith(said), done.stderr) == (True, "")
+    assert (done.stdout.startswith(output), done.stderr) == (True, "")
     assert done.returncode == bool(before or tags)
 
 

@@ -113,9 +113,9 @@ def look(action: Any, names: Iterable[str], tags: Sequence[str]) -> HostPython |
     answer = action._low_level_execute_command(f"{environment} {script}".lstrip())
     lines = [line.split("\t") for line in answer.get("stdout_lines", []) if line.startswith(f"{MARK}\t")]
     tried = {line[2]: line[3] for line in lines if line[1] != "system"}
-    for _mark, code, path, said, *_more in lines:
+    for _mark, code, path, version, *_more in lines:
         if code == "0":
-            return HostPython(path, said)
+            return HostPython(path, version)
     if not lines:
         return None
     system = next((line[2:] for line in lines if line[1] == "system"), ["", "", ""])
@@ -150,11 +150,11 @@ def program_in(tarball: Path) -> str:
         raise AnsibleActionFail(
             f"bring_python: {tarball} is no tar file on the controller: {error}"
         ) from error
-    if not (found := sorted(filter(INTERPRETER.search, names), key=lambda name: (len(name), name))):
+    if not (programs := sorted(filter(INTERPRETER.search, names), key=lambda name: (len(name), name))):
         raise AnsibleActionFail(
             f"bring_python: {tarball} has no bin/python3, so it is no relocatable CPython"
         )
-    return found[0]
+    return programs[0]
 
 
 @cache
@@ -202,7 +202,7 @@ def _order(tag: str) -> tuple[int, int, str]:
 
 
 def _message(tried: Mapping[str, str], tags: Sequence[str]) -> str:
-    has = ", ".join(f"{path} is {said}" for path, said in tried.items()) or "it has none"
+    has = ", ".join(f"{path} is {output}" for path, output in tried.items()) or "it has none"
     known = versions(tags)
     if known:
         span = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"

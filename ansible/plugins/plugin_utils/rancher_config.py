@@ -83,8 +83,8 @@ def _effective(files: Mapping[str, Mapping[str, Any]], key: str) -> list[tuple[s
         for name, value in files[path].items():
             if name.removesuffix("+") == key:
                 items = value if isinstance(value, list) else [value or ""]
-                found = [item for each in items for item in str(each).split(",") if item]
-                result = [*(result if name.endswith("+") else ()), *((item, path) for item in found)]
+                given = [item for each in items for item in str(each).split(",") if item]
+                result = [*(result if name.endswith("+") else ()), *((item, path) for item in given)]
     return result
 
 
