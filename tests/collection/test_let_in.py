@@ -33,7 +33,7 @@ def add(hosts: GpuHosts, name: str, *faults: str) -> tuple[Hardware, Path]:
     return hardware, config
 
 
-@pytest.mark.parametrize("fault", ["gpu-lost", "row-remap", "memory-unrepairable"])
+@pytest.mark.parametrize("fault", ["gpu-lost", "gpus-hidden"])
 def test_a_host_that_was_repaired_is_let_in(hosts: GpuHosts, fault: str) -> None:
     """While it fails, join_gate writes nothing and nothing joins; the sound host beside it does at once."""
     hardware, config = add(hosts, "sick", fault)
