@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection matrix loadtest life peers fuzz corpus faults upgrade day mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball matrix loadtest life peers fuzz corpus faults upgrade day mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -56,8 +56,11 @@ check: $(READY) ## name what a change still lacks; lint, format, types, import c
 matrix: $(READY) need-cc ## judge every simulated machine with every fault and compare with what must follow (some minutes)
 	@$(RUN) -m testbed.matrix $(ARGS)
 
-collection: $(READY) need-cc ## build the Ansible collection into dist/collection, install it, and run every check of Galaxy's on it
+collection: $(READY) need-cc ## build the Ansible collection into dist/collection, install it, and run every check of Galaxy's on it (ARGS=--again repeats what passed)
 	@$(RUN) -m galaxy $(ARGS)
+
+tarball: $(READY) ## build the Ansible collection's tarball in dist/collection, in seconds, and check nothing
+	@$(RUN) -m galaxy --tarball
 
 loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
 	@cd tests && ../$(RUN) -m fleet loadtest $(ARGS)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from support import archive
 from support.archive import module_of
 from support.gpu_hosts import GpuHosts, fake_archive, running
 from support.playbook import COLLECTION
@@ -44,7 +43,6 @@ FAKES = {
     "option": ("sys.stderr.write('--window: long'); sys.exit(2)", ["--window: long", "options"]),
 }
 """What an archive does instead of measuring, and what the message says."""
-OLD = ("ansible_python_interpreter", "3.9 or newer")
 SAYS: dict[str, tuple[str, ...] | list[str]] = {
     **{name: parts for name, (_, parts) in FAKES.items()},
     "deaf": ("did not end within 3 s", "raise `timeout`"),
@@ -52,8 +50,6 @@ SAYS: dict[str, tuple[str, ...] | list[str]] = {
     "nolibrary": ("NVIDIA driver", "1. Run `nvidia-smi` on the host"),
     "wrong": ("window", "float"),
     "async": ("async",),
-    "absent": OLD,
-    **{f"old-{version}": OLD for version in ("2.7", "3.6", "3.7", "3.8") if archive.interpreter(version)},
 }
 """By host: what the message of its failed task says."""
 
@@ -73,9 +69,6 @@ def test_each_host_that_cannot_be_measured_fails_with_what_to_do(hosts: GpuHosts
     hosts.add("nolibrary", "t4-1", drop=["LD_LIBRARY_PATH"], options=QUICK)
     hosts.add("wrong", "t4-1", options={"window": "long"})
     hosts.add("async", "t4-1", options=QUICK, asynchronous=60)
-    for name in SAYS.keys() - hosts.variables.keys():
-        python = archive.interpreter(name.removeprefix("old-")) or "/nonexistent/python3"
-        hosts.add(name, "t4-1", options=QUICK, ansible_python_interpreter=str(python))
     hosts.add("healthy", "t4-1", options=QUICK)
     played = hosts.play("gpu_health", **{"async": "{{ asynchronous | default(0) }}", "poll": 1})
     assert hosts.task(played, "healthy").result["verdict"] == "pass", played.output

@@ -153,7 +153,7 @@ def test_a_missing_archive_is_one_clear_error(hosts: GpuHosts) -> None:
     played = hosts.play("gpu_health")
     host, named = (hosts.task(played, name) for name in ("host", "named"))
     assert (host.status, named.status) == ("failed", "failed")
-    assert "make collection" in host.result["msg"]
+    assert "make tarball" in host.result["msg"]
     assert "install the released collection" in host.result["msg"]
     assert "/nonexistent/archive.pyz is no file on the controller" in named.result["msg"]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import yaml
@@ -193,6 +195,141 @@ def test_a_label_that_a_kubelet_must_not_set_is_refused(
     assert all(key in reason and why in reason for reason in reasons)
 
 
+CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+V3, V4 = (f"apiVersion: kubeadm.k8s.io/v1beta{version}\n" for version in (3, 4))
+JOIN, INIT = "kind: JoinConfiguration\n", "kind: InitConfiguration\n"
+DISCOVERY = "discovery:\n  bootstrapToken:\n    token: abcdef.0123456789abcdef  # of 2 h\n"
+KUBELET = "---\n" + HEADER + "# ours\nmaxPods: 110\n"
+ARGS_3 = '  kubeletExtraArgs:\n    node-labels: rack=r1  # by hand\n    v: "2"\n'
+ARGS_4 = '  kubeletExtraArgs:\n  - name: node-labels\n    value: rack=r1\n  - name: v\n    value: "2"\n'
+TEAM = "  taints:\n  # by the platform\n  - key: team\n    value: ml\n    effect: NoExecute\n"
+KUBEADM = {
+    "bare": (V3 + JOIN + DISCOVERY, [GATE]),
+    "bare, v1beta4": (V4 + JOIN + DISCOVERY + KUBELET, [GATE]),
+    "null": (V4 + JOIN + "nodeRegistration:\n" + DISCOVERY, [GATE]),
+    "no taints": (V3 + JOIN + "nodeRegistration:\n" + ARGS_3 + DISCOVERY, [GATE]),
+    "taints": (V4 + JOIN + "nodeRegistration:\n" + TEAM + ARGS_4 + DISCOVERY, [GATE, OTHER]),
+    "flow": (V4 + JOIN + "nodeRegistration: {name: gpu-1, taints: []}\n", [GATE]),
+    "CRLF": ((V4 + JOIN + "nodeRegistration:\n" + TEAM + ARGS_4).replace("\n", "\r\n"), [GATE, OTHER]),
+    "JSON": (json.dumps({"apiVersion": V4.split()[1], "kind": JOIN.split()[1]}), [GATE]),
+    "a control plane's default": (V4 + INIT + "nodeRegistration:\n  name: cp-1\n", [GATE, CONTROL_PLANE]),
+    "a joining control plane": (V3 + JOIN + "controlPlane: {}\n", [GATE, CONTROL_PLANE]),
+    "a control plane without": (V3 + INIT + "nodeRegistration:\n  taints: []\n", [GATE]),
+    "closed": (
+        V3
+        + JOIN
+        + f"nodeRegistration:\n  taints:\n  - {{key: {names.TAINT_UNVALIDATED}, effect: NoExecute}}\n",
+        [GATE | {"effect": "NoExecute"}],
+    ),
+}
+"""Files for kubeadm, and the taints that they have to have."""
+
+
+@pytest.mark.parametrize("name", KUBEADM)
+def test_a_file_for_kubeadm_gets_taint_and_labels_and_loses_them_again(filters: Filters, name: str) -> None:
+    """All else is equal as data, also in other documents; comments stay, a second time changes nothing."""
+    text, taints = KUBEADM[name]
+    gate, labels = filters["kubeadm_config_gate"], {"gpu": "h100"}
+    closed = gate(text, labels=labels)
+    before, after = ([*yaml.safe_load_all(each)] for each in (text, closed))
+    registration = after[0].pop("nodeRegistration")
+    assert registration.pop("taints") == taints
+    arguments = registration.pop("kubeletExtraArgs")
+    listed = arguments if isinstance(arguments, dict) else {each["name"]: each["value"] for each in arguments}
+    assert isinstance(arguments, list) == ("v1beta4" in text)
+    given = "rack=r1," if "rack" in text else ""
+    assert listed == {"node-labels": f"{given}gpu=h100"} | ({"v": "2"} if given else {})
+    kept = before[0].pop("nodeRegistration", None) or {}
+    assert (registration, after) == ({k: kept[k] for k in kept if k == "name"}, before)
+    assert [line for line in text.splitlines() if line.partition("#")[2] not in closed] == []
+    assert (gate(closed, labels=labels), gate(text, "absent")) == (closed, text if name != "closed" else ANY)
+    opened = next(yaml.safe_load_all(gate(closed, "absent", labels=labels)))["nodeRegistration"]
+    assert opened["taints"] == [taint for taint in taints if taint["key"] != names.TAINT_UNVALIDATED]
+    assert given.rstrip(",") in str(opened["kubeletExtraArgs"])
+
+
+@pytest.mark.parametrize("version", [V3, V4])
+def test_an_argument_of_the_kubelet_overrides_the_taints_of_kubeadm(filters: Filters, version: str) -> None:
+    """So it is what gets ours, in either shape."""
+    flag = ("register-with-taints", "a=b:NoSchedule")
+    shapes = {V3: dict([flag]), V4: [dict(zip(("name", "value"), flag, strict=True))]}
+    text = version + JOIN + f"nodeRegistration:\n  kubeletExtraArgs: {json.dumps(shapes[version])}\n"
+    closed = filters["kubeadm_config_gate"](text)
+    assert closed == text.replace(flag[1], f"{flag[1]},{OURS}")
+    assert filters["kubeadm_config_gate"](closed, "absent") == text
+
+
+@pytest.mark.parametrize(
+    ("gate", "text", "why"),
+    [
+        ("kubeadm_config_gate", V4 + JOIN + "nodeRegistration: [\n", "x.yaml: line 4: no YAML"),
+        ("kubeadm_config_gate", V4.replace("4", "2") + JOIN, r"x.yaml: .*kubeadm config migrate"),
+        ("kubeadm_config_gate", HEADER, "x.yaml has no JoinConfiguration"),
+        (
+            "kubeadm_config_gate",
+            V4 + JOIN + "nodeRegistration: {kubeletExtraArgs: {v: '2'}}\n",
+            r"x.yaml: .*kubeletExtraArgs of the JoinConfiguration",
+        ),
+        (
+            "kubeadm_config_gate",
+            V4 + JOIN + "nodeRegistration: &a {taints: &b [{key: c, effect: NoSchedule}]}\nother: *b\n",
+            "x.yaml cannot be edited safely",
+        ),
+        ("kubelet_config_gate", HEADER + "a:\n\t- b\n", "x.yaml: line 4: no YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_edited_is_named_with_its_line(
+    filters: Filters, gate: str, text: str, why: str
+) -> None:
+    with pytest.raises(Exception, match=why):
+        filters[gate](text, name="x.yaml")
+
+
+OWN = "/etc/rancher/k3s/config.yaml.d/99-nodegauge.yaml"
+MAIN, EARLY, LATE = (
+    "/etc/rancher/k3s/" + name for name in ("config.yaml", "config.yaml.d/10-a.yaml", "config.yaml.d/zz.yml")
+)
+TAINT = {"node-taint+": [OURS]}
+LABEL = {"node-label+": ["gpu=h100"]}
+
+
+@pytest.mark.parametrize(
+    ("files", "written"),
+    [
+        ({}, TAINT | LABEL),
+        ({MAIN: "token: s3cret\nnode-taint:\n  - team=ml:NoExecute\n"}, TAINT | LABEL),
+        ({MAIN: f"node-taint:\n  - {OURS}\n"}, LABEL),
+        ({MAIN: f"node-taint: {OURS}\nnode-label: [gpu=h100]\n", OWN: "node-taint+: [x]\n"}, {}),
+        ({MAIN: f"node-taint: [{OURS}]\n", EARLY: "node-taint: [a=b:NoSchedule]\n"}, TAINT | LABEL),
+        ({MAIN: f"node-taint: [{OURS}]\n", EARLY: "node-taint+: [a=b:NoSchedule]\n"}, LABEL),
+        ({MAIN: "node-label: gpu=a100\n"}, TAINT | LABEL),
+        ({LATE: "node-taint+: [a=b:NoSchedule]\n"}, TAINT | LABEL),
+        (
+            {LATE: "node-taint: [a=b:NoSchedule]\n"},
+            "zz.yml is read after 99-nodegauge.yaml and sets node-taint",
+        ),
+        ({LATE: "node-label+: [gpu=a100]\n"}, "zz.yml is read after 99-nodegauge.yaml and sets node-label"),
+        ({MAIN: "token: a: b\n"}, "config.yaml: line 1: no YAML"),
+        ({EARLY: "- node-taint\n"}, "a.yaml: line 1: no mapping"),
+    ],
+)
+def test_the_file_for_k3s_and_rke2_has_what_the_others_lack(
+    filters: Filters, files: Any, written: Any
+) -> None:
+    """A kubelet does not start with a taint that is there twice; a later file may replace the whole list."""
+    gate = filters["rancher_config_gate"]
+    if isinstance(written, str):
+        with pytest.raises(Exception, match=re.escape(written)):
+            gate(files, OWN, labels={"gpu": "h100"})
+        return
+    text = gate(files, OWN, labels={"gpu": "h100"})
+    assert (yaml.safe_load(text) or {}) == written
+    assert gate({**files, OWN: text}, OWN, labels={"gpu": "h100"}) == text
+    if OURS in files.get(MAIN, "") and EARLY not in files:
+        with pytest.raises(Exception, match=r"config.yaml sets .* Remove it there"):
+            gate(files, OWN, "absent")
+
+
 LABELS = {"gpu": "h100", "rack": "7"}
 HOSTS: dict[str, dict[str, Any]] = {
     "flags": {"method": "kubeadm", "labels": {"gpu": "h100"}, "backup": True},
@@ -203,14 +340,19 @@ HOSTS: dict[str, dict[str, Any]] = {
     "open": {"method": "kubeadm", "state": "absent"},
     "rke2": {"method": "rke2"},
     "rke2-labels": {"method": "rke2", "labels": LABELS},
+    "k3s-broken": {"method": "k3s"},
+    "join-file": {"kubeadm_config": True, "labels": {"gpu": "h100"}},
+    "join-broken": {"kubeadm_config": True},
 }
 REFUSED = {
     "labels-in-a-file": "has no labels",
     "wrong-label": "NodeRestriction",
     "no-kubelet": "Set join_gate_config_file",
+    "k3s-broken": "k3s-broken/config.yaml: line 3: no YAML",
+    "join-broken": "join-broken/join: line 4: no YAML",
 }
 """By host: what the message says."""
-WRITTEN = {"flags", "config", "rke2", "rke2-labels"}
+WRITTEN = {"flags", "config", "rke2", "rke2-labels", "join-file"}
 DROPIN = "config.yaml.d/99-nodegauge.yaml"
 PLAYS = {
     "checked": ("present", "--check", "--diff"),
@@ -242,7 +384,13 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
     for name, role in HOSTS.items():
         (folder / name).mkdir()
         role = {f"{file}_file": str(folder / name / file) for file in ("flags", "config")} | role
+        if role.get("kubeadm_config"):
+            role["kubeadm_config"] = str(folder / name / "join")
+            text = KUBEADM["taints"][0] if name == "join-file" else V4 + JOIN + "a: [\n"
+            (folder / name / "join").write_text(text)
         given[name] = {f"join_gate_{option}": value for option, value in role.items()}
+    (folder / "k3s-broken" / "config.yaml").write_text("token: x\nnode-taint: [\n")
+    (folder / "rke2" / "config.yaml").write_text("token: s3cret\nnode-label: [a=b]\n")
     real = folder / "flags" / "real"
     real.write_bytes(b"# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n")
     real.chmod(0o640)
@@ -270,7 +418,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
     return Gated(plays, seen)
 
 
-def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated) -> None:
+def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated, filters: Filters) -> None:
     """Check mode forecasts it and changes nothing; mode and symlink stay; the taint goes without a trace."""
     files, checked = gated.files, gated.plays["checked"]
     assert gated.changed("checked") >= {"flags", "config"}, checked.output
@@ -284,6 +432,11 @@ def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated) -> Non
     assert files["first"]["config/config"].decode() == tainted, "JSON stays JSON"
     assert files["last"]["flags/real"] == files["before"]["flags/real"]
     assert files["last"].keys() == files["before"].keys(), "no file where there was none"
+    assert (
+        files["first"]["join-file/join"]
+        == filters["kubeadm_config_gate"](KUBEADM["taints"][0], labels={"gpu": "h100"}).encode()
+    )
+    assert not [play for play in gated.plays.values() if "s3cret" in play.output]
 
 
 def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(gated: Gated) -> None:

@@ -1,4 +1,4 @@
-"""`make collection`: from the repository's root, `python -m galaxy`.
+"""`make collection` and `make tarball`: from the repository's root, `python -m galaxy [--tarball]`.
 
 Builds the archive and the collection's tarball into dist/, installs the tarball into an empty folder, and
 checks what was installed.  A check that fails does not stop the others; the table at the end has them all.
@@ -44,6 +44,7 @@ class Run:
 
     folder: Path
     cache: Path
+    again: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
 
     def check(self, name: str, action: Callable[[], str]) -> bool:
@@ -65,7 +66,8 @@ class Run:
         """Build and install; then all checks on what was installed.
 
         ansible-test runs a test after the other on one core, and takes longest: it does so for every
-        ansible-core at the same time, each on a copy, while the other checks are made.
+        ansible-core at the same time, each on a copy, while the other checks are made.  What passed with the
+        same files is not repeated, unless `again` asks for it.
         """
         core = Core(self.folder / "installed", TOOLS, version=version_of(TOOLS))
         core.folder.mkdir()
@@ -94,8 +96,7 @@ class Run:
                 self.check(f"{label}: ansible-test sanity", end)
 
     def tarball(self, core: Core) -> str:
-        archive = build.archive(self.folder)
-        built = build.tarball(core, staging=self.folder / "staged", archive=archive, into=DIST)
+        built = build.tarball(core, staging=self.folder / "staged", into=DIST)
         return f"{built.relative_to(ROOT)}, {built.stat().st_size / 1e6:.1f} MB"
 
     def installed(self, core: Core) -> str:
@@ -111,7 +112,7 @@ class Run:
         own = replace(core, folder=self.folder / f"sanity-{core.version}")
         shutil.copytree(core.folder / "ansible_collections", own.folder / "ansible_collections")
         home = self.folder / f"home-{core.version}"
-        test = sanity.begun(own, pythons=pythons, cache=self.cache, home=home)
+        test = sanity.begun(own, pythons=pythons, cache=self.cache, home=home, again=self.again)
         ends[label] = running.enter_context(test)
         return f"Pythons on this machine: {', '.join(present)}"
 
@@ -185,7 +186,16 @@ def exit_code(outcomes: Sequence[Outcome], *, required: bool) -> int:
     return int(not outcomes or any(outcome.result in bad for outcome in outcomes))
 
 
-def perform(*, required: bool) -> int:
+def tarball_alone() -> int:
+    """The tarball, with no check; the exit code."""
+    with tempfile.TemporaryDirectory(prefix="nodegauge-collection-") as made:
+        current = Run(Path(made), Path())
+        core = Core(current.folder / "home", TOOLS, version=version_of(TOOLS))
+        core.folder.mkdir()
+        return int(not current.check("archive and tarball", lambda: current.tarball(core)))
+
+
+def perform(*, required: bool, again: bool) -> int:
     """One run at a time, for all share the environments in the cache; the exit code."""
     cache = cache_folder(os.environ) / "collection"
     cache.mkdir(parents=True, exist_ok=True)
@@ -194,7 +204,7 @@ def perform(*, required: bool) -> int:
         alone(cache / "lock", waits=lambda: say("another run is under way; waiting for its end")),
         tempfile.TemporaryDirectory(prefix="nodegauge-collection-") as made,
     ):
-        current = Run(Path(made), cache)
+        current = Run(Path(made), cache, again)
         current.everything()
     print(f"\n{table(current.outcomes)}\n\neverything took {time.monotonic() - began:.0f} s", flush=True)
     return exit_code(current.outcomes, required=required)
@@ -210,10 +220,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="make collection", description="Build and check the Ansible collection."
     )
     parser.add_argument("--required", action="store_true", help="fail where a check cannot be made here")
+    parser.add_argument("--again", action="store_true", help="repeat checks that passed with the same files")
+    parser.add_argument("--tarball", action="store_true", help="build the tarball alone, and check nothing")
     options = parser.parse_args(arguments)
     interruptible()
     try:
-        return perform(required=options.required)
+        return tarball_alone() if options.tarball else perform(required=options.required, again=options.again)
     except KeyboardInterrupt as interrupt:
         say(f"interrupted by {interrupt}; nothing that was started is left")
         return 130

@@ -8,6 +8,7 @@ Must not leave out a test: those that the machine cannot run are named.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import sys
@@ -32,12 +33,37 @@ runpy.run_module("pip", run_name="__main__")
 """
 
 
+UNREAD = ("MANIFEST.json", "FILES.json", "*.pyz", "*.tgz")
+"""What it does not test: lists with digests of all files, the archive and the chart."""
+
+
+def digest(core: Core, pythons: Path) -> str:
+    """Of all that a result depends on: the collection's files, this ansible-core, its pip, the Pythons, and
+    how it is begun here."""
+    tested = hashlib.sha256(f"{core.version}\0{pinned('pip', 'pip')}".encode())
+    tested.update(Path(__file__).read_bytes())
+    for link in sorted(pythons.iterdir()):
+        tested.update(f"{link.name}\0{link.resolve()}\0".encode())
+    for path in sorted(core.collection.rglob("*")):
+        if path.is_file() and not any(path.match(pattern) for pattern in UNREAD):
+            name, mode = path.relative_to(core.collection), path.stat().st_mode
+            tested.update(f"{name}\0{mode:o}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return tested.hexdigest()[:24]
+
+
 @contextlib.contextmanager
-def begun(core: Core, *, pythons: Path, cache: Path, home: Path) -> Iterator[Callable[[], str]]:
+def begun(
+    core: Core, *, pythons: Path, cache: Path, home: Path, again: bool = False
+) -> Iterator[Callable[[], str]]:
     """Begin it on the collection of this ansible-core; call what is given to wait for its end.
 
-    That returns what could not be run, as a remark, or raises CheckFailed with the findings.
+    That returns what could not be run, as a remark, or raises CheckFailed with the findings.  What passed is
+    kept in the cache, and the same files are not tested again unless `again` asks for it.
     """
+    passed = cache / "passed" / digest(core, pythons)
+    if passed.exists() and not again:
+        yield lambda: f"passed before with the same files. {passed.read_text('utf-8')}".rstrip()
+        return
     prepare_home(home, core=core, cache=cache)
     path = os.pathsep.join([str(pythons), str(core.tools), *usable_path(os.environ.get("PATH", ""))])
     env = {**core.env(), "HOME": str(home), "PATH": path}
@@ -48,7 +74,10 @@ def begun(core: Core, *, pythons: Path, cache: Path, home: Path) -> Iterator[Cal
             done = wait(SANITY_SECONDS)
             if done.code:
                 raise CheckFailed(f"ansible-test sanity of ansible-core {core.version}:\n{findings(done)}")
-            return "; ".join(dict.fromkeys(SKIPPED.findall(done.output)))
+            skipped = "; ".join(dict.fromkeys(SKIPPED.findall(done.output)))
+            passed.parent.mkdir(exist_ok=True)
+            passed.write_text(skipped, encoding="utf-8")
+            return skipped
 
         yield end
 

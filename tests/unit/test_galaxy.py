@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
-from galaxy import environments
+import pytest
+
+from galaxy import environments, sanity
+from galaxy.commands import Core
 from support.playbook import COLLECTION
 
 
@@ -39,3 +44,30 @@ def test_the_readme_names_every_part_and_no_other() -> None:
     lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
     rows = [line.split("|")[2] for line in lines[1:]]
     assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} == parts_of_the_collection()
+
+
+@pytest.mark.parametrize(
+    ("changed", "again"),
+    [
+        ("plugins/a.py", True),
+        ("README.md", True),
+        ("roles/new.yml", True),
+        ("files/nodegauge-host.pyz", False),
+        ("MANIFEST.json", False),
+    ],
+)
+def test_ansible_test_is_repeated_where_a_file_changed_that_it_reads(
+    tmp_path: Path, changed: str, again: bool
+) -> None:
+    """And for another ansible-core, or another Python."""
+    core, pythons = Core(tmp_path, tmp_path, version="2.16"), tmp_path / "pythons"
+    for path in (pythons / "python3.9", core.collection / "plugins/a.py", core.collection / "README.md"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    before = sanity.digest(core, pythons)
+    assert before == sanity.digest(core, pythons) != sanity.digest(replace(core, version="2.17"), pythons)
+    (core.collection / changed).parent.mkdir(exist_ok=True)
+    (core.collection / changed).write_text("changed")
+    assert (sanity.digest(core, pythons) != before) is again
+    (pythons / "python3.10").touch()
+    assert sanity.digest(core, pythons) != before

@@ -36,6 +36,12 @@ options:
       - It is written only if it is missing or another version. The task is then C(changed).
       - Without it, the archive is removed with the task's temporary files.
     type: path
+  bring_python:
+    description:
+      - Path on the controller of a tar file with a relocatable CPython, for hosts without a Python that fits.
+      - It is unpacked in the task's temporary folder, and removed with it. It is copied only to hosts that
+        need it, once for each task.
+    type: path
 attributes:
   action_group:
     description: Use C(group/nodegauge.gpu.gpu) in C(module_defaults) to set defaults of these modules.
@@ -54,7 +60,9 @@ attributes:
     support: full
     platforms: linux
 requirements:
-  - On the host, an NVIDIA driver, and CPython 3.9 to 3.14 on Linux with glibc (x86-64 or arm64).
+  - On the host, an NVIDIA driver, and CPython 3.9 to 3.14 on Linux with glibc (x86-64 or arm64). It need not
+    be the Python that Ansible uses. PATH, C(/usr/local/bin), C(/usr/bin) and C(/opt/*/bin) are searched, and
+    O(bring_python) brings one.
   - On the controller, Python 3.10 or newer.
 notes:
   - Nothing is left on the host, unless O(keep_archive) asks for it. The probe unpacks itself into a private

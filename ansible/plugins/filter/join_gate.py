@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible_collections.nodegauge.gpu.plugins.plugin_utils.kubeadm_config import kubeadm_config_gate
 from ansible_collections.nodegauge.gpu.plugins.plugin_utils.kubelet_config import kubelet_config_gate
 from ansible_collections.nodegauge.gpu.plugins.plugin_utils.kubelet_flags import kubelet_flags_gate
+from ansible_collections.nodegauge.gpu.plugins.plugin_utils.rancher_config import rancher_config_gate
 
 # Kubernetes: staging/src/k8s.io/kubelet/pkg/apis/well_known_labels.go. A kubelet refuses to start with
 # any other label of these domains.
@@ -63,7 +65,9 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """By name."""
         return {
+            "kubeadm_config_gate": kubeadm_config_gate,
             "kubelet_config_gate": kubelet_config_gate,
             "kubelet_flags_gate": kubelet_flags_gate,
+            "rancher_config_gate": rancher_config_gate,
             "refused_node_labels": refused_node_labels,
         }

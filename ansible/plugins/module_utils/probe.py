@@ -24,6 +24,7 @@ COMMON = {
     "name": {"type": "str"},
     "archive": {"type": "path"},
     "keep_archive": {"type": "path"},
+    "bring_python": {"type": "path"},
 }
 """Options of every probe's module.  The action plugin gives the module the archive's path on this host."""
 ARGUMENTS = {

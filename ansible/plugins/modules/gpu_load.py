@@ -156,6 +156,19 @@ judge_version:
   returned: when there is a document
   type: str
   sample: 0.1.0
+python:
+  description: The Python that ran the probe on the host. It need not be the one of other tasks.
+  returned: when the host has one that fits
+  type: dict
+  contains:
+    path:
+      description: Its path on the host.
+      type: str
+      sample: /usr/bin/python3.11
+    version:
+      description: Its version.
+      type: str
+      sample: 3.11.2
 probe_version:
   description: The version of nodegauge whose probe ran on the host.
   returned: when there is a document

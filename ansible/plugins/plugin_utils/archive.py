@@ -25,7 +25,7 @@ def on_controller(option: str | None) -> Path:
     if option:
         raise AnsibleActionFail(f"archive: {path} is no file on the controller")
     raise AnsibleActionFail(
-        f"the archive of probes is missing: {path}. Build it (`make collection` in a checkout), install the "
+        f"the archive of probes is missing: {path}. Build it (`make tarball` in a checkout), install the "
         "released collection, which contains it, or name one with the option `archive`"
     )
 

@@ -11,19 +11,23 @@ from typing import Any
 
 import yaml
 from ansible.errors import AnsibleFilterError
+from ansible_collections.nodegauge.gpu.plugins.plugin_utils.yaml_edit import loaded
 
 KEY = "nodegauge.dev/unvalidated"
 OURS = f"{KEY}=:NoSchedule"
 FIELD = "registerWithTaints"
+NAME = "the KubeletConfiguration"
 
 
-def kubelet_config_gate(text: str, state: str = "present") -> str:
+def kubelet_config_gate(text: str, state: str = "present", name: str = NAME) -> str:
     """A KubeletConfiguration (YAML or JSON) that registers the node with our taint, or without it.
+
+    `name`: the file, for errors.
 
     Raises AnsibleFilterError if `text` is no KubeletConfiguration, or the taint cannot be set without
     touching anything else.
     """
-    before = configuration(text)
+    before = configuration(text, name)
     present = [as_flag(entry) for entry in before.get(FIELD) or []]
     closed = any(is_closing(taint) for taint in present)
     others = [entry for entry in before.get(FIELD) or [] if not is_ours(as_flag(entry))]
@@ -59,15 +63,13 @@ def newline_of(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def configuration(text: str) -> dict[str, Any]:
+def configuration(text: str, name: str = NAME) -> dict[str, Any]:
     """The KubeletConfiguration in a file.  Raises AnsibleFilterError if it is none."""
-    try:
-        result = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise AnsibleFilterError(f"the KubeletConfiguration is no YAML: {error}") from error
+    documents = loaded(text, name)
+    result = documents[0] if len(documents) == 1 else None
     if not isinstance(result, dict) or result.get("kind", "KubeletConfiguration") != "KubeletConfiguration":
         raise AnsibleFilterError(
-            "the file is empty or no KubeletConfiguration. Name the kubelet's --config file."
+            f"{name} is empty or no KubeletConfiguration. Name the kubelet's --config file."
         )
     entries = result.get(FIELD)
     if entries is not None and not (isinstance(entries, list) and all(isinstance(e, dict) for e in entries)):

@@ -68,11 +68,11 @@ def kubelet_flags_gate(
     below = _last(_flags(kubeadm_flags, KUBEADM), TAINTS)
     if below is None and config.strip():
         below = [as_flag(entry) for entry in configuration(config).get(FIELD) or []]
-    result = _edit(text, TAINTS, lambda items: _closed([*items, *other_taints]), start=below or [])
-    return _edit(result, LABELS, lambda items: _labelled(items, wanted, known=_labels(result)))
+    result = _edit(text, TAINTS, lambda items: closed([*items, *other_taints]), start=below or [])
+    return _edit(result, LABELS, lambda items: labelled(items, wanted, known=_labels(result)))
 
 
-def _closed(taints: Iterable[str]) -> list[str]:
+def closed(taints: Iterable[str]) -> list[str]:
     """These taints, each once, with ours."""
     result = list(dict.fromkeys(taints))
     if any(is_closing(taint) for taint in result):
@@ -86,7 +86,8 @@ def _labels(text: str) -> dict[str, str]:
     return {item.partition("=")[0]: item.partition("=")[2] for item in items}
 
 
-def _labelled(items: Sequence[str], wanted: Mapping[str, str], *, known: Mapping[str, str]) -> list[str]:
+def labelled(items: Sequence[str], wanted: Mapping[str, str], *, known: Mapping[str, str]) -> list[str]:
+    """These labels with the wanted ones; `known`: what all flags set together."""
     missing = {key: value for key, value in wanted.items() if known.get(key) != value}
     kept = [item for item in items if item.partition("=")[0] not in missing]
     return [*kept, *(f"{key}={value}" for key, value in missing.items())]

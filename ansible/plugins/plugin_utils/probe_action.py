@@ -6,7 +6,6 @@ Must not judge by itself: the verdict is the judge's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.nodegauge.gpu.plugins.plugin_utils import archive as archives
+from ansible_collections.nodegauge.gpu.plugins.plugin_utils import host_python
 from ansible_collections.nodegauge.gpu.plugins.plugin_utils.judging import CannotJudge, judge, with_steps
 
 STEPS = {
@@ -43,15 +43,6 @@ STEPS = {
 }
 """What to do on a host that Ansible manages, where the judge's steps are about pods."""
 CANNOT_LOAD = ("NoEngine", "NoCuda")
-NO_PYTHON = re.compile(
-    r"minimum of Python|from __future__ import annotations|future feature annotations|SyntaxError"
-    r"|interpreter|python[\d.]*: (?:command )?not found|No such file or directory|No module named '?ansible",
-    re.IGNORECASE,
-)
-PYTHON_STEPS = [
-    "Install Python 3.9 or newer on the host, from its distribution's packages.",
-    "Set `ansible_python_interpreter` of this host to its path.",
-]
 OTHER_KEYS = ("matrix", "labels", "read", "busbw", "tflops", "reason")
 """What a judgement has beside what every probe's has, if it has it."""
 SHOWN_CHARACTERS = 400
@@ -63,7 +54,7 @@ SHOWN = ("index", "name", "uuid", "serial", "pci")
 class ProbeAction(ActionBase):
     """One probe; `load_on_gpus`: in check mode it is skipped."""
 
-    TRANSFERS_FILES = True
+    TRANSFERS_FILES = False  # no temporary folder before it is known that the host can be measured
     _supports_check_mode = True
     _supports_async = False
     load_on_gpus: ClassVar[bool] = False
@@ -95,6 +86,12 @@ class ProbeAction(ActionBase):
 
     def _measured(self, archive: Path, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """The module's result: `document`, or why there is none."""
+        try:
+            python = self._python(archive, options, variables)
+        except host_python.NoPython as none:
+            return {"failed": True, "msg": with_steps(str(none), none.steps), "steps": none.steps}
+        if python:
+            variables = host_python.using(python, self, variables)
         kept = options["keep_archive"]
         if kept:
             path, changed = archives.keep_on_host(self, archive, kept, variables)
@@ -103,10 +100,25 @@ class ProbeAction(ActionBase):
         given = {name: value for name, value in options.items() if name not in ("policy", "before")}
         result = self._execute_module(module_args={**given, "archive": path}, task_vars=variables)
         result["changed"] = changed
+        if python:
+            result["python"] = python._asdict()
         if result.get("failed") or "document" not in result:
             return {**result, "failed": True, "msg": _why_not(result)}
         result.pop("invocation", None)
         return result
+
+    def _python(
+        self, archive: Path, options: dict[str, Any], variables: dict[str, Any]
+    ) -> host_python.HostPython | None:
+        """What runs module and probe on the host: one of its own, else the one of `bring_python`."""
+        nccl = options.get("engine") == "nccl4py"
+        tarball = options["bring_python"]
+        try:
+            return host_python.find(self, archive, variables, nccl=nccl)
+        except host_python.NoPython:
+            if not tarball:
+                raise
+        return host_python.bring(self, Path(tarball).expanduser(), host_python.fitting(archive, nccl=nccl))
 
     def _judged(self, archive: Path, options: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
         node = {"name": options["name"], "expectedGpus": options["expected_gpus"]}
@@ -190,6 +202,4 @@ def _why_not(result: Mapping[str, Any]) -> str:
     )
     parts = (message[:SHOWN_CHARACTERS], *(part[-SHOWN_CHARACTERS:] for part in output))
     text = " ".join(" ".join(part.split()) for part in parts if part)
-    if NO_PYTHON.search(text):
-        return with_steps(f"No Python on this host can run the probe: {text}.", PYTHON_STEPS)
     return text or "The module returned nothing."
