@@ -19,6 +19,7 @@ TYPO = "validate_expected_gpu"
 """Of validate_expected_gpus: without the check, no number of GPUs would be expected of any host."""
 TASK = re.compile(r"^(?:TASK|PLAY RECAP|PLAY|RUNNING HANDLER)\b.*$", re.MULTILINE)
 RESULT = re.compile(r"^(?:ok|fatal|changed|skipping|included): \[", re.MULTILINE)
+VERDICT = "Give the verdict]"
 NUMBERED = re.compile(r" +\d+\. ")
 WIDTH = 150
 """Characters of a line."""
@@ -62,8 +63,9 @@ def message(result: str, *, steps: bool) -> list[str]:
     return [short(line) for line in (head, *kept)]
 
 
-def cut(played: Played) -> str:
-    """The verdicts of the hosts that failed, by name, one that passed, and the first lines of the recap."""
+def cut(played: Played, *, steps: bool = True) -> str:
+    """The verdicts of the hosts that failed, by name, one that passed, and the first lines of the recap; `steps`:
+    with what to do, of the first."""
     lines: list[str] = []
     for title, section in sections(played.output):
         if title.startswith("PLAY RECAP"):
@@ -72,12 +74,12 @@ def cut(played: Played) -> str:
             continue
         told = sorted(results(section), key=lambda result: result[result.index("[") :])
         bad = [result for result in told if result.startswith("fatal: ")]
-        if not bad and "Give the verdict]" not in title:
+        if not bad and VERDICT not in title:
             continue
         good = [result for result in told if result.startswith("ok: ")]
         lines += [title.rstrip("* ")]
         for number, result in enumerate([*bad, *good[:1]]):
-            lines += message(result, steps=number == 0)
+            lines += message(result, steps=steps and number == 0)
         lines += ["..."] * (len(good) > 1)
     return "\n".join(lines)
 
@@ -85,10 +87,12 @@ def cut(played: Played) -> str:
 def render(steps: Sequence[Step], count: int) -> str:
     """The block of the README."""
     text = [f'$ make hosts ARGS="--hosts {count}" &', "$ export ANSIBLE_CONFIG=.hosts/ansible.cfg"]
+    played: list[Played] = []
     for step in steps:
         text.append(f"$ {step.command}")
         if step.played is not None:
-            text += [cut(step.played), ""]
+            text += [cut(step.played, steps=not any(VERDICT in each.output for each in played)), ""]
+            played.append(step.played)
     return "```\n" + "\n".join(text).rstrip() + "\n```\n"
 
 
