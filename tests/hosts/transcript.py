@@ -64,8 +64,8 @@ def message(result: str, *, steps: bool) -> list[str]:
 
 
 def cut(played: Played, *, steps: bool = True) -> str:
-    """The verdicts of the hosts that failed, by name, one that passed, and the first lines of the recap; `steps`:
-    with what to do, of the first."""
+    """The verdicts of the hosts that failed, by name, one that passed, and the first lines of the recap;
+    `steps`: with what to do, of the first."""
     lines: list[str] = []
     for title, section in sections(played.output):
         if title.startswith("PLAY RECAP"):
