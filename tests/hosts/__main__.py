@@ -43,7 +43,9 @@ def default_directory() -> Path:
 
 def up(options: Options) -> None:
     """Start the hosts; Ctrl-C or `down` ends them."""
-    machines = fleet.named(options.hosts or COUNT, options.machine or fleet.MACHINES)
+    machines = fleet.named(
+        COUNT if options.hosts is None else options.hosts, options.machine or fleet.MACHINES
+    )
     with daemon.until_stopped() as wait, fleet.serving(options.dir, machines, _say):
         _say(usage(options.dir, machines))
         wait()

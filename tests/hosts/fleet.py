@@ -128,6 +128,8 @@ class Hosts(Running):
     def start(self) -> None:
         if any(character in str(self.directory) for character in '"\n%$\\'):
             raise TestbedError(f"sshd cannot be told the path {self.directory}: choose another with --dir")
+        if not self._machines:
+            raise TestbedError("no hosts: --hosts takes a number above 0")
         sshd = find_sshd(self._progress)
         self._progress("building the archive for hosts, where this checkout's is not in the cache")
         archive = host_archive()
@@ -182,7 +184,7 @@ class Hosts(Running):
         config.write_text(
             sshd.config(folder, port=port, authorized=authorized, environment=own), encoding="utf-8"
         )
-        command = [sshd.program, "-D", "-e", "-f", config]
+        command: list[str | Path] = [sshd.program, "-D", "-e", "-f", config]
         environ = {"PATH": os.environ.get("PATH", os.defpath), **sshd.environ}
         self._sshds.append(Process(name, command, log=folder / "sshd.log", environ=environ))
         return port

@@ -18,8 +18,8 @@ from pathlib import Path
 from galaxy.commands import CheckFailed, Done, run
 from hosts import fleet, transcript
 from hosts.fleet import Hosts
-from hosts.transcript import TYPO, Played, Step
-from support.playbook import CALLBACKS, TOOLS, Task
+from hosts.transcript import TYPO, Step
+from support.playbook import CALLBACKS, TOOLS, Played, Task
 from testbed.errors import TestbedError
 
 SICK: dict[str, tuple[str, dict[str, str], str]] = {
