@@ -127,7 +127,9 @@ class Hosts(Running):
 
     def start(self) -> None:
         if any(character in str(self.directory) for character in '"\n%$\\'):
-            raise TestbedError(f"sshd cannot be told the path {self.directory}: choose another with --dir")
+            raise TestbedError(
+                f"sshd cannot be messages the path {self.directory}: choose another with --dir"
+            )
         if not self._machines:
             raise TestbedError("no hosts: --hosts takes a number above 0")
         sshd = find_sshd(self._progress)
@@ -222,14 +224,14 @@ class Hosts(Running):
     @property
     def options(self) -> list[str]:
         """Of ssh: it reads no configuration of yours, and trusts exactly the hosts' own keys."""
-        told = (
+        messages = (
             f'UserKnownHostsFile="{self.directory}/ssh/known_hosts"',
             "GlobalKnownHostsFile=none",
             "StrictHostKeyChecking=yes",
             "IdentitiesOnly=yes",
             "IdentityAgent=none",
         )
-        return ["-F", "none", *(word for option in told for word in ("-o", option))]
+        return ["-F", "none", *(word for option in messages for word in ("-o", option))]
 
     def _log_in(self, name: str) -> None:
         """One login, because a user who may not log in is best known now; TestbedError with sshd's words."""
@@ -248,7 +250,7 @@ class Hosts(Running):
 @contextlib.contextmanager
 def serving(directory: Path, machines: Mapping[str, str], progress: Progress) -> Iterator[Hosts]:
     """Hosts of a folder that other processes find; it is empty, or gone, after the block."""
-    with daemon.held(directory, PARTS) as ready:
+    with daemon.holding(directory, PARTS) as ready:
         try:
             with Hosts(directory, machines, progress) as hosts:
                 ready()

@@ -49,11 +49,11 @@ class Story:
     def directory(self) -> Path:
         return self.hosts.directory
 
-    def command(self, *words: str) -> None:
+    def command(self, *arguments: str) -> None:
         """One of this program's own."""
-        shown = f"python -m hosts {' '.join(words)}"
+        shown = f"python -m hosts {' '.join(arguments)}"
         self.say(f"$ {shown}")
-        done = _run([sys.executable, "-m", "hosts", "--dir", str(self.directory), *words], self.directory)
+        done = _run([sys.executable, "-m", "hosts", "--dir", str(self.directory), *arguments], self.directory)
         self.say(done.expect(shown).rstrip())
         self.steps.append(Step(shown, None))
 

@@ -72,11 +72,11 @@ def cut(played: Played, *, steps: bool = True) -> str:
             recap = [re.sub(r" +", " ", line).rstrip() for line in section.splitlines() if " : ok=" in line]
             lines += [title.rstrip("* "), *recap[:SHOWN], *(["..."] if len(recap) > SHOWN else [])]
             continue
-        told = sorted(results(section), key=lambda result: result[result.index("[") :])
-        bad = [result for result in told if result.startswith("fatal: ")]
+        messages = sorted(results(section), key=lambda result: result[result.index("[") :])
+        bad = [result for result in messages if result.startswith("fatal: ")]
         if not bad and VERDICT not in title:
             continue
-        good = [result for result in told if result.startswith("ok: ")]
+        good = [result for result in messages if result.startswith("ok: ")]
         lines += [title.rstrip("* ")]
         for number, result in enumerate([*bad, *good[:1]]):
             lines += message(result, steps=steps and number == 0)

@@ -44,7 +44,7 @@ def holder(directory: Path) -> Holder | None:
 
 
 @contextlib.contextmanager
-def held(directory: Path, parts: Sequence[str] = PARTS) -> Iterator[Callable[[], object]]:
+def holding(directory: Path, parts: Sequence[str] = PARTS) -> Iterator[Callable[[], object]]:
     """Hold a directory for a block, without the parts that an earlier holder left; what is given says that
     all is ready.  TestbedError where another process holds it."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
     """Hold a testbed until SIGTERM or SIGINT."""
     with (
         until_stopped() as wait,
-        held(directory) as ready,
+        holding(directory) as ready,
         Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)),
     ):
         ready()
