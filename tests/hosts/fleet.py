@@ -263,14 +263,14 @@ def serving(directory: Path, machines: Mapping[str, str], progress: Progress) ->
 
 def descendants(parents: set[int]) -> Iterator[int]:
     """Children of these processes, and theirs."""
-    found = set[int]()
+    children = set[int]()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended
             if int(entry.read_text(errors="replace").rpartition(")")[2].split()[1]) in parents:
-                found.add(int(entry.parent.name))
-    if found:
-        yield from found
-        yield from descendants(found)
+                children.add(int(entry.parent.name))
+    if children:
+        yield from children
+        yield from descendants(children)
 
 
 def _greets(port: int) -> bool:

@@ -109,9 +109,9 @@ def _unpacked(root: Path, progress: Progress) -> Sshd:
     if os.geteuid() == 0 and not _has_separated_user():
         environ |= {"LD_PRELOAD": str(wrapper), **_wrapped_users(root)}
     parts = {"SshdSessionPath": "sshd-session", "SshdAuthPath": "sshd-auth"}
-    found = {key: root / "usr/lib/openssh" / name for key, name in parts.items()}
+    paths = {key: root / "usr/lib/openssh" / name for key, name in parts.items()}
     return Sshd(
-        program, environ, "".join(f'{key} "{path}"\n' for key, path in found.items() if path.exists())
+        program, environ, "".join(f'{key} "{path}"\n' for key, path in paths.items() if path.exists())
     )
 
 
