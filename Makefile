@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection tarball matrix loadtest life peers fuzz corpus faults upgrade day mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest life peers fuzz corpus faults upgrade day mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -61,6 +61,8 @@ collection: $(READY) need-cc ## build the Ansible collection into dist/collectio
 
 tarball: $(READY) ## build the Ansible collection's tarball in dist/collection, in seconds, and check nothing
 	@$(RUN) -m galaxy --tarball
+hosts: $(READY) need-cc ## start simulated GPU hosts behind real sshd on loopback, to try the Ansible collection (ARGS="--hosts 40", ARGS=--once)
+	@$(RUN) -m hosts $(ARGS)
 
 loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
 	@cd tests && ../$(RUN) -m fleet loadtest $(ARGS)
@@ -104,10 +106,11 @@ reference: $(READY) ## write the generated files: docs/reference, the chart's co
 constraints: ## pin the newest versions that pyproject.toml allows in constraints.txt
 	@"$(PYTHON)" .ci/venv.py pins
 
-clean: ## remove .venv, .testbed and the tools' caches from the checkout
+clean: ## remove .venv, .testbed, .hosts and the tools' caches from the checkout
 	@if [ -d .testbed ] && ! NODEGAUGE_TESTBED= $(RUN) -m testbed down; then \
 	echo "The testbed in .testbed did not stop. If none of its processes runs: rm -rf .testbed, then make clean." >&2; exit 1; fi
-	@rm -rf .venv .testbed .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@if [ -d .hosts ]; then NODEGAUGE_HOSTS= $(RUN) -m hosts down; fi
+	@rm -rf .venv .testbed .hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf nodegauge.egg-info operator/src/nodegauge.egg-info probes/src/nodegauge.egg-info
 	@echo "The built control plane stays in $${NODEGAUGE_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nodegauge}: remove that folder to build it anew."

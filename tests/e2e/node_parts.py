@@ -2,9 +2,8 @@
 
     <cache>/e2e/runtime/usr/...
 
-The packages are downloaded and unpacked into the cache, never installed; they stay until that folder is
-removed.  No maintainer script runs and dpkg's database is not written to.  The folder is there whole or not
-at all.  Images are the project's two, made as `make images` makes them, and four of the tests'.  The NCCL
+The packages are unpacked into the cache (`testbed.debian`) and stay until that folder is removed.
+Images are the project's two, made as `make images` makes them, and four of the tests'.  The NCCL
 image is the probe's with simulated NCCL; the real one has most of a gigabyte.  All are OCI archives in a
 folder; the node imports what is there.  No registry is asked.
 """
@@ -27,6 +26,7 @@ from typing import Any
 from images.archive import Blob, Layer, layer, write
 
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
+from testbed import debian
 from testbed.errors import TestbedError
 from testbed.hardware.nccl_file import CUDA, NCCL
 from testbed.simulated_nccl import machine
@@ -65,8 +65,6 @@ Dir::Cache "{folder}/cache";
 APT::Sandbox::User "root";
 """
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
-DOWNLOAD = ("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root")
-WAY_OUT = "Where apt has never fetched its lists: apt-get update.  Behind a firewall set http_proxy."
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -89,18 +87,10 @@ def fetch_runtime(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     runtime = Runtime(cache / "e2e" / "runtime")
     if not runtime.root.is_dir():
         progress(f"downloading Debian's {', '.join(PACKAGES)} (35 MB)")
-        runtime.root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=runtime.root.parent) as folder:
-            fresh = Path(folder) / "root"
-            fresh.mkdir(mode=0o755)
-            _run([*DOWNLOAD, *PACKAGES], cwd=Path(folder))
-            for package in sorted(Path(folder).glob("*.deb")):
-                _run(["dpkg", "-x", str(package), str(fresh)])
-            try:
-                fresh.rename(runtime.root)
-            except OSError:  # another run was quicker
-                if not runtime.root.is_dir():
-                    raise
+    try:
+        debian.unpack(runtime.root, *PACKAGES)
+    except debian.NotUnpacked as error:
+        raise NotMade(str(error)) from error
     for program in (runtime.containerd, runtime.ctr, runtime.runc, runtime.plugins / "bridge"):
         if not program.exists():
             raise NotMade(f"{program} is missing: remove {runtime.root} and try again")
@@ -137,7 +127,7 @@ def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"{done.stdout}{done.stderr}".strip()
-        raise NotMade(f"{shlex.join(command)} failed ({done.returncode}):\n{message}\n{WAY_OUT}")
+        raise NotMade(f"{shlex.join(command)} failed ({done.returncode}):\n{message}\n{debian.WAY_OUT}")
     return done.stdout
 
 

@@ -19,7 +19,7 @@ from testbed.binaries import build_kubectl, find_or_build
 from testbed.cluster import CONTROL_PLANE
 from testbed.controlplane_config import Layout
 from testbed.errors import TestbedError
-from testbed.hardware import FAULTS
+from testbed.hardware import FAULTS, Hardware
 from testbed.nodes import DEFAULT_NODES, Nodes
 from testbed.profiles import names as profile_names
 from testbed.rest import Rest
@@ -58,15 +58,19 @@ def up(options: Options) -> None:
   {me} down""")
 
 
-def _command(directory: Path) -> str:
-    """How to call this program again, from where it was called."""
+def call_again(module: str, directory: Path, *, usual: Path) -> str:
+    """How to call a program again, from where it was called."""
     program = Path(sys.executable)
     with contextlib.suppress(ValueError):
         program = program.relative_to(Path.cwd())
-    message = [str(program), "-m", "testbed"]
-    if directory != default_directory().resolve():
+    message = [str(program), "-m", module]
+    if directory != usual.resolve():
         message += ["--dir", str(directory)]
     return shlex.join(message)
+
+
+def _command(directory: Path) -> str:
+    return call_again("testbed", directory, usual=default_directory())
 
 
 def down(options: Options) -> None:
@@ -120,16 +124,25 @@ def faults(options: Options) -> None:
 
 def fault(options: Options) -> None:
     """Start a fault on a node (`faults` lists them)."""
+    start_fault(Nodes(options.dir).hardware(options.node), options)
+
+
+def start_fault(hardware: Hardware, options: Options) -> None:
+    """On the hardware of `options.node`, with `options.values`."""
     if wrong := [item for item in options.values if "=" not in item]:
         raise TestbedError(f"{wrong[0]!r} is not KEY=VALUE")
-    hardware = Nodes(options.dir).hardware(options.node)
     hardware.fault(options.name, **dict(item.split("=", 1) for item in options.values))
     print(f"{options.node}: {', '.join(hardware.faults())}")
 
 
 def heal(options: Options) -> None:
     """End all faults on a node."""
-    Nodes(options.dir).hardware(options.node).heal()
+    heal_all(Nodes(options.dir).hardware(options.node), options)
+
+
+def heal_all(hardware: Hardware, options: Options) -> None:
+    """On the hardware of `options.node`."""
+    hardware.heal()
     print(f"{options.node}: healthy")
 
 

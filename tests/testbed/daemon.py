@@ -11,7 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,10 +43,10 @@ def holder(directory: Path) -> Holder | None:
     return None
 
 
-def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    """Hold a testbed until SIGTERM or SIGINT, in a directory without what an earlier one left; TestbedError
-    where another process holds it."""
-    interruptible((signal.SIGTERM, signal.SIGINT))
+@contextlib.contextmanager
+def holding(directory: Path, parts: Sequence[str] = PARTS) -> Iterator[Callable[[], object]]:
+    """Hold a directory for a block, without the parts that an earlier holder left; what is given says that
+    all is ready.  TestbedError where another process holds it."""
     directory.mkdir(parents=True, exist_ok=True)
     lock = os.open(directory / "testbed.lock", os.O_RDWR | os.O_CREAT, 0o600)  # closed by the process' end
     try:
@@ -54,12 +54,32 @@ def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
     except BlockingIOError as error:
         raise TestbedError(f"another process holds the testbed in {directory}") from error
     os.truncate(lock, 0)
-    clear(directory)
+    clear(directory, parts)
+    yield lambda: os.write(lock, b"ready")
+
+
+def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
+    """Hold a testbed until SIGTERM or SIGINT."""
+    with (
+        until_stopped() as wait,
+        holding(directory) as ready,
+        Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)),
+    ):
+        ready()
+        wait()
+
+
+@contextlib.contextmanager
+def until_stopped() -> Iterator[Callable[[], None]]:
+    """A block that SIGTERM or SIGINT ends; what is given waits for one."""
+    interruptible((signal.SIGTERM, signal.SIGINT))
+
+    def wait() -> None:
+        while True:
+            signal.pause()
+
     try:
-        with Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)):
-            os.write(lock, b"ready")
-            while True:
-                signal.pause()
+        yield wait
     except KeyboardInterrupt:
         print("stopped", flush=True)
 
@@ -112,6 +132,9 @@ def stop(directory: Path) -> bool:
     return True
 
 
-def clear(directory: Path) -> None:
-    for part in PARTS:
-        shutil.rmtree(directory / part, ignore_errors=True)
+def clear(directory: Path, parts: Sequence[str] = PARTS) -> None:
+    for path in (directory / part for part in parts):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

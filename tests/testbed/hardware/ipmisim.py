@@ -10,18 +10,16 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
+from testbed import debian
 from testbed.binaries import cache_folder
 from testbed.hardware.ipmimachine import PASSWORD, THRESHOLD, USER, Machine, Sensor
 
 PACKAGES = ("openipmi", "libopenipmi0", "libpopt0")
-DOWNLOAD = ("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root")
 WAY_OUT = "there is no `ipmi_sim`; Debian and Ubuntu: apt-get install openipmi"
 
 
@@ -33,23 +31,12 @@ def program() -> tuple[str, str] | None:
         return simulator, ""
     root = cache_folder(os.environ) / "ipmi_sim"
     try:
-        if not root.is_dir():
-            _fetch(root)
-    except (OSError, subprocess.SubprocessError):
-        if not root.is_dir():  # another run was quicker
-            return None
+        debian.unpack(root, *PACKAGES)
+    except (OSError, debian.NotUnpacked):
+        return None
     [libraries] = {path.parent for path in root.glob("usr/lib/*/libIPMIlanserv.so.0")} or {root}
     path = root / "usr/bin/ipmi_sim"
     return (str(path), str(libraries)) if path.exists() else None
-
-
-def _fetch(root: Path) -> None:
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root.parent) as folder:
-        subprocess.run([*DOWNLOAD, *PACKAGES], cwd=folder, check=True, capture_output=True, timeout=120)
-        for package in Path(folder).glob("*.deb"):
-            subprocess.run(["dpkg", "-x", package, f"{folder}/root"], check=True, capture_output=True)
-        Path(folder, "root").rename(root)
 
 
 class Simulator:

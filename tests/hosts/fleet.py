@@ -1,0 +1,279 @@
+"""Simulated GPU hosts of a folder, each behind an sshd of its own, and what Ansible needs to reach them.
+
+    hosts/HOST/machine    the simulated hardware (`testbed.hardware`)
+    hosts/HOST/home, tmp  its HOME and TMPDIR
+    hosts/HOST/sshd.log   who came
+    hosts.yml             the inventory: port, key, and how many GPUs each host must have
+    ansible.cfg           found by Ansible in that folder
+    ansible_collections   this checkout's collection
+    accept.yml            the play
+
+An idle host is one sleeping sshd: the driver's simulation is a library in the probe's own process.  Nothing
+listens outside loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hosts.sshd import Sshd, find_sshd, make_key
+from support.playbook import stage
+from testbed import daemon
+from testbed.binaries import Progress
+from testbed.errors import TestbedError
+from testbed.hardware import Hardware, attach, plug
+from testbed.hostarchive import host_archive
+from testbed.loopback import LOOPBACK, reserve_port
+from testbed.processes import Process, Running
+from testbed.wait import wait_for
+
+PARTS = (
+    "hosts",
+    "ssh",
+    "cp",
+    "ansible",
+    "ansible_collections",
+    "report",
+    "hosts.yml",
+    "ansible.cfg",
+    "accept.yml",
+    "tasks.jsonl",
+)
+"""What the hosts put into their folder, besides `testbed.lock`."""
+MACHINES = ("h100-sxm-8", "a100-sxm-8", "l40s-4", "titan-rtx-nv2")
+"""Profiles of the testbed, given to the hosts in turn."""
+SOCKET_PATH = 108 - 1 - 10 - 1 - 17
+"""Longest folder of ssh's sockets: Linux' sun_path without a slash, Ansible's name of ten characters, a
+zero, and the 17 characters that ssh appends while it makes the socket."""
+CONFIG = """\
+[defaults]
+inventory = hosts.yml
+collections_path = .
+home = ansible
+forks = 10
+callback_result_format = yaml
+localhost_warning = False
+
+[ssh_connection]
+pipelining = True
+control_path_dir = {sockets}
+"""
+PLAY = """\
+- hosts: all
+  gather_facts: false
+  roles:
+    - {role: nodegauge.gpu.validate, validate_report_dir: "{{ inventory_dir }}/report"}
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that is there, whether its sshd runs or not."""
+
+    name: str
+    folder: Path
+
+    @property
+    def hardware(self) -> Hardware:
+        return attach(self.folder / "machine")
+
+
+def named(count: int, machines: tuple[str, ...] = MACHINES) -> dict[str, str]:
+    """Machines by host: gpu-01, gpu-02, ..."""
+    digits = max(2, len(str(count)))
+    return {f"gpu-{n + 1:0{digits}}": machines[n % len(machines)] for n in range(count)}
+
+
+def find(directory: Path) -> dict[str, Host]:
+    """The hosts of a folder, by name."""
+    folders = sorted((directory / "hosts").glob("*"))
+    return {folder.name: Host(folder.name, folder) for folder in folders if (folder / "machine").is_dir()}
+
+
+def hardware_of(directory: Path, name: str) -> Hardware:
+    hosts = find(directory)
+    if name not in hosts:
+        known = list(hosts)
+        raise TestbedError(f"no host {name}: there are {known[0]} to {known[-1]}" if known else "no hosts")
+    return hosts[name].hardware
+
+
+def ports(directory: Path) -> dict[str, int]:
+    inventory = yaml.safe_load((directory / "hosts.yml").read_text(encoding="utf-8"))
+    return {name: values["ansible_port"] for name, values in inventory["all"]["hosts"].items()}
+
+
+class Hosts(Running):
+    """Hosts with these machines: they take logins inside the block, and nothing of them runs after it."""
+
+    def __init__(self, directory: Path, machines: Mapping[str, str], progress: Progress) -> None:
+        self.directory = directory.absolute()
+        self._machines, self._progress = dict(machines), progress
+        self._sshds: list[Process] = []
+        self._started: list[Process] = []
+
+    def start(self) -> None:
+        if any(character in str(self.directory) for character in '"\n%$\\'):
+            raise TestbedError(
+                f"sshd cannot be messages the path {self.directory}: choose another with --dir"
+            )
+        if not self._machines:
+            raise TestbedError("no hosts: --hosts takes a number above 0")
+        sshd = find_sshd(self._progress)
+        self._progress("building the archive for hosts, where this checkout's is not in the cache")
+        archive = host_archive()
+        self._progress(f"plugging {len(self._machines)} machines")
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stage(self.directory, archive=archive)
+        (self.directory / "ssh").mkdir(mode=0o700)
+        public = make_key(self.directory / "ssh" / "key")
+        (self.directory / "ssh" / "authorized_keys").write_text(f"{public}\n", encoding="utf-8")
+        port_of = {name: self._add(name, sshd) for name in self._machines}
+        self._write_controller(port_of)
+        for process in self._sshds:
+            process.start()
+            self._started.append(process)
+        for process, port in zip(self._started, port_of.values(), strict=True):
+            wait_for(lambda: _greets(port) or not process.running, what=f"sshd of {process.name}")  # noqa: B023
+            if not process.running:
+                raise TestbedError(f"sshd of {process.name} ended:\n{process.last_words()}")
+        self._log_in(next(iter(port_of)))
+
+    def stop(self) -> None:
+        """End the sessions first, whose sshds are children of the listening ones."""
+        sessions = list(descendants({process.pid for process in self._started}))
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._started:
+            process.stop(grace=0)  # it holds nothing
+        self._sshds.clear()
+        self._started.clear()
+
+    def cpu_seconds(self) -> float:
+        """Of every sshd, its sessions, and what has ended in them."""
+        listening, ticks = {process.pid for process in self._started}, 0
+        for pid in (*listening, *descendants(listening)):
+            with contextlib.suppress(OSError):  # it has just ended
+                fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime: proc(5)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _add(self, name: str, sshd: Sshd) -> int:
+        folder, port = self.directory / "hosts" / name, reserve_port()
+        for part in ("home", "tmp"):
+            (folder / part).mkdir(parents=True)
+        hardware = plug(self._machines[name], folder / "machine", seed=name)
+        own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), **hardware.env()}
+        public = make_key(folder / "host_key")
+        with (self.directory / "ssh" / "known_hosts").open("a", encoding="utf-8") as known:
+            known.write(f"[{LOOPBACK}]:{port} {public}\n")
+        authorized = self.directory / "ssh" / "authorized_keys"
+        config = folder / "sshd_config"
+        config.write_text(
+            sshd.config(folder, port=port, authorized=authorized, environment=own), encoding="utf-8"
+        )
+        command: list[str | Path] = [sshd.program, "-D", "-e", "-f", config]
+        environ = {"PATH": os.environ.get("PATH", os.defpath), **sshd.environ}
+        self._sshds.append(Process(name, command, log=folder / "sshd.log", environ=environ))
+        return port
+
+    def _write_controller(self, port_of: Mapping[str, int]) -> None:
+        """Inventory, configuration and play."""
+        sockets = self.directory / "cp"
+        options = [*self.options]
+        if len(os.fsencode(sockets)) > SOCKET_PATH:
+            options += ["-o", "ControlPath=none"]
+        hosts: dict[str, dict[str, Any]] = {
+            name: {
+                "ansible_port": port,
+                "validate_expected_gpus": hardware_of(self.directory, name).gpu_count,
+            }
+            for name, port in port_of.items()
+        }
+        variables = {
+            "ansible_host": LOOPBACK,
+            "ansible_user": getpass.getuser(),
+            "ansible_ssh_private_key_file": str(self.directory / "ssh" / "key"),
+            "ansible_ssh_common_args": shlex.join(options),
+            "ansible_python_interpreter": sys.executable,
+        }
+        files = {
+            "hosts.yml": yaml.safe_dump(
+                {"all": {"hosts": hosts, "vars": variables}}, sort_keys=False, width=200
+            ),
+            "ansible.cfg": CONFIG.format(sockets=sockets),
+            "accept.yml": PLAY,
+        }
+        for name, text in files.items():
+            (self.directory / name).write_text(text, encoding="utf-8")
+
+    @property
+    def options(self) -> list[str]:
+        """Of ssh: it reads no configuration of yours, and trusts exactly the hosts' own keys."""
+        messages = (
+            f'UserKnownHostsFile="{self.directory}/ssh/known_hosts"',
+            "GlobalKnownHostsFile=none",
+            "StrictHostKeyChecking=yes",
+            "IdentitiesOnly=yes",
+            "IdentityAgent=none",
+        )
+        return ["-F", "none", *(word for option in messages for word in ("-o", option))]
+
+    def _log_in(self, name: str) -> None:
+        """One login, because a user who may not log in is best known now; TestbedError with sshd's words."""
+        port, log = ports(self.directory)[name], self.directory / "hosts" / name / "sshd.log"
+        key = str(self.directory / "ssh" / "key")
+        to = ["-i", key, "-p", str(port), "-o", "BatchMode=yes", f"{getpass.getuser()}@{LOOPBACK}", "true"]
+        command = ["ssh", *self.options, *to]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            [process] = [each for each in self._sshds if each.name == name]
+            raise TestbedError(
+                f"nobody can log in to {name}, see {log}:\n{done.stderr}{process.last_words()}"
+            )
+
+
+@contextlib.contextmanager
+def serving(directory: Path, machines: Mapping[str, str], progress: Progress) -> Iterator[Hosts]:
+    """Hosts of a folder that other processes find; it is empty, or gone, after the block."""
+    with daemon.holding(directory, PARTS) as ready:
+        try:
+            with Hosts(directory, machines, progress) as hosts:
+                ready()
+                yield hosts
+        finally:
+            daemon.clear(directory, (*PARTS, "testbed.lock"))
+            with contextlib.suppress(OSError):  # something else is in it
+                directory.rmdir()
+
+
+def descendants(parents: set[int]) -> Iterator[int]:
+    """Children of these processes, and theirs."""
+    children = set[int]()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if int(entry.read_text(errors="replace").rpartition(")")[2].split()[1]) in parents:
+                children.add(int(entry.parent.name))
+    if children:
+        yield from children
+        yield from descendants(children)
+
+
+def _greets(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=5) as connection:
+        return connection.recv(4) == b"SSH-"
+    return False
