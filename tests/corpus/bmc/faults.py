@@ -80,8 +80,7 @@ class Tree:
         found: dict[Place, Part] = {}
         for chassis in map(self.at, self.chassis):
             news = [
-                Place(path)
-                for path in self.members(self.linked(self.at(self.linked(chassis, new)), listed))
+                Place(path) for path in self.members(self.linked(self.at(self.linked(chassis, new)), listed))
             ]
             address = self.linked(chassis, old)
             count = len(self.at(address).get(listed, [])) if address else 0
@@ -135,23 +134,25 @@ class Tree:
         for place in (*self.entries("Power", "Voltages"), *sensors):
             body = self.at(place)
             volts = body.get("ReadingVolts", body.get("Reading"))
-            low = body.get("LowerThresholdCritical") or body.get("Thresholds", {}).get("LowerCritical", {}).get("Reading")
+            low = body.get("LowerThresholdCritical") or body.get("Thresholds", {}).get(
+                "LowerCritical", {}
+            ).get("Reading")
             is_volts = "ReadingVolts" in body or body.get("ReadingType") == "Voltage"
             if is_volts and isinstance(volts, int | float) and low and 0 < low < volts <= HIGHEST_RAIL:
                 found.append((place, float(low)))
         return found
 
-    def named(self, name: str) -> list[Place]:
-        """Everything that a temperature sensor is read from."""
+    def named(self, names: list[str]) -> list[Place]:
+        """Everything that a temperature sensor with these names is read from."""
         excerpts = [
             Place(path, keys)
             for path in self.recorded
             if path.endswith("/ThermalMetrics")
             for keys in _excerpts(self.recorded[path])
-            if self.at(Place(path, keys)).get("DataSourceUri", "").rpartition("/")[2] == name
+            if self.at(Place(path, keys)).get("DataSourceUri", "").rpartition("/")[2] in names
         ]
-        sensors = [Place(path) for path in self.recorded if path.endswith(f"/Sensors/{name}")]
-        olds = [place for place in self.entries("Thermal", "Temperatures") if self.name(place) == name]
+        sensors = [Place(path) for path in self.recorded if path.rpartition("/Sensors/")[2] in names]
+        olds = [place for place in self.entries("Thermal", "Temperatures") if self.name(place) in names]
         return [*excerpts, *sensors, *olds]
 
 
@@ -206,7 +207,9 @@ def lose_input(tree: Tree, supply: Part) -> None:
     capacity = [tree.at(place).get("PowerCapacityWatts") for place in supply.heads]
     be_silent(tree, supply, volts=0)
     for place, watts in zip(supply.heads, capacity, strict=True):
-        tree.edit(place).update({"LineInputStatus": "LossOfInput"} | ({"PowerCapacityWatts": watts} if watts else {}))
+        tree.edit(place).update(
+            {"LineInputStatus": "LossOfInput"} | ({"PowerCapacityWatts": watts} if watts else {})
+        )
 
 
 def leave(tree: Tree, part: Part) -> None:

@@ -106,7 +106,7 @@ def refused(*codes: str) -> Judge:
     def answer(healthy: Outcome, got: Outcome) -> str:
         if got.verdict is Verdict.PASS:
             return WRONG
-        return RIGHT if not codes or set(codes) & (got.codes - healthy.codes) else UNHELPFUL
+        return RIGHT if not codes or set(codes) & got.codes else UNHELPFUL
 
     return answer
 
@@ -160,13 +160,18 @@ def mutations(machine: str) -> Iterator[Mutation]:
         yield from each(name, supplies, apply, judge)
     silent = {"silent": faults.be_silent, "absent": faults.leave, "Critical": faults.status(**failed)}
     yield from every("supplies", tree.supplies, silent)
-    for name in MACHINES[machine].get("inlets") or []:
-        places = tree.named(name)
+    for names in MACHINES[machine].get("inlets") or []:
+        name, places = str(names), tree.named(names if isinstance(names, list) else [names])
         assert places, f"{machine} has no sensor {name}"
         yield "inlet hot", name, partial(warm, places=places), refused("inlet-hot")
         yield "inlet Critical", name, partial(alarm, places=places), refused("inlet-hot")
     for place, low in tree.rails:
-        yield "rail 10 % low", tree.name(place), partial(sag, place=place, volts=0.9 * low), refused("chassis-rail")
+        yield (
+            "rail 10 % low",
+            tree.name(place),
+            partial(sag, place=place, volts=0.9 * low),
+            refused("chassis-rail"),
+        )
         yield "rail at its bound", tree.name(place), partial(sag, place=place, volts=1.001 * low), calm
     if tree.rails:
         yield "rails without bounds", "", unbound, calm
@@ -175,7 +180,9 @@ def mutations(machine: str) -> Iterator[Mutation]:
 
 def whole(tree: Tree) -> Iterator[Mutation]:
     bodies = {path: body for path, body in tree.recorded.items() if isinstance(body, dict)}
-    switched = [path for path, body in bodies.items() if body.get("PowerState") == "On" and path.count("/") == 4]
+    switched = [
+        path for path, body in bodies.items() if body.get("PowerState") == "On" and path.count("/") == 4
+    ]
     if switched:
         yield "machine off", "", partial(write, paths=switched, PowerState="Off"), refused()
     lists = [path for path, body in bodies.items() if body.get("Members")]
@@ -188,10 +195,17 @@ def whole(tree: Tree) -> Iterator[Mutation]:
         yield "cooling refused", "", partial(refuse, words=("Thermal", "ThermalSubsystem")), refused()
     for path, body in bodies.items():
         if "DetectorState" in body:
-            yield "leak", path.rpartition("/")[2], partial(write, paths=[path], DetectorState="Critical"), refused("leak")
+            yield (
+                "leak",
+                path.rpartition("/")[2],
+                partial(write, paths=[path], DetectorState="Critical"),
+                refused("leak"),
+            )
 
 
-def each(name: str, parts: list[Part], apply: Callable[[Tree, Part], None], judge: Judge) -> Iterator[Mutation]:
+def each(
+    name: str, parts: list[Part], apply: Callable[[Tree, Part], None], judge: Judge
+) -> Iterator[Mutation]:
     for part in parts:
         yield name, part.name, partial(_one, apply=apply, part=part), judge
 
