@@ -90,7 +90,7 @@ class Tree:
                 if news and not same and len(news) == len(olds):
                     same = [olds[number]]
                 heads = [place, *same]
-                if not self.at(place).get("Status", {}).get("State") == "Absent":
+                if self.at(place).get("Status", {}).get("State") != "Absent":
                     found.setdefault(place, Part(self.name(place), heads, self._meters(heads)))
         return list(found.values())
 

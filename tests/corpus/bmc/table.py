@@ -1,8 +1,8 @@
 """Trees of BMCs, each with every fault that it can have, read as `nodegauge bmc` reads them: no fault passes,
 and nothing is said of a healthy machine.
 
-`machines.yaml` says of each tree what an honest answer is while nothing is wrong, and which sensors are in the
-air that enters.  A cell is `right`; `unhelpful`: the fault does not pass, and its own finding is missing, or
+`machines.yaml` says of each tree what an honest answer is while nothing is wrong, and which sensors are in
+the air that enters.  A cell is `right`; `unhelpful`: the fault does not pass, and its own finding is missing, or
 nothing is decided; `wrong`: a fault passes, or a healthy machine is accused.
 """
 
@@ -51,7 +51,8 @@ class Outcome(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, int, int | None]:
-        assert self.reading is not None and self.judged is not None
+        assert self.reading is not None
+        assert self.judged is not None
         return len(self.reading.fans), self.judged.installed, self.judged.load_watts
 
 
@@ -207,16 +208,12 @@ def each(
     name: str, parts: list[Part], apply: Callable[[Tree, Part], None], judge: Judge
 ) -> Iterator[Mutation]:
     for part in parts:
-        yield name, part.name, partial(_one, apply=apply, part=part), judge
+        yield name, part.name, partial(_all, apply=apply, parts=[part]), judge
 
 
 def every(name: str, parts: list[Part], ways: dict[str, Callable[[Tree, Part], None]]) -> Iterator[Mutation]:
     for word, apply in ways.items() if parts else ():
         yield f"all {name} {word}", "", partial(_all, apply=apply, parts=parts), refused()
-
-
-def _one(tree: Tree, *, apply: Callable[[Tree, Part], None], part: Part) -> None:
-    apply(tree, part)
 
 
 def _all(tree: Tree, *, apply: Callable[[Tree, Part], None], parts: list[Part]) -> None:
@@ -301,7 +298,8 @@ def judged(machine: str) -> list[Cell]:
 
 
 def show(machines: list[str]) -> int:
-    """Print the table; how many cells are wrong."""
+    """Print the table: how many parts of a machine are wrong (W2) or unhelpful (u1) under a mutation.  The
+    number of wrong answers."""
     cells = [cell for machine in machines for cell in judged(machine)]
     names = list(dict.fromkeys(cell.mutation for cell in cells))
     width = max(map(len, names))
@@ -323,9 +321,3 @@ def show(machines: list[str]) -> int:
 def _cell(answers: list[str]) -> str:
     wrong, unhelpful = answers.count(WRONG), answers.count(UNHELPFUL)
     return f"W{wrong}" if wrong else f"u{unhelpful}" if unhelpful else "ok" if answers else ""
-
-
-if __name__ == "__main__":
-    import sys
-
-    raise SystemExit(1 if show(sys.argv[1:] or list(MACHINES)) else 0)
