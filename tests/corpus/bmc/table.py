@@ -2,8 +2,8 @@
 and nothing is said of a healthy machine.
 
 `machines.yaml` says of each tree what an honest answer is while nothing is wrong, and which sensors are in
-the air that enters.  A cell is `right`; `unhelpful`: the fault does not pass, and its own finding is missing, or
-nothing is decided; `wrong`: a fault passes, or a healthy machine is accused.
+the air that enters.  A cell is `right`; `unhelpful`: the fault does not pass, and its own finding is missing,
+or nothing is decided; `wrong`: a fault passes, or a healthy machine is accused.
 """
 
 from __future__ import annotations
