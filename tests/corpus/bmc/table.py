@@ -165,15 +165,14 @@ def mutations(machine: str) -> Iterator[Mutation]:
         name, places = str(names), tree.named(names if isinstance(names, list) else [names])
         assert places, f"{machine} has no sensor {name}"
         yield "inlet hot", name, partial(warm, places=places), refused("inlet-hot")
-        yield "inlet Critical", name, partial(alarm, places=places), refused("inlet-hot")
+        if alarmed := [place for place in places if "Status" in tree.at(place)]:
+            yield "inlet Critical", name, partial(alarm, places=alarmed), refused("inlet-hot")
+    rails: dict[str, list[tuple[faults.Place, float]]] = {}
     for place, low in tree.rails:
-        yield (
-            "rail 10 % low",
-            tree.name(place),
-            partial(sag, place=place, volts=0.9 * low),
-            refused("chassis-rail"),
-        )
-        yield "rail at its bound", tree.name(place), partial(sag, place=place, volts=1.001 * low), calm
+        rails.setdefault(tree.name(place), []).append((place, low))
+    for name, places in rails.items():
+        yield "rail 10 % low", name, partial(sag, places=places, share=0.9), refused("chassis-rail")
+        yield "rail at its bound", name, partial(sag, places=places, share=1.001), calm
     if tree.rails:
         yield "rails without bounds", "", unbound, calm
     yield from whole(tree)
@@ -195,7 +194,7 @@ def whole(tree: Tree) -> Iterator[Mutation]:
     if tree.fans:
         yield "cooling refused", "", partial(refuse, words=("Thermal", "ThermalSubsystem")), refused()
     for path, body in bodies.items():
-        if "DetectorState" in body:
+        if "DetectorState" in body and body.get("Status", {}).get("State") == "Enabled":
             yield (
                 "leak",
                 path.rpartition("/")[2],
@@ -231,8 +230,9 @@ def alarm(tree: Tree, *, places: list[faults.Place]) -> None:
         tree.edit(place)["Status"] = {"State": "Enabled", "Health": "Critical"}
 
 
-def sag(tree: Tree, *, place: faults.Place, volts: float) -> None:
-    faults.put(tree.edit(place), frozenset({"Reading", "ReadingVolts"}), round(volts, 4))
+def sag(tree: Tree, *, places: list[tuple[faults.Place, float]], share: float) -> None:
+    for place, low in places:
+        faults.put(tree.edit(place), frozenset({"Reading", "ReadingVolts"}), round(share * low, 4))
 
 
 def unbound(tree: Tree) -> None:
