@@ -4,7 +4,8 @@ expert read in them.
 A folder beside this file has recordings and their `truth.yaml`.  Four answers are counted.  `right`: the
 verdict agrees, and every name that a useful answer has occurs in it, ignoring case and blanks.  `unhelpful`:
 neither right nor wrong.  `wrong`: healthy said of what is not, or a failure of a healthy machine.  `refused`:
-an error.
+an error.  Then a table of BMCs with every fault that they can have (`corpus.bmc.table`); `--bmcs dpu huawei`
+prints that of these alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import yaml
 from click.testing import CliRunner
 
+from corpus.bmc import table as bmcs
 from nodegauge_cli.__main__ import main as nodegauge
 
 HERE = Path(__file__).parent
@@ -71,14 +73,19 @@ def every(folders: list[Path]) -> Iterator[Scored]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make corpus", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, help="folders with a truth.yaml (default: all here)")
-    chosen = parser.parse_args().folders or sorted(path.parent for path in HERE.glob("*/truth.yaml"))
+    parser.add_argument("--bmcs", nargs="+", choices=bmcs.MACHINES, help="only the table of these BMCs")
+    asked = parser.parse_args()
+    if asked.bmcs:
+        return 1 if bmcs.show(asked.bmcs) else 0
+    chosen = asked.folders or sorted(path.parent for path in HERE.glob("*/truth.yaml"))
     scored = list(every(chosen))
     for one in scored:
         if one.answer != RIGHT:
             print(f"{one.answer:9}  {one.file.parent.name}/{one.file.name}: {one.why}")
     counts = Counter(one.answer for one in scored)
     print(f"{len(scored)} recordings: " + ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS))
-    return 1 if counts[WRONG] else 0
+    wrong = counts[WRONG] + (0 if asked.folders else bmcs.show(list(bmcs.MACHINES)))
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
