@@ -1,7 +1,7 @@
 """Faults that any BMC's tree can have: which parts it shows, and what becomes of a part.
 
 Trees are those of Redfish, with the new resources, the old ones, or both.  What one part is called in several
-places is changed in all of them: a BMC that contradicts itself is another matter.
+locations is changed in all of them: a BMC that contradicts itself is another matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HIGHEST_RAIL = 64.0
 """V; what reads more is the mains."""
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """One object: a resource, or a member of a list in it."""
 
     path: str
@@ -34,8 +34,8 @@ class Part(NamedTuple):
     """A supply, a fan: the objects that describe it, and those that measure it."""
 
     name: str
-    heads: list[Place]
-    meters: list[Place]
+    heads: list[Location]
+    meters: list[Location]
 
 
 class Tree:
@@ -44,22 +44,22 @@ class Tree:
     def __init__(self, resources: Resources) -> None:
         self.recorded, self.changed = resources, Changed()
 
-    def at(self, place: Place | str) -> Any:
+    def at(self, location: Location | str) -> Any:
         """The object as recorded; an empty one if there is none."""
-        place = Place(place) if isinstance(place, str) else place
-        found = self.recorded.get(place.path.partition("#")[0].rstrip("/"))
-        for key in place.keys:
-            found = found[key]
-        return {} if found is None else found
+        location = Location(location) if isinstance(location, str) else location
+        matches = self.recorded.get(location.path.partition("#")[0].rstrip("/"))
+        for key in location.keys:
+            matches = matches[key]
+        return {} if matches is None else matches
 
-    def edit(self, place: Place | str) -> Any:
+    def edit(self, location: Location | str) -> Any:
         """The object in a copy of its resource, to be changed."""
-        place = Place(place) if isinstance(place, str) else place
-        path = place.path.rstrip("/")
-        found = self.changed.setdefault(path, copy.deepcopy(self.recorded[path]))
-        for key in place.keys:
-            found = found[key]
-        return found
+        location = Location(location) if isinstance(location, str) else location
+        path = location.path.rstrip("/")
+        matches = self.changed.setdefault(path, copy.deepcopy(self.recorded[path]))
+        for key in location.keys:
+            matches = matches[key]
+        return matches
 
     def linked(self, body: Any, name: str) -> str:
         """The address of a resource that is there."""
@@ -77,36 +77,37 @@ class Tree:
 
     def parts(self, new: str, listed: str, old: str) -> list[Part]:
         """Parts of every chassis, e.g. `PowerSubsystem`, `PowerSupplies`, `Power`."""
-        found: dict[Place, Part] = {}
+        matches: dict[Location, Part] = {}
         for chassis in map(self.at, self.chassis):
             news = [
-                Place(path) for path in self.members(self.linked(self.at(self.linked(chassis, new)), listed))
+                Location(path)
+                for path in self.members(self.linked(self.at(self.linked(chassis, new)), listed))
             ]
             address = self.linked(chassis, old)
             count = len(self.at(address).get(listed, [])) if address else 0
-            olds = [Place(address, (listed, number)) for number in range(count)]
-            for number, place in enumerate(news or olds):
-                same = [other for other in olds if other != place and self._same(place, other)]
+            olds = [Location(address, (listed, number)) for number in range(count)]
+            for number, location in enumerate(news or olds):
+                same = [other for other in olds if other != location and self._same(location, other)]
                 if news and not same and len(news) == len(olds):
                     same = [olds[number]]
-                heads = [place, *same]
-                if self.at(place).get("Status", {}).get("State") != "Absent":
-                    found.setdefault(place, Part(self.name(place), heads, self._meters(heads)))
-        return list(found.values())
+                heads = [location, *same]
+                if self.at(location).get("Status", {}).get("State") != "Absent":
+                    matches.setdefault(location, Part(self.name(location), heads, self._meters(heads)))
+        return list(matches.values())
 
-    def name(self, place: Place) -> str:
-        body = self.at(place)
-        return str(body.get("Name") or body.get("FanName") or body.get("MemberId") or place)
+    def name(self, location: Location) -> str:
+        body = self.at(location)
+        return str(body.get("Name") or body.get("FanName") or body.get("MemberId") or location)
 
-    def _same(self, one: Place, other: Place) -> bool:
-        serials = {self.at(place).get("SerialNumber") or self.name(place) for place in (one, other)}
+    def _same(self, one: Location, other: Location) -> bool:
+        serials = {self.at(location).get("SerialNumber") or self.name(location) for location in (one, other)}
         return len(serials) == 1
 
-    def _meters(self, heads: list[Place]) -> list[Place]:
-        metrics = [path for place in heads if (path := self.linked(self.at(place), "Metrics"))]
-        bodies = [self.at(place) for place in (*heads, *metrics)]
+    def _meters(self, heads: list[Location]) -> list[Location]:
+        metrics = [path for location in heads if (path := self.linked(self.at(location), "Metrics"))]
+        bodies = [self.at(location) for location in (*heads, *metrics)]
         sources = [source for body in bodies for source in _sources(body) if source in self.recorded]
-        return [Place(path) for path in dict.fromkeys((*metrics, *sources))]
+        return [Location(path) for path in dict.fromkeys((*metrics, *sources))]
 
     @property
     def supplies(self) -> list[Part]:
@@ -116,43 +117,47 @@ class Tree:
     def fans(self) -> list[Part]:
         return self.parts("ThermalSubsystem", "Fans", "Thermal")
 
-    def entries(self, resource: str, name: str) -> list[Place]:
+    def entries(self, resource: str, name: str) -> list[Location]:
         """Members of a list in a resource of every chassis, e.g. `Power`, `Voltages`."""
         addresses = dict.fromkeys(self.linked(self.at(path), resource) for path in self.chassis)
         return [
-            Place(address, (name, number))
+            Location(address, (name, number))
             for address in addresses
             if address
             for number in range(len(self.at(address).get(name) or []))
         ]
 
     @property
-    def rails(self) -> list[tuple[Place, float]]:
+    def rails(self) -> list[tuple[Location, float]]:
         """Voltages behind the supplies that have a lower bound, and the bound."""
-        sensors = [Place(path) for path in self.recorded if "/Sensors/" in path]
-        found = []
-        for place in (*self.entries("Power", "Voltages"), *sensors):
-            body = self.at(place)
+        sensors = [Location(path) for path in self.recorded if "/Sensors/" in path]
+        matches = []
+        for location in (*self.entries("Power", "Voltages"), *sensors):
+            body = self.at(location)
             volts = body.get("ReadingVolts", body.get("Reading"))
             low = body.get("LowerThresholdCritical") or body.get("Thresholds", {}).get(
                 "LowerCritical", {}
             ).get("Reading")
             is_volts = "ReadingVolts" in body or body.get("ReadingType") == "Voltage"
             if is_volts and isinstance(volts, int | float) and low and 0 < low < volts <= HIGHEST_RAIL:
-                found.append((place, float(low)))
-        return found
+                matches.append((location, float(low)))
+        return matches
 
-    def named(self, names: list[str]) -> list[Place]:
+    def named(self, names: list[str]) -> list[Location]:
         """Everything that a temperature sensor with these names is read from."""
         excerpts = [
-            Place(path, keys)
+            Location(path, keys)
             for path in self.recorded
             if path.endswith("/ThermalMetrics")
             for keys in _excerpts(self.recorded[path])
-            if self.at(Place(path, keys)).get("DataSourceUri", "").rpartition("/")[2] in names
+            if self.at(Location(path, keys)).get("DataSourceUri", "").rpartition("/")[2] in names
         ]
-        sensors = [Place(path) for path in self.recorded if path.rpartition("/Sensors/")[2] in names]
-        olds = [place for place in self.entries("Thermal", "Temperatures") if self.name(place) in names]
+        olds = [
+            location for location in self.entries("Thermal", "Temperatures") if self.name(location) in names
+        ]
+        olds = [
+            location for location in self.entries("Thermal", "Temperatures") if self.name(location) in names
+        ]
         return [*excerpts, *sensors, *olds]
 
 
@@ -180,43 +185,43 @@ def put(value: Any, keys: frozenset[str], number: float | None) -> None:
             put(inner, keys, number)
 
 
-def status(**words: str) -> Callable[[Tree, Part], None]:
+def status(**members: str) -> Callable[[Tree, Part], None]:
     def apply(tree: Tree, part: Part) -> None:
-        for place in part.heads:
-            tree.edit(place)["Status"] = words
+        for location in part.heads:
+            tree.edit(location)["Status"] = members
 
     return apply
 
 
 def stand_still(tree: Tree, fan: Part) -> None:
-    for place in (*fan.heads, *fan.meters):
-        put(tree.edit(place), SPEEDS, 0)
+    for location in (*fan.heads, *fan.meters):
+        put(tree.edit(location), SPEEDS, 0)
 
 
 def be_silent(tree: Tree, supply: Part, *, volts: float | None = None) -> None:
     """0 W in all fields, and a state that says that all is well."""
-    for place in supply.heads:
-        tree.edit(place).pop("LineInputStatus", None)
-        put(tree.edit(place), WATTS, 0)
-        put(tree.edit(place), VOLTS, volts)
-    for place in supply.meters:
-        put(tree.edit(place), frozenset({"Reading"}), 0 if volts is None else volts)
+    for location in supply.heads:
+        tree.edit(location).pop("LineInputStatus", None)
+        put(tree.edit(location), WATTS, 0)
+        put(tree.edit(location), VOLTS, volts)
+    for location in supply.meters:
+        put(tree.edit(location), frozenset({"Reading"}), 0 if volts is None else volts)
 
 
 def lose_input(tree: Tree, supply: Part) -> None:
-    capacity = [tree.at(place).get("PowerCapacityWatts") for place in supply.heads]
+    capacity = [tree.at(location).get("PowerCapacityWatts") for location in supply.heads]
     be_silent(tree, supply, volts=0)
-    for place, watts in zip(supply.heads, capacity, strict=True):
-        tree.edit(place).update(
+    for location, watts in zip(supply.heads, capacity, strict=True):
+        tree.edit(location).update(
             {"LineInputStatus": "LossOfInput"} | ({"PowerCapacityWatts": watts} if watts else {})
         )
 
 
 def leave(tree: Tree, part: Part) -> None:
     """The bay is empty, and the BMC still lists it."""
-    for place in part.heads:
-        put(tree.edit(place), WATTS | VOLTS | SPEEDS, None)
-        tree.edit(place).pop("LineInputStatus", None)
-        tree.edit(place)["Status"] = {"State": "Absent"}
-    for place in part.meters:
-        put(tree.edit(place), frozenset({"Reading"}), None)
+    for location in part.heads:
+        put(tree.edit(location), WATTS | VOLTS | SPEEDS, None)
+        tree.edit(location).pop("LineInputStatus", None)
+        tree.edit(location)["Status"] = {"State": "Absent"}
+    for location in part.meters:
+        put(tree.edit(location), frozenset({"Reading"}), None)

@@ -63,7 +63,7 @@ class Cell(NamedTuple):
     mutation: str
     part: str
     answer: str
-    said: str
+    output: str
 
 
 class Served:
@@ -162,17 +162,17 @@ def mutations(machine: str) -> Iterator[Mutation]:
     silent = {"silent": faults.be_silent, "absent": faults.leave, "Critical": faults.status(**failed)}
     yield from every("supplies", tree.supplies, silent)
     for names in MACHINES[machine].get("inlets") or []:
-        name, places = str(names), tree.named(names if isinstance(names, list) else [names])
-        assert places, f"{machine} has no sensor {name}"
-        yield "inlet hot", name, partial(warm, places=places), refused("inlet-hot")
-        if alarmed := [place for place in places if "Status" in tree.at(place)]:
-            yield "inlet Critical", name, partial(alarm, places=alarmed), refused("inlet-hot")
-    rails: dict[str, list[tuple[faults.Place, float]]] = {}
-    for place, low in tree.rails:
-        rails.setdefault(tree.name(place), []).append((place, low))
-    for name, places in rails.items():
-        yield "rail 10 % low", name, partial(sag, places=places, share=0.9), refused("chassis-rail")
-        yield "rail at its bound", name, partial(sag, places=places, share=1.001), calm
+        name, locations = str(names), tree.named(names if isinstance(names, list) else [names])
+        assert locations, f"{machine} has no sensor {name}"
+        yield "inlet hot", name, partial(warm, locations=locations), refused("inlet-hot")
+        if alarmed := [location for location in locations if "Status" in tree.at(location)]:
+            yield "inlet Critical", name, partial(alarm, locations=alarmed), refused("inlet-hot")
+    rails: dict[str, list[tuple[faults.Location, float]]] = {}
+    for location, low in tree.rails:
+        rails.setdefault(tree.name(location), []).append((location, low))
+    for name, locations in rails.items():
+        yield "rail 10 % low", name, partial(sag, locations=locations, share=0.9), refused("chassis-rail")
+        yield "rail at its bound", name, partial(sag, locations=locations, share=1.001), calm
     if tree.rails:
         yield "rails without bounds", "", unbound, calm
     yield from whole(tree)
@@ -190,9 +190,9 @@ def whole(tree: Tree) -> Iterator[Mutation]:
     yield "nextLink to itself", "", partial(turn, paths=lists), same
     yield "chassis shown twice", "", show_twice, same
     if tree.supplies:
-        yield "power refused", "", partial(refuse, words=("Power", "PowerSubsystem")), refused()
+        yield "power refused", "", partial(refuse, names=("Power", "PowerSubsystem")), refused()
     if tree.fans:
-        yield "cooling refused", "", partial(refuse, words=("Thermal", "ThermalSubsystem")), refused()
+        yield "cooling refused", "", partial(refuse, names=("Thermal", "ThermalSubsystem")), refused()
     for path, body in bodies.items():
         if "DetectorState" in body and body.get("Status", {}).get("State") == "Enabled":
             yield (
@@ -220,24 +220,24 @@ def _all(tree: Tree, *, apply: Callable[[Tree, Part], None], parts: list[Part]) 
         apply(tree, part)
 
 
-def warm(tree: Tree, *, places: list[faults.Place]) -> None:
-    for place in places:
-        faults.put(tree.edit(place), frozenset({"Reading", "ReadingCelsius"}), HOT)
+def warm(tree: Tree, *, locations: list[faults.Location]) -> None:
+    for location in locations:
+        faults.put(tree.edit(location), frozenset({"Reading", "ReadingCelsius"}), HOT)
 
 
-def alarm(tree: Tree, *, places: list[faults.Place]) -> None:
-    for place in places:
-        tree.edit(place)["Status"] = {"State": "Enabled", "Health": "Critical"}
+def alarm(tree: Tree, *, locations: list[faults.Location]) -> None:
+    for location in locations:
+        tree.edit(location)["Status"] = {"State": "Enabled", "Health": "Critical"}
 
 
-def sag(tree: Tree, *, places: list[tuple[faults.Place, float]], share: float) -> None:
-    for place, low in places:
-        faults.put(tree.edit(place), frozenset({"Reading", "ReadingVolts"}), round(share * low, 4))
+def sag(tree: Tree, *, locations: list[tuple[faults.Location, float]], share: float) -> None:
+    for location, low in locations:
+        faults.put(tree.edit(location), frozenset({"Reading", "ReadingVolts"}), round(share * low, 4))
 
 
 def unbound(tree: Tree) -> None:
-    for place, _ in tree.rails:
-        body = tree.edit(place)
+    for location, _ in tree.rails:
+        body = tree.edit(location)
         for key in [key for key in body if "Threshold" in key]:
             del body[key]
 
@@ -265,10 +265,10 @@ def show_twice(tree: Tree) -> None:
     listed += [{"@odata.id": f"{path}-too"} for path in tree.chassis]
 
 
-def refuse(tree: Tree, *, words: tuple[str, ...]) -> None:
+def refuse(tree: Tree, *, names: tuple[str, ...]) -> None:
     """A role that may not read it."""
     for path in tree.recorded:
-        if any(f"/{word}" in path and "/Chassis/" in path for word in words):
+        if any(f"/{word}" in path and "/Chassis/" in path for word in names):
             tree.changed[path] = None
 
 
@@ -277,16 +277,16 @@ async def _judged(machine: str) -> list[Cell]:
     healthy = await outcome(tree)
     allowed = str(MACHINES[machine]["healthy"])
     expected = healthy.verdict.value == allowed
-    cells = [Cell(machine, "healthy", "", RIGHT if expected else WRONG, _said(healthy))]
+    cells = [Cell(machine, "healthy", "", RIGHT if expected else WRONG, _output(healthy))]
     for name, part, apply, judge in mutations(machine):
         changed = Tree(tree.recorded)
         apply(changed)
         got = await outcome(changed)
-        cells.append(Cell(machine, name, part, judge(healthy, got), _said(got)))
+        cells.append(Cell(machine, name, part, judge(healthy, got), _output(got)))
     return cells
 
 
-def _said(got: Outcome) -> str:
+def _output(got: Outcome) -> str:
     if got.judged is None:
         return f"error: {got.error}"
     return f"{got.verdict.value} {sorted(got.codes)} {got.judged.summary}"
@@ -311,7 +311,7 @@ def show(machines: list[str]) -> int:
         print(f"{number:>3} {machine}: {MACHINES[machine]['machine']}")
     for cell in cells:
         if cell.answer == WRONG:
-            print(f"wrong: {cell.machine}, {cell.mutation} {cell.part}: {cell.said}")
+            print(f"wrong: {cell.machine}, {cell.mutation} {cell.part}: {cell.output}")
     answers = [cell.answer for cell in cells]
     counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in (RIGHT, UNHELPFUL, WRONG))
     print(f"{len(machines)} machines, {len(cells)} mutations of a part: {counts}")

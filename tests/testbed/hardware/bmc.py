@@ -83,8 +83,8 @@ class Bmc:
         if request.method == "DELETE":
             self.ended.add(path)
             return web.Response(status=204)
-        if path in self.behaviour.says:
-            return self._refusal(path)
+        if (refusal := self._refusal(path)) is not None:
+            return refusal
         if path in self.behaviour.broken:
             return web.json_response({"error": {}}, status=self.behaviour.broken[path])
         if path in self.behaviour.body:
@@ -97,7 +97,7 @@ class Bmc:
             body |= {"Members": [resources.get(one["@odata.id"], one) for one in body.get("Members", [])]}
         return web.json_response(body)
 
-    def _refusal(self, path: str) -> Any:
+    def _refusal(self, path: str) -> web.Response | None:
         """The answer that `says` has; None without."""
         if path not in self.behaviour.says:
             return None
