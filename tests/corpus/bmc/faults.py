@@ -152,9 +152,7 @@ class Tree:
             for keys in _excerpts(self.recorded[path])
             if self.at(Location(path, keys)).get("DataSourceUri", "").rpartition("/")[2] in names
         ]
-        olds = [
-            location for location in self.entries("Thermal", "Temperatures") if self.name(location) in names
-        ]
+        sensors = [Location(path) for path in self.recorded if path.rpartition("/Sensors/")[2] in names]
         olds = [
             location for location in self.entries("Thermal", "Temperatures") if self.name(location) in names
         ]
