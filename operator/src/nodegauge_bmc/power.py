@@ -179,7 +179,7 @@ def _size(resource: Resource, volts: Num) -> Num:
         if values.is_number(size):
             sizes.append((not _fits(entry, volts), size))
     best = [size for misfit, size in sizes if misfit == min(sizes)[0]] if sizes else []
-    return min(best) if best else stated
+    return min(best) if best else stated  # type: ignore[type-var]
 
 
 def _fits(entry: Resource, volts: Num) -> bool:
@@ -288,7 +288,7 @@ def _controlled(control: list[Resource]) -> Num:
     ]
     called = [watts for entry, watts in whole if _OF_WHOLE.search(str(entry.get("Name") or ""))]
     drawn = called or [watts for _, watts in whole]
-    if len(drawn) > 1 and drawn[0] < max(drawn):  # type: ignore[type-var]
+    if len(drawn) > 1 and drawn[0] < max(drawn):  # type: ignore[type-var, operator]
         return Unavailable("several meters, and none is called the machine's")
     return drawn[0] if drawn else NOT_READ
 

@@ -99,13 +99,11 @@ class Tree:
         whole = all(len(resource) > 1 for resource in members) and not answer.get("Members@odata.nextLink")
         if not whole or not isinstance(answer.get("Members"), list):
             return None
-        found = [(link({"self": resource}, "self"), resource) for resource in members]
-        return list(
-            {
-                address.rstrip("/") or str(at): (address, resource)
-                for at, (address, resource) in reversed(list(enumerate(found)))
-            }.values()
-        )[::-1]
+        once: dict[str, tuple[str, Resource | None]] = {}
+        for at, resource in enumerate(members):
+            address = link({"self": resource}, "self")
+            once.setdefault(address.rstrip("/") or str(at), (address, resource))
+        return list(once.values())
 
     @property
     def unread(self) -> list[Unread]:
