@@ -51,7 +51,7 @@ def made(**resources: Any) -> Tree:
     )
 
 
-def beside(tree: Tree, name: str, **body: Any) -> Tree:
+def with_chassis(tree: Tree, name: str, **body: Any) -> Tree:
     """The tree with one more chassis."""
     path = f"{ROOT}/Chassis/{name}"
     tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
@@ -106,7 +106,7 @@ async def test_the_load_is_what_the_machine_s_own_meter_says(tree: Tree, watts: 
     ],
 )
 async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None:
-    tree = beside(
+    tree = with_chassis(
         made(), "HGX_GPU_0", EnvironmentMetrics={"@odata.id": f"{ROOT}/Chassis/HGX_GPU_0/E"}, **body
     )
     tree.recorded[f"{ROOT}/Chassis/HGX_GPU_0/E"] = METER
@@ -156,7 +156,7 @@ async def test_what_a_supply_gives_is_not_far_above_its_size(given: float, belie
 async def test_fans_that_every_chassis_lists_are_counted_once() -> None:
     tree = made()
     for number in range(5):
-        beside(tree, f"Zone{number}", ChassisType="RackMount", Thermal={"@odata.id": f"{MADE}/Thermal"})
+        with_chassis(tree, f"Zone{number}", ChassisType="RackMount", Thermal={"@odata.id": f"{MADE}/Thermal"})
     assert len((await reading_of(tree)).fans) == 1
 
 

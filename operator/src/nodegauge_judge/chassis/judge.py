@@ -16,7 +16,9 @@ from nodegauge_judge.thresholds import Thresholds
 CHASSIS_RULES: tuple[ChassisRule, ...] = (*supplies.RULES, *cooling.RULES, *coverage.RULES)
 _RULES = {rule.code: rule for rule in CHASSIS_RULES}
 _KINDS = {DPU: "DPU", SHELF: "power shelf"}
-WHILE_OFF = frozenset({"leak", "supply-failed", "supply-no-input", "bmc-clock", "machine-off"})
+WHILE_OFF = frozenset(
+    {"leak", "supply-failed", "supply-warning", "supply-no-input", "bmc-clock", "machine-off"}
+)
 """Findings of a machine that is off: what needs it to be on says nothing then."""
 
 
@@ -118,7 +120,7 @@ def _psu(case: ChassisCase, findings: list[Finding]) -> Psu | None:
     lost = any(is_broken(supply) for supply in case.installed)
     if lost or any(finding.code == "redundancy-lost" for finding in findings):
         return Psu.REDUNDANCY_LOST
-    warned = any(finding.code == "supply-failed" for finding in findings)
+    warned = any(finding.code == "supply-warning" for finding in findings)
     return Psu.OK if case.working and not warned and not case.unread and not case.is_off else None
 
 

@@ -25,12 +25,17 @@ of 700 W, A100 SXM4 100 of 400 W (`nvidia-smi -q -d POWER`, Min Power Limit)."""
 
 
 def supply_failed(case: ChassisCase) -> Iterator[Observation]:
-    """Supplies that the BMC calls failed, off, or in need of a look."""
+    """Supplies that the BMC calls failed or off."""
     for supply in case.installed:
         if is_failed(supply):
             status = ", ".join(word for word in (text(supply.health), text(supply.state)) if word)
-            yield _of(supply, Severity.WARN, f"The BMC calls it {status}.", weight=1.0)
-        elif supply.health == "Warning":
+            yield _of(supply, Severity.WARN, f"The BMC calls it {status}.")
+
+
+def supply_warns(case: ChassisCase) -> Iterator[Observation]:
+    """Supplies that carry their load and need a look."""
+    for supply in case.installed:
+        if supply.health == "Warning" and not is_failed(supply):
             yield _of(supply, Severity.WARN, "The BMC calls its health Warning.")
 
 
@@ -263,14 +268,22 @@ RULES = (
     ChassisRule(
         code="supply-failed",
         probe=Probe.BMC,
-        title="a power supply failed or warns",
-        meaning="The BMC calls a supply failed, off or in need of a look. An empty bay is no failure.",
-        when={
-            Severity.WARN: "a supply's health is Warning or Critical, or its state is not Enabled or standby"
-        },
+        title="a power supply failed",
+        meaning="The BMC calls a supply failed or off. An empty bay is no failure.",
+        when={Severity.WARN: "a supply's health is Critical, or its state is not Enabled or standby"},
         next_step="read the BMC's event log, then replace the supply.",
         way_out=("`ipmitool sel list` or the BMC's web page shows what it logged.", *_SWAP),
         check=supply_failed,
+    ),
+    ChassisRule(
+        code="supply-warning",
+        probe=Probe.BMC,
+        title="a power supply warns",
+        meaning="The BMC calls a supply's health Warning: heat, its fan, or a failure that it predicts.",
+        when={Severity.WARN: "a supply's health is Warning"},
+        next_step="read the BMC's event log; plan to replace the supply.",
+        way_out=("`ipmitool sel list` or the BMC's web page shows what it logged.", *_SWAP),
+        check=supply_warns,
     ),
     ChassisRule(
         code="supply-no-input",
