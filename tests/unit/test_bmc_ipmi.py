@@ -88,8 +88,8 @@ EMPTY_BAY |= {"PS2 Status": states()}
     [
         ({"PS2 Status": states(ipmi.THERE, ipmi.FAILED)}, {"supply-failed"}, LOST),
         ({"PS2 Status": states(ipmi.THERE, ipmi.NO_INPUT)}, {"supply-no-input"}, LOST),
-        ({"PS2 Status": states(ipmi.THERE, ipmi.PREDICTED)}, {"supply-failed"}, LOST),
-        ({"PS2 Status": states(ipmi.THERE, ipmi.CONFIGURATION)}, {"supply-failed"}, LOST),
+        ({"PS2 Status": states(ipmi.THERE, ipmi.PREDICTED)}, {"supply-warning"}, None),
+        ({"PS2 Status": states(ipmi.THERE, ipmi.CONFIGURATION)}, {"supply-warning"}, None),
         ({"PS2 Status": states(ipmi.THERE, ipmi.RESTING)}, set(), Psu.OK),
         (EMPTY_BAY, set(), Psu.OK),
         ({"PS Redundancy": states(1)}, {"redundancy-lost"}, LOST),

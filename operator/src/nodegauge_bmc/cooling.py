@@ -27,7 +27,7 @@ async def read_cooling(tree: Tree, machines: list[Resource]) -> dict[str, Any]:
     """`fans`, `air`, `leaks` and `pumps` of the machine."""
     read = await asyncio.gather(*(_chassis(tree, machine) for machine in machines))
     keys = ("fans", "air", "leaks", "pumps")
-    return {key: [part for chassis in read for part in chassis[key]] for key in keys}
+    return {key: values.once([chassis[key] for chassis in read], slack=values.ALIKE) for key in keys}
 
 
 async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
@@ -96,8 +96,11 @@ def _speeds(environment: Resource) -> list[Fan]:
 
 
 def _old_fan(resource: Resource) -> Fan:
-    """One fan of `Thermal`; only `RPM` and `Percent` are units of its reading."""
-    unit, reading = resource.get("ReadingUnits"), resource.get("Reading", resource.get("ReadingRPM"))
+    """One fan of `Thermal`; only `RPM` and `Percent` are units of its reading (iLO 4: `CurrentReading`)."""
+    unit = resource.get("ReadingUnits", resource.get("Units"))
+    reading = next(
+        (resource[key] for key in ("Reading", "ReadingRPM", "CurrentReading") if key in resource), None
+    )
     in_rpm = unit == "RPM" or (unit is None and "ReadingRPM" in resource)
     return Fan(
         name=_name(resource),

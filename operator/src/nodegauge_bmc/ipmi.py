@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nodegauge_bmc import ipmi_supplies, sdr, sensors, values
 from nodegauge_bmc.connection import Access, BmcError, Unreadable
 from nodegauge_bmc.lan import Refused, Session
+from nodegauge_bmc.power import believable_load
 from nodegauge_bmc.redfish import DEADLINE
 from nodegauge_bmc.repository import Inventory, inventory, records
 from nodegauge_bmc.rmcp import BMC
@@ -75,7 +76,7 @@ async def read_session(session: Session) -> ChassisReading:
         product=machine.product,
         serial=machine.serial,
         power_on=power_on,
-        watts=watts if values.is_number(watts) else _better(sensors.whole_watts(measured), watts),
+        watts=believable_load([watts, sensors.whole_watts(measured)], supplies),
         lists_supplies=listed,
         supplies=supplies,
         redundancy=ipmi_supplies.redundancy(
@@ -176,10 +177,6 @@ async def _dcmi_watts(session: Session) -> Num:
         return Unavailable("DCMI: power measurement is off")
     now = int.from_bytes(got[1:3], "little")
     return Unavailable("DCMI: no reading") if now == 0xFFFF else values.watts(now)
-
-
-def _better(read: Num, other: Num) -> Num:
-    return other if isinstance(read, Unavailable) else read
 
 
 async def _inventories(session: Session, locators: list[Locator]) -> dict[Locator, Inventory | None]:

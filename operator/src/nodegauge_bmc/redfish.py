@@ -8,8 +8,9 @@ chassis counts what they draw.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -17,8 +18,8 @@ from msgspec.structs import replace
 from nodegauge_bmc import board_gpus, cooling, power
 from nodegauge_bmc.connection import NO_ANSWER, ROOT, Access, BmcError, Connection, NoRedfish
 from nodegauge_bmc.tree import Tree
-from nodegauge_bmc.values import Resource, link, member, text
-from nodegauge_contract.chassis import BmcClock, ChassisReading
+from nodegauge_bmc.values import Resource, link, links, text
+from nodegauge_contract.chassis import DPU, SERVER, SHELF, BmcClock, ChassisReading
 from nodegauge_contract.values import NOT_READ, Flag, Text, Unavailable
 
 PARTS = frozenset(
@@ -36,6 +37,16 @@ PARTS = frozenset(
     }
 )
 """Types of chassis that are no machine (Redfish `ChassisType`)."""
+_COUNTED = ("Power", "PowerSubsystem", "Thermal", "ThermalSubsystem", "EnvironmentMetrics", "Sensors")
+"""Links of a chassis to what is counted."""
+_PART = re.compile(
+    r"\b(gpu|hgx|ubb|cpu|fpga|dpu|bmc|cpld|nvswitch|nvlink|(base|mother|io|pdb|power)? ?board|riser|retimer|"
+    r"switch|cbc|card)\d*\b|baseboard|mainboard|blue-?field|module|backplane",
+    re.IGNORECASE,
+)
+"""Ids of chassis that are parts, where their type says nothing."""
+_DPU = re.compile(r"blue-?field|\bDPU\b", re.IGNORECASE)
+_SHELF = re.compile(r"power[ _-]?shel(f|ves)", re.IGNORECASE)
 NO_SERVICE = (*(f"HTTP status {code}" for code in (404, 405, 410, 501)), "not JSON")
 """What a BMC answers at the service root that has web pages and no Redfish."""
 _WAIT = ": raise --deadline, or try again later"
@@ -88,13 +99,17 @@ async def read_tree(tree: Tree) -> ChassisReading:
         )
         raise BmcError(f"the BMC gives no chassis: {reason}{_WAIT if NO_ANSWER in reason else ''}")
     machines = _machines(chassis, systems or [])
+    parts = [part for part in chassis if part not in machines]
+    metered = _metered(machines, systems or [])
+    machines = _each_link_once(machines)
     power_fields, cooling_fields, gpus = await asyncio.gather(
-        power.read_power(tree, machines, parts=[part for part in chassis if part not in machines]),
+        power.read_power(tree, machines, metered=metered, parts=parts),
         cooling.read_cooling(tree, machines),
         board_gpus.read_gpus(tree, systems or []),
     )
     main = machines[0]
     return ChassisReading(
+        machine=_kind(root, chassis, systems or []),
         vendor=_first((main, *(systems or []), root), "Manufacturer", "Vendor"),
         product=_first((*(systems or []), main), "Model"),
         serial=_first((main, *(systems or [])), "SerialNumber"),
@@ -110,14 +125,76 @@ async def read_tree(tree: Tree) -> ChassisReading:
 def _machines(chassis: list[Resource], systems: list[Resource]) -> list[Resource]:
     """The chassis that are machines, those of a computer system first; all if none says what it is."""
     whole = [machine for machine in chassis if text(machine.get("ChassisType")) not in PARTS]
-    named = {address for system in systems for address in _chassis_of(system)}
-    ordered = sorted(whole, key=lambda machine: link({"self": machine}, "self") not in named)
+    named = _of_systems(chassis, systems)
+    ordered = sorted(whole, key=lambda machine: _address(machine) not in named)
     return ordered or chassis
 
 
-def _chassis_of(system: Resource) -> list[str]:
-    listed = member(system, "Links", "Chassis")
-    return [link({"chassis": entry}, "chassis") for entry in listed] if isinstance(listed, list) else []
+def _of_systems(chassis: list[Resource], systems: list[Resource]) -> set[str]:
+    """Addresses of the chassis that a computer system names, or that name one."""
+    named = {address.rstrip("/") for system in systems for address in links(_links(system), "Chassis")}
+    return named | {_address(one) for one in chassis if links(_links(one), "ComputerSystems")}
+
+
+def _metered(machines: list[Resource], systems: list[Resource]) -> list[Resource]:
+    """The chassis whose meter is the machine's: those of a system if there are any, and none that is a part
+    by its type or its id, or that is in one of them (an enclosure's meter is of all its blades)."""
+    whole = [
+        machine
+        for machine in machines
+        if text(machine.get("ChassisType")) not in PARTS
+        and _PART.search(_address(machine).rpartition("/")[2].replace("_", " ")) is None
+    ]
+    named = _of_systems(whole, systems)
+    of_systems = [machine for machine in whole if _address(machine) in named] or whole
+    inside = {_address(machine) for machine in of_systems}
+    return [
+        machine
+        for machine in of_systems
+        if link(machine, "Links", "ContainedBy").rstrip("/") not in inside - {_address(machine)}
+    ]
+
+
+def _each_link_once(machines: list[Resource]) -> list[Resource]:
+    """The machines, without the links that one before has too: each resource is counted once."""
+    seen: set[str] = set()
+    kept: list[Resource] = []
+    for machine in machines:
+        own = {name: address for name in _COUNTED if (address := link(machine, name).rstrip("/"))}
+        twice = {name for name, address in own.items() if address in seen}
+        seen.update(own.values())
+        kept.append({name: value for name, value in machine.items() if name not in twice})
+    return kept
+
+
+def _kind(root: Resource, chassis: list[Resource], systems: list[Resource]) -> str:
+    """Whose BMC it is.  A DPU's: every system with a name is one.  A shelf's: power equipment or chassis that
+    are called power shelves, and no computer."""
+    names = [_named(system) for system in systems]
+    if systems and all(_DPU.search(name) for name in names):
+        return DPU
+    if systems:
+        return SERVER
+    shelf = any(_SHELF.search(_named(one)) for one in chassis) or any(
+        text(one.get("ChassisType")) == "Shelf" and link(one, "PowerSubsystem") for one in chassis
+    )
+    if shelf or link(root, "PowerEquipment"):
+        return SHELF
+    return DPU if any(_DPU.search(_named(one)) for one in chassis) else SERVER
+
+
+def _named(resource: Resource) -> str:
+    """What a system or chassis calls itself: id, name and model."""
+    return " ".join(str(resource.get(key) or "") for key in ("Id", "Name", "Model", "SystemType"))
+
+
+def _address(resource: Resource) -> str:
+    return link({"self": resource}, "self").rstrip("/")
+
+
+def _links(resource: Resource) -> Resource:
+    value = resource.get("Links")
+    return value if isinstance(value, Mapping) else {}
 
 
 def _first(resources: Iterable[Resource], *keys: str) -> Text:

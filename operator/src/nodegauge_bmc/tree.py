@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from nodegauge_bmc.connection import Connection, Unreadable
 from nodegauge_bmc.values import Resource, items, link, links, member
@@ -33,8 +33,9 @@ class Tree:
         if not path:
             return None
         path = path.partition("#")[0]
-        if path not in self._asked:
-            future = self._asked[path] = asyncio.get_running_loop().create_future()
+        key = path.rstrip("/")
+        if key not in self._asked:
+            future = self._asked[key] = asyncio.get_running_loop().create_future()
             try:
                 future.set_result(await self._connection.get(path))
             except Unreadable as error:
@@ -43,7 +44,7 @@ class Tree:
             except BaseException as error:
                 future.cancel()
                 raise error
-        return await self._asked[path]
+        return await self._asked[key]
 
     async def all(self, paths: Iterable[str]) -> list[Resource]:
         """The resources at `paths` that the BMC gives, in their order."""
@@ -64,16 +65,29 @@ class Tree:
         first = await self.get(path)
         if first is None:
             return None
-        addresses = links(first, "Members")
-        page, pages = first, 1
-        while (after := page.get("Members@odata.nextLink")) and pages < MAX_PAGES:
-            following = await self.get(after) if isinstance(after, str) else None
-            if following is None:
-                break
-            addresses += links(following, "Members")
-            page, pages = following, pages + 1
+        pages = [first, *[page async for page in self._following(path, first)]]
+        addresses = links(
+            {"Members": [entry for page in pages for entry in items(page, "Members")]}, "Members"
+        )
         got = await asyncio.gather(*(self.get(address) for address in addresses))
         return list(zip(addresses, got, strict=True))
+
+    async def _following(self, path: str, first: Resource) -> AsyncIterator[Resource]:
+        """The pages after the first one, each once; what ends them too early stands in `unread`."""
+        page, asked = first, {path.rstrip("/")}
+        while after := page.get("Members@odata.nextLink"):
+            if not isinstance(after, str):
+                self._unread[path] = "its next page has no address on this BMC: its list is cut off there"
+            elif after.rstrip("/") in asked:
+                self._unread[path] = "its pages lead in a circle: its list may be cut off there"
+            elif len(asked) >= MAX_PAGES:
+                self._unread[path] = f"more than {MAX_PAGES} pages: its list is cut off there"
+            elif (following := await self.get(after)) is not None:
+                asked.add(after.rstrip("/"))
+                page = following
+                yield page
+                continue
+            return
 
     async def _expanded(self, path: str) -> list[tuple[str, Resource | None]] | None:
         """The members in one request; None where the BMC does not keep what it announced."""
@@ -85,7 +99,11 @@ class Tree:
         whole = all(len(resource) > 1 for resource in members) and not answer.get("Members@odata.nextLink")
         if not whole or not isinstance(answer.get("Members"), list):
             return None
-        return [(link({"self": resource}, "self"), resource) for resource in members]
+        once: dict[str, tuple[str, Resource | None]] = {}
+        for at, resource in enumerate(members):
+            address = link({"self": resource}, "self")
+            once.setdefault(address.rstrip("/") or str(at), (address, resource))
+        return list(once.values())
 
     @property
     def unread(self) -> list[Unread]:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from nodegauge_contract.chassis import ZERO_WATTS
 from nodegauge_contract.values import NOT_READ, Flag, Num, Text, Unavailable
 
 Resource = Mapping[str, Any]
+_Part = TypeVar("_Part", bound=Struct)
 
 MAX_WATTS = 200_000.0
 """Watts above which a number is an error: a rack of 72 GPUs draws 120 to 140 kW."""
@@ -23,6 +28,9 @@ MAX_CELSIUS, MIN_CELSIUS = 150.0, -40.0
 MAX_SECONDS = 20 * 365 * 86400.0
 """Longest sum of time that can be: twenty years."""
 MAX_TEXT = 128
+ALIKE = 0.1
+"""Share by which two readings of one fan or sensor differ at most, a second apart.  Chosen by this
+project."""
 INLET, EXHAUST = frozenset({"inlet", "intake", "ambient", "front", "fp"}), frozenset({"exhaust", "outlet"})
 """Words in the names of sensors in the air that enters the machine (`fp`: front panel), or leaves it."""
 # fmt: off
@@ -51,9 +59,57 @@ def member(resource: Resource, *path: str) -> Any:
 
 
 def items(resource: Resource, name: str) -> list[Resource]:
-    """The objects in a list member; empty if there is no such list."""
+    """The objects in a list member, each once by its identity; empty if there is no such list."""
     value = resource.get(name)
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    listed = [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    own = {str(_identity(item, resource)): item for item in reversed(listed) if _identity(item, resource)}
+    return [item for item in listed if own.get(str(_identity(item, resource)), item) is item]
+
+
+def _identity(item: Resource, resource: Resource) -> tuple[Any, ...]:
+    """What tells an object in a list from the others; empty if nothing does.  Some BMCs give all of them the
+    address of the resource, so that names and serial numbers count, too."""
+    address = item.get("@odata.id")
+    address = None if address == resource.get("@odata.id") else address
+    if address is None and item.get("MemberId") is None:
+        return ()
+    return (address, *(item.get(key) for key in ("MemberId", "Name", "FanName", "SerialNumber")))
+
+
+def once(lists: Iterable[list[_Part]], *, slack: float = 0.0) -> list[_Part]:
+    """The parts of several lists, each once: two chassis of one machine list the same fans.
+
+    Parts of different lists are one if their names are the same and nothing that was read of both differs
+    (numbers: by more than the share `slack`, for they were read one after the other).  What one list lacks
+    comes from the other.
+    """
+    merged: list[_Part] = []
+    for listed in lists:
+        older = len(merged)
+        for part in listed:
+            same = next((at for at, other in enumerate(merged[:older]) if _agree(part, other, slack)), None)
+            if same is None:
+                merged.append(part)
+            else:
+                merged[same] = filled(merged[same], part)
+    return merged
+
+
+def filled(part: _Part, other: _Part) -> _Part:
+    """The part, with what was not read of it taken from the other."""
+    more = asdict(other)
+    lacking = [name for name, value in asdict(part).items() if isinstance(value, Unavailable)]
+    return replace(part, **{name: more[name] for name in lacking if not isinstance(more[name], Unavailable)})
+
+
+def _agree(part: Struct, other: Struct, slack: float) -> bool:
+    pairs = zip(asdict(part).values(), asdict(other).values(), strict=True)
+    read = [pair for pair in pairs if not any(isinstance(value, Unavailable) for value in pair)]
+    return all(
+        one == two
+        or (is_number(one) and is_number(two) and abs(one - two) <= slack * max(abs(one), abs(two)))
+        for one, two in read
+    )
 
 
 def text(value: Any) -> Text:
@@ -84,7 +140,7 @@ def number(value: Any, *, low: float, high: float, unit: str) -> Num:
 def watts(value: Any) -> Num:
     """Power.  0 W is what a BMC says that has no reading: a part that is on draws more."""
     read = number(value, low=0.0, high=MAX_WATTS, unit="W")
-    return Unavailable("0 W, which a BMC also says for want of a reading") if read == 0 else read
+    return ZERO_WATTS if read == 0 else read
 
 
 def rpm(value: Any) -> Num:
@@ -168,5 +224,6 @@ def link(resource: Resource, *path: str) -> str:
 
 
 def links(resource: Resource, name: str) -> list[str]:
-    """The addresses in a list member, each once."""
-    return list(dict.fromkeys(address for item in items(resource, name) if (address := link(item))))
+    """The addresses in a list member, each once (with or without a slash at its end)."""
+    addresses = [address for item in items(resource, name) if (address := link(item))]
+    return list({address.rstrip("/"): address for address in reversed(addresses)}.values())[::-1]

@@ -47,7 +47,7 @@ _LOADS = {
 }
 SUPPLIES = {
     Psu.OK: "ok: a power supply sensor was read and reports no fault",
-    Psu.REDUNDANCY_LOST: "redundancy lost: the node runs on, without a supply to spare",
+    Psu.REDUNDANCY_LOST: "redundancy lost: no supply to spare",
     Psu.FAULT: "fault",
     None: "unknown: no power supply sensor could be read, or its reading is unclear",
 }

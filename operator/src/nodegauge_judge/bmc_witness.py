@@ -19,7 +19,15 @@ from nodegauge_judge.model import GpuIdentity, Psu
 from nodegauge_judge.rule import Observation
 
 OF_SUPPLIES = frozenset(
-    {"supplies-short", "redundancy-lost", "supply-failed", "supply-no-input", "spare-watts", "chassis-rail"}
+    {
+        "supplies-short",
+        "redundancy-lost",
+        "supply-failed",
+        "supply-warning",
+        "supply-no-input",
+        "spare-watts",
+        "chassis-rail",
+    }
 )
 OF_COOLING = frozenset({"inlet-hot", "fan-failed"})
 PLAUSIBLE_CELSIUS = (1.0, 150.0)

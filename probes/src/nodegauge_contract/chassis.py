@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from nodegauge_contract.values import NOT_READ, Flag, Num, Short, Str, Text
+from nodegauge_contract.values import NOT_READ, Flag, Num, Short, Str, Text, Unavailable
 
 MAJOR = 1
 REDFISH, IPMI = "redfish", "ipmi"
 """Protocols of a reading (`source`).  A reading by IPMI is trusted less: nobody's identity is proved, and its
 sensors say less."""
+SERVER, DPU, SHELF = "server", "dpu", "power-shelf"
+"""Whose BMC it is (`machine`).  A DPU has a BMC of its own and no supplies; a shelf has the supplies of a
+rack's servers and no computer."""
+ZERO_WATTS = Unavailable("0 W, which a BMC also says for want of a reading")
+"""What stands for 0 W of a part: it says nothing of itself where others say what they carry."""
 POWER, THERMAL, HARDWARE, SOFTWARE = ("power", "thermal", "hardware", "software")
 """What slows a GPU down, as boards count it: its power limit (also under honest load), its temperature,
 protection in hardware (heat or the power brake), and limits that software sets."""
@@ -206,6 +211,8 @@ class ChassisReading(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Version of this document; a reader refuses another one."""
     source: Short = REDFISH
     """`REDFISH` or `IPMI`."""
+    machine: Short = SERVER
+    """`SERVER`, `DPU` or `SHELF`."""
     vendor: Text = NOT_READ
     """Manufacturer of the machine."""
     product: Text = NOT_READ

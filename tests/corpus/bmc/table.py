@@ -153,7 +153,7 @@ def mutations(machine: str) -> Iterator[Mutation]:
     for name, apply, judge in (
         ("supply Critical", faults.status(**failed), refused("supply-failed")),
         ("supply offline", faults.status(State="UnavailableOffline", Health="OK"), refused("supply-failed")),
-        ("supply Warning", faults.status(State="Enabled", Health="Warning"), refused("supply-failed")),
+        ("supply Warning", faults.status(State="Enabled", Health="Warning"), refused("supply-warning")),
         ("supply without input", faults.lose_input, refused("supply-no-input")),
         ("supply silent", faults.be_silent, refused()),
         ("supply absent", faults.leave, emptied),

@@ -8,12 +8,13 @@ computed from a capacity that the BMC does not state.
 from __future__ import annotations
 
 import math
+import re
 from functools import cached_property
 
 from msgspec import Struct
 
-from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
-from nodegauge_judge.case import number
+from nodegauge_contract.chassis import IPMI, ZERO_WATTS, BoardGpu, ChassisReading, Supply
+from nodegauge_judge.case import number, text
 from nodegauge_judge.rule import Rule
 from nodegauge_judge.thresholds import Thresholds
 
@@ -24,6 +25,8 @@ BROKEN_STATES = frozenset({"UnavailableOffline", "Disabled", "Deferring", "Start
 `StandbySpare` are spares at rest."""
 NO_INPUT = frozenset({"LossOfInput", "OutOfRange"})
 """Redfish `LineInputStatus` of a supply without usable input."""
+_FILLER = re.compile(r"^PWS-DF|\b(dummy|filler|blank)\b", re.IGNORECASE)
+"""Models of what closes an empty bay; Supermicro's BMCs list such a part as enabled and OK."""
 
 
 class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
@@ -43,22 +46,27 @@ class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def installed(self) -> list[Supply]:
-        """Supplies that are there and say something of themselves beside a health (a module without a supply
-        in it is listed as healthy, too)."""
-        there = [supply for supply in self.reading.supplies if supply.present is not False]
-        if any(_speaks(supply) for supply in there):
-            return [supply for supply in there if _speaks(supply) or is_broken(supply) or is_unread(supply)]
-        return there
+        """Supplies that are there, or may be."""
+        return [supply for supply in self.reading.supplies if not is_absent(supply)]
 
     @cached_property
     def working(self) -> list[Supply]:
         """Installed supplies that carry load or could."""
-        return [supply for supply in self.installed if not is_broken(supply) and not is_unread(supply)]
+        return [supply for supply in self.installed if not is_broken(supply) and not self.is_silent(supply)]
 
     @cached_property
     def unread(self) -> list[Supply]:
-        """Supplies that the BMC lists and says nothing of."""
-        return [supply for supply in self.installed if is_unread(supply)]
+        """Supplies that the BMC lists and gives no reading of."""
+        return [supply for supply in self.installed if not is_broken(supply) and self.is_silent(supply)]
+
+    def is_silent(self, supply: Supply) -> bool:
+        """Whether nothing that was read of a supply says how it is: a health alone, or 0 W in every field, is
+        what some BMCs give of an empty bay.  A size is enough where the BMC measures no supply at all; by
+        IPMI a health is, for it comes from the supply's own sensor."""
+        if _measured(supply) or (self.reading.source == IPMI and isinstance(supply.health, str)):
+            return False
+        zero = ZERO_WATTS in (supply.input_watts, supply.output_watts)
+        return zero or number(supply.capacity_watts) is None or any(map(_measured, self.installed))
 
     @cached_property
     def capacity_each(self) -> float | None:
@@ -117,18 +125,14 @@ def lost_input(supply: Supply) -> bool:
     return supply.line_input in NO_INPUT or number(supply.input_volts) == 0
 
 
-def is_unread(supply: Supply) -> bool:
-    """Whether nothing at all was read of a supply that the BMC lists."""
-    return supply.present is not True and not _speaks(supply) and not isinstance(supply.health, str)
+def is_absent(supply: Supply) -> bool:
+    """Whether the bay is empty, or closed by a part that is no supply."""
+    filler = _FILLER.search(text(supply.model)) is not None and number(supply.capacity_watts) is None
+    return supply.present is False or (filler and not _measured(supply))
 
 
-def says_how_it_is(supply: Supply) -> bool:
-    """Whether a supply says more of itself than that it is there (a presence sensor of IPMI says no more)."""
-    return isinstance(supply.health, str) or _speaks(supply)
-
-
-def _speaks(supply: Supply) -> bool:
-    values = (supply.capacity_watts, supply.input_watts, supply.output_watts, supply.input_volts)
+def _measured(supply: Supply) -> bool:
+    values = (supply.input_watts, supply.output_watts, supply.input_volts)
     return any(number(value) is not None for value in values) or isinstance(supply.line_input, str)
 
 

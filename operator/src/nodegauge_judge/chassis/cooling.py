@@ -141,7 +141,7 @@ RULES = (
     ChassisRule(
         code="pump-failed",
         probe=Probe.BMC,
-        title="a pump of the liquid cooling failed",
+        title="a pump of the liquid cooling failed or warns",
         meaning=(
             "The BMC calls a pump of the coolant failed, or it is switched on and stands still. Without flow "
             "GPUs and switches slow down within a minute."
@@ -159,7 +159,7 @@ RULES = (
     ChassisRule(
         code="fan-failed",
         probe=Probe.BMC,
-        title="a fan of the machine failed",
+        title="a fan of the machine failed or warns",
         meaning=(
             "The BMC calls a fan failed, it stands still, or it turns more slowly than its own lower bound. "
             "A fan at rest as a spare, and one of a machine that is off, is no failure."

@@ -14,9 +14,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from nodegauge_contract.chassis import IPMI, AirTemperature, Fan, LeakDetector, Pump, Rail
+from nodegauge_contract.chassis import DPU, IPMI, SHELF, AirTemperature, Fan, LeakDetector, Pump, Rail, Supply
 from nodegauge_judge.case import clip, number, text
-from nodegauge_judge.chassis.case import ChassisCase, ChassisRule
+from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, is_absent
 from nodegauge_judge.model import NOT_READABLE, Severity
 from nodegauge_judge.rule import Effect, Observation, Probe
 
@@ -64,13 +64,8 @@ class Covered(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
 def of_chassis(case: ChassisCase) -> list[Covered]:
     """Supplies always, and each other kind of part that the BMC lists."""
-    reading, silent = case.reading, case.unread
-    supplies = Covered(
-        kind="supplies",
-        read=len(case.installed) - len(silent),
-        silent=[clip(supply.name) for supply in silent],
-        absent=sum(supply.present is False for supply in reading.supplies),
-    )
+    reading = case.reading
+    supplies = _of(case, "supplies", ((supply.name, of_supply(case, supply)) for supply in reading.supplies))
     others = (
         _of(case, "fans", ((fan.name, of_fan(case, fan)) for fan in reading.fans)),
         _of(case, "pumps", ((pump.name, of_pump(pump)) for pump in reading.pumps)),
@@ -88,6 +83,13 @@ def line(covered: Iterable[Covered]) -> str:
     counts = ", ".join(kind.text for kind in kinds)
     gaps = "; ".join(f"{kind.kind}: {_named(kind.silent)}" for kind in kinds if kind.silent)
     return f"{counts}{NOT_READABLE}{gaps}" if gaps else counts
+
+
+def of_supply(case: ChassisCase, supply: Supply) -> Presence:
+    """A supply says what it takes or gives, its input, or that it failed (`ChassisCase.is_silent`)."""
+    if is_absent(supply):
+        return Presence.ABSENT
+    return Presence.SILENT if supply in case.unread else Presence.READ
 
 
 def of_fan(case: ChassisCase, fan: Fan) -> Presence:
@@ -141,16 +143,19 @@ def is_fed(case: ChassisCase) -> bool:
 
 
 def is_cooled(case: ChassisCase) -> bool:
-    """Whether cooling was read: a fan, a pump or a leak detector; or the machine is a tray without fans, and
-    the air that enters it was."""
+    """Whether cooling was read: a fan, a pump or a leak detector, and no list of fans that are all absent; or
+    the machine is a tray without fans, and the air that enters it was."""
     reading = case.reading
     parts = (
         *(of_fan(case, fan) for fan in reading.fans),
         *(of_pump(pump) for pump in reading.pumps),
         *(of_leak(leak) for leak in reading.leaks),
     )
+    if reading.machine == SHELF and not reading.fans:  # its supplies have fans of their own
+        return is_fed(case) and not any("Thermal" in unread.path for unread in reading.unread)
     air = not reading.fans and is_tray(case) and any(of_air(air) is Presence.READ for air in reading.air)
-    return Presence.READ in parts or air
+    emptied = bool(reading.fans) and all(of_fan(case, fan) is Presence.ABSENT for fan in reading.fans)
+    return (Presence.READ in parts and not emptied) or air
 
 
 def machine_off(case: ChassisCase) -> Iterator[Observation]:
@@ -189,6 +194,8 @@ def _unread(location: str, message: str, covered: dict[str, Covered]) -> Observa
 
 def _why_no_supply(case: ChassisCase) -> str:
     reading = case.reading
+    if reading.machine == DPU:
+        return "this is the BMC of a DPU, and its host's BMC has them"
     if reading.source == IPMI and not reading.supplies:
         return "the BMC has no sensor of a power supply"
     if reading.supplies:

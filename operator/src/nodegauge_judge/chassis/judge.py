@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from nodegauge_contract.chassis import IPMI, ChassisReading
+from nodegauge_contract.chassis import DPU, IPMI, SHELF, ChassisReading
 from nodegauge_judge.case import text
 from nodegauge_judge.chassis import cooling, coverage, supplies
-from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, says_how_it_is
+from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, is_broken
 from nodegauge_judge.identity import in_summary
 from nodegauge_judge.model import Answer, Finding, Psu, Severity, Verdict
 from nodegauge_judge.rule import Effect, worst_first
@@ -15,8 +15,10 @@ from nodegauge_judge.thresholds import Thresholds
 
 CHASSIS_RULES: tuple[ChassisRule, ...] = (*supplies.RULES, *cooling.RULES, *coverage.RULES)
 _RULES = {rule.code: rule for rule in CHASSIS_RULES}
-_OF_SUPPLIES = frozenset({"redundancy-lost", "supply-failed", "supply-no-input"})
-WHILE_OFF = frozenset({"leak", "supply-failed", "supply-no-input", "bmc-clock", "machine-off"})
+_KINDS = {DPU: "DPU", SHELF: "power shelf"}
+WHILE_OFF = frozenset(
+    {"leak", "supply-failed", "supply-warning", "supply-no-input", "bmc-clock", "machine-off"}
+)
 """Findings of a machine that is off: what needs it to be on says nothing then."""
 
 
@@ -115,15 +117,18 @@ def _psu(case: ChassisCase, findings: list[Finding]) -> Psu | None:
         for finding in findings
     ):
         return Psu.FAULT
-    if any(finding.code in _OF_SUPPLIES for finding in findings):
+    lost = any(is_broken(supply) for supply in case.installed)
+    if lost or any(finding.code == "redundancy-lost" for finding in findings):
         return Psu.REDUNDANCY_LOST
-    known = all(says_how_it_is(supply) for supply in case.working)
-    return Psu.OK if case.working and known and not case.unread and not case.is_off else None
+    warned = any(finding.code == "supply-warning" for finding in findings)
+    return Psu.OK if case.working and not warned and not case.unread and not case.is_off else None
 
 
 def _summary(case: ChassisCase, findings: list[Finding]) -> str:
     ipmi = case.reading.source == IPMI
-    product = (text(case.reading.product) or "machine") + (" (by IPMI, trusted less)" if ipmi else "")
+    product = (text(case.reading.product) or _KINDS.get(case.reading.machine, "machine")) + (
+        " (by IPMI, trusted less)" if ipmi else ""
+    )
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if serious:
         worst = in_summary(serious[0], title=_RULES[serious[0].code].title, others=len(serious) - 1)

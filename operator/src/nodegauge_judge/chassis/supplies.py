@@ -17,18 +17,25 @@ from nodegauge_judge.rule import DRAIN, Effect, Observation, Probe
 SPARE_SHARE = 0.9
 """Share of the working supplies' capacity above which full load leaves too little to spare.  Chosen by this
 project: supplies lose 5 to 10 % of their capacity in hot air."""
+_INSUFFICIENT = "insufficient"
+"""In the state of a group that cannot keep the machine running (IPMI 2.0, table 42-2, event type 0Bh)."""
 LEAST_LIMIT = 0.3
 """Share of its limit below which a GPU's driver takes no other.  Chosen by this project: H100 SXM5 take 200
 of 700 W, A100 SXM4 100 of 400 W (`nvidia-smi -q -d POWER`, Min Power Limit)."""
 
 
 def supply_failed(case: ChassisCase) -> Iterator[Observation]:
-    """Supplies that the BMC calls failed, off, or in need of a look."""
+    """Supplies that the BMC calls failed or off."""
     for supply in case.installed:
         if is_failed(supply):
             status = ", ".join(word for word in (text(supply.health), text(supply.state)) if word)
-            yield _of(supply, Severity.WARN, f"The BMC calls it {status}.", weight=1.0)
-        elif supply.health == "Warning":
+            yield _of(supply, Severity.WARN, f"The BMC calls it {status}.")
+
+
+def supply_warns(case: ChassisCase) -> Iterator[Observation]:
+    """Supplies that carry their load and need a look."""
+    for supply in case.installed:
+        if supply.health == "Warning" and not is_failed(supply):
             yield _of(supply, Severity.WARN, "The BMC calls its health Warning.")
 
 
@@ -43,6 +50,12 @@ def supply_input(case: ChassisCase) -> Iterator[Observation]:
 def supplies_short(case: ChassisCase) -> Iterator[Observation]:
     """Fewer working supplies than carry the machine."""
     needed = case.needed_now
+    out = len(case.reading.supplies) - len(case.working)
+    stated = next((group for group in case.reading.redundancy if _INSUFFICIENT in text(group.state)), None)
+    if stated is not None and out and case.installed:
+        message = f"{_count(case)} work; the BMC calls {clip(stated.name)} {clip(text(stated.state))}."
+        yield _whole(Severity.FAIL, message, case)
+        return
     if needed is None or not case.installed or case.unread or len(case.working) >= needed:
         return
     yield _whole(
@@ -54,7 +67,8 @@ def supplies_short(case: ChassisCase) -> Iterator[Observation]:
 
 def supplies_counted(case: ChassisCase) -> bool:
     """Whether too few working supplies would have been seen."""
-    return case.needed_now is not None and bool(case.installed) and not case.unread
+    stated = any(group.health == "OK" for group in case.reading.redundancy)
+    return (case.needed_now is not None or stated) and bool(case.installed) and not case.unread
 
 
 def redundancy_lost(case: ChassisCase) -> Iterator[Observation]:
@@ -74,7 +88,8 @@ def redundancy_lost(case: ChassisCase) -> Iterator[Observation]:
             case,
         )
     elif stated is not None:
-        yield _whole(Severity.WARN, f"The BMC calls {clip(stated.name)} {text(stated.health)}.", case)
+        state = "" if text(stated.state) in ("", "Enabled") else f" ({clip(text(stated.state))})"
+        yield _whole(Severity.WARN, f"The BMC calls {clip(stated.name)} {text(stated.health)}{state}.", case)
     elif broken and needed is None:
         yield _whole(
             Severity.WARN,
@@ -134,7 +149,9 @@ def supplies_unread(case: ChassisCase) -> Iterator[Observation]:
     """Supplies, or their whole list, that the BMC names and does not give."""
     if case.unread:
         names = ", ".join(clip(supply.name) for supply in case.unread[:8])
-        message = f"The BMC lists {names} and says nothing of {'it' if len(case.unread) == 1 else 'them'}."
+        message = (
+            f"The BMC lists {names} and gives no reading of {'it' if len(case.unread) == 1 else 'them'}."
+        )
     elif not case.reading.lists_supplies and any("Power" in unread.path for unread in case.reading.unread):
         message = "The BMC does not give its list of power supplies."
     else:
@@ -216,9 +233,14 @@ RULES = (
             "Fewer supplies work than the machine needs, counted from their stated capacity and from its "
             "load with all GPUs at their power limit. It switches off, or slows its GPUs down, as soon "
             "as jobs draw that load. The BMC's own number of needed supplies is not used: a DGX H100 "
-            "says 1 of 6, and needs 4."
+            "says 1 of 6, and needs 4. Its word that they are insufficient is, once one is out."
         ),
-        when={Severity.FAIL: "working supplies give less than the machine draws at full load of its GPUs"},
+        when={
+            Severity.FAIL: (
+                "working supplies give less than the machine draws at full load of its GPUs; or one is out, "
+                "and the BMC calls the rest insufficient"
+            )
+        },
         next_step="drain the node and restore supplies or feeds.",
         way_out=(DRAIN, *_SWAP),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
@@ -231,7 +253,7 @@ RULES = (
         title="no power supply to spare",
         meaning=(
             "A supply failed or lost its input, and the remaining ones just carry the machine, or the BMC "
-            "itself calls the group not redundant. Jobs run on; the next failure ends them."
+            "itself calls the group not redundant. The next failure may end its jobs."
         ),
         when={
             Severity.WARN: (
@@ -239,7 +261,7 @@ RULES = (
                 " is not known, or the BMC says that redundancy is lost"
             )
         },
-        next_step="replace the failed supply or restore its feed while the node runs.",
+        next_step="replace the failed supply or restore its feed soon.",
         way_out=_SWAP,
         check=redundancy_lost,
     ),
@@ -247,13 +269,21 @@ RULES = (
         code="supply-failed",
         probe=Probe.BMC,
         title="a power supply failed",
-        meaning="The BMC calls a supply failed, off or in need of a look. An empty bay is no failure.",
-        when={
-            Severity.WARN: "a supply's health is Warning or Critical, or its state is not Enabled or standby"
-        },
+        meaning="The BMC calls a supply failed or off. An empty bay is no failure.",
+        when={Severity.WARN: "a supply's health is Critical, or its state is not Enabled or standby"},
         next_step="read the BMC's event log, then replace the supply.",
         way_out=("`ipmitool sel list` or the BMC's web page shows what it logged.", *_SWAP),
         check=supply_failed,
+    ),
+    ChassisRule(
+        code="supply-warning",
+        probe=Probe.BMC,
+        title="a power supply warns",
+        meaning="The BMC calls a supply's health Warning: heat, its fan, or a failure that it predicts.",
+        when={Severity.WARN: "a supply's health is Warning"},
+        next_step="read the BMC's event log; plan to replace the supply.",
+        way_out=("`ipmitool sel list` or the BMC's web page shows what it logged.", *_SWAP),
+        check=supply_warns,
     ),
     ChassisRule(
         code="supply-no-input",
@@ -310,12 +340,13 @@ RULES = (
         probe=Probe.BMC,
         title="power supplies could not be read",
         meaning=(
-            "The BMC lists supplies but does not return their data, so it is unknown whether they work."
+            "The BMC lists supplies and gives no reading of them, or 0 W in every field, so it is unknown "
+            "whether they work. A health alone is no reading: empty bays have one, too."
         ),
         when={
             Severity.WARN: (
-                "the BMC answers with an error when asked for a supply that it lists, or for "
-                "the list of supplies"
+                "the BMC answers with an error when asked for a supply that it lists, or for the list; or "
+                "a supply that is there has neither watts nor an input voltage, while others do"
             )
         },
         next_step="follow the reason that the BMC gives; without one, try again in a minute.",

@@ -1,0 +1,246 @@
+"""What a BMC lists is counted once, by its identity, and the machine's load is its own meter's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from corpus.bmc.faults import Tree
+from corpus.bmc.table import Outcome, outcome, recorded
+from nodegauge_contract.chassis import ChassisReading, Fan, Redundancy, Supply, Unread
+from nodegauge_contract.values import Unavailable
+from nodegauge_judge import Psu, Verdict
+from nodegauge_judge.chassis.judge import judge_chassis
+from support.bmc_access import codes
+
+ROOT = "/redfish/v1"
+MADE = f"{ROOT}/Chassis/1"
+FANS = [Fan(name="Fan 1", rpm=4000, present=True)]
+
+
+def made(**resources: Any) -> Tree:
+    """A server with two supplies of 800 W, each giving 200 W, and a fan, and what the test adds or changes:
+    `Power={...}` is the resource of that name below its chassis."""
+    status = {"State": "Enabled", "Health": "OK"}
+    supplies = [
+        {
+            "MemberId": str(number), "SerialNumber": f"SN10{number}", "Name": f"PSU{number}",
+            "Status": status,
+            "PowerCapacityWatts": 800, "PowerInputWatts": 215, "PowerOutputWatts": 200,
+            "LineInputVoltage": 230,
+        }
+        for number in (1, 2)
+    ]  # fmt: skip
+    fan = {"MemberId": "0", "Name": "Fan 1", "Reading": 4000, "ReadingUnits": "RPM", "Status": status}
+    parts: dict[str, Any] = {"Power": {"PowerSupplies": supplies}, "Thermal": {"Fans": [fan]}}
+    for name, body in resources.items():
+        parts[name] = parts.get(name, {}) | body
+    linked = {name: {"@odata.id": f"{MADE}/{name}"} for name in parts}
+    lists = {name: {"@odata.id": f"{ROOT}/{name}"} for name in ("Chassis", "Systems")}
+    system = f"{ROOT}/Systems/1"
+    return Tree(
+        {
+            ROOT: lists,
+            f"{ROOT}/Chassis": {"Members": [{"@odata.id": MADE}]},
+            f"{ROOT}/Systems": {"Members": [{"@odata.id": system}]},
+            system: {"@odata.id": system, "PowerState": "On", "Links": {"Chassis": [{"@odata.id": MADE}]}},
+            MADE: {"@odata.id": MADE, "Id": "1", "ChassisType": "RackMount", **linked},
+            **{f"{MADE}/{name}": {"@odata.id": f"{MADE}/{name}", **body} for name, body in parts.items()},
+        }
+    )
+
+
+def with_chassis(tree: Tree, name: str, **body: Any) -> Tree:
+    """The tree with one more chassis."""
+    path = f"{ROOT}/Chassis/{name}"
+    tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
+    tree.recorded[path] = {"@odata.id": path, "Id": name, **body}
+    return tree
+
+
+async def reading_of(tree: Tree) -> ChassisReading:
+    got: Outcome = await outcome(tree)
+    assert got.reading is not None, got.error
+    return got.reading
+
+
+METER = {"PowerWatts": {"Reading": 85}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "watts"),
+    [
+        (made(Power={"PowerControl": [{"PowerConsumedWatts": 430}]}), 430),
+        (made(Power={"PowerControl": [{"PhysicalContext": "PowerSupply", "PowerConsumedWatts": 430}]}), 430),
+        (made(Power={"PowerControl": [{"Name": "CPU Power", "PowerConsumedWatts": 130}]}), None),
+        (
+            made(
+                Power={
+                    "PowerControl": [
+                        {"Name": "System Input Power", "PowerConsumedWatts": 430},
+                        {"Name": "GPU Power", "PowerConsumedWatts": 300},
+                    ]
+                }
+            ),
+            430,
+        ),
+        (made(Power={"PowerControl": [{"PowerConsumedWatts": 85}]}), None),  # its supplies give 400 W
+        (made(Power={"PowerControl": [{"PowerConsumedWatts": 5000}]}), None),  # and take 430 W
+        (made(EnvironmentMetrics={"PowerWatts": {"Reading": 425}}), 425),
+        (made(EnvironmentMetrics={"PowerWatts": {"Reading": 0}}), None),
+    ],
+    ids=["plain", "Cisco", "a part", "the whole and a part", "too little", "too much", "new", "0 W"],
+)
+async def test_the_load_is_what_the_machine_s_own_meter_says(tree: Tree, watts: float | None) -> None:
+    got = (await reading_of(tree)).watts
+    assert (got if not isinstance(got, Unavailable) else None) == watts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"ChassisType": "Module"},
+        {"ChassisType": "Card", "Name": "GPU 0"},
+        {"Name": "HGX_GPU_0"},
+    ],
+)
+async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None:
+    tree = with_chassis(
+        made(), "HGX_GPU_0", EnvironmentMetrics={"@odata.id": f"{ROOT}/Chassis/HGX_GPU_0/E"}, **body
+    )
+    tree.recorded[f"{ROOT}/Chassis/HGX_GPU_0/E"] = METER
+    assert judge_chassis(await reading_of(tree)).load_watts == 400
+
+
+@pytest.mark.parametrize(
+    ("supply", "size"),
+    [
+        ({"InputRanges": [{"OutputWattage": 1050}]}, 1050),
+        (
+            {
+                "InputRanges": [
+                    {"MinimumVoltage": 100, "MaximumVoltage": 140, "OutputWattage": 500},
+                    {"MinimumVoltage": 200, "MaximumVoltage": 240, "OutputWattage": 1050},
+                ]
+            },
+            1050,
+        ),
+        (
+            {
+                "LineInputVoltage": None,
+                "InputRanges": [{"OutputWattage": 1050}, {"OutputWattage": 500}],
+            },
+            500,
+        ),
+        ({"PowerCapacityWatts": 800, "InputRanges": [{"OutputWattage": 1050}]}, 800),
+    ],
+)
+async def test_a_size_may_stand_in_the_range_of_the_voltage_at_the_input(
+    supply: dict[str, Any], size: float
+) -> None:
+    tree = made()
+    listed = tree.recorded[f"{MADE}/Power"]["PowerSupplies"]
+    listed[:] = [{**one, "PowerCapacityWatts": None, **supply} for one in listed]
+    assert [one.capacity_watts for one in (await reading_of(tree)).supplies] == [size, size]
+
+
+@pytest.mark.parametrize(("given", "believed"), [(937, False), (450, True), (399, True)])
+async def test_what_a_supply_gives_is_not_far_above_its_size(given: float, believed: bool) -> None:
+    tree = made()
+    for one in tree.recorded[f"{MADE}/Power"]["PowerSupplies"]:
+        one.update(PowerCapacityWatts=400, PowerOutputWatts=given, PowerInputWatts=None)
+    assert [one.output_watts == given for one in (await reading_of(tree)).supplies] == [believed, believed]
+
+
+async def test_fans_that_every_chassis_lists_are_counted_once() -> None:
+    tree = made()
+    for number in range(5):
+        with_chassis(tree, f"Zone{number}", ChassisType="RackMount", Thermal={"@odata.id": f"{MADE}/Thermal"})
+    assert len((await reading_of(tree)).fans) == 1
+
+
+async def test_pages_that_lead_in_a_circle_end_and_are_named() -> None:
+    tree = Tree(dict(recorded("lenovo")))
+    path = "/redfish/v1/Chassis/1/PowerSubsystem/PowerSupplies"
+    tree.edit(path)["Members@odata.nextLink"] = path
+    reading = await reading_of(tree)
+    assert len(reading.supplies) == 4
+    assert any("circle" in unread.reason for unread in reading.unread)
+
+
+def supply(name: str, **more: Any) -> Supply:
+    known = {"present": True, "state": "Enabled", "health": "OK", "output_watts": 200, "input_volts": 230}
+    return Supply(name=name, **(known | more))  # type: ignore[arg-type]
+
+
+SILENT = {"output_watts": Unavailable("0 W"), "input_volts": Unavailable("not read")}
+
+
+@pytest.mark.parametrize(
+    ("supplies", "verdict", "psu", "working"),
+    [
+        ([supply("1"), supply("2", health="Warning")], Verdict.WARN, None, 2),
+        ([supply("1"), supply("2", health="Critical")], Verdict.WARN, Psu.REDUNDANCY_LOST, 1),
+        ([supply("1"), supply("2", **SILENT)], Verdict.UNKNOWN, None, 1),
+        ([supply("1"), supply("2", **SILENT, capacity_watts=800)], Verdict.UNKNOWN, None, 1),
+        ([supply("1"), supply("2", **SILENT, model="PWS-DF009-2F")], Verdict.PASS, Psu.OK, 1),
+        ([supply("1"), supply("2", present=False)], Verdict.PASS, Psu.OK, 1),
+        ([supply("1", **SILENT), supply("2", **SILENT)], Verdict.UNKNOWN, None, 0),
+    ],
+    ids=["warns", "failed", "silent", "a size alone", "a filler", "absent", "all silent"],
+)
+def test_a_supply_works_only_if_it_was_read(
+    supplies: list[Supply], verdict: Verdict, psu: Psu | None, working: int
+) -> None:
+    got = judge_chassis(ChassisReading(lists_supplies=True, supplies=supplies, fans=FANS, power_on=True))
+    assert (got.verdict, got.psu, got.working) == (verdict, psu, working), got.findings
+
+
+@pytest.mark.parametrize(
+    ("state", "out", "code"),
+    [
+        ("non-redundant, insufficient", True, "supplies-short"),
+        ("non-redundant, insufficient", False, "redundancy-lost"),
+        ("redundancy lost", True, "redundancy-lost"),
+    ],
+)
+def test_supplies_that_the_bmc_calls_insufficient_do_not_carry_the_machine(
+    state: str, out: bool, code: str
+) -> None:
+    supplies = [supply(str(number), present=not out or number < 2) for number in range(4)]
+    group = Redundancy(name="PS Redundancy", state=state, health="Critical")
+    reading = ChassisReading(lists_supplies=True, supplies=supplies, fans=FANS, redundancy=[group])
+    got = judge_chassis(reading)
+    assert codes(got) == {code}
+    assert (got.verdict is Verdict.FAIL) == (code == "supplies-short")
+    assert "runs on" not in repr(got)
+
+
+@pytest.mark.parametrize(
+    ("reading", "verdict", "summary"),
+    [
+        (ChassisReading(machine="dpu"), Verdict.UNKNOWN, "DPU"),
+        (
+            ChassisReading(machine="power-shelf", lists_supplies=True, supplies=[supply("1")]),
+            Verdict.PASS,
+            "shelf",
+        ),
+        (
+            ChassisReading(
+                machine="power-shelf",
+                lists_supplies=True,
+                supplies=[supply("1")],
+                unread=[Unread(path="/redfish/v1/Chassis/1/Thermal", reason="HTTP status 403")],
+            ),
+            Verdict.UNKNOWN,
+            "shelf",
+        ),
+    ],
+)
+def test_a_dpu_and_a_shelf_are_told_from_a_server(
+    reading: ChassisReading, verdict: Verdict, summary: str
+) -> None:
+    got = judge_chassis(reading)
+    assert got.verdict is verdict
+    assert summary in got.summary
