@@ -49,7 +49,7 @@ SUPPLIES = {
     Psu.OK: "ok: a power supply sensor was read and reports no fault",
     Psu.REDUNDANCY_LOST: "redundancy lost: no supply to spare",
     Psu.FAULT: "fault",
-    None: "unknown: no power supply sensor could be read, or its reading is unclear",
+    None: "unknown: a power supply was not read, or its reading is unclear",
 }
 
 

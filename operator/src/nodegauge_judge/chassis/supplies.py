@@ -349,9 +349,10 @@ RULES = (
                 "a supply that is there has neither watts nor an input voltage, while others do"
             )
         },
-        next_step="follow the reason that the BMC gives; without one, try again in a minute.",
+        next_step="follow the reason that the BMC gives; without one, look at the supply.",
         way_out=(
-            "Read the reason: a role that may not read supplies, or a BMC that is busy or slow.",
+            "If the BMC gives a reason, follow it: a role that may not read supplies, or a BMC that is busy.",
+            "A supply without readings: look at its lamp and its cord, then reseat it.",
             "Restart the BMC only if errors 5xx or answers that break off stay; the node runs on.",
         ),
         check=supplies_unread,
