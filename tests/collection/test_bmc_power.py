@@ -58,6 +58,7 @@ def test_supplies_are_judged_with_what_to_do(play: Callable[..., Played]) -> Non
     healthy = play({"server": {}}, "--check").task("bmc", "server").result
     assert (healthy["verdict"], healthy["psu"], healthy["changed"]) == ("pass", "ok", False)
     assert (len(healthy["reading"]["supplies"]), healthy["watts"]["now"] > 0) == (6, True)
+    assert (healthy["power"], healthy["coverage"][:17]) == ("on", "6 of 6 supplies, ")
     played = play({"server": {}, "needs-five": {"needed": 5}}, lost=3)
     lost = played.task("bmc", "server").result
     assert (lost["verdict"], lost["psu"]) == ("warn", "redundancy-lost")

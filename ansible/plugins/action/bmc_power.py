@@ -42,6 +42,6 @@ class ActionModule(ActionBase):
         return {
             **result,
             **{key: judgement[key] for key in ("verdict", "summary", "findings", "judge_version")},
-            "psu": judgement.get("psu"),
+            **{key: judgement.get(key) for key in ("psu", "power", "coverage")},
             "watts": {name: judgement.get(key) for name, key in watts.items()},
         }

@@ -114,6 +114,15 @@ psu:
   description: V(ok), V(redundancy-lost) or V(fault); none if no supply could be read.
   returned: success
   type: str
+power:
+  description: Whether the machine is V(on) or V(off); V(unknown) if the BMC does not say.
+  returned: success
+  type: str
+coverage:
+  description: What was read of each kind of part.
+  returned: success
+  type: str
+  sample: 6 of 6 supplies, 35 of 36 fans, 17 of 17 rails, 4 of 4 inlets
 watts:
   description: Watts now, at full load of the GPUs, and from the working supplies; none if not known.
   returned: success
