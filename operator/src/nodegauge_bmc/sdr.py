@@ -18,7 +18,6 @@ from nodegauge_contract.values import Num, Unavailable
 FULL, COMPACT, FRU_LOCATOR = 0x01, 0x02, 0x11
 THRESHOLD, SPECIFIC = 0x01, 0x6F
 """Event types: a number with thresholds; states of the sensor's own type (table 42-1)."""
-MAX_SHARED = 15
 
 
 class Kind(IntEnum):
@@ -29,7 +28,6 @@ class Kind(IntEnum):
     FAN = 0x04
     POWER_SUPPLY = 0x08
     POWER_UNIT = 0x09
-    COOLING = 0x0A
 
 
 class Unit(IntEnum):
@@ -204,7 +202,7 @@ def _shared(sensor: Sensor, record: bytes) -> list[Sensor]:
     alphabetic, start = record[23] >> 4 & 0x03 == 1, record[24] & 0x7F
     own_instances = bool(record[24] & 0x80)
     listed = []
-    for index in range(min(count, MAX_SHARED)):
+    for index in range(count):
         suffix = chr(65 + (start + index) % 26) if alphabetic else str(start + index)
         listed.append(
             replace(

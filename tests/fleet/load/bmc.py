@@ -209,7 +209,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m fleet.load.bmc", description=__doc__)
     parser.add_argument("--bmcs", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds of a BMC for one answer")
-    parser.add_argument("--concurrency", type=int, default=64, help="the chart's bmc.concurrency")
+    parser.add_argument("--concurrency", type=int, default=96, help="the chart's bmc.concurrency")
     parser.add_argument("--interval", type=float, default=60, help="seconds; first tries spread over a tenth")
     parser.add_argument("--limit", type=float, default=60, help="seconds that the round may take")
     raise SystemExit(asyncio.run(main(parser.parse_args())))
