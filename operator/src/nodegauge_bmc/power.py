@@ -35,8 +35,8 @@ _OF_PART = re.compile(
 _OF_WHOLE = re.compile(r"system|server|chassis|total|machine|platform|input", re.IGNORECASE)
 """Names of meters of a part, and of the whole machine."""
 OVERLOAD = 1.25
-"""Output above this share of a supply's size is a lie: supplies give up to a fifth more, for moments (Intel's
-CRPS base specification, 2021, peak load)."""
+"""Output above this share of a supply's size is a lie.  Chosen by this project: supplies give more than their
+size for moments alone."""
 LEAST_EFFICIENCY = 0.8
 """Output by input of the worst supply of a server (80 PLUS, white)."""
 LEAST_LOAD = 0.9
@@ -298,7 +298,12 @@ def believable_load(candidates: Iterable[Num], supplies: list[Supply]) -> Num:
     there = [supply for supply in supplies if supply.present is not False]
     sizes = [supply.capacity_watts for supply in there if values.is_number(supply.capacity_watts)]
     given = sum(supply.output_watts for supply in there if values.is_number(supply.output_watts))  # type: ignore[misc]
-    most = sum(sizes) if sizes and len(sizes) == len(there) else math.inf  # type: ignore[arg-type]
+    unsized = [supply for supply in there if isinstance(supply.capacity_watts, Unavailable)]
+    # a module in an empty bay has a health and nothing else
+    modules = all(
+        isinstance(supply.health, str) and isinstance(supply.output_watts, Unavailable) for supply in unsized
+    )
+    most = sum(sizes) if sizes and modules else math.inf  # type: ignore[arg-type]
     checked: list[Num] = []
     for watts in candidates:
         if values.is_number(watts) and watts > OVERLOAD * most:  # type: ignore[operator]

@@ -40,9 +40,7 @@ PARTS = frozenset(
 _COUNTED = ("Power", "PowerSubsystem", "Thermal", "ThermalSubsystem", "EnvironmentMetrics", "Sensors")
 """Links of a chassis to what is counted."""
 _PART = re.compile(
-    r"\b(gpu|hgx|ubb|cpu|fpga|dpu|bmc|cpld|nvswitch|nvlink|(base|mother|io|pdb|power)? ?board|riser|retimer|"
-    r"switch|cbc|card)\d*\b|baseboard|mainboard|blue-?field|module|backplane",
-    re.IGNORECASE,
+    r"gpu|hgx|ubb|cpu|fpga|dpu|bmc|cpld|switch|blue-?field|module|riser|retimer|backplane", re.IGNORECASE
 )
 """Ids of chassis that are parts, where their type says nothing."""
 _DPU = re.compile(r"blue-?field|\bDPU\b", re.IGNORECASE)
@@ -143,7 +141,7 @@ def _metered(machines: list[Resource], systems: list[Resource]) -> list[Resource
         machine
         for machine in machines
         if text(machine.get("ChassisType")) not in PARTS
-        and _PART.search(_address(machine).rpartition("/")[2].replace("_", " ")) is None
+        and _PART.search(_address(machine).rpartition("/")[2]) is None
     ]
     named = _of_systems(whole, systems)
     of_systems = [machine for machine in whole if _address(machine) in named] or whole
