@@ -57,11 +57,13 @@ class GpuHosts:
         return played.task(TASK, host)
 
     def left(self) -> list[str]:
+        """What lies in the hosts' temporary folders; `os.walk` takes no harm from what goes meanwhile."""
         return [
-            str(path.relative_to(self.folder(name)))
+            str((Path(folder) / entry).relative_to(self.folder(name)))
             for name in self.variables
             for temporary in ("remote", "tmp")
-            for path in sorted((self.folder(name) / temporary).rglob("*"))
+            for folder, folders, files in os.walk(self.folder(name) / temporary)
+            for entry in sorted(folders + files)
         ]
 
 
