@@ -22,6 +22,15 @@ from nodegauge_contract.document import (
     encode,
     text,
 )
+from nodegauge_contract.feed import (
+    FeedDisk,
+    FeedGpu,
+    FeedGroup,
+    FeedHost,
+    FeedPort,
+    FeedPressure,
+    FeedResult,
+)
 from nodegauge_contract.gpu import (
     Clocks,
     ClocksEvents,
@@ -80,6 +89,13 @@ __all__ = [
     "Ecc",
     "Fabric",
     "Fan",
+    "FeedDisk",
+    "FeedGpu",
+    "FeedGroup",
+    "FeedHost",
+    "FeedPort",
+    "FeedPressure",
+    "FeedResult",
     "Flag",
     "Gpu",
     "Growth",

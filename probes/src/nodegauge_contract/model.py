@@ -1,4 +1,4 @@
-"""The typed result document, version 1.8: a node's GPUs, their interconnect, and the hardware around them.
+"""The typed result document, version 1.9: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
@@ -15,6 +15,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from nodegauge_contract.feed import FeedResult
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.load import LoadResult
 from nodegauge_contract.nccl import NcclResult
@@ -23,7 +24,7 @@ from nodegauge_contract.values import NOT_READ, Flag, Int, Int64, Num, Problem, 
 SCHEMA = "nodegauge.dev/probe-result"
 PASTED = "pasted"
 """The `probe` of a document that was read from pasted output of nvidia-smi (`pasted`)."""
-MAJOR, MINOR = 1, 8
+MAJOR, MINOR = 1, 9
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128
@@ -278,6 +279,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """Measurements of the probe load."""
     watch: WatchReport | None = None
     """What a watch container adds."""
+    feed: FeedResult | None = None
+    """One window of the probe feed."""
     disks: Annotated[list[Disk], Meta(max_length=MAX_DISKS)] = []
     """NVMe controllers."""
     kernel_log: KernelLog | None = None
