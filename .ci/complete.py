@@ -364,10 +364,7 @@ def kinds() -> Iterator[str]:
     }
     yield from lacking(
         (Thing(file_of(kind), kind.__name__, more=kind) for kind in sorted(defined, key=str)),
-        (
-            lambda t: t.more in map(type, EVERY.values()),
-            f"not registered; add {{t.name}}() to {registry}",
-        ),
+        (lambda t: t.more in map(type, EVERY.values()), f"not registered; add {{t.name}}() to {registry}"),
     )
     own = {field.name for field in msgspec.structs.fields(Probes)} | WITHOUT_SETTINGS
     yield from lacking(

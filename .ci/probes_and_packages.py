@@ -204,10 +204,7 @@ def collection() -> Iterator[str]:
     yield from lacking(
         (Thing(file, Path(file).stem) for file in files(MODULES, ".py")),
         *(
-            (
-                holds("{t.file}", f"\n{part} = "),
-                f'no {part}; add {part} = r"""...""" to {{t.file}}',
-            )
+            (holds("{t.file}", f"\n{part} = "), f'no {part}; add {part} = r"""...""" to {{t.file}}')
             for part in ("DOCUMENTATION", "EXAMPLES", "RETURN")
         ),
         *(
@@ -246,8 +243,5 @@ def collection() -> Iterator[str]:
                 lambda t: t.name.startswith(f"{t.more}_"),
                 "the role's name is missing; call it {t.more}_{t.name}",
             ),
-            (
-                holds(specs, "\n      {t.name}:"),
-                f"not described; add it to options in {specs}",
-            ),
+            (holds(specs, "\n      {t.name}:"), f"not described; add it to options in {specs}"),
         )

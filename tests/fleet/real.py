@@ -17,14 +17,7 @@ from typing import Any
 import support.results as made
 from fleet.progress import until
 from nodegauge_operator.names import Reason
-from support.cluster_under_test import (
-    GROUP,
-    OURS,
-    ClusterUnderTest,
-    Machines,
-    at_work,
-    install_crds,
-)
+from support.cluster_under_test import GROUP, OURS, ClusterUnderTest, Machines, at_work, install_crds
 from support.taint_history import TaintHistory
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError

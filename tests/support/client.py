@@ -8,14 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodegauge_operator.kube.client import (
-    APPLY,
-    CALL_TIMEOUT,
-    JSON_PATCH,
-    METADATA_ONLY,
-    STRATEGIC,
-    Client,
-)
+from nodegauge_operator.kube.client import APPLY, CALL_TIMEOUT, JSON_PATCH, METADATA_ONLY, STRATEGIC, Client
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
 from support.api_server import COLLECTIONS, NODES, ApiError, Body, FakeApiServer
 

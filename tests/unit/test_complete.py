@@ -62,16 +62,10 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
         ],
     ),
     "a label": (
-        [
-            (BMC, "", LABEL),
-            (NAMES, '    VALIDATED = "Validated"', '    HALF_DONE = "HalfDone"\n'),
-        ],
+        [(BMC, "", LABEL), (NAMES, '    VALIDATED = "Validated"', '    HALF_DONE = "HalfDone"\n')],
         [
             (f"{BMC}: nodegauge.dev/half-done: no kind has it", "`labels`"),
-            (
-                f"{BMC}: nodegauge.dev/half-done: README lacks it",
-                "`nodegauge.dev/half-done`",
-            ),
+            (f"{BMC}: nodegauge.dev/half-done: README lacks it", "`nodegauge.dev/half-done`"),
             (f"{BMC}: nodegauge.dev/half-done: no test", "the test of its kind"),
             (f"{NAMES}: Reason.HALF_DONE: nothing gives it", ""),
             ("docs/generate.py: docs/reference/labels.md: cannot be made", "HALF_DONE"),
@@ -111,12 +105,8 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
         ],
     ),
     "a value from sysfs, such as a NIC's": (
-        [
-            (f"{PROBES}/host/rdma.py", "", 'HALF = Path("/sys") / "half_done"\n'),
-        ],
-        [
-            (f"{PROBES}/host/rdma.py: half_done: no simulated machine", "hardware/sysfs.py"),
-        ],
+        [(f"{PROBES}/host/rdma.py", "", 'HALF = Path("/sys") / "half_done"\n')],
+        [(f"{PROBES}/host/rdma.py: half_done: no simulated machine", "hardware/sysfs.py")],
     ),
     "a sensor of the BMC": (
         [(CHASSIS, "\n\nclass Redundancy(", "    half_volts: Num = NOT_READ\n")],

@@ -97,7 +97,7 @@ def _chassis(view: View) -> Tree:
         f"{CHASSIS}/EnvironmentMetrics": {"PowerWatts": _reading(round(draw, 1))},
         thermal: _below(thermal, "Fans", "ThermalMetrics", *leaks),
         f"{thermal}/ThermalMetrics": {
-            "TemperatureSummaryCelsius": {"Intake": _reading(celsius, DataSourceUri=inlet)},
+            "TemperatureSummaryCelsius": {"Intake": _reading(celsius, DataSourceUri=inlet)}
         },
         inlet: _reading(
             celsius,

@@ -79,11 +79,7 @@ def functions(host: Host) -> dict[str, PciFunction]:
                 raise TreeError(f"{line!r}: there is such a function already")
             above[depth:] = [address]
             result[address] = PciFunction(
-                address=address,
-                kind=host.kinds[kind],
-                root=bus,
-                numa=root.numa,
-                bridges=tuple(above[:depth]),
+                address=address, kind=host.kinds[kind], root=bus, numa=root.numa, bridges=tuple(above[:depth])
             )
     return result
 
