@@ -21,7 +21,6 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
 
 @pytest.fixture(scope="session")
 def empty_plane(control_plane: ControlPlane) -> ControlPlane:
-    """The control plane, on which the release's namespace takes only restricted pods."""
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     control_plane.rest().create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": level}})
     return control_plane
@@ -34,7 +33,6 @@ def rest(empty_plane: ControlPlane) -> Rest:
 
 @pytest.fixture
 def chart_pods(empty_plane: ControlPlane, tmp_path: Path) -> Iterator[ChartPods]:
-    """A node on which the chart's pods run."""
     with ChartPods(empty_plane, directory=tmp_path) as running:
         yield running
 

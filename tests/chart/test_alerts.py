@@ -1,9 +1,5 @@
-"""Alerts and the Grafana dashboard by promtool, on what the demo served.
-
-Each alert fires after its `for` and not before, and never on the demo's series; each query of the dashboard
-runs in the engine of Prometheus.  Grafana itself is not run here: its pages are in no package index that the
-project may use.
-"""
+"""Alerts and the Grafana dashboard, judged by promtool on what the demo served; Grafana itself is not run
+here."""
 
 from __future__ import annotations
 
@@ -98,7 +94,6 @@ FAULTS: dict[str, tuple[Series, int]] = {
 
 
 def test_promtool_accepts_the_rules(promtool: Promtool) -> None:
-    """`promtool check rules` with every lint."""
     done = promtool.run("check", "rules", "--lint=all", "--lint-fatal", "rules.json")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -107,7 +102,6 @@ def test_promtool_accepts_the_rules(promtool: Promtool) -> None:
     "labels", [SCRAPED, {"instance": "a:8080", "job": "nodegauge"}], ids=["operator", "plain"]
 )
 def test_nothing_fires_on_the_demo(promtool: Promtool, labels: dict[str, str]) -> None:
-    """From its first step on, and for half a day after it."""
     quiet = {minute: set[str]() for minute in range(0, LENGTH, 7)}
     assert promtool.firing(scraped(healthy(), labels=labels), quiet) == ""
 
@@ -149,7 +143,6 @@ def test_an_alert_goes_on_in_a_new_pod(promtool: Promtool) -> None:
 
 
 def test_one_refusal_is_no_alert(promtool: Promtool) -> None:
-    """A webhook that was away for a moment."""
     once = scraped(healthy() | since("nodegauge_pods_refused_total", "1"))
     assert promtool.firing(once, {minute: set() for minute in range(BREAK, BREAK + 90)}) == ""
 
@@ -164,7 +157,6 @@ def test_a_waiting_installation_is_no_blind_operator(promtool: Promtool) -> None
 
 
 def test_texts_name_the_policy_and_the_release(helm: Helm, promtool: Promtool) -> None:
-    """Placeholders are filled in, and the link leads to the alert's section."""
     for alert, rule in rules(helm).items():
         notes = rule["annotations"]
         assert notes["runbook_url"] == f"docs/runbook.md#{alert.lower()}"
@@ -179,13 +171,11 @@ def test_texts_name_the_policy_and_the_release(helm: Helm, promtool: Promtool) -
 
 
 def test_without_bmcs_their_alerts_are_left_out(helm: Helm) -> None:
-    """No reader is absent where none was asked for."""
     only = groups(helm, {"metrics": {"prometheusRule": {"enabled": True}}})
     assert [group["name"] for group in only] == ["nodegauge"]
 
 
 def minutes(text: str) -> int:
-    """Of a Prometheus duration such as 10m or 6h."""
     return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
 
 
@@ -197,14 +187,12 @@ VARIABLES = {"$policy": ".*", "$__rate_interval": "5m"}
 
 
 def filled(query: str) -> str:
-    """With the variables as Grafana fills them in, every policy chosen."""
     for name, value in VARIABLES.items():
         query = query.replace(name, value)
     return query
 
 
 def test_queries_show_what_the_demo_served(tmp_path: Path) -> None:
-    """Each answers with samples, in every panel."""
     queries = [f"count({filled(query)}) > bool 0" for query in panel_queries().values()]
     expected = {(query, DEMO_ENDS): {"{}": 1.0} for query in queries}
     assert Promtool(tmp_path).query(scraped(healthy() | RARE), expected) == ""
@@ -266,7 +254,6 @@ def test_legends_name_labels_that_the_query_keeps() -> None:
 
 
 def test_the_sidecar_finds_it(helm: Helm) -> None:
-    """A ConfigMap with the sidecar's label and the JSON as it is."""
     on = only(helm.objects({"metrics": {"dashboard": {"enabled": True}}}), "ConfigMap")
     assert on["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert json.loads(on["data"]["nodegauge.json"]) == dashboard()

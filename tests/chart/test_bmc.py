@@ -1,7 +1,4 @@
-"""The BMC reader's Deployment: off by default, few rights, its Secret as files, every value passed on.
-
-Also the NetworkPolicies: they select the pods that they are about, and leave open what these pods need.
-"""
+"""The BMC reader's Deployment, and the NetworkPolicies."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ def test_the_secret_is_mounted_where_the_reader_looks(helm: Helm) -> None:
 
 
 def test_every_value_reaches_the_reader(helm: Helm) -> None:
-    """And with default values the chart sets the reader's own defaults."""
     settings = parse(environment(helm.objects(ALL), of="bmc"))
     assert (settings.interval, settings.deadline, settings.timeout) == (120.0, 30.0, 5.0)
     assert (settings.concurrency, settings.node_selector) == (32, "gpu=yes")
@@ -74,7 +70,6 @@ def policies(helm: Helm, values: Object) -> dict[str, Object]:
 
 
 def selects(selector: Any, labels: dict[str, str]) -> bool:
-    """As a network plugin does: all labels, and every expression (only In and Exists are used)."""
     expressions = selector.get("matchExpressions", [])
     assert all(e["operator"] in ("In", "Exists") for e in expressions)
     in_values = [labels.get(e["key"]) in e.get("values", labels.values()) for e in expressions]

@@ -1,8 +1,5 @@
-"""The chart on a real API server: what an install, an upgrade, a rollback and an uninstall do.
-
-There is no kubelet: `chart_pods` runs the hooks' pods, and nothing runs the operator.  helm is the real one,
-and applies on the server; kubectl's requests are made under its field managers.
-"""
+"""The chart on a real API server, without a kubelet: `chart_pods` runs the hooks' pods, and nothing runs the
+operator."""
 
 from __future__ import annotations
 
@@ -142,8 +139,7 @@ def test_uninstall_keeps_nothing_where_values_say_so(cluster: Helm, rest: Rest) 
 
 
 def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
-    """A policy that CEL refuses fails the install long before Helm's timeout; the pod names the field, and an
-    upgrade repairs it."""
+    """Long before Helm's timeout; the pod names the field, and an upgrade repairs it."""
     bad: Object = {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}}
     with pytest.raises(HelmFailed, match="ng-nodegauge-policy"):
         cluster.install(bad)
@@ -266,7 +262,6 @@ def spec(rest: Rest) -> Any:
 
 
 def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm, rest: Rest) -> None:
-    """After every command of the runbook, an upgrade to other values of the same fields succeeds."""
     cluster.install()
     commands = advised()
     assert {tuple(command[:2]) for command in commands} >= {("helm", "upgrade"), ("kubectl", "scale")}
@@ -307,8 +302,7 @@ def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest)
 def test_crds_that_were_changed_or_deleted_stop_neither_upgrade_nor_uninstall(
     cluster: Helm, rest: Rest, chart_pods: ChartPods
 ) -> None:
-    """An upgrade creates CRDs and policy again, also if somebody has applied the CRDs by hand; an uninstall
-    after somebody has removed them still runs the clean-up Job."""
+    """Somebody has applied the CRDs by hand, or removed them; the clean-up Job still runs."""
     cluster.install()
     for by_hand in (False, True):
         remove_crds(rest)

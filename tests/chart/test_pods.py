@@ -73,15 +73,12 @@ def violations(pod: Object, *, token: Object | None = None) -> list[str]:
 
 @variants
 def test_pods_are_restricted(helm: Helm, values: Object) -> None:
-    """No pod has root, capabilities, a writable root file system, host access or unlimited memory."""
     rendered = pods(helm.objects(values))
     assert rendered
     assert {name: violations(pod) for name, pod in rendered.items()} == {name: [] for name in rendered}
 
 
 class Recorder(dict[str, str]):
-    """An environment that records which variables are read."""
-
     def __init__(self, variables: dict[str, str]) -> None:
         super().__init__(variables)
         self.asked: set[str] = set()
@@ -92,21 +89,19 @@ class Recorder(dict[str, str]):
 
 
 def test_operator_reads_what_the_chart_writes(helm: Helm) -> None:
-    """The operator's settings read every variable that the chart sets."""
     recorder = Recorder(environment(helm.objects(ALL)))
     parse(recorder)
     assert set(recorder) - recorder.asked == set()
 
 
 def test_defaults_are_those_of_the_operator(helm: Helm) -> None:
-    """With default values the chart sets the operator's own defaults."""
+    """Not one value differs."""
     settings = parse(environment(helm.objects()))
     keys = ("nodegauge.dev/interconnect", "interconnect")
     assert settings == Settings(probe=settings.probe, instance="a-pod", interconnect_keys=keys)
 
 
 def test_values_reach_the_operator(helm: Helm) -> None:
-    """Every value for the operator and its probes reaches its settings."""
     settings = parse(environment(helm.objects(ALL)))
     assert (settings.log_level, settings.log_format, settings.http_port) == ("debug", "text", 9090)
     assert settings.node_label_selector == "nvidia.com/gpu.present=true"
@@ -122,7 +117,6 @@ def test_values_reach_the_operator(helm: Helm) -> None:
 
 
 def test_free_form_values_reach_the_probes(helm: Helm) -> None:
-    """Labels, annotations, tolerations and resources for probe pods are passed on unchanged."""
     probe = parse(environment(helm.objects(ALL))).probe
     given = ALL["probe"]
     assert probe.nccl_resources == ALL["nccl"]["resources"]
@@ -134,8 +128,7 @@ def test_free_form_values_reach_the_probes(helm: Helm) -> None:
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> None:
-    """The probe pod has what a typical cluster's values set for it, is restricted, and mounts its own token
-    alone."""
+    """They are restricted, and mount their own token alone."""
     objects = helm.objects(CLUSTERS[name], *KNOWN)
     probe = parse(environment(objects)).probe
     (body,) = of_kind(objects, "GPUValidationPolicy")
@@ -162,7 +155,6 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
 
 
 def test_hook_pods_have_no_sidecar(helm: Helm) -> None:
-    """Values may add a sidecar to the operator, but never to hook pods, which must complete."""
     rendered = pods(helm.objects(CLUSTERS["locked-down"]))
     assert len(rendered) == 4
     for name, pod in rendered.items():
@@ -176,8 +168,7 @@ def test_hook_pods_have_no_sidecar(helm: Helm) -> None:
 
 
 def test_every_pod_has_the_placement_values(helm: Helm) -> None:
-    """Every pod has the node selector, tolerations, affinity and priority of the values, and their pull
-    secrets, written as names or as objects."""
+    """Also pull secrets, written as names or as objects."""
     for pod in pods(helm.objects(ALL)).values():
         spec = pod["spec"]
         assert spec["nodeSelector"] == ALL["operator"]["nodeSelector"]
@@ -193,10 +184,7 @@ OURS = [{"key": key, "operator": "Exists"} for key in NODE_TAINTS]
 
 @variants
 def test_no_taint_of_ours_keeps_the_operator_or_a_hook_away(helm: Helm, values: Object) -> None:
-    """Operator, hook pods and test tolerate each taint of nodegauge with any effect, without end.
-
-    Otherwise the operator could evict itself by NoExecute, and an uninstall's clean-up could not start.
-    """
+    """Else it could evict itself by NoExecute, and no clean-up could start."""
     for name, pod in pods(helm.objects(values)).items():
         assert [t for t in pod["spec"].get("tolerations", []) if t in OURS] == OURS, name
 
@@ -228,7 +216,6 @@ def test_one_operator_runs_at_a_time(helm: Helm, of: str, program: str) -> None:
 def test_only_the_folder_of_the_kernels_log_may_be_mounted(
     helm: Helm, asked: Object, more: list[str], folders: list[str]
 ) -> None:
-    """By these values, and only read-only."""
     policy = {"spec": {"probes": {"health": {"kernelLog": asked}}}}
     values = {"policy": policy, "admissionPolicies": {"kernelLogFolders": more}}
     [own] = [

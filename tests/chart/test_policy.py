@@ -1,7 +1,4 @@
-"""The default policy is created once its CRD is served, merged on upgrade, and never recreated.
-
-The notes after `helm install` fit the values: commands to run, and what happens to the nodes.
-"""
+"""The default policy, and the notes after `helm install`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[st
 
 
 def first(helm: Helm, values: Object | None = None) -> Object:
-    """The policy in the arguments of the first install's Job."""
     (pod,) = [pod for name, pod in pods(helm.objects(values)).items() if name == "Job/ng-nodegauge-policy"]
     (container,) = pod["spec"]["containers"]
     (text,) = [word for word in container["args"] if word.startswith("--policy=")]
@@ -30,7 +26,7 @@ def first(helm: Helm, values: Object | None = None) -> Object:
 
 
 def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
-    """The Job's policy equals the upgrade's object, except for annotations that Helm adds itself."""
+    """Except for annotations that Helm adds itself."""
     values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
     written, later = first(helm, values), policies(helm, values, *KNOWN)["object"]
     annotations = [policy["metadata"].pop("annotations") for policy in (written, later)]
@@ -41,7 +37,7 @@ def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
 
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])
 def test_an_uninstall_without_clean_up_deletes_it(helm: Helm, options: tuple[str, ...]) -> None:
-    """Without the clean-up a hook lets Helm delete the policy; meanwhile the policy selects no node."""
+    """A hook lets Helm delete it; meanwhile it selects no node."""
     values = {"policy": {"name": "mine"}, "cleanup": {"enabled": False}}
     hook = policies(helm, values, *options)["pre-delete"]
     assert hook["metadata"]["name"] == "mine"
@@ -53,14 +49,12 @@ def test_an_uninstall_without_clean_up_deletes_it(helm: Helm, options: tuple[str
 
 @pytest.mark.parametrize("given", [{}, None])
 def test_default_selects_gpu_nodes(helm: Helm, given: Object | None) -> None:
-    """By default the policy selects nodes labelled as GPU nodes and has the CRD's defaults."""
     spec = parse(first(helm, {"policy": {"spec": given}})).spec
     assert spec == PolicySpec(node_selector=spec.node_selector)
     assert spec.node_selector.match_labels == {"nvidia.com/gpu.present": "true"}
 
 
 def test_a_selector_replaces_the_default_one(helm: Helm) -> None:
-    """A node selector in the values replaces the default one; the rest of the spec is passed on."""
     spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "probes": {"health": {"interval": "5m"}}}
     values = {"policy": {"spec": spec}}
     assert first(helm, values)["spec"] == policies(helm, values, *KNOWN)["object"]["spec"] == spec
@@ -118,7 +112,7 @@ def of_policy(**spec: Any) -> Object:
     ids=lambda value: str(value)[:40],
 )
 def test_notes_say_what_happens_to_the_nodes(helm: Helm, values: Object, text: str) -> None:
-    """Mode, taints and budget of the values, what is switched off or limited, and the short key to list."""
+    """What is switched off or limited, and the short key to list."""
     assert text in notes(helm, values)
 
 
@@ -130,7 +124,6 @@ OFF = {
 
 
 def test_the_notes_show_in_three_lines_what_begins_and_how_each_is_switched_off(helm: Helm) -> None:
-    """One value each, and once that is set its line is gone."""
     lines = notes(helm).splitlines()
     for what, value in OFF.items():
         [line] = [line for line in lines if line.startswith(f"  {what} ")]

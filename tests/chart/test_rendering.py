@@ -35,10 +35,7 @@ RECOMMENDED = ("name", "instance", "version", "managed-by", "part-of", "componen
 
 @variants
 def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
-    """Each object has a valid, unique name and the recommended labels; namespaced objects have a namespace.
-
-    The policy may be rendered twice: one hook creates it, another deletes it.
-    """
+    """The policy may be rendered twice: one hook creates it, another deletes it."""
     objects = helm.objects(values)
     identities = [
         (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"], "pre-delete" in events(o))
@@ -56,14 +53,13 @@ def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
 
 
 def test_long_release_names_fit(helm: Helm) -> None:
-    """The longest release name that helm allows results in valid object names."""
     for o in helm.objects(release="r" * 53):
         if o["kind"] != "CustomResourceDefinition":
             assert NAME.fullmatch(o["metadata"]["name"]), o["metadata"]["name"]
 
 
 def test_common_labels_are_on_everything(helm: Helm) -> None:
-    """Every object and pod has the `commonLabels`, which win over `podLabels`."""
+    """And win over `podLabels`."""
     objects = helm.objects(ALL)
     labelled = [o["metadata"]["labels"] for o in (*objects, *pods(objects).values())]
     assert [labels for labels in labelled if labels.get("team") != "hpc"] == []
@@ -72,7 +68,7 @@ def test_common_labels_are_on_everything(helm: Helm) -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_crds_are_those_of_the_project(helm: Helm, keep: bool) -> None:
-    """The chart's CRDs are those of `crds/`, plus labels and, with `crds.keep`, Helm's keep annotation."""
+    """Plus labels and, with `crds.keep`, Helm's keep annotation."""
     rendered = {
         o["metadata"]["name"]: o for o in helm.objects({"crds": {"keep": keep}}) if "crds" in component(o)
     }
@@ -85,8 +81,7 @@ def test_crds_are_those_of_the_project(helm: Helm, keep: bool) -> None:
 
 
 def test_what_is_off_is_not_rendered(helm: Helm) -> None:
-    """With everything switched off, only the operator's Deployment and roles remain, and what lets probes
-    write readings, and nobody else."""
+    """Left are the operator's Deployment and roles, and what lets probes write readings."""
     objects = helm.objects(VARIANTS["off"])
     of_probes = ["ClusterRole", "ClusterRoleBinding"]
     always = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
@@ -99,8 +94,7 @@ def test_what_is_off_is_not_rendered(helm: Helm) -> None:
 
 @pytest.mark.parametrize(("of", "name"), [("", "my-gauge"), ("bmc", "my-gauge-bmc")])
 def test_a_service_selects_one_pod_and_its_monitor_that_service(helm: Helm, of: str, name: str) -> None:
-    """The operator's and the BMC reader's Service select only their pod, on an existing port; each monitor
-    selects its Service alone."""
+    """On a port that exists."""
     objects = helm.objects(ALL)
     service, monitor = only(objects, "Service", of=of), only(objects, "ServiceMonitor", of=of)
     wanted = service["spec"]["selector"].items()
@@ -114,7 +108,7 @@ def test_a_service_selects_one_pod_and_its_monitor_that_service(helm: Helm, of: 
 
 
 def test_priority_classes_give_way(helm: Helm) -> None:
-    """Probe pods yield to ordinary pods, preempt none, and are expendable for the cluster autoscaler."""
+    """To ordinary pods; they preempt none, and the cluster autoscaler calls them expendable."""
     classes = of_kind(helm.objects(release="nodegauge"), "PriorityClass")
     assert {o["metadata"]["name"] for o in classes} == {"nodegauge-nccl", "nodegauge-probe"}
     for o in classes:
@@ -143,7 +137,6 @@ def test_priority_classes_are_made_or_named(
 
 
 def test_the_selector_of_a_release_never_changes(helm: Helm) -> None:
-    """A Deployment's selector has no label that an upgrade could change: no version, no user label."""
     selector = only(helm.objects(ALL), "Deployment")["spec"]["selector"]["matchLabels"]
     assert set(selector) == {f"app.kubernetes.io/{word}" for word in ("name", "instance", "component")}
 
@@ -160,7 +153,6 @@ HOOKS = {
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_everything_around_a_job_is_a_hook(helm: Helm, name: str) -> None:
-    """Job, account and roles are hooks; the Job comes last, and is retried."""
     when, order = HOOKS[name]
     objects = [o for o in helm.objects() if component(o) == name]
     assert [events(o) for o in objects] == [when] * len(objects)
@@ -175,8 +167,7 @@ def test_everything_around_a_job_is_a_hook(helm: Helm, name: str) -> None:
 
 
 def test_hooks_suit_a_cluster_that_has_or_lacks_the_crds(helm: Helm) -> None:
-    """No hook of the uninstall is a custom resource: Helm would fail if its CRD is gone.  Where the CRD is
-    served, Helm itself writes the policy."""
+    """Helm would fail at a custom resource whose CRD is gone."""
     objects = helm.objects({}, *KNOWN)
     custom = [o for o in objects if o["apiVersion"].startswith("nodegauge.dev/")]
     assert [o for o in custom if "pre-delete" in events(o)] == []
@@ -184,7 +175,7 @@ def test_hooks_suit_a_cluster_that_has_or_lacks_the_crds(helm: Helm) -> None:
 
 
 def test_namespace_override(helm: Helm) -> None:
-    """`namespaceOverride` moves every namespaced object, subject and argument, except the role for events."""
+    """Every namespaced object, subject and argument moves, except the role for events."""
     values = {"namespaceOverride": "elsewhere"}
     text, objects = helm.template(values), helm.objects(values)
     namespaces = {o["metadata"]["namespace"] for o in objects if "namespace" in o["metadata"]}
@@ -206,7 +197,6 @@ def test_older_clusters_are_refused(helm: Helm, version: str, accepted: bool) ->
 
 
 def test_helm_test_needs_no_extra_rights(helm: Helm) -> None:
-    """`helm test` is one pod with the operator's image and account, and no other object."""
     objects = helm.objects(ALL)
     (pod,) = [o for o in objects if "test" in events(o)]
     deployment = only(objects, "Deployment")["spec"]["template"]["spec"]
@@ -232,7 +222,7 @@ def test_operators_are_found_by_their_labels(helm: Helm, values: Object) -> None
 
 
 def test_cleanup_stops_this_operator(helm: Helm) -> None:
-    """The clean-up stops the release's Deployment, which does not select the clean-up's own pod."""
+    """The release's Deployment, which does not select the clean-up's own pod."""
     objects = helm.objects(ALL, *KNOWN)
     job, deployment = only(objects, "Job"), only(objects, "Deployment")
     (container,) = job["spec"]["template"]["spec"]["containers"]

@@ -15,7 +15,6 @@ ROLES = ("ClusterRole", "Role")
 
 
 def documents(text: str) -> list[str]:
-    """The rendered roles as text, with comments."""
     split = re.split(r"^---$", text, flags=re.MULTILINE)
     return [d for d in split if re.search(rf"^kind: ({'|'.join(ROLES)})$", d, re.MULTILINE)]
 
@@ -43,14 +42,13 @@ def of_accounts(objects: list[Object]) -> dict[tuple[str, str, str], list[Object
 
 
 def allowing(objects: list[Object], verb: str, resource: str) -> list[Object]:
-    """The rules of nodegauge's own accounts that allow this."""
     rules = [rule for of_role in of_accounts(objects).values() for rule in of_role]
     return [rule for rule in rules if resource in rule["resources"] and verb in rule["verbs"]]
 
 
 @variants
 def test_every_rule_has_its_reason(helm: Helm, values: Object) -> None:
-    """Each rule has a comment directly above it: a sentence that says what the rule is for."""
+    """A sentence, as the comment directly above it."""
     written = documents(helm.template(values))
     assert len(written) == sum(o["kind"] in ROLES for o in helm.objects(values))
     for document in written:
@@ -96,7 +94,7 @@ WRITES = {
 
 
 def test_only_the_listed_writes_are_allowed(helm: Helm) -> None:
-    """The roles allow exactly the listed writes; the operator, above all, cannot change policies."""
+    """The operator, above all, cannot change policies."""
     writes: dict[tuple[str, str, str], set[str]] = {}
     for o in (o for kind in ROLES for o in of_kind(helm.objects(), kind)):
         for rule in o["rules"]:
@@ -126,7 +124,6 @@ NAMESPACED = {"pods", "events", "leases", "deployments/scale", "daemonsets", "se
 
 
 def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
-    """Rights on pods, Deployments and events are limited to a namespace."""
     for (kind, namespace, _), rules in roles(helm.objects()).items():
         resources = {r for rule in rules for r in rule["resources"]}
         if kind == "ClusterRole":
@@ -147,7 +144,6 @@ def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
     ],
 )
 def test_hooks_may_change_only_their_own_objects(helm: Helm, resource: str, verb: str, name: str) -> None:
-    """The rights to scale a Deployment and to write or delete a policy name only the release's objects."""
     (rule,) = allowing(helm.objects(), verb, resource)
     assert rule["resourceNames"] == [name]
 
@@ -167,7 +163,6 @@ def test_the_operator_reads_one_admission_policy_and_writes_none(helm: Helm, val
 
 
 def test_without_a_policy_the_cleanup_may_delete_none(helm: Helm) -> None:
-    """With `policy.create` false neither the clean-up's rights nor its arguments name a policy."""
     objects = helm.objects({"policy": {"create": False}})
     (container,) = only(objects, "Job")["spec"]["template"]["spec"]["containers"]
     assert allowing(objects, "delete", "gpuvalidationpolicies") == []
@@ -176,7 +171,7 @@ def test_without_a_policy_the_cleanup_may_delete_none(helm: Helm) -> None:
 
 @variants
 def test_each_role_is_bound_once(helm: Helm, values: Object) -> None:
-    """Each role is bound once, to the account of its own component; those for people add to others."""
+    """To the account of its own component; those for people add to others."""
     objects = helm.objects(values)
     accounts = {o["metadata"]["name"] for o in of_kind(objects, "ServiceAccount")} | {"someone", "nobody"}
     bound = []
@@ -195,7 +190,7 @@ def test_each_role_is_bound_once(helm: Helm, values: Object) -> None:
 
 @variants
 def test_only_pods_that_need_a_token_mount_one(helm: Helm, values: Object) -> None:
-    """No service account mounts its token by default; pods that need it ask for it."""
+    """They ask for it; no service account does by default."""
     objects = helm.objects(values)
     assert [
         o for o in of_kind(objects, "ServiceAccount") if o["automountServiceAccountToken"] is not False

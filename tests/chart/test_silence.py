@@ -96,7 +96,6 @@ async def refused_since(fleet: CalmFleet) -> None:
 
 
 async def not_judged(fleet: CalmFleet) -> None:
-    """A bug: each reconcile of this node ends in an error."""
     reconciler = fleet.operator.sweep._reconciler
     reconcile = reconciler.reconcile
 
@@ -151,7 +150,6 @@ async def report_refused(fleet: CalmFleet) -> None:
 
 
 async def pods_refused(fleet: CalmFleet) -> None:
-    """Mode Periodic, and the next run of every node is refused."""
     fleet.operator.client.refuse = refusing(DENIED, "POST", PODS)
     fleet.edit({"spec": {"probes": {"health": {"mode": "Periodic", "interval": "1m", "deadline": "30s"}}}})
 

@@ -1,7 +1,4 @@
-"""Wrong values are refused by name before anything is installed; the schema knows every value.
-
-No pod gets an image that nobody named: every image has its registry, and a version or a digest.
-"""
+"""Wrong values are refused by name before anything is installed; no pod gets an image that nobody named."""
 
 from __future__ import annotations
 
@@ -153,7 +150,6 @@ def complaints(helm: Helm) -> dict[str, str]:
 
 @pytest.mark.parametrize("case", [*WRONG, *COMBINATIONS], ids=lambda case: f"{case[0]}={case[1]}"[:60])
 def test_wrong_values_are_refused_by_name(helm: Helm, case: tuple[Any, ...]) -> None:
-    """A value that cannot be right stops helm before anything is installed, and the message names it."""
     path, value, named = (*case, case[0])[:3]
     if named.startswith("/"):
         assert f"at '{named}'" in complaints(helm)[str(case)]
@@ -186,7 +182,7 @@ def test_good_values_are_accepted(helm: Helm) -> None:
 
 
 def test_chart_metadata() -> None:
-    """Chart and application have the project's version, and require a Kubernetes whose tokens name nodes."""
+    """The project's version, and a Kubernetes whose tokens name nodes."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     project = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
     assert project
@@ -213,7 +209,6 @@ def refusal(helm: Helm, values: Object) -> str:
 
 @variants
 def test_every_image_names_its_registry(helm: Helm, values: Object) -> None:
-    """No rendered image depends on the container runtime's default registry."""
     named = images(helm.objects(values, *KNOWN))
     for reference in named.values():
         host, slash, _ = reference.partition("/")
@@ -253,7 +248,7 @@ REFERENCES: dict[str, tuple[Object, dict[str, str]]] = {
 
 @pytest.mark.parametrize("case", REFERENCES)
 def test_image_references(helm: Helm, case: str) -> None:
-    """Every image has the chart's version or a tag, or a digest, which wins; all pods run the operator's."""
+    """A digest wins over a tag; all pods run the operator's."""
     values, wanted = REFERENCES[case]
     assert images(helm.objects(values)) == wanted
 
@@ -261,7 +256,6 @@ def test_image_references(helm: Helm, case: str) -> None:
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("registry", ["", "mirror/gpus"])
 def test_an_image_without_registry_is_refused(helm: Helm, which: str, registry: str) -> None:
-    """Without a registry, or with one that is none, rendering stops and names the values to set."""
     others = {x: {"image": {"registry": "r.example.com"}} for x in WHICH if x != which}
     text = refusal(helm, others | {"image": {"registry": registry}})
     assert f"{which}.image" in text
@@ -271,6 +265,5 @@ def test_an_image_without_registry_is_refused(helm: Helm, which: str, registry: 
 
 @pytest.mark.parametrize("which", WHICH)
 def test_a_tag_that_names_no_version_is_refused(helm: Helm, which: str) -> None:
-    """latest is refused, also where the image's registry is its own."""
     text = refusal(helm, ALL | {which: {"image": {"tag": "latest"}}})
     assert f"{which}.image.tag must not be latest" in text

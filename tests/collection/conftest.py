@@ -25,7 +25,6 @@ def roles(tmp_path: Path) -> Ansible:
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a plugin, `filter.join_gate`, of a staged collection."""
     folder = tmp_path_factory.mktemp("plugins")
     stage(folder)
     before = set(sys.modules)
@@ -44,5 +43,4 @@ def host_archive() -> Path:
 
 @pytest.fixture
 def hosts(tmp_path: Path, host_archive: Path) -> GpuHosts:
-    """No hosts yet; the collection contains the archive."""
     return staged(tmp_path, host_archive)

@@ -36,7 +36,6 @@ def host(tmp_path: Path, host_archive: Path) -> Host:
 
 
 def test_a_probe_s_document_and_exit_code_come_through(host: Host) -> None:
-    """The document is a probe's, and nothing else is printed."""
     done = host.run("probe", "health", *QUICK)
     assert (done.returncode, done.stderr) == (0, "")
     result = decode(done.stdout)
@@ -55,7 +54,6 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_ends_with_its_code_and_message(host: Host, name: str) -> None:
-    """Help names every command, the version is the project's, and an error says what is wrong."""
     command, code, parts = COMMANDS[name]
     done = host.run(*command)
     printed = done.stderr if code else done.stdout
@@ -74,8 +72,7 @@ def hangup_by_default() -> Iterator[None]:
 @pytest.mark.usefixtures("hangup_by_default")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_nothing_is_left_after_a_signal(host: Host, number: signal.Signals) -> None:
-    """The private folder goes, also when somebody ends the program early, or the kernel kills the probe, as
-    when it runs out of memory: its signal shows."""
+    """Also when the kernel kills the probe: its signal shows."""
     running = host.start(*LONG)
     wait_for(lambda: _sampling(running.pid), what="the probe runs")
     [folder] = host.left()
@@ -92,13 +89,11 @@ def _children(pid: int) -> list[int]:
 
 
 def _sampling(pid: int) -> bool:
-    """Whether the child has loaded the driver."""
     return any("libnvidia-ml" in Path(f"/proc/{child}/maps").read_text() for child in _children(pid))
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8"])
 def test_an_old_python_says_what_is_missing(host: Host, version: str) -> None:
-    """One sentence with the way out, no traceback."""
     if (python := archive.interpreter(version)) is None:
         pytest.skip(f"no python{version} on PATH or in $NODEGAUGE_PYTHONS")
     done = host.run("probe", "health", python=python)
@@ -162,7 +157,6 @@ def test_an_archive_with_nccl_unpacks_it_for_the_probes_that_need_it_alone(
 
 
 def test_every_supported_python_and_machine_is_in(host_archive: Path) -> None:
-    """CPython 3.9 to 3.14, on x86-64 and arm64."""
     names = zipfile.ZipFile(host_archive).namelist()
     tags = {name.split("/")[0] for name in names if "/msgspec/_core." in name}
     versions = [version.replace(".", "") for version in archive.PYTHONS]
@@ -170,7 +164,6 @@ def test_every_supported_python_and_machine_is_in(host_archive: Path) -> None:
 
 
 def test_a_result_is_judged_as_the_command_line_does(host: Host) -> None:
-    """Every field that `nodegauge judge` prints is the same."""
     document = host.run("probe", "health", *QUICK).stdout
     (host.folder / "result.json").write_text(document)
     command = [sys.executable, "-m", "nodegauge_cli", "judge", str(host.folder / "result.json")]

@@ -32,7 +32,6 @@ RUNS = {"health": ("health", *QUICK), "load": ("load", "--seconds", "1"), "nccl"
 
 @pytest.fixture(params=OTHERS)
 def python(request: pytest.FixtureRequest) -> Path:
-    """Another Python than the one of the tests."""
     program = archive.interpreter(request.param)
     if program is None:
         pytest.skip(f"no python{request.param} on PATH or in $NODEGAUGE_PYTHONS")
@@ -90,7 +89,6 @@ def document(host: Host, probe: str, *, python: str | Path = sys.executable) -> 
 
 @pytest.fixture(scope="module")
 def reference(machine: Callable[[str], Host]) -> Callable[[str, str], dict[str, Any]]:
-    """What the Python of the tests prints on a machine."""
     return cache(lambda profile, probe: document(machine(profile), probe))
 
 

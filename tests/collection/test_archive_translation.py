@@ -34,7 +34,6 @@ for module, name in json.load(sys.stdin):
 
 @pytest.fixture
 def old_python(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The step of the build that translates."""
     monkeypatch.syspath_prepend(str(BUILDER))
     return archive.module_of("old_python", BUILDER / "old_python.py")
 
@@ -59,7 +58,6 @@ def older() -> ModuleType:
     ],
 )
 def test_what_an_old_python_lacks_is_rewritten(old_python: ModuleType, source: str, expected: str) -> None:
-    """Everything else stays as it is, on its line."""
     text = old_python.translated(HEAD + source, name="x.py", oldest=(3, 9))
     assert text.split("\n", 1)[1] == expected
 
@@ -78,13 +76,11 @@ def test_what_an_old_python_lacks_is_rewritten(old_python: ModuleType, source: s
     ],
 )
 def test_what_cannot_be_translated_ends_the_build(old_python: ModuleType, source: str) -> None:
-    """With the file and the line."""
     with pytest.raises(old_python.BuildError, match=r"^x\.py:\d+: Python 3\.9 "):
         old_python.translated(HEAD + source, name="x.py", oldest=(3, 9))
 
 
 def test_the_stand_ins_do_what_the_standard_library_does(older: ModuleType) -> None:
-    """Compared on a Python that has both."""
     x, y = [1.0, 2.0, 4.0, 7.5], [2.5, 3.0, 9.0, 11.0]
     assert older.linear_regression(x, y) == pytest.approx(statistics.linear_regression(x, y))
     assert list(older.pairwise(x)) == list(itertools.pairwise(x))
@@ -97,7 +93,6 @@ def test_the_stand_ins_do_what_the_standard_library_does(older: ModuleType) -> N
 
 @pytest.mark.parametrize("version", OURS)
 def test_every_name_of_the_standard_library_exists_there(host_archive: Path, version: str) -> None:
-    """Asked of that Python: no name that the translated source uses is missing."""
     if (python := archive.interpreter(version)) is None:
         pytest.skip(f"no python{version} on PATH or in $NODEGAUGE_PYTHONS")
     used = sorted({name for source in translated(host_archive, OURS[version]) for name in names(source)})
@@ -109,7 +104,6 @@ def test_every_name_of_the_standard_library_exists_there(host_archive: Path, ver
 
 
 def translated(path: Path, packages: tuple[str, ...]) -> Iterator[ast.Module]:
-    """Our translated source in the archive."""
     with zipfile.ZipFile(path) as packed:
         for name in packed.namelist():
             top, _, inside = name.partition("/")
@@ -118,7 +112,6 @@ def translated(path: Path, packages: tuple[str, ...]) -> Iterator[ast.Module]:
 
 
 def names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Modules of the standard library, and the names that are taken of them."""
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

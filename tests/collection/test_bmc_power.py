@@ -54,7 +54,6 @@ def play(tmp_path: Path, host_archive: Path) -> Iterator[Callable[..., Played]]:
 
 
 def test_supplies_are_judged_with_what_to_do(play: Callable[..., Played]) -> None:
-    """Healthy, then without one feed; in check mode too; never changed."""
     healthy = play({"server": {}}, "--check").task("bmc", "server").result
     assert (healthy["verdict"], healthy["psu"], healthy["changed"]) == ("pass", "ok", False)
     assert (len(healthy["reading"]["supplies"]), healthy["watts"]["now"] > 0) == (6, True)
@@ -69,10 +68,7 @@ def test_supplies_are_judged_with_what_to_do(play: Callable[..., Played]) -> Non
 def test_a_bmc_that_cannot_be_read_fails_the_task_with_a_sentence_and_no_password_is_shown(
     play: Callable[..., Played], tmp_path: Path
 ) -> None:
-    """No traceback and no verdict; the password is nowhere, at the highest verbosity, and when it is wrong.
-
-    A CA that is given as text stands in a file only while the BMC is read.
-    """
+    """At the highest verbosity too.  A CA given as text stands in a file only while the BMC is read."""
     authority = (tmp_path / "bmc" / "ca.pem").read_text(encoding="utf-8")
     hosts = {"server": {}, "ca-as-text": {"ca": None, "ca_content": authority}}
     played = play(hosts | {name: options for name, (options, _) in UNREADABLE.items()}, "-vvv")

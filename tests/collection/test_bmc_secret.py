@@ -24,7 +24,6 @@ ENTRY = {"url": "https://10.0.0.1", "username": "reader", "password": PASSWORD, 
     ],
 )
 def test_a_wrong_variable_is_named_with_its_host(plugin: Any, entry: dict[str, Any], says: str) -> None:
-    """Nothing shows what it contains."""
     hosts = {"gpu-1": {f"bmc_inventory_{field}": value for field, value in (ENTRY | entry).items()}}
     known = {"bmc.pem": "BEGIN CERTIFICATE"}
     with pytest.raises(AnsibleFilterError) as caught:

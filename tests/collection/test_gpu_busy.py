@@ -11,7 +11,7 @@ SIMULATED_NCCL = {"NODEGAUGE_NCCL_CHILD": str(ROOT / "tests/testbed/simulated_nc
 
 
 def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) -> None:
-    """Bandwidth and its verdict; skipped with the reason where GPUs are in use or alone; nothing changes."""
+    """Those in use or with one GPU give the reason."""
     for name, machine in {"idle": (), "slow": ("slow-link",), "busy": ("gpu-in-use",)}.items():
         hosts.add(name, "titan-rtx-nv2", *machine, environment=SIMULATED_NCCL)
     hosts.add("single", "t4-1", environment=SIMULATED_NCCL)
@@ -39,7 +39,6 @@ def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) ->
 
 
 def test_load_runs_on_idle_hosts_only(hosts: GpuHosts) -> None:
-    """The simulated GPUs of an idle host are loaded; those in use are not."""
     hosts.add("idle", options={"seconds": 2})
     hosts.add("busy", "titan-rtx-nv2", "gpu-in-use", options={"seconds": 2})
     hosts.add("slow", options={"seconds": 2, "hz": 1})
@@ -54,7 +53,6 @@ def test_load_runs_on_idle_hosts_only(hosts: GpuHosts) -> None:
 
 @pytest.mark.parametrize("module", ["gpu_nccl", "gpu_load"])
 def test_check_mode_puts_no_load_on_gpus(hosts: GpuHosts, module: str) -> None:
-    """The task is skipped and says so; nothing is copied."""
     hosts.add("host")
     task = hosts.task(hosts.play(module, "--check"), "host")
     assert (task.status, task.result["verdict"]) == ("skipped", "skipped")

@@ -55,11 +55,7 @@ SAYS: dict[str, tuple[str, ...] | list[str]] = {
 
 
 def test_each_host_that_cannot_be_measured_fails_with_what_to_do(hosts: GpuHosts) -> None:
-    """Each way to end badly has its own sentence; a healthy host in the same play is measured.
-
-    A probe that hangs is ended with all of its processes, though it ignores SIGTERM; a call that hangs in the
-    driver comes back as a document.  Nothing of a probe stays, also where it was killed.
-    """
+    """A hanging probe is ended with all of its processes, though it ignores SIGTERM; nothing of it stays."""
     mark = str(hosts.top / "mark")
     for name, (body, _) in (FAKES | {"deaf": (HANG.format(mark=mark), [])}).items():
         path = fake_archive(hosts.ansible.folder / f"{name}.pyz", body)
@@ -112,7 +108,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_not_waited_for(
 
 
 def test_a_task_that_ansible_ends_takes_its_probe_along(hosts: GpuHosts) -> None:
-    """The keyword `timeout` removes the task's files; the module sees that, ends the probe, and cleans up."""
+    """Its keyword `timeout` removes the task's files; the module sees that."""
     mark = str(hosts.top / "mark")
     path = fake_archive(hosts.ansible.folder / "hang.pyz", HANG.format(mark=mark))
     hosts.add("host", "t4-1", options={"archive": str(path), "timeout": 600})

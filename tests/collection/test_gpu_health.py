@@ -57,7 +57,6 @@ def add_nobody(hosts: GpuHosts) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, host_archive: Path) -> Iterator[Measured]:
-    """Every machine, every Python that the archive supports, pipelining and another user in two plays."""
     controller = staged(tmp_path_factory.mktemp("measured"), host_archive).ansible
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own is closed to other users
         Path(folder).chmod(0o755)
@@ -75,7 +74,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory, host_archive: Path) -> It
 
 
 def test_each_host_gets_its_own_verdict_and_nothing_changes(measured: Measured) -> None:
-    """Healthy and faulty machines, all Pythons, with pipelining, as another user, and in check mode."""
     wanted = dict.fromkeys(measured.hosts.variables, "pass")
     wanted |= {name: verdict for name, (_, _, _, verdict) in MACHINES.items()}
     for played in measured.plays:
@@ -91,7 +89,6 @@ def codes_of(result: dict[str, Any]) -> list[str]:
 
 
 def test_a_host_returns_facts_findings_and_its_document(measured: Measured) -> None:
-    """The facts are a few words; findings have codes; the judge has the probe's version."""
     facts = measured.result("eight")["facts"]
     seen = (facts["gpu_count"], facts["models"], facts["interconnect"], facts["driver"][0])
     assert seen == (8, ["NVIDIA H100 80GB HBM3"], "nvlink", "5")
@@ -128,7 +125,7 @@ def test_policy_and_history_decide_as_in_a_cluster(hosts: GpuHosts) -> None:
 
 
 def test_a_kept_archive_is_written_once(hosts: GpuHosts) -> None:
-    """Changed when it was missing or different, also as check mode's forecast; then never again."""
+    """Changed when it was missing or different, also as check mode's forecast."""
     for name in ("new", "older", "folder"):
         hosts.add(name)
         kept = hosts.folder(name) if name == "folder" else hosts.folder(name) / "kept.pyz"
@@ -146,7 +143,7 @@ def test_a_kept_archive_is_written_once(hosts: GpuHosts) -> None:
 
 
 def test_a_missing_archive_is_one_clear_error(hosts: GpuHosts) -> None:
-    """It names the file and the ways to get it; a wrong `archive` says that it is on the controller."""
+    """A wrong `archive` says that it is on the controller."""
     (hosts.ansible.folder / "ansible_collections/nodegauge/gpu/files/nodegauge-host.pyz").unlink()
     hosts.add("host", options=QUICK)
     hosts.add("named", options={"archive": "/nonexistent/archive.pyz"})
@@ -160,7 +157,7 @@ def test_a_missing_archive_is_one_clear_error(hosts: GpuHosts) -> None:
 
 @pytest.mark.parametrize("group", ["gpu", "cluster"])
 def test_a_group_sets_defaults_of_its_modules(roles: Ansible, group: str) -> None:
-    """`module_defaults` of the group `gpu` reach the probes, and those of `cluster` do not."""
+    """Those of `gpu` reach the probes, those of `cluster` do not."""
     asked = {"name": "measure", "nodegauge.gpu.gpu_health": {}}
     defaults = {f"group/nodegauge.gpu.{group}": {"archive": "/other.pyz"}}
     play = {"hosts": "all", "gather_facts": False, "module_defaults": defaults, "tasks": [asked]}

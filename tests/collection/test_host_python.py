@@ -89,7 +89,6 @@ def test_a_host_whose_python_is_too_old_is_measured_with_another(hosts: GpuHosts
 def test_a_python_says_what_is_wrong_with_it(
     plugin: Callable[[str], Any], before: str, tags: list[str], output: str
 ) -> None:
-    """Its version and machine, its build, and modules that a minimal package leaves out."""
     code = f"import sys, platform; {before}\n" + plugin("plugin_utils.host_python").CODE
     run = "import platform; print(platform.machine())"
     machine = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True).stdout.strip()

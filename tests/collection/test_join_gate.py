@@ -54,7 +54,6 @@ BLOCKS = ("no list", "a block list", "an indented block", "CRLF", "a document's 
 def test_a_configuration_gets_the_taint_keeps_everything_else_and_loses_it_again(
     filters: Filters, name: str
 ) -> None:
-    """All else is equal as data, no comment is lost, and a second time changes nothing."""
     text = CONFIGURATIONS[name]
     gate, before = filters["kubelet_config_gate"], yaml.safe_load(text)
     others = before.pop("registerWithTaints", None) or []
@@ -88,7 +87,6 @@ def test_a_taint_of_ours_stays_where_it_closes_the_node(filters: Filters, effect
     "text", ["", "# empty\n", "kind: Pod\n", "a: [\n", HEADER + "registerWithTaints: yes\n"]
 )
 def test_what_is_no_kubelet_configuration_is_refused(filters: Filters, text: str) -> None:
-    """Empty, broken or another kind: the file stays as it is."""
     with pytest.raises(Exception, match="KubeletConfiguration"):
         filters["kubelet_config_gate"](text)
 
@@ -113,7 +111,6 @@ FLAGS = {
 
 @pytest.mark.parametrize("text", FLAGS.values(), ids=FLAGS)
 def test_flags_get_taint_and_labels_keep_the_rest_and_lose_them_again(filters: Filters, text: str) -> None:
-    """Whatever the quotes; the last flag of the last assignment counts."""
     gate, labels = filters["kubelet_flags_gate"], {"gpu": "h100"}
     closed = gate(text, labels=labels)
     arguments = closed.replace("=", " ").replace(",", " ").replace('"', " ").split()
@@ -144,7 +141,6 @@ def test_a_file_without_the_variable_gets_a_line(filters: Filters) -> None:
 
 
 def test_a_quote_that_is_not_closed_is_refused(filters: Filters) -> None:
-    """The message names the line."""
     with pytest.raises(Exception, match="line 2 sets KUBELET_EXTRA_ARGS, and a quote"):
         filters["kubelet_flags_gate"]('A=1\nKUBELET_EXTRA_ARGS="--v=2\n')
 
@@ -189,7 +185,7 @@ def test_a_label_that_is_set_already_is_replaced_by_the_last_flag(filters: Filte
 def test_a_label_that_a_kubelet_must_not_set_is_refused(
     filters: Filters, key: str, value: Any, why: str
 ) -> None:
-    """The reason names the label.  Those that the kubelet itself allows are taken, and any other domain."""
+    """Those that the kubelet itself allows are taken, and any other domain."""
     reasons = filters["refused_node_labels"]({key: value})
     assert len(reasons) == bool(why)
     assert all(key in reason and why in reason for reason in reasons)
@@ -227,7 +223,7 @@ KUBEADM = {
 
 @pytest.mark.parametrize("name", KUBEADM)
 def test_a_file_for_kubeadm_gets_taint_and_labels_and_loses_them_again(filters: Filters, name: str) -> None:
-    """All else is equal as data, also in other documents; comments stay, a second time changes nothing."""
+    """Other documents and comments stay."""
     text, taints = KUBEADM[name]
     gate, labels = filters["kubeadm_config_gate"], {"gpu": "h100"}
     closed = gate(text, labels=labels)
@@ -440,7 +436,6 @@ def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated, filter
 
 
 def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(gated: Gated) -> None:
-    """The `+` of the keys keeps what other files set."""
     files = gated.files["first"]
     written = [yaml.safe_load(files[f"{name}/{DROPIN}"]) for name in ("rke2", "rke2-labels")]
     taint = {"node-taint+": [OURS]}
@@ -449,7 +444,6 @@ def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(gated: Gated) -> Non
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_written_is_refused_and_no_file_changes(gated: Gated, name: str) -> None:
-    """A label that a kubelet must not set, labels where a file has none, no kubelet: a message each."""
     tasks = gated.plays["first"].tasks
     [failed] = [task for task in tasks if (task.host, task.status) == (name, "failed")]
     assert REFUSED[name] in str(failed.result)

@@ -42,7 +42,6 @@ UNUSABLE = {"unnamed": "names no image", "text": "cannot be read as an archive",
 
 
 def write_archive(path: Path, *, digest: str = USUAL, named: bool = True) -> None:
-    """An OCI archive without layers."""
     annotations = {"io.containerd.image.name": IMAGE} if named else {}
     index = json.dumps({"manifests": [{"digest": digest, "annotations": annotations}]}).encode()
     with tarfile.open(path, "w") as archive:
@@ -112,14 +111,12 @@ def test_a_node_gets_each_image_that_it_lacks_once(loaded: Loaded) -> None:
 
 
 def test_check_mode_says_what_it_would_load(loaded: Loaded) -> None:
-    """It imports nothing."""
     assert {task.host for task in loaded.checked.changed} == NODES.keys() - {"has-it"}, loaded.checked.output
     assert loaded.after_check == {name: int(bool(digest)) for name, (_, digest) in NODES.items()}
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_an_unusable_archive_is_explained(loaded: Loaded, name: str) -> None:
-    """The message says which file, and what is wrong with it."""
     message = failed(loaded.first)[name]
     assert UNUSABLE[name] in message
     assert str(loaded.folder / f"{name}.tar") in message

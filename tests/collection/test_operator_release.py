@@ -23,7 +23,6 @@ POD = {
 
 
 def release(*, status: str = "deployed", manifest: str = "kind: A", **more: Any) -> Release:
-    """A release as `helm status` prints it."""
     return {"version": 7, "info": {"status": status}, "manifest": manifest, "config": {}, "hooks": []} | more
 
 
@@ -82,7 +81,6 @@ CHECKED = {"secret"}
 
 
 def write_helm(folder: Path, **answers: Release | str) -> Path:
-    """A helm that gives these answers to its verbs, and writes down what it was asked."""
     folder.mkdir()
     lines = ["#!/bin/sh", f"echo $@ >> {shlex.quote(str(folder / 'asked'))}", "case $1 in"]
     for verb, answer in answers.items():
@@ -114,7 +112,6 @@ def played(folder: Path) -> Played:
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_release_is_upgraded_or_left_alone_or_explained(played: Played, folder: Path, name: str) -> None:
-    """Each difference upgrades once; helm's own words come with the way out."""
     *_, asked, outcome = RELEASES[name]
     task = played.task("release", name)
     assert task.status == ("failed" if isinstance(outcome, list) else "ok"), task
@@ -128,7 +125,6 @@ def test_a_release_is_upgraded_or_left_alone_or_explained(played: Played, folder
 
 
 def test_check_mode_shows_the_difference_and_hides_secrets(played: Played) -> None:
-    """What a Secret holds is in no diff, what differs elsewhere is."""
     difference = played.task("release", "secret").result["diff"]
     assert not re.search("hunter|leaked", json.dumps(difference))
     assert [text for text in ("kind: B", "Opaque", '"workers": 9') if text not in difference["after"]] == []

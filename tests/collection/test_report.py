@@ -28,7 +28,6 @@ LONG_AGO = "2001-01-01T00:00:00Z"
 
 
 def report(ansible: Ansible, hosts: dict[str, dict[str, Any]], *options: str) -> Played:
-    """One play that validates these hosts and writes the report."""
     variables = {"validate_report_dir": str(folder(ansible))}
     play = {"hosts": "all", "gather_facts": False, "vars": variables, "tasks": [BREAKS, VALIDATE]}
     simulated = {name: host(ansible.folder, name, gpu_health=result) for name, result in hosts.items()}
@@ -65,11 +64,8 @@ class Page(HTMLParser):
 
 
 def test_every_host_is_a_row_the_worst_first_and_a_second_run_changes_nothing(roles: Ansible) -> None:
-    """A host that failed before the role ran is a row too. A matrix that hosts share is shown once.
-
-    Check mode writes not even the folder. A JSON file that is spoilt is replaced. Later, the time is still
-    that of the first run with these results.
-    """
+    """Also a host that failed before the role ran.  Check mode writes nothing; a spoilt JSON file is
+    replaced."""
     checked = report(roles, HOSTS, "--check")
     assert not (roles.folder / "out").exists()
     assert {task.status for task in checked.tasks if "report" in task.name} <= {"ok", "skipped"}
@@ -130,10 +126,7 @@ def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
 
 
 def test_a_limited_run_keeps_the_other_rows_with_their_time(roles: Ansible) -> None:
-    """They are marked; a row that says the same keeps its time; a host that left the inventory loses its row.
-
-    `--check --diff` names rows and prints no page; `--tags report` measures nothing, and keeps all rows.
-    """
+    """They are marked.  A host that left the inventory loses its row; `--tags report` measures nothing."""
     report(roles, HOSTS)
     before = {row["host"]: row for row in written(roles)["hosts"]}
     changed = HOSTS | {"gpu-2": health(), "gpu-10": {}}

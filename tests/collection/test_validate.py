@@ -21,7 +21,6 @@ NCCL_AND_LOAD = {"nccl": True, "load": True}
 
 
 def validate(ansible: Ansible, hosts: dict[str, dict[str, Any]], *options: str) -> Played:
-    """The role on these hosts, each with the results of its modules, then each host's fact."""
     show = {"name": "show", "ansible.builtin.debug": {"var": "nodegauge_validation"}}
     run = {"name": "run", "ansible.builtin.include_role": {"name": "nodegauge.gpu.validate"}}
     play = {"hosts": "all", "gather_facts": False, "tasks": [{"block": [run], "always": [show]}]}
@@ -30,7 +29,6 @@ def validate(ansible: Ansible, hosts: dict[str, dict[str, Any]], *options: str) 
 
 
 def host(role: dict[str, Any] | None = None, **modules: dict[str, Any]) -> dict[str, Any]:
-    """What its modules return, and the role's options for this host."""
     results = {"bmc_power" if name == "bmc" else f"gpu_{name}": result for name, result in modules.items()}
     return results | {f"validate_{name}": value for name, value in (role or {}).items()}
 
@@ -112,7 +110,6 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 def test_one_host_fails_alone_and_says_why_and_what_to_do(played: Played) -> None:
-    """The first line is the verdict; each reason has a line, and its steps follow."""
     assert message(played, "sick").splitlines() == [
         "FAIL sick must not join: 2x TITAN RTX: fail.",
         "health link-down: GPU 1: One link is down.",
@@ -125,8 +122,7 @@ def test_one_host_fails_alone_and_says_why_and_what_to_do(played: Played) -> Non
 
 
 def test_the_worst_of_what_was_asked_for_decides(played: Played) -> None:
-    """What was asked for and not measured is unknown, and unknown is never accepted; warnings are, unless
-    `validate_fail_on` is `warn`."""
+    """Unknown is never accepted; warnings are, unless `validate_fail_on` is `warn`."""
     wanted = {name: verdict for name, (_, _, verdict) in DECIDING.items()}
     assert {name: fact(played, name)["verdict"] for name in wanted} == wanted
     for name, verdict in wanted.items():
@@ -159,13 +155,11 @@ def test_no_benchmark_runs_where_it_is_no_use(played: Played) -> None:
 
 
 def test_what_a_host_says_is_never_a_template(played: Played) -> None:
-    """A hostile host cannot run a lookup on the controller."""
     assert message(played, "hostile").count(HOSTILE) == 5
     assert fact(played, "hostile")["reasons"][0]["message"] == f"{HOSTILE}: {HOSTILE}"
 
 
 def test_check_mode_measures_health_alone(roles: Ansible) -> None:
-    """And says what was not run; a sick host still fails."""
     modules = {"nccl": nccl("fail"), "load": nccl("fail")}
     verdicts = {"a": "pass", "b": "fail"}
     hosts = {
@@ -179,7 +173,6 @@ def test_check_mode_measures_health_alone(roles: Ansible) -> None:
 
 
 def test_the_policy_may_be_a_file(roles: Ansible) -> None:
-    """The probe's module gets its object."""
     policy = {"kind": "GPUValidationPolicy", "spec": {"thresholds": {"hotFail": 70}}}
     file = roles.folder / "policy.yaml"
     file.write_text(yaml.safe_dump_all([{"kind": "Namespace"}, policy]), encoding="utf-8")
@@ -210,7 +203,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_wrong_is_said_at_once_and_before_a_host_is_touched(
     tmp_path: Path, host_archive: Path
 ) -> None:
-    """With every host's name, for the sound host too nothing runs; of a variable of the play, once."""
+    """With every host's name; of a variable of the play, once."""
     simulate(stage(tmp_path, archive=host_archive))
     (tmp_path / "none.yaml").write_text("kind: Namespace\n", encoding="utf-8")
     given = json.loads(

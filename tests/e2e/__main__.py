@@ -1,9 +1,6 @@
-"""`make e2e`: from the repository's root, `python -m e2e`.
-
-Fetches and builds what is needed, runs the scenario in namespaces of its own, ends them, and compares the
-machine with what it was before.  Exit code 0 only if everything was seen and the machine is as before; also
-where it cannot be run, which it then says with the reason (1 with --required).
-"""
+"""`make e2e`: fetches and builds what is needed, runs the scenario in namespaces of its own, ends them, and
+compares the machine with what it was before.  Exit code 0 also where it cannot be run, which it says with the
+reason (1 with --required)."""
 
 from __future__ import annotations
 
@@ -72,7 +69,6 @@ def check_folders(folders: Sequence[Path]) -> None:
 
 
 def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
-    """Fetch and build everything; the file with the inner program's order."""
     cache = cache_folder(os.environ)
     check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
@@ -98,7 +94,6 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
 
 
 def _packaged(cache: Path) -> tuple[Path, list[Path]]:
-    """What is made of Debian's packages: the container runtime's folder, the images' archives."""
     return node_parts.fetch_runtime(cache, progress=_say).root, node_parts.make_images(cache, progress=_say)
 
 
@@ -129,7 +124,6 @@ def _perform(directory: Path, order: Path) -> int:
 
 
 def _compare(before: HostState, *, marker: str) -> list[str]:
-    """What is different on the machine, said; the kernel may take a moment to take a network down."""
     end = time.monotonic() + SETTLE_SECONDS
     while (changed := before.differences(hoststate.read(marker=marker))) and time.monotonic() < end:
         time.sleep(0.5)
@@ -145,7 +139,6 @@ def _say(message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if all was seen or it cannot be run here, 1 with the reason if not, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make e2e", description="Test nodegauge on a real kubelet.")
     parser.add_argument("steps", nargs="*", help="run only these steps once the node is up")
     parser.add_argument("--keep", action="store_true", help="keep the logs also after success")

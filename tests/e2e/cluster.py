@@ -1,9 +1,5 @@
-"""What every step uses: the control plane where pods reach it, pods, their processes, nodegauge's marks.
-
-There is no kube-proxy: the address of the service `kubernetes` is on the namespace's `lo`, so a pod's packets
-find it by the route that the bridge gives them.  The processes of the node's containers are all in this PID
-namespace, and found in /proc.
-"""
+"""What every step uses.  Without kube-proxy, the address of the service `kubernetes` is on the namespace's
+`lo`: a pod's packets find it by the route that the bridge gives them."""
 
 from __future__ import annotations
 
@@ -73,7 +69,6 @@ class PodPlane(ControlPlane):
 
     @property
     def server(self) -> str:
-        """The API server's URL, the same for pods and for everybody else."""
         return f"https://{SERVICE_ADDRESS}:{PORT}"
 
     def node_kubeconfig(self) -> Path:
@@ -91,8 +86,6 @@ class PodPlane(ControlPlane):
 
 
 class Cluster(Progress):
-    """One run: control plane, node, hardware.  `directory` is the run's folder; `record`: see Order."""
-
     def __init__(
         self, directory: Path, *, plane: PodPlane, node: Node, hardware: Hardware, record: bool
     ) -> None:
@@ -152,7 +145,6 @@ class Cluster(Progress):
             self.until(is_seen, what=f"the operator to see generation {generation} of the policy")
 
     def report(self) -> Object:
-        """The status of the node's report; empty before there is one."""
         result = self.find(f"{REPORTS}/{self.node.name}")
         return {} if result is None else result.get("status") or {}
 
@@ -161,7 +153,6 @@ class Cluster(Progress):
         return {k: v for k, v in result.items() if k.startswith(PREFIX) or k == "interconnect"}
 
     def kept_labels(self) -> dict[str, str]:
-        """The same, but for when health was last read."""
         return labels_of(self.labels())
 
     def taints(self) -> list[str]:
@@ -175,7 +166,6 @@ class Cluster(Progress):
         return mark
 
     def probe(self, name: str = "health") -> Object:
-        """The status of one probe in the node's report; empty before its first run."""
         return probe_of(self.report(), name)
 
     def last_run(self, name: str = "health") -> Object:
@@ -186,19 +176,16 @@ class Cluster(Progress):
         return bool(self.probe().get("request") == mark)
 
     def reading(self, part: str = "health") -> Object:
-        """What a probe of the node wrote last; empty before it did."""
         result: Object = (self.find(f"{READINGS}/{self.node.name}") or {}).get(part) or {}
         return result
 
     def measure(self) -> Object:
-        """Ask for a run and wait until it is judged; how it ended."""
         mark = self.ask()
         self.until(lambda: self.has_answered(mark), what="the run's judgement")
         return self.last_run()
 
 
 def first_status(pod: Object | None) -> Object:
-    """The status of the pod's first container; empty while there is none."""
     result: Object = ((pod or {}).get("status", {}).get("containerStatuses") or [{}])[0]
     return result
 
@@ -208,7 +195,6 @@ def runs(pod: Object | None) -> bool:
 
 
 def terminated(pod: Object | None) -> Object:
-    """How the pod's first container ended; empty while it has not."""
     result: Object = first_status(pod).get("state", {}).get("terminated") or {}
     return result
 
@@ -224,24 +210,18 @@ while os.path.exists(victim):
 
 
 def find(pod: Object) -> int | None:
-    """The process of this pod that is process 1 in its own namespace; None while there is none."""
     first = (n for n in processes_of(pod["metadata"]["name"]) if process_field(n, "NSpid", at=-1) == 1)
     return next(first, None)
 
 
 def process(pod: Object) -> int:
-    """The container's first process.  Raises TestbedError where there is none."""
     if (result := find(pod)) is None:
         raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
     return result
 
 
 def speaks(pod: Object) -> bool:
-    """Whether the probe's own process has come so far that SIGTERM makes it say what it has read.
-
-    It answers SIGTERM from its first moment on, at first by ending alone; its last words are there when it
-    starts the thread that measures.
-    """
+    """Whether SIGTERM makes the probe say what it has read: once it has started the thread that measures."""
     result = find(pod) if runs(pod) else None
     return result is not None and process_field(result, "Threads") > 1
 
@@ -251,14 +231,13 @@ def alive(number: int) -> bool:
 
 
 def pending(number: int, sent: signal.Signals) -> bool:
-    """Whether a signal waits for a process that is held still."""
     waiting = process_field(number, "SigPnd", base=16) | process_field(number, "ShdPnd", base=16)
     return bool(waiting >> (sent - 1) & 1)
 
 
 def use_up_memory(pod: Object) -> None:
-    """Have the kernel kill the container's first process because its memory is used up: a process of this
-    program enters the container's memory cgroup and takes what is left of its limit."""
+    """Have the kernel kill the container's first process: one of ours enters its memory cgroup and takes the
+    rest."""
     number = process(pod)
     # Killed first, as a pod that requests less than it may use is on any node.
     Path(f"/proc/{number}/oom_score_adj").write_text("1000")

@@ -1,10 +1,5 @@
-"""What a run could change of the machine, read before and after: it must be the same.
-
-Interfaces with their addresses, routes, sysctls, mounts, namespaces, cgroups of containers, processes.  What
-a living machine changes by itself (counters, random numbers) is left out by name.  Cgroups that runc made for
-a run's containers and could not remove, having been killed, are removed here: cgroupfs refuses to remove one
-with a process in it, so nothing that lives is touched.
-"""
+"""What a run could change of the machine, read before and after: it must be the same.  Cgroups that a killed
+runc left are removed here: cgroupfs refuses to remove one with a process in it."""
 
 from __future__ import annotations
 
@@ -32,12 +27,9 @@ TASKS = "node/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 @dataclass(frozen=True)
 class HostState:
-    """Everything as sets of lines, by what they are about, so that a difference can be read."""
-
     lines: dict[str, frozenset[str]]
 
     def differences(self, later: HostState) -> list[str]:
-        """What came and what went, one a line."""
         result = []
         for kind, before in self.lines.items():
             result += [f"{kind}: gone: {line}" for line in sorted(before - later.lines[kind])]
@@ -61,7 +53,6 @@ def read(*, marker: str) -> HostState:
 
 
 def cgroup_parents() -> set[Path]:
-    """Folders that container runtimes share, one per hierarchy."""
     return {*CGROUPS.glob(f"*/{PARENT}"), *CGROUPS.glob(PARENT)}
 
 
@@ -78,14 +69,12 @@ def remove_cgroups(directory: Path, *, there_before: set[Path]) -> None:
 
 
 def _network_namespaces() -> Iterator[str]:
-    """Every one that a process of the machine lives in, such as net:[4026531840]."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
             yield str((entry / "ns" / "net").readlink())
 
 
 def _output(*command: str) -> list[str]:
-    """Lines that a program prints, without the counters of time that `ip` prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return re.sub(r"(valid_lft|preferred_lft|expires) \S+", "", done.stdout).splitlines()
 
@@ -101,7 +90,6 @@ def _sysctls() -> Iterator[str]:
 
 
 def _cgroups() -> list[str]:
-    """Folders that container runtimes make at the top of a hierarchy, and what is below them."""
     tops = [top for name in CONTAINER_CGROUPS for top in (*CGROUPS.glob(f"*/{name}"), *CGROUPS.glob(name))]
     return [folder for top in tops for folder, _, _ in os.walk(top)]
 

@@ -22,7 +22,6 @@ FLAPPING = (("hot", 0), ("hot-memory", 2))
 
 
 def hour_of_faults(cluster: Cluster) -> None:
-    """One container sees the faults of an hour, tells each, and never starts again."""
     watch.set_mode(cluster, "Watch")
     watch.fresh_pod(cluster)
     cluster.hardware.load(100)
@@ -48,7 +47,6 @@ def hour_of_faults(cluster: Cluster) -> None:
 
 @contextlib.contextmanager
 def _flapping(cluster: Cluster) -> Iterator[Callable[[], None]]:
-    """A function that switches the next fault on or off; all are off in the end."""
     turn = 0
 
     def flap() -> None:

@@ -1,11 +1,6 @@
-"""The first process of the run's PID namespace: starts one program, reaps what is left to it, ends with it.
-
-    python -I -S init.py PROGRAM ARG...
-
-Its own standard input is a pipe that the outer program holds: when that closes, for whatever reason, this
-process ends, and the kernel ends everything else in the namespace, mounts and network included.  Standard
-library only.
-"""
+"""The first process of the run's PID namespace: starts one program, reaps what is left to it, ends with it,
+or when its standard input, a pipe that the outer program holds, closes.  The kernel then ends everything else
+in the namespace.  Standard library only."""
 
 from __future__ import annotations
 
@@ -17,7 +12,6 @@ LOOK_MILLISECONDS = 50
 
 
 def main(command: list[str]) -> int:
-    """The program's exit code, 128 + N for signal N, or 130 when the pipe closed."""
     child = os.fork()
     if child == 0:
         nothing = os.open(os.devnull, os.O_RDONLY)

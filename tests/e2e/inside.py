@@ -1,10 +1,5 @@
-"""The program inside the namespaces: brings the node up, runs the steps, ends.  Started by init.py alone.
-
-    python -m e2e.inside ORDER
-
-Exit code 0 only if every step saw what it must.  It stops nothing: the end of the namespace does.  Steps are
-put together as stages that follow each other, each of lanes that run at the same time.
-"""
+"""The program inside the namespaces: brings the node up, runs the steps, ends.  It stops nothing: the end of
+the namespace does.  Stages follow each other; the lanes of a stage run at the same time."""
 
 from __future__ import annotations
 
@@ -52,12 +47,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def control_plane(cluster: Cluster) -> None:
-    """The API server answers, on the service's own address."""
     cluster.plane.start()
 
 
 def containerd_and_images(cluster: Cluster) -> None:
-    """The node's container runtime runs and has the images."""
     cluster.node.start_containerd(cluster.hardware, wait=cluster.until)
 
 
@@ -80,10 +73,7 @@ ON_REQUEST = frozenset({hour_of_faults})
 
 
 def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
-    """The stages with the named steps alone; where none is named, with all but those on request.
-
-    Raises TestbedError for a name that no step has, with those that there are.
-    """
+    """The stages with the named steps alone; without any, all but those on request."""
     known = [step.__name__ for stage in stages for lane in stage for step in lane]
     if unknown := sorted(set(names) - set(known)):
         raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(known)}")
@@ -99,7 +89,6 @@ def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
 
 
 def run(order: Order) -> None:
-    """Everything, in order.  Raises TestbedError at the first thing not seen."""
     directory = Path(order.directory)
     mounts.prepare(directory)
     plane = PodPlane(directory / "plane", node=NODE, binaries=find_or_build(_silent), progress=_silent)

@@ -36,7 +36,6 @@ def prepare(directory: Path) -> None:
 
 
 def mounts(directory: Path) -> None:
-    """Everything that containerd and kubelet write lies in `directory`; no mount leaves the namespace."""
     own = directory / "node"
     for folder in ("var/log", "var/lib", "var/tmp", "run", "sysctls"):
         (own / folder).mkdir(parents=True, mode=0o755)

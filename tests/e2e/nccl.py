@@ -1,9 +1,5 @@
-"""The NCCL run on a real kubelet: it holds all GPUs, gives them to whoever comes, and outlives its engine.
-
-The engine is the testbed's simulated NCCL, inside the NCCL probe's image; pods, priorities, preemption, the
-file system under /dev/shm and the ends of processes are real.  So are program and pod of the load run; its
-CUDA is the testbed's simulated library, and `loads` says in its place that the GPUs work.
-"""
+"""NCCL and load runs on a real kubelet.  NCCL and CUDA are simulated; pods, priorities, preemption, /dev/shm
+and the ends of processes are real."""
 
 from __future__ import annotations
 
@@ -172,19 +168,17 @@ def _is(event: Event, probe: str) -> bool:
 
 
 def _ended(events: list[Event], probe: str = "nccl", *, but: str = "") -> Object | None:
-    """The last that was seen of a run's pod after its container ended; not of the pod with the UID `but`."""
+    """The last that was seen of a run's ended pod; not of the pod with the UID `but`."""
     pods = (e.body for e in reversed(events) if _is(e, probe) and e.body["metadata"]["uid"] != but)
     return next((pod for pod in pods if terminated(pod)), None)
 
 
 def _holding(events: list[Event]) -> list[Object]:
-    """What was seen of the NCCL runs' pods while they were bound and had not ended."""
     bound = [e.body for e in events if _is(e, "nccl") and e.body["spec"].get("nodeName")]
     return [pod for pod in bound if not terminated(pod)]
 
 
 def _written(cluster: Cluster, part: str, pod: Object | None) -> Result:
-    """The document that this pod wrote; a pod that did leaves no message."""
     assert pod is not None
     written = cluster.reading(part)
     cluster.must_be(written.get("podUID"), pod["metadata"]["uid"], what=f"who wrote the part {part}")
@@ -193,7 +187,6 @@ def _written(cluster: Cluster, part: str, pod: Object | None) -> Result:
 
 
 def _taken(pod: Object) -> str:
-    """GPUs that a pod asks for, and so has once it is bound."""
     result: str = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU, "")
     return result
 
@@ -203,7 +196,6 @@ def _number(cluster: Cluster) -> int:
 
 
 def _await_run(cluster: Cluster, outcome: str, *, after: int) -> Object:
-    """The first NCCL run after that number; TestbedError where it did not end so."""
     cluster.until(lambda: _number(cluster) > after, what=f"the NCCL run after number {after}")
     run = cluster.last_run("nccl")
     cluster.must_be(run["outcome"], outcome, what=f"the outcome of NCCL run {run['number']} ({run})")
@@ -215,12 +207,10 @@ def _numbers(cluster: Cluster) -> dict[str, str]:
 
 
 def _measured(cluster: Cluster) -> bool:
-    """Whether the labels are those of this machine."""
     result = cluster.labels()
     near = [abs(int(result.get(f"{PREFIX}{name}", 0)) - gbps) <= gbps * NOISE for name, gbps in BUSBW.items()]
     return all(near) and result.get(f"{PREFIX}interconnect-evidence") == "measured"
 
 
 def _kept(cluster: Cluster) -> Object:
-    """What was measured: labels and the report's numbers."""
     return {"labels": cluster.kept_labels(), "bandwidth": cluster.report()["bandwidth"]}

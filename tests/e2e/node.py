@@ -114,8 +114,6 @@ KUBELET = {
 
 
 class Node:
-    """The node `name`; `directory` holds its logs and settings."""
-
     def __init__(
         self, name: str, directory: Path, *, runtime: Runtime, kubelet: Path, images: Sequence[str]
     ) -> None:
@@ -126,7 +124,6 @@ class Node:
         self._runtime_settings: dict[str, Any] = {}
 
     def start_containerd(self, hardware: Hardware, *, wait: Callable[..., object]) -> None:
-        """Write its settings, start it, import the images.  Raises TestbedError with containerd's words."""
         self._write(hardware)
         settings = "/run/e2e/containerd.toml"
         self._containerd = self._process("containerd", [self._runtime.containerd, "--config", settings])
@@ -138,7 +135,6 @@ class Node:
                 raise TestbedError(f"{image} cannot be imported: {message}")
 
     def start_kubelet(self, kubeconfig: Path) -> None:
-        """Start it; that the node is Ready is for the caller to see."""
         flags = ["--config=/run/e2e/kubelet.json", f"--kubeconfig={kubeconfig}"]
         flags += [f"--hostname-override={self.name}", f"--node-ip={mounts.NODE_ADDRESS}", *_extra_flags()]
         self._kubelet = self._process("kubelet", [self._kubelet_program, *flags])
@@ -150,17 +146,14 @@ class Node:
             self._kubelet.stop(grace=0)
 
     def tell_gpu_containers(self, **env: str) -> None:
-        """From now on, containers that get GPUs start with these variables too, and no others of before."""
         file = Path("/run/e2e/nvidia.json")
         file.write_text(json.dumps(self._runtime_settings | {"env": self._runtime_settings["env"] | env}))
 
     def logs(self, namespace: str, pod: str) -> str:
-        """What the containers of pods printed, by the pods' namespace and the beginning of their names."""
         files = sorted(POD_LOGS.glob(f"{namespace}_{pod}*/*/*.log"), key=lambda file: file.stat().st_mtime)
         return "".join(file.read_text(errors="replace") for file in files)
 
     def runc_version(self) -> str:
-        """What runc says of itself, such as 1.1.5+ds1."""
         output = subprocess.run([self._runtime.runc, "--version"], capture_output=True, text=True, check=True)
         return output.stdout.split()[2]
 
@@ -188,7 +181,6 @@ class Node:
         return "native" if output.stdout.strip() == "overlayfs" else "overlayfs"
 
     def _write(self, hardware: Hardware) -> None:
-        """All settings, below /run/e2e: a path without blanks, whatever the run's own is."""
         folder = Path("/run/e2e")
         (folder / "net.d").mkdir(parents=True, exist_ok=True)
         filled_in = CONTAINERD.format(socket=SOCKET, pause=PAUSE, snapshotter=self._snapshotter())

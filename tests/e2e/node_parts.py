@@ -1,12 +1,6 @@
-"""What the node is made of: a container runtime from Debian's packages, and the images that it has.
-
-    <cache>/e2e/runtime/usr/...
-
-The packages are unpacked into the cache (`testbed.debian`) and stay until that folder is removed.
-Images are the project's two, made as `make images` makes them, and four of the tests'.  The NCCL
-image is the probe's with simulated NCCL; the real one has most of a gigabyte.  All are OCI archives in a
-folder; the node imports what is there.  No registry is asked.
-"""
+"""What the node is made of: a container runtime of Debian's packages, unpacked into the cache, and images as
+OCI archives: the project's as `make images` makes them, and four of the tests'. The NCCL image is the probe's
+with simulated NCCL. No registry is asked."""
 
 from __future__ import annotations
 
@@ -73,8 +67,6 @@ class NotMade(TestbedError):
 
 
 class Runtime:
-    """Where the unpacked programs are; `plugins`: the folder of CNI plugins, `path`: PATH to start them."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.containerd, self.ctr = root / "usr/bin/containerd", root / "usr/bin/ctr"
@@ -83,7 +75,6 @@ class Runtime:
 
 
 def fetch_runtime(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
-    """The packages' programs, from the cache or downloaded now.  Raises NotMade."""
     runtime = Runtime(cache / "e2e" / "runtime")
     if not runtime.root.is_dir():
         progress(f"downloading Debian's {', '.join(PACKAGES)} (35 MB)")
@@ -98,8 +89,7 @@ def fetch_runtime(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
 
 
 def fetch_lists(cache: Path, *, progress: Callable[[str], None]) -> None:
-    """Where apt's own lists are missing or too old: from now on apt programs started from here use lists of
-    the cache, fetched now.  Nothing of the machine's apt is changed.  Raises NotMade."""
+    """apt's lists, fetched into the cache where the machine's, which stay as they are, are too old."""
     folder = cache / "e2e" / "apt"
     for name in ("lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -111,7 +101,6 @@ def fetch_lists(cache: Path, *, progress: Callable[[str], None]) -> None:
 
 
 def make_images(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
-    """Archives of all images, from the cache or made now where their sources have changed."""
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
@@ -132,8 +121,6 @@ def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
 
 
 def _another_python(archive: Path, probe: Path, *, reference: str, program: str) -> Path:
-    """The probe's image with another `python` in front."""
-
     def fill(root: Path) -> None:
         file = root / "opt/nodegauge/bin/python"
         file.parent.mkdir(parents=True)
@@ -144,7 +131,6 @@ def _another_python(archive: Path, probe: Path, *, reference: str, program: str)
 
 
 def _nccl(folder: Path, probe: Path) -> Path:
-    """The probe's image with an engine in it that needs no GPU."""
     source = CHECKOUT / "tests/testbed/simulated_nccl"
 
     def fill(root: Path) -> None:
@@ -184,7 +170,6 @@ def _write(
     fill: Callable[[Path], None],
     config: dict[str, Any],
 ) -> None:
-    """An image of these layers and one on top of them that `fill` makes."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as root:
         fill(Path(root))
         layers = [*below, layer(Path(root), created_by="tests/e2e")]
@@ -209,7 +194,6 @@ def _read(archive: Path) -> tuple[list[Layer], dict[str, Any]]:
 
 
 def _pause(folder: Path) -> Path:
-    """The sandbox's image: one static program."""
     archive, source = folder / "pause.tar", Path(__file__).with_name("pause.c")
 
     def fill(root: Path) -> None:

@@ -1,9 +1,5 @@
-"""What happens to pods on a kubelet: each failure ends a probe's pod early, or keeps its reading from being
-written, and its run is judged.
-
-No failure may change the verdict about the node, and no pod may stay.  A reading that was written counts,
-whatever happened to kubelet and API server meanwhile.
-"""
+"""What happens to pods on a kubelet: no failure may change the verdict, and no pod may stay.  A reading that
+was written counts, whatever happened meanwhile."""
 
 from __future__ import annotations
 
@@ -64,7 +60,6 @@ def stubborn(cluster: Cluster, pod: Object) -> None:
 
 
 def delete(cluster: Cluster, pod: Object, **options: int) -> None:
-    """As an eviction or a drain does."""
     cluster.delete_pod(pod["metadata"]["name"], namespace=NAMESPACE, **options)
 
 
@@ -75,17 +70,14 @@ def preempt(cluster: Cluster, pod: Object) -> None:
 
 
 def preempt_unseen(cluster: Cluster, pod: Object) -> None:
-    """Preempted while the operator is cut off: when it hears of it, the pod has long been gone."""
+    """When the operator hears of it, the pod has long been gone."""
     with _cut_off(cluster):
         preempt(cluster, pod)
         _gone(cluster, pod)
 
 
 def preempt_meanwhile(cluster: Cluster, pod: Object) -> None:
-    """Preempted and gone while there is no operator: the one that comes finds no pod and no word of it.
-
-    Only a finished run is written down, so the run is done again by a pod of its own.
-    """
+    """Only a finished run is written down, so the run is done again by a pod of its own."""
     before = cluster.report()
     probe = process(pod)
     os.kill(probe, signal.SIGSTOP)
@@ -107,12 +99,10 @@ def restart_kubelet(cluster: Cluster, pod: Object) -> None:
 
 
 def stop_kubelet(cluster: Cluster, pod: Object) -> None:
-    """SIGKILL for the kubelet: the node turns NotReady, the pod's status stands still."""
     cluster.node.stop_kubelet()
 
 
 def stop_both(cluster: Cluster, pod: Object) -> None:
-    """No kubelet, and a probe that stands still: nobody tells anything."""
     stubborn(cluster, pod)
     stop_kubelet(cluster, pod)
 
@@ -131,7 +121,6 @@ def forbid(cluster: Cluster, pod: Object) -> None:
 
 
 def allow(cluster: Cluster) -> None:
-    """After `forbid`: as Helm applied it."""
     account = {"kind": "ServiceAccount", "name": "nodegauge-probe", "namespace": NAMESPACE}
     cluster.api.patch(MAY_WRITE, {"subjects": [account]})
 
@@ -174,7 +163,6 @@ def _scale(cluster: Cluster, replicas: int) -> None:
 
 
 def _says(pod: Object) -> str:
-    """The termination message as it is now, from the pod's folder on the node."""
     folder = KUBELET_PODS / pod["metadata"]["uid"] / "containers"
     return "".join(file.read_text(errors="replace") for file in folder.glob("*/*"))
 
@@ -232,7 +220,7 @@ ALL = (
 
 
 def what_a_kubelet_does(cluster: Cluster) -> None:
-    """Every failure in turn; raises TestbedError naming those whose run was not judged as it must be."""
+    """Every failure in turn."""
     perform.make_room(cluster.api, node=cluster.node.name)
     wrong = []
     for failure in ALL:
@@ -267,7 +255,6 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
 
 
 def _answers(pod: Object, mark: str) -> bool:
-    """Whether the pod is that of the run that was asked for, and no older one that is still about to go."""
     return bool(pod["metadata"].get("annotations", {}).get(names.POD_REQUEST) == mark)
 
 
@@ -287,10 +274,7 @@ def _act(cluster: Cluster, failure: Failure, mark: str, seen: list[Event]) -> Ob
 
 
 def drains(cluster: Cluster) -> None:
-    """The probe's controller is its report, so kubectl evicts it like a pod of any controller.
-
-    Only probe pods are drained: this node is the operator's as well.
-    """
+    """Only probe pods are drained: this node is the operator's as well."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         cluster.say("no kubectl on PATH: kubectl drain was not tried")

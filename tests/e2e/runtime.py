@@ -1,17 +1,7 @@
-"""What NVIDIA's container runtime does, for the simulated driver: a program around runc.
-
-    python -I -S runtime.py SETTINGS RUNC-ARGUMENT...
-
-On `create` it reads the bundle's config.json.  Where the process's environment has NVIDIA_VISIBLE_DEVICES
-other than void, none and empty, it adds the driver's library, the machine's state and its /sys and /proc as
-read-only bind mounts, and the variables that name them; then it becomes runc.  So no pod needs hostPath.
-While no driver is loaded it refuses such a container, as nvidia-container-cli does.
-
-Where the environment does not name that variable, a device plugin would set it for a container that holds
-GPUs: here every container of the class has all of them, and the steps look at what pods ask for.  SETTINGS is
-a JSON file: `runc`, `mounts` (inside to outside), `env`, `driver` (a file that is there while one is loaded).
-Standard library only.
-"""
+"""What NVIDIA's container runtime does, for the simulated driver: `runtime.py SETTINGS RUNC-ARGUMENT...`
+becomes runc.  On `create` it adds library, machine and variables to config.json where NVIDIA_VISIBLE_DEVICES
+names devices or is missing (a device plugin would set it), and refuses while the `driver` file is away.
+Standard library only."""
 
 from __future__ import annotations
 
@@ -28,7 +18,6 @@ SANDBOX = "io.kubernetes.cri.container-type"
 
 
 def main(settings_file: str, arguments: list[str]) -> None:
-    """Change the bundle if need be, then become runc."""
     settings: dict[str, Any] = json.loads(Path(settings_file).read_text())
     if "create" in arguments:
         config = Path(_bundle(arguments)) / "config.json"

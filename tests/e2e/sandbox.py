@@ -1,9 +1,5 @@
-"""Namespaces for one run: made by `unshare`, ended with their first process, whatever happens outside.
-
-The first process (`init.py`) ends when a pipe closes that only the outer program holds; `--kill-child` ends
-it when `unshare` is killed.  Its end is the end of everything in its PID namespace, and so of the mounts and
-the network.
-"""
+"""Namespaces for one run: `init.py` ends, and with it everything inside, when the pipe closes or `unshare` is
+killed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""nodegauge installed by Helm as on a real cluster: labels, a fault, upgrade, uninstall.
-
-The chart goes into a namespace that enforces the Pod Security level `restricted`; its images are the
-project's own.
-"""
+"""nodegauge installed by Helm as on a real cluster, in a namespace that enforces `restricted`: labels, a
+fault, upgrade, uninstall."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ PROBES: dict[str, dict[str, Any]] = {
 
 
 def values(**policy: Any) -> dict[str, Any]:
-    """The chart's values; `policy` is more of the policy's spec."""
     image = {"pullPolicy": "Never"}
     # One node: the operator must be able to come back on it while it is tainted.
     operator = {"image": image, "sweepInterval": "1s", "tolerations": [{"operator": "Exists"}]}
@@ -71,7 +67,6 @@ def gpus_on_the_node(cluster: Cluster) -> None:
 
 
 def helm_install(cluster: Cluster) -> None:
-    """`helm install --wait` into a restricted namespace: the Deployment runs with its projected token."""
     cluster.must_be(cluster.taints(), [UNVALIDATED], what="our taints on a node that has not passed")
     cluster.make_namespace(NAMESPACE, labels=RESTRICTED)
     _helm(cluster, "install", values())
@@ -83,7 +78,6 @@ def helm_install(cluster: Cluster) -> None:
 
 
 def labels_appear(cluster: Cluster) -> None:
-    """The first pass: what the driver answers becomes the node's labels, and the node opens."""
     cluster.until(
         lambda: HEALTHY.items() <= cluster.labels().items() and not cluster.taints(),
         what=f"the labels {HEALTHY}, and no taint of ours",
@@ -102,7 +96,6 @@ def helm_test(cluster: Cluster) -> None:
 
 
 def fault_taints(cluster: Cluster) -> None:
-    """A fault is switched on: after two bad runs the taint comes."""
     before = cluster.last_run()["number"]
     cluster.hardware.fault("p2p-refused")
     _until_tainted(cluster, [TAINT])
@@ -133,7 +126,6 @@ def _must_have_run(cluster: Cluster, runs: int, *, after: int) -> None:
 
 
 def helm_upgrade(cluster: Cluster) -> None:
-    """A changed value reaches the Deployment and the policy; labels, taints and the report stay."""
     watched = _carried(cluster)
     changed = values(hysteresis={"dwell": "6s", "leaveRuns": LEAVE_RUNS})
     changed["operator"]["logLevel"] = "debug"
@@ -161,7 +153,6 @@ def helm_uninstall(cluster: Cluster) -> None:
 
 
 def _left(cluster: Cluster) -> list[str]:
-    """Everything that is still there of the release."""
     result = [f"label {key}" for key in cluster.labels()] + [f"taint {taint}" for taint in cluster.taints()]
     conditions = cluster.node_object()["status"].get("conditions", [])
     result += [f"condition {one['type']}" for one in conditions if one["type"] == "GPUValidated"]

@@ -1,8 +1,4 @@
-"""The first steps: the host joins closed, its node is Ready, and pods work on it as they do on any.
-
-A host joins closed because the collection's role writes the kubelet's flags before the kubelet starts;
-Ansible runs in the node's own namespaces, with a local connection.
-"""
+"""The first steps: the host joins closed, its node is Ready, and pods work on it as they do on any."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ def host_prepared(cluster: Cluster) -> None:
 
 
 def node_ready(cluster: Cluster) -> None:
-    """The kubelet registers under its own user, closed; the node turns Ready, and keeps that taint alone."""
     cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
 
     def ready() -> bool:
@@ -60,8 +55,8 @@ def node_ready(cluster: Cluster) -> None:
 
 
 def the_common_pods(cluster: Cluster) -> None:
-    """Run the testbed's table of pods all at once; compare what the API showed with what is written down of a
-    real kubelet, or write it down.  The ordinary suite holds the simulated kubelet against it, too."""
+    """Compare what the API showed of the testbed's table of pods with what is written down, or write it
+    down."""
     result, twice = compared(cluster.plane, node=cluster.node.name)
     info = cluster.node_object()["status"]["nodeInfo"]
     versions = {

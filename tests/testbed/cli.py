@@ -59,7 +59,6 @@ def up(options: Options) -> None:
 
 
 def call_again(module: str, directory: Path, *, usual: Path) -> str:
-    """How to call a program again, from where it was called."""
     program = Path(sys.executable)
     with contextlib.suppress(ValueError):
         program = program.relative_to(Path.cwd())
@@ -128,7 +127,6 @@ def fault(options: Options) -> None:
 
 
 def start_fault(hardware: Hardware, options: Options) -> None:
-    """On the hardware of `options.node`, with `options.values`."""
     if wrong := [item for item in options.values if "=" not in item]:
         raise TestbedError(f"{wrong[0]!r} is not KEY=VALUE")
     hardware.fault(options.name, **dict(item.split("=", 1) for item in options.values))
@@ -141,7 +139,6 @@ def heal(options: Options) -> None:
 
 
 def heal_all(hardware: Hardware, options: Options) -> None:
-    """On the hardware of `options.node`."""
     hardware.heal()
     print(f"{options.node}: healthy")
 

@@ -26,8 +26,6 @@ PROBES = TESTS.parent / "probes" / "src"
 
 @dataclass(frozen=True, kw_only=True)
 class PodProcess:
-    """A running container; `pid` is its first process."""
-
     node: str
     namespace: str
     pod: str

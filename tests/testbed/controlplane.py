@@ -1,8 +1,5 @@
-"""A real control plane: etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback.
-
-Everything lies below `directory`, and data stays there when it is stopped and started again.  No process
-outlives the Python process that started it.
-"""
+"""A real control plane: etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback.  Data
+stays below `directory`; no process outlives the Python process that started it."""
 
 from __future__ import annotations
 
@@ -45,8 +42,6 @@ FIRST_OBJECTS = ("serviceaccounts/default", "configmaps/kube-root-ca.crt")
 
 
 class ControlPlane(Running):
-    """One control plane below `directory`; `start()` it, or use it as a context manager."""
-
     def __init__(
         self,
         directory: Path,
@@ -85,7 +80,7 @@ class ControlPlane(Running):
     # Its life.
 
     def start(self) -> None:
-        """Start everything and return when pods can be created; ControlPlaneError names what failed."""
+        """Return when pods can be created."""
         self._write_files()
         began = time.monotonic()
         self._etcd_port, self._port = reserve_port(), reserve_port()
@@ -104,15 +99,14 @@ class ControlPlane(Running):
             raise
 
     def stop(self, *, grace: float = STOP_SECONDS) -> None:
-        """End all processes, those with open work first; harmless when nothing runs. Data stays."""
         with contextlib.ExitStack() as stack:
             for name in list(self._processes):  # the last started ends first
                 stack.callback(self._processes.pop(name).stop, grace=grace)
 
     @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:
-        """One of the programs, such as `etcd`, is stopped by SIGSTOP meanwhile: it holds its connections and
-        answers nobody."""
+        """One of the programs is stopped by SIGSTOP meanwhile: it holds its connections and answers
+        nobody."""
         process = self._processes[name]
         process.send(signal.SIGSTOP)
         try:
@@ -122,8 +116,7 @@ class ControlPlane(Running):
 
     @contextlib.contextmanager
     def without_apiserver(self, *, grace: float = STOP_SECONDS) -> Iterator[None]:
-        """Nothing listens on kube-apiserver's port meanwhile; then it starts there again, on the same data:
-        every watch breaks.  `grace`: seconds until SIGKILL."""
+        """Nothing listens on its port meanwhile: every watch breaks.  `grace`: seconds until SIGKILL."""
         self._processes.pop(APISERVER).stop(grace=grace)
         try:
             yield
@@ -132,8 +125,8 @@ class ControlPlane(Running):
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """What is written meanwhile is lost at the end: etcd is restored from a copy of its data, and what
-        read from it starts again, as etcd's manual asks (Disaster recovery, "Restoring a cluster")."""
+        """What is written meanwhile is lost: etcd is restored from a copy, and what read from it starts
+        again, as etcd's manual asks."""
         backup = self.directory / "etcd-backup"
         with self._without_etcd():
             shutil.copytree(self.layout.etcd_data, backup)
@@ -144,14 +137,12 @@ class ControlPlane(Running):
 
     @contextlib.contextmanager
     def _without_etcd(self) -> Iterator[None]:
-        """Nothing runs meanwhile; then all starts again on the same ports."""
         self.stop()
         yield
         self._bring_up(self._stores())
         self._start_controllers()
 
     def await_objects(self, *, namespace: str) -> None:
-        """Wait until pods can be created in a namespace that was made a moment ago."""
         for name in FIRST_OBJECTS:
             path = f"/api/v1/namespaces/{namespace}/{name}"
             self._wait_until(partial(self._answers, path), what=path)
@@ -180,7 +171,6 @@ class ControlPlane(Running):
         )
 
     def helm(self, *arguments: str) -> str:
-        """Run helm as administrator; its output. ControlPlaneError with its output when it fails."""
         home = self.directory / "helm"
         own = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
         env = {"GOGC": "off", **os.environ, **own, "KUBECONFIG": str(self.kubeconfig)}
@@ -206,7 +196,6 @@ class ControlPlane(Running):
         write_private(self.layout.scheduler_config, config.scheduler_config(self.layout))
 
     def tokens(self) -> Mapping[str, str]:
-        """By user."""
         with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
             return {row[1]: row[0] for row in csv.reader(lines)}
 
@@ -225,8 +214,8 @@ class ControlPlane(Running):
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:
-        """Start these and wait until the API server is ready.  What uses one of their ports as its local end
-        just now will let it go, so they try again."""
+        """Start these.  What uses one of their ports as its local end just now will let it go, so they try
+        again."""
         until = time.monotonic() + READY_SECONDS
         while True:
             for name, (program, flags) in programs.items():
@@ -257,8 +246,6 @@ class ControlPlane(Running):
         self._processes[name].start()
 
     def _wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
-        """ControlPlaneError as soon as a program has ended."""
-
         def holds() -> bool:
             for name, process in self._processes.items():
                 if not process.running:

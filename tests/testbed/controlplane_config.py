@@ -22,8 +22,6 @@ AUDIT_POLICY = Path(__file__).with_name("audit-policy.yaml")
 
 
 class Layout:
-    """Where everything lies below one directory."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.pki = directory / "pki"
@@ -92,8 +90,8 @@ def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
 
 
 def scheduler_config(layout: Layout) -> str:
-    """Its configuration file.  A pod that did not fit is tried again after a second, not after up to ten:
-    tests and people wait for it."""
+    """A pod that did not fit is tried again after a second, not after up to ten: tests and people wait for
+    it."""
     document = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -106,7 +104,6 @@ def scheduler_config(layout: Layout) -> str:
 
 
 def scheduler_flags(layout: Layout) -> list[str]:
-    """Everything is in its configuration file; it serves nothing."""
     return [f"--config={layout.scheduler_config}", "--secure-port=0"]
 
 

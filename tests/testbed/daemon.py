@@ -1,5 +1,5 @@
-"""The testbed as a process that stays: whoever has locked `testbed.lock`; the kernel names that process, and
-forgets it when it ends.  The file says `ready` once everything has been started."""
+"""The testbed as a process that stays: whoever has locked `testbed.lock`, which says `ready` once all is
+started."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ PARTS = ("control-plane", "kubelet", "hardware", "helm", "bin")
 
 
 class Holder(NamedTuple):
-    """The process that holds a testbed, and whether everything has been started."""
-
     pid: int
     ready: bool
 
@@ -45,8 +43,8 @@ def holder(directory: Path) -> Holder | None:
 
 @contextlib.contextmanager
 def holding(directory: Path, parts: Sequence[str] = PARTS) -> Iterator[Callable[[], object]]:
-    """Hold a directory for a block, without the parts that an earlier holder left; what is given says that
-    all is ready.  TestbedError where another process holds it."""
+    """Hold a directory for a block, without what an earlier holder left; what is given says that all is
+    ready."""
     directory.mkdir(parents=True, exist_ok=True)
     lock = os.open(directory / "testbed.lock", os.O_RDWR | os.O_CREAT, 0o600)  # closed by the process' end
     try:
@@ -59,7 +57,6 @@ def holding(directory: Path, parts: Sequence[str] = PARTS) -> Iterator[Callable[
 
 
 def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    """Hold a testbed until SIGTERM or SIGINT."""
     with (
         until_stopped() as wait,
         holding(directory) as ready,
@@ -71,7 +68,6 @@ def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def until_stopped() -> Iterator[Callable[[], None]]:
-    """A block that SIGTERM or SIGINT ends; what is given waits for one."""
     interruptible((signal.SIGTERM, signal.SIGINT))
 
     def wait() -> None:
@@ -85,8 +81,7 @@ def until_stopped() -> Iterator[Callable[[], None]]:
 
 
 def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    """Start a detached holder and wait until it is ready; TestbedError with the end of its log when it does
-    not get there.  Nothing of it is left then, nor when the wait is interrupted."""
+    """Start a detached holder and wait until it is ready; nothing of it is left where that fails."""
     directory.mkdir(parents=True, exist_ok=True)
     plugs = [f"{name}={profile or ''}" for name, profile in nodes.items()]
     with (directory / "testbed.log").open("wb") as output:
@@ -109,8 +104,6 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
 
 
 def wait_ready(directory: Path, alive: Callable[[], bool]) -> None:
-    """Wait while the holder is `alive`; TestbedError with the end of its log when it does not get ready."""
-
     def ready() -> bool:
         return bool((known := holder(directory)) and known.ready)
 

@@ -1,7 +1,4 @@
-"""Programs of Debian's packages: downloaded and unpacked into a folder, never installed.
-
-No maintainer script runs, and dpkg's database is not written to.  The folder is there whole or not at all.
-"""
+"""Programs of Debian's packages, unpacked into a folder, whole or not at all, and never installed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Everything that can go wrong in the testbed's control plane and proxy.  Errors of subprocess, urllib and
-aiohttp stop at the modules that use them."""
+"""Errors of the testbed.  Those of subprocess, urllib and aiohttp stop at the modules that use them."""
 
 from __future__ import annotations
 

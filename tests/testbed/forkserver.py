@@ -1,14 +1,7 @@
-"""Starts processes from one server, which ends them with the process that asked for them.
-
-`popen` and `run` take what `subprocess.Popen` and `subprocess.run` take and return what they return.  A
-program of `LOADED`, or `-c CODE`, is a fork of the server, which has it loaded: a start costs a tenth of an
-interpreter's CPU time.  `Forked` starts any program.
-
-The server is a child of the process that first asks for it.  All that it started gets SIGKILL when that
-process ends, however it ends, and when its start is interrupted; `lasting` processes see to that themselves.
-Of a forked program, `/proc/PID/environ` and `cmdline` are the server's; `atexit` does not run, threads are
-not joined.  Linux only.
-"""
+"""Starts processes from one server, which ends them with the process that asked for them.  A program of
+`LOADED`, or `-c CODE`, is a fork of the server, which has it loaded: a start costs a tenth of an
+interpreter's CPU time.  `lasting` processes see to their end themselves.  Of a fork, /proc/PID/environ and
+cmdline are the server's, `atexit` does not run, threads are not joined.  Linux only."""
 
 from __future__ import annotations
 
@@ -72,16 +65,14 @@ def run(
 
 
 def is_loaded(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a fork of a process with this process' environment can be this program: it is loaded, or code,
-    and the interpreter's own variables are the same."""
+    """Whether a fork can be this program: it is loaded, or code, and the interpreter's own variables are the
+    same."""
     known = argv[1:2] == ["-c"] or (argv[1:2] == ["-m"] and argv[2] in LOADED)
     own, its = ({k: v for k, v in env.items() if k.startswith("PYTHON")} for env in (os.environ, environment))
     return known and argv[0] == sys.executable and own == its
 
 
 class Forked(subprocess.Popen[Any]):
-    """A process that the server forks.  It is the server's child, which says how it ended."""
-
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
         _pass_fds, cwd, env, _info, _flags, _shell, *pipes = more
         stdin, _, _, stdout, _, stderr = pipes[:6]
@@ -143,9 +134,6 @@ class Forked(subprocess.Popen[Any]):
 
 
 class Server:
-    """Starts the server when it is first needed, and passes orders on; safe for threads and forks.
-    `environment` is the server's own, that of this process unless it is given."""
-
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.environment = environment
         self._reset()
@@ -160,8 +148,8 @@ class Server:
             self._orders = None
 
     def order(self, order: dict[str, Any], descriptors: list[int], *, loaded: Iterable[str] = ()) -> None:
-        """Have it done, by a process with these modules loaded.  The descriptors are the standard ones, and a
-        socket for the pid and, at the end, the wait status."""
+        """Have it done by a process with these modules loaded; the last descriptor is a socket for pid and
+        wait status."""
         with self._lock:
             if self._orders is None:
                 self._orders = self._start()
@@ -275,8 +263,7 @@ def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> NoRet
 
 
 def be(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """`-m MODULE ARGUMENT...` or `-c CODE ARGUMENT...`; working folder, session, and descriptors up to 2 are
-    set already."""
+    """`-m MODULE ARGUMENT...` or `-c CODE ARGUMENT...`."""
     code = 1
     try:
         os.closerange(3, 1024)

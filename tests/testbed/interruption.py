@@ -18,9 +18,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def interruptible(numbers: Sequence[signal.Signals] = SIGNALS, *, says: str = "") -> None:
-    """From now on the first of these signals is a KeyboardInterrupt with its name, which leaves by way of the
-    context managers, and no second one interrupts them.  A shell's background job inherits SIGINT as
-    ignored."""
+    """The first of these signals is a KeyboardInterrupt with its name; no second one interrupts the way
+    out."""
 
     def interrupt(number: int, _: object) -> None:
         for other in numbers:
@@ -50,7 +49,6 @@ def scratch(program: str, *, keep: bool = False) -> Iterator[Path]:
 
 
 def exit_code(program: str, work: Callable[[], int]) -> int:
-    """What the program does, as its exit code: 1 with the reason of a failure, 130 after Ctrl-C."""
     try:
         return work()
     except (TestbedError, OSError) as error:
@@ -63,7 +61,6 @@ def exit_code(program: str, work: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def alone(lock: Path, *, waits: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Hold the lock; `waits` is called where somebody else holds it."""
     with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

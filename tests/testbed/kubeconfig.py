@@ -12,8 +12,7 @@ import yaml
 def write_kubeconfig(
     path: Path, *, server: str, authority: str, user: dict[str, str], namespace: str = "default"
 ) -> Path:
-    """Write `path` (mode 0600, replaced at once) and return it.  `authority`: PEM that verifies the server.
-    `user`: its `token` or `tokenFile`."""
+    """`authority`: PEM that verifies the server.  `user`: its `token` or `tokenFile`."""
     data = base64.b64encode(authority.encode()).decode("ascii")
     cluster = {"server": server, "certificate-authority-data": data}
     context = {"cluster": "testbed", "user": "testbed", "namespace": namespace}
@@ -30,7 +29,6 @@ def write_kubeconfig(
 
 
 def read_kubeconfig(path: Path) -> dict[str, str]:
-    """Server, authority (PEM) and token."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
     authority = base64.b64decode(cluster["certificate-authority-data"]).decode()

@@ -8,8 +8,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def reserve_port() -> int:
-    """A port that the kernel hands to nobody for about a minute, while a program that asks for it gets it: it
-    is left in TIME_WAIT, where binding it by number with SO_REUSEADDR works."""
+    """A port left in TIME_WAIT: handed to nobody for a minute, but bound by number with SO_REUSEADDR."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, 0))

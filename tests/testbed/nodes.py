@@ -24,8 +24,6 @@ DEFAULT_NODES: Mapping[str, str | None] = {
 
 
 class Nodes:
-    """The nodes of the testbed in `directory`."""
-
     def __init__(self, directory: Path) -> None:
         self._kubelets = directory / "kubelet"
         self._hardware = directory / "hardware"

@@ -22,8 +22,6 @@ _PORT = re.compile(r"listening on port (\d+)")
 
 
 class OperatorProcess(Running):
-    """One operator.  `log` is what it printed since its first start; every start appends to it."""
-
     def __init__(
         self,
         *,

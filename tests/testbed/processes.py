@@ -1,5 +1,4 @@
-"""Processes that never outlive the Python process that started them, also when that gets SIGKILL
-(`forkserver` sees to it)."""
+"""Processes that never outlive the Python process that started them."""
 
 from __future__ import annotations
 
@@ -50,8 +49,6 @@ class Running(ABC):
 
 
 class Process:
-    """A program that runs until it ends, is stopped, or its owner ends."""
-
     def __init__(
         self,
         name: str,
@@ -131,7 +128,6 @@ class Process:
 
 
 def with_variable(variable: str, *, file: str = "environ") -> Iterator[int]:
-    """Processes that have it, `NAME=VALUE`, in their environment."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is not ours
             if variable.encode() in (entry / file).read_bytes().split(b"\0"):
@@ -139,7 +135,6 @@ def with_variable(variable: str, *, file: str = "environ") -> Iterator[int]:
 
 
 def with_argument(argument: str) -> list[int]:
-    """Processes that were started with this among their arguments."""
     return [*with_variable(argument, file="cmdline")]
 
 

@@ -1,8 +1,5 @@
-"""`make demo`: nodegauge on a real control plane with sixteen simulated GPU nodes.
-
-It prints each step, checks its result, and exits with 0 only if every check passed.  Everything it starts
-ends with it, also after Ctrl-C; its files stay only after a failure.
-"""
+"""`make demo`: nodegauge on a real control plane with sixteen simulated GPU nodes; exit code 0 only if every
+check passed.  Files stay only after a failure."""
 
 from __future__ import annotations
 
@@ -38,8 +35,6 @@ STEPS = (
 
 
 def run(directory: Path, recording: Recording | None = None) -> None:
-    """The whole demo below `directory`; `recording` takes the operator's metrics.  Raises `TestbedError` at
-    the first failed check."""
     print("nodegauge demo: a real kube-apiserver, scheduler and controller-manager; simulated GPU hardware.")
     print(f"Everything lives in {directory} and ends with this program.\n", flush=True)
     find_or_build(progress=lambda line: print(line, flush=True))
@@ -58,7 +53,6 @@ def run(directory: Path, recording: Recording | None = None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if every check passed, 1 with the reason if not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make demo", description="Run nodegauge on simulated GPU nodes.")
     parser.add_argument("--record", type=Path, help="write the operator's metrics after each step here")
     options = parser.parse_args(arguments)

@@ -88,7 +88,6 @@ def _waiting(session: Session) -> list[str]:
 
 
 def _wrong(session: Session) -> list[str]:
-    """How labels and taints differ from what the hardware calls for."""
     result = []
     for name, machine in FLEET.items():
         wanted, seen = machine.measured, session.marks(name)
@@ -128,6 +127,5 @@ def _runs(session: Session) -> int:
 
 
 def at_work(hardware: Hardware) -> bool:
-    """Whether NCCL is at work on this machine: a child of a benchmark that has begun to say something."""
     here = with_variable(f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}")
     return not {*here}.isdisjoint(with_argument("--order"))

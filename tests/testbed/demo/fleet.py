@@ -1,5 +1,4 @@
-"""The demo's machines, and the labels and taints that their hardware calls for; no value comes from a run:
-interconnect and rates follow from the NVLink counts and rates in the profiles' sources."""
+"""The demo's machines, and the labels and taints that their hardware calls for; no value comes from a run."""
 
 from __future__ import annotations
 
@@ -19,8 +18,6 @@ SEVEN_NODE = "gpu-a100"
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """Labels and taints (KEY=VALUE:EFFECT) that nodegauge sets on a node; an empty text is no label."""
-
     interconnect: str = ""
     gbps: str = ""
     evidence: str = ""

@@ -24,7 +24,6 @@ def run_by_labels(session: Session) -> None:
 
 
 def required(expression: Object) -> Object:
-    """Node affinity that requires this label expression, as part of a pod's spec."""
     term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
 

@@ -87,6 +87,5 @@ def _summary(session: Session) -> str:
 
 
 def _load_run(session: Session) -> Object:
-    """The report's part about the load probe, once a run was read or failed."""
     probe = probe_of(session.report(LOADED_NODE), "load")
     return probe if probe.get("lastRun") else {}

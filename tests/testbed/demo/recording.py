@@ -27,8 +27,6 @@ LEFT_OUT = re.compile(r"_(bucket|created)(\{|$)")
 
 
 class Recording:
-    """Samples of every series, step by step."""
-
     def __init__(self) -> None:
         self._steps: list[str] = []
         self._at: list[float] = []

@@ -28,8 +28,6 @@ LINE_LIMIT = 240
 
 
 class Session(Progress):
-    """A running testbed, seen as its administrator sees it."""
-
     def __init__(self, testbed: Testbed, directory: Path) -> None:
         super().__init__()
         self.testbed = testbed
@@ -44,7 +42,6 @@ class Session(Progress):
         return self.api.get(f"/api/v1/nodes/{name}")
 
     def report(self, name: str) -> Object:
-        """The status of a node's report; empty before there is one."""
         return self.api.find(f"{REPORTS}/{name}").get("status") or {}
 
     def current_report(self, name: str) -> Object:

@@ -25,7 +25,6 @@ MODEL_LIMIT = 28
 
 
 def install(session: Session) -> None:
-    """`helm install`, exactly as on a real cluster but for shorter times, which it prints."""
     values = session.directory / "values.yaml"
     values.write_text(VALUES)
     session.say("helm install nodegauge charts/nodegauge (the operator runs under its own account and RBAC)")
@@ -90,7 +89,6 @@ def uninstall(session: Session) -> None:
 
 
 def _compare(session: Session) -> None:
-    """Raises `TestbedError` naming every node whose labels or taints are not those of its hardware."""
     seen = {name: session.marks(name) for name in FLEET}
     wrong = [
         f"{name} has {kind} {getattr(seen[name], kind) or 'absent'}, expected "

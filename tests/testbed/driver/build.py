@@ -32,8 +32,6 @@ def find_compiler(env: Mapping[str, str]) -> str:
 
 
 def library_folder(version: str) -> Path:
-    """The folder with the library of this driver version, built if need be: a value for LD_LIBRARY_PATH.
-    BinaryError without a compiler, when it fails, or when the cache's path cannot stand in it."""
     compiler, cache_root = find_compiler(os.environ), cache_folder(os.environ)
     if any(character in str(cache_root) for character in ":;"):
         raise BinaryError(

@@ -17,8 +17,6 @@ Release = tuple[int, ...]
 
 
 class Counters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """First id of the three throttle counters (0: none), first and last of the power-smoothing constants."""
-
     first: int
     constants: tuple[int, int]
 
@@ -35,8 +33,6 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Abilities:
-    """What the NVML of one driver release offers."""
-
     functions: tuple[str, ...]
     fields_known: int
     counters: Counters

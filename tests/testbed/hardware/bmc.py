@@ -53,8 +53,6 @@ class Behaviour:
 
 
 class Bmc:
-    """One running BMC: `url`, its `resources`, its `behaviour`, and what it was asked."""
-
     def __init__(self, resources: Resources, behaviour: Behaviour) -> None:
         self._resources = resources
         self.behaviour = behaviour
@@ -98,7 +96,6 @@ class Bmc:
         return web.json_response(body)
 
     def _refusal(self, path: str) -> web.Response | None:
-        """The answer that `says` has; None without."""
         if path not in self.behaviour.says:
             return None
         status, headers, body = self.behaviour.says[path]

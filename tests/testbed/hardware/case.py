@@ -1,8 +1,5 @@
-"""What is around the GPUs now: supplies under the present load, fans, air.
-
-Equal supplies share the load equally, as current sharing makes them.  One that must give more than it can
-switches off; when none is left, the machine is off.
-"""
+"""What is around the GPUs now.  Equal supplies share the load; one that must give more than it can switches
+off; when none is left, the machine is off."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ EFFICIENCY = 0.94
 
 
 class Trouble(Enum):
-    """What is wrong with a supply."""
-
     REMOVED = "removed"
     FAILED = "failed"
     NO_INPUT = "no-input"
@@ -74,7 +69,6 @@ def draw_watts(machine: Machine, gpu_watts: Sequence[float]) -> float:
 
 
 def supplies(machine: Machine, gpu_watts: Sequence[float]) -> list[Supply]:
-    """Every supply, under the load of now; none where a shelf feeds the machine."""
     chassis = machine.profile.chassis
     if chassis is None or chassis.supplies is None:
         return []

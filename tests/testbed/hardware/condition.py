@@ -1,8 +1,5 @@
-"""What was done to a machine: its faults, loads and restarts, and everything that has been counted since.
-
-What was counted while a fault was on stays counted when it is healed, as in life, and goes when counters
-begin anew.  Nothing here reads a clock or touches files.
-"""
+"""What was done to a machine, and what has been counted since.  That stays counted after a fault, until
+counters begin anew."""
 
 from __future__ import annotations
 
@@ -23,15 +20,11 @@ SECOND_NS = 10**9
 
 
 class ActiveFault(msgspec.Struct, frozen=True):
-    """A fault that is on."""
-
     name: str
     parameters: dict[str, Parameter] = {}
 
 
 class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What was done to a machine: to each GPU, to NICs (errors by counter), and by faults."""
-
     profile: Profile
     seed: str
     boot_id: str

@@ -1,9 +1,6 @@
 """How warm GPUs become: inlet air + thermal resistance x watts, reached exponentially; and the slowdown.
-
-A profile gives the temperature at idle and at full load of a healthy machine; resistance and air follow from
-these two and the two draws.  Nothing watches the simulated machine, so what will happen is written down when
-something changes: at most two steps, now and when the temperature passes the slowdown threshold.
-"""
+What will happen is written down when something changes: at most two steps, now and at the slowdown
+threshold."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ Points = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Sink:
-    """A GPU's cooling: °C of the air that reaches it, and K per watt."""
-
     air: float
     resistance: float
 
@@ -35,8 +30,6 @@ class Sink:
 
 
 def _sink(machine: Machine, gpu: int) -> Sink | None:
-    """A GPU's cooling as it is now; None where nothing tells its temperature.  The fans of the chassis that
-    are left carry the air of those that stand."""
     case, chassis, model = machine.case, machine.profile.chassis, machine.profile.model
     if model.temperature is None or model.power.full <= model.power.idle:
         return None
@@ -57,8 +50,7 @@ def slowdown_celsius(model: Model) -> int | None:
 
 
 def slowed(model: Model, cooling: Sink, *, watts: float) -> tuple[int, int]:
-    """Per mille of the time for which software and hardware slow a GPU down so that it stays at its
-    threshold, when it would draw `watts`."""
+    """Per mille of the time for which heat slows a GPU down that would draw `watts`."""
     limit = slowdown_celsius(model)
     if limit is None or cooling.steady(watts) <= limit or watts <= model.power.idle / 1000:
         return 0, 0
@@ -70,15 +62,14 @@ def slowed(model: Model, cooling: Sink, *, watts: float) -> tuple[int, int]:
 
 
 def warmth(model: Model, celsius: float) -> int:
-    """A temperature as per mille of the way from idle to full load of a healthy machine, as the driver's
-    state has it (memory and core follow one number)."""
+    """A temperature as per mille of the way from idle to full load, as the driver's state has it."""
     assert model.temperature is not None
     idle, full = model.temperature.idle, model.temperature.full
     return round(1000 * (celsius - idle) / max(1, full - idle))
 
 
 def approach(points: Points, *, now: int, tau: float) -> float:
-    """The per mille reached by now, when `points` say since when (ns) which per mille is the target."""
+    """The per mille reached by now; `points`: since when (ns) which per mille is the target."""
     reached, target, since = 0.0, 0.0, 0
     for at, value in [*(point for point in points if point[0] <= now), (now, 0)]:
         reached = target + (reached - target) * math.exp(-(at - since) / 1e9 / tau)
@@ -97,7 +88,6 @@ class Step:
 
 
 def heated(machine: Machine, gpu: int, warmths: Points, *, now: int) -> list[Step]:
-    """The steps of a GPU from now on; `warmths`: where its temperature went so far."""
     model, holds, draw = machine.profile.model, machine.holds_now(gpu), machine.power_mw(gpu)
     sink = _sink(machine, gpu)
     if sink is None:

@@ -1,8 +1,4 @@
-"""What a fault is, how one is registered and found, and how its parameters are read.
-
-A fault is a function with keyword parameters that all have defaults; values may be text, as they come from a
-command line.
-"""
+"""What a fault is: a function with keyword parameters that have defaults; values may be text."""
 
 from __future__ import annotations
 
@@ -21,8 +17,6 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """`apply` changes a machine; `does` says what, in one line."""
-
     name: str
     does: str
     apply: Apply
@@ -37,7 +31,6 @@ class Fault:
         return {name: p.default for name, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY}
 
     def on(self, machine: Machine, parameters: Mapping[str, Parameter]) -> None:
-        """Do it; HardwareError for an unknown parameter, or hardware that cannot have this fault."""
         known = self.parameters()
         if unknown := sorted(parameters.keys() - known.keys()):
             raise HardwareError(
@@ -51,8 +44,6 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(name: str, does: str = "") -> Callable[[Apply], Apply]:
-    """Register a function as the fault of this name, which does what its docstring says, or `does`."""
-
     def register(apply: Apply) -> Apply:
         FAULTS[name] = Fault(name=name, does=does or inspect.getdoc(apply) or "", apply=apply)
         return apply
@@ -88,7 +79,6 @@ def share(percent: Parameter) -> int:
 
 
 def needs(machine: Machine, there: object, what: str) -> None:
-    """HardwareError naming the hardware, unless it has what the fault is about."""
     if there is None or there is False:
         raise HardwareError(f"{machine.profile.name} has no {what}")
 

@@ -124,7 +124,6 @@ def leak(machine: Machine, *, detector: Parameter = 0) -> None:
 
 
 def twelve_volts(profile: Profile) -> list[tuple[int, HwmonSensor]]:
-    """hwmon's sensors that are called 12 V, with their chip's number."""
     return [entry for entry in _sensors(profile) if _is_twelve(entry[1])]
 
 

@@ -1,8 +1,5 @@
-"""Faults that only an NCCL run or the load probe meets: NVML reads as ever.
-
-Those of NCCL concern the simulated one, in the named arm: all, default, p2p-off or nvls-off.  An arm that is
-under way goes on as it began.
-"""
+"""Faults that only an NCCL run or the load probe meets: NVML reads as ever.  An arm under way goes on as it
+began."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ WRONG = {"core": "cuda.flips", "memory": "cuda.memory_flips"}
 
 
 def _add(machine: Machine, kind: str, *, arm: str = "all", **more: Any) -> None:
-    """Let this go wrong; HardwareError where there is no NCCL run."""
     there = machine.profile.nccl is not None and len(machine.gpus) > 1
     needs(machine, there, "second GPU that NCCL could join to the first")
     machine.nccl.append(Trouble(kind=kind, arm=choice("arm", arm, ARMS), **more))

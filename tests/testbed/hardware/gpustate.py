@@ -50,7 +50,6 @@ def gpu_uuid(seed: str, address: str) -> str:
 
 
 def gpu_lines(machine: Machine, number: int, *, seed: str) -> Lines:
-    """Everything about one GPU that does not depend on time; None where there is no line."""
     gpu, model, host = machine.gpus[number], machine.profile.model, machine.profile.host
     function = machine.pci[gpu.address]
     node = next(node for node in host.nodes if node.id == function.numa)
@@ -176,7 +175,6 @@ def _combined(high: str, low: str) -> int:
 
 
 def _text(numbers: Iterable[int]) -> str:
-    """A bit set as hexadecimal 64-bit words, the lowest first."""
     bits = sum(1 << number for number in numbers)
     message = [bits >> shift & (1 << 64) - 1 for shift in range(0, max(bits.bit_length(), 1), 64)]
     return " ".join(f"{word:x}" for word in message)

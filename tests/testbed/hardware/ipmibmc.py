@@ -1,8 +1,5 @@
-"""An IPMI BMC in Python, on loopback: what `ipmi_sim` lacks (cipher suite 17, DCMI), and BMCs that misbehave.
-
-Packets are taken apart and built by `nodegauge_bmc.rmcp`, the login's proofs are computed here.  `ipmi_sim`
-shows that both are right for suite 3, and `ipmitool -C 17` against this server did, by hand, for suite 17.
-"""
+"""An IPMI BMC: what `ipmi_sim` lacks (cipher suite 17, DCMI), and BMCs that misbehave.  `ipmi_sim` shows that
+`nodegauge_bmc.rmcp`, which both ends use, is right for suite 3; `ipmitool -C 17` did by hand for 17."""
 
 from __future__ import annotations
 

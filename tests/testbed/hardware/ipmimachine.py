@@ -1,7 +1,4 @@
-"""A machine as an IPMI BMC shows it, for both BMCs of the testbed, Debian's `ipmi_sim` and `ipmibmc`.
-
-Records and inventories are encoded here by the specification alone, without the code under test.
-"""
+"""A machine as an IPMI BMC shows it, encoded by the specification alone, without the code under test."""
 
 from __future__ import annotations
 
@@ -105,7 +102,6 @@ class Machine:
 
 
 def server(supplies: int = 4, fans: int = 6) -> Machine:
-    """A GPU server: supplies of 3,000 W with their sensors, fans, air, three rails, redundancy."""
     sensors = [
         Sensor("Inlet Temp", 1, TEMPERATURE, entity=INLET, unit=CELSIUS, raw=24,
                bounds=(3, 1, None, 38, 42, None)),

@@ -1,7 +1,5 @@
-"""Debian's `ipmi_sim`, an IPMI BMC by others, with the sensors of a described machine, on loopback.
-
-It speaks cipher suite 3, and no DCMI.  It comes from PATH, else from Debian's packages, never installed.
-"""
+"""Debian's `ipmi_sim`, an IPMI BMC by others, from PATH or unpacked.  It speaks cipher suite 3, and no
+DCMI."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ WAY_OUT = "there is no `ipmi_sim`; Debian and Ubuntu: apt-get install openipmi"
 
 @cache
 def program() -> tuple[str, str] | None:
-    """The simulator, and where its libraries are if not with the system's; None where there is none and none
-    can be fetched."""
+    """The simulator, and where its libraries are if not with the system's; None where none can be had."""
     if simulator := shutil.which("ipmi_sim"):
         return simulator, ""
     root = cache_folder(os.environ) / "ipmi_sim"
@@ -40,8 +37,6 @@ def program() -> tuple[str, str] | None:
 
 
 class Simulator:
-    """A running simulator: `port` on loopback, and its console."""
-
     def __init__(self, port: int, console: int) -> None:
         self.port = port
         self._console = console

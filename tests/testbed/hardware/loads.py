@@ -1,8 +1,5 @@
-"""Lets a machine feel what the simulated CUDA does: the load that its processes announce becomes its load.
-
-`driver/src/cuda.c` appends a line `NS UUID PID PERCENT` to STATE.loads when a process begins something else
-on a GPU; a GPU's load is the largest last announcement of a living process.
-"""
+"""Lets a machine feel the simulated CUDA: `driver/src/cuda.c` appends `NS UUID PID PERCENT` to STATE.loads; a
+GPU's load is the largest last announcement of a living process."""
 
 from __future__ import annotations
 

@@ -98,7 +98,6 @@ class Machine:
         return self.profile.gpus
 
     def gpu(self, number: int | str) -> int:
-        """A GPU's number, checked; HardwareError for one that is not there."""
         known = {str(gpu): gpu for gpu in range(len(self.gpus))}
         if str(number) not in known:
             last = len(self.gpus) - 1
@@ -150,8 +149,8 @@ class Machine:
         }
 
     def power_mw(self, gpu: int, *, slowed: Mapping[str, int] | None = None) -> int:
-        """What a GPU draws at its present load: less while it is slowed down (`slowed`: for further reasons),
-        never more than its limit."""
+        """What a GPU draws at its present load: less while it is slowed down (`slowed`: for further
+        reasons)."""
         power, load = self.profile.model.power, self.load[gpu]
         share = 1.0
         for name, per_mille in [*self.holds_now(gpu).items(), *(slowed or {}).items()]:

@@ -1,5 +1,4 @@
-"""The machine file of the simulated NCCL: what its profile says, and what NCCL would notice by itself (links
-that are down take bandwidth away, P2P refused between NVLinked GPUs fails its init)."""
+"""The machine file of the simulated NCCL: what its profile says, and what NCCL would notice by itself."""
 
 from __future__ import annotations
 
@@ -51,8 +50,8 @@ def render(machine: Machine, *, seed: str) -> bytes:
 
 
 def _links_left(machine: Machine) -> float:
-    """The share of links that the worst GPU has left: a ring is as slow as its slowest GPU.  Links to a GPU
-    that is lost do not count: the numbers for fewer ranks know of them."""
+    """The share of links of the worst GPU; those to a lost GPU do not count: numbers for fewer ranks know of
+    them."""
     lost = {machine.gpus[gpu].address for gpu in machine.handles}
     shares = []
     for gpu in {*range(len(machine.gpus))} - machine.handles.keys():

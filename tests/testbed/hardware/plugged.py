@@ -1,12 +1,6 @@
-"""A plugged machine: its folder, and what can be done to it from any process.
-
-    hardware.json   the condition: profile, seed, boot, faults, loads, counters' beginnings
-    driver.state    what the simulated driver answers from
-    nccl.json       what the simulated NCCL measures
-    sys/, proc/     what a probe reads instead of /sys and /proc
-
-Changes are made under a file lock: read the condition, change it, write everything that follows from it.
-"""
+"""A plugged machine: a folder with the condition (hardware.json), what the simulated driver and NCCL answer
+from (driver.state, nccl.json), and sys/ and proc/. Changes are made under a file lock, and everything that
+follows is written."""
 
 from __future__ import annotations
 
@@ -50,9 +44,8 @@ def boottime_ns() -> int:
 def plug(
     profile: str | Profile, directory: Path, *, seed: str | None = None, clock: Clock = boottime_ns
 ) -> Hardware:
-    """Put a machine of this profile into an empty folder and switch it on: healthy and idle.  `seed` makes up
-    what tells it from others of its kind (UUIDs, serial numbers); random by default.  HardwareError when the
-    folder has hardware in it or there is no such profile."""
+    """Put a machine of this profile into an empty folder: healthy and idle.  `seed` makes up UUIDs and serial
+    numbers."""
     try:
         result = profiles.load(profile) if isinstance(profile, str) else profile
     except ProfileError as error:
@@ -71,8 +64,6 @@ def attach(directory: Path) -> Hardware:
 
 
 class Hardware:
-    """One plugged machine.  Every method may be called from several processes and threads."""
-
     def __init__(self, directory: Path, *, clock: Clock = boottime_ns) -> None:
         self.directory = directory.absolute()
         self._clock = clock

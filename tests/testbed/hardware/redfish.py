@@ -1,5 +1,5 @@
-"""The Redfish tree that a machine's BMC shows, made from its profile's chassis and its present state.  Shapes
-follow DMTF DSP0268, with the resources that are new since 2020; others are in tests/fixtures/redfish."""
+"""The Redfish tree of a machine's BMC, in the shapes of DMTF DSP0268 with the resources that are new since
+2020."""
 
 from __future__ import annotations
 
@@ -113,7 +113,6 @@ def _chassis(view: View) -> Tree:
 
 
 def _supplies(view: View) -> Tree:
-    """Of which the BMC says that one is enough, as a DGX H100's does."""
     folder = f"{CHASSIS}/PowerSubsystem"
     if not view.supplies:
         return {folder: _below(folder, "PowerSupplies"), f"{folder}/PowerSupplies": _collection()}

@@ -1,7 +1,5 @@
-"""The state file that the simulated driver answers from: `key value` lines, see driver/src/state.h.
-
-What NVML cannot read on this hardware has no line.
-"""
+"""The state file that the simulated driver answers from (driver/src/state.h); what NVML cannot read has no
+line."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""The parts of /sys and /proc that a probe reads, as a tree of real files and links, laid out as the kernel
-does.  Writing is repeatable: only what differs is touched, each file in one step.
-
-A GPU that fell off the bus keeps its folder: the kernel remembers vendor, device and class, while the
-configuration space and the link status come from the device and read as all ones (width 63, speed unknown).
-"""
+"""The parts of /sys and /proc that a probe reads, laid out as the kernel does.  Only what differs is touched,
+each file in one step.  A GPU off the bus keeps its folder: the kernel remembers ids and class; the rest reads
+as all ones."""
 
 from __future__ import annotations
 
@@ -101,7 +98,6 @@ def _link(function: PciFunction, machine: Machine) -> dict[str, str]:
 
 
 def _config(function: PciFunction) -> bytes:
-    """The head of a configuration space: ids and class where PCI puts them."""
     kind = function.kind
     config = bytearray(CONFIG_BYTES)
     config[0:2] = int(kind.vendor, 16).to_bytes(2, "little")
@@ -137,7 +133,6 @@ def _write_nic(
 
 
 def _write_disk(root: Path, name: str) -> None:
-    """An NVMe controller without errors."""
     folder = root / "devices/virtual/nvme" / name
     _files(folder, {"state": "live", "model": "simulated"})
     _files(
@@ -182,7 +177,6 @@ def _files(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def _bytes(path: Path, content: bytes) -> None:
-    """Write what differs; in one step where somebody may be reading."""
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
@@ -190,7 +184,6 @@ def _bytes(path: Path, content: bytes) -> None:
 
 
 def _symlink(link: Path, target: Path) -> None:
-    """A relative link, so that the whole tree can be moved."""
     link.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         link.symlink_to(os.path.relpath(target, link.parent))

@@ -1,8 +1,5 @@
-"""The simulated kubelet of one node, and a program that is the kubelet of many: `python -m
-testbed.kubelet.agent KUBECONFIG DIRECTORY` follows the file of nodes that should be, until SIGTERM.
-
-What it does differently from a real kubelet is listed in tests/testbed/README.md, and nothing else should be.
-"""
+"""The simulated kubelet of one node, and `python -m testbed.kubelet.agent KUBECONFIG DIRECTORY`, that of
+many.  What it does differently from a real one is listed in tests/testbed/README.md."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ KEPT_PODS = 200
 
 
 class Kubelet:
-    """One simulated node.  server: kubeconfig of an administrator (a real kubelet has an identity of its
-    own). directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`."""
+    """`directory`: `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid}`."""
 
     def __init__(self, *, name: str, server: Path, directory: Path, hardware: Hardware | None = None) -> None:
         self.name = name
@@ -171,8 +167,6 @@ def _tell(task: asyncio.Task[None]) -> None:
 
 
 class Host:
-    """Keeps the running kubelets equal to the file."""
-
     def __init__(self, *, kubeconfig: Path, directory: Path) -> None:
         self._kubeconfig = kubeconfig
         self._directory = directory
@@ -212,7 +206,6 @@ class Host:
         self._file.report(Observed(revision=desired.revision, nodes=states | self._problems))
 
     async def _bring(self, name: str, wanted: NodeSpec | None) -> None:
-        """Make one node what it should be; a failure is noted and tried again."""
         try:
             if name in self._running and self._running[name][0] != wanted:
                 _, kubelet = self._running.pop(name)
@@ -234,7 +227,6 @@ class Host:
 
 
 async def main(kubeconfig: Path, directory: Path) -> None:
-    """Run a host until SIGTERM or SIGINT."""
     form = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level="INFO", stream=sys.stderr, format=form)
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The few calls that a kubelet makes, on plain dictionaries.  Nothing here decides anything."""
+"""The few calls that a kubelet makes, on plain dictionaries."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ LINE_LIMIT = 4 * 1024 * 1024
 
 
 class Api:
-    """A session with one API server; `authority`: the certificates that verify it, as PEM."""
-
     def __init__(self, session: aiohttp.ClientSession, *, server: str, authority: str) -> None:
         self.server = server
         self.authority = authority
@@ -58,7 +56,6 @@ class Api:
         return await self._call("GET", path, params=params)
 
     async def create(self, path: str, body: Object) -> Object:
-        """POST; ApiError 409 AlreadyExists."""
         return await self._call("POST", path, body=body)
 
     async def patch(self, path: str, body: Object, *, kind: str = STRATEGIC) -> Object:
@@ -66,7 +63,6 @@ class Api:
         return await self._call("PATCH", path, body=body, content=kind, params={"fieldManager": "kubelet"})
 
     async def delete(self, path: str, body: Object | None = None) -> Object:
-        """`body`: DeleteOptions."""
         return await self._call("DELETE", path, body=body)
 
     async def watch(self, path: str, *, version: str, **params: str) -> AsyncIterator[tuple[str, Object]]:
@@ -109,8 +105,7 @@ class Api:
 
 
 def _cut(response: aiohttp.ClientResponse) -> None:
-    """Close the connection of an answer that is not read to its end, without the API server's consent: TLS
-    would wait for it, and a program's event loop may end before it comes."""
+    """Close the connection of an answer that is not read to its end: TLS would wait for the server."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()

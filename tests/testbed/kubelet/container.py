@@ -1,5 +1,4 @@
-"""One container of one pod: wait for image and configuration, run, restart as the policy says.  Writing to
-the API is the pod's business, and so is deciding when a container has to end."""
+"""One container of one pod: wait for image and configuration, run, restart as the policy says."""
 
 from __future__ import annotations
 
@@ -46,8 +45,6 @@ a period of ten."""
 
 
 class Runner:
-    """Runs one container until its restart policy lets it rest."""
-
     def __init__(
         self,
         spec: Object,
@@ -272,7 +269,6 @@ class Runner:
 
 
 async def _succeeds(argv: list[str], env: dict[str, str], *, folder: Path, within: float) -> bool:
-    """Whether a command ends well in time; `folder`: where the container's own process was started."""
     quiet = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*argv, env=env, cwd=folder, stdout=quiet, stderr=quiet)
     try:
@@ -292,8 +288,7 @@ def backoff(attempt: int) -> float:
 
 
 def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
-    """The last bytes of the message file (getTerminationMessage in pkg/kubelet/kuberuntime calls
-    tail.ReadAtMost), or the end of the log after a failure if asked for."""
+    """The end of the message file, or of the log after a failure if asked for, as a kubelet reads it."""
     try:
         with message.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))

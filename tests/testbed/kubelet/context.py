@@ -1,4 +1,4 @@
-"""What a node lends to the pods that run on it.  Plain data; nothing here acts."""
+"""What a node lends to the pods that run on it, as plain data."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def pod_address(uid: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Hardware that is plugged into a node, as data: whoever plugs it is another process.  environment:
-    LD_LIBRARY_PATH, NODEGAUGE_SIM_HARDWARE (the driver), NODEGAUGE_SYSFS and NODEGAUGE_PROCFS. gpu_capacity:
-    how many nvidia.com/gpu the device plugin tells: more than GPUs where they are shared. node_labels: of GPU
-    feature discovery beside the usual ones, or instead of them."""
+    """Hardware that is plugged into a node.  `environment`: variables of driver and files; `gpu_capacity`:
+    more than GPUs where they are shared; `node_labels`: of GPU feature discovery."""
 
     gpu_count: int
     gpu_product: str
@@ -42,8 +40,6 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """Everything that a pod's worker needs of its node."""
-
     name: str
     api: Api
     http: aiohttp.ClientSession

@@ -16,8 +16,6 @@ from testbed.kubelet.context import Hardware
 
 
 class NodeSpec(Struct, frozen=True, kw_only=True):
-    """One node as it should be."""
-
     profile: str | None = None
     hardware: Hardware | None = None
 
@@ -28,15 +26,11 @@ class Desired(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """What the host has carried out; `nodes` has "running" or what went wrong."""
-
     revision: int = 0
     nodes: dict[str, str] = {}
 
 
 class DesiredFile:
-    """`nodes.json` and `observed.json` in the host's directory."""
-
     def __init__(self, directory: Path) -> None:
         self.path = directory / "nodes.json"
         self._observed = directory / "observed.json"
@@ -47,7 +41,7 @@ class DesiredFile:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[dict[str, NodeSpec]]:
-        """Edit the nodes under the lock; written, as a new revision, when the block ends without an error."""
+        """Written as a new revision when the block ends without an error."""
         if not self._lock.parent.is_dir():
             raise TestbedError(f"there is no testbed in {self._lock.parent.parent}: start it first")
         with alone(self._lock):
@@ -67,5 +61,4 @@ class DesiredFile:
 
 
 def _replace(path: Path, document: Struct) -> None:
-    """Readers see the old file or the new one, never a part."""
     write_private(path, json.format(json.encode(document), indent=1).decode())

@@ -1,9 +1,5 @@
-"""The device plugin of a node's GPUs: what it advertises, and which GPUs a container gets.
-
-As NVIDIA's plugin does with the strategy `envvar`: the chosen GPUs' UUIDs stand in NVIDIA_VISIBLE_DEVICES,
-which the pod's own environment may override; a GPU that is unhealthy stays in the node's capacity, leaves its
-allocatable, and is given to nobody.  Who has GPUs computes on them, as NVML then tells.
-"""
+"""The device plugin of a node's GPUs, as NVIDIA's with the strategy `envvar`: NVIDIA_VISIBLE_DEVICES has the
+chosen UUIDs; an unhealthy GPU stays in the capacity, leaves the allocatable, and is given to nobody."""
 
 from __future__ import annotations
 
@@ -35,8 +31,7 @@ def requested(container: Object) -> int:
 
 @dataclass
 class Devices:
-    """The GPUs of one node.  Without hardware, or with hardware that tells of no devices, there are none to
-    give; `_given` is by (pod UID, container), `_pids` the first processes of those."""
+    """Without hardware that tells of devices there are none; `_given` is by (pod UID, container)."""
 
     hardware: Hardware | None
     _given: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -46,7 +41,6 @@ class Devices:
         self._write()  # nothing that an earlier kubelet wrote runs any more
 
     def capacity(self) -> int | None:
-        """What the plugin has registered; None where there is no plugin."""
         return (self.hardware.gpu_capacity or None) if self.hardware is not None else None
 
     def allocatable(self) -> int | None:
@@ -55,12 +49,10 @@ class Devices:
         return capacity * sum(gpus.values()) // len(gpus)
 
     def stamp(self) -> object:
-        """Something that differs once the plugin tells something else."""
         return self._gpus()
 
     def allocate(self, pod_uid: str, container: Object) -> dict[str, str]:
-        """The environment that the plugin answers with, the same at every start; StartFailed when it has not
-        enough left."""
+        """The environment that the plugin answers with, the same at every start."""
         if not (count := requested(container)) or not (gpus := self._gpus()):
             return {}
         key = (pod_uid, container["name"])
@@ -94,7 +86,6 @@ class Devices:
         return {GIVEN_VARIABLE: ",".join(by_index.get(word, word) for word in chosen.split(","))}
 
     def computes(self, pod_uid: str, container: Object, *, pid: int) -> None:
-        """The first process of a container that was given GPUs computes on them from now on."""
         if (pod_uid, container["name"]) in self._given:
             self._pids[pod_uid, container["name"]] = pid
             self._write()

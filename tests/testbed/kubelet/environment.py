@@ -32,7 +32,6 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def system_environment(node: NodeContext, *, hostname: str, home: Path) -> dict[str, str]:
-    """What every container has: PATH, HOME, TMPDIR, HOSTNAME and the address of the API server."""
     server = urlsplit(node.api.server)
     return {
         "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
@@ -47,8 +46,7 @@ def system_environment(node: NodeContext, *, hostname: str, home: Path) -> dict[
 async def pod_environment(
     container: Object, pod: Object, node: NodeContext, *, known: Mapping[str, str]
 ) -> dict[str, str]:
-    """The pod's `envFrom` and `env`; `known` are variables that `$(NAME)` may refer to.  ConfigMissing for a
-    ConfigMap, NotSimulated for any other source than a whole one and a field of the pod."""
+    """The pod's `envFrom` and `env`; `known` are variables that `$(NAME)` may refer to."""
     result: dict[str, str] = {}
     for source in container.get("envFrom", []):
         if "configMapRef" not in source:
@@ -87,8 +85,7 @@ def field_value(path: str, pod: Object, node: NodeContext) -> str:
 
 
 def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:
-    """Whether the driver is put in, as where the NVIDIA runtime is the default: for a request for GPUs, or
-    NVIDIA_VISIBLE_DEVICES naming devices unless a runtime class other than NVIDIA's is chosen."""
+    """As where the NVIDIA runtime is the default: for GPUs, or NVIDIA_VISIBLE_DEVICES naming devices."""
     if requested(container):
         return True
     chosen = pod["spec"].get("runtimeClassName")

@@ -1,5 +1,5 @@
-"""What stands in for container images: a checkout's source folders plus the interpreter that runs this
-kubelet, or a few harmless host programs.  Pods of a name that is not in the table wait in ErrImagePull."""
+"""What stands in for container images: source folders and this interpreter, or a few harmless host
+programs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What a container of this image finds.  entrypoint: the argv when the pod gives no `command`, before
-    `args`. env: the image's own environment; the pod's wins. programs: name in argv[0] (or its last path
-    element) to the argv that it stands for."""
+    """`entrypoint`: where the pod gives no `command`.  `programs`: what a name in argv[0] stands for."""
 
     entrypoint: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -31,8 +29,8 @@ class Image:
 
     @property
     def stands_in(self) -> bool:
-        """Whether its first process computes on no GPU, although it may hold them: a probe's NCCL and CUDA
-        are simulated, and say themselves what they do."""
+        """Whether its first process computes on no GPU: a probe's NCCL and CUDA are simulated, and say what
+        they do."""
         return self.entrypoint[-1:] == (PROBES,)
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:
@@ -46,8 +44,7 @@ class Image:
 
 
 def python_image(*sources: Path, module: str = "") -> Image:
-    """An image with this interpreter, with `sources` on its module path, and with the library path without
-    which some builds of Python do not start."""
+    """This interpreter, with `sources` on its path, and the library path that some builds of Python need."""
     env = {"PYTHONPATH": os.pathsep.join(map(str, sources))} if sources else {}
     libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     python = (sys.executable,)
@@ -69,8 +66,7 @@ def host_image(*names: str) -> Image:
 
 
 def default_images(checkout: Path | None = None) -> dict[str, Image]:
-    """Operator, probe and NCCL probe of a checkout, `python` and `busybox`; by default of this file's own,
-    and under a path in the registry those of the one that `OTHER_IMAGES` names."""
+    """Operator, probe and NCCL probe of a checkout; under a path in the registry those of `OTHER_IMAGES`."""
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
     probes = python_image(*sources, module=PROBES)
@@ -89,8 +85,7 @@ def default_images(checkout: Path | None = None) -> dict[str, Image]:
 
 
 def find(images: Mapping[str, Image], reference: str, *, pull_policy: str) -> Image:
-    """The image of `registry:5000/group/name:tag@digest`, whatever its registry prefix, tag or digest.
-    ContainerWaits with ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull."""
+    """The image of this name, whatever its registry, tag or digest."""
     *parts, last = reference.partition("@")[0].split("/")
     parts.append(last.partition(":")[0])
     for start in range(len(parts)):

@@ -98,8 +98,6 @@ def node_status(node: NodeContext, *, before: list[Object]) -> Object:
 
 
 class NodeAgent:
-    """Registers one Node and keeps it Ready."""
-
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._api = node.api

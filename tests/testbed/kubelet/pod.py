@@ -1,8 +1,5 @@
-"""One pod from binding to its end: its containers, deadline, deletion, final status.
-
-States that follow each other faster than the API answers are merged into one patch, as with a real kubelet;
-the order is kept and the last one always arrives, unless the pod is gone.
-"""
+"""One pod from binding to its end.  States that follow each other faster than the API answers are merged into
+one patch, as with a real kubelet."""
 
 from __future__ import annotations
 
@@ -34,8 +31,6 @@ KILL_SECONDS = 5.0
 
 
 class Ending(Enum):
-    """Why a pod's containers are being ended before they rest."""
-
     DELETED = "deleted"
     DEADLINE = "deadline"
     GONE = "gone"
@@ -50,7 +45,6 @@ def is_terminal(pod: Object) -> bool:
 
 
 def directory_name(pod: Object) -> str:
-    """NAMESPACE_NAME_UID, as below a kubelet's /var/log/pods."""
     metadata = pod["metadata"]
     return f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
 
@@ -72,8 +66,6 @@ async def remove(pod: Object, node: NodeContext) -> None:
 
 
 class PodWorker:
-    """Runs one pod; `run()` ends when the pod's status is final (or the pod is gone)."""
-
     def __init__(self, pod: Object, node: NodeContext) -> None:
         self.pod = pod
         self._node = node

@@ -1,9 +1,5 @@
-"""One container as a process: started below a shim, signalled, awaited.  When this kubelet's process ends,
-however it ends, every process of every container ends too (`shim.py` says how).
-
-The socket to the shim is not read through asyncio's streams, which throw away what was received as soon as a
-write fails: a container's last word often crosses with a signal to it.
-"""
+"""One container as a process, started below a shim (`shim.py`).  The socket to the shim is not read through
+asyncio's streams, which drop what was received as soon as a write fails."""
 
 from __future__ import annotations
 
@@ -28,8 +24,6 @@ LOST = 137
 
 
 class ContainerProcess:
-    """A container and the line to its shim: messages in, signals out.  `pid` is its first process."""
-
     def __init__(self, end: socket.socket) -> None:
         self.pid = 0
         self._exit: asyncio.Future[int]
@@ -44,8 +38,7 @@ class ContainerProcess:
 
     @classmethod
     async def launch(cls, *, argv: list[str], env: dict[str, str], cwd: Path, log: Path) -> ContainerProcess:
-        """Start it; StartFailed with the system's words when the command cannot be executed.  argv[0] is a
-        path; env is the whole environment; output is appended to log."""
+        """argv[0] is a path; env is the whole environment; output is appended to log."""
         ours, theirs = socket.socketpair()
         with theirs:
             _start_shim(theirs)
@@ -74,7 +67,6 @@ class ContainerProcess:
             self._socket.send(bytes([number]))
 
     async def stop(self, *, grace: float) -> int:
-        """SIGTERM, `grace` seconds, SIGKILL; returns the exit code."""
         self.signal(signal.SIGTERM)
         done, _ = await asyncio.wait({self._exit}, timeout=grace)
         if not done:
@@ -117,7 +109,6 @@ def _server() -> forkserver.Server:
 
 
 def _start_shim(channel: socket.socket) -> None:
-    """A shim with one end of a socket pair as its standard input; its troubles go to our error output."""
     server = _server()
     order = {
         "arguments": [sys.executable, "-m", SHIM],

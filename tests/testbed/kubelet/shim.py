@@ -1,16 +1,7 @@
-"""The parent process of one container: it starts it, passes signals on, and takes everything down with it.
-
-The fork server forks it.  It is what containerd's shim and a PID namespace are on a real node:
-
-- File descriptor 0 is a socket to the kubelet.  When the kubelet goes away for any reason, SIGKILL included,
-  the socket ends and the shim kills all that it started.
-- It is a child subreaper: when the container's first process ends, all others are killed, as they are when
-  PID 1 of a PID namespace ends.
-- A signal for which the container's process has no handler is dropped, as the kernel does for PID 1.
-
-Protocol: one line of JSON in (argv, env, cwd, log), then single bytes, each a signal number; out come lines
-of JSON: {"pid": N} or {"error": "..."}, then {"exit": code}.  Linux only.
-"""
+"""The parent process of one container, in place of containerd's shim and a PID namespace.  When the kubelet's
+socket (descriptor 0) ends, or the container's first process does, all that it started is killed; a signal
+without a handler is dropped, as for PID 1. In: a line of JSON (argv, env, cwd, log), then signal numbers as
+bytes; out: {"pid": N} or {"error": "..."}, then {"exit": code}. Linux only."""
 
 from __future__ import annotations
 
@@ -27,7 +18,6 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2); OSError when the kernel refuses."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
@@ -48,7 +38,6 @@ def send(message: dict[str, object]) -> None:
 
 
 def start(argv: list[str], *, env: dict[str, str], cwd: str, log: str) -> int:
-    """Fork and exec the container's first process in a session of its own; OSError when it cannot start."""
     shim = os.getpid()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     read_end, write_end = os.pipe()
@@ -110,7 +99,6 @@ def descendants() -> set[int]:
 
 
 def kill_all() -> bool:
-    """SIGKILL to everything below this process; whether there was anything."""
     below = descendants()
     for pid in below:
         with contextlib.suppress(ProcessLookupError):
@@ -151,7 +139,6 @@ def reap(main: int) -> int | None:
 
 
 def serve(pid: int, wakeup: int) -> int | None:
-    """Pass signals on until the container ends (its exit code) or the kubelet is gone (None)."""
     while True:
         ready, _, _ = select.select([0, wakeup], [], [])
         if wakeup in ready:

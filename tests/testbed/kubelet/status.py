@@ -16,7 +16,6 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 
 
 def waiting(reason: str = "ContainerCreating", message: str = "") -> Object:
-    """The state of a container that is not started; `reason` as `kubectl get pods` shows it."""
     return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
 
 
@@ -25,7 +24,6 @@ def running(started: str) -> Object:
 
 
 def terminated(code: int, reason: str, message: str, **more: str) -> Object:
-    """The state of one that is over, with its last words; `more` as the API names it. Empty is absent."""
     texts = {"message": message, **more}
     return {"terminated": {"exitCode": code, "reason": reason} | {k: v for k, v in texts.items() if v}}
 
@@ -72,8 +70,7 @@ class Record:
 
 
 def phase(records: list[Record], *, over: bool) -> str:
-    """A final phase is shown only when no container runs any more or will again (`over`), as kubelets do
-    since 1.27; until then a container's own end is to be read from its state."""
+    """Final only when no container runs any more or will again (`over`), as kubelets do since 1.27."""
     if over:
         good = all(record.state.get("terminated", {}).get("exitCode") == 0 for record in records)
         return "Succeeded" if good else "Failed"
@@ -105,7 +102,6 @@ def conditions(phase_now: str, records: list[Record], *, before: list[Object], n
 def condition(
     kind: str, status: str, reason: str | None, message: str | None, *, before: list[Object], now: str
 ) -> Object:
-    """A condition of a pod or a node; it keeps the time since when its status is what it is."""
     since = [c["lastTransitionTime"] for c in before if (c["type"], c["status"]) == (kind, status)]
     return {
         "type": kind,
@@ -128,8 +124,7 @@ def pod_status(
     address: str,
     now: str,
 ) -> Object:
-    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes).  `late`:
-    the pod ends by its deadline, not by its containers.  `host`, `address`: the node's and the pod's."""
+    """As a strategic merge patch wants it.  `late`: the pod ends by its deadline."""
     current = "Failed" if late else phase(records, over=over)
     begun = any(record.container_id for record in records)
     # A pod that is deleted before it has run keeps the conditions that it had.

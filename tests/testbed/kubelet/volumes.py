@@ -1,10 +1,6 @@
-"""What stands behind a container's mounts: Secrets, empty directories, and the pod's service account.
-
-Processes here share the host's file system: variables and arguments that name the mount's path name a folder
-of the pod instead, which outlives the container.  A Secret's files are written when a container starts.  A
-service account has a real TokenRequest token where the API server's admission mounted one, the API server's
-authority, and a kubeconfig that points to both.
-"""
+"""What stands behind a container's mounts.  Variables and arguments that name a mount's path name a folder of
+the pod instead.  A service account has a real TokenRequest token, the API server's authority, and a
+kubeconfig."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ REFRESH_AT = 0.8
 
 
 async def mounted(container: Object, pod: Object, node: NodeContext, *, below: Path) -> dict[str, Path]:
-    """Path of each mount of a Secret or an empty directory, and the folder behind it, which is there.
-    ConfigMissing while a Secret is not there, unless the volume says that it is optional."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     result: dict[str, Path] = {}
     for mount in container.get("volumeMounts", []):
@@ -71,8 +65,6 @@ def token_mounts(pod: Object, container: Object) -> dict[str, Object]:
 
 
 class Credentials:
-    """The files of one pod's service account below `directory`, kept fresh while `keep_fresh` runs."""
-
     def __init__(self, pod: Object, source: Object, node: NodeContext, *, directory: Path) -> None:
         self._pod, self._source, self._node = pod, source, node
         self.directory = directory

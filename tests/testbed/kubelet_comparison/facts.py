@@ -1,7 +1,4 @@
-"""What the API showed of a pod, in words that can be compared, and what a real kubelet showed.
-
-Left out is what differs from run to run: times, ids, addresses, resource versions.
-"""
+"""What the API showed of a pod, without what differs from run to run, and what a real kubelet showed."""
 
 from __future__ import annotations
 
@@ -63,8 +60,8 @@ def steps(events: Sequence[Event]) -> list[str]:
 
 
 def step(pod: Object) -> str:
-    """Phase, the pod's reason, deletion, and the state of each container that has one.  Empty where nothing
-    has begun, and while one container runs and the next is being made: how long that is seen is chance."""
+    """Empty where nothing has begun, and while one container runs and the next is made: whether that is seen
+    is chance."""
     status = pod["status"]
     states = [state(one.get("state", {})) for one in status.get("containerStatuses", [])]
     half_started = "running" in states and "waiting ContainerCreating" in states

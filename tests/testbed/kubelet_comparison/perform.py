@@ -36,15 +36,12 @@ SETTLE_SECONDS = 1.0
 
 @dataclass
 class _Pod:
-    """One pod on its way."""
-
     sample: Sample
     acted: float | None = None
     events: list[Event] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen to it."""
         if not self.events:
             return False
         last = self.events[-1]
@@ -73,9 +70,8 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample]) -> dic
 def compared(
     plane: ControlPlane, *, node: str, but: Collection[Difference] = ()
 ) -> tuple[dict[str, Facts], set[str]]:
-    """What every sample showed on this node, and which were run twice, the second time by themselves, since
-    a busy machine can swallow a step: those that did otherwise than is written down, in more than `but` the
-    known differences."""
+    """What every sample showed, and which did otherwise than written down, but for `but`, and were run again
+    alone: a busy machine can swallow a step."""
     seen = perform(plane, node=node, samples=SAMPLES)
     wrong = {
         pod
@@ -162,7 +158,6 @@ def make_room(api: Rest, *, node: str) -> None:
 
 @contextmanager
 def _but(status: int) -> Iterator[None]:
-    """This answer is no error."""
     try:
         yield
     except ApiError as error:

@@ -79,7 +79,6 @@ def running(name: str, script: str) -> Object:
 
 
 def urgent(*, node: str, label: str) -> Object:
-    """The pod of higher priority for whose place the victim has to go."""
     sample = Sample(name=URGENT, container=IN_PLACE, spec={"priorityClassName": URGENT})
     return sample.body(node=node, label=label)
 

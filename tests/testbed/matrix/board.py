@@ -23,8 +23,8 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One machine with one fault (None: healthy, under `load`): what must be, and what was seen.  `seen` is
-    text where the hardware refused the fault; `must` None where it has to."""
+    """`load`: while healthy.  `seen`: text where the hardware refused the fault; `must`: None where it has
+    to."""
 
     machine: Machine
     scenario: Scenario | None
@@ -48,8 +48,6 @@ def play(
     *,
     done: Callable[[list[Cell]], None] = lambda _: None,
 ) -> list[Cell]:
-    """Each machine while healthy and with the scenarios of its profile; `done` gets a machine's cells.
-    TestbedError with the last words of the program that plays them if it fails."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as top:
         orders = {one.profile: _order(one, scenarios[one.profile], Path(top)) for one in machines}
         by_profile = {machine.profile: machine for machine in machines}

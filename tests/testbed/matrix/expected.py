@@ -78,8 +78,6 @@ class Scenario(Base, frozen=True, kw_only=True):
 
 
 class Row(Base, frozen=True, kw_only=True):
-    """What a node carries and its last run said; an empty text is an absent label.  `findings` above info."""
-
     findings: dict[str, str]
     verdict: str
     taint: str
@@ -167,9 +165,7 @@ def expected(machine: Machine, scenario: Scenario) -> Row:
 
 
 def representative(machines: Sequence[Machine], scenarios: Sequence[Scenario]) -> set[tuple[str, str]]:
-    """Pairs of profile and scenario that try every rule on two machines, where there are two.  Machines are
-    alike to a scenario when both can have the fault or neither, the same `otherwise` fits, and both are
-    readable or not.  Two of them stand for the rest, in turn."""
+    """Pairs that try every rule on two machines that are alike to it, where there are two, in turn."""
     chosen: set[tuple[str, str]] = set()
     for number, scenario in enumerate(scenarios):
         alike: dict[tuple[bool, str, bool], list[Machine]] = {}
@@ -193,8 +189,7 @@ def _health(verdict: str, taint: str, *, before: Row, findings: Mapping[str, str
 def changed_since(
     revision: str, machines: Sequence[Machine], scenarios: Sequence[Scenario]
 ) -> set[tuple[str, str]]:
-    """Pairs of profile and scenario that differ from the merge base with `revision`.  TestbedError, with
-    git's words, if there is no such revision."""
+    """Pairs that differ from the merge base with `revision`."""
     base = _git("merge-base", "HEAD", revision).strip()
     files = _git("diff", "--name-only", base).split()
     table = SCENARIOS.relative_to(ROOT).as_posix()
@@ -206,9 +201,8 @@ def changed_since(
 def affected(
     changed: dict[str, str], before: object, *, machines: Sequence[Machine], scenarios: Sequence[Scenario]
 ) -> set[tuple[str, str]]:
-    """All of a machine whose profile changed, of a scenario whose entry in the table changed, and of those
-    whose findings stand in a rules file that changed.  `changed`: texts of changed files by path; `before`:
-    the table as it was, None if it is the same."""
+    """Pairs whose profile, entry in the table (`before`: as it was), or rules file changed, by `changed`
+    texts."""
     known = scenarios if before is None else msgspec.convert(before, list[Scenario], strict=False)
 
     def codes(scenario: Scenario) -> set[str]:

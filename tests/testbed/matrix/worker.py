@@ -1,9 +1,6 @@
-"""What is: machines through scenarios, each machine in a fork of one process that has everything loaded.
-
-A scenario gets a node that was read twice while healthy, under the scenario's load; then the fault comes, and
-the node is read again: by the real probe through the real pynvml, judged by the judge, and advanced by the
-operator's own code.  The clock stands still but for an interval between two runs.
-"""
+"""What is: machines through scenarios, each machine in a fork.  A node is read twice while healthy, then with
+the fault, by the real probe, judged, and advanced by the operator's own code.  The clock stands still between
+two runs."""
 
 from __future__ import annotations
 
@@ -57,8 +54,6 @@ UNWATCHED: Any = SimpleNamespace(enter=lambda *_: None, leave=lambda: None)
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What is to be done with one machine: scenarios by number, None for the healthy machine under `load`."""
-
     profile: str
     directory: str
     items: list[tuple[int, Scenario | None, int]]
@@ -87,7 +82,6 @@ class HeldClock:
         return self.ns() / 1e9
 
     def set(self, nanoseconds: int) -> None:
-        """Go to this moment, also a past one."""
         self._now[:] = nanoseconds.to_bytes(8, "little")
 
     def sleep(self, seconds: float) -> None:
@@ -107,8 +101,6 @@ class HeldClock:
 
 
 class NodeHarness:
-    """One node of one machine, and all that was read of it."""
-
     def __init__(self, hardware: Hardware, clock: HeldClock) -> None:
         profile = hardware.profile
         self.hardware, self.clock = hardware, clock
@@ -162,8 +154,6 @@ class NodeHarness:
 
 
 class Machine:
-    """One machine.  What it is while healthy under a load is kept, and every scenario begins there."""
-
     def __init__(self, profile: str, directory: Path) -> None:
         self.clock = HeldClock(directory / "clock")
         os.environ[CLOCK_VARIABLE] = str(directory / "clock")
@@ -230,8 +220,7 @@ def play(order: Order) -> None:
 
 
 def differences(nodes: Sequence[NodeHarness], *, archive: str) -> list[str]:
-    """For each node an empty text, or where the Ansible collection judges its documents otherwise: by the
-    archive, in a process without this code.  All are of one machine."""
+    """For each node an empty text, or where the archive judges its documents otherwise."""
     if not nodes:
         return []
     facts = nodes[0].facts
@@ -270,7 +259,7 @@ def _said_anywhere(judgement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read orders from standard input; print a machine's profile once its answers stand.  1 if one failed."""
+    """Orders from standard input; a machine's profile is printed once its answers stand."""
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Order])
     at_a_time, failed = os.cpu_count() or 1, False
     living: dict[int, tuple[str, ForkProcess]] = {}
