@@ -41,7 +41,6 @@ def lacking(things: Iterable[Thing], *needs: Need) -> Iterator[str]:
 
 @cache
 def every_file() -> tuple[str, ...]:
-    """What git tracks, or would."""
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "-c", "-o", "--exclude-standard"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return tuple(name for name in sorted(set(listed.split("\0"))) if Path(name).is_file())
@@ -49,13 +48,11 @@ def every_file() -> tuple[str, ...]:
 
 @cache
 def files(start: str, end: str = "") -> list[str]:
-    """Files whose paths begin and end so."""
     return [name for name in every_file() if name.startswith(start) and name.endswith(end)]
 
 
 @cache
 def text(file: str) -> str:
-    """A file's text; empty if there is none."""
     return Path(file).read_text(encoding="utf-8") if Path(file).is_file() else ""
 
 
@@ -74,7 +71,6 @@ def tokens(*starts: str) -> frozenset[str]:
 
 @cache
 def test_modules() -> tuple[str, ...]:
-    """All of them."""
     return tuple(file for file in files("tests/", ".py") if Path(file).name.startswith("test_"))
 
 
@@ -84,17 +80,14 @@ def is_tested(thing: Thing) -> bool:
 
 
 def tested(where: str) -> Need:
-    """It must be, in such a file."""
     return is_tested, f"no test names it; add one to {where}"
 
 
 def file_of(kind: Any) -> str:
-    """Where a class or a module stands."""
     return Path(inspect.getsourcefile(kind) or "").relative_to(Path.cwd()).as_posix()
 
 
 def modules_of(package: ModuleType) -> Iterator[ModuleType]:
-    """Every module of a package, imported."""
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         yield importlib.import_module(module.name)
 

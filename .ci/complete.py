@@ -1,15 +1,6 @@
-"""Name what an incomplete change still lacks: file, thing, what is missing, and what to add to which file.
-
-    python .ci/complete.py            name all of it; 1 if there is any
-    python .ci/complete.py --write    write the generated files (`make reference`)
-
-Each function lists the things of one kind (rules, labels, policy fields, metrics ...), which it takes from
-the code by import, and what each of them needs.
-
-A test names a thing if its name, or one of its spellings, is a word in the code of a `test_*.py`; docstrings
-and comments do not count.  That is cheap and finds what nobody thought of; whether the test is any good, it
-cannot say.  What is read or set is a word in the code that should do so, which is as weak.
-"""
+"""Name what an incomplete change still lacks, and what to add to which file; `--write` makes the generated
+files.  A test names a thing if its name, or a spelling, is a word in the code of a `test_*.py`.  That is
+cheap; whether the test is any good, it cannot say."""
 
 from __future__ import annotations
 
@@ -125,7 +116,6 @@ def rules() -> Iterator[Thing]:
 
 
 def judge() -> Iterator[str]:
-    """Rules, thresholds, expected bandwidths."""
     yield from lacking(
         rules(),
         (
@@ -256,7 +246,6 @@ def policy() -> Iterator[str]:
 
 
 def labels() -> Iterator[str]:
-    """Labels and taints on nodes."""
     defined = {
         label.key: Thing(file_of(module), label.key, (label.key.rpartition("/")[2],), label)
         for module in modules_of(core)
@@ -348,13 +337,11 @@ def all_metrics() -> Iterator[str]:
 
 
 def counted(metric: Thing, *, own: str) -> bool:
-    """A module uses it, be it the metrics' `own` beside the line that makes it."""
     others = tuple(file for file in files(OPERATOR, ".py") if file != own)
     return f".{metric.name}" in tokens(*others) or code(own).count(f"self.{metric.name}") > 1
 
 
 def kinds() -> Iterator[str]:
-    """Kinds of probes, and their programs."""
     registry = f"{OPERATOR}/core/probes/registry.py"
     defined = {
         value
@@ -434,7 +421,6 @@ CHECKS = (
 
 
 def main(arguments: list[str]) -> int:
-    """0 where nothing is missing; prints what is."""
     checks = [generated(write=True)] if arguments == ["--write"] else [check() for check in CHECKS]
     lines = [line for check in checks for line in check]
     print("\n".join(lines) if lines else "complete: nothing is missing")

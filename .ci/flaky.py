@@ -40,7 +40,6 @@ class Failed(Exception):
 
 
 def run(arguments: Sequence[str]) -> dict[str, str]:
-    """One run of pytest: the error's first line by the id of each test that failed."""
     with tempfile.TemporaryDirectory(prefix="flaky-") as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
@@ -62,7 +61,6 @@ def run(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def failures(report: ElementTree.ElementTree[ElementTree.Element]) -> dict[str, str]:
-    """The tests that failed, or could not be set up, in a report of pytest."""
     failed = {}
     for case in report.iter("testcase"):
         problem = next((one for kind in ("failure", "error") for one in case.iter(kind)), None)
@@ -74,7 +72,6 @@ def failures(report: ElementTree.ElementTree[ElementTree.Element]) -> dict[str, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if no run failed, 1 if one did, 2 if none could be made, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make flaky", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--times", type=int, default=20, metavar="N", help="runs; default: 20")
     parser.add_argument("--load", type=int, default=8, metavar="N", help="busy loops; default: 8")

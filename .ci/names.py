@@ -80,7 +80,6 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def parts(name: str) -> list[str]:
-    """`NodeHeld_row` is node, held, row."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_").split("_")
 
 

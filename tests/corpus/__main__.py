@@ -38,15 +38,12 @@ NOTHING_WRONG = "nothing wrong in the pasted"
 
 
 class Scored(NamedTuple):
-    """One recording: its file, its answer, and why it is not right."""
-
     file: Path
     answer: str
     why: str = ""
 
 
 def score(file: Path, *, truth: str, names: list[str]) -> Scored:
-    """Judge one recording."""
     runner = CliRunner(env={"COLUMNS": "1000"})
     outcome = runner.invoke(nodegauge, ["judge", str(file)])
     output, squeezed = " ".join(outcome.output.lower().split()), "".join(outcome.output.lower().split())
@@ -63,7 +60,6 @@ def score(file: Path, *, truth: str, names: list[str]) -> Scored:
 
 
 def every(folders: list[Path]) -> Iterator[Scored]:
-    """All recordings of these folders."""
     for folder in folders:
         for entry in yaml.safe_load((folder / "truth.yaml").read_text(encoding="utf-8")):
             names = [str(name) for name in entry.get("names") or []]

@@ -16,7 +16,6 @@ SCENARIOS = {name: f"fleet.{name}" for name in ("life", "day", "faults", "upgrad
 
 
 def main() -> int:
-    """Everything that a scenario starts ends with it."""
     scenario = importlib.import_module(SCENARIOS[sys.argv[1]])
     parser = argparse.ArgumentParser(prog=f"make {sys.argv[1]}", description=scenario.__doc__)
     scenario.options(parser)

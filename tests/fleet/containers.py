@@ -49,7 +49,6 @@ class WatchContainer(WatchPod):
         self._changed.set()
 
     def xid(self, gpu: int, code: int) -> None:
-        """The driver reports an Xid."""
         loop = asyncio.get_running_loop()
         now = self._uptime(self._machine.document(loop.time()))
         xids.add(self._state, SeenXid(gpu=gpu, code=code, count=1, first=now, last=now))
@@ -66,7 +65,6 @@ class WatchContainer(WatchPod):
         self._write()
 
     async def live(self) -> None:
-        """Until cancelled: watch, read, write."""
         loop, state = asyncio.get_running_loop(), self._state
         await asyncio.sleep(self._chance.uniform(1, 10))
         while True:
@@ -77,7 +75,6 @@ class WatchContainer(WatchPod):
             self._put(decision.why)
 
     async def _decided(self, state: State, loop: asyncio.AbstractEventLoop) -> tuple[schedule.Decision, str]:
-        """The next reason to read, and what was seen then."""
         due = schedule.due_after(INTERVAL, node=self._machine.name)
         seen = str(state.values["machine"][0]) if state.values else self._machine.visible_fault
         while True:
@@ -103,7 +100,6 @@ class WatchContainer(WatchPod):
                 continue
 
     def _put(self, why: str) -> None:
-        """What the probe writes: its reading, and the Xids that it has heard of."""
         document = self._machine.document(asyncio.get_running_loop().time())
         builder = ResultBuilder(probe="health", run="", node="")
         builder.gpus = [GpuBuilder(gpu.index) for gpu in document.gpus]

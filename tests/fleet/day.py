@@ -66,8 +66,6 @@ class Day:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A fault of one node, from when on."""
-
     at: float
     node: int
     fault: str
@@ -119,7 +117,6 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
 
 
 def _tainted_at(fleet: Fleet, plan: Plan) -> float | None:
-    """When the node took the taint for its fault; None if not before its repair."""
     for at, name, taints in fleet.tainted:
         in_time = plan.at <= at < plan.at + REPAIRED_AFTER
         if in_time and name == f"node-{plan.node}" and FAULTS[plan.fault].taint in taints:
@@ -128,7 +125,6 @@ def _tainted_at(fleet: Fleet, plan: Plan) -> float | None:
 
 
 async def _show(mode: str, hours: float, began: float) -> None:
-    """A line for each twelfth of the time."""
     for part in range(1, 12):
         await asyncio.sleep(max(0.0, part * hours * HOUR / 12 - asyncio.get_running_loop().time()))
         print(
@@ -179,7 +175,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
-    """0 when every fault was tainted in both modes."""
     wanted = plans(chosen.nodes, chosen.hours, chosen.faults, seed=chosen.seed)
     size = f"{chosen.nodes} nodes, {chosen.hours:g} hours, {len(wanted)} faults"
     print(f"{size}, --seed {chosen.seed}", flush=True)

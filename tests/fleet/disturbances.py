@@ -29,8 +29,6 @@ State = Callable[[bool], None]
 
 
 class _Disturbing:
-    """Begins and ends what goes wrong, and writes it into the record."""
-
     def __init__(self, cluster: LivingCluster, chance: random.Random) -> None:
         self._cluster = cluster
         self._record: Record = cluster.record
@@ -42,8 +40,6 @@ class _Disturbing:
 
 
 class Disturbances(_Disturbing):
-    """Of the API server, the operator's process, clocks and policies."""
-
     def __init__(self, cluster: LivingCluster, process: OperatorProcess, chance: random.Random) -> None:
         super().__init__(cluster, chance)
         self._process = process
@@ -54,7 +50,6 @@ class Disturbances(_Disturbing):
     # -- the API server and the operator's process ----------------------------------------------------------
 
     async def _wrong(self, what: str, seconds: float, state: State) -> None:
-        """For so long the API server or the operator is not as it should be."""
         if self._api_busy:
             return
         self._api_busy = True
@@ -75,7 +70,6 @@ class Disturbances(_Disturbing):
             self._process.reconnect(resumed=resumed)
 
     async def outage(self) -> None:
-        """No call is answered, for minutes or hours; the watches break."""
         resumed = self._chance.random() < 0.5
 
         def state(on: bool) -> None:
@@ -86,22 +80,18 @@ class Disturbances(_Disturbing):
         await self._wrong("outage of the API", minutes * MINUTE * self._chance.uniform(0.8, 1.2), state)
 
     async def watch_gap(self) -> None:
-        """Watches are interrupted while calls work."""
         resumed = self._chance.random() < 0.3
         minutes = self._chance.choice([1, 5, 30, 90])
         gap = partial(self._watches, resumed=resumed)
         await self._wrong("gap in the watches", minutes * MINUTE, lambda on: gap(away=on))
 
     async def conflicts(self) -> None:
-        """Somebody else writes the same objects all the time."""
         api, minutes = self._process.api, self._chance.uniform(5, 60)
         await self._wrong(
             "storm of conflicts", minutes * MINUTE, lambda on: setattr(api, "conflicts", 0.6 if on else 0.0)
         )
 
     async def lost_answers(self) -> None:
-        """Writes are made, and their answers are lost; calls are slow."""
-
         def state(on: bool) -> None:
             self._process.api.lost, self._process.api.latency = (0.3, 1.0) if on else (0.0, LATENCY)
 
@@ -161,7 +151,6 @@ class Disturbances(_Disturbing):
     # -- policies ------------------------------------------------------------------------------------------
 
     def write_policy(self, pool: str, spec: Body | None) -> None:
-        """The owner writes a policy, or deletes it."""
         there = pool in self._cluster.objects[POLICIES]
         typed = None if spec is None else msgspec.convert(spec, PolicySpec)
         self._record.policies.setdefault(pool, []).append((self.now, typed))
@@ -178,7 +167,6 @@ class Disturbances(_Disturbing):
         _mark(self._record.absent[pool], self.now, typed is None)
 
     async def policy_edit(self) -> None:
-        """A policy is edited, and edited back."""
         if self._policy_busy:
             return
         self._policy_busy = True
@@ -214,7 +202,6 @@ class Disturbances(_Disturbing):
 
 
 def _mark(spans: Any, now: float, on: bool) -> None:
-    """Begin or end the last span."""
     is_open = bool(spans.all) and spans.all[-1].end == float("inf")
     if on and not is_open:
         spans.begin(now, "policy")
@@ -223,18 +210,14 @@ def _mark(spans: Any, now: float, on: bool) -> None:
 
 
 def _scaled(duration: str, factor: float) -> str:
-    """`30m` by a factor, in seconds."""
     minutes = {"m": 1, "h": 60}[duration[-1]] * int(duration[:-1])
     return f"{round(minutes * 60 * factor)}s"
 
 
 class NodeDisturbances(_Disturbing):
-    """Of one node each."""
-
     async def _on_node(
         self, machine: Machine, what: str, *, seconds: float, state: State, spans: str = "wrong"
     ) -> None:
-        """For so long something is so on one node, unless it is gone meanwhile."""
         if machine.busy or not machine.there:
             return
         machine.busy.add(what)
@@ -265,8 +248,6 @@ class NodeDisturbances(_Disturbing):
             self._record.fault_changed(machine.name, self.now, NO_FAULT)
 
     async def reboot(self, machine: Machine) -> None:
-        """The node is away for minutes, and in another boot after it."""
-
         def state(on: bool) -> None:
             if not on:
                 machine.boot, machine.booted_at = machine.boot + 1, self.now
@@ -279,8 +260,6 @@ class NodeDisturbances(_Disturbing):
         await self._on_node(machine, "reboot", seconds=minutes * MINUTE, state=state)
 
     async def driver_upgrade(self, machine: Machine) -> None:
-        """The GPU Operator changes the driver: no run may start."""
-
         def state(on: bool) -> None:
             if not on:
                 machine.driver += 1
@@ -292,7 +271,6 @@ class NodeDisturbances(_Disturbing):
         await self._on_node(machine, "driver upgrade", seconds=minutes * MINUTE, state=state)
 
     async def replacement(self, machine: Machine) -> None:
-        """The node is deleted, and registers again under its name."""
         if machine.busy or not machine.there:
             return
         self._record.counts["node replaced"] += 1
@@ -305,8 +283,6 @@ class NodeDisturbances(_Disturbing):
         self._cluster.register(machine)
 
     async def cordon(self, machine: Machine) -> None:
-        """Nothing new is scheduled there."""
-
         def state(on: bool) -> None:
             taints = self._cluster.objects[NODES][machine.name]["spec"].get("taints") or []
             others = [t for t in taints if t["key"] != UNSCHEDULABLE]
@@ -329,14 +305,12 @@ class NodeDisturbances(_Disturbing):
         await self._on_node(machine, f"probes: {kind}", seconds=days * DAY, state=state)
 
     async def idleness(self, machine: Machine) -> None:
-        """Nobody wants the node's GPUs for hours."""
         if not machine.idle and machine.fault == NO_FAULT:
             machine.idle = True
             await asyncio.sleep(self._chance.uniform(1, 12) * HOUR)
             machine.idle = False
 
     async def fault(self, machine: Machine, *, only: str = "", days: float = 0.0) -> None:
-        """The machine breaks; somebody repairs it hours or days later."""
         node = self._record.nodes[machine.name]
         ready = machine.there and machine.up and machine.fault == NO_FAULT and node.readings >= KNOWN_READINGS
         if not ready or node.reading is None or node.reading.boot != machine.boot:

@@ -94,7 +94,6 @@ def _lived(
 
 
 def _tried(fleet: RealFleet, name: str, injection: Injection) -> Outcome:
-    """The machines break under the fault, and are repaired under it."""
     worst, state = 0.0, ""
     try:
         with contextlib.nullcontext() if name in UNWATCHED else watched(fleet):
@@ -111,7 +110,6 @@ def _tried(fleet: RealFleet, name: str, injection: Injection) -> Outcome:
 
 
 def _recover(fleet: RealFleet) -> None:
-    """Go on with the next fault from a fleet that is well, if it can be."""
     fleet.change("good")
     try:
         fleet.settle()

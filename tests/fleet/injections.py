@@ -104,7 +104,6 @@ def _watches(mode: Watches) -> Injection:
 
 @contextlib.contextmanager
 def connections_cut(fleet: RealFleet) -> Iterator[None]:
-    """Every connection is cut, five times."""
     yield
     for _ in range(5):
         fleet.after_calls(MOMENT)
@@ -221,7 +220,6 @@ def node_cordoned(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
-    """The operator's namespace goes with all that is in it, and is made again."""
     yield
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
@@ -310,7 +308,6 @@ def _refusing(fleet: RealFleet, *, path: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quota_zero(fleet: RealFleet) -> Iterator[None]:
-    """A ResourceQuota admits no pod, until six were refused."""
     path = f"/api/v1/namespaces/{fleet.rig.namespace}/resourcequotas"
     fleet.rig.api.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     try:
@@ -322,8 +319,6 @@ def quota_zero(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
-    """A validating webhook for nodes, pods and reports takes connections and says nothing, until six writes
-    have failed."""
     with socket.create_server((LOOPBACK, 0)) as silent:
         rules = [
             {"apiGroups": ["", "nodegauge.dev"], "apiVersions": ["*"], "operations": ["*"]}

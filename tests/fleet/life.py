@@ -63,8 +63,6 @@ HEAT_WAVE_DAYS = 13.0
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much of it: nodes, how many of those are read often, days, and the seed."""
-
     nodes: int
     days: float
     seed: int
@@ -98,8 +96,6 @@ def live(size: Size, *, say: Say = lambda text: None) -> Story:
 
 
 class Story:
-    """The cluster, the operator, and the tasks that disturb both."""
-
     def __init__(self, loop: VirtualLoop, size: Size, say: Say) -> None:
         chance = random.Random(size.seed)
         self.loop = loop
@@ -159,7 +155,6 @@ class Story:
             self.cluster.register(Machine(name=f"node-{number}", kind=kind, pool=pool))
 
     def _disturb(self) -> None:
-        """Every disturbance at its own random times, for as long as there are disturbances."""
         until = self.size.days * DAY
         for name, rate in PER_DAY.items():
             self._begin(self._repeat(getattr(self.disturbances, name), rate, until))

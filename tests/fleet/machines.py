@@ -1,8 +1,5 @@
-"""Machines whose faults are known, and the documents that a health probe leaves on them.
-
-The tables here are the truth of the simulated world: what each machine's labels are and what each fault does
-to a node.  They are written down, not computed by the judge; tests/unit/test_life.py compares the two.
-"""
+"""Machines whose faults are known: the tables are the truth of the simulated world, written down, not
+computed."""
 
 from __future__ import annotations
 
@@ -23,8 +20,6 @@ POWER_BRAKE_BIT = 0x80
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A machine: its document when it is well, and the labels of its interconnect.  `share`: of 100 nodes."""
-
     document: Callable[[], Result]
     interconnect: str
     gbps: int | None
@@ -109,7 +104,6 @@ def _with_fault(well: Result, fault: str, *, loaded: bool) -> Result:
 
 
 def _without_last_gpu(well: Result) -> Result:
-    """NVML lists one GPU less, and its slot on the bus is empty."""
     left = len(well.gpus) - 1
     grids = {
         name: [row[:left] for row in getattr(well.pairs, name)[:left]]
@@ -122,8 +116,6 @@ def _without_last_gpu(well: Result) -> Result:
 
 @dataclass(kw_only=True)
 class Machine:
-    """One machine: what it is, how it is, and what happens to probes on it."""
-
     name: str
     kind: str
     pool: str
@@ -156,7 +148,6 @@ class Machine:
         return f"{self.name}-boot-{self.boot}"
 
     def document(self, now: float) -> Result:
-        """What the probe reads now, `now` in seconds."""
         result = template(self.kind, self.fault, self.loaded)
         host = replace(
             result.host, boot_id=self.boot_id, boottime_ms=round((now - self.booted_at) * 1000) + 60_000

@@ -48,8 +48,6 @@ Ours = dict[str, str]
 
 
 class Oracle:
-    """Watches all nodes.  `changed` counts changes with their causes; `violations` are texts."""
-
     def __init__(self, cluster: LivingCluster, record: Record) -> None:
         self.changed: Counter[tuple[str, str]] = Counter()
         self.violations: list[str] = []
@@ -333,8 +331,6 @@ def expected_at_rest(node: NodeRecord) -> Ours:
 
 
 class Slots:
-    """Knows which nodes are tainted, and when each was newly tainted."""
-
     def __init__(self, cluster: LivingCluster, record: Record) -> None:
         self.tainted: dict[str, str] = {}
         """Nodes with a taint for a fault, and their pool."""
@@ -344,7 +340,6 @@ class Slots:
         """By name: when a node last took a taint that it had not, and its pool."""
 
     def note(self, name: str, pool: str, *, tainted: bool, now: float) -> None:
-        """The node carries a taint for a fault, or none."""
         if not tainted:
             self.tainted.pop(name, None)
             return
@@ -353,7 +348,6 @@ class Slots:
         self.tainted[name] = pool
 
     def has_free(self, pool: str, now: float) -> bool:
-        """Whether one more node of a pool could be tainted now; nodes that are away count for no budget."""
         spec = self._record.spec(pool)
         away = sum(1 for node in self._record.nodes.values() if not node.machine.there or node.machine.busy)
         total = gated_slots(CLUSTER_BUDGET, len(self._record.nodes) - away)
@@ -368,7 +362,6 @@ class Slots:
         return any(not incident.closed_at for incident in incidents_of(status))
 
     def excess(self, name: str, node: NodeRecord, *, now: float) -> str:
-        """What is wrong with a taint that the node has just taken; empty for nothing."""
         pool = node.machine.pool
         since = self._record.known_since(name, now)
         mine = sum(1 for other in self.tainted.values() if other == pool)

@@ -23,7 +23,6 @@ COUNTED = (Severity.WARN, Severity.FAIL)
 
 
 def group_of(values: list[float]) -> Group:
-    """What is usual, as the operator passes it on."""
     ranks = sorted(values)
     group = Group.of([ranks[rank] for rank in picked(len(ranks))], LIMITS)
     assert group is not None
@@ -31,13 +30,11 @@ def group_of(values: list[float]) -> Group:
 
 
 def severity_of(before: float, now: float, group: Group, *, far_share: float) -> Severity | None:
-    """What a run says after another one."""
     one, two = (placed(group, own=own, far_share=far_share, limits=LIMITS) for own in (before, now))
     return two.severity(confirmed=one.below and not group.crowded)
 
 
 def stragglers(seed: int, *, spread: float, probe: str = "nccl") -> tuple[int, int]:
-    """How many of eight stragglers are found in two runs, and how many of 52 others."""
     random, (_, far) = Random(seed), PROBES[probe]
     nodes = [MIDDLE * random.gauss(1, spread) for _ in range(52)]
     nodes += [MIDDLE * (0.94 - 0.01 * n / 7) for n in range(8)]

@@ -27,8 +27,6 @@ SETTINGS_OF_LIFE = replace(SETTINGS, sweep_interval=SWEEP_SECONDS, relist_interv
 
 
 class ApiState:
-    """How the API server answers now."""
-
     def __init__(self) -> None:
         self.down = ""
         """`refused` or `503`; empty while it answers."""
@@ -42,8 +40,6 @@ class ApiState:
 
 
 class FailingClient(FakeClient):
-    """A client whose calls fail as the API state says; after its process is dead none does anything."""
-
     def __init__(self, cluster: LivingCluster, api: ApiState, chance: random.Random) -> None:
         super().__init__(cluster)
         self.dead = False
@@ -104,7 +100,6 @@ class OperatorProcess(VirtualProcess):
         self._chance = chance
 
     def start(self) -> None:
-        """A new process, which knows only what the API server holds."""
         self.starts += 1
         client = FailingClient(self._living, self.api, self._chance)
         self.renew(client, SETTINGS_OF_LIFE, clock=client.now, jitter=self._chance.random)
@@ -112,7 +107,6 @@ class OperatorProcess(VirtualProcess):
         super().start()
 
     async def stop(self) -> None:
-        """SIGTERM: it finishes its writes."""
         await super().stop()
         self.client.dead = True
 
@@ -128,7 +122,6 @@ class OperatorProcess(VirtualProcess):
 
 
 def clocks(process: OperatorProcess) -> Any:
-    """What the operator's modules see as `time`."""
     return SimpleNamespace(
         monotonic=process.loop.time, time=lambda: process.cluster.clock() + process.clock_error
     )

@@ -23,8 +23,6 @@ LAST_PROBATION = 24 * HOUR
 
 
 class Promises:
-    """Asked every hour of virtual time."""
-
     def __init__(self, cluster: LivingCluster, record: Record, oracle: Oracle) -> None:
         self._cluster = cluster
         self._record = record
@@ -44,7 +42,6 @@ class Promises:
                 self._check_node(name, node)
 
     def check_at_rest(self) -> None:
-        """Nothing has been wrong for long."""
         for name, node in self._record.nodes.items():
             now = self._cluster.loop.time()
             begin = now - CALM_AT_REST
@@ -93,7 +90,6 @@ class Promises:
         return now - since - self._record.disturbed(name, since, now, pad=PAD)
 
     def _excused(self, node: NodeRecord) -> bool:
-        """The budget is used up, or the policy wants no such taint."""
         pool, fault = node.machine.pool, node.machine.fault
         if not self._oracle.slots.has_free(pool, self._cluster.loop.time()):
             return True

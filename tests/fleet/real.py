@@ -1,9 +1,5 @@
-"""The fleet on a real control plane behind a proxy: six nodes with strangers' marks, machines that break and
-are repaired.
-
-Every fault happens while all nodes are being read anew and three machines change.  The end must be that of
-the same change on a calm day.
-"""
+"""The fleet on a real control plane behind a proxy.  Faults happen while all nodes are read anew and three
+machines change; the end must be that of the same change on a calm day."""
 
 from __future__ import annotations
 
@@ -52,9 +48,7 @@ FAST = {
 
 @dataclass
 class RealFleet:
-    """A control plane, a proxy before it, an operator behind that, and its nodes.
-
-    `calls`: the operator's through the proxy, as they begin; `answers`: as they end."""
+    """`calls`: the operator's through the proxy, as they begin; `answers`: as they end."""
 
     plane: ControlPlane
     proxy: FaultProxy
@@ -89,7 +83,6 @@ class RealFleet:
         return {item["metadata"]["name"]: item for item in self.rig.api.get(f"{GROUP}/nodereports")["items"]}
 
     def runs(self) -> dict[str, tuple[str, int]]:
-        """By node: its report's UID, and the number of its last run there."""
         reports = self.reports()
         every = {name: reports.get(name, {}) for name in self.rig.nodes}
         return {
@@ -98,7 +91,6 @@ class RealFleet:
         }
 
     def unread(self, before: dict[str, tuple[str, int]]) -> list[str]:
-        """Nodes that have had no run since `before`; a report that is new counts from 1."""
         return [
             name
             for name, (report, number) in self.runs().items()
@@ -106,8 +98,7 @@ class RealFleet:
         ]
 
     def summary(self) -> Object:
-        """Everything that must be equal with and without faults: which of the bad nodes are tainted and which
-        are held back may differ, how many of each may not."""
+        """Which bad nodes are tainted and which are held back may differ, how many of each may not."""
         nodes, reports = self.nodes(), self.reports()
         taints = [taints_of(node) for node in nodes.values()]
         kinds = {t.partition("=")[2].partition(":")[0] for on_node in taints for t in on_node}
@@ -123,7 +114,6 @@ class RealFleet:
         return summary
 
     def wrong(self) -> str:
-        """What is not as it should be now; empty if all is."""
         expected, now = self.expected[self.state], self.summary()
         differing = [
             f"{key}: {now[key]}, expected {expected[key]}" for key in now if now[key] != expected[key]
@@ -131,12 +121,10 @@ class RealFleet:
         return "; ".join(differing) or self.foreign()
 
     def shows(self, condition: str) -> str:
-        """The reason of the policy's condition; empty while it has none."""
         conditions = self.rig.api.get(POLICY)["status"]["conditions"]
         return next((str(c["reason"]) for c in conditions if c["type"] == condition), "")
 
     def foreign(self) -> str:
-        """What of a stranger's marks is not there any more; empty if all are."""
         for name, node in self.nodes().items():
             metadata = node["metadata"]
             kept = (metadata.get("labels", {}), metadata.get("annotations", {}))
@@ -194,7 +182,6 @@ class RealFleet:
         until(lambda: not wrong(), what="the end of a calm run")
 
     def learn(self, state: str) -> None:
-        """What a calm change to this state ends in."""
         wanted = 0 if state == "good" else BUDGET
         self.change(state)
         self.read_anew()
@@ -221,7 +208,6 @@ def _seen(node: Object, report: Object) -> Object:
 
 @contextlib.contextmanager
 def living(folder: Path, *, seed: int) -> Iterator[RealFleet]:
-    """A fleet whose calm change to the bad state and back has been seen."""
     with ControlPlane(folder / "control-plane") as plane, FaultProxy(plane) as proxy:
         api = plane.rest()
         install_crds(api)

@@ -1,8 +1,5 @@
-"""What has happened in the simulated world, by its own account: runs, policies, and what was wrong when.
-
-Nothing here comes from the operator, except which pods a report names as judged.  A reading is there once its
-probe has written it; the operator has judged it once node or report follow from it.
-"""
+"""What has happened in the simulated world.  A reading is there once its probe has written it; the operator
+has judged it once node or report follow from it."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ GAPS = ("outage", "restart", "policy", "reboot", "driver")
 
 @dataclass(kw_only=True)
 class Span:
-    """From `start` to `end`; `OPEN` while it lasts."""
-
     start: float
     what: str
     end: float = OPEN
@@ -48,7 +43,6 @@ class Spans:
 
 
 def covered(spans: Iterable[Span], start: float, end: float, *, pad: float = 0.0) -> float:
-    """Seconds between `start` and `end` that lie in any span, each of them `pad` longer at its end."""
     longer = merged(Span(start=span.start, end=span.end + pad, what=span.what) for span in spans)
     return sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in longer)
 
@@ -65,8 +59,6 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 @dataclass(kw_only=True)
 class Left:
-    """What a pod's probe wrote: the state of the machine that it read, or nothing readable."""
-
     readable: bool
     fault: str
     loaded: bool
@@ -80,8 +72,6 @@ class Left:
 
 @dataclass(kw_only=True)
 class FaultSeen:
-    """One fault of one node by the readings that reached its report."""
-
     bad: int = 0
     good: int = 0
     entered_at: float | None = None
@@ -157,7 +147,6 @@ class NodeRecord:
                     self.seen[name] = FaultSeen()
 
     def failed(self, now: float, *, skipped: bool) -> None:
-        """A report has taken a run that read nothing."""
         self.written = None
         if skipped:
             self.failing_since = None
@@ -217,7 +206,6 @@ class Record:
         return since
 
     def specs(self, pool: str, since: float, until: float) -> list[PolicySpec | None]:
-        """Every spec of the pool's policy between these times; None while there was none."""
         history = self.policies[pool]
         later = [spec for at, spec in history if since <= at <= until]
         before = [spec for at, spec in history if at < since]
@@ -227,12 +215,10 @@ class Record:
         return self.policies[pool][-1][1]
 
     def longest_interval(self, pool: str, since: float, until: float) -> float:
-        """Seconds between two runs at most."""
         specs = [spec for spec in self.specs(pool, since, until) if spec is not None]
         return max((seconds(spec.probes.health.interval) for spec in specs), default=0.0)
 
     def shortest_staleness(self, pool: str, since: float, until: float) -> tuple[float, float]:
-        """Interval and seconds to staleness at least."""
         specs = [spec for spec in self.specs(pool, since, until) if spec is not None]
         pairs = [(seconds(s.probes.health.interval), s.stale_after_intervals) for s in specs]
         interval, count = min(pairs, default=(OPEN, 3))
@@ -270,7 +256,6 @@ class Record:
         return [span for spans in every for span in spans.near(since, until)]
 
     def fault_changed(self, name: str, now: float, fault: str) -> None:
-        """A machine breaks, or is well again."""
         node = self.nodes[name]
         node.machine.fault = fault
         if fault == NO_FAULT:

@@ -35,13 +35,10 @@ ANY_RATE = ("operator.maxGatedNodesPerHour=100%", "policy.spec.budget.gatedNodes
 
 
 class Story:
-    """One release on its way through the versions."""
-
     def __init__(self, slice_: Slice, *, commit: str) -> None:
         self._slice, self._commit, self.say = slice_, commit, Progress().say
 
     def tell(self) -> None:
-        """All of it; raises `TestbedError`."""
         slice_ = self._slice
         slice_.install()
         wait_for(lambda: all(map(slice_.last_run, slice_.nodes)), what="a first run on every node")
@@ -140,7 +137,6 @@ class Story:
 
 @contextlib.contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A folder with that commit of this repository.  Raises `TestbedError` if git does not have it."""
     git = ["git", "-C", str(ROOT)]
     verify = [*git, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
     known = subprocess.run(verify, stdout=subprocess.DEVNULL, check=False)
@@ -176,7 +172,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
-    """0 when all is as it should be."""
     with checked_out(chosen.commit) as before, tempfile.TemporaryDirectory(prefix="nodegauge-up-") as folder:
         os.environ[OTHER_IMAGES] = f"{BEFORE}={before}"
         with Testbed(Path(folder), nodes={"system-1": None, **GPU_NODES}) as testbed:

@@ -37,8 +37,6 @@ def _seconds() -> float:
 
 
 class Fleet(FakeCluster):
-    """Nodes with machines behind them; `containers` are those of mode Watch, by node."""
-
     def __init__(self, seconds: Callable[[], float] | None = None) -> None:
         """`seconds`: virtual time, by default that of the loop that runs."""
         self.seconds = seconds or _seconds
@@ -119,7 +117,6 @@ class LivingCluster(Fleet):
     # -- machines ------------------------------------------------------------------------------------------
 
     def register(self, machine: Machine) -> None:
-        """The machine becomes a node, from now on also in the record."""
         machine.there = machine.up = True
         machine.busy, machine.trouble, machine.drained = set(), "", False
         body = self.plug(machine, **{POOL: machine.pool})
@@ -131,7 +128,6 @@ class LivingCluster(Fleet):
         self.change(NODES, name, {"metadata": {"labels": {POOL: value}}})
 
     def set_ready(self, machine: Machine, ready: bool) -> None:
-        """The kubelet comes or goes; it says which boot it runs in."""
         machine.up = ready
         conditions = [
             c for c in self.objects[NODES][machine.name]["status"]["conditions"] if c["type"] != "Ready"
@@ -144,14 +140,12 @@ class LivingCluster(Fleet):
                 self._deleted(pod)
 
     def kill_pods(self, name: str) -> None:
-        """A boot ends whatever runs."""
         for pod in self._pods_on(name):
             if not is_terminal(pod):
                 status: Body = {"phase": "Failed", "reason": "NodeShutdown", "message": "the node shut down"}
                 self.pod_status(pod["metadata"]["name"], status, node=name)
 
     def collect_pods(self, name: str) -> None:
-        """The garbage collector removes the pods of a node that is gone."""
         for pod in self._pods_on(name):
             self.remove(PODS, pod["metadata"]["name"])
 

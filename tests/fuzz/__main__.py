@@ -34,8 +34,6 @@ COUNT = re.compile(r"^#(\d+)\s.*?cov: (\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Fuzzing:
-    """One target, in a process of its own, with these options of libFuzzer."""
-
     name: str
     folder: Path
     options: list[str]
@@ -58,7 +56,6 @@ class Fuzzing:
         return good
 
     def why(self, text: str) -> Iterator[str]:
-        """What broke, and how to see it again."""
         lines = text.splitlines()
         start = next((n for n, line in enumerate(lines) if "Uncaught Python exception" in line), -15)
         yield from (f"  {line}" for line in lines[start:][:40] if not line.startswith("#"))
@@ -67,7 +64,6 @@ class Fuzzing:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when no input broke a promise, 1 if one did, 2 without atheris, 130 on Ctrl-C."""
     to = _parser().parse_args(arguments)
     if importlib.util.find_spec("atheris") is None:
         print(NO_ATHERIS, file=sys.stderr)

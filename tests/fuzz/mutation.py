@@ -1,8 +1,5 @@
-"""A JSON document with some of its places changed, as the bytes of the fuzzer say.
-
-The bytes choose document, places and values, so that a fuzzer guided by coverage learns which of them lead
-to new code.  Random bytes alone would rarely be JSON.
-"""
+"""A JSON document with some of its places changed, as a fuzzer's bytes say: random bytes would rarely be
+JSON."""
 
 from __future__ import annotations
 
@@ -35,8 +32,6 @@ class Choices(Protocol):
 
 
 class Documents:
-    """Documents, and the path of every value in them."""
-
     def __init__(self, *documents: Any) -> None:
         self._documents = [(json.dumps(document), paths_of(document)) for document in documents]
 

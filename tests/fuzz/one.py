@@ -1,8 +1,5 @@
-"""`python -m fuzz.one TARGET FOLDER [libFuzzer's options]`: one target until its inputs are used up.
-
-atheris lets libFuzzer watch which code each input reaches, so that inputs which reach new code are varied
-further.  A failure leaves its input in FOLDER.
-"""
+"""`python -m fuzz.one TARGET FOLDER [OPTION...]`: one target, guided by coverage, until its inputs are used
+up."""
 
 from __future__ import annotations
 

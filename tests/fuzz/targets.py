@@ -1,11 +1,4 @@
-"""Who reads what strangers wrote: each target takes choices, makes an input of them, and raises if a promise
-breaks.
-
-`document`: the decoder alone, with tables that nobody would write; `readings`: what probe pods leave in a
-NodeReading, with the part that says who wrote it, and as termination messages; `policies` and `reports`:
-objects that an older CRD, another version or an editor left; `chassis`: what a BMC said; `texts`: what a
-person gives to `nodegauge judge`.
-"""
+"""Who reads what strangers wrote: each target makes an input of choices, and raises if a promise breaks."""
 
 from __future__ import annotations
 
@@ -62,10 +55,8 @@ VALUES: list[Any] = [None, True, 0, 1, 1.0, -1, 256, 2**20, "", "gone", [], {}, 
 
 
 class Watched:
-    """The planner in a loop, every write of which is checked and made.
-
-    `stored`: whether the report is such as the API server holds: only then it must take what follows.
-    """
+    """The planner in a loop; `stored`: the report is such as the API server holds, and must take what
+    follows."""
 
     def __init__(self, *, stored: bool = True, **known: Any) -> None:
         self.stored = stored
@@ -102,8 +93,6 @@ class Watched:
 
 
 def document(choices: Choices) -> None:
-    """Text, JSON whose columns or records were changed, tables of any form, and documents with other
-    characters."""
     match choices.ConsumeIntInRange(0, 5):
         case 0:
             text = choices.ConsumeUnicodeNoSurrogates(4096)
@@ -143,7 +132,6 @@ def _table(choices: Choices, *, deep: int) -> Any:
 
 
 def _garbled(text: str, choices: Choices) -> str:
-    """With up to four characters replaced."""
     characters = list(text)
     for _ in range(choices.ConsumeIntInRange(1, 4)):
         at = choices.ConsumeIntInRange(0, len(characters) - 1)
@@ -164,7 +152,6 @@ def _decoded(text: str) -> Result | None:
 
 
 def _mine(pod: APod) -> Documents:
-    """Documents of the very run that the report waits for, by column and without columns."""
     own = [objects.document(result, pod) for result in RESULTS[pod.probe]]
     return Documents(*(json.loads(encode(result)) for result in own), *map(to_builtins, own))
 
@@ -175,8 +162,8 @@ METADATA = {"name": NODE.name, "resourceVersion": "10", "ownerReferences": OWNER
 
 
 def readings(choices: Choices) -> None:
-    """What a probe leaves, changed or another text: as a document, in a part that says something else, or as
-    its termination message; on a node that was never read, or after a good run."""
+    """As a document, in a part that says something else, or as a termination message; after a good run or
+    none."""
     probes = sorted(RESULTS)
     probe = probes[choices.ConsumeIntInRange(0, len(probes) - 1)]
     report = parse_report(LIVED) if choices.ConsumeIntInRange(0, 1) else make_report(NODE)
@@ -237,7 +224,6 @@ POLICIES = Documents(SPEC, BY_PODS)
 
 
 def policies(choices: Choices) -> None:
-    """A policy is in force or refused with a text; in force, it plans runs and judges them."""
     policy = _policy(POLICIES.changed(choices))
     if policy is None:
         return
@@ -309,7 +295,6 @@ READING_BMCS = make_policy().of({"probes": {"bmc": {"enabled": True}}})
 
 
 def chassis(choices: Choices) -> None:
-    """What a BMC said of supplies, fans and GPUs: judged once, beside a node that is well."""
     view = chassis_view(CHASSES.changed(choices) | {"metadata": CHASSIS["metadata"]})
     watched = Watched(report=parse_report(LIVED), policy=READING_BMCS, chassis=view, now=NOW + 60)
     watched.go()
@@ -326,7 +311,6 @@ PASTES = Documents(
 
 
 def texts(choices: Choices) -> None:
-    """Pasted tables, logs and documents: judged or refused, and a terminal shows no control character."""
     if choices.ConsumeIntInRange(0, 1):
         text = "\n".join(line for line in PASTES.changed(choices) if isinstance(line, str))
     else:

@@ -1,10 +1,5 @@
-"""`make collection` and `make tarball`: from the repository's root, `python -m galaxy [--tarball]`.
-
-Builds the archive and the collection's tarball into dist/, installs the tarball into an empty folder, and
-checks what was installed.  A check that fails does not stop the others; the table at the end has them all.
-Exit code 0 only if none failed; what this machine cannot run is listed with the reason (and is an error with
---required).
-"""
+"""`make collection` and `make tarball`.  A check that fails stops no other; what this machine cannot run is
+listed with the reason, and is an error with --required."""
 
 from __future__ import annotations
 
@@ -30,8 +25,6 @@ from testbed.interruption import alone, interruptible
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one check: `result` is ok, FAILED or not run."""
-
     check: str
     result: str
     seconds: float
@@ -40,15 +33,12 @@ class Outcome:
 
 @dataclass
 class Run:
-    """The checks of one run, and what became of them."""
-
     folder: Path
     cache: Path
     again: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
 
     def check(self, name: str, action: Callable[[], str]) -> bool:
-        """Make one check and print its result; True if it passed."""
         say(f"[{len(self.outcomes) + 1}] {name} ...")
         began = time.monotonic()
         try:
@@ -63,12 +53,8 @@ class Run:
         return result == "ok"
 
     def everything(self) -> None:
-        """Build and install; then all checks on what was installed.
-
-        ansible-test runs a test after the other on one core, and takes longest: it does so for every
-        ansible-core at the same time, each on a copy, while the other checks are made.  What passed with the
-        same files is not repeated, unless `again` asks for it.
-        """
+        """ansible-test takes longest and uses one core: it runs for every ansible-core at the same time, each
+        on a copy."""
         core = Core(self.folder / "installed", TOOLS, version=version_of(TOOLS))
         core.folder.mkdir()
         if not self.check("archive and tarball", lambda: self.tarball(core)):
@@ -117,7 +103,6 @@ class Run:
         return f"Pythons on this machine: {', '.join(present)}"
 
     def with_wanted(self, wanted: Wanted, core: Core, cores: dict[str, Core]) -> bool:
-        """Another ansible-core, in an environment of its own; False where there is none."""
         label = f"ansible-core {wanted.version} ({wanted.name})"
 
         def prepare() -> str:
@@ -128,7 +113,6 @@ class Run:
         return self.check(f"{label}: environment", prepare)
 
     def with_core(self, core: Core, label: str) -> None:
-        """What else is checked in the oldest and the newest ansible-core."""
         self.check(f"{label}: ansible-doc of everything", lambda: checks.check_docs(core, core.collection))
         self.check(f"{label}: syntax of playbooks", lambda: checks.check_playbooks(core, core.collection))
         machines = self.folder / f"machines-{core.version}"
@@ -144,12 +128,10 @@ def version_of(tools: Path) -> str:
 
 
 def changelog(core: Core) -> str:
-    """antsibull-changelog's own check of fragments and configuration."""
     return _in_the_collection(core, "antsibull-changelog", "lint")
 
 
 def tests_inside(core: Core) -> str:
-    """The tests that the collection brings, with this Python and its pytest: half a minute."""
     python = f"--python={sys.version_info[0]}.{sys.version_info[1]}"
     for part in ("units", "integration"):
         _in_the_collection(core, "ansible-test", part, python, "--color", "no")
@@ -157,7 +139,6 @@ def tests_inside(core: Core) -> str:
 
 
 def lint(core: Core) -> str:
-    """The strictest profile; a warning is an error."""
     options = ("--profile", "production", "--strict", "--offline", "--nocolor")
     output = _in_the_collection(core, "ansible-lint", *options)
     return output.strip().splitlines()[-1] if output.strip() else ""
@@ -170,7 +151,6 @@ def _in_the_collection(core: Core, program: str, *options: str) -> str:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """All checks, aligned; the remark of one that was not run or failed stands below it."""
     width = max(len(outcome.check) for outcome in outcomes)
     lines = []
     for outcome in outcomes:
@@ -181,13 +161,11 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def exit_code(outcomes: Sequence[Outcome], *, required: bool) -> int:
-    """0 unless a check failed, or was not run where each is required."""
     bad = {"FAILED", "not run"} if required else {"FAILED"}
     return int(not outcomes or any(outcome.result in bad for outcome in outcomes))
 
 
 def tarball_alone() -> int:
-    """The tarball, with no check; the exit code."""
     with tempfile.TemporaryDirectory(prefix="nodegauge-collection-") as made:
         current = Run(Path(made), Path())
         core = Core(current.folder / "home", TOOLS, version=version_of(TOOLS))
@@ -215,7 +193,6 @@ def say(message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if nothing failed, 1 if something did, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="make collection", description="Build and check the Ansible collection."
     )

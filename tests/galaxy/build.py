@@ -1,7 +1,4 @@
-"""Builds the collection's tarball, and installs it from there into an empty folder.
-
-Must not check what is in it.
-"""
+"""Builds the collection's tarball, and installs it from there into an empty folder."""
 
 from __future__ import annotations
 
@@ -22,10 +19,7 @@ NEEDED = ("LICENSE", "README.md", "MANIFEST.json", "meta/runtime.yml", "files/no
 
 
 def tarball(core: Core, *, staging: Path, into: Path) -> Path:
-    """The tarball in `into`; older ones of the collection there go.
-
-    The archive for hosts comes from the cache if it was built from these sources: its bytes are the same.
-    """
+    """Older ones of the collection in `into` go."""
     source = stage(staging, archive=host_archive())
     shutil.rmtree(into, ignore_errors=True)
     core.expect("ansible-galaxy", "collection", "build", str(source), "--output-path", str(into))
@@ -38,7 +32,6 @@ def tarball(core: Core, *, staging: Path, into: Path) -> Path:
 
 
 def install(core: Core, built: Path) -> Path:
-    """The collection's folder below `core.folder`, installed as a stranger does, listed and verified."""
     folder_option = ("-p", str(core.folder))
     core.expect("ansible-galaxy", "collection", "install", str(built), *folder_option)
     listed = core.run("ansible-galaxy", "collection", "list", "--format", "json", *folder_option).stdout

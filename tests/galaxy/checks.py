@@ -1,10 +1,5 @@
-"""What is checked with an ansible-core on the installed collection, besides ansible-test.
-
-`ansible-doc` of everything, found by walking the collection, so that nothing new is forgotten; the syntax of
-playbooks; two plays with a real probe on two simulated hosts, of which one has a fault.  Must not test what
-modules and roles do: tests/collection does.  The plays show that they work as installed, and that the first
-lines of the README do what they say.
-"""
+"""What is checked with an ansible-core on the installed collection, besides ansible-test.  The plays show
+that modules work as installed, and that the first lines of the README do what they say."""
 
 from __future__ import annotations
 
@@ -41,7 +36,6 @@ UNDOCUMENTED = {"action", "doc_fragments", "module_utils", "plugin_utils"}
 
 
 def check_docs(core: Core, collection: Path) -> str:
-    """Read every page; how many, or CheckFailed with everything that is missing."""
     output = core.expect("ansible-doc", "--metadata-dump", "--no-fail-on-errors", NAME)
     pages: dict[str, dict[str, Any]] = json.loads(output[max(output.find("{"), 0) :])["all"]
     del pages["keyword"]
@@ -66,7 +60,6 @@ def check_docs(core: Core, collection: Path) -> str:
 
 
 def problems(kind: str, page: dict[str, Any]) -> Iterator[str]:
-    """What a reader of this page would miss."""
     if not page or "error" in page:
         yield f"ansible-doc has no page for it{': ' * bool(page)}{page.get('error', '')}"
     elif kind == "role":
@@ -112,7 +105,6 @@ def _is_playbook(path: Path) -> bool:
 
 
 def check_play(core: Core, machines: Path) -> str:
-    """Play both in one playbook; the verdicts, or CheckFailed."""
     hosts = {}
     for host in EXPECTED:
         hardware: Hardware = plug(PROFILE, machines / host)
@@ -138,7 +130,6 @@ def check_play(core: Core, machines: Path) -> str:
 
 
 def first_lines(readme: str) -> list[dict[str, Any]]:
-    """The play that the README writes into a file."""
     match = HEREDOC.search(readme)
     if not match:
         raise CheckFailed("ansible/README.md does not begin with a play between <<'PLAY' and PLAY")

@@ -1,7 +1,4 @@
-"""Runs programs to their end, and takes everything that they started along when that is cut short.
-
-Must not know what the programs check.
-"""
+"""Runs programs to their end, and takes everything that they started along when that is cut short."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """What a program that ended printed (both streams together), and its exit code."""
-
     code: int
     output: str
 
@@ -52,11 +47,8 @@ def quoted(text: str) -> str:
 def started(
     command: Sequence[object], *, cwd: Path, env: Mapping[str, str]
 ) -> Iterator[Callable[[float], Done]]:
-    """A program in a session of its own; call what is given to wait so many seconds for its end.
-
-    It raises CheckFailed after that time.  Whatever happens, nothing of the session stays: it gets SIGINT, so
-    that programs clean up, and SIGKILL what is still there.
-    """
+    """In a session of its own; call what is given to wait for its end.  SIGINT, then SIGKILL end what
+    stays."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [str(part) for part in command],
@@ -94,8 +86,6 @@ def run(command: Sequence[object], *, cwd: Path, env: Mapping[str, str], seconds
 
 @dataclass(frozen=True)
 class Core(Ansible):
-    """One ansible-core: its programs, and a folder with the installed collection as its home."""
-
     version: str = field(default="")
 
     @property

@@ -1,8 +1,5 @@
-"""The oldest and the newest ansible-core that the collection supports, each in an environment of its own.
-
-Environments are kept in the cache, by the digest of their pins and their Python.  Must not install anything
-into the checkout's own environment.
-"""
+"""The oldest and the newest ansible-core that the collection supports, kept in the cache by the digest of
+pins and Python."""
 
 from __future__ import annotations
 
@@ -23,15 +20,12 @@ TARGETS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 def pinned(name: str, package: str) -> str:
-    """The version of a package in a file of pins."""
     pins = (PINS / f"{name}.txt").read_text("utf-8")
     return next(line for line in pins.splitlines() if line.startswith(f"{package}==")).partition("==")[2]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """An ansible-core: the file with its pins, and the Pythons that it runs with, preferred first."""
-
     name: str
     pythons: tuple[str, ...]
 
@@ -49,7 +43,6 @@ NEWEST = Wanted("newest", ("3.13", "3.12", "3.14"))
 
 
 def environment(wanted: Wanted, cache: Path) -> Path:
-    """The folder with its programs, made where it is not there yet; NotRun where no Python fits."""
     versions = {version: program for version in wanted.pythons if (program := interpreter(version))}
     if not versions:
         listed = " or ".join(f"python{version}" for version in wanted.pythons)

@@ -1,9 +1,6 @@
-"""`ansible-test sanity` on the installed collection, every test of it, without containers.
-
-ansible-test makes virtual environments and fetches a script from its own site to put pip into them.  A script
-of ours does the same with a wheel from the package index.  The environments stay in the cache.
-Must not leave out a test: those that the machine cannot run are named.
-"""
+"""`ansible-test sanity` on the installed collection, without containers. ansible-test fetches a script from
+its own site to get pip; ours does the same with a wheel from the package index.  Tests that cannot be run are
+named."""
 
 from __future__ import annotations
 
@@ -38,8 +35,7 @@ UNREAD = ("MANIFEST.json", "FILES.json", "*.pyz", "*.tgz")
 
 
 def digest(core: Core, pythons: Path) -> str:
-    """Of all that a result depends on: the collection's files, this ansible-core, its pip, the Pythons, and
-    how it is begun here."""
+    """Of all that a result depends on."""
     tested = hashlib.sha256(f"{core.version}\0{pinned('pip', 'pip')}".encode())
     tested.update(Path(__file__).read_bytes())
     for link in sorted(pythons.iterdir()):
@@ -55,11 +51,8 @@ def digest(core: Core, pythons: Path) -> str:
 def begun(
     core: Core, *, pythons: Path, cache: Path, home: Path, again: bool = False
 ) -> Iterator[Callable[[], str]]:
-    """Begin it on the collection of this ansible-core; call what is given to wait for its end.
-
-    That returns what could not be run, as a remark, or raises CheckFailed with the findings.  What passed is
-    kept in the cache, and the same files are not tested again unless `again` asks for it.
-    """
+    """Call what is given to wait for its end and for what could not be run.  What passed is kept, and not
+    tested again."""
     passed = cache / "passed" / digest(core, pythons)
     if passed.exists() and not again:
         yield lambda: f"passed before with the same files. {passed.read_text('utf-8')}".rstrip()
@@ -83,7 +76,6 @@ def begun(
 
 
 def findings(done: Done) -> str:
-    """The lines that say what is wrong; all of the last ones where there are none."""
     wrong = [line for line in done.output.splitlines() if line.startswith(("ERROR: ", "FATAL: The "))]
     return "\n".join(f"  | {line}" for line in wrong) or quoted(done.output)
 
@@ -115,7 +107,6 @@ def pip_conf(listed: Iterable[str]) -> str:
 
 
 def pip_wheel(cache: Path) -> Path:
-    """The pinned pip, from the cache or from the package index."""
     folder = cache / "pip"
     pin = pinned("pip", "pip")
     wheel = folder / f"pip-{pin}-py3-none-any.whl"
@@ -133,8 +124,8 @@ def wanted_pips(tools: Path) -> list[str]:
 
 
 def usable_path(path: str) -> list[str]:
-    """PATH without folders of Pythons: ansible-test would take each `pythonX.Y` for one that works (pyenv's
-    shims do not), and the ones that work are linked in a folder before it."""
+    """Without folders of Pythons: ansible-test takes each `pythonX.Y` for one that works; pyenv's shims do
+    not."""
     folders = [folder for folder in path.split(os.pathsep) if folder]
     system = {"/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin"}
     return [each for each in folders if each in system or not list(Path(each).glob("python[23]*"))]

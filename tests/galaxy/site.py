@@ -1,8 +1,5 @@
-"""The collection's pages as a site: `python -m galaxy.site`, with antsibull-docs and Sphinx.
-
-They stand in an environment of their own, in the cache.  antsibull-docs lints the documentation first, and an
-error there ends the build.  Must not fetch other projects' indexes: links to their pages stay text.
-"""
+"""The collection's pages as a site, by antsibull-docs and Sphinx.  Other projects' indexes are not
+fetched."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ OTHER_PROJECTS = "'sphinx.ext.intersphinx', "
 
 
 def build(folder: Path, cache: Path) -> Path:
-    """The site's first page.  Raises `CheckFailed` with what antsibull-docs or Sphinx says."""
     tools = environment(DOCS, cache)
     collection = stage(folder)
     env = {
@@ -51,7 +47,6 @@ def build(folder: Path, cache: Path) -> Path:
 
 
 def main() -> int:
-    """0 if the site was built; 1 with the reason if not."""
     cache = cache_folder(os.environ) / "collection"
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="nodegauge-site-") as made:

@@ -1,8 +1,4 @@
-"""mypy on the collection's plugins: `python -m galaxy.types`, part of `make check`.
-
-Plugins import each other as `ansible_collections.nodegauge.gpu...`, so they are checked in a staged copy,
-with the checkout's options and cache.  ansible-core has no types: what comes from it is Any.
-"""
+"""mypy on a staged copy of the collection's plugins, which import each other as `ansible_collections...`."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ SECONDS = 1800.0
 
 
 def check() -> int:
-    """Print what mypy says, with paths as in the checkout; its exit code."""
     with tempfile.TemporaryDirectory(prefix="nodegauge-types-") as folder:
         stage(Path(folder))
         package = f"ansible_collections.{NAME}.plugins"

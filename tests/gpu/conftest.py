@@ -33,7 +33,6 @@ def uuids() -> list[str]:
 
 @pytest.fixture(scope="session")
 def nccl(uuids: list[str]) -> list[str]:
-    """The same, where nccl4py is installed."""
     missing = [name for name in ("nccl", "cuda") if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"no Python package {' and '.join(missing)}: pip install '.[nccl]'")

@@ -26,7 +26,6 @@ MADE_UP: dict[str, str] = {}
 
 
 def write(folder: Path, name: str, text: str) -> None:
-    """A file of that name with the text, without what identifies this machine."""
     text = REAL.sub(lambda it: MADE_UP.setdefault(it[0], SHAPES["-" in it[0]].format(len(MADE_UP))), text)
     text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "gpu-host", text)
     (folder / re.sub(r"\W+", "-", name)).write_text(text, encoding="utf-8")

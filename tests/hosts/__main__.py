@@ -1,8 +1,4 @@
-"""`make hosts`, `python -m hosts`: simulated GPU hosts behind real sshd, to try the Ansible collection on.
-
-Without a command it starts them and waits for Ctrl-C or `down`; with --once it plays the story of
-ansible/README.md, and ends.  All that it starts ends with it, and its folder is emptied.
-"""
+"""`make hosts`, `python -m hosts`: simulated GPU hosts behind real sshd, until Ctrl-C or `down`."""
 
 from __future__ import annotations
 
@@ -37,7 +33,6 @@ The inventory is {inventory}.  Ctrl-C, or `{me} down`, ends the hosts."""
 
 
 def default_directory() -> Path:
-    """$NODEGAUGE_HOSTS, or `.hosts` in the checkout."""
     return Path(os.environ.get("NODEGAUGE_HOSTS") or CHECKOUT / ".hosts")
 
 
@@ -140,7 +135,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0, 1 with the reason of a failure, 130 after Ctrl-C."""
     options = parser().parse_args(argv)
     options.dir = options.dir.resolve()
     if options.once:

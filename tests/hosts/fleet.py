@@ -1,16 +1,5 @@
-"""Simulated GPU hosts of a folder, each behind an sshd of its own, and what Ansible needs to reach them.
-
-    hosts/HOST/machine    the simulated hardware (`testbed.hardware`)
-    hosts/HOST/home, tmp  its HOME and TMPDIR
-    hosts/HOST/sshd.log   who came
-    hosts.yml             the inventory: port, key, and how many GPUs each host must have
-    ansible.cfg           found by Ansible in that folder
-    ansible_collections   this checkout's collection
-    accept.yml            the play
-
-An idle host is one sleeping sshd: the driver's simulation is a library in the probe's own process.  Nothing
-listens outside loopback.
-"""
+"""Simulated GPU hosts of a folder, each behind an sshd of its own on loopback, with inventory, ansible.cfg,
+this checkout's collection and the play.  An idle host is one sleeping sshd."""
 
 from __future__ import annotations
 
@@ -81,8 +70,6 @@ PLAY = """\
 
 @dataclass(frozen=True)
 class Host:
-    """A host that is there, whether its sshd runs or not."""
-
     name: str
     folder: Path
 
@@ -92,13 +79,11 @@ class Host:
 
 
 def named(count: int, machines: tuple[str, ...] = MACHINES) -> dict[str, str]:
-    """Machines by host: gpu-01, gpu-02, ..."""
     digits = max(2, len(str(count)))
     return {f"gpu-{n + 1:0{digits}}": machines[n % len(machines)] for n in range(count)}
 
 
 def find(directory: Path) -> dict[str, Host]:
-    """The hosts of a folder, by name."""
     folders = sorted((directory / "hosts").glob("*"))
     return {folder.name: Host(folder.name, folder) for folder in folders if (folder / "machine").is_dir()}
 
@@ -117,8 +102,6 @@ def ports(directory: Path) -> dict[str, int]:
 
 
 class Hosts(Running):
-    """Hosts with these machines: they take logins inside the block, and nothing of them runs after it."""
-
     def __init__(self, directory: Path, machines: Mapping[str, str], progress: Progress) -> None:
         self.directory = directory.absolute()
         self._machines, self._progress = dict(machines), progress
@@ -164,7 +147,6 @@ class Hosts(Running):
         self._started.clear()
 
     def cpu_seconds(self) -> float:
-        """Of every sshd, its sessions, and what has ended in them."""
         listening, ticks = {process.pid for process in self._started}, 0
         for pid in (*listening, *descendants(listening)):
             with contextlib.suppress(OSError):  # it has just ended
@@ -192,7 +174,6 @@ class Hosts(Running):
         return port
 
     def _write_controller(self, port_of: Mapping[str, int]) -> None:
-        """Inventory, configuration and play."""
         sockets = self.directory / "cp"
         options = [*self.options]
         if len(os.fsencode(sockets)) > SOCKET_PATH:
@@ -234,7 +215,7 @@ class Hosts(Running):
         return ["-F", "none", *(word for option in messages for word in ("-o", option))]
 
     def _log_in(self, name: str) -> None:
-        """One login, because a user who may not log in is best known now; TestbedError with sshd's words."""
+        """A user who may not log in is best known now."""
         port, log = ports(self.directory)[name], self.directory / "hosts" / name / "sshd.log"
         key = str(self.directory / "ssh" / "key")
         to = ["-i", key, "-p", str(port), "-o", "BatchMode=yes", f"{getpass.getuser()}@{LOOPBACK}", "true"]
@@ -262,7 +243,6 @@ def serving(directory: Path, machines: Mapping[str, str], progress: Progress) ->
 
 
 def descendants(parents: set[int]) -> Iterator[int]:
-    """Children of these processes, and theirs."""
     children = set[int]()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended

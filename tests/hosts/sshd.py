@@ -1,11 +1,5 @@
-"""OpenSSH's own sshd on loopback: where the program comes from, and how one is configured for a host.
-
-It comes from PATH, else from Debian's packages, unpacked and never installed.  It runs as the user who starts
-it, lets only that user in and only by one key, and reads nothing below ~/.ssh.  Run by root, sshd gives up
-its rights before it knows who talks: it needs a user `sshd` and the folder /run/sshd.  Where no installation
-has made that user, Debian's nss_wrapper shows it to sshd alone; the folder is made, and left, as Debian's own
-start script does.
-"""
+"""OpenSSH's sshd on loopback, from PATH or unpacked from Debian's packages; only this user, by one key.  Run
+by root it needs a user `sshd` and /run/sshd: Debian's nss_wrapper shows the user to sshd alone."""
 
 from __future__ import annotations
 
@@ -77,8 +71,7 @@ class Sshd:
 
 
 def find_sshd(progress: Progress) -> Sshd:
-    """The machine's own, else the one of the cache, which is downloaded where there is none.  Raises
-    TestbedError with what to install."""
+    """The machine's own, else that of the cache, which is downloaded where there is none."""
     for program in ("ssh", "ssh-keygen"):
         if not shutil.which(program):
             raise TestbedError(f"no `{program}` on PATH.  Debian and Ubuntu: apt-get install openssh-client")
@@ -116,7 +109,6 @@ def _unpacked(root: Path, progress: Progress) -> Sshd:
 
 
 def _wrapped_users(root: Path) -> dict[str, str]:
-    """Root, and the user that the package's installation would have made."""
     users, groups = root / "passwd", root / "group"
     users.write_text("root:x:0:0:root:/:/bin/sh\nsshd:x:65534:65534::/run/sshd:/usr/sbin/nologin\n")
     groups.write_text("root:x:0:\nnogroup:x:65534:\n")
@@ -128,7 +120,6 @@ def _has_separated_user() -> bool:
 
 
 def make_key(path: Path) -> str:
-    """A new key pair without a passphrase; its public half as a line of authorized_keys."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "nodegauge-hosts", "-f", str(path)]
     subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     return path.with_name(f"{path.name}.pub").read_text(encoding="utf-8").strip()

@@ -1,8 +1,4 @@
-"""`make hosts ARGS=--once`: what a person does with the hosts, from a typo to the last repair.
-
-Five of the hosts are sick in different ways.  Each step runs a real command, and is compared with what must
-come of it; what is shown of its output is cut in `transcript`.
-"""
+"""`make hosts ARGS=--once`: what a person does with the hosts, from a typo to the last repair."""
 
 from __future__ import annotations
 
@@ -39,8 +35,6 @@ MEASURE = "nodegauge.gpu.validate : Measure health"
 
 @dataclass
 class Story:
-    """What was played so far, in the folder of running hosts."""
-
     hosts: Hosts
     say: Callable[[str], None]
     steps: list[Step] = field(default_factory=list)
@@ -50,7 +44,6 @@ class Story:
         return self.hosts.directory
 
     def command(self, *arguments: str) -> None:
-        """One of this program's own."""
         shown = f"python -m hosts {' '.join(arguments)}"
         self.say(f"$ {shown}")
         done = _run([sys.executable, "-m", "hosts", "--dir", str(self.directory), *arguments], self.directory)
@@ -77,7 +70,6 @@ class Story:
         return played
 
     def _cpu(self) -> dict[str, float]:
-        """Seconds so far of the controller's programs, and of the hosts' sessions."""
         own = resource.getrusage(resource.RUSAGE_CHILDREN)
         return {"controller": own.ru_utime + own.ru_stime, "hosts": self.hosts.cpu_seconds()}
 
@@ -112,7 +104,6 @@ def check(what: str, seen: object, wanted: object, played: Played) -> None:
 
 
 def refused(story: Story) -> None:
-    """A typo in a variable is refused before any host is measured."""
     played = story.play("-e", f"{TYPO}=8")
     measured = [task.host for task in played.tasks if task.name == MEASURE and task.status == "ok"]
     check("hosts measured in spite of a typo", measured, [], played)
@@ -122,7 +113,6 @@ def refused(story: Story) -> None:
 
 
 def accepted(story: Story, sick: Mapping[str, str], *options: str) -> Played:
-    """A play that fails just the sick hosts, each for its reason."""
     played = story.play(*options)
     verdicts = {task.host: task.status for task in played.tasks if task.name == VERDICT}
     failed = [host for host, status in verdicts.items() if status == "failed"]
@@ -135,13 +125,11 @@ def accepted(story: Story, sick: Mapping[str, str], *options: str) -> Played:
 
 
 def rows(story: Story) -> dict[str, str]:
-    """Verdicts by host in the report."""
     report = json.loads((story.directory / "report" / "report.json").read_text(encoding="utf-8"))
     return {row["host"]: row["verdict"] for row in report["hosts"]}
 
 
 def perform(story: Story, machines: Mapping[str, str]) -> None:
-    """Every step; TestbedError at the first that ends otherwise than it must."""
     reasons = {host: code for host, (_, _, code) in SICK.items()}
     for host, (name, parameters, _) in SICK.items():
         story.command("fault", host, name, *(f"{key}={value}" for key, value in parameters.items()))

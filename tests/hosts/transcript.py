@@ -1,7 +1,4 @@
-"""What a reader sees of the story: the commands, and the lines of their output that matter.
-
-Lines are Ansible's own; those that are left out leave "..." behind.
-"""
+"""What a reader sees of the story, in Ansible's own lines; those that are left out leave "..." behind."""
 
 from __future__ import annotations
 
@@ -36,14 +33,12 @@ class Step:
 
 
 def sections(output: str) -> Iterator[tuple[str, str]]:
-    """Ansible's output by the line that begins a task or the recap."""
     marks = [*TASK.finditer(output)]
     for mark, following in zip(marks, [*(each.start() for each in marks[1:]), len(output)], strict=False):
         yield mark.group(), output[mark.end() : following]
 
 
 def results(section: str) -> Iterator[str]:
-    """What a section says of each host."""
     starts = [match.start() for match in RESULT.finditer(section)]
     for start, end in zip(starts, [*starts[1:], len(section)], strict=False):
         head, *body = section[start:end].splitlines()
@@ -55,7 +50,6 @@ def short(line: str) -> str:
 
 
 def message(result: str, *, steps: bool) -> list[str]:
-    """A host's line and its message; `steps`: with what to do."""
     head, *body = result.splitlines()
     if "    msg: |-" in body:
         body = body[body.index("    msg: |-") + 1 :]
@@ -85,7 +79,6 @@ def cut(played: Played, *, steps: bool = True) -> str:
 
 
 def render(steps: Sequence[Step], count: int) -> str:
-    """The block of the README."""
     text = [f'$ make hosts ARGS="--hosts {count}" &', "$ export ANSIBLE_CONFIG=.hosts/ansible.cfg"]
     played: list[Played] = []
     for step in steps:
@@ -97,7 +90,6 @@ def render(steps: Sequence[Step], count: int) -> str:
 
 
 def shown() -> str:
-    """The block that is in the README."""
     return README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 
 

@@ -15,7 +15,6 @@ sys.path.insert(0, str(ROOT))  # the builder is not part of the installed projec
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Built]]:
-    """The operator's and the probe's image, in folders with a space in their path."""
     folder = tmp_path_factory.mktemp("two images")
     paths = archives("operator", "probe", out=folder / "out")
     yield {name: read(path, name=name, folder=folder / name) for name, path in paths.items()}

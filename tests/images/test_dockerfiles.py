@@ -18,7 +18,6 @@ dockerfiles = pytest.mark.parametrize("name", sorted(ALL))
 
 
 def instructions(name: str) -> list[tuple[str, str]]:
-    """Instructions and arguments of an image's Dockerfile, without comments, with joined lines."""
     text = (ROOT / FILES[name]).read_text("utf-8")
     lines = "\n".join(line for line in text.splitlines() if line and not line.startswith("#"))
     split = (line.partition(" ") for line in lines.replace("\\\n", " ").splitlines())
@@ -31,7 +30,6 @@ def final(name: str) -> dict[str, str]:
 
 
 def ignored(path: str) -> bool:
-    """Whether .dockerignore excludes the path: the last matching line decides."""
     result = False
     for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -44,7 +42,6 @@ def ignored(path: str) -> bool:
 
 @dockerfiles
 def test_every_input_of_the_build_is_copied(name: str) -> None:
-    """Every input of the build is copied, exists in the repository, and passes .dockerignore."""
     copies = [a.split() for word, a in instructions(name) if word == "COPY" and "--from" not in a]
     sources = {source for group in copies for source in group[:-1]}
     assert sources == set(INPUTS)
@@ -54,7 +51,6 @@ def test_every_input_of_the_build_is_copied(name: str) -> None:
 
 
 def test_the_context_contains_nothing_else() -> None:
-    """The build context excludes tests, version control and environments."""
     paths = (".git", "tests", ".venv", "charts", "docs", "dist", "operator/src/x/__pycache__")
     assert all(ignored(path) for path in paths)
 
@@ -75,7 +71,6 @@ def test_the_files_come_from_the_shared_builder(name: str) -> None:
 
 @dockerfiles
 def test_a_container_starts_like_that_of_the_archive(name: str) -> None:
-    """User, entry point, environment, working directory and labels are those of the archive."""
     stage, wanted = final(name), config(ALL[name])
     assert stage["USER"] == wanted["User"]
     assert stage["WORKDIR"] == wanted["WorkingDir"]

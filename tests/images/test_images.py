@@ -21,7 +21,6 @@ TOOLS = {"sh", "bash", "dash", "busybox", "pip", "pip3", "apt", "apt-get", "dpkg
 
 
 def test_sizes_stay_below_the_limits(image: Built) -> None:
-    """Unpacked, with tar's own headers, each image stays under its limit."""
     assert {name: one.limit_mb for name, one in IMAGES.items()} == {"operator": 250, "probe": 90}
     assert image.unpacked < IMAGES[image.name].limit_mb * 1_000_000
 
@@ -38,7 +37,6 @@ def test_files_belong_to_root_and_only_root_can_write_them(image: Built) -> None
 
 
 def test_no_installer_shell_or_compiler(image: Built) -> None:
-    """The image contains no tools for attackers or build steps, neither as programs nor as libraries."""
     paths = [PurePosixPath(member.name) for member in image.members]
     assert [path for path in paths if path.parent.name in ("bin", "sbin") and path.name in TOOLS] == []
     packages = {path.name for path in paths if path.parent.name in ("lib", "dist-packages", "python3.11")}
@@ -48,7 +46,6 @@ def test_no_installer_shell_or_compiler(image: Built) -> None:
 
 
 def test_links_lead_to_files_of_the_image(image: Built) -> None:
-    """Every symbolic link leads to a file of the image."""
     names = {PurePosixPath(member.name) for member in image.members}
     top = {path: member.linkname for member in image.members if member.issym() for path in [member.name]}
 
@@ -61,7 +58,6 @@ def test_links_lead_to_files_of_the_image(image: Built) -> None:
 
 
 def test_no_file_contains_paths_of_the_build_machine(image: Built) -> None:
-    """No file, bytecode included, contains a path of the build or of the checkout."""
     traces = [str(ROOT).encode(), b"nodegauge-images-"]
     files = [path for path in image.root.rglob("*") if path.is_file() and not path.is_symlink()]
     assert [path for path in files if any(trace in path.read_bytes() for trace in traces)] == []
@@ -128,13 +124,11 @@ def test_names_user_and_labels(image: Built) -> None:
 
 
 def test_the_operators_image_has_the_command(images: dict[str, Built]) -> None:
-    """As `nodegauge`, beside `python`."""
     done = run(images["operator"], str(images["operator"].root / "opt/nodegauge/bin/nodegauge"), "--version")
     assert (done.returncode, done.stdout[:20]) == (0, "nodegauge, version 0"), done.stderr
 
 
 def test_both_images_share_the_base(images: dict[str, Built]) -> None:
-    """Both images have the same first layer, so a node pulls it only once."""
     first = {image.manifest["layers"][0]["digest"] for image in images.values()}
     assert len(first) == 1
     assert len({image.manifest["layers"][1]["digest"] for image in images.values()}) == 2

@@ -75,7 +75,6 @@ class Outcome(msgspec.Struct):
 
 
 def read(path: Path) -> dict[str, list[Mutant]]:
-    """The mutants by area; ends with all that are stale."""
     areas = msgspec.yaml.decode(path.read_bytes(), type=dict[str, list[Mutant]])
     every = [mutant for mutants in areas.values() for mutant in mutants]
     ids = [mutant.id for mutant in every]
@@ -92,7 +91,6 @@ def read(path: Path) -> dict[str, list[Mutant]]:
 
 
 def tests_of(mutant: Mutant) -> list[str]:
-    """The test files that reach it, those first that probably kill it."""
     named = [file for file in mutant.killer.split() if (ROOT / file).is_file()]
     return list(dict.fromkeys([*named, *nearest(ROOT / mutant.file)]))
 
@@ -266,7 +264,6 @@ def table(areas: dict[str, list[Mutant]], outcomes: dict[str, Outcome]) -> str:
 
 
 def quietly(work: Callable[[], int]) -> int:
-    """What `work` returns; what it prints is shown only if that is an error."""
     sys.stdout.flush()
     with tempfile.TemporaryFile() as printed:
         terminal = os.dup(1)
@@ -282,7 +279,6 @@ def quietly(work: Callable[[], int]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if a test kills every mutant, 1 if not, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make mutants", description="Tests must fail for every mutant.")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="these, by id or by area")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")

@@ -1,8 +1,5 @@
-"""An API server in memory: as much of one as the operator's adapter can tell from the real one.
-
-Merge patches, preconditions, graceful deletion, managedFields of labels, status subresources and our CRDs'
-schemas follow the real API server; tests/cluster checks the same on a real one.
-"""
+"""An API server in memory: as much of one as the operator's adapter can tell from the real one; tests/cluster
+checks the same on a real one."""
 
 from __future__ import annotations
 
@@ -47,7 +44,6 @@ class ApiError(Exception):
 
 
 def copied(body: Any) -> Any:
-    """A copy of a JSON document; several times as fast as copy.deepcopy."""
     return msgspec.json.decode(msgspec.json.encode(body))
 
 
@@ -125,7 +121,6 @@ class FakeApiServer:
         return self._store(path, body, "ADDED")
 
     def patch(self, path: str, name: str, patch: Body, *, sub: str = "", manager: str = "") -> Body:
-        """A merge patch; to `status` or to all but the status of a custom resource."""
         before = self.objects[path].get(name)
         if before is None:
             raise not_found(name)
@@ -151,7 +146,6 @@ class FakeApiServer:
         return self._store(path, after, "MODIFIED")
 
     def json_patch(self, path: str, name: str, patch: list[Body]) -> Body:
-        """A JSON patch of an object's UID and its members (RFC 6902)."""
         if name not in self.objects[path]:
             raise not_found(name)
         before = self.objects[path][name]
@@ -163,7 +157,6 @@ class FakeApiServer:
         return copied(before) if _same(before, after) else self._store(path, after, "MODIFIED")
 
     def patch_conditions(self, name: str, patch: Body) -> Body:
-        """A strategic patch of a node's conditions: merged by type."""
         before = self.objects[NODES].get(name)
         if before is None:
             raise not_found(name)

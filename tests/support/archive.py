@@ -19,8 +19,7 @@ PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 @cache
 def interpreter(version: str) -> Path | None:
-    """A Python of this version: in a folder of $NODEGAUGE_PYTHONS, on PATH, or of pyenv if its shims are on
-    PATH (a shim works only for versions that are switched on); None where none works."""
+    """A Python that works: of $NODEGAUGE_PYTHONS, on PATH, or of pyenv (a shim may be switched off)."""
     name = f"python{version}"
     path = os.pathsep.join([os.environ.get("NODEGAUGE_PYTHONS", ""), os.environ.get("PATH", "")])
     folders = [Path(folder) for folder in path.split(os.pathsep) if folder]
@@ -48,8 +47,6 @@ def module_of(name: str, path: Path) -> ModuleType:
 
 @dataclass(frozen=True)
 class Host:
-    """A simulated machine, and the archive on it; it unpacks below `unpacked`."""
-
     archive: Path
     hardware: Hardware
     folder: Path

@@ -29,12 +29,10 @@ class Bmcs:
         return serving(shown, authority=self._authority, behaviour=Behaviour(**behaviour))
 
     async def read(self, bmc: Bmc, *, deadline: float = 30.0, **changed: Any) -> ChassisReading:
-        """One reading with the right access, but for what is `changed`."""
         right = {"url": bmc.url, "user": USER, "password": PASSWORD, "ca": self.ca}
         return await read(Access(**right | changed), deadline=deadline)
 
     async def error(self, bmc: Bmc, **changed: Any) -> str:
-        """Why it could not be read; no secret is in it."""
         with pytest.raises(BmcError) as caught:
             await self.read(bmc, **changed)
         assert PASSWORD not in str(caught.value)

@@ -1,7 +1,5 @@
-"""The same machine with every reading different: what is longest, to see whether a NodeReading holds it.
-
-Numbers are as large as a node under load for months shows them, for members that its driver answered.
-"""
+"""The same machine with every reading different and as large as a node under load for months shows it: what
+is longest."""
 
 from __future__ import annotations
 
@@ -73,7 +71,6 @@ class _Noise:
 
 
 def busy(result: Result) -> Result:
-    """The machine under load, no two numbers alike."""
     plain, noise = msgspec.to_builtins(result), _Noise()
     for gpu in (gpu for gpu in plain["gpus"] if gpu["window"] is not None):
         for group in GROUPS:

@@ -1,7 +1,4 @@
-"""Nodes in mode Watch on virtual time: each container reports every two hours, and when a test says so.
-
-Nothing else wakes a node there: what the operator notices late, it notices up to two hours late.
-"""
+"""Nodes in mode Watch on virtual time.  What the operator notices late, it notices up to two hours late."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ CONFIRMED = (0.0, 12.0, 60.0, 300.0)
 
 
 class CalmFleet:
-    """Begin with `begin`; the containers go on until the loop ends."""
-
     def __init__(self, operator: VirtualTimeOperator) -> None:
         self.operator, self.cluster = operator, operator.cluster
         self._containers: dict[str, WatchPod] = {}

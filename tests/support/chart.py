@@ -58,8 +58,6 @@ class HelmFailed(Exception):
 
 @dataclass(frozen=True)
 class Helm:
-    """helm with its caches and configuration below `home`, and a cluster if `kubeconfig` is given."""
-
     program: Path
     home: Path
     kubeconfig: Path | None = None
@@ -113,7 +111,6 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def only(objects: list[Object], kind: str, *, of: str = "") -> Object:
-    """The only object of a kind: of a component, or else of all but the BMC reader."""
     (match,) = [o for o in of_kind(objects, kind) if (component(o) == of if of else component(o) != "bmc")]
     return match
 

@@ -17,8 +17,6 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request."""
-
     method: str
     path: str
     query: Mapping[str, Any]
@@ -28,8 +26,6 @@ class Call:
 
 
 class LocalClient(Client, ABC):
-    """A client without a connection."""
-
     @abstractmethod
     async def take(self, call: Call) -> Object:
         """The object for a call; or raises a `KubeError`."""
@@ -143,12 +139,10 @@ class FakeClient(LocalClient):
 
 
 def unavailable(status: int = 0) -> KubeError:
-    """No answer, or an answer that says later."""
     return Unavailable("no answer", status=status)
 
 
 def unreachable() -> KubeError:
-    """The connection was refused or cut."""
     return Unreachable("connection reset")
 
 

@@ -18,8 +18,6 @@ from support.objects import NOW, addressed, by_pods
 
 
 def reading_protection(namespace: str) -> tuple[api_server.Body, api_server.Body]:
-    """The spec of the admission policy of NodeReadings and that of its binding, as the chart installs
-    them."""
     user = f"system:serviceaccount:{namespace}:default"
     policy = {
         "failurePolicy": "Fail",
@@ -63,8 +61,7 @@ class FakeCluster(api_server.FakeApiServer):
         return self.create(api_server.NODES, body)
 
     def add_policy(self, name: str = "default", **spec: Any) -> api_server.Body:
-        """A policy is made, by pods unless it says otherwise; tests of the rate of new taints and of
-        incidents state them."""
+        """By pods unless it says otherwise; tests of the rate of new taints and of incidents state them."""
         budget = {"gatedNodesPerHour": "100%"} | spec.pop("budget", {})
         spec = by_pods({"nodeSelector": {}, "budget": budget, "breaker": api_server.NO_BREAKER} | spec)
         body = {"metadata": {"name": name, "generation": 1}, "spec": spec}
@@ -173,7 +170,6 @@ class FakeCluster(api_server.FakeApiServer):
         return {name for name in self.objects[api_server.NODES] if self.faults(name)}
 
     def state(self) -> dict[str, Any]:
-        """Everything that must be equal at the end: labels, condition, report, events, pods; no revisions."""
         objects = self.objects
         return {
             "nodes": {n: _node_state(b) for n, b in objects[api_server.NODES].items()},

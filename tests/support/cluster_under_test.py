@@ -1,5 +1,4 @@
-"""One test's part of the real control plane: nodes, a policy, a namespace and an operator.  Pods end as the
-test says (`testbed.scripted`)."""
+"""One test's part of the real control plane.  Pods end as the test says (`testbed.scripted`)."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def at_work(celsius: int) -> Result:
 
 
 class Machines:
-    """What the probe of each node finds: `now`, but for the nodes in `of`; with None its pod goes on, as that
-    of a DaemonSet does, whose image cannot be pulled."""
+    """What the probe of each node finds: `now`, but for those in `of`; with None its pod goes on."""
 
     def __init__(self, now: Result) -> None:
         self.now = now
@@ -80,8 +78,7 @@ class Machines:
 
 
 class ClusterUnderTest:
-    """Nodes of one test, a policy that selects only them, a namespace, an operator.  `protected`: the chart
-    has installed what says who writes NodeReadings."""
+    """`protected`: the chart has installed what says who writes NodeReadings."""
 
     def __init__(
         self, api: Rest, *, namespace: str, directory: Path, kubeconfig: Path, protected: bool = False
@@ -104,8 +101,7 @@ class ClusterUnderTest:
         return name
 
     def add_policy(self, name: str = "", **spec: Any) -> str:
-        """A policy for this test's nodes, by pods, without load runs: a request would start one of those too.
-        Tests of the rate of new taints and of incidents state them."""
+        """By pods, without load runs: a request would start one of those too."""
         spec["budget"] = {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"} | spec.get("budget", {})
         name = name or f"policy-{self.mark}-{len(self.policies)}"
         whole = {"nodeSelector": {"matchLabels": {"test": self.mark}}, "breaker": NO_BREAKER}
@@ -149,7 +145,6 @@ class ClusterUnderTest:
         return marks.condition_of(self.node(name))
 
     def report(self, name: str) -> Object:
-        """Empty before there is one."""
         return self.api.find(f"{GROUP}/nodereports/{name}")
 
     def reading(self, name: str) -> Object:
@@ -199,8 +194,6 @@ class ClusterUnderTest:
 
 
 def protect_readings(api: Rest, namespace: str) -> None:
-    """Let the default account of a namespace write NodeReadings, and nobody else, as the chart does for its
-    own."""
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "probes"}
     rule = {"apiGroups": ["nodegauge.dev"], "resources": ["nodereadings"], "verbs": ["create", "patch"]}
     account = {"kind": "ServiceAccount", "namespace": namespace, "name": "default"}
@@ -221,7 +214,6 @@ def protect_readings(api: Rest, namespace: str) -> None:
 
 
 def install_crds(api: Rest) -> None:
-    """Create the CRDs of this checkout where they are missing, and wait until the API server serves them."""
     if served(api):
         return
     for crd in _crds():
@@ -231,8 +223,8 @@ def install_crds(api: Rest) -> None:
 
 
 def delete_crds(api: Rest, *names: str) -> None:
-    """Delete these CRDs, by default all of this checkout, and wait until they are gone.  Where it cannot list
-    objects of a young CRD, the API server waits minutes before it tries again, or for a change of the CRD."""
+    """Where it cannot list objects of a young CRD, the API server waits minutes, or for a change of the
+    CRD."""
     going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):

@@ -187,5 +187,4 @@ def manifest(path: str, spec: object) -> dict[str, Any]:
 
 
 def dry_run(api: Rest, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The object as the API server would store it, without storing it; unknown fields are errors."""
     return api.create(f"{path}?dryRun=All&fieldValidation=Strict", body)

@@ -19,8 +19,6 @@ TASK = "measure"
 
 @dataclass
 class GpuHosts:
-    """The hosts of a play with one task; their folders are in `top`."""
-
     ansible: Ansible
     top: Path
     variables: dict[str, dict[str, Any]] = field(default_factory=dict)

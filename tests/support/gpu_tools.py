@@ -37,8 +37,6 @@ def wait_until_free(*uuids: str) -> None:
 
 
 class Child:
-    """A child of the engine nccl4py, in a session of its own, on real GPUs; `close` ends it."""
-
     def __init__(self, order: Order, *, scratch: Path, extra: Mapping[str, str] | None = None) -> None:
         reading, writing = os.pipe()
         own = child_environment(

@@ -47,8 +47,6 @@ VALUES = {
 
 
 class Guarded:
-    """The release's accounts on a cluster with its policies."""
-
     def __init__(self, plane: ControlPlane) -> None:
         self.plane, self.admin = plane, plane.rest()
         self.operator = self.account(ACCOUNT)
@@ -67,7 +65,6 @@ class Guarded:
         return parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
 
     def pod(self, kind: str = "health") -> Object:
-        """The manifest of a run, as the operator makes it."""
         context = make_context(report=make_report(), defaults=self.defaults())
         return _without_owner(probe_pod(context, KINDS[kind], context.next_run(kind)))
 
@@ -126,7 +123,7 @@ class Writer:
 
 
 def token(api: Rest, pod: Object | None = None) -> str:
-    """A token of the probes' account, bound to the pod of these metadata if there is one."""
+    """Bound to the pod of these metadata, if there is one."""
     made: str = api.create(f"{PROBES}/token", {"spec": token_spec(pod)})["status"]["token"]
     return made
 
@@ -165,7 +162,6 @@ def release(plane: ControlPlane, directory: Path) -> Iterator[Guarded]:
 
 
 def in_force(guarded: Guarded) -> bool:
-    """Whether every policy is: the API server loads new ones some moments after their creation."""
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     policies = guarded.admin.get(path)["items"]
     assert len(policies) == 10
@@ -185,7 +181,6 @@ def in_force(guarded: Guarded) -> bool:
 
 
 def refusal(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """The message of an admission policy that refused the call; empty if it went through."""
     try:
         call(*arguments, **named)
     except ApiError as error:
@@ -196,12 +191,10 @@ def refusal(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
 
 
 def node_patch(rest: Rest, body: Object) -> Object:
-    """What the patch would do to the node, without doing it."""
     return rest.patch(f"/api/v1/nodes/{NODE}?dryRun=All", body)
 
 
 def status_patch(rest: Rest, body: Object) -> Object:
-    """What the patch would do to the node's status, without doing it."""
     return rest.patch(f"/api/v1/nodes/{NODE}/status?dryRun=All", body, content_type=STRATEGIC)
 
 

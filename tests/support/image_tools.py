@@ -22,8 +22,6 @@ UNAVAILABLE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """An archive: JSON documents, blobs by digest, members of its layers, and its unpacked root."""
-
     name: str
     index: dict[str, Any]
     manifest: dict[str, Any]

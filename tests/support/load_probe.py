@@ -26,8 +26,6 @@ def load(run: NcclRun, *options: str) -> LoadResult:
 
 @dataclass
 class Burning:
-    """A run whose GPUs compute; called, its result."""
-
     run: NcclRun
     process: subprocess.Popen[bytes]
 

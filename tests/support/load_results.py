@@ -1,4 +1,4 @@
-"""Documents of load runs on made machines: eight like GPUs that do well, and ways to spoil one of them."""
+"""Documents of load runs on eight like GPUs that do well, and ways to spoil one of them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ WARMED_UP = 600 * SECOND
 
 
 def with_driver(version: str, directory: Path) -> Hardware:
-    """Eight H100 under another driver."""
     chosen = profiles.load("h100-sxm-8")
     driver = msgspec.structs.replace(chosen.driver, version=version)
     return plug(msgspec.structs.replace(chosen, driver=driver), directory)

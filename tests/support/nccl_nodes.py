@@ -71,7 +71,6 @@ class NcclNode(AReport, frozen=True, kw_only=True):
 
 
 def nccl_node(node: ANode = NODE) -> NcclNode:
-    """Healthy, and the image is there."""
     empty = make_report(node)
     report = NcclNode(
         name=empty.name, uid=empty.uid, resource_version=empty.resource_version, node_uid=empty.node_uid
@@ -80,7 +79,6 @@ def nccl_node(node: ANode = NODE) -> NcclNode:
 
 
 def due(report: Report, node: ANode = NODE, **known: Any) -> float:
-    """When the next pull or NCCL run may start."""
     context = make_context(**{"node": node, "report": report, "defaults": INSTALLED} | known)
     return min(KINDS[name].due_at(context) for name in (names.PROBE_PULL, names.PROBE_NCCL))
 

@@ -101,7 +101,6 @@ class NcclRun(Machine):
         )
 
     def finish(self, run: subprocess.Popen[bytes]) -> Result:
-        """The document of a run that ended well, its problem in the termination log, nobody left behind."""
         stdout, stderr = run.communicate(timeout=WAIT_S)
         assert (run.returncode, stderr) == (0, b"")
         result = decode(stdout.decode())
@@ -129,7 +128,6 @@ class NcclRun(Machine):
 
 
 def simulated(hardware: Hardware, *, name: str = "1", more: Mapping[str, str] | None = None) -> Result:
-    """One run called `name` with the simulated NCCL."""
     own = simulated_nccl_environment(ROOT) | {"NODEGAUGE_RUN": name, **(more or {})}
     return NcclRun(hardware, hardware.directory, own).result()
 

@@ -26,7 +26,6 @@ GEN3, GEN4, GEN5 = (Pcie(max_generation=g, max_width=16, generation=1, width=16)
 
 
 def cell(collective: str, size: int, gbps: float, *, ranks: int, **more: Any) -> Cell:
-    """A cell whose time gives that bus bandwidth."""
     us = size * busbw_factor(collective, ranks) / gbps / 1e3
     return Cell(collective=collective, bytes=size, us=us, batches=5, calls=20, spread=0.01, **more)
 
@@ -60,7 +59,6 @@ def nvls_off_arm(gbps: float, *, ranks: int, **more: Any) -> Arm:
 
 
 def node(machine: Result, *arms: Arm, **more: Any) -> Result:
-    """The machine with an NCCL run on all its GPUs."""
     uuids = [gpu.uuid for gpu in machine.gpus if isinstance(gpu.uuid, str)]
     known: dict[str, Any] = {
         "engine": "nccl4py",
@@ -85,14 +83,12 @@ def h100(
 
 
 def titan(gbps: float = 40.0, *, host: float = 4.0) -> Result:
-    """Two TITAN RTX with a bridge: 40 GB/s is NCCL's model, 4 a published log of 2080 Ti without P2P."""
     machine = made.every_gpu(made.titan(), pcie=GEN3, compute_capability="7.5")
     first = default_arm(gbps, gather=gbps, ranks=2, algorithm="RING")
     return node(machine, first, p2p_off_arm(host, ranks=2))
 
 
 def phb(gbps: float = 11.0, *, host: float = 11.0, transport: str = SHM) -> Result:
-    """Two GPUs on one host bridge: NCCL goes through the host in both arms, rightly."""
     machine = made.every_gpu(made.phb(), pcie=GEN4, compute_capability="8.9")
     first = default_arm(gbps, gather=gbps, ranks=2, algorithm="RING", transport=transport)
     return node(machine, first, p2p_off_arm(host, ranks=2))
@@ -119,7 +115,6 @@ def with_cells(result: Result, name: ArmName, *cells: Cell) -> Result:
 
 
 def with_pairs(result: Result, gbps: float, *, slow: dict[tuple[int, int], float] | None = None) -> Result:
-    """The NCCL run with a pair matrix: all the same but for some, by rank."""
     assert result.nccl is not None
     ranks = range(result.nccl.ranks)
     matrix: list[list[Num]] = [
@@ -137,9 +132,8 @@ def finding(judgement: NcclJudgement, code: str) -> Finding:
 
 
 def check(run: Result | NcclJudgement, expected: str, *facts: str | Mapping[str, object]) -> NcclJudgement:
-    """The judgement of the run has these findings (`code/severity`) and no other.  A text stands in one of
-    them or in the summary; a mapping is part of the judgement's fields, answers, GB/s, or the
-    findings' evidence."""
+    """These findings (`code/severity`) and no other.  A text stands in them or in the summary; a mapping is
+    part of the judgement's fields, answers, GB/s, or the findings' evidence."""
     judgement = run if isinstance(run, NcclJudgement) else judge_nccl(run)
     assert codes(judgement) == set(expected.split())
     messages = "\n".join(

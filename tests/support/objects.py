@@ -1,7 +1,4 @@
-"""Nodes, pods, policies and reports in a line, as the operator's core sees them.
-
-Each is the operator's own type with a few methods that give a changed copy: `make_node().labelled(a="b")`.
-"""
+"""Nodes, pods, policies and reports in a line: the operator's types with methods that give a changed copy."""
 
 from __future__ import annotations
 
@@ -55,8 +52,6 @@ def taint(text: str) -> Taint:
 
 
 class ANode(NodeView, frozen=True, kw_only=True):
-    """A node."""
-
     def labelled(self, **labels: str) -> Self:
         """With labels of somebody else; `__` stands for a slash, `_` for a dash."""
         return self.bearing({k.replace("__", "/").replace("_", "-"): v for k, v in labels.items()})
@@ -136,8 +131,6 @@ class APod(PodView, frozen=True, kw_only=True):
 
 
 class APolicy(Policy, frozen=True, kw_only=True):
-    """A policy in force."""
-
     def spec_with(self, **fields: Any) -> Self:
         return replace(self, spec=replace(self.spec, **fields))
 
@@ -238,7 +231,6 @@ def reading_of(pods: Iterable[PodView]) -> ReadingView | None:
 
 
 def make_context(**known: Any) -> Context:
-    """The same of a node that a policy selects."""
     context = make_snapshot(**known).context
     assert context is not None
     return context

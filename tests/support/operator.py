@@ -1,7 +1,5 @@
-"""One operator process without its loop: cache, watch handlers and reconciler on a cluster in memory.
-
-Watch events arrive at `deliver`, and a node is reconciled at `reconcile`, by the operator's own code.
-"""
+"""One operator process without its loop.  Watch events arrive at `deliver`, a node is reconciled at
+`reconcile`."""
 
 from __future__ import annotations
 
@@ -56,8 +54,6 @@ HANDLERS |= {
 
 
 class Watches:
-    """The operator's own watch handlers, called as kopf calls them."""
-
     def __init__(self, sweep: object) -> None:
         registry = kopf.OperatorRegistry()
         watches.register(registry, cast(Sweep, sweep), bmc=True)

@@ -1,7 +1,5 @@
-"""One node, its four probes, and the planner in a loop without an API server.
-
-Every write succeeds (for conflicts, crashes within a call and other nodes see `support.promises`).
-"""
+"""One node, its four probes, and the planner in a loop; every write succeeds (`support.promises` has the
+rest)."""
 
 from __future__ import annotations
 
@@ -39,8 +37,6 @@ ROWS = {Probe.NCCL: names.PROBE_NCCL, Probe.LOAD: names.PROBE_LOAD}
 
 
 class PlannerLoop:
-    """A node, its report and its pods; `go` makes the writes that come next."""
-
     def __init__(self) -> None:
         self.node: ANode = NODE
         self.policy: APolicy = make_policy()
@@ -115,7 +111,6 @@ class PlannerLoop:
         self.pods = [after if pod is before else pod for pod in self.pods]
 
     def asked(self, at: str) -> None:
-        """Somebody asks for a run."""
         assert self.report is not None
         self.report = _written_again(replace(self.report, requested_at=at))
 

@@ -24,8 +24,7 @@ LEFT_OUT = ("archive", "__pycache__", "*.pyc")
 
 
 def stage(into: Path, *, archive: Path | None = None) -> Path:
-    """The collection below `into`, laid out as `ansible-galaxy collection install` does, with what is in the
-    repository only once: the licence, the chart for the role `operator`, and the archive if one is named."""
+    """As `ansible-galaxy collection install` does, with what is in the repository only once."""
     folder = into / "ansible_collections" / "nodegauge" / "gpu"
     shutil.copytree(COLLECTION, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     shutil.copy(ROOT / "LICENSE", folder)
@@ -52,8 +51,6 @@ class Task:
 
 @dataclass(frozen=True)
 class Played:
-    """A play that ended: the exit code, what was printed, and every task."""
-
     code: int
     output: str
     tasks: list[Task]

@@ -1,5 +1,4 @@
-"""The real probe program on simulated hardware, run as a pod's container would run it, but forked
-(`testbed.forkserver`)."""
+"""The real probe program on simulated hardware, as a pod's container would run it, but forked."""
 
 from __future__ import annotations
 
@@ -40,8 +39,6 @@ def problem_of(result: Result) -> str:
 
 @dataclass
 class Machine:
-    """One machine on which a probe runs; `environment` is what a kubelet would add."""
-
     hardware: Hardware
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -55,8 +52,6 @@ class Machine:
 
 
 class Probe(Machine):
-    """The health probe there."""
-
     def command(self, *options: str) -> list[str]:
         return [*PROGRAM, "health", *QUICK, *options]
 

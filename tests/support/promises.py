@@ -1,7 +1,5 @@
-"""A few nodes, an operator that works on several at once, and everybody who may come between.
-
-What must hold is checked after every single write of the operator, against what this class itself has seen.
-"""
+"""A few nodes, an operator, and everybody who may come between.  What must hold is checked after every
+write."""
 
 from __future__ import annotations
 
@@ -207,7 +205,7 @@ class InterleavedOperator:
                 self.stated.setdefault(report["metadata"]["uid"], []).append(codes)
 
     def _gated(self) -> set[str]:
-        """Nodes that take a slot: by what the cluster holds, of the nodes that follow a policy."""
+        """Nodes that take a slot, of those that follow a policy."""
         cache = self.operator.cache
         return {
             name
@@ -224,8 +222,7 @@ class InterleavedOperator:
         return node is not None and bool(_faults(node))
 
     def _check_budget(self, name: str) -> None:
-        """Who has just been gated found a slot that was free: when the write began, or since, if the budget
-        grew meanwhile."""
+        """Who was gated found a slot: when the write began, or since, if the budget grew meanwhile."""
         if name in self._gated_before or name not in self._gated():
             return
         self.entered += 1
@@ -244,15 +241,13 @@ class InterleavedOperator:
         return slots_of(policy.spec.budget.gated_nodes, len(followers))
 
     def _check_foreign(self, name: str) -> None:
-        """Nothing of anybody else's was touched."""
         self.checked += 1
         body = self.cluster.objects[NODES][name]
         if _foreign(body) != self.foreign[name]:
             raise Broken(f"{name}: others put {self.foreign[name]}, now {_foreign(body)}")
 
     def _check_taints(self, name: str, *, in_report: bool = False) -> None:
-        """Our taints have their reasons, in what the judge said and in the report: the last run, or that a
-        gate has got its slot, is there with the next write."""
+        """Their reasons are in what the judge said and, with the next write, in the report."""
         body = self.cluster.objects[NODES].get(name, {"spec": {}})
         for taint in body["spec"].get("taints") or ():
             strange = in_report and taint.get("value") == STRANGE  # the operator may not have heard of it

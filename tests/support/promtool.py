@@ -72,8 +72,6 @@ def _with_stale(values: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Promtool:
-    """promtool on the rules `groups`, in files below `directory`."""
-
     directory: Path
     groups: list[dict[str, Any]] = field(default_factory=list)
 

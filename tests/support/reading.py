@@ -1,4 +1,4 @@
-"""The BMC reader without a cluster: its own loop and poller, and a dictionary for an API server."""
+"""The BMC reader's own loop and poller without a cluster.  `refuse`: what every call gets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from support.client import AnsweringClient, Call, Object
 
 
 class Rig:
-    """A reader on an inventory folder; `objects` is what the cluster holds, `refuse` what every call gets."""
-
     def __init__(self, folder: Path, *, interval: float = 1.0, deadline: float = 5.0, timeout: float = 2.0):
         self.folder = folder
         self.nodes = {"gpu-1": "uid-1", "gpu-2": "uid-2"}

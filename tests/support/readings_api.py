@@ -1,5 +1,4 @@
-"""The API server as a probe sees it: TLS on the loopback interface, answers that a test states, and a pod's
-folder with its token."""
+"""The API server as a probe sees it, over TLS, and a pod's folder with its token."""
 
 from __future__ import annotations
 
@@ -46,8 +45,6 @@ class Answer:
 
 @dataclass
 class Request:
-    """One request, and the connection that it came by."""
-
     method: str
     path: str
     headers: dict[str, str]

@@ -187,7 +187,6 @@ def every_link(result: contract.Result, **changes: Any) -> contract.Result:
 
 
 def without_links(result: contract.Result, gpu_index: int, *, count: int) -> contract.Result:
-    """The last `count` links are inactive."""
     groups: list[contract.LinkGroup] = []
     left = count
     for group in reversed(result.gpus[gpu_index].links):
@@ -254,7 +253,6 @@ def with_port(result: contract.Result, number: int, **changes: Any) -> contract.
 
 
 def instrumented(result: contract.Result) -> contract.Result:
-    """The document with everything read that a health probe can read, and nothing wrong."""
     most = contract.Pcie(generation=4, width=16, max_generation=4, max_width=16, card_generation=4)
     full = every_gpu(
         result,

@@ -53,8 +53,6 @@ SELF_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class Everybody:
-    """Calls by each identity; none stores anything."""
-
     def __init__(self, guarded: Guarded, writer: Writer) -> None:
         self._guarded, self._writer = guarded, writer
         self._tokens = {"operator": guarded.operator, "probe": writer.rest}
@@ -105,7 +103,6 @@ class Everybody:
 
 
 def owned(guarded: Guarded, node: str) -> Object:
-    """A node's report, as the operator makes it."""
     uid = guarded.admin.get(f"/api/v1/nodes/{node}")["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     metadata = {"name": node, "ownerReferences": [owner]}
@@ -113,7 +110,6 @@ def owned(guarded: Guarded, node: str) -> Object:
 
 
 def theirs() -> Object:
-    """A DaemonSet that is not ours and runs nowhere."""
     marks = {"app": "theirs"}
     spec = {"containers": [{"name": "c", "image": "c:1"}], "nodeSelector": marks}
     template = {"metadata": {"labels": marks}, "spec": spec}
@@ -132,7 +128,6 @@ def _like(foreign: Object, ours: Object) -> Object:
 
 @contextmanager
 def everybody(guarded: Guarded) -> Iterator[Everybody]:
-    """All identities, and what they act on."""
     admin = guarded.admin
     create_node(admin, OTHER)
     writer = Writer(guarded, NODE)

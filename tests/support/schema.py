@@ -1,8 +1,5 @@
-"""As much of an API server's schema check as our CRDs use: prune what is unknown, name what is wrong.
-
-The rules are those of structural schemas (Kubernetes documentation, "Extend the Kubernetes API with
-CustomResourceDefinitions"); CEL rules are not evaluated here, the real API server's tests do that.
-"""
+"""As much of an API server's check of structural schemas as our CRDs use; CEL rules are not evaluated
+here."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ def schema(plural: str) -> dict[str, Any]:
 
 
 def prune(value: Any, rules: dict[str, Any]) -> Any:
-    """The value without fields that the schema does not know."""
     if isinstance(value, list):
         return [prune(v, rules.get("items", {})) for v in value]
     if not isinstance(value, dict) or rules.get(KEEP):
@@ -51,7 +47,6 @@ def prune(value: Any, rules: dict[str, Any]) -> Any:
 
 
 def errors(value: Any, rules: dict[str, Any], path: str = "") -> list[str]:
-    """What the API server would refuse, each with its path; empty for a good value."""
     if value is None:
         return [] if rules.get("nullable") else [f"{path}: null"]
     kind = rules.get("type")

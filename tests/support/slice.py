@@ -41,8 +41,6 @@ seconds.  All else is the default."""
 
 
 class Slice(ClusterUnderTest):
-    """The installed slice: faults on nodes, runs asked for, and what came of them."""
-
     def __init__(self, testbed: Testbed) -> None:
         directory, plane = testbed.directory, testbed.control_plane
         kubeconfig, api = plane.kubeconfig, plane.rest()
@@ -75,7 +73,6 @@ class Slice(ClusterUnderTest):
 
     @contextlib.contextmanager
     def released(self) -> Iterator[Slice]:
-        """The slice; afterwards nothing of the release is left."""
         yield self
         if self.installed():
             self.uninstall()

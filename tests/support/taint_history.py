@@ -1,7 +1,4 @@
-"""Watches nodes, and knows afterwards which taints they had after every write.
-
-Polling would miss what happens between two reads.
-"""
+"""Watches nodes and knows their taints after every write: polling would miss some."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ FAULTS = ("nodegauge.dev/throttled", "nodegauge.dev/unhealthy")
 
 
 class TaintHistory:
-    """Every revision of nodes whose names begin with `prefix`, from entering to leaving."""
-
     def __init__(self, api: Rest, *, prefix: str) -> None:
         self._api, self._prefix = api, prefix
         self._listed: list[Event] = []
@@ -43,7 +38,6 @@ class TaintHistory:
             self._watch.__exit__(None, None, None)
 
     def moments(self) -> Iterator[frozenset[str]]:
-        """After each write: the nodes that carried a taint for a fault."""
         now: set[str] = set()
         for name, _, body in sorted(self._seen(), key=lambda one: one[1]):
             taints = (body or {}).get("spec", {}).get("taints") or []

@@ -1,5 +1,4 @@
-"""One control plane for all tests of a worker: a folder that needs it to itself takes it over as new.  Tests
-that break the control plane itself have their own."""
+"""One control plane for all tests of a worker; a folder that needs it to itself takes it over as new."""
 
 from __future__ import annotations
 
@@ -30,8 +29,6 @@ COLLECTIONS = (
 
 
 class Tenancy:
-    """Whose the control plane is."""
-
     def __init__(self) -> None:
         self._plane: ControlPlane | None = None
         self._guests = contextlib.ExitStack()
@@ -67,7 +64,6 @@ class Tenancy:
 
 def reset(rest: Rest) -> None:
     def others() -> list[str]:
-        """Collections that are not empty, and are being emptied."""
         left = [one for one in COLLECTIONS if rest.find(f"{one}?limit=1").get("items")]
         for collection in left:
             rest.delete(collection)

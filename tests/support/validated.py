@@ -72,6 +72,5 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
 
 
 def nccl(verdict: str = "pass", *findings: Mapping[str, Any]) -> dict[str, Any]:
-    """What `gpu_nccl` returns; `gpu_load` returns the same members."""
     result = {"verdict": verdict, "summary": f"NCCL: {verdict}.", "findings": list(findings)}
     return result | {"judge_version": "0.1.0"}

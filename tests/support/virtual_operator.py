@@ -35,8 +35,6 @@ RUN_SECONDS = 5.0
 
 
 class VirtualProcess:
-    """The operator as a process on a cluster in memory: its watches lag, and can be interrupted."""
-
     client: FakeClient
     sweep: Sweep
     metrics: Metrics
@@ -103,8 +101,6 @@ class VirtualProcess:
 
 
 class VirtualTimeOperator(VirtualProcess):
-    """An operator whose pods end by themselves; `start` begins its loop, `after` lets time pass."""
-
     loop: VirtualLoop
 
     def __init__(
@@ -176,7 +172,6 @@ class VirtualTimeOperator(VirtualProcess):
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def slow(self, verb: str, path: str, seconds: float) -> None:
-        """The API server takes so long for one kind of call."""
         call = self.client.call
 
         async def slowly(method: str, at: str, **how: Any) -> Body:

@@ -24,7 +24,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_Jumping(self))
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
         return self._now
 
     def jump(self, seconds: float) -> None:
@@ -74,8 +73,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an asynchronous test on a virtual loop: no busy machine is late for its timeouts.  Servers of the
-    same loop answer in no virtual time.  A test that waits for a thread or a process must not be in it."""
+    """Not for a test that waits for a thread or a process: only servers of the same loop answer in no
+    time."""
 
     @functools.wraps(test)
     def wrapped(*arguments: P.args, **fixtures: P.kwargs) -> None:
@@ -85,7 +84,6 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never really waits, without a loop."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -14,8 +14,6 @@ from support.cluster import FakeCluster
 
 
 class WatchPod:
-    """A pod of the policy's DaemonSet, bound to a node; `owner`: another UID than the DaemonSet's."""
-
     def __init__(self, cluster: FakeCluster, node: str = "node-1", *, owner: str = "") -> None:
         self._cluster, self.node = cluster, node
         ((name, made),) = cluster.objects[DAEMONSETS].items()
@@ -35,7 +33,6 @@ class WatchPod:
         self.uid, self.name = self.body["metadata"]["uid"], self.body["metadata"]["name"]
 
     def becomes(self, *, ready: bool, **box: Any) -> None:
-        """The kubelet's words: whether it has written, and more of its container's status."""
         condition = {"type": "Ready", "status": str(ready)}
         state = {"running": {"startedAt": stamp(self._cluster.clock())}}
         box = {"name": names.PROBE_CONTAINER, "state": state} | box

@@ -47,8 +47,6 @@ REASON = re.compile(r"(first|due|changed|confirmed|hung|late|crashed)\b")
 
 @dataclass
 class Taken:
-    """One reading: the document, and why it was taken."""
-
     result: Result
     why: str
 
@@ -62,8 +60,6 @@ class Taken:
 
 
 class Life:
-    """One life of the container."""
-
     def __init__(self, process: subprocess.Popen[Any], folder: Path) -> None:
         self.process = process
         self._folder = folder
@@ -137,8 +133,6 @@ class Life:
 
 
 class Watch:
-    """A watch probe; its state lasts from life to life."""
-
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.hardware = probe.hardware

@@ -25,8 +25,6 @@ def at(*times: int) -> XidCount:
 
 
 class Watched(SteppedOperator):
-    """One node under a policy in mode Watch, with its DaemonSet."""
-
     def __init__(self, **spec: Any) -> None:
         super().__init__(FakeCluster())
         self.cluster.add_node(gpus="yes")
@@ -47,7 +45,6 @@ class Watched(SteppedOperator):
         return self.reports(saying(answer), later=later, pod=pod)
 
     def reports(self, result: Result, *, granted: bool = True, **how: Any) -> list[str]:
-        """The container writes this result, `how` as for `write`; the taints that follow."""
         self.write(result, **how)
         self.catch_up(granted=granted)
         return self.taints
@@ -61,8 +58,7 @@ class Watched(SteppedOperator):
         ahead: float = 0.0,
         **of: Any,
     ) -> None:
-        """The container writes this result, `of` another run, node or probe, by a clock that is so far
-        `ahead`, and nobody has looked at it yet."""
+        """The container writes this result and nobody has looked at it yet; `ahead`: seconds of its clock."""
         self.cluster.pass_time(ahead)
         (pod or self.pod).reports(result, later=later, **of)
         self.cluster.pass_time(-ahead)

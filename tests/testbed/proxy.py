@@ -1,8 +1,5 @@
-"""A reverse proxy before the API server that injects faults at the moment a test chooses.
-
-It passes on everything else unchanged: tokens, watches event by event, compressed bodies.  It serves TLS with
-the API server's own certificate.  Every method may be called from any thread or event loop.
-"""
+"""A reverse proxy before the API server, with its own certificate, that injects faults at the moment a test
+chooses.  Every method may be called from any thread or event loop."""
 
 from __future__ import annotations
 
@@ -52,16 +49,12 @@ class Watches(StrEnum):
 
 
 class When(StrEnum):
-    """When a rule can act."""
-
     BEFORE = "before"
     AFTER = "after"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestInfo:
-    """A request as the client sent it."""
-
     method: str
     path: str
     body: bytes = field(repr=False)
@@ -76,7 +69,6 @@ class ResponseInfo:
     body: bytes = field(repr=False)
 
     def json(self) -> Any:
-        """The decoded body, compressed or not; ValueError when it is no JSON."""
         packed = self.headers.get("Content-Encoding") == "gzip"
         return json.loads(gzip.decompress(self.body) if packed else self.body)
 
@@ -117,8 +109,6 @@ class Rule:
 
 
 class FaultProxy(Running):
-    """A proxy before one control plane; `start()` it, or use it as a context manager."""
-
     def __init__(self, upstream: ControlPlane) -> None:
         self.watches = Watches.PASS
         self._upstream = upstream
@@ -167,10 +157,9 @@ class FaultProxy(Running):
     def on(
         self, *, path: str = "", when: When = When.BEFORE, times: int | None = None, do: Do = None
     ) -> Rule:
-        """Add a rule; of several that match, each acts, in the order of their addition.  `path` is searched
-        in the path without the query.  `do` is an action, or a callable that runs on a thread of its own
-        while its request, and no other, waits.  When the client is gone after that (it was killed), its
-        request is not passed on."""
+        """Of several rules that match, each acts, in the order of their addition.  `path` is searched in the
+        path without the query.  `do`: an action, or a callable that runs on a thread of its own while its
+        request waits."""
         self._rules.append(rule := Rule(path=path, when=when, times=times, do=do))
         return rule
 
@@ -208,8 +197,7 @@ class FaultProxy(Running):
         await self._abort_connections()
 
     async def _abort_connections(self) -> None:
-        """All that are left: in the middle of TLS's beginning or end, of requests that were cut.  Collected
-        later, they would fail another test."""
+        """In the middle of TLS's beginning or end; collected later, they would fail another test."""
         left: Mapping[int, asyncio.WriteTransport] = self._loop._transports  # type: ignore[attr-defined]
         open_before = True
         while open_before:
@@ -275,7 +263,6 @@ class FaultProxy(Running):
     async def _stream(
         self, request: web.Request, begun: ResponseInfo, upstream: aiohttp.ClientResponse
     ) -> web.StreamResponse:
-        """Pass a watch on as it comes, until either side ends it or it is cut."""
         answer = web.StreamResponse(status=begun.status, headers=begun.headers)
         cut_at = self._loop.time() + CUT_SECONDS
         try:
@@ -313,7 +300,6 @@ def _refusal(refuse: Refuse) -> web.Response:
 
 
 def _dropped(request: web.Request) -> web.StreamResponse:
-    """Cut the connection; the response only satisfies aiohttp, which finds nobody to send it to."""
     _abort(request.transport)
     return web.Response()
 

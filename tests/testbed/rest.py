@@ -22,15 +22,12 @@ TIMEOUT_SECONDS = 15.0
 
 
 class Rest:
-    """Calls to `server` (an https URL) with a bearer token; the certificate is always verified."""
-
     def __init__(self, server: str, *, authority: str, token: str) -> None:
         self._server, self._authority, self._token = server, authority, token
         self._pool = _pool(authority)
 
     @classmethod
     def of(cls, kubeconfig: Path) -> Self:
-        """As a kubeconfig says, such as `testbed.kubeconfig` writes."""
         return cls(**read_kubeconfig(kubeconfig))
 
     def with_token(self, token: str) -> Rest:
@@ -40,7 +37,6 @@ class Rest:
         return self.call("GET", path)
 
     def find(self, path: str) -> Object:
-        """What is there; empty if nothing is."""
         try:
             return self.get(path)
         except ApiError as error:

@@ -1,5 +1,4 @@
-"""Nodes without a kubelet, and a kubelet that ends their pods as a test says: for what a real probe cannot do
-on demand.  Only the pod's status and its reading are written here."""
+"""Nodes without a kubelet, and a kubelet that ends their pods as a test says."""
 
 from __future__ import annotations
 
@@ -45,9 +44,6 @@ def create_node(
 
 
 class ScriptedKubelet:
-    """Ends every pod of a namespace that has been scheduled, once it has written the document that `answer`
-    gives."""
-
     def __init__(self, api: Rest, *, namespace: str, answer: Answer) -> None:
         self.answer = answer
         self.ended: list[str] = []

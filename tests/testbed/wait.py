@@ -38,8 +38,8 @@ def wait_for(
     every: float = POLL_SECONDS,
     interrupted: threading.Event | None = None,
 ) -> T:
-    """Poll until `condition` is truthy and return it.  TestbedError after `seconds`, which names `what` and
-    what every call in the condition returned at last.  Once `interrupted`, it ends the thread."""
+    """Poll until `condition` is truthy and return it.  TestbedError after `seconds` says what its calls
+    returned."""
     end = time.monotonic() + seconds
     while not (result := condition()):
         if interrupted is not None and interrupted.is_set():

@@ -29,8 +29,6 @@ class Event:
 
 
 class Events(list[Event]):
-    """What was seen so far; `ended`: nothing more will come."""
-
     ended = False
 
 

@@ -1,8 +1,5 @@
-"""Faults that any BMC's tree can have: which parts it shows, and what becomes of a part.
-
-Trees are those of Redfish, with the new resources, the old ones, or both.  What one part is called in several
-locations is changed in all of them: a BMC that contradicts itself is another matter.
-"""
+"""Faults that any BMC's tree can have.  What one part is called in several locations is changed in all of
+them."""
 
 from __future__ import annotations
 
@@ -39,8 +36,6 @@ class Part(NamedTuple):
 
 
 class Tree:
-    """A recorded tree, and what is changed in it."""
-
     def __init__(self, resources: Resources) -> None:
         self.recorded, self.changed = resources, Changed()
 
@@ -53,7 +48,6 @@ class Tree:
         return {} if matches is None else matches
 
     def edit(self, location: Location | str) -> Any:
-        """The object in a copy of its resource, to be changed."""
         location = Location(location) if isinstance(location, str) else location
         path = location.path.rstrip("/")
         matches = self.changed.setdefault(path, copy.deepcopy(self.recorded[path]))
@@ -62,7 +56,6 @@ class Tree:
         return matches
 
     def linked(self, body: Any, name: str) -> str:
-        """The address of a resource that is there."""
         address = body.get(name, {}).get("@odata.id", "") if isinstance(body.get(name), dict) else ""
         return address.rstrip("/") if address.rstrip("/") in self.recorded else ""
 
@@ -144,7 +137,6 @@ class Tree:
         return matches
 
     def named(self, names: list[str]) -> list[Location]:
-        """Everything that a temperature sensor with these names is read from."""
         excerpts = [
             Location(path, keys)
             for path in self.recorded

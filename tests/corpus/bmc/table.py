@@ -1,10 +1,6 @@
-"""Trees of BMCs, each with every fault that it can have, read as `nodegauge bmc` reads them: no fault passes,
-and nothing is said of a healthy machine.
-
-`machines.yaml` says of each tree what an honest answer is while nothing is wrong, and which sensors are in
-the air that enters.  A cell is `right`; `unhelpful`: the fault does not pass, and its own finding is missing,
-or nothing is decided; `wrong`: a fault passes, or a healthy machine is accused.
-"""
+"""Trees of BMCs with every fault that they can have, read as `nodegauge bmc` reads them; `machines.yaml` says
+what is honest.  A cell is `right`; `unhelpful`: the finding is missing, or nothing is decided; `wrong`: a
+fault passes, or a healthy machine is accused."""
 
 from __future__ import annotations
 
@@ -57,8 +53,6 @@ class Outcome(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One mutation of one part of one machine."""
-
     machine: str
     mutation: str
     part: str
@@ -67,8 +61,6 @@ class Cell(NamedTuple):
 
 
 class Served:
-    """A connection to a tree in memory."""
-
     def __init__(self, recorded: Resources, changed: Changed) -> None:
         self._recorded, self._changed = recorded, changed
 
@@ -139,7 +131,6 @@ Mutation = tuple[str, str, Callable[[Tree], None], Judge]
 
 
 def mutations(machine: str) -> Iterator[Mutation]:
-    """Every mutation that makes sense for the machine's tree."""
     tree = Tree(recorded(machine))
     dummies = MACHINES[machine].get("dummies") or []
     supplies = [supply for supply in tree.supplies if supply.name not in dummies]
@@ -293,7 +284,6 @@ def _output(got: Outcome) -> str:
 
 
 def judged(machine: str) -> list[Cell]:
-    """All cells of one machine."""
     return asyncio.run(_judged(machine))
 
 

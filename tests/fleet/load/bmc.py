@@ -59,7 +59,6 @@ def serve(ports: Connection, trees: Sequence[str], latency: float, certificate: 
 
     async def bmc(tree: str) -> int:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """A client that sends one request at a time."""
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
                     head = await reader.readuntil(b"\r\n\r\n")
@@ -83,7 +82,6 @@ def serve(ports: Connection, trees: Sequence[str], latency: float, certificate: 
 
 @contextlib.contextmanager
 def served(folder: Path, *, count: int, latency: float) -> Iterator[list[int]]:
-    """The ports of so many BMCs, whose trees take turns, with certificates by `inventory/ca.pem`."""
     signer = trustme.CA()
     signer.cert_pem.write_to_path(str(folder / "inventory" / "ca.pem"))
     signer.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "bmc.pem"))
@@ -110,8 +108,6 @@ def served(folder: Path, *, count: int, latency: float) -> Iterator[list[int]]:
 
 
 class Stub:
-    """As much of an API server as the reader asks for."""
-
     def __init__(self, count: int) -> None:
         self.nodes = [f"gpu-{number:04}" for number in range(count)]
         self.read: dict[str, dict[str, Any]] = {}
@@ -167,7 +163,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 def inventory(folder: Path, nodes: list[str], ports: list[int]) -> None:
-    """A file for each node, and the login in the defaults."""
     login = {"username": "reader", "password": "of the load test", "ca": "ca.pem"}
     (folder / "_defaults").write_text(yaml.safe_dump(login))
     for node, port in zip(nodes, ports, strict=True):
@@ -177,7 +172,6 @@ def inventory(folder: Path, nodes: list[str], ports: list[int]) -> None:
 async def measured(
     folder: Path, arguments: argparse.Namespace, stub: Stub
 ) -> tuple[float, float, float, int]:
-    """Seconds of the round, the reader's CPU seconds, its peak memory in MiB, and its exit code."""
     environ = os.environ | {
         "KUBECONFIG": str(folder / "kubeconfig"),
         "NODEGAUGE_BMC_INVENTORY": str(folder / "inventory"),

@@ -45,7 +45,6 @@ QUIET_WRITES = 20
 
 
 async def in_flight(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, at_a_time: int) -> None:
-    """`work` on every item, `at_a_time` of them at once; the first error ends all."""
     rest = iter(items)
 
     async def worker() -> None:
@@ -62,7 +61,6 @@ class ManyClients(Client):
 
     @contextmanager
     def speaking(self, token: str) -> Iterator[None]:
-        """Calls that are made within are of whoever has this token."""
         before = self._token.set(token)
         try:
             yield
@@ -86,8 +84,6 @@ class _WatchPod:
 
 
 class Kubelets:
-    """All of them; their watch pods are in the release's namespace."""
-
     def __init__(self, client: ManyClients) -> None:
         self._client = client
         self._uids: dict[str, str] = {}
@@ -112,10 +108,7 @@ class Kubelets:
             await self._call("PATCH", path, {"status": {"conditions": [ready]}})
 
     async def run_containers(self, *, count: int, within: float, alive: Callable[[], None]) -> None:
-        """Start the container of each watch pod as it is bound, with its token, until there are so many.
-
-        `TestbedError` if that takes longer than `within` seconds.
-        """
+        """Start the container of each watch pod as it is bound, until there are so many."""
         until = time.monotonic() + within
         while len(self._watch) < count:
             alive()
@@ -149,8 +142,7 @@ class Kubelets:
         return objects.part(result, identity=pod.identity, sequence=pod.sequence, round_=self._round)
 
     async def write(self, node: str, part: Part) -> None:
-        """The probe writes this part of the node's reading, as `nodegauge_probes.api_client` does: a merge
-        patch, and a create where there is none yet, each answered by metadata alone."""
+        """As `nodegauge_probes.api_client` does: a merge patch, and a create where there is none yet."""
         body = {names.PROBE_HEALTH: to_builtins(replace(part, at=delivery.stamp(time.time())))}
         async with self._calls:
             with self._client.speaking(self._watch[node].token):
@@ -167,8 +159,8 @@ class Kubelets:
             await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE, **AS_PROBE)
 
     async def write_at(self, parts: Iterable[tuple[float, str, Part]]) -> float:
-        """Write the parts of nodes, each so many seconds from now, whether or not the operator keeps up; the
-        seconds until the last one.  Returns when each of them is written."""
+        """Each so many seconds from now, whether or not the operator keeps up; returns when all are
+        written."""
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for at, node, part in parts:
@@ -177,7 +169,6 @@ class Kubelets:
             return time.monotonic() - started
 
     async def quiet(self) -> None:
-        """Wait until the controllers have done with what was made, `QUIET_SECONDS` at the longest."""
         until, before = time.monotonic() + QUIET_SECONDS, -QUIET_WRITES
         while time.monotonic() < until:
             page = await self._client.call("GET", "/api/v1/nodes", query={"limit": 1})
@@ -190,8 +181,7 @@ class Kubelets:
     async def _call(
         self, method: str, path: str, body: Object, *, content_type: str = STRATEGIC, **how: Any
     ) -> Object:
-        """One call, tried again after a timeout or an overload; the answer.  `KubeError` after the last try.
-        `content_type`: of a patch."""
+        """Tried again after a timeout or an overload."""
         if method == "PATCH":
             how["content_type"] = content_type
         for attempt in range(1, TRIES):

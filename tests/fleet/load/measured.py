@@ -1,5 +1,4 @@
-"""The operator under measurement: with the chart's own settings, but for the limit of its API calls, and on
-cores of its own where there are any."""
+"""The operator under measurement: with the chart's settings but for its API limit, on cores of its own."""
 
 from __future__ import annotations
 
@@ -62,7 +61,6 @@ def split(available: Iterable[int]) -> Cores:
 
 
 def pin(pid: int, cores: frozenset[int]) -> None:
-    """Every thread of a process, and so those that they start."""
     for task in Path(f"/proc/{pid}/task").iterdir() if cores else ():
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(task.name), cores)
@@ -83,10 +81,7 @@ def memory_of(pid: int) -> tuple[float, float]:
 
 
 class Measured(OperatorProcess):
-    """The operator, and what can be seen of it from outside."""
-
     async def begin(self, cores: frozenset[int], *, within: float) -> float:
-        """Start it on these cores and wait for its first full list: the seconds that took."""
         started = time.monotonic()
         self.start()
         pin(self.pid, cores)
@@ -98,7 +93,6 @@ class Measured(OperatorProcess):
         return time.monotonic() - started
 
     def alive(self) -> None:
-        """Raises `TestbedError` with its last words when it has ended."""
         if not self.running():
             raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
 
@@ -106,7 +100,6 @@ class Measured(OperatorProcess):
         return cpu_of(self.pid)
 
     async def calm(self) -> None:
-        """Wait until it has nothing to do, `CALM_SECONDS` at the longest."""
         until, idle = time.monotonic() + CALM_SECONDS, 0
         while idle < CALM_LOOKS and time.monotonic() < until:
             before, at_work = time.monotonic(), self._at_work()
@@ -124,15 +117,13 @@ class Measured(OperatorProcess):
         return (int(ran) + int(waited)) / 1e9
 
     def finish(self) -> None:
-        """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""
         code = self.stop()
         if code:
             raise TestbedError(f"the operator ended with {code}:\n{self.output()[-2000:]}")
 
 
 async def relist(plane: ControlPlane, client: Client, *, namespace: str) -> tuple[Mapping[str, int], float]:
-    """A full list when nothing was missed: the operator's own code, a second time on the same cache.  Bytes
-    by resource, as the API server counts its answers (`apiserver_response_sizes`); and CPU seconds."""
+    """The operator's own code, a second time on the same cache; bytes by resource, and CPU seconds."""
     cache = Cache()
     listing = partial(
         list_all, client, cache, namespace=namespace, node_selector="", watch_pods=WatchPods(cache)

@@ -1,11 +1,5 @@
-"""The objects that fill the cluster: GPU nodes as large as real ones, what kubelets write of pods, and what
-probes write of nodes.
-
-The size is spent as on a real GPU node with node-feature-discovery and GPU feature discovery: some 60 labels,
-the kubelet's list of 50 images (its own limit, nodeStatusMaxImages), five conditions; managedFields come from
-the API server.  Readings are of machines whose GPUs all work, without a fault: those of idle GPUs are
-smaller, and cheaper to judge.  Pure: nothing here talks to anybody.
-"""
+"""The objects that fill the cluster, as large as real ones: some 60 labels and 50 images a node.  Readings
+are of machines at work without a fault: those of idle GPUs are smaller, and cheaper to judge."""
 
 from __future__ import annotations
 
@@ -70,7 +64,6 @@ def _hex(seed: str, length: int) -> str:
 
 
 def policy_body() -> Object:
-    """A policy in mode Watch; its containers run when the load test says so."""
     spec = {
         "nodeSelector": {"matchLabels": SELECTED},
         "probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}},
@@ -109,10 +102,8 @@ def dgx2() -> Result:
 
 @lru_cache
 def other_boards() -> Result:
-    """The readings of `h100` on the GPUs of a DGX-1 that have never been seen: other labels, and no fault.
-
-    Under an H100's UUIDs it would have lost two thirds of its links, and be tainted for that.
-    """
+    """Boards that have never been seen: under an H100's UUIDs a DGX-1 would have lost two thirds of its
+    links."""
     match, links = h100(), dgx1()
     gpus = [
         replace(
@@ -131,8 +122,7 @@ def other_boards() -> Result:
 
 
 def part(result: Result, *, identity: Identity, sequence: int, round_: int = 0) -> Part:
-    """What a probe writes that measured `result`, on boards of this node's own, a quarter of an hour later in
-    each round; it has no time yet."""
+    """On boards of this node's own, a quarter of an hour later in each round; it has no time yet."""
     boottime = result.host.boottime_ms
     assert isinstance(boottime, int)
     host = replace(result.host, boottime_ms=boottime + round_ * 900_000)

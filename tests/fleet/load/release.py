@@ -1,5 +1,4 @@
-"""The chart on a control plane without kubelets: its CRDs, rights, admission policies and flow control, and
-the operator's settings, but no pod of it."""
+"""The chart on a control plane without kubelets: everything but pods."""
 
 from __future__ import annotations
 
@@ -33,10 +32,7 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 
 def install(plane: ControlPlane) -> Mapping[str, str]:
-    """Install the release without its hooks, and take its Deployment away; the environment that it had.
-
-    Returns when every admission policy is in force.
-    """
+    """Without its hooks; its Deployment is taken away, and its environment returned."""
     api = plane.rest()
     api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
     chart = str(CHECKOUT / "charts" / "nodegauge")
@@ -51,7 +47,6 @@ def install(plane: ControlPlane) -> Mapping[str, str]:
 
 
 def kubeconfig(plane: ControlPlane) -> Path:
-    """The operator's: of its own account, with the rights that the chart gives it."""
     return plane.user_kubeconfig("operator", token=plane.service_account_token(NAMESPACE, RELEASE))
 
 

@@ -26,7 +26,6 @@ LARGEST = 5_000
 
 
 def sizes(text: str) -> list[int]:
-    """`100,1000,5000` as numbers; what argparse shows when it is not that."""
     try:
         result = [int(part) for part in text.split(",")]
     except ValueError:
@@ -37,7 +36,6 @@ def sizes(text: str) -> list[int]:
 
 
 def run(wanted: Sequence[int], directory: Path, *, limited: bool) -> None:
-    """All sizes, each on a fresh control plane below `directory`, whose data is removed afterwards."""
     clock, cores = Progress(), split(os.sched_getaffinity(0))
     print("nodegauge load test: a real control plane, and nodes without kubelets.")
     print(f"This machine: {os.cpu_count()} cores, {os.getloadavg()[0]:.1f} load average before the start.")
@@ -75,7 +73,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
-    """0 when everything was measured; files stay only after a failure."""
     with scratch("loadtest") as directory:
         try:
             run([100] if chosen.quick else chosen.nodes, directory, limited=chosen.limited)

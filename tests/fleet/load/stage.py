@@ -52,8 +52,6 @@ WHO = {KUBELET: "kubelets", PROBES: "probes", OPERATOR: "operator"}
 
 
 class Stage:
-    """One control plane filled with `count` nodes."""
-
     def __init__(
         self, plane: ControlPlane, client: ManyClients, *, count: int, cores: Cores, limited: bool, say: Say
     ) -> None:
@@ -70,7 +68,6 @@ class Stage:
         """Once the release is installed."""
 
     async def run(self) -> Rows:
-        """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
         for pid in self._server_pids():
             pin(pid, self._cores.server)
         policy = await asyncio.to_thread(self._install)
@@ -122,12 +119,11 @@ class Stage:
         return parse(self._plane.rest().create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
         return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)
 
     async def _bare(self, when: str) -> None:
-        """What a write costs the operator's own client, which shows how fast the machine is: patches of a
-        label, in a loop that decides nothing and watches nothing."""
+        """What a write costs the operator's own client, in a loop that decides nothing: how fast the machine
+        is."""
 
         async def write(number: int) -> None:
             body = {"metadata": {"labels": {"load.example/bare": f"{when}-{number}"}}}
@@ -171,7 +167,6 @@ class Stage:
         await self._kubelets.quiet()
 
     async def _batch(self, what: str, nodes: Sequence[str], machine: Result, *, rate: float = RATE) -> Cost:
-        """Have the probes of these nodes write a result of this machine."""
         parts = self._kubelets.parts(nodes, machine)
         self._say(f"writing {len(nodes):,} readings, {rate:.0f} a second: {what}")
         self._record.mark()
@@ -245,7 +240,6 @@ class Stage:
         return pair
 
     async def _judged(self, nodes: Sequence[str], machine: Result) -> None:
-        """Until the operator has judged a result of each of these nodes, and has nothing left to write."""
         changed = {node for node in nodes if self._machines.get(node) is not machine}
         until, wanted, last, seen = time.monotonic() + self._within, set(nodes), time.monotonic(), -1
         while True:

@@ -1,8 +1,4 @@
-"""The API server's own record of writes: which, by whom, when they were done.
-
-Both ends of a latency are read from the API server's clock, so that nobody's watch, and nobody's load, is
-part of it.
-"""
+"""The API server's own record of writes.  Both ends of a latency are read from its clock."""
 
 from __future__ import annotations
 
@@ -16,9 +12,6 @@ from testbed.audit import entry_of
 
 
 class Write(NamedTuple):
-    """One answered write.  `kind`: `patch nodes/status`; `done`: accepted by the API server; `at`: when it
-    was answered, in epoch seconds."""
-
     user: str
     kind: str
     name: str
@@ -27,8 +20,6 @@ class Write(NamedTuple):
 
 
 class Record:
-    """The writes in an audit log from `mark()` on; each line is read once."""
-
     def __init__(self, log: Path) -> None:
         self._log = log
         self._read_to = 0
@@ -53,8 +44,7 @@ class Record:
 
 
 def latencies(written: Iterable[Write], labelled: Iterable[Write]) -> dict[str, float]:
-    """Node to milliseconds from the first write of its reading, once that was answered, to the next patch of
-    its labels, once that was.  A node whose labels were not patched is left out."""
+    """Node to milliseconds from the first write of its reading to the next patch of its labels, if any."""
     starts: dict[str, float] = {}
     for write in sorted(written, key=lambda one: one.at):
         if write.done:

@@ -41,7 +41,6 @@ class PciFunction:
 
     @property
     def path(self) -> str:
-        """Where it stands below sysfs' devices folder."""
         return "/".join((f"pci{self.root}", *self.bridges, self.address))
 
 
@@ -100,7 +99,6 @@ def distance(one: PciFunction, other: PciFunction) -> Distance:
 
 
 def cpu_numbers(listing: str) -> Iterator[int]:
-    """The numbers in a kernel list, "0-2,8" as 0, 1, 2, 8."""
     for part in listing.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -61,7 +61,6 @@ def _whole(document: bytes) -> dict[str, Any]:
 
 
 def _below(base: str) -> dict[str, Any]:
-    """Another profile as it is written."""
     if base not in names():
         raise ProfileError(f"extends: no hardware profile {base!r}: there are {', '.join(names())}")
     below: dict[str, Any] = msgspec.yaml.decode((FOLDER / f"{base}.yaml").read_bytes(), type=dict[str, Any])
@@ -71,7 +70,6 @@ def _below(base: str) -> dict[str, Any]:
 
 
 def _written_out(whole: dict[str, Any]) -> dict[str, Any]:
-    """The same with every short form as the long one that it stands for."""
     driver, host = whole["driver"], whole["host"]
     driver.setdefault("nvml", f"{driver['cuda'] // 1000}.{driver['version']}")
     shapes = host.pop("shapes", {})

@@ -17,8 +17,6 @@ ENV_PREFIX = "NCCL_"
 
 
 class DebugLog:
-    """What one process writes; nothing where NCCL_DEBUG is not INFO."""
-
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._speaks = environment.get("NCCL_DEBUG") == "INFO"
         self._subsystems = set(environment.get("NCCL_DEBUG_SUBSYS", "INIT,P2P,SHM").split(","))

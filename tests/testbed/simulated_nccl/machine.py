@@ -42,9 +42,8 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that goes wrong (`kind`: see `trouble`) in the arms that `arm` names ("": all).  `phase`
-    where it happens, `seconds` how long it takes, `percent` of what is usual, `gpus` of whom, `message` what
-    is said of it."""
+    """One thing that goes wrong in the arms that `arm` names ("": all).  `percent` of what is usual, `gpus`
+    of whom."""
 
     kind: str
     arm: str = ""

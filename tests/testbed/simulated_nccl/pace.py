@@ -35,7 +35,6 @@ class Batches:
 
     @property
     def spread(self) -> float:
-        """Coefficient of variation over batches."""
         return statistics.pstdev(self.times) / statistics.fmean(self.times) if len(self.times) > 1 else 0.0
 
     @property
@@ -48,7 +47,6 @@ def factor(collective: str, ranks: int) -> float:
 
 
 def call_us(way: Way, collective: str, size: int, *, ranks: int) -> float:
-    """Microseconds of one call without noise; NotMeasured where the machine has no number for it."""
     if collective not in way.busbw or ranks < 2:
         raise NotMeasured(f"no number for {collective} over {ranks} ranks by {way.transport}")
     busbw = by_ranks(way.busbw[collective], ranks)

@@ -17,8 +17,6 @@ NVLS, P2P, HOST = "nvls", "p2p", "host"
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """How the ranks are joined, and whether NVLS takes all_reduce from them."""
-
     joined: str
     nvls: bool
     machine: Machine
@@ -31,7 +29,6 @@ class Chosen:
         return self.machine.ways[NVLS] if self.nvls and collective == Collective.ALL_REDUCE else self.way
 
     def algorithm(self, collective: str, size: int) -> tuple[str, str]:
-        """Algorithm and protocol, as NCCL names them."""
         if self.of(collective) is not self.way:
             return "NVLS", "SIMPLE"
         protocol = "LL" if size <= 16 * 1024 else "LL128" if size <= 1 << 20 else "SIMPLE"

@@ -29,7 +29,6 @@ CALL_NAMES = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scat
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit codes of the module's docstring."""
     parser = argparse.ArgumentParser(prog="simulated-nccl", description=__doc__)
     parser.add_argument("--order", required=True)
     try:
@@ -46,8 +45,6 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 class Child:
-    """One run of one arm."""
-
     def __init__(self, order: Order, machine: Machine, environment: Mapping[str, str]) -> None:
         self._order, self._machine, self._environment = order, machine, environment
         self._arm = pathfinding.arm(environment)

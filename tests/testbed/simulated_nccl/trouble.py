@@ -1,8 +1,5 @@
-"""What goes wrong with the simulated NCCL: which troubles concern this arm, and the ends that they bring
-about; and the writer of the child's lines, which triggers those of each phase.
-
-A hang leaves a process of its own behind it and ignores SIGTERM, as a thread inside a driver call does.
-"""
+"""What goes wrong with the simulated NCCL. A hang ignores SIGTERM and leaves a process behind, as a thread
+inside a driver call does."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ RUN_VARIABLE = "NODEGAUGE_RUN"
 
 
 class Troubles:
-    """Those of one child: the arm is the one that the environment makes, the run the one that it names."""
-
     def __init__(self, troubles: Sequence[Trouble], *, arm: str, environment: Mapping[str, str]) -> None:
         self._mine = [trouble for trouble in troubles if trouble.arm in ("", arm)]
         self._run = environment.get(RUN_VARIABLE, "")
@@ -71,16 +66,12 @@ def crash(number: signal.Signals) -> NoReturn:
 
 
 class Exit(Exception):
-    """The arm ends here: `code` is the exit code."""
-
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
 
 
 class Emitter:
-    """Writes lines, and triggers the troubles of a phase."""
-
     def __init__(self, environment: Mapping[str, str], troubles: Troubles, *, pace: float) -> None:
         self._descriptor = int(environment[FD_VARIABLE])
         self._troubles = troubles
