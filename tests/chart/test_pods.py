@@ -73,6 +73,7 @@ def violations(pod: Object, *, token: Object | None = None) -> list[str]:
 
 @variants
 def test_pods_are_restricted(helm: Helm, values: Object) -> None:
+    """No pod has root, capabilities, a writable root file system, host access or unlimited memory."""
     rendered = pods(helm.objects(values))
     assert rendered
     assert {name: violations(pod) for name, pod in rendered.items()} == {name: [] for name in rendered}

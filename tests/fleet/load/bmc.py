@@ -1,8 +1,8 @@
 """`python -m fleet.load.bmc`: how long one BMC reader takes for a first round over many BMCs.
 
 The reader is the real process with the chart's settings; the BMCs are in two processes, each as little as one
-can be (`testbed.hardware.bmc` has faults); the API server is a stub that counts what is written.  The clock
-runs from the reader's start to the last BMC's first reading.
+can be (`testbed.hardware` has faults), of Redfish or, with --ipmi, of IPMI; the API server is a stub that counts
+what is written.  The clock runs from the reader's start to the last BMC's first reading.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ import yaml
 from aiohttp import web
 
 from fleet.load.measured import cpu_of, memory_of
+from testbed.hardware import ipmimachine
 from testbed.hardware.bmc import TREES, recorded
+from testbed.hardware.ipmibmc import Behaviour, IpmiBmc
 from testbed.kubeconfig import write_kubeconfig
 
 SERVERS = 2
@@ -80,8 +82,32 @@ def serve(ports: Connection, trees: Sequence[str], latency: float, certificate: 
     asyncio.run(all_of_them())
 
 
+class Late(IpmiBmc):
+    latency = 0.0
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        asyncio.get_running_loop().call_later(self.latency, super().datagram_received, data, addr)
+
+
+def serve_ipmi(ports: Connection, trees: Sequence[str], latency: float, _: str) -> None:
+    """As many BMCs of one machine, whose records are encoded once for all."""
+    machine, Late.latency = ipmimachine.server(), latency
+    records = machine.records()
+    vars(machine)["records"] = lambda: records
+    loop = asyncio.new_event_loop()
+
+    async def bmc() -> int:
+        made = await loop.create_datagram_endpoint(
+            lambda: Late(machine, Behaviour()), local_addr=("127.0.0.1", 0)
+        )
+        return int(made[0].get_extra_info("sockname")[1])
+
+    ports.send([loop.run_until_complete(bmc()) for _ in trees])
+    loop.run_forever()
+
+
 @contextlib.contextmanager
-def served(folder: Path, *, count: int, latency: float) -> Iterator[list[int]]:
+def served(folder: Path, *, count: int, latency: float, ipmi: bool) -> Iterator[list[int]]:
     signer = trustme.CA()
     signer.cert_pem.write_to_path(str(folder / "inventory" / "ca.pem"))
     signer.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "bmc.pem"))
@@ -93,7 +119,9 @@ def served(folder: Path, *, count: int, latency: float) -> Iterator[list[int]]:
     pipes = [spawn.Pipe(duplex=False) for _ in range(SERVERS)]
     servers = [
         spawn.Process(
-            target=serve, args=(end, trees[n::SERVERS], latency, str(folder / "bmc.pem")), daemon=True
+            target=serve_ipmi if ipmi else serve,
+            args=(end, trees[n::SERVERS], latency, str(folder / "bmc.pem")),
+            daemon=True,
         )
         for n, (_, end) in enumerate(pipes)
     ]
@@ -144,8 +172,8 @@ async def main(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "inventory").mkdir()
-        with served(folder, count=arguments.bmcs, latency=arguments.latency) as ports:
-            inventory(folder / "inventory", stub.nodes, ports)
+        with served(folder, count=arguments.bmcs, latency=arguments.latency, ipmi=arguments.ipmi) as ports:
+            inventory(folder / "inventory", stub.nodes, ports, ipmi=arguments.ipmi)
             server = f"http://127.0.0.1:{runner.addresses[0][1]}"
             write_kubeconfig(folder / "kubeconfig", server=server, authority="", user={"token": "t"})
             took, cpu, peak, code = await measured(folder, arguments, stub)
@@ -162,11 +190,14 @@ async def main(arguments: argparse.Namespace) -> int:
     return int(len(readings) < arguments.bmcs or took > arguments.limit or code != 0)
 
 
-def inventory(folder: Path, nodes: list[str], ports: list[int]) -> None:
-    login = {"username": "reader", "password": "of the load test", "ca": "ca.pem"}
+def inventory(folder: Path, nodes: list[str], ports: list[int], *, ipmi: bool) -> None:
+    login = {"username": ipmimachine.USER, "password": ipmimachine.PASSWORD} | (
+        {} if ipmi else {"ca": "ca.pem"}
+    )
+    scheme = "ipmi" if ipmi else "https"
     (folder / "_defaults").write_text(yaml.safe_dump(login))
     for node, port in zip(nodes, ports, strict=True):
-        (folder / node).write_text(f"url: https://127.0.0.1:{port}\n")
+        (folder / node).write_text(f"url: {scheme}://127.0.0.1:{port}\n")
 
 
 async def measured(
@@ -206,4 +237,5 @@ if __name__ == "__main__":
     parser.add_argument("--concurrency", type=int, default=96, help="the chart's bmc.concurrency")
     parser.add_argument("--interval", type=float, default=60, help="seconds; first tries spread over a tenth")
     parser.add_argument("--limit", type=float, default=60, help="seconds that the round may take")
+    parser.add_argument("--ipmi", action="store_true", help="BMCs that speak IPMI alone")
     raise SystemExit(asyncio.run(main(parser.parse_args())))
