@@ -1,8 +1,7 @@
 """`python -m fleet.load.bmc`: how long one BMC reader takes for a first round over many BMCs.
 
-The reader is the real process with the chart's settings; the BMCs are in two processes, each as little as one
-can be (`testbed.hardware` has faults), of Redfish or, with --ipmi, of IPMI; the API server is a stub that counts
-what is written.  The clock runs from the reader's start to the last BMC's first reading.
+The reader is the real process with the chart's settings; the BMCs, of Redfish or (--ipmi) of IPMI, are in two
+processes; the API server is a stub.  The clock runs from the reader's start to the last BMC's first reading.
 """
 
 from __future__ import annotations
