@@ -79,10 +79,8 @@ SCHEMAS: dict[tuple[str, str], Any] = {
     **{(names.READING_PLURAL, name): Part for name in PART_BYTES},
     (names.CHASSIS_PLURAL, "status"): ChassisStatus,
 }
-"""The parts of the CRDs, each with the operator's type of it."""
 WELL = {WatchersReason.CONTAINERS_RUNNING, WatchersReason.CONTAINERS_STARTING}
 EXPLAINED = ({*BudgetReason} - {BudgetReason.WITHIN_BUDGET}) | ({*WatchersReason} - WELL)
-"""Reasons that the runbook explains."""
 WITHOUT_SETTINGS = {names.PROBE_PULL}
 """It runs for the NCCL probe, by that one's settings."""
 WITHOUT_PROGRAM = {names.PROBE_BMC}

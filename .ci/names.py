@@ -50,7 +50,6 @@ RETIRED_NAMES = {
     "room": "free_slots, or bytes_left",
     "turns": "concurrency",
 }
-"""Refused as a whole name."""
 
 RETIRED_MODULES = {
     "memory": "history, where earlier runs are meant",
@@ -61,7 +60,6 @@ RETIRED_MODULES = {
     "stopping": "stop_operator",
     "utils": "what is in it",
 }
-"""Refused as the name of a module."""
 
 MEMORY_OF_GPUS = "rules/memory.py"
 """The one module that is about the memory of GPUs."""

@@ -16,7 +16,6 @@ from support.promtool import LENGTH, SCRAPED, Promtool, Series, dashboard, healt
 
 VALUES = {"metrics": {"prometheusRule": {"enabled": True}}, "bmc": {"enabled": True}}
 BREAK = 60
-"""The minute in which a test breaks something."""
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text("utf-8")
 
 Rule = dict[str, Any]
@@ -180,7 +179,6 @@ def minutes(text: str) -> int:
 
 
 DEMO_ENDS = 12
-"""The minute of the demo's last step."""
 RARE = {'nodegauge_reconcile_failures_total{kind="Conflict"}': [str(minute // 3) for minute in range(LENGTH)]}
 """A series that a demo without trouble does not have."""
 VARIABLES = {"$policy": ".*", "$__rate_interval": "5m"}

@@ -148,7 +148,6 @@ HOOKS = {
         ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"],
     ),
 }
-"""By component: when Helm runs it, and its kinds in their order."""
 
 
 @pytest.mark.parametrize("name", HOOKS)

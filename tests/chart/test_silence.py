@@ -159,7 +159,6 @@ CAUSES: tuple[Cause, ...] = (
     *(not_judged, unprotected, call_hangs, kubelet_dead, operator_gone, loop_stands, lease_taken, api_away),
     *(report_refused, pods_refused),
 )
-"""In the order of the page."""
 ROW = re.compile(r"^\| (.+?) \| (.+?) \| `(Nodegauge\w+)` \| (\d+) min \|$", re.MULTILINE)
 ROWS = ROW.findall((ROOT / "docs/monitoring.md").read_text("utf-8"))
 

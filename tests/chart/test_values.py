@@ -100,7 +100,6 @@ COMBINATIONS = [
     ("/probe/serviceAccount/create", False, "probe.serviceAccount.name is required"),
     ("/metrics", MONITOR_ALONE, "metrics.serviceMonitor.enabled needs metrics.service.enabled"),
 ]
-"""Values that the schema allows, but the templates refuse."""
 
 
 def at(path: str, value: Any) -> Object:

@@ -22,7 +22,6 @@ UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
     "no-ca-file": ({"ca": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
     "too-many-supplies": ({"needed": 99}, "suppliesNeeded"),
 }
-"""By host: other options of the task, and what its message says."""
 
 
 @pytest.fixture

@@ -51,7 +51,6 @@ SAYS: dict[str, tuple[str, ...] | list[str]] = {
     "wrong": ("window", "float"),
     "async": ("async",),
 }
-"""By host: what the message of its failed task says."""
 
 
 def test_each_host_that_cannot_be_measured_fails_with_what_to_do(hosts: GpuHosts) -> None:

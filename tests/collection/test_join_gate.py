@@ -347,7 +347,6 @@ REFUSED = {
     "k3s-broken": "k3s-broken/config.yaml: line 3: no YAML",
     "join-broken": "join-broken/join: line 4: no YAML",
 }
-"""By host: what the message says."""
 WRITTEN = {"flags", "config", "rke2", "rke2-labels", "join-file"}
 DROPIN = "config.yaml.d/99-nodegauge.yaml"
 PLAYS = {

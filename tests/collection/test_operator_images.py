@@ -38,7 +38,6 @@ NODES: dict[str, tuple[list[str], str]] = {
 }
 """By node: the archives to load, and the digest of the image that it has under the same name."""
 UNUSABLE = {"unnamed": "names no image", "text": "cannot be read as an archive", "absent": "does not exist"}
-"""By node: what the message says of its archive."""
 
 
 def write_archive(path: Path, *, digest: str = USUAL, named: bool = True) -> None:

@@ -23,7 +23,6 @@ HOSTS = {
     "gpu-1": health("warn", finding("hot", "warn"), finding("pcie-narrow", "info"), matrix=OTHER_MATRIX),
     "gpu-0": {},
 }
-"""What `gpu_health` returns; gpu-0 fails before the role runs."""
 LONG_AGO = "2001-01-01T00:00:00Z"
 
 

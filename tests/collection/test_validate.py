@@ -197,7 +197,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "below zero": ({"expected_gpus": -8}, "validate_expected_gpus: -8 is too small"),
     "no archive": ({"archive": "/away.pyz"}, "/away.pyz is no file on the controller"),
 }
-"""By host, what is wrong with its variables, and what is said of it."""
 
 
 def test_what_is_wrong_is_said_at_once_and_before_a_host_is_touched(

@@ -23,12 +23,9 @@ from testbed.errors import TestbedError
 
 NODE = "gpu-1"
 PROFILE = "h100-sxm-8"
-"""The machine that the node is."""
 
 Lane = tuple[Callable[[Cluster], None], ...]
-"""Steps that follow each other."""
 Stage = tuple[Lane, ...]
-"""Lanes that run at the same time; the next stage begins when all have ended."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +55,6 @@ BEGIN: tuple[Stage, ...] = (
     ((control_plane,), (containerd_and_images,), (steps.host_prepared,)),
     ((steps.node_ready,),),
 )
-"""What every step needs."""
 STAGES: tuple[Stage, ...] = (
     ((steps.the_common_pods,), scenario.BEFORE),
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
@@ -69,7 +65,6 @@ STAGES: tuple[Stage, ...] = (
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
 ON_REQUEST = frozenset({hour_of_faults})
-"""Steps that only run when they are named."""
 
 
 def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:

@@ -14,7 +14,6 @@ from testbed.kubelet_comparison.perform import compared
 from testbed.kubelet_comparison.samples import SAMPLES
 
 LABELS = {"nvidia.com/gpu.present": "true"}
-"""What the policy selects nodes by."""
 
 
 def host_prepared(cluster: Cluster) -> None:

@@ -25,7 +25,6 @@ KNOWN_READINGS = 2
 
 
 State = Callable[[bool], None]
-"""Makes something so, or ends it."""
 
 
 class _Disturbing:
@@ -45,7 +44,6 @@ class Disturbances(_Disturbing):
         self._process = process
         self._api_busy = self._policy_busy = False
         self.specs: dict[str, Body] = {}
-        """The spec of each pool's policy, as its owner wants it."""
 
     # -- the API server and the operator's process ----------------------------------------------------------
 

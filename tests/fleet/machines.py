@@ -124,9 +124,7 @@ class Machine:
     booted_at: float = 0.0
     driver: int = 1
     idle: bool = False
-    """Nobody wants its GPUs."""
     drained: bool = False
-    """A taint keeps work away."""
     trouble: str = ""
     """What becomes of probe pods here: full, crash, garbage, silent, preempt; empty for nothing special."""
     up: bool = True

@@ -333,7 +333,6 @@ def expected_at_rest(node: NodeRecord) -> Ours:
 class Slots:
     def __init__(self, cluster: LivingCluster, record: Record) -> None:
         self.tainted: dict[str, str] = {}
-        """Nodes with a taint for a fault, and their pool."""
         self._cluster = cluster
         self._record = record
         self._new: dict[str, tuple[float, str]] = {}

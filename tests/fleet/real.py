@@ -60,7 +60,6 @@ class RealFleet:
     state: str = "good"
     machines: Machines = field(default_factory=lambda: Machines(GOOD))
     expected: dict[str, Object] = field(default_factory=dict)
-    """By state: what a calm change ends in."""
 
     def change(self, state: str) -> None:
         """The machines break, or are repaired; and every node is to be read anew."""

@@ -98,9 +98,7 @@ class NodeRecord:
     reading: Left | None = None
     """The reading that was judged last."""
     read_at: float = 0.0
-    """When the last reading was judged."""
     readings: int = 0
-    """Since the report began."""
     readings_ever: int = 0
     failing_since: float | None = None
     failing_until: float = 0.0

@@ -27,9 +27,7 @@ Object = dict[str, Any]
 
 REGISTRY, BEFORE = "registry.example.com", "before"
 BROKEN = {"gpu-titan": "p2p-refused", "gpu-phb": "gpu-lost"}
-"""What breaks under the earlier version."""
 NEXT, NEXT_FAULT = "gpu-dgx1", "gpu-lost"
-"""What breaks under the new version."""
 ANY_RATE = ("operator.maxGatedNodesPerHour=100%", "policy.spec.budget.gatedNodesPerHour=100%")
 """Some earlier versions know no rate of new taints; under the default a fleet of four gets one an hour."""
 

@@ -105,7 +105,6 @@ class LivingCluster(Fleet):
         self.loop = loop
         self.record = record
         self.left: dict[str, Left] = {}
-        """What probes wrote, by their pods' UIDs."""
         self.wrong_read: Callable[[str], None] = lambda text: None
         self.pods_made = 0
         self._chance = chance

@@ -43,7 +43,6 @@ PARTS = (
 )
 """What the hosts put into their folder, besides `testbed.lock`."""
 MACHINES = ("h100-sxm-8", "a100-sxm-8", "l40s-4", "titan-rtx-nv2")
-"""Profiles of the testbed, given to the hosts in turn."""
 SOCKET_PATH = 108 - 1 - 10 - 1 - 17
 """Longest folder of ssh's sockets: Linux' sun_path without a slash, Ansible's name of ten characters, a
 zero, and the 17 characters that ssh appends while it makes the socket."""

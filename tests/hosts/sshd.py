@@ -19,7 +19,6 @@ from testbed.loopback import LOOPBACK
 
 PACKAGES = ("openssh-server", "libnss-wrapper")
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"
-"""Where sshd is installed, which is not on every user's PATH."""
 SEPARATED = Path("/run/sshd")
 """Where Debian's sshd, run by root, is confined before a login."""
 WAY_OUT = "Debian and Ubuntu: apt-get install openssh-server; Fedora: dnf install openssh-server"

@@ -19,9 +19,7 @@ RESULT = re.compile(r"^(?:ok|fatal|changed|skipping|included): \[", re.MULTILINE
 VERDICT = "Give the verdict]"
 NUMBERED = re.compile(r" +\d+\. ")
 WIDTH = 150
-"""Characters of a line."""
 SHOWN = 3
-"""Lines of the recap."""
 
 
 @dataclass(frozen=True)

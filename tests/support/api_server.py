@@ -63,7 +63,6 @@ class FakeApiServer:
         self.objects: dict[str, dict[str, Body]] = {path: {} for path in COLLECTIONS}
         self.subscribers: list[Callable[[str, str, Body], None]] = []
         self.created: Counter[str] = Counter()
-        """How often a pod of that name has been created."""
         self.judged: list[tuple[str, int, str]] = []
         """Node, number and pod UID of each run that was written to a report, in order."""
         self._version = 100

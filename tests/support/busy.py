@@ -29,7 +29,6 @@ FILLED: dict[tuple[int, int], tuple[str, ...]] = {
     (10**9, 10**12): ("energy_mj",),
     (10**9, 10**14): ("sync_boost_ns", "low_utilization_ns", *THROTTLED),
 }
-"""Smallest and largest value of members of these groups."""
 SAMPLES = 13
 SPANS = {
     "utilization": (20, 100),

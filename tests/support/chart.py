@@ -46,10 +46,8 @@ VARIANTS: dict[str, Object] = {"defaults": {}} | {
 ALL = VARIANTS["all"]
 """Sets every value to something else than its default."""
 CLUSTERS = {name: values for name, values in VARIANTS.items() if name not in ("defaults", "off", "all")}
-"""Values of typical clusters."""
 
 variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
-"""Marks a test that must hold for every set of values."""
 
 
 class HelmFailed(Exception):
@@ -173,7 +171,6 @@ COLLECTIONS = {
     "CustomResourceDefinition": CRDS,
     "GPUValidationPolicy": POLICIES,
 }
-"""API path of each kind; {} is the namespace."""
 PART_OF = "app.kubernetes.io/part-of"
 
 

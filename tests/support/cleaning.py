@@ -35,10 +35,8 @@ class DirtyCluster(FakeClient):
         super().__init__(FakeCluster(lambda: 1_800_000_000.0))
         self.deployments: list[str] = []
         self.operators: dict[str, Body] = {}
-        """The operator's pods by name."""
         self.dead_kubelets = False
         self.took = 0.0
-        """Virtual seconds of the last clean-up."""
         self.order: list[str] = []
         for number in range(nodes):
             self.add(f"node-{number}")

@@ -38,10 +38,8 @@ class FakeCluster(api_server.FakeApiServer):
         right = clock or (lambda: self.now)
         super().__init__(lambda: right() + self.clock_error)
         self.clock_error = 0.0
-        """Seconds by which the clock of the whole cluster is wrong."""
         self.now = NOW
         self.results: dict[str, Result] = {}
-        """The health probe's result by node; by default a bridged pair of TITANs."""
         self.nccl_results: dict[str, Result] = {}
         self.protect_readings()
 

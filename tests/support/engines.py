@@ -14,7 +14,6 @@ from nodegauge_contract import Cell
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, Line, Order, decode_line, encode_order
 
 Outcome = tuple[int, list[Line], str]
-"""The exit code, the lines, and the output."""
 LIBRARIES = ("nccl", "cuda")
 
 

@@ -143,7 +143,6 @@ def only(judgement: Judgement) -> Finding:
 
 
 Row = tuple[Any, ...]
-"""What `check` is called with."""
 Table = Mapping[str, Row | list[Row]]
 """A row, or some, by the property that they show."""
 

@@ -32,10 +32,8 @@ from support.objects import (
 
 IMAGE = "nccl:1"
 INSTALLED: ProbeDefaults = replace(DEFAULTS, nccl_image=IMAGE, nccl_priority_class_name="nodegauge-nccl")
-"""An installation that names a nccl image."""
 DAY, RECHECK = 86_400.0, 600.0
 NODE: ANode = make_node().offering(8)
-"""Eight GPUs, all offered."""
 
 FAST, SLOW = nccl.h100(), nccl.h100(21.0, gather=16.0, ring=20.0)
 """As fast as it should be; its NVLinks up in name alone."""

@@ -89,7 +89,6 @@ class SteppedOperator:
         self.policies_changed: list[bool] = []
         """Of each watch event of a policy since the start: whether it changed which are in force."""
         self.inbox: list[tuple[str, str, api_server.Body]] = []
-        """Watch events that have not been delivered."""
         self.metrics = Metrics()
         self.reconciler = Reconciler(
             client=self.client,

@@ -45,11 +45,9 @@ class PlannerLoop:
         self.now = NOW
         self.slot = True
         self.counted: Counter[str] = Counter()
-        """Pods by how often a run of theirs was judged."""
         self.events: list[tuple[str, str]] = []
         self.checked = 0
         self.written: Counter[str] = Counter()
-        """Writes by kind."""
         self._since = NOW
         self._posted = ("", "")
         self._judged: actions.Judged | None = None

@@ -80,7 +80,6 @@ class Probe(Machine):
 On = Callable[[str | Profile], Probe]
 """`probe("h100-sxm-8")`: the probe on that machine."""
 Healthy = Callable[[str], Result]
-"""`healthy("h100-sxm-8")`: the result of one run there."""
 
 
 def table_cells(text: str) -> list[list[str]]:

@@ -23,7 +23,6 @@ from testbed.marks import last_run_of
 
 SELECTED = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
 STRANGE = "x"
-"""Value of every taint that a stranger sets."""
 GARBAGE = "Segmentation fault"
 
 

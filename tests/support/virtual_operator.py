@@ -39,7 +39,6 @@ class VirtualProcess:
     sweep: Sweep
     metrics: Metrics
     lag = LAG
-    """Seconds from a write to its watch event."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cluster: FakeCluster) -> None:
         self.loop = loop
@@ -47,7 +46,6 @@ class VirtualProcess:
         self.task: asyncio.Task[None] | None = None
         self.watches: Watches | None = None
         self._missed: list[tuple[str, str, Body]] | None = None
-        """Events of an interruption, while there is one."""
         cluster.subscribers.append(self._event)
 
     def renew(self, client: FakeClient, settings: Settings, *, clock: Seconds, jitter: Seconds) -> None:
@@ -117,9 +115,7 @@ class VirtualTimeOperator(VirtualProcess):
         self.renew(client, settings, clock=self.cluster.clock, jitter=lambda: 0.0)
         self.most_pods = 0
         self.most: Counter[str] = Counter()
-        """Pods at a time, by probe."""
         self.begun: list[tuple[str, str]] = []
-        """Probe and node of each pod, in the order in which they were made."""
         self.order: list[str] = []
         self.cluster.subscribers.append(self._count)
 

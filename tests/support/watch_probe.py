@@ -41,7 +41,6 @@ watch_options.NUMBERS = tuple(quicker(*number) for number in watch_options.NUMBE
 from nodegauge_probes.__main__ import main
 sys.exit(main())
 """
-"""The probe, which may look more often and leaves a byte in a file for each of its looks."""
 REASON = re.compile(r"(first|due|changed|confirmed|hung|late|crashed)\b")
 
 

@@ -18,7 +18,6 @@ from testbed.processes import Process, Running
 
 STOP_SECONDS = 10.0
 CONTROL_PLANE = "control-plane"
-"""Its folder in a testbed's directory."""
 TESTS = Path(__file__).resolve().parents[1]
 PROBES = TESTS.parent / "probes" / "src"
 """Of this checkout, whichever one is installed: result documents and what simulated NCCL is told."""

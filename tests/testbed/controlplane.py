@@ -36,7 +36,6 @@ server started in 2.4 instead of 3.1 s of CPU time."""
 PORT_TAKEN = "address already in use"
 APISERVER = "kube-apiserver"
 Program = tuple[Path, Sequence[str]]
-"""A program and its flags."""
 FIRST_OBJECTS = ("serviceaccounts/default", "configmaps/kube-root-ca.crt")
 """What the controller manager makes in every namespace; admission refuses pods that come earlier."""
 

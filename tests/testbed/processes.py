@@ -16,7 +16,6 @@ from testbed import forkserver
 from testbed.errors import TestbedError
 
 LINE_LIMIT = 500
-"""Characters of a log line that an error quotes."""
 KILL_SECONDS = 10.0
 """How long a process may take to vanish after SIGKILL: only one in the kernel's hands takes any time."""
 

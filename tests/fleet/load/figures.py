@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from testbed.table import table
 
 Rows = dict[str, str]
-"""From label to value."""
 TARGETS = {
     "Reading written to node labelled, 50 results/s: p99, ms": "<= 200",
     "A rack at once: p99, ms": "<= 200",

@@ -31,7 +31,6 @@ Say = Callable[[str], None]
 
 CONTROLLERS = "kube-controller-manager"
 BATCH = 500
-"""Results of a phase at most."""
 RATE, ROLL_OUT_RATE = 50.0, 100.0
 """Results a second: as many as a fleet of 5,000 brings in an incident; and of a roll-out, whose pods come as
 fast as the scheduler places them."""
@@ -62,10 +61,8 @@ class Stage:
         self._record = Record(plane.audit_log)
         self._rows: Rows = {}
         self._machines: dict[str, Result] = {}
-        """What each node's probe wrote last."""
         self._limited = limited
         self._operator: Measured
-        """Once the release is installed."""
 
     async def run(self) -> Rows:
         for pid in self._server_pids():

@@ -15,7 +15,6 @@ TAINT = f"{PREFIX}throttled=thermal:NoSchedule"
 IDLE_RUNS = 4
 """One more than the number of good runs that lift the taint."""
 HERE = jobs.required({"key": PREFIX + "nvlink-gbps", "operator": "In", "values": ["56"]})
-"""Selects the hot node alone."""
 
 
 def heat(session: Session) -> None:

@@ -40,7 +40,6 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
-"""Every fault by its name."""
 
 
 def fault(name: str, does: str = "") -> Callable[[Apply], Apply]:

@@ -17,7 +17,6 @@ PCIE_ERRORS = {
     "correctable": (173, ("correctable", "receiver_errors")),
     "recoveries": (169, ("recoveries",)),
 }
-"""The field, and the counters that grow."""
 INSUFFICIENT_POWER, GPU_IS_LOST, RESET_REQUIRED, LIB_RM_VERSION_MISMATCH = 8, 15, 16, 18
 RECOVERY_ACTION_FIELD = 230
 COMPUTE_MODES = {"exclusive-process": 3, "prohibited": 2}
