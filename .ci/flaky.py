@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
-from xml.etree import ElementTree
 
 LOOP = """
 import os, sys, time
@@ -31,6 +28,7 @@ while os.getppid() == parent and time.monotonic() < until:
 """Computes until its parent is gone, however that ended, or the time is over."""
 LONGEST = 4 * 3600
 """Seconds after which a busy loop ends by itself."""
+LOST = re.compile(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - (.*))?$", re.MULTILINE)
 RAN = (0, 1)
 """What pytest ends with after tests have run."""
 
@@ -40,35 +38,13 @@ class Failed(Exception):
 
 
 def run(arguments: Sequence[str]) -> dict[str, str]:
-    with tempfile.TemporaryDirectory(prefix="flaky-") as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        command += ["-o", "junit_family=xunit1", *arguments]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            try:
-                output, _ = process.communicate()
-            except KeyboardInterrupt:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)  # the terminal's Ctrl-C reached it too
-                process.kill()
-                raise
-        lost = failures(ElementTree.parse(report)) if process.returncode in RAN else {}
-        if process.returncode and not lost:  # an error outside of every test, or no run at all
-            raise Failed(output[-2000:])
-        return lost
-
-
-def failures(report: ElementTree.ElementTree[ElementTree.Element]) -> dict[str, str]:
-    failed = {}
-    for case in report.iter("testcase"):
-        problem = next((one for kind in ("failure", "error") for one in case.iter(kind)), None)
-        if problem is not None:
-            lines = [line[1:] for line in (problem.text or "").splitlines() if line.startswith("E ")]
-            error = (lines or (problem.get("message") or "").splitlines() or [""])[0]
-            failed[f"{case.get('file')}::{case.get('name')}"] = error.strip()
-    return failed
+    """One run of pytest: the error by the id of each test that failed, or could not be set up."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    lost = {test: error or "" for test, error in LOST.findall(done.stdout)} if done.returncode in RAN else {}
+    if done.returncode and not lost:  # an error outside of every test, or no run at all
+        raise Failed(done.stdout[-2000:])
+    return lost
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

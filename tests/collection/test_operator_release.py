@@ -71,11 +71,7 @@ RELEASES: dict[str, Case] = {
     **{name: (release(), case[0], {}, None, list(case)) for name, case in ERRORS.items()},
 }
 """By host: what `helm status` and `helm upgrade` answer (text is helm's error), options of the task; what
-helm was asked (a rendering is `render`); and whether the task changed something, or what its failure says.
-
-Objects, values and hooks are compared, the order of values plays no part, and a release whose last upgrade
-failed is upgraded again.  Who meets an operation whose Helm was killed is told how to end it.  Of all reasons
-why pods wait, that is said which a person would look up first."""
+helm was asked (a rendering is `render`); and whether the task changed something, or what its failure says."""
 CHECKED = {"secret"}
 """Hosts in check mode, with the difference."""
 

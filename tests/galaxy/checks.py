@@ -50,9 +50,6 @@ def check_docs(core: Core, collection: Path) -> str:
         for name, page in sorted(named.items())
         for problem in problems(kind, page)
     ]
-    wrong += [
-        f"role {path.name}: {problem}" for path in roles for problem in without_example(collection, path)
-    ]
     if wrong:
         lines = "\n".join(f"  | {one}" for one in wrong)
         raise CheckFailed(f"ansible-doc of ansible-core {core.version}:\n{lines}")
@@ -78,15 +75,6 @@ def _undescribed(what: str, spec: dict[str, Any]) -> Iterator[str]:
     for option, value in (spec.get("options") or {}).items():
         if not value.get("description"):
             yield f"option {option} has no description"
-
-
-def without_example(collection: Path, role: Path) -> Iterator[str]:
-    """ansible-doc has no examples of roles in older ansible-core: each has one in a README, its own or the
-    collection's."""
-    readmes = [path for path in (collection / "README.md", role / "README.md") if path.exists()]
-    blocks = [block for path in readmes for block in path.read_text("utf-8").split("```")[1::2]]
-    if not any(f"{NAME}.{role.name}" in block for block in blocks):
-        yield f"no example uses {NAME}.{role.name}, in README.md or in roles/{role.name}/README.md"
 
 
 def check_playbooks(core: Core, collection: Path) -> str:

@@ -2,8 +2,8 @@
 
 All quick tests are collected once.  Then each mutant gets a fork of this process, in which the changed code
 is put into the loaded modules (`patch`).  Beside it lies a copy of the sources, for what tests start as
-programs of their own.  The tests that are named with a mutant go first, then the others by the length of
-their way of imports to it.  A kill counts only if the same test passes without the mutant.
+programs of their own.  The tests that are named with a mutant go first, then those of its module.  A kill
+counts only if the same test passes without the mutant.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from mutants.nearest import ROOT, SOURCES, importers, module_of, nearest
 from mutants.patch import loaded, patched
 
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("operator/src", "probes/src")
 LIST = Path(__file__).with_name("mutants.yaml")
 TESTS = ("tests/unit", "tests/probes")
 TEST_SECONDS, RUN_SECONDS = 300, 3600
@@ -90,9 +91,30 @@ def read(path: Path) -> dict[str, list[Mutant]]:
     return areas
 
 
+def module_of(path: Path) -> str:
+    """The name by which the file is imported."""
+    folder = next(ROOT / part for part in SOURCES if path.is_relative_to(ROOT / part))
+    return ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def quick_tests() -> dict[str, str]:
+    """The text of every file of quick tests."""
+    paths = (path for part in TESTS for path in sorted((ROOT / part).rglob("test_*.py")))
+    return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}
+
+
 def tests_of(mutant: Mutant) -> list[str]:
+    """All files of quick tests: those named with the mutant, then those with the words of its module."""
+    stem = (ROOT / mutant.file).stem
+    parts = [word.rstrip("s") for word in stem.split("_")]
+
+    def rank(file: str) -> tuple[int, bool]:
+        foreign = sum(part not in Path(file).stem for part in parts)
+        return foreign, re.search(rf"\b{stem}\b", quick_tests()[file]) is None
+
     named = [file for file in mutant.killer.split() if (ROOT / file).is_file()]
-    return list(dict.fromkeys([*named, *nearest(ROOT / mutant.file)]))
+    return list(dict.fromkeys([*named, *sorted(quick_tests(), key=rank)]))
 
 
 class Mutants:
@@ -122,7 +144,7 @@ class Mutants:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._session = session
-        loaded(), self._options.tests or importers()  # once, for all forks
+        loaded(), quick_tests()  # once, for all forks
         gc.freeze()
         count, running = len(self._waiting), dict[int, tuple[Mutant, Child]]()
         while self._waiting or running:
@@ -146,7 +168,7 @@ class Mutants:
         return True
 
     def _run(self, mutant: Mutant, folder: Path) -> Outcome:
-        """In the fork: all tests that reach the mutant, until one fails."""
+        """In the fork: all tests, until one fails."""
         path = ROOT / mutant.file
         copied(folder, mutant)
         items = self._session.items

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from fuzz.mutation import ODD
+from support.api_server import copied
 from support.objects import paths_of
-
-STRANGE: list[Any] = [
-    {"unavailable": "NotSupported"},
-    {"unavailable": ""},
-    None,
-    0,
-    -1,
-    1,
-    255,
-    2**63 - 1,
-    -(2**63),
-    "",
-    "x" * 128,
-    "0000:0f:00.0",
-    "\ud7ff\n\x00",
-    [],
-    True,
-    0.5,
-]
-
 
 Document = TypeVar("Document", bound=msgspec.Struct)
 
@@ -41,7 +23,7 @@ def disturbed(whole: Document, *, seed: int, times: int) -> Document:
         target = document
         for key in path[:-1]:
             target = target[key]
-        before, target[path[-1]] = target[path[-1]], chance.choice(STRANGE)
+        before, target[path[-1]] = target[path[-1]], copied(chance.choice(ODD))
         try:
             msgspec.convert(document, type(whole))
         except msgspec.ValidationError:
