@@ -1,10 +1,5 @@
-"""Refuse names that only this project understands.
-
-One meaning a word, and the field's word where there is one: see the glossary in CONTRIBUTING.md.  It checks
-the names that Python code defines (modules, classes, functions, arguments, variables, fields), not at prose.
-
-    python .ci/names.py [FILE...]    all Python files that git tracks, unless files are named
-"""
+"""Refuse names that only this project understands (the glossary is in CONTRIBUTING.md): what Python code
+defines, in the files that are named, or all that git tracks."""
 
 from __future__ import annotations
 

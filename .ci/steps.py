@@ -1,13 +1,6 @@
-"""The steps of `.ci/run`, in lanes that run beside each other.
-
-A step writes into a file of its own: a line a minute says how each gets on, and its whole output follows when
-it ends.  A step that fails stops no other: what it printed comes last, above the table of all steps.  Ctrl-C,
-SIGTERM and SIGHUP end everything.  Exit code 0 if all passed, else that of the first that failed.
-
-    .ci/run [STEP...]    all steps, or these alone
-
-Standard library only, because nothing is installed yet.  It must not know what a step checks.
-"""
+"""The steps of `.ci/run [STEP...]`, in lanes beside each other.  A line a minute says how each gets on; a
+step that fails stops no other, and its output comes last, above the table of all.  Exit code 0 if all passed.
+Standard library only, because nothing is installed yet."""
 
 from __future__ import annotations
 
@@ -46,8 +39,6 @@ class Interrupted(Exception):
 
 
 class Step:
-    """One command, from its start to its end."""
-
     def __init__(self, name: str, command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
         self.name, self._log, self._began = name, log, time.monotonic()
         self.seconds = 0.0
@@ -67,12 +58,10 @@ class Step:
         return "interrupted" if code is None else f"FAILED ({code})" if code else "ok"
 
     def wait(self) -> None:
-        """Until its end."""
         self.process.wait()
         self.seconds = time.monotonic() - self._began
 
     def text(self) -> str:
-        """What it printed so far."""
         return self._log.read_text(encoding="utf-8", errors="replace").rstrip()
 
     def last_line(self) -> str:
@@ -92,8 +81,6 @@ class Step:
 
 
 class Run:
-    """All steps of one run."""
-
     def __init__(self, wanted: Sequence[str], folder: Path) -> None:
         self._wanted, self._folder = wanted, folder
         self._environ = {**os.environ, "NODEGAUGE_CHANGED_SINCE": base()}
@@ -104,7 +91,6 @@ class Run:
         self.steps: list[Step] = []
 
     def everything(self) -> int:
-        """Every lane; the exit code."""
         lanes = [threading.Thread(target=self._walk, args=[lane]) for lane in LANES]
         for lane in lanes:
             lane.start()
@@ -168,13 +154,11 @@ def base() -> str:
 
 
 def git(*arguments: str) -> str:
-    """What git says; nothing where it fails."""
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def say(message: str) -> None:
-    """One line of progress, at once."""
     print(f"== {message}", flush=True)
 
 

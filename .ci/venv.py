@@ -1,14 +1,6 @@
-"""Make the checkout's virtual environment: what every `make` target stands on.
-
-Standard library only, because nothing is installed yet.  It says what it does, a line per step and per ten
-packages, and when a step fails it says what to install.  The packages are those of pyproject.toml at the
-versions of constraints.txt, the project itself editable, and `tests/` on the path so that `python -m testbed`
-works from anywhere.  Two runs in one checkout wait for each other; an interrupted one leaves no stamp, and
-the next begins anew.
-
-    python .ci/venv.py install STAMP     the environment; STAMP is written last
-    python .ci/venv.py pins              constraints.txt anew: the newest versions that pyproject.toml allows
-"""
+"""Make the checkout's virtual environment (`install STAMP`), or pin the newest versions (`pins`).  Standard
+library only, because nothing is installed yet.  Two runs in one checkout wait for each other; an interrupted
+one leaves no stamp, and the next begins anew."""
 
 from __future__ import annotations
 
@@ -41,7 +33,6 @@ class StepFailed(Exception):
 
 
 def say(text: str) -> None:
-    """One line of progress, at once."""
     print(f"nodegauge set-up: {text}", flush=True)
 
 
@@ -72,7 +63,6 @@ def run(command: list[str], *, watch: Callable[[str], None], way_out: str) -> No
 
 
 def counter(total: int) -> Callable[[str], None]:
-    """Turns pip's many lines into one per ten packages (`total` 0: unknown); its warnings pass."""
     seen: set[str] = set()
 
     def watch(line: str) -> None:
@@ -128,10 +118,8 @@ def install(stamp: Path) -> None:
 
 
 def only_pinned(python: str, report: Path) -> list[str]:
-    """Pins of what a user's own image installs and no checkout does: the extra that brings NCCL.
-
-    pip resolves it beside what is installed; it may have to download half a gigabyte for that.
-    """
+    """What the NCCL image installs and no checkout does; pip may have to download half a gigabyte for
+    that."""
     say("      and what the NCCL image installs besides")
     dry = ["--dry-run", "--report", str(report), f".[{NOT_INSTALLED}]"]
     run([python, "-m", "pip", "install", *dry], watch=counter(0), way_out=NO_PACKAGES)

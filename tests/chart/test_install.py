@@ -46,11 +46,7 @@ pytestmark = pytest.mark.cluster
 def test_one_install_creates_every_object_and_the_api_server_accepts_all_others(
     helm: Helm, cluster: Helm, rest: Rest
 ) -> None:
-    """On an empty cluster `helm install` creates all rendered objects, also the policy; its hook goes.
-
-    Then each object of each set of values, and each pod alone, in a namespace that enforces the level
-    `restricted`; the Prometheus operator's CRDs are not here.
-    """
+    """Also each object of each set of values; the Prometheus operator's CRDs are not here."""
     notes = cluster.install()
     assert "kubectl get nodes -L interconnect" in notes
     assert "kubectl get nodereports" in notes
@@ -81,12 +77,8 @@ def test_one_install_creates_every_object_and_the_api_server_accepts_all_others(
 
 
 def test_upgrades_and_rollbacks_keep_the_policy_while_values_name_it(cluster: Helm, rest: Rest) -> None:
-    """An upgrade merges changed values into the policy and keeps fields that people have set.
-
-    An upgrade with a policy that CEL refuses names the field and changes nothing.  A rollback to the first
-    revision, which does not contain the policy, keeps it and gives it that revision's values.  An upgrade
-    deletes a policy that the values no longer name, renamed or left out, and keeps others'.
-    """
+    """Changed values are merged, what people have set stays, a policy that CEL refuses changes nothing.  A
+    rollback to before the policy keeps it.  One that the values no longer name goes; others' stay."""
     cluster.install()
     before = policies(rest)["default"]["metadata"]["uid"]
     rest.patch(f"{POLICIES}/default", {"spec": {"mode": "Observe"}})
@@ -276,11 +268,8 @@ def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm,
 
 
 def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest) -> None:
-    """A field that a person changed and the values set otherwise: docs/install/upgrade.md.
-
-    Helm owns the first policy too: a field that later values no longer set gets the CRD's default again.
-    Quotes, dollar signs and variable references reach it unchanged.
-    """
+    """docs/install/upgrade.md.  A field that later values no longer set gets the CRD's default again.
+    Quotes, dollar signs and variable references reach it unchanged."""
     annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
     first = {"budget": {"gatedNodes": 1}, "priority": 7, "podTemplate": {"annotations": annotations}}
     cluster.install({"policy": {"spec": first}})

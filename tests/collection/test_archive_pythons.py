@@ -1,7 +1,5 @@
-"""The archive under every Python that it supports: the documents are the same.
-
-musl and arm64 cannot be run here: that their packages are in the archive is all that is shown.
-"""
+"""The documents are the same under every Python that the archive supports. musl and arm64 cannot be run
+here."""
 
 from __future__ import annotations
 

@@ -26,10 +26,8 @@ UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture
 def play(tmp_path: Path, host_archive: Path) -> Iterator[Callable[..., Played]]:
-    """Reads one BMC from hosts with options of their own; those that are None are left out.
-
-    The machine is a DGX H100: six supplies, of which three just carry it.  `lost`: supplies without a feed.
-    """
+    """Reads the BMC of a DGX H100, of whose six supplies three just carry it.  `lost`: supplies without a
+    feed."""
     stage(tmp_path, archive=host_archive)
     (tmp_path / "tmp").mkdir()
     hardware = plug("h100-sxm-8", tmp_path / "machine", seed="nodegauge")

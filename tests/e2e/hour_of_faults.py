@@ -1,9 +1,4 @@
-"""An hour of faults under one watch container, told and lifted one by one; between them others flap.
-
-Not among the default steps:
-
-    make e2e ARGS="gpus_on_the_node helm_install labels_appear hour_of_faults"
-"""
+"""An hour of faults under one watch container, while others flap: a step on request (README.md)."""
 
 from __future__ import annotations
 

@@ -29,11 +29,8 @@ Stage = tuple[Lane, ...]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outer program tells this one: a JSON file.  Folders and programs are absolute paths.
-
-    `steps`: which to run, empty for all; `record`: write down what the real kubelet shows of the common pods,
-    instead of comparing it.
-    """
+    """What the outer program tells this one.  `steps`: which to run, empty for all; `record`: write down what
+    the real kubelet shows of the common pods."""
 
     directory: str
     runtime: str

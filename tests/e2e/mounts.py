@@ -1,7 +1,4 @@
-"""The inside of the namespaces, before anything runs in them: mounts and addresses.
-
-Refuses to work in the machine's own namespaces: everything here would change the machine.
-"""
+"""Mounts and addresses inside the namespaces; refused in the machine's own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""One node: containerd with runc, Debian's bridge, a stock kubelet, below the namespace's own /var and /run.
-
-Where a setting differs from a usual node's, its comment says why.
-"""
+"""One node: containerd with runc, Debian's bridge, a stock kubelet; what differs from a usual node has its
+reason."""
 
 from __future__ import annotations
 

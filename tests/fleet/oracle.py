@@ -1,10 +1,6 @@
-"""Asks of every change of ours on every node what caused it, and knows nothing of the operator's code.
-
-The causes are few: a reading that differs, enough readings in a row, a grace that has passed, another boot,
-an edit of the policy, a node that is new.  A change without a cause is a violation.  The operator writes to
-the node before the report: one patch of a node follows from what was judged before, or from that and the
-reading which its probe has written since.
-"""
+"""Asks of every change of ours on every node what caused it, and knows nothing of the operator's code.  One
+patch of a node follows from what was judged before, or from that and the reading which its probe has written
+since."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What must happen, beside what must not: a fault is tainted in time, a node that is well again is released,
-and once nothing is wrong every node carries what its machine is.
-
-Time counts only while runs could be made and judged.
-"""
+"""What must happen: a fault is tainted, and a sound node released, in time; at rest every node carries what
+its machine is.  Time counts only while runs could be made and judged."""
 
 from __future__ import annotations
 

@@ -11,10 +11,6 @@ from support.gpu_tools import probe
 
 
 def test_every_gpu_is_read_and_judged(uuids: list[str]) -> None:
-    """Identity, memory and temperature of each; nothing hangs and nothing crashes.
-
-    The document fits its part of a reading, and is read as it was written; the verdict is known.
-    """
     began = time.monotonic()
     result = probe("health", "--window", "1")
     assert time.monotonic() - began < 20

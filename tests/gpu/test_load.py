@@ -1,7 +1,4 @@
-"""The load probe against a real driver and its libcuda: power, checksum, sampling, copies.
-
-`python -m nodegauge_probes load --format table` shows the same for people.
-"""
+"""The load probe against a real driver and its libcuda."""
 
 from __future__ import annotations
 

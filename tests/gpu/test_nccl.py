@@ -1,8 +1,5 @@
-"""The engine nccl4py against a real NCCL and a real driver, on one GPU.
-
-Bandwidths of one GPU mean nothing: what is shown is that the calls are right, that the data is, and that a
-killed child leaves the GPU to others.
-"""
+"""The engine nccl4py against a real NCCL and driver, on one GPU: calls and data are right, a killed child
+leaves the GPU."""
 
 from __future__ import annotations
 

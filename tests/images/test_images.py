@@ -178,10 +178,7 @@ def test_what_cannot_be_built_is_refused_with_the_way_out(tmp_path: Path, name: 
 
 
 def test_a_second_build_gives_the_same_files_and_modes(images: dict[str, Built], tmp_path: Path) -> None:
-    """The same inputs give the same files byte for byte, in another folder and with another umask.
-
-    The second build is the Dockerfiles' command `tree`, so a Dockerfile's image equals the archive too.
-    """
+    """In another folder and with another umask; it is the Dockerfiles' command `tree`."""
     before = os.umask(0o077)
     try:
         done = build("tree", "operator", str(tmp_path / "root"))

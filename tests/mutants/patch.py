@@ -1,9 +1,5 @@
-"""Puts a mutant into code that is loaded: every function whose code differs gets its new code.
-
-So a process that has imported the product and all tests serves every mutant as a fork.  What a module does
-once, while it is imported, cannot be changed in this way: `patched` says so, and such a mutant needs a
-process of its own.
-"""
+"""Puts a mutant into code that is loaded, so that one process serves every mutant as a fork.  What a module
+does while it is imported cannot be changed so: such a mutant needs a process of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The CRDs in tests: their schemas, and their comparison with the operator's types.
-
-A schema may be stricter than the type (a length, an enum), but not laxer.
-"""
+"""The CRDs in tests.  A schema may be stricter than the operator's type (a length, an enum), but not
+laxer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A release without its hooks on a control plane with its admission policies, and calls by its accounts.
-
-The clean-up's account and the administrator may do everything that no policy forbids.
-"""
+"""A release without its hooks on a control plane with its admission policies, and calls by its accounts."""
 
 from __future__ import annotations
 

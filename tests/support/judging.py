@@ -1,8 +1,5 @@
-"""A judge that answers as told: for tests of what the operator does with answers, whatever led to them.
-
-`saying` writes the answers into a document, where a real probe's firmware version would be; `listening` lets
-the operator's health probe hear them.  Everything else of the judgement is the real judge's.
-"""
+"""A judge that answers as told.  `saying` writes answers into a document, where a firmware version would be;
+`listening` lets the operator hear them.  All else is the real judge's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Programs that print what nccl-tests prints, for who has no GPU to run the real ones on.
-
-The table follows nccl-tests' own sources (src/util.cu, and src/common.cu of releases before 2.13); its times
-are computed, at 10 GB/s and 20 us a call.
-"""
+"""Programs that print what nccl-tests prints, by its own sources (src/util.cu, src/common.cu before 2.13);
+times are computed, at 10 GB/s and 20 us a call."""
 
 from __future__ import annotations
 

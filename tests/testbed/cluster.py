@@ -1,7 +1,5 @@
-"""The assembled testbed: control plane, simulated nodes and their hardware as one object.
-
-The control plane's processes, and one process with all kubelets, end with the program that holds the testbed.
-"""
+"""The assembled testbed: control plane, simulated nodes and their hardware; it ends with the program that
+holds it."""
 
 from __future__ import annotations
 

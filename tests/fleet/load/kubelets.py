@@ -1,9 +1,5 @@
-"""The kubelets of all nodes, which register, beat and run the watch containers, and the probes in those.
-
-The pods are real ones, of the operator's DaemonSet and kube-controller-manager, bound by kube-scheduler.
-Each write is a kubelet's, or a probe's with the token of its own pod, so the audit log tells them from the
-operator's.
-"""
+"""The kubelets of all nodes, and the probes in their watch containers.  Pods are real ones; each write is a
+kubelet's, or has the token of a pod, so the audit log tells them from the operator's."""
 
 from __future__ import annotations
 

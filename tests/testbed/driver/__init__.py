@@ -1,5 +1,2 @@
-"""A simulated `libnvidia-ml.so.1`: what the real pynvml loads on a simulated node.
-
-`src/` is the library, in C, which answers from a state file that `testbed.hardware` writes.  One is linked
-per release, so that a function that a driver is too old for is missing from it, as in life.
-"""
+"""A simulated `libnvidia-ml.so.1`, which answers from a state file that `testbed.hardware` writes.  One is
+linked per release, so that a function that a driver is too old for is missing from it."""

@@ -1,7 +1,4 @@
-"""Faults of GPUs by themselves and of the driver: slowed down, worn, lost, hidden, refused, hung.
-
-Error numbers are nvmlReturn_t.
-"""
+"""Faults of GPUs by themselves and of the driver.  Error numbers are nvmlReturn_t."""
 
 from __future__ import annotations
 

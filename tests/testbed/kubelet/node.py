@@ -1,7 +1,4 @@
-"""The Node object of a simulated node: registration, status, heartbeats.
-
-Labels and taints that others put on the node are left alone.
-"""
+"""The Node object of a simulated node; what others put on it is left alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What a kubelet says about a pod: container states, phase and conditions, as pure functions.
-
-The rules follow pkg/kubelet (getPhase, status/generate.go, TerminatePod) of Kubernetes 1.36.
-"""
+"""What a kubelet says about a pod, as pkg/kubelet (getPhase, status/generate.go, TerminatePod) of Kubernetes
+1.36 does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Run the table of pods on one node, all at once, and say what the API showed of each.
-
-The node's processes must be seen in /proc, to know when a container handles SIGTERM.  Leaves no pod.
-"""
+"""Run the table of pods on one node, all at once, and say what the API showed of each.  Leaves no pod."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The shape of a profile.
-
-A group that is absent is what that hardware does not have: its NVML calls answer NOT_SUPPORTED.  Unknown keys
-are errors, so that a misspelt fact is not a missing one.
-"""
+"""The shape of a profile.  A group that is absent is what that hardware does not have; unknown keys are
+errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The log that NCCL would write where it is given to: NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE.
-
-Formats from NVIDIA/nccl 5067397c: src/transport/*.cc (channels, NVLS), src/init.cc, src/enqueue.cc 822
-(TUNING).  Without a file NCCL writes to standard output, and so does this.
-"""
+"""The log that NCCL would write.  Formats from NVIDIA/nccl 5067397c: src/transport/*.cc (channels, NVLS),
+src/init.cc, src/enqueue.cc 822 (TUNING)."""
 
 from __future__ import annotations
 

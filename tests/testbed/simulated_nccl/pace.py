@@ -1,8 +1,5 @@
-"""How long calls take on the machine: time from size, collective, ranks and way, with a little noise.
-
-busbw by NVIDIA/nccl-tests doc/PERFORMANCE.md: size x 2(n-1)/n / time for all_reduce, size x (n-1)/n / time
-for all_gather and reduce_scatter, whose size is the total over all ranks.  The noise depends on seed and run.
-"""
+"""How long calls take, with a little noise by seed and run: busbw as in NVIDIA/nccl-tests
+doc/PERFORMANCE.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What NCCL would choose for its ranks: decided from the environment and the machine, as NCCL does.
-
-NCCL_P2P_DISABLE=1 alone leaves NVLS on, and NCCL_ALGO=Ring turns NVLS off: a parent that forgets one of them
-gets the numbers that it asked for.
-"""
+"""What NCCL would choose for its ranks.  NCCL_P2P_DISABLE=1 alone leaves NVLS on, NCCL_ALGO=Ring turns it
+off."""
 
 from __future__ import annotations
 
