@@ -189,12 +189,8 @@ class LivingCluster(Fleet):
             return
         machine = self.machines[pod["metadata"]["annotations"][names.POD_NODE]]
         if machine.trouble == "full":
-            waiting = {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "full",
-            }
+            waiting = {"type": "PodScheduled", "status": "False"}
+            waiting |= {"reason": "Unschedulable", "message": "full"}
             self.pod_status(name, {"conditions": [waiting]})
         elif machine.there and machine.up:
             self.schedule(pod)

@@ -7,12 +7,13 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from hosts import fleet, story
 from testbed import daemon
-from testbed.cli import CHECKOUT, call_again, faults, heal_all, start_fault
+from testbed.cli import CHECKOUT, add_command, call_again, faults, heal_all, start_fault
 from testbed.errors import TestbedError
 from testbed.interruption import exit_code, interruptible, scratch
 from testbed.profiles import names as profile_names
@@ -120,13 +121,7 @@ def parser() -> argparse.ArgumentParser:
     root.set_defaults(run=up)
     commands = root.add_subparsers(metavar="COMMAND")
 
-    def command(run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
-        added: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
-        for argument in arguments:
-            added.add_argument(argument)
-        added.set_defaults(run=run)
-        return added
-
+    command = partial(add_command, commands)
     for plain in (down, status, faults):
         command(plain)
     command(fault, "node", "name").add_argument("values", nargs="*", metavar="key=value")

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,15 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def add_command(commands: Any, run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
+    """A command of `commands`, as its function is called and explained."""
+    added: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
+    for argument in arguments:
+        added.add_argument(argument)
+    added.set_defaults(run=run)
+    return added
+
+
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="python -m testbed", description="A simulated GPU cluster on this machine."
@@ -193,13 +203,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
-        added: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
-        for argument in arguments:
-            added.add_argument(argument)
-        added.set_defaults(run=run)
-        return added
-
+    command = partial(add_command, commands)
     for plain in (up, down, status, nodes, faults, env):
         command(plain)
     command(fault, "node", "name").add_argument("values", nargs="*", metavar="key=value")
