@@ -71,9 +71,14 @@ def read(*, procfs: Path, sysfs: Path) -> Counters:
 def over(before: Counters, after: Counters, *, seconds: float, between: Sequence[Counters] = ()) -> FeedHost:
     """The window between two readings.  `between`: readings inside it, for what only a moment shows."""
     moments = (before, *between, after)
+    cpu = _cpu_shares(before.cpus, after.cpus)
     swapped = _sum(_grown(before, after, name, seconds) for name in ("pswpin", "pswpout"))
     return FeedHost(
-        **_cpu_shares(before.cpus, after.cpus),
+        cpus=cpu.count,
+        cpu_busy=cpu.busy,
+        cpu_iowait=cpu.waiting,
+        cpu_steal=cpu.stolen,
+        busiest_cpus=cpu.busiest,
         runnable=_mean(moment.running for moment in moments),
         blocked=_mean(moment.blocked for moment in moments),
         pressure=pressure.over(before.stalls, after.stalls, seconds=seconds),
@@ -120,7 +125,8 @@ def ports(before: Counters, after: Counters, *, seconds: float) -> list[FeedPort
         early = before.ports.get(name)
         if early is None:
             continue
-        rx, tx = (rate(a, b, seconds=seconds, unit=MB) for a, b in zip(early, (received, sent), strict=False))
+        rx = rate(early[0], received, seconds=seconds, unit=MB)
+        tx = rate(early[1], sent, seconds=seconds, unit=MB)
         if _known(rx) > 0 or _known(tx) > 0:
             rows.append(FeedPort(name=name, rx_mbps=rx, tx_mbps=tx, rate_gbps=gbps))
     return sorted(rows, key=lambda port: -(_known(port.rx_mbps) + _known(port.tx_mbps)))[:MAX_FEED_PORTS]
@@ -148,26 +154,29 @@ def _of_stat(stat: str | Unavailable, name: str) -> Int:
     return int(match[1]) if match else Unavailable(f"no {name} in stat")
 
 
-def _cpu_shares(before: dict[str, Cpu] | Unavailable, after: dict[str, Cpu] | Unavailable) -> dict[str, Num]:
+class CpuShares(Struct, frozen=True, kw_only=True):
+    """Of all CPUs over the window; `busiest`: how many were busy for 90 % of it."""
+
+    count: Int
+    busy: Num
+    waiting: Num
+    stolen: Num
+    busiest: Int
+
+
+def _cpu_shares(before: dict[str, Cpu] | Unavailable, after: dict[str, Cpu] | Unavailable) -> CpuShares:
     if isinstance(before, Unavailable) or isinstance(after, Unavailable):
-        reason = before if isinstance(before, Unavailable) else after
-        assert isinstance(reason, Unavailable)
-        return dict.fromkeys(("cpus", "cpu_busy", "cpu_iowait", "cpu_steal", "busiest_cpus"), reason)
-    busy, _, waiting, stolen = _parts(before["cpu"], after["cpu"]) or (None,) * 4
-    single = [
-        parts
-        for name in after
-        if name != "cpu" and name in before
-        if (parts := _parts(before[name], after[name]))
-    ]
+        why = before if isinstance(before, Unavailable) else Unavailable("/proc/stat cannot be read any more")
+        return CpuShares(count=why, busy=why, waiting=why, stolen=why, busiest=why)
     unknown = Unavailable("the ticks of the CPUs did not grow")
-    return {
-        "cpus": len(after) - 1,
-        "cpu_busy": unknown if busy is None else busy,
-        "cpu_iowait": unknown if waiting is None else waiting,
-        "cpu_steal": unknown if stolen is None else stolen,
-        "busiest_cpus": sum(parts[0] >= BUSY for parts in single) if single else unknown,
-    }
+    names = [name for name in after if name != "cpu" and name in before]
+    single = [parts for name in names if (parts := _parts(before[name], after[name])) is not None]
+    all_of_them = _parts(before["cpu"], after["cpu"])
+    if all_of_them is None:
+        return CpuShares(count=len(after) - 1, busy=unknown, waiting=unknown, stolen=unknown, busiest=unknown)
+    busy, _, waiting, stolen = all_of_them
+    busiest: Int = sum(parts[0] >= BUSY for parts in single) if single else unknown
+    return CpuShares(count=len(after) - 1, busy=busy, waiting=waiting, stolen=stolen, busiest=busiest)
 
 
 def _parts(before: Cpu, after: Cpu) -> tuple[float, float, float, float] | None:
