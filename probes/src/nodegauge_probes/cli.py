@@ -139,6 +139,7 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
         deadline=settings.deadline,
         kernel_log=settings.kernel_log,
         control_groups=settings.control_groups,
+        dcgm=settings.dcgm,
     )
     folder = str(settings.watch.state.parent)
     outbox, windows, identity = None, None, None

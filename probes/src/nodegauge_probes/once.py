@@ -61,7 +61,9 @@ def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> Non
 
 
 def _feed(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    places = Places(procfs=settings.procfs, sysfs=settings.sysfs, groups=settings.control_groups)
+    places = Places(
+        procfs=settings.procfs, sysfs=settings.sysfs, groups=settings.control_groups, dcgm=settings.dcgm
+    )
     feed.measure(result, watch=watch, places=places, seconds=settings.seconds)
 
 

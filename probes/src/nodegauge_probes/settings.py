@@ -95,6 +95,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds for all arms of an NCCL run together, 1 to 600."""
     seconds: float
     """Seconds of load, or of the window of feed, 1 to 900."""
+    dcgm: str
+    """Address of a dcgm-exporter, for feed and watch; or empty."""
     control_groups: Path | None
     """The host's control groups, for feed and watch; None if the container does not see them."""
     stop_below: int
@@ -132,6 +134,8 @@ def parse(
     variables = _variables(options.environment, bad)
     expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
     _check_environment(environment, bad)
+    if options.dcgm and not re.fullmatch(r"http://[\w.:\[\]-]{1,200}(/[\w./-]{0,200})?", options.dcgm):
+        bad.append(f"--dcgm: {options.dcgm!r} is not an address such as http://127.0.0.1:9400/metrics")
     watch = watch_options.options_of(options, number=_number, bad=bad)
     if options.processes == Processes.PER_GPU and options.engine not in ENGINES_PER_GPU:
         bad.append(f"--processes: {options.engine} drives all GPUs with one process; choose auto or one")
@@ -159,6 +163,7 @@ def parse(
         limits=limits,
         budget=budget,
         seconds=seconds,
+        dcgm=options.dcgm,
         control_groups=Path(options.control_groups) if options.control_groups else None,
         stop_below=int(stop_below),
         watch=watch,
@@ -200,6 +205,9 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         "--control-groups",
         metavar="ROOT",
         help="feed and watch: the host's control groups (/sys/fs/cgroup there), to see quotas of pods",
+    )
+    parser.add_argument(
+        "--dcgm", metavar="URL", default="", help="feed and watch: metrics of a dcgm-exporter on this node"
     )
     parser.add_argument(
         "--seconds",

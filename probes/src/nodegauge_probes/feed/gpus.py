@@ -126,8 +126,6 @@ def _gpu(nvml: Nvml, device: Device, own: Samples, *, seconds: float, sysfs: Pat
         pcie_link_mbps=_link(nvml, device),
         processes=nvml.integer(device, processes, fallbacks=[(call,) for call in older], pick=len),
         numa=pci.numa_node(location),
-        sm_active=Unavailable("needs DCGM's profiling fields (--dcgm)"),
-        tensor_active=Unavailable("needs DCGM's profiling fields (--dcgm)"),
     )
 
 

@@ -269,8 +269,8 @@ def _grown(before: Counters, after: Counters, name: str, seconds: float) -> Num:
 
 def _refaults(before: Counters, after: Counters, seconds: float) -> Num:
     """Kernels before 5.9 count `workingset_refault` for all pages."""
-    new = _grown(before, after, "workingset_refault_file", seconds)
-    return new if not isinstance(new, Unavailable) else _grown(before, after, "workingset_refault", seconds)
+    newer = isinstance(entry(after.vmstat, "workingset_refault_file"), int)
+    return _grown(before, after, "workingset_refault_file" if newer else "workingset_refault", seconds)
 
 
 def _reclaimed(before: Counters, after: Counters, seconds: float) -> Num:

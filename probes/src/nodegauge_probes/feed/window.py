@@ -6,6 +6,7 @@ of a minute is no news.  Else once an interval.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodegauge_contract import FeedGpu, FeedHost, FeedPressure, FeedResult, Num, Unavailable
-from nodegauge_probes.feed import groups, host
+from nodegauge_probes.feed import dcgm, groups, host
 from nodegauge_probes.feed.gpus import GpuWindow
 from nodegauge_probes.nvml.library import Device, Nvml
 
@@ -23,7 +24,6 @@ MOMENT_S = 10.0
 """Seconds between two readings of the machine's counters."""
 SAMPLE_S = 2.0
 """Seconds between two samples of a GPU."""
-FIRST = "first"
 CLASSES = (5.0, 40.0, 75.0)
 """% of utilisation between which a GPU changes its class, and `MARGIN` beyond which it does so."""
 MARGIN = 5.0
@@ -40,19 +40,24 @@ class Moment(Struct, frozen=True, kw_only=True):
     at: float
     counters: host.Counters
     groups: dict[str, groups.Group] | Unavailable
+    dcgm: dcgm.Shares | Unavailable = dcgm.UNASKED
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where to read; `groups`: the host's control groups, None if the container does not see them."""
+    """Where to read; `groups`: the host's control groups, None if the container does not see them; `dcgm`:
+    address of an exporter, or empty."""
 
     procfs: Path
     sysfs: Path
     groups: Path | None = None
+    dcgm: str = ""
 
     def moment(self, *, clock: Callable[[], float] = time.monotonic) -> Moment:
         """The counters now."""
         counters = host.read(procfs=self.procfs, sysfs=self.sysfs)
-        return Moment(at=clock(), counters=counters, groups=groups.read(self.groups))
+        return Moment(
+            at=clock(), counters=counters, groups=groups.read(self.groups), dcgm=dcgm.read(self.dcgm)
+        )
 
 
 class HostWatch:
@@ -81,11 +86,13 @@ def build(gpus: list[FeedGpu], moments: Sequence[Moment], *, seconds: float) -> 
         machine = FeedHost(cpus=late, cpu_busy=late, cpu_iowait=late, pressure=unknown)
         return FeedResult(seconds=round(seconds, 1), gpus=gpus, host=machine, groups_unread=late.unavailable)
     first, *between, last = moments
+    shares = [moment.dcgm for moment in moments]
+    asked = any(not isinstance(answer, Unavailable) for answer in shares)
     counted, unread = groups.over(first.groups, last.groups, seconds=span)
     return FeedResult(
         seconds=round(seconds, 1),
-        source=Unavailable("needs DCGM's profiling fields (--dcgm)"),
-        gpus=gpus,
+        source="dcgm" if asked else shares[-1] if isinstance(shares[-1], Unavailable) else dcgm.UNASKED,
+        gpus=dcgm.added(gpus, shares),
         host=host.over(
             first.counters, last.counters, seconds=span, between=[moment.counters for moment in between]
         ),
@@ -124,6 +131,31 @@ def _stalls(value: Num, before: bool) -> bool:
     return not isinstance(value, Unavailable) and value >= limit
 
 
+class News:
+    """Which windows have to be told, by time on any one clock."""
+
+    def __init__(self, *, interval: float) -> None:
+        self._interval = interval
+        self._told_at = -math.inf
+        self._told: Level | None = None
+        self._last: Level | None = None
+
+    def reason(self, result: FeedResult, *, now: float) -> str:
+        """Why to tell this one; empty for no reason."""
+        seen = level(result, self._last)
+        twice, self._last = seen == self._last, seen
+        if self._told is None and result.gpus:
+            why = "first"
+        elif twice and seen != self._told:
+            why = "changed"
+        elif now - self._told_at >= self._interval:
+            why = "due"
+        else:
+            return ""
+        self._told, self._told_at = seen, now
+        return why
+
+
 class FeedWatch:
     """Windows one after the other, in the looks of the watch probe."""
 
@@ -135,44 +167,22 @@ class FeedWatch:
         interval: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._places, self._window, self._interval = places, window, interval
-        self._clock = clock
         self.host = HostWatch(places)
-        self._gpus = GpuWindow()
+        self._places, self._window, self._clock = places, window, clock
+        self._news, self._gpus = News(interval=interval), GpuWindow()
         self._began = self._sampled = clock()
-        self._told_at = clock() - interval
-        self._told: Level | None = None
-        self._last: Level | None = None
 
     def look(self, nvml: Nvml, devices: Sequence[Device]) -> tuple[str, FeedResult] | None:
         """Sample what is due; a window that ended and has to be told, with the reason."""
         now = self._clock()
-        if now - self._sampled >= SAMPLE_S:
+        if now - self._sampled >= min(SAMPLE_S, self._window / 20):
             self._sampled = now
             self._gpus.look(nvml, devices)
         if now - self._began < self._window:
             return None
-        seconds, began = now - self._began, self._began
-        self._began = now
+        seconds, since, self._began = now - self._began, self._began - MOMENT_S, now
         gpus = self._gpus.close(nvml, devices, seconds=seconds, sysfs=self._places.sysfs)
-        inside = [m for m in list(self.host.moments) if began - self.host_every <= m.at <= now]
-        return self._news(build(gpus, inside, seconds=seconds), now)
-
-    @property
-    def host_every(self) -> float:
-        """Seconds by which the machine's window may begin before that of the GPUs."""
-        return MOMENT_S
-
-    def _news(self, result: FeedResult, now: float) -> tuple[str, FeedResult] | None:
-        seen = level(result, self._last)
-        twice, self._last = seen == self._last, seen
-        if self._told is None and result.gpus:
-            why = FIRST
-        elif twice and seen != self._told:
-            why = "changed"
-        elif now - self._told_at >= self._interval:
-            why = "due"
-        else:
-            return None
-        self._told, self._told_at = seen, now
-        return why, result
+        inside = [moment for moment in list(self.host.moments) if since <= moment.at <= now]
+        result = build(gpus, inside, seconds=seconds)
+        why = self._news.reason(result, now=now)
+        return (why, result) if why else None

@@ -37,7 +37,7 @@ def _gpus(feed: FeedResult) -> str:
                 _number(gpu.utilization, "%"),
                 _percent(gpu.idle_share),
                 _percent(gpu.full_share),
-                shown(gpu.swings),
+                str(shown(gpu.swings)),
                 _number(gpu.memory_utilization, "%"),
                 _number(gpu.power_mw, "W", scale=1000),
                 _part(gpu.power_mw, gpu.limit_mw),
@@ -45,8 +45,8 @@ def _gpus(feed: FeedResult) -> str:
                 _percent(gpu.slowed_share),
                 _number(gpu.pcie_rx_mbps, "MB/s"),
                 _part(gpu.pcie_rx_mbps, gpu.pcie_link_mbps),
-                shown(gpu.processes),
-                shown(gpu.numa),
+                str(shown(gpu.processes)),
+                str(shown(gpu.numa)),
             )
         )
     head = paragraph(f"A window of {shown(feed.seconds)} s")
@@ -99,18 +99,21 @@ def _groups(feed: FeedResult) -> str:
 def _group(group: FeedGroup) -> Cells:
     return (
         group.pod_uid,
-        shown(group.cpu_cores),
-        shown(group.cpu_quota),
+        str(shown(group.cpu_cores)),
+        str(shown(group.cpu_quota)),
         _percent(group.throttled_share),
-        shown(group.cpuset),
+        str(shown(group.cpuset)),
         _percent(group.pressure.cpu),
         _number(group.memory_mib, "GiB", scale=1024),
-        shown(group.refaults),
+        str(shown(group.refaults)),
     )
 
 
 def _number(value: Num, unit: str, *, scale: float = 1.0) -> str:
-    return NOTHING if isinstance(value, Unavailable) else f"{value / scale:.3g} {unit}"
+    if isinstance(value, Unavailable):
+        return NOTHING
+    number = value / scale
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 
 def _percent(value: Num) -> str:

@@ -61,7 +61,7 @@ GPU = re.compile(r"GPU (\d+)")
 class Settings(Struct, frozen=True, kw_only=True):
     """How to read in full, and when.  `run` and `node` are echoed; `deadline`: seconds of one reading;
     `kernel_log`: the kernel's log, if it is to be followed; `control_groups`: the
-    host's, if they are seen."""
+    host's, if they are seen; `dcgm`: address of an exporter."""
 
     reading: health.Settings
     options: Options
@@ -70,6 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     deadline: float
     kernel_log: Path | None = None
     control_groups: Path | None = None
+    dcgm: str = ""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -409,7 +410,9 @@ def _feed(settings: Settings) -> FeedWatch | None:
     options, reading = settings.options, settings.reading
     if not options.feed_window:
         return None
-    places = Places(procfs=reading.procfs, sysfs=reading.sysfs, groups=settings.control_groups)
+    places = Places(
+        procfs=reading.procfs, sysfs=reading.sysfs, groups=settings.control_groups, dcgm=settings.dcgm
+    )
     return FeedWatch(places, window=options.feed_window, interval=options.feed_interval)
 
 
