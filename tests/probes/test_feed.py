@@ -70,7 +70,7 @@ def second(at: int) -> dict[str, str]:
     stopped = f"nr_periods {10 * at}\nnr_throttled {6 * at}\nthrottled_usec {300_000 * at}\n"
     return {
         "cgroup.controllers": "cpuset cpu io memory pids\n",
-        f"{SECOND}/cpu.stat": f"usage_usec {2_000_000 * at}\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
+        f"{SECOND}/cpu.stat": f"usage_usec {2_000_000 * at}\nnr_periods 0\nnr_throttled 0\n",
         f"{SECOND}/cpu.max": "max 100000\n",
         f"{SECOND}/cri-a.scope/cpu.stat": f"usage_usec {2_000_000 * at}\n{stopped}",
         f"{SECOND}/cri-a.scope/cpu.max": "200000 100000\n",
