@@ -78,6 +78,8 @@ def _full(case: FeedCase, limits: FeedLimits) -> Stall | None:
         return None
     stolen = share(case.host.cpu_steal) or 0.0
     said += f"; the hypervisor took {stolen:.0%}" if stolen >= limits.cpu_steal else ""
+    evidence: dict[str, Scalar] = {"cpu_busy": round(busy, 3)}
+    evidence |= {} if pressure is None else {"cpu_pressure": round(pressure, 3)}
     theirs = _neighbours(case, busy_cores=busy * (cpus or 0.0), limits=limits)
     return Stall(
         cause=FeedCause.CORES,
@@ -90,8 +92,7 @@ def _full(case: FeedCase, limits: FeedLimits) -> Stall | None:
             else "prepare data beforehand or on the GPU (cache decoded samples, DALI), use fewer loader "
             "workers than cores, or take a node with more cores a GPU (4 to 8 loader workers each)"
         ),
-        evidence={"cpu_busy": round(busy, 3)}
-        | ({} if pressure is None else {"cpu_pressure": round(pressure, 3)}),
+        evidence=evidence,
     )
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from nodegauge_contract.feed import FeedGpu
 from nodegauge_judge.feed import cpu, gpus, storage
-from nodegauge_judge.feed.case import FeedCase, amount
+from nodegauge_judge.feed.case import FeedCase, amount, share
 from nodegauge_judge.feed.causes import FeedCause, FeedLimits, Stall, confidence
 from nodegauge_judge.feed.gpus import Did, GpuFeeding
 
@@ -143,7 +143,7 @@ def _cause(gpu: FeedGpu, best: Stall | None, limits: FeedLimits) -> str:
 
 
 def _seen(gpu: FeedGpu, act: Did, cause: str, best: Stall | None, limits: FeedLimits) -> GpuFeeding:
-    power, active = gpus.power_share(gpu), gpus.share(gpu.sm_active)
+    power, active = gpus.power_share(gpu), share(gpu.sm_active)
     lost = 1 - gpus.effective(gpu, limits) if cause else 0.0
     if best is not None and best.cause is FeedCause.ONE_SLOW and cause == best.cause:
         ratio = best.evidence.get("clock_ratio", 1.0)

@@ -228,6 +228,9 @@ def small_batches(case: FeedCase, gpus: Sequence[FeedGpu], limits: FeedLimits) -
         little = f"they draw {median(powers):.0%} of their power limit" if powers else ""
     if reached is None:
         return None
+    evidence: dict[str, Scalar] = {"utilization": round(used, 1)}
+    evidence |= {"sm_active": round(median(active), 3)} if active else {}
+    evidence |= {"power_share": round(median(powers), 3)} if powers else {}
     return Stall(
         cause=FeedCause.SMALL,
         score=reached,
@@ -236,9 +239,7 @@ def small_batches(case: FeedCase, gpus: Sequence[FeedGpu], limits: FeedLimits) -
             "larger batches (or gradient accumulation with a larger micro batch), mixed precision (bf16), "
             "fused kernels, `torch.compile` or CUDA graphs: each launch should bring more work"
         ),
-        evidence={"utilization": round(used, 1)}
-        | ({"sm_active": round(median(active), 3)} if active else {})
-        | ({"power_share": round(median(powers), 3)} if powers else {}),
+        evidence=evidence,
     )
 
 

@@ -82,7 +82,7 @@ def _observed(
     evidence: dict[str, Scalar],
 ) -> Observation:
     pods = [seen.case.name_of(group) for group in seen.case.groups]
-    named = {"pods": ", ".join(pods[:4])} if pods else {}
+    named: dict[str, Scalar] = {"pods": ", ".join(pods[:4])} if pods else {}
     known = {gpu.index: identity(gpu) for gpu in seen.case.result.gpus}
     return Observation(
         severity=severity,
