@@ -12,63 +12,13 @@ from nodegauge_contract.feed import FeedResult
 from nodegauge_judge import CATALOGUE, Severity, Verdict
 from nodegauge_judge.feed.case import FeedPod
 from nodegauge_judge.feed.judge import FeedJudgement, judge_feed
+from support.feed_windows import BUSY_DISK, FED, HOLLOW, IDLE, STARVED, feed, gpu
 
 UID = "0b1c2d3e-1111-4222-8333-444455556666"
-FED = {
-    "utilization": 96,
-    "idle_share": 0.0,
-    "full_share": 0.9,
-    "swings": 0,
-    "power_mw": 560_000,
-    "sm_mhz": 1800,
-}
-STARVED = {"utilization": 42, "idle_share": 0.35, "full_share": 0.2, "swings": 30, "power_mw": 260_000}
-HOLLOW = {
-    "utilization": 95,
-    "idle_share": 0.0,
-    "full_share": 0.8,
-    "swings": 0,
-    "power_mw": 180_000,
-    "sm_mhz": 1800,
-}
-IDLE = {"utilization": 0, "idle_share": 1.0, "full_share": 0.0, "swings": 0, "power_mw": 70_000}
-CALM = {"cpu": 0.02, "io": 0.02, "io_full": 0.0, "memory": 0.0, "memory_full": 0.0}
 
 
-def gpu(index: int = 0, **numbers: Any) -> dict[str, Any]:
-    return {
-        "index": index,
-        "samples": 120,
-        "memory_utilization": 20,
-        "memory_used_mib": 60_000,
-        "limit_mw": 700_000,
-        "slowed_share": 0.0,
-        "pcie_rx_mbps": 900,
-        "pcie_tx_mbps": 300,
-        "pcie_link_mbps": 63_000,
-        "processes": 1,
-    } | numbers
-
-
-def window(
-    *gpus: dict[str, Any],
-    pressure: dict[str, Any] | None = None,
-    disks: list[dict[str, Any]] | None = None,
-    pods: list[FeedPod] | None = None,
-    **more: Any,
-) -> FeedJudgement:
-    """A calm machine with 64 CPUs, but for what is given; `more`: members of feed or host."""
-    feed = {key: more.pop(key) for key in ("groups", "groups_unread", "ports", "seconds") if key in more}
-    host = {"cpus": 64, "cpu_busy": 0.3, "cpu_iowait": 0.0, "busiest_cpus": 0, "blocked": 0, "refaults": 0}
-    document = {
-        "seconds": 120,
-        "gpus": list(gpus),
-        "host": host | {"pressure": CALM | (pressure or {}), "network_mounts": 0} | more,
-        "disks": [{"name": "nvme0n1", "busy_share": 0.05, "read_mbps": 10}] if disks is None else disks,
-        "groups_unread": "no control group is mounted",
-    }
-    result = Result(probe="feed", feed=convert(document | feed, FeedResult))
-    return judge_feed(result, pods=pods)
+def window(*gpus: dict[str, Any], pods: list[FeedPod] | None = None, **machine: Any) -> FeedJudgement:
+    return judge_feed(feed(*gpus, **machine), pods=pods)
 
 
 def group(**numbers: Any) -> dict[str, Any]:
@@ -77,7 +27,6 @@ def group(**numbers: Any) -> dict[str, Any]:
 
 STARVING = [gpu(0, **STARVED), gpu(1, **STARVED)]
 HOLLOWS = [gpu(index, **HOLLOW) for index in range(4)]
-BUSY_DISK = [{"name": "sda", "busy_share": 0.97, "read_mbps": 180, "write_mbps": 0}]
 CAUSES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "quota by its group": (
         STARVING,
@@ -151,10 +100,13 @@ def test_each_cause_is_named_with_its_loss_and_its_remedy(name: str) -> None:
     gpus, machine, cause = CAUSES[name]
     judgement = window(*gpus, **machine)
     assert judgement.cause == cause, judgement
-    assert sum(judgement.lost.values()) > 0.4 and set(judgement.lost) == {cause}
+    assert sum(judgement.lost.values()) > 0.4
+    assert set(judgement.lost) == {cause}
     (finding,) = judgement.findings
-    assert finding.code == "gpu-underfed" and finding.evidence["cause"] == cause
-    assert "Next: " in finding.message and "ADVICE" not in finding.message
+    assert finding.code == "gpu-underfed"
+    assert finding.evidence["cause"] == cause
+    assert "Next: " in finding.message
+    assert "ADVICE" not in finding.message
     sure = judgement.confidence >= 0.5
     assert finding.severity is (Severity.WARN if sure else Severity.INFO)
     assert judgement.verdict is (Verdict.WARN if sure else Verdict.UNKNOWN)
@@ -202,8 +154,10 @@ def test_a_server_that_waits_for_requests_is_information_at_most(numbers: dict[s
     judgement = window(gpu(0, **numbers), gpu(1, **FED))
     (finding,) = judgement.findings
     assert (finding.code, finding.severity) == ("gpu-allocated-idle", Severity.INFO)
-    assert "inference server" in finding.message and judgement.verdict is Verdict.PASS
-    assert judgement.lost.keys() == {"idle"} and judgement.allocated == 2
+    assert "inference server" in finding.message
+    assert judgement.verdict is Verdict.PASS
+    assert judgement.lost.keys() == {"idle"}
+    assert judgement.allocated == 2
 
 
 def test_an_idle_gpu_of_a_job_that_hangs_on_storage_starves_of_it() -> None:
@@ -246,8 +200,10 @@ def test_a_gap_is_said_and_accuses_nobody(name: str) -> None:
 def test_starving_with_nothing_read_says_what_is_missing() -> None:
     blind = Result(probe="feed", feed=convert({"seconds": 120, "gpus": [gpu(0, **STARVED)]}, FeedResult))
     (finding,) = judge_feed(blind).findings
-    assert finding.severity is Severity.INFO and finding.evidence["cause"] == "unknown"
-    assert "/proc/pressure/io" in finding.message and "control groups" in finding.message
+    assert finding.severity is Severity.INFO
+    assert finding.evidence["cause"] == "unknown"
+    assert "/proc/pressure/io" in finding.message
+    assert "control groups" in finding.message
     assert judge_feed(Result(probe="feed")).reason == "NoWindow"
 
 
@@ -268,7 +224,8 @@ def test_pods_that_hold_gpus_are_named_and_others_do_not_count() -> None:
     )
     crowded = {"pressure": {"cpu": 0.6}, "cpu_busy": 0.98}
     neighbours = window(*STARVING, pods=[mine], groups=[group(), other | {"throttled_share": 0.9}], **crowded)
-    assert neighbours.cause == "cpu-cores" and "neighbours" in neighbours.findings[0].message
+    assert neighbours.cause == "cpu-cores"
+    assert "neighbours" in neighbours.findings[0].message
     assert window(gpu(0, **IDLE), pods=[]).allocated == 0
     held = window(gpu(0, **FED), gpu(1, **IDLE | {"processes": 0, "memory_used_mib": 3}), pods=[mine])
     assert (held.allocated, held.lost) == (2, {"idle": 1.0})

@@ -129,7 +129,8 @@ class FeedKind(Kind):
             part, run=part.pod_uid, probe=self.name, node=context.node.name, now=context.now
         )
         pod = context.watchers[part.pod_uid]
-        run = Run(number=before.next_number, pod_uid=part.pod_uid, pod_name=pod, started_at=stamp(at))
+        # an event's name is made of this: one pod writes many windows
+        run = Run(number=before.next_number, pod_uid=part.identity, pod_name=pod, started_at=stamp(at))
         ended = EndedRun(run=run, end=end, reading=part.identity)
         return ended if self._is_news(context, self.after_run(context, ended)) else None
 
