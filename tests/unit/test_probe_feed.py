@@ -104,7 +104,7 @@ def test_an_event_comes_at_most_once_a_day_and_is_normal(node: Fed) -> None:
     assert len(node.told) == 2
 
 
-def test_metrics_have_what_is_lost_now_and_the_report_what_was_lost_lately(node: Fed) -> None:
+def test_a_policy_counts_what_is_lost_now_and_the_report_what_was_lost_lately(node: Fed) -> None:
     node.feeds(STARVED_BY_A_DISK)
     lost = node.amounts["gpus_lost", "storage"]
     assert node.amounts["gpus_allocated", ""] == 2

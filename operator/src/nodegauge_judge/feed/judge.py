@@ -41,6 +41,8 @@ class FeedJudgement(Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """What was not read that would show a cause."""
     reason: str = ""
     """PascalCase, why the verdict is unknown."""
+    locations: list[Finding] = []
+    """The findings, one per location."""
 
 
 def judge_feed(
@@ -75,6 +77,7 @@ def judge_feed(
         lost=_lost(seen),
         missing=case.missing,
         reason=reason,
+        locations=findings,
     )
 
 
