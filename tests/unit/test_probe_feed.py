@@ -36,7 +36,9 @@ class Fed(Watched):
         self.number += 1
         if isinstance(result, Result):
             result = text(replace(result, **{"run": self.pod.uid, "node": "node-1"} | of))
-        self.cluster.write_reading("node-1", "feed", result, pod=self.pod.body, sequence=self.number)
+        self.cluster.write_reading(
+            "node-1", names.PROBE_FEED, result, pod=self.pod.body, sequence=self.number
+        )
         self.catch_up(granted=False)
 
     @property
