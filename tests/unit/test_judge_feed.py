@@ -198,8 +198,8 @@ def test_a_gap_is_said_and_accuses_nobody(name: str) -> None:
 
 
 def test_starving_with_nothing_read_says_what_is_missing() -> None:
-    blind = Result(probe="feed", feed=convert({"seconds": 120, "gpus": [gpu(0, **STARVED)]}, FeedResult))
-    (finding,) = judge_feed(blind).findings
+    unreadable = Result(probe="feed", feed=convert({"seconds": 120, "gpus": [gpu(0, **STARVED)]}, FeedResult))
+    (finding,) = judge_feed(unreadable).findings
     assert finding.severity is Severity.INFO
     assert finding.evidence["cause"] == "unknown"
     assert "/proc/pressure/io" in finding.message
@@ -227,8 +227,8 @@ def test_pods_that_hold_gpus_are_named_and_others_do_not_count() -> None:
     assert neighbours.cause == "cpu-cores"
     assert "neighbours" in neighbours.findings[0].message
     assert window(gpu(0, **IDLE), pods=[]).allocated == 0
-    held = window(gpu(0, **FED), gpu(1, **IDLE | {"processes": 0, "memory_used_mib": 3}), pods=[mine])
-    assert (held.allocated, held.lost) == (2, {"idle": 1.0})
+    both = window(gpu(0, **FED), gpu(1, **IDLE | {"processes": 0, "memory_used_mib": 3}), pods=[mine])
+    assert (both.allocated, both.lost) == (2, {"idle": 1.0})
 
 
 def test_nothing_about_feeding_can_taint() -> None:

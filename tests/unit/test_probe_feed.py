@@ -46,7 +46,7 @@ class Fed(Watched):
         return next((probe for probe in self.status["probes"] if probe["name"] == "feed"), {})
 
     @property
-    def told(self) -> list[str]:
+    def announced(self) -> list[str]:
         return [message for reason, message in self.events if reason == "GpusUnderfed"]
 
     @property
@@ -99,11 +99,11 @@ def test_no_finding_about_feeding_ever_taints(
 def test_an_event_comes_at_most_once_a_day_and_is_normal(node: Fed) -> None:
     for hour in range(30):
         node.feeds(STARVED_BY_A_DISK if hour % 2 else FINE)
-    assert len(node.told) == 2
-    assert "limits" not in node.told[0]
-    assert "NVMe" in node.told[0]
+    assert len(node.announced) == 2
+    assert "limits" not in node.announced[0]
+    assert "NVMe" in node.announced[0]
     node.feeds(FINE, later=30 * HOUR)
-    assert len(node.told) == 2
+    assert len(node.announced) == 2
 
 
 def test_a_policy_counts_what_is_lost_now_and_the_report_what_was_lost_lately(node: Fed) -> None:
@@ -148,10 +148,10 @@ def test_what_a_window_said_of_now_ends_without_another(node: Fed) -> None:
 def test_a_hostile_part_is_passed_over_without_an_event(
     node: Fed, document: Result | str, of: dict[str, Any]
 ) -> None:
-    before, told = carried(node), len(node.events)
+    before, events = carried(node), len(node.events)
     node.feeds(document, **of)
     assert node.fed["lastRun"]["outcome"] == "skipped"
-    assert (carried(node), len(node.events)) == (before, told)
+    assert (carried(node), len(node.events)) == (before, events)
     node.feeds(STARVED_BY_A_DISK)
     assert node.fed["verdict"] == "warn"
 

@@ -138,7 +138,7 @@ class Stall(Struct, frozen=True, kw_only=True):
     """Its name."""
     score: float
     """0 to 1: 0.5 at the limit of its evidence, 1 where there is no doubt."""
-    said: str
+    message: str
     """The evidence in a sentence."""
     advice: str
     """What to change."""

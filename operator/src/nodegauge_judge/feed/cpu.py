@@ -25,7 +25,7 @@ def quota(case: FeedCase, limits: FeedLimits) -> Stall | None:
     return Stall(
         cause=FeedCause.QUOTA,
         score=reached,
-        said=(
+        message=(
             f"tasks waited for a CPU in {pressure:.0%} of the time while {1 - busy:.0%} of the CPUs were "
             "free: a CPU limit or a cpuset keeps them from running"
         ),
@@ -46,7 +46,7 @@ def _by_quota(case: FeedCase, group: FeedGroup, stopped: float, reached: float) 
     return Stall(
         cause=FeedCause.QUOTA,
         score=reached,
-        said=f"{name} {may} and was stopped in {stopped:.0%} of its periods",
+        message=f"{name} {may} and was stopped in {stopped:.0%} of its periods",
         advice=(
             "raise `limits.cpu` of the pod or remove it; keep `requests.cpu` (4 to 8 loader workers and one "
             "core for each GPU)"
@@ -68,23 +68,23 @@ def _full(case: FeedCase, limits: FeedLimits) -> Stall | None:
         return None
     if pressure is not None:
         waits = score(pressure, limits.cpu_pressure)
-        said = (
+        message = (
             f"{busy:.0%} of all CPU time was used, and tasks waited for a CPU in {pressure:.0%} of the time"
         )
     else:
         waits = score(None if not cpus or runnable is None else runnable / cpus, limits.runnable)
-        said = f"{busy:.0%} of all CPU time was used"
+        message = f"{busy:.0%} of all CPU time was used"
     if waits is None:
         return None
     stolen = share(case.host.cpu_steal) or 0.0
-    said += f"; the hypervisor took {stolen:.0%}" if stolen >= limits.cpu_steal else ""
+    message += f"; the hypervisor took {stolen:.0%}" if stolen >= limits.cpu_steal else ""
     evidence: dict[str, Scalar] = {"cpu_busy": round(busy, 3)}
     evidence |= {} if pressure is None else {"cpu_pressure": round(pressure, 3)}
     theirs = _neighbours(case, busy_cores=busy * (cpus or 0.0), limits=limits)
     return Stall(
         cause=FeedCause.CORES,
         score=(full + waits) / 2,
-        said=said + theirs,
+        message=message + theirs,
         advice=(
             "move the neighbours to other nodes, or give the pod `requests.cpu` for 4 to 8 loader workers "
             "and one core for each GPU so that it gets its share"
@@ -126,7 +126,7 @@ def _pinned(case: FeedCase, limits: FeedLimits) -> Stall | None:
         return Stall(
             cause=FeedCause.CORES,
             score=(full + pressed) / 2,
-            said=f"{case.name_of(group)} may run on {may:g} of {cpus:g} CPUs and used {used:.1f} of them",
+            message=f"{case.name_of(group)} may run on {may:g} of {cpus:g} CPUs and used {used:.1f} of them",
             advice=(
                 "raise `requests.cpu` and `limits.cpu` of the pod (the kubelet pins as many CPUs), to 4 to 8 "
                 "loader workers and one core for each GPU"
@@ -147,7 +147,7 @@ def _serial(case: FeedCase, limits: FeedLimits) -> Stall | None:
     return Stall(
         cause=FeedCause.CORES,
         score=limits.serial_score,
-        said=f"{busiest:g} CPUs were busy all the time and {1 - busy:.0%} of the CPU time was free",
+        message=f"{busiest:g} CPUs were busy all the time and {1 - busy:.0%} of the CPU time was free",
         advice=(
             "the job likely prepares its data in one thread: set 4 to 8 loader workers for each GPU "
             "(`num_workers`), `pin_memory` and `prefetch_factor`"

@@ -32,7 +32,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """Other causes that hold, best first."""
 
     @property
-    def held(self) -> list[GpuFeeding]:
+    def allocated(self) -> list[GpuFeeding]:
         """GPUs that somebody holds."""
         return [gpu for gpu in self.gpus if gpu.did is not Did.FREE]
 
@@ -53,20 +53,22 @@ def diagnose(case: FeedCase, limits: FeedLimits) -> Diagnosis:
     Several jobs on one node may starve for several causes; which job has which GPU is not known, so the
     clearest cause speaks for all of them.
     """
-    held = gpus.allocated(case, limits)
-    acts = {gpu.index: gpus.did(gpu, limits) if gpu.index in held else Did.FREE for gpu in case.feed.gpus}
+    allocated = gpus.allocated(case, limits)
+    acts = {
+        gpu.index: gpus.did(gpu, limits) if gpu.index in allocated else Did.FREE for gpu in case.feed.gpus
+    }
     acts |= {
         gpu.index: Did.UNREAD for gpu in case.feed.gpus if acts[gpu.index] is Did.FREE and _unread(case, gpu)
     }
-    found = outside(case, limits)
+    stalls = outside(case, limits)
     waiting = [
-        gpu for gpu in case.feed.gpus if acts[gpu.index] in WAITING or _stuck(gpu, acts, found, limits)
+        gpu for gpu in case.feed.gpus if acts[gpu.index] in WAITING or _stuck(gpu, acts, stalls, limits)
     ]
     at_work = [gpu for gpu in case.feed.gpus if acts[gpu.index] in (*WAITING, Did.FED, Did.UNSURE)]
     slow = gpus.one_slow(case, at_work, limits)
     if slow is not None:
         waiting = [gpu for gpu in at_work if gpu.index != slow[1]]
-    best, rivals = _best(case, waiting, found, slow[0] if slow else None, limits)
+    best, rivals = _best(case, waiting, stalls, slow[0] if slow else None, limits)
     causes = {gpu.index: _cause(gpu, best, limits) for gpu in waiting}
     causes |= {index: NOT_USED for index, act in acts.items() if act is Did.IDLE and index not in causes}
     if all(cause == NOT_USED for cause in causes.values()):
@@ -94,13 +96,13 @@ LOOKS: tuple[Callable[[FeedCase, FeedLimits], Stall | None], ...] = (
 
 def outside(case: FeedCase, limits: FeedLimits) -> list[Stall]:
     """The causes that hold, best first, without those that another one explains."""
-    found = [stall for look in LOOKS if (stall := look(case, limits)) is not None]
-    if any(stall.explains_reads for stall in found):
-        found = [stall for stall in found if stall.cause not in (FeedCause.STORAGE, FeedCause.NETWORK)]
-    if len(found) > 1:
-        found = [stall for stall in found if stall.score > limits.serial_score]
+    stalls = [stall for look in LOOKS if (stall := look(case, limits)) is not None]
+    if any(stall.explains_reads for stall in stalls):
+        stalls = [stall for stall in stalls if stall.cause not in (FeedCause.STORAGE, FeedCause.NETWORK)]
+    if len(stalls) > 1:
+        stalls = [stall for stall in stalls if stall.score > limits.serial_score]
     order = list(FeedCause)
-    return sorted(found, key=lambda stall: (-stall.score, order.index(stall.cause)))
+    return sorted(stalls, key=lambda stall: (-stall.score, order.index(stall.cause)))
 
 
 def _unread(case: FeedCase, gpu: FeedGpu) -> bool:
@@ -109,28 +111,28 @@ def _unread(case: FeedCase, gpu: FeedGpu) -> bool:
     return case.pods is None and read[0] is None and (read[1] is None or read[2] is None)
 
 
-def _stuck(gpu: FeedGpu, acts: dict[int, Did], found: Sequence[Stall], limits: FeedLimits) -> bool:
+def _stuck(gpu: FeedGpu, acts: dict[int, Did], stalls: Sequence[Stall], limits: FeedLimits) -> bool:
     """Whether an idle GPU starves completely: its job has put data into its memory, and something outside is
     stalled beyond doubt."""
     loaded = (amount(gpu.memory_used_mib) or 0.0) >= limits.loaded_mib
     return (
-        acts[gpu.index] is Did.IDLE and loaded and any(stall.score >= limits.stuck_score for stall in found)
+        acts[gpu.index] is Did.IDLE and loaded and any(stall.score >= limits.stuck_score for stall in stalls)
     )
 
 
 def _best(
-    case: FeedCase, waiting: Sequence[FeedGpu], found: list[Stall], slow: Stall | None, limits: FeedLimits
+    case: FeedCase, waiting: Sequence[FeedGpu], stalls: list[Stall], slow: Stall | None, limits: FeedLimits
 ) -> tuple[Stall | None, list[Stall]]:
     """The cause, and the others that hold.  A cause outside explains low power too, so only where nothing is
     stalled the batches count."""
     if not waiting:
         return None, []
     if slow is not None:
-        return slow, found
-    if not found or found[0].score <= limits.serial_score:
+        return slow, stalls
+    if not stalls or stalls[0].score <= limits.serial_score:
         small = gpus.small_batches(case, waiting, limits)
-        found = [small, *found] if small is not None else found
-    return (found[0], found[1:]) if found else (None, [])
+        stalls = [small, *stalls] if small is not None else stalls
+    return (stalls[0], stalls[1:]) if stalls else (None, [])
 
 
 def _cause(gpu: FeedGpu, best: Stall | None, limits: FeedLimits) -> str:

@@ -88,9 +88,9 @@ def allocated(case: FeedCase, limits: FeedLimits) -> set[int]:
     working = [gpu.index for gpu in case.feed.gpus if at_work(gpu, limits)]
     if case.pods is None:
         return set(working)
-    held = sum(max(0, pod.gpus) for pod in case.pods)
+    count = sum(max(0, pod.gpus) for pod in case.pods)
     others = [gpu.index for gpu in case.feed.gpus if gpu.index not in working]
-    return set([*working, *others][:held])
+    return set([*working, *others][:count])
 
 
 def filled(gpu: FeedGpu, limits: FeedLimits) -> bool | None:
@@ -155,10 +155,12 @@ def one_slow(case: FeedCase, gpus: Sequence[FeedGpu], limits: FeedLimits) -> tup
         others = [gpu for gpu in spinning if gpu is not slow]
         best = _slowed(slow, others, limits) or (_loaded(slow, others, limits) if case.one_job else None)
         if best is not None:
-            reached, said, evidence, advice = best
+            reached, message, evidence, advice = best
             evidence |= {"slow_gpu": slow.index}
             return (
-                Stall(cause=FeedCause.ONE_SLOW, score=reached, said=said, evidence=evidence, advice=advice),
+                Stall(
+                    cause=FeedCause.ONE_SLOW, score=reached, message=message, evidence=evidence, advice=advice
+                ),
                 slow.index,
             )
     return None
@@ -172,18 +174,21 @@ def _slowed(slow: FeedGpu, others: list[FeedGpu], limits: FeedLimits) -> _Slow |
     clocks = [clock for gpu in others if (clock := amount(gpu.sm_mhz))]
     own, usual = amount(slow.sm_mhz), median(clocks) if clocks else None
     ratio = own / usual if own and usual else None
-    held = share(slow.slowed_share)
+    slowed = share(slow.slowed_share)
     theirs = [read for gpu in others if (read := share(gpu.slowed_share)) is not None]
-    alone = held is not None and (not theirs or median(theirs) < limits.slowed_share[0])
-    by_clock, by_share = score(ratio, limits.slow_clock), score(held if alone else None, limits.slowed_share)
+    alone = slowed is not None and (not theirs or median(theirs) < limits.slowed_share[0])
+    by_clock, by_share = (
+        score(ratio, limits.slow_clock),
+        score(slowed if alone else None, limits.slowed_share),
+    )
     if by_clock is None and by_share is None:
         return None
     parts = [f"runs at {own:.0f} MHz, the others at {usual:.0f}"] if by_clock is not None else []
     parts += (
-        [f"was slowed down in {held:.0%} of the time, the others were not"] if by_share is not None else []
+        [f"was slowed down in {slowed:.0%} of the time, the others were not"] if by_share is not None else []
     )
     evidence: dict[str, Scalar] = {} if ratio is None else {"clock_ratio": round(ratio, 3)}
-    evidence |= {} if held is None else {"slowed_share": round(held, 3)}
+    evidence |= {} if slowed is None else {"slowed_share": round(slowed, 3)}
     return (
         max(by_clock or 0.0, by_share or 0.0),
         f"GPU {slow.index} {' and '.join(parts)}: all GPUs of a job wait for the slowest at each step",
@@ -234,7 +239,7 @@ def small_batches(case: FeedCase, gpus: Sequence[FeedGpu], limits: FeedLimits) -
     return Stall(
         cause=FeedCause.SMALL,
         score=reached,
-        said=f"kernels ran in {used:.0f} % of the time, but {little}, and nothing outside is stalled",
+        message=f"kernels ran in {used:.0f} % of the time, but {little}, and nothing outside is stalled",
         advice=(
             "larger batches (or gradient accumulation with a larger micro batch), mixed precision (bf16), "
             "fused kernels, `torch.compile` or CUDA graphs: each launch should bring more work"

@@ -73,7 +73,7 @@ def judge_feed(
         gpus=seen.gpus,
         cause=seen.underfed[0].cause if seen.underfed else "",
         confidence=seen.confidence,
-        allocated=sum(gpu.did is not Did.UNREAD for gpu in seen.held),
+        allocated=sum(gpu.did is not Did.UNREAD for gpu in seen.allocated),
         lost=_lost(seen),
         missing=case.missing,
         reason=reason,
@@ -97,7 +97,7 @@ def _verdict(seen: Diagnosis, findings: list[Finding]) -> tuple[Verdict, str]:
     if seen.underfed:
         return Verdict.UNKNOWN, "CauseUnsure"
     if all(act in (Did.FREE, Did.IDLE) or gpu.cause for act, gpu in zip(acts, seen.gpus, strict=True)):
-        return Verdict.NO_LOAD, "NobodyWorks" if seen.held else "NobodyHolds"
+        return Verdict.NO_LOAD, "NobodyWorks" if seen.allocated else "NobodyHolds"
     if Did.UNSURE in acts:
         return Verdict.UNKNOWN, "WorkUnread"
     if not (seen.case.cpu_read and seen.case.io_read and seen.case.memory_read):
@@ -105,7 +105,7 @@ def _verdict(seen: Diagnosis, findings: list[Finding]) -> tuple[Verdict, str]:
     return (Verdict.PASS, "") if Did.FED in acts else (Verdict.UNKNOWN, "Paused")
 
 
-_SAID = {
+_REASONS = {
     "GpuUnread": "not every GPU could be read",
     "NobodyWorks": "nobody works with them",
     "NobodyHolds": "nobody holds a GPU",
@@ -115,18 +115,20 @@ _SAID = {
 
 
 def _summary(seen: Diagnosis, verdict: Verdict, reason: str) -> str:
-    held = f"{len(seen.held)} of {len(seen.gpus)} GPUs are held"
+    counted = f"{len(seen.allocated)} of {len(seen.gpus)} GPUs are held"
     lost = sum(gpu.lost for gpu in seen.underfed)
     if seen.underfed:
         cause = seen.underfed[0].cause
         sure = f", confidence {seen.confidence:.2f}" if cause != FeedCause.UNKNOWN else ""
-        return f"{held}, {len(seen.underfed)} starve ({cause}{sure}): {lost:.1f} GPUs lost."
+        return f"{counted}, {len(seen.underfed)} starve ({cause}{sure}): {lost:.1f} GPUs lost."
     if reason == "EvidenceMissing":
-        return f"{held}; they work, but what could starve them was not read: {'; '.join(seen.case.missing)}."
+        return (
+            f"{counted}; they work, but what could starve them was not read: {'; '.join(seen.case.missing)}."
+        )
     if verdict is Verdict.PASS:
         unused = f", {len(seen.unused)} of them unused" if seen.unused else ""
-        return f"{held}{unused}, and none starves."
-    return f"{held}: {_SAID[reason]}."
+        return f"{counted}{unused}, and none starves."
+    return f"{counted}: {_REASONS[reason]}."
 
 
 def _unknown(reason: str, summary: str) -> FeedJudgement:

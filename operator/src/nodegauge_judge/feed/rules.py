@@ -57,11 +57,11 @@ def underfed(seen: Diagnosis) -> Iterator[Observation]:
         missing = f" Not read: {'; '.join(seen.case.missing)}." if seen.case.missing else ""
         evidence |= {"advice": _SEE_INSIDE}
     else:
-        why, missing = best.said, ""
+        why, missing = best.message, ""
         evidence |= best.evidence | {"advice": best.advice}
         if seen.rivals:
             evidence |= {"also_possible": ", ".join(stall.cause.value for stall in seen.rivals)}
-            missing = f" Also: {seen.rivals[0].said} ({seen.rivals[0].cause})."
+            missing = f" Also: {seen.rivals[0].message} ({seen.rivals[0].cause})."
     limits = seen.limits
     warns = seen.confidence >= limits.warn_confidence and lost >= limits.warn_lost
     yield _observed(

@@ -37,27 +37,29 @@ def storage(case: FeedCase, limits: FeedLimits) -> Stall | None:
     stalled, busiest = io_stall(case, limits), busiest_disk(case)
     if stalled is None or _reads_network(case, limits):
         return None
-    reached, said = stalled
+    reached, message = stalled
     if busiest is None:
-        return None if amount(case.host.network_mounts) else _storage(reached * limits.unseen_disk, said, {})
+        return (
+            None if amount(case.host.network_mounts) else _storage(reached * limits.unseen_disk, message, {})
+        )
     busy, disk = busiest
     filled = score(busy, limits.disk_busy)
     if filled is None:
         return None
     read, wrote = amount(disk.read_mbps) or 0.0, amount(disk.write_mbps) or 0.0
-    said += (
+    message += (
         f", and {clip(disk.name)} was busy in {busy:.0%} of it ({read:.0f} MB/s read, {wrote:.0f} written)"
     )
     evidence: dict[str, Scalar] = {"disk": clip(disk.name), "disk_busy_share": round(busy, 3)}
     evidence |= {"read_mbps": round(read, 1), "write_mbps": round(wrote, 1)}
-    return _storage((reached + filled) / 2, said, evidence)
+    return _storage((reached + filled) / 2, message, evidence)
 
 
-def _storage(reached: float, said: str, evidence: dict[str, Scalar]) -> Stall:
+def _storage(reached: float, message: str, evidence: dict[str, Scalar]) -> Stall:
     return Stall(
         cause=FeedCause.STORAGE,
         score=reached,
-        said=said,
+        message=message,
         advice=(
             "keep the data set on a faster local disk (NVMe) or in memory, pack small files into large ones "
             "(WebDataset, tar, LMDB, Parquet), read ahead (`prefetch_factor`, more loader workers), and "
@@ -88,7 +90,7 @@ def network_storage(case: FeedCase, limits: FeedLimits) -> Stall | None:
     return Stall(
         cause=FeedCause.NETWORK,
         score=reached,
-        said=", and ".join(parts),
+        message=", and ".join(parts),
         advice=(
             "copy the data set to a local disk before training or cache it there, pack small files into "
             "large ones, read ahead with more loader workers, and ask for the server's and the network's rate"
@@ -127,21 +129,21 @@ def memory(case: FeedCase, limits: FeedLimits) -> Stall | None:
     """Memory is too small: tasks wait for it, swap, or read again what the page cache could not keep."""
     pressure = most([share(case.host.pressure.memory), *(share(g.pressure.memory) for g in case.groups)])
     swap, again = amount(case.host.swap_mbps), _read_again(case, limits)
-    found: list[tuple[float, str]] = []
+    stalls: list[tuple[float, str]] = []
     if (reached := score(pressure, limits.memory_pressure)) is not None:
-        found.append((reached, f"tasks waited for memory in {pressure:.0%} of the time"))
+        stalls.append((reached, f"tasks waited for memory in {pressure:.0%} of the time"))
     if (reached := score(swap, limits.swap_mbps)) is not None:
-        found.append((reached, f"{swap:.0f} MB/s were swapped"))
+        stalls.append((reached, f"{swap:.0f} MB/s were swapped"))
     if again is not None:
-        found.append(again)
-    if not found:
+        stalls.append(again)
+    if not stalls:
         return None
     limit = [case.name_of(group) for group in case.groups if _at_its_limit(group)]
     evidence: dict[str, Scalar] = {} if pressure is None else {"memory_pressure": round(pressure, 3)}
     return Stall(
         cause=FeedCause.MEMORY,
-        score=max(reached for reached, _ in found),
-        said=", ".join(said for _, said in sorted(found, reverse=True))
+        score=max(reached for reached, _ in stalls),
+        message=", ".join(message for _, message in sorted(stalls, reverse=True))
         + (f"; {limit[0]} is at its memory limit" if limit else ""),
         advice=(
             ("raise `limits.memory` of the pod (its page cache counts too)" if limit else "free host memory")
@@ -191,7 +193,7 @@ def pcie(case: FeedCase, limits: FeedLimits) -> Stall | None:
     return Stall(
         cause=FeedCause.PCIE,
         score=reached,
-        said=f"the PCIe link {way} GPU {index} carried {used:.0%} of what it can",
+        message=f"the PCIe link {way} GPU {index} carried {used:.0%} of what it can",
         advice=(
             "keep data and states on the GPU, move less (smaller types, decode on the GPU, larger batches or "
             "gradient accumulation between offloads), use `pin_memory`, and pin the job to the GPU's NUMA "

@@ -46,8 +46,8 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
         text = f"run {run.number} gave no result: {why}"
     elif run.outcome is not Outcome.READ:
         return None
-    elif (said := kind.announcement(before, after)) is not None:
-        (reason, event_type), text = said, new.summary + kind.event_suffix(before, after)
+    elif (announced := kind.announcement(before, after)) is not None:
+        (reason, event_type), text = announced, new.summary + kind.event_suffix(before, after)
     elif not kind.announces_verdict:
         return None
     else:

@@ -32,7 +32,7 @@ from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.probes.kind import EndedRun, Kind
 
 DAY = 86_400.0
-TOLD_EVERY = DAY
+ANNOUNCED_EVERY = DAY
 """Seconds between two events about feeding on one node."""
 RENEWED_SHARE = 0.5
 """A window that says nothing new renews the report once the last one is older than this share of its age
@@ -63,7 +63,7 @@ class FeedMemory(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     """GPU-hours for which somebody held GPUs; what is a day old counts 1/e, as in `hours`."""
     hours: dict[str, Hours] = {}
     """By cause, GPU-hours that were lost to it."""
-    told: str = ""
+    announced_at: str = ""
     """When the last event about feeding was posted."""
 
 
@@ -164,10 +164,8 @@ class FeedKind(Kind):
 
     def announcement(self, before: ReportStatus, after: ReportStatus) -> tuple[names.Reason, str] | None:
         """At most once a day, and Normal: nobody has to repair the node."""
-        told = memory(after.probe[self.name]).told
-        return (
-            (names.Reason.GPUS_UNDERFED, "Normal") if told != memory(before.probe[self.name]).told else None
-        )
+        at = [memory(status.probe[self.name]).announced_at for status in (before, after)]
+        return (names.Reason.GPUS_UNDERFED, "Normal") if at[0] != at[1] else None
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         """The worst finding, with its remedy."""
@@ -227,13 +225,13 @@ def _kept(context: Context, before: ProbeStatus, judgement: FeedJudgement, *, at
     for cause, lost in judgement.lost.items():
         sums[cause] = sums.get(cause, 0.0) + lost * hours
     warns = any(finding.severity is Severity.WARN for finding in judgement.findings)
-    due = not kept.told or context.now - unstamp(kept.told) >= TOLD_EVERY
+    due = not kept.announced_at or context.now - unstamp(kept.announced_at) >= ANNOUNCED_EVERY
     return FeedMemory(
         allocated=float(judgement.allocated),
         lost=judgement.lost,
         held_hours=round(min(MAX_HOURS, kept.held_hours * fades + judgement.allocated * hours), 2),
         hours={cause: round(min(MAX_HOURS, lost), 2) for cause, lost in sums.items() if lost >= 0.01},
-        told=stamp(context.now) if warns and due else kept.told,
+        announced_at=stamp(context.now) if warns and due else kept.announced_at,
     )
 
 
