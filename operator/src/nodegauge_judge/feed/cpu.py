@@ -18,6 +18,8 @@ def quota(case: FeedCase, limits: FeedLimits) -> Stall | None:
         worst, group = max(stopped, key=lambda pair: pair[0])
         reached = score(worst, limits.throttled)
         return None if reached is None else _by_quota(case, group, worst, reached)
+    if any(amount(group.cpu_cores) is not None for group in case.groups):
+        return None  # their groups are seen, and none has a quota
     pressure, busy = share(case.host.pressure.cpu), share(case.host.cpu_busy)
     reached = score(pressure, limits.cpu_pressure)
     if reached is None or pressure is None or busy is None or busy > limits.cpu_free:
