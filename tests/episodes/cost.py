@@ -1,4 +1,4 @@
-"""What the feed probe's samples cost, as a share of a core: eight simulated H100, this machine's own counters."""
+"""What the samples of the feed probe cost, as a share of a core: on eight simulated H100."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ They are written from what kernels, file systems and GPUs are documented to do, 
   I/O stall (Documentation/accounting/psi.rst); local disks are idle then;
 - published rates: a PCIe link carries 75 to 90 % of its rate at best; NFS on 10 to 100 Gb/s; an HDD 150,
   SATA 550, NVMe 3,000 to 14,000 MB/s (MLPerf Storage v1.0 asks 2.8 GB/s for each H100 with U-Net3D);
-- GPUs that wait for another one in NCCL spin in its kernel: full utilisation, little power, no memory traffic.
+- GPUs that wait for another one in NCCL spin in its kernel: full utilisation, little power, and hardly any
+  memory traffic.
 
 A cause is generated alone or with what comes with it: other pods that fill CPUs or disks, evidence that a
 container does not see, jobs of several GPUs.

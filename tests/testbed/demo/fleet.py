@@ -17,6 +17,10 @@ SEVEN_NODE = "gpu-a100"
 """Its device plugin gives out seven of its eight GPUs."""
 
 
+STARVED_NODE = "gpu-single"
+"""Its job waits for its disk."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Marks:
     """Labels and taints (KEY=VALUE:EFFECT) that nodegauge sets on a node; an empty text is no label."""
