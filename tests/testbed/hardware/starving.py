@@ -15,10 +15,8 @@ EVERY_S = 0.5
 
 def files(at: float) -> dict[str, str]:
     """/proc after `at` seconds: an old disk is busy all the time with 140 MB/s, and 8 tasks wait for it."""
-    ticks, us, sectors = round(100 * at), round(1e6 * at), round(140e6 * at / 512)
-    pressure = (
-        "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
-    )
+    us, sectors = round(1e6 * at), round(140e6 * at / 512)
+    pressure = "some avg10=0.00 total={}\nfull avg10=0.00 total={}\n"
     return {
         "stat": "\n".join([_cpu("cpu", 4 * at), *(_cpu(f"cpu{n}", at) for n in range(4))])
         + "\nprocs_running 2\nprocs_blocked 8\n",
@@ -27,7 +25,8 @@ def files(at: float) -> dict[str, str]:
         "pressure/memory": pressure.format(0, 0),
         "meminfo": "MemTotal: 65536000 kB\nMemAvailable: 40960000 kB\nCached: 8192000 kB\n",
         "vmstat": "pswpin 0\npswpout 0\nworkingset_refault_file 0\npgsteal_direct 0\n",
-        "diskstats": f" 8 0 sda {round(1100 * at)} 0 {sectors} {round(8000 * at)} 0 0 0 0 8 {round(990 * at)} 0\n",
+        "diskstats": f" 8 0 sda {round(1100 * at)} 0 {sectors} {round(8000 * at)} 0 0 0 0 8 "
+        f"{round(990 * at)} 0\n",
     }
 
 
