@@ -83,8 +83,8 @@ WELL = {WatchersReason.CONTAINERS_RUNNING, WatchersReason.CONTAINERS_STARTING}
 EXPLAINED = ({*BudgetReason} - {BudgetReason.WITHIN_BUDGET}) | ({*WatchersReason} - WELL)
 WITHOUT_SETTINGS = {names.PROBE_PULL}
 """It runs for the NCCL probe, by that one's settings."""
-WITHOUT_PROGRAM = {names.PROBE_BMC}
-"""The BMC reader is a process of the operator's."""
+WITHOUT_PROGRAM = {names.PROBE_BMC, names.PROBE_FEED}
+"""The BMC reader is a process of the operator's, and the watch container looks for feed windows."""
 
 
 @cache

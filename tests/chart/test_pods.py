@@ -225,6 +225,7 @@ def test_only_the_folder_of_the_kernels_log_may_be_mounted(
         if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
     ]
     rules = [rule["expression"] for rule in own["spec"]["validations"]]
+    assert not any("control-groups" in rule for rule in rules)
     allowed = [
         json.loads(rule.partition("hostPath.path in ")[2].partition(")")[0])
         for rule in rules
@@ -232,3 +233,23 @@ def test_only_the_folder_of_the_kernels_log_may_be_mounted(
     ]
     assert allowed == ([folders] if folders else [])
     assert len([rule for rule in rules if "readOnly" in rule]) == bool(folders)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"policy": {"spec": {"probes": {"feed": {"controlGroups": True}}}}},
+        {"admissionPolicies": {"controlGroups": True}},
+    ],
+)
+def test_control_groups_may_be_mounted_where_a_value_says_so(helm: Helm, values: Object) -> None:
+    (own,) = (
+        o
+        for o in helm.objects(values)
+        if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
+    )
+    rules = [
+        rule["expression"] for rule in own["spec"]["validations"] if "control-groups" in rule["expression"]
+    ]
+    assert any("hostPath.path == '/sys/fs/cgroup'" in rule for rule in rules)
+    assert any("readOnly" in rule for rule in rules)

@@ -410,6 +410,19 @@ def api(two: Watch) -> Iterator[ReadingsApi]:
         yield api
 
 
+def test_windows_of_feed_are_written_into_a_part_of_their_own(two: Watch, api: ReadingsApi) -> None:
+    two.hardware.load(100, gpu=1)
+    with two.started("--feed-window=0.5") as life:
+        wait_for(lambda: any("feed" in request.body for request in api.requests), what="a window")
+        assert life.end() == 0
+    part = next(request.body["feed"] for request in api.requests if "feed" in request.body)
+    window = decode(part["reading"])
+    assert (window.probe, part["reason"], part["podUID"]) == ("feed", "first", "pod-uid")
+    assert window.feed is not None
+    assert [gpu.utilization for gpu in window.feed.gpus] == [0, 100]
+    assert [gpu.uuid for gpu in window.gpus] == [gpu.uuid for gpu in two.probe.result().gpus]
+
+
 def test_in_a_cluster_each_reading_is_written_into_the_nodes_object(two: Watch, api: ReadingsApi) -> None:
     """An API server that refuses ends nothing: the container is ready once a reading is written."""
     two.state.unlink()

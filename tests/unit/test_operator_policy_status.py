@@ -121,6 +121,21 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
     assert operator.reconciler.gate_budget.counters.selected("default") == 4
 
 
+def test_what_feed_windows_say_is_summed_over_nodes(operator: PolicyOperator) -> None:
+    operator.cluster.add_policy()
+    operator.measure_all()
+    operator.write()
+    value, cause = operator.metrics.registry.get_sample_value, {"policy": "default", "cause": "storage"}
+    for nodes, lost in ((1, 1.25), (2, 2.5)):
+        probes = [*operator.cluster.objects[REPORTS][f"node-{nodes}"]["status"]["probes"]]
+        probes += [{"name": "feed", "history": '{"allocated": 2, "lost": {"storage": 1.25, "rubbish": 9}}'}]
+        operator.write_over(REPORTS, f"node-{nodes}", status={"probes": probes})
+        operator.write(dirty=True)
+        assert value("nodegauge_gpus_lost", cause) == lost
+        assert value("nodegauge_gpus_allocated", {"policy": "default"}) == 2 * nodes
+        assert value("nodegauge_gpus_lost", cause | {"cause": "rubbish"}) is None
+
+
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:
     operator.cluster.add_policy()
     operator.list()

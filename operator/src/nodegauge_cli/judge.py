@@ -1,6 +1,6 @@
 """`nodegauge judge FILE`: judge a probe's result without a cluster or a GPU.
 
-It reads the output of a probe (`python -m nodegauge_probes health`, `nccl` or `load`), a pod's
+It reads the output of a probe (`python -m nodegauge_probes health`, `nccl` or `load`), a feed window, a pod's
 log that holds it, logs of nccl-tests, pasted output of nvidia-smi, or NodeReports, each with its NodeReading
 if that is given too.  The judgement is the operator's for a node without history, or with the history that
 `--before` gives.  Scripts can rely on the exit code, the worst of all documents: 0 pass or warn, 1 fail,
@@ -23,6 +23,7 @@ from rich.console import Console
 
 from nodegauge_cli.documents import Document, Part, one_of_kind
 from nodegauge_cli.inputs import BadInput, documents_of, name_of, parts_of
+from nodegauge_cli.judge_feed_text import show_feed
 from nodegauge_cli.judge_load_text import show_load
 from nodegauge_cli.judge_report_text import show_report
 from nodegauge_cli.judge_text import show_health, show_nccl, show_refused, show_section, show_worst
@@ -39,6 +40,7 @@ from nodegauge_cli.reported import Reported, ReportJudgement, Unusable, worst
 from nodegauge_contract import Collective, Result
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import Judgement, Verdict
+from nodegauge_judge.feed.judge import FeedJudgement
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
@@ -107,6 +109,7 @@ def judge(
       all_reduce_perf -b 8 -e 1G -f 2 -g 8 | nodegauge judge -
       kubectl get nodereport NODE -o yaml | nodegauge judge -
       kubectl get nodereport,nodereading NODE -o yaml | nodegauge judge -
+      kubectl get nodereading NODE -o jsonpath={.feed.reading} | nodegauge judge -
       (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
     criteria = _criteria(policy, cables)
@@ -184,6 +187,8 @@ def show(document: Document, judgement: AnyJudgement, *, console: Console | None
         show_nccl(judgement, node=document.node, console=console)
     elif isinstance(document, Result) and isinstance(judgement, LoadJudgement):
         show_load(document, judgement, console=console)
+    elif isinstance(document, Result) and isinstance(judgement, FeedJudgement):
+        show_feed(document, judgement, console=console)
     elif isinstance(document, Result) and isinstance(judgement, Judgement):
         show_health(document, judgement, console=console)
 

@@ -28,6 +28,7 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
+from nodegauge_judge.feed.judge import FeedJudgement, judge_feed
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement, judge_load
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
@@ -38,7 +39,9 @@ from nodegauge_operator.api.policy import ExpectedGpus, XidRuleSpec, seconds
 from nodegauge_operator.api.probe_settings import HealthProbe
 from nodegauge_operator.api.report import ProbeStatus
 
-AnyJudgement = Judgement | NcclJudgement | LoadJudgement | ReportJudgement
+AnyJudgement = Judgement | NcclJudgement | LoadJudgement | FeedJudgement | ReportJudgement
+JUDGED = (names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD, names.PROBE_FEED)
+"""Probes whose results can be judged."""
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
 EXIT_UNKNOWN = 3
 
@@ -101,7 +104,7 @@ def outside_cluster(findings: Sequence[Finding]) -> list[Finding]:
 
 def _of_result(
     document: Result, criteria: Criteria, earlier: Sequence[Document]
-) -> Judgement | NcclJudgement | LoadJudgement:
+) -> Judgement | NcclJudgement | LoadJudgement | FeedJudgement:
     if document.probe in (names.PROBE_HEALTH, PASTED):
         if document.probe == PASTED and earlier:
             raise NoHistory("results of probes; what happened between two pastes is unknown")
@@ -110,9 +113,13 @@ def _of_result(
         if earlier:
             raise NoHistory("results of `health` and `nccl`; load runs have no history")
         return judge_load(document, thresholds=criteria.thresholds)
+    if document.probe == names.PROBE_FEED:
+        if earlier:
+            raise NoHistory("results of `health` and `nccl`; each feed window stands alone")
+        return judge_feed(document)
     if document.probe != names.PROBE_NCCL:
         raise Unusable(
-            f"results of probe {document.probe!r} cannot be judged, only `health`, `nccl` and `load`"
+            f"results of probe {document.probe!r} cannot be judged, only `health`, `nccl`, `load` and `feed`"
         )
     return _nccl(document, criteria, _of_probe(earlier, names.PROBE_NCCL))
 
@@ -146,7 +153,7 @@ def _nccl(result: Result, criteria: Criteria, earlier: Sequence[Result]) -> Nccl
 
 def _fresh(node: Reported, criteria: Criteria, status: ProbeStatus, result: Result | None) -> Fresh | None:
     """A reading judged anew, else the record that the report has of an NCCL run."""
-    if result is not None and result.probe in (names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD):
+    if result is not None and result.probe in JUDGED:
         judgement = judged(result, criteria)
     elif status.name == names.PROBE_NCCL and status.history:
         judgement = regraded(node, criteria)

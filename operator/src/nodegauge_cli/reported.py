@@ -188,7 +188,8 @@ def judge_reported(
     read = {kind.probe: _when(kind, document) for kind in kinds}
     readable = read.get(names.PROBE_HEALTH, NEVER) != NEVER
     missing = (*(() if readable else ("health was never read",)), *document.unreadable)
-    verdicts = [kind.verdict for kind in kinds if kind.verdict not in PASSED_OVER]
+    of_node = [kind for kind in kinds if kind.probe != names.PROBE_FEED]  # windows are about jobs
+    verdicts = [kind.verdict for kind in of_node if kind.verdict not in PASSED_OVER]
     verdicts += [*_of_report(status), *(Verdict.UNKNOWN for _ in missing)]
     lines = {kind.probe: f" ({kind.coverage})" for kind in kinds if kind.coverage}
     parts = ", ".join(f"{probe} {at}{lines.get(probe, '')}" for probe, at in read.items()) or "nothing"

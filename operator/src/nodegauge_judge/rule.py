@@ -63,6 +63,7 @@ class Probe(StrEnum):
     NCCL = "nccl"
     BMC = "bmc"
     LOAD = "load"
+    FEED = "feed"
 
 
 class Effect(StrEnum):

@@ -132,6 +132,17 @@ class Metrics:
             ("policy", "agreement"),
         )
 
+        self.gpus_allocated = gauge(
+            "nodegauge_gpus_allocated",
+            "GPUs that somebody held in the last feed window of each node.",
+            ("policy",),
+        )
+        self.gpus_lost = gauge(
+            "nodegauge_gpus_lost",
+            "GPUs of those that did not work, by cause (docs/feeding.md); idle: nobody used them.",
+            ("policy", "cause"),
+        )
+
     def _of_runs(self) -> None:
         """Probe runs: finished, running and waiting."""
         gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)

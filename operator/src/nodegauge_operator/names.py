@@ -137,6 +137,8 @@ PROBE_LOAD = "load"
 """Takes all GPUs of the node, and works them at full power."""
 PROBE_BMC = "bmc"
 """Makes no pods: what the BMC reader writes is its run."""
+PROBE_FEED = "feed"
+"""Makes no pods: the watch container writes what the GPUs did over a window."""
 PROBE_WATCH = "watch"
 """The resident container of mode Watch; its results are readings of the health probe."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL, PROBE_LOAD)
@@ -251,6 +253,9 @@ class Reason(StrEnum):
     """An override of the node was removed, or its time is over."""
     OVERRIDE_INVALID = "OverrideInvalid"
     """An override of the node is not in force; the message names the annotation that is wrong."""
+    GPUS_UNDERFED = "GpusUnderfed"
+    """GPUs that somebody holds wait for something; the message has the cause. At most daily; the node is
+    sound."""
 
 
 class PolicyReason(StrEnum):

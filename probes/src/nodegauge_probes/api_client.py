@@ -83,7 +83,7 @@ class ReadingClient:
     """Writes parts of this node's object.  Not for several threads at once."""
 
     def __init__(self, server: Server, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._place = server
+        self.server = self._place = server
         self._clock = clock
         self._connection: http.client.HTTPSConnection | None = None
         self._used_at = 0.0

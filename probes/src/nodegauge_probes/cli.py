@@ -8,6 +8,7 @@ not need (`once`, `page`) is imported where it is.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, tex
 from nodegauge_probes import alive, health
 from nodegauge_probes.api_client import ReadingClient, server_of
 from nodegauge_probes.delivery import part_of, write_until
+from nodegauge_probes.feed import probe as feed
 from nodegauge_probes.identity import BadToken
 from nodegauge_probes.nccl.plan import ENGINES
 from nodegauge_probes.result_builder import ResultBuilder
@@ -136,9 +138,11 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
         node=settings.node,
         deadline=settings.deadline,
         kernel_log=settings.kernel_log,
+        control_groups=settings.control_groups,
+        dcgm=settings.dcgm,
     )
     folder = str(settings.watch.state.parent)
-    outbox, identity = None, None
+    outbox, windows, identity = None, None, None
     if client is not None:
         try:
             identity = client.identity()
@@ -150,13 +154,17 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
         heard_before = Path(folder, alive.READY).exists()  # by an earlier container of this pod
         outbox = Outbox(client, health.NAME, say=watching.say, heard_before=heard_before)
         outbox.start()
+        windows = Outbox(ReadingClient(client.server), feed.NAME, say=watching.say, rehearsed_after=math.inf)
+        if settings.watch.feed_window:
+            windows.start()
 
     def deliver(reading: watching.Reading) -> None:
         result = readable(reading.result)
         _to_descriptor(STDOUT, _json(result))
-        if outbox is not None and identity is not None:
+        box = outbox if result.probe == health.NAME else windows
+        if box is not None and identity is not None:
             number, why = reading.sequence, reading.reason
-            outbox.put(part_of(result, identity=identity, sequence=number, reason=why, at=time.time()))
+            box.put(part_of(result, identity=identity, sequence=number, reason=why, at=time.time()))
 
     def progress() -> None:
         alive.touch(folder, alive.ALIVE)

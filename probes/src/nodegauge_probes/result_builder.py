@@ -27,6 +27,7 @@ from nodegauge_contract import (
     Ecc,
     Fabric,
     Fan,
+    FeedResult,
     Flag,
     Gpu,
     Growth,
@@ -281,6 +282,7 @@ class ResultBuilder:
         self.nccl: NcclBuilder | None = None
         self.load: LoadBuilder | None = None
         self.watch: WatchReport | None = None
+        self.feed: FeedResult | None = None
         self.problem: Problem | None = None
         """A probe's own finding; a problem with which the run ended takes precedence."""
 
@@ -305,6 +307,7 @@ class ResultBuilder:
             nccl=None if self.nccl is None else self.nccl.build(),
             load=None if self.load is None else self.load.build(),
             watch=self.watch,
+            feed=self.feed,
         )
 
 

@@ -20,8 +20,8 @@ from nodegauge_probes.nccl.plan import BUDGET_S, ENGINES_PER_GPU, Processes
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
-DEADLINES = {"health": "45", "watch": "60", "nccl": "810", "pull": "150", "load": "150"}
-"""Seconds by probe: the NCCL probe's pod has 15 minutes; the load probe's grows with --seconds."""
+DEADLINES = {"health": "45", "watch": "60", "nccl": "810", "pull": "150", "load": "150", "feed": "60"}
+"""Seconds by probe: the NCCL probe's pod has 15 minutes; those of load and feed grow with --seconds."""
 LONGEST_WINDOW_S = 600.0
 """As long as a policy may ask for."""
 LOAD_S = 30.0
@@ -94,7 +94,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     budget: float
     """Seconds for all arms of an NCCL run together, 1 to 600."""
     seconds: float
-    """Seconds of load, 1 to 900."""
+    """Seconds of load, or of the window of feed, 1 to 900."""
+    dcgm: str
+    """Address of a dcgm-exporter, for feed and watch; or empty."""
+    control_groups: Path | None
+    """The host's control groups, for feed and watch; None if the container does not see them."""
     stop_below: int
     """°C below the vendor's slowdown at which the load ends, 0 to 50."""
     watch: watch_options.Options
@@ -116,10 +120,10 @@ def parse(
     seconds = _number(options.seconds, "--seconds", bad, low=1, high=900)
     stop_below = _number(options.stop_below, "--stop-below", bad, low=0, high=50)
     usual = float(DEADLINES[options.probe])
-    if options.probe == "load":
+    if options.probe in ("load", "feed"):
         usual += seconds - LOAD_S
-        if hz < LEAST_LOAD_HZ:
-            bad.append(f"--hz: {hz:g} is too slow under load; choose at least {LEAST_LOAD_HZ:g}")
+    if options.probe == "load" and hz < LEAST_LOAD_HZ:
+        bad.append(f"--hz: {hz:g} is too slow under load; choose at least {LEAST_LOAD_HZ:g}")
     deadline = _number(options.deadline or f"{usual:g}", "--deadline", bad, low=1, high=3600)
     slowed = _number(options.slowed_window, "--slowed-window", bad, low=0, high=LONGEST_WINDOW_S)
     for name, sampled in (("window", window), ("slowed-window", slowed)):
@@ -130,6 +134,8 @@ def parse(
     variables = _variables(options.environment, bad)
     expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
     _check_environment(environment, bad)
+    if options.dcgm and not re.fullmatch(r"http://[\w.:\[\]-]{1,200}(/[\w./-]{0,200})?", options.dcgm):
+        bad.append(f"--dcgm: {options.dcgm!r} is not an address such as http://127.0.0.1:9400/metrics")
     watch = watch_options.options_of(options, number=_number, bad=bad)
     if options.processes == Processes.PER_GPU and options.engine not in ENGINES_PER_GPU:
         bad.append(f"--processes: {options.engine} drives all GPUs with one process; choose auto or one")
@@ -157,6 +163,8 @@ def parse(
         limits=limits,
         budget=budget,
         seconds=seconds,
+        dcgm=options.dcgm,
+        control_groups=Path(options.control_groups) if options.control_groups else None,
         stop_below=int(stop_below),
         watch=watch,
     )
@@ -193,10 +201,21 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         help=f"stop with the readings so far, default {', '.join(f'{n} {s}' for n, s in DEADLINES.items())}",
     )
     watch_options.add_to(parser)
-    load = parser.add_argument_group("load")
-    load.add_argument(
-        "--seconds", metavar="SECONDS", default=f"{LOAD_S:g}", help=f"of load, default {LOAD_S:g}"
+    parser.add_argument(
+        "--control-groups",
+        metavar="ROOT",
+        help="feed and watch: the host's control groups (/sys/fs/cgroup there), to see quotas of pods",
     )
+    parser.add_argument(
+        "--dcgm", metavar="URL", default="", help="feed and watch: metrics of a dcgm-exporter on this node"
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="SECONDS",
+        default=f"{LOAD_S:g}",
+        help=f"of load, or of the window of feed, default {LOAD_S:g}",
+    )
+    load = parser.add_argument_group("load")
     load.add_argument(
         "--stop-below",
         metavar="DEGREES",

@@ -50,6 +50,10 @@ class Options(Struct, frozen=True, kw_only=True):
     """Share of a minute up to which a slowdown is over."""
     corrected_per_minute: float
     """Corrected memory errors within a minute that are a change."""
+    feed_window: float
+    """Seconds of one window of the feed probe; 0 for none."""
+    feed_interval: float
+    """Seconds from one window that is told to the next if nothing changes."""
 
 
 NUMBERS = (
@@ -66,6 +70,8 @@ NUMBERS = (
     ("power-brake-seconds", 1, 0, 60, "power brake within a minute (powerBrakeWarnSeconds)"),
     ("throttle-share", 0.01, 0, 1, "share of a minute below which a slowdown is over (windowWarnShare)"),
     ("corrected-per-minute", 60, 1, 1e9, "corrected memory errors that are a change"),
+    ("feed-window", 0, 0, 3600, "seconds of one window of what GPUs wait for; 0 for none"),
+    ("feed-interval", 3600, 60, 86_400, "seconds after which such a window is told if nothing changed"),
 )
 """Option, default, smallest and largest value, meaning (with the judge's threshold)."""
 

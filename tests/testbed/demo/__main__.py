@@ -6,11 +6,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, heat, jobs, power, steps
+from testbed.demo import bandwidth, feeding, heat, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -22,6 +23,7 @@ STEPS = (
     steps.labels,
     bandwidth.measure,
     bandwidth.preempt,
+    feeding.explain,
     jobs.run_by_labels,
     heat.heat,
     steps.graph,
@@ -41,7 +43,7 @@ def run(directory: Path, recording: Recording | None = None) -> None:
     testbed = Testbed(directory, nodes={"system-1": None})
     demo = Session(testbed, directory)
     demo.say("starting the control plane, and one node without GPUs for the operator")
-    with testbed:
+    with testbed, ExitStack() as demo.whole:
         try:
             for step in STEPS:
                 step(demo)

@@ -16,6 +16,10 @@ SEVEN_NODE = "gpu-a100"
 """Its device plugin gives out seven of its eight GPUs."""
 
 
+STARVED_NODE = "gpu-single"
+"""Its job waits for its disk."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Marks:
     interconnect: str = ""

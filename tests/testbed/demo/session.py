@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class Session(Progress):
         super().__init__()
         self.testbed = testbed
         self.directory = directory
+        self.whole = ExitStack()
+        """What lasts as long as the demo."""
         self._requests = 0
 
     @property

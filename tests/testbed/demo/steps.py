@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 from nodegauge_contract import decode, render_matrix
-from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, VALUES, Marks
+from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, STARVED_NODE, VALUES, Marks
 from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Object, Session
 from testbed.errors import TestbedError
+from testbed.hardware.starving import starving
 from testbed.marks import condition_of, labels_of, probe_of, taints_of
 from testbed.table import table
 
@@ -47,6 +48,7 @@ def plug(session: Session) -> None:
         if machine.fault:
             session.testbed.hardware(name).fault(machine.fault, **machine.parameters)
     session.testbed.hardware(BUSY_NODE).load(90)
+    session.whole.enter_context(starving(session.testbed.hardware(STARVED_NODE), busy=34))
 
 
 def labels(session: Session) -> None:

@@ -44,7 +44,11 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
         reason, event_type = Reason.PROBE_FAILED, "Warning"
         why = wording.not_readable(unreadable) if unreadable else f"{run.reason}: {run.message}"
         text = f"run {run.number} gave no result: {why}"
-    elif run.outcome is not Outcome.READ or not kind.announces_verdict:
+    elif run.outcome is not Outcome.READ:
+        return None
+    elif (announced := kind.announcement(before, after)) is not None:
+        (reason, event_type), text = announced, new.summary + kind.event_suffix(before, after)
+    elif not kind.announces_verdict:
         return None
     else:
         text = new.summary + kind.event_suffix(before, after)

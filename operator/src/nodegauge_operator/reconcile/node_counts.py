@@ -24,7 +24,7 @@ from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import is_refused
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.reconcile.cache import Cache
 
 CLUSTER = ""
@@ -85,6 +85,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """Some of its report could not be read."""
     override: str = ""
     """Kind of its override; `invalid` for one that is not in force, empty for none."""
+    amounts: tuple[tuple[tuple[str, str], int], ...] = ()
+    """What its kinds add to gauges, in thousandths (`Kind.amounts`)."""
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -114,6 +116,8 @@ class PolicyCounts(Struct, kw_only=True):
     """Nodes of whose report some could not be read."""
     overrides: Counter[str] = field(default_factory=Counter)
     """Nodes by kind of override."""
+    amounts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Sums of what kinds add to gauges, in thousandths: whole numbers add up and away again exactly."""
     unread: Counter[str] = field(default_factory=Counter)
     """Nodes whose last run read nothing, by pool."""
     well: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -147,6 +151,8 @@ class PolicyCounts(Struct, kw_only=True):
             self.causes[cause] += by
         for pool in counts.unread:
             self.unread[pool] += by
+        for gauge, thousandths in counts.amounts:
+            self.amounts[gauge] += by * thousandths
         for run in counts.well:
             self.well[run] += by
         for run in counts.badly:
@@ -248,6 +254,10 @@ class NodeCounters:
     def overrides(self, policy: str) -> Counter[str]:
         """Nodes with an override by its kind; `invalid` for those that are not in force."""
         return self._of(policy).overrides
+
+    def amounts(self, policy: str) -> dict[tuple[str, str], float]:
+        """What kinds add to gauges of the policy, by gauge and label."""
+        return {gauge: sum_ / 1000 for gauge, sum_ in self._of(policy).amounts.items()}
 
     def unread(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy and whose last run read nothing, by pool."""
@@ -362,6 +372,11 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         else _silent(node, unreadable=bool(health.unreadable)),
         unreadable=report.unreadable is not None,
         override=(INVALID if override.problem else override.kind) if override else "",
+        amounts=tuple(
+            (gauge, round(1000 * amount))
+            for kind in EVERY.values()
+            for gauge, amount in kind.amounts(status).items()
+        ),
     )
 
 

@@ -161,7 +161,8 @@ class PolicyStatus:
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
         of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides, metrics.silent)
         others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
-        for gauge in (*by_kind, *of_gates, *others, metrics.obstacles):
+        of_feeding = (metrics.gpus_allocated, metrics.gpus_lost)
+        for gauge in (*by_kind, *of_gates, *others, *of_feeding, metrics.obstacles):
             gauge.clear()
         for name in self._failed:
             metrics.obstacles.labels(name, Obstacle.STATUS).set(1)
@@ -190,6 +191,9 @@ class PolicyStatus:
                 metrics.interconnect.labels(name, klass).set(count)
             for agreement, count in self._counters.agreements(name).items():
                 metrics.measured.labels(name, agreement).set(count)
+            for (gauge_of_kind, label), amount in self._counters.amounts(name).items():
+                labels = (name, label) if label else (name,)
+                getattr(metrics, gauge_of_kind).labels(*labels).set(amount)
 
     def _age(self, at: float) -> float:
         return max(0.0, self._clock() - at)

@@ -16,7 +16,7 @@ import msgspec
 
 from nodegauge_contract import Gpu, Int, Port, Result, Sensor, Unavailable, render_matrix
 from nodegauge_probes.nvml.results import ranges
-from nodegauge_probes.page import format, gpu_tables, load_tables, nccl_tables
+from nodegauge_probes.page import feed_tables, format, gpu_tables, load_tables, nccl_tables
 from nodegauge_probes.page.format import NOTHING, Cells, columns, paragraph, shown
 
 
@@ -26,6 +26,8 @@ def render(result: Result, *, terminal: int | None = None) -> str:
     if result.nccl is not None:
         blocks += nccl_tables.blocks(result.nccl)
         blocks += [render_matrix(result, width=terminal)]
+    elif result.feed is not None:
+        blocks += feed_tables.blocks(result.feed)
     elif result.load is not None:
         blocks += load_tables.blocks(result.load)
     else:

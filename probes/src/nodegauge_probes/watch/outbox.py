@@ -47,13 +47,14 @@ class Outbox:
         *,
         say: Callable[[str], None],
         heard_before: bool = False,
+        rehearsed_after: float = REHEARSED_S,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.accepted = self.overwritten = 0
         self._client, self._name = client, name
         self._say, self._jitter, self._clock = say, jitter, clock
-        self._heard_before = heard_before
+        self._heard_before, self._rehearsed_after = heard_before, rehearsed_after
         self._changed = threading.Condition()
         self._waiting: Part | None = None
         self._written: Part | None = None
@@ -94,10 +95,10 @@ class Outbox:
             while True:
                 part = self._waiting or self._written
                 calm = self._waiting is None and not self._failures
-                pause = self._not_before + (REHEARSED_S if calm else 0.0) - self._clock()
+                pause = self._not_before + (self._rehearsed_after if calm else 0.0) - self._clock()
                 if part is not None and pause <= 0:
                     return part
-                self._changed.wait(pause if part is not None else KEPT_S)
+                self._changed.wait(min(pause, REHEARSED_S) if part is not None else KEPT_S)
                 if self._waiting is None:
                     self._client.close_idle()
 

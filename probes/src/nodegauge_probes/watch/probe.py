@@ -24,8 +24,10 @@ from types import FrameType
 
 from msgspec import Struct
 
-from nodegauge_contract import Problem, ProblemKind, Result
+from nodegauge_contract import FeedResult, Problem, ProblemKind, Result
 from nodegauge_probes import health
+from nodegauge_probes.feed import probe as feed
+from nodegauge_probes.feed.window import FeedWatch, Places
 from nodegauge_probes.host import kernel, kernel_events
 from nodegauge_probes.nvml.library import Skip
 from nodegauge_probes.nvml.results import NvmlUnusable
@@ -58,7 +60,8 @@ GPU = re.compile(r"GPU (\d+)")
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How to read in full, and when.  `run` and `node` are echoed; `deadline`: seconds of one reading;
-    `kernel_log`: the kernel's log, if it is to be followed."""
+    `kernel_log`: the kernel's log, if it is to be followed; `control_groups`: the
+    host's, if they are seen; `dcgm`: address of an exporter."""
 
     reading: health.Settings
     options: Options
@@ -66,6 +69,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     node: str
     deadline: float
     kernel_log: Path | None = None
+    control_groups: Path | None = None
+    dcgm: str = ""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -105,6 +110,7 @@ class Resident:
         self.state = known or State(boot_id=boot_id if isinstance(boot_id, str) else "")
         paths = {"sysfs": settings.reading.sysfs, "procfs": settings.reading.procfs}
         self.host = Host(**paths, every=SELDOM * settings.options.poll)
+        self.feed = _feed(settings)
         path, position = settings.kernel_log, self.state.kernel_log.position
         self.log = LogWatch(path, position) if path is not None else None
         self._delivery = delivery
@@ -118,6 +124,8 @@ class Resident:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.host.start()
+        if self.feed is not None:
+            self.feed.host.start()
         if self.log is not None:
             self.log.start()
         self._watcher.start()
@@ -166,6 +174,15 @@ class Resident:
         self._delivery.deliver(
             Reading(sequence=known.sequence, reason=decision.why, result=result.build(duration_ms=duration))
         )
+
+    def tell(self, why: str, window: FeedResult) -> None:
+        """Deliver a window of the feed probe, beside the readings."""
+        result = ResultBuilder(probe=feed.NAME, run=self.settings.run, node=self.settings.node)
+        result.host.set(boot_id=kernel.boot_id(self.settings.reading.procfs))
+        result.gpus, result.feed = self._watcher.identified(), window
+        # By the clock, in ms: windows come seldom, and a container that starts again has no number.
+        number = int(time.time() * 1000)
+        self._delivery.deliver(Reading(sequence=number, reason=why, result=result.build(duration_ms=0)))
 
     def save(self) -> None:
         """Keep the state for the next life of the container."""
@@ -323,6 +340,8 @@ class Watcher:
             if time.monotonic() >= next_look:
                 began = time.monotonic()
                 self._reader.look()
+                if self._resident.feed is not None and (told := self._reader.feed(self._resident.feed)):
+                    self._resident.tell(*told)
                 ended = time.monotonic()
                 next_look = max(began + options.poll, ended + options.poll * SHORTEST_PAUSE)
                 with self._resident.lock:
@@ -385,6 +404,16 @@ class Watcher:
                 f"braked: {name} changed again and again within {schedule.BRAKE_WITHIN_S:g} s; it is read "
                 f"once in {schedule.BRAKED_S:g} s, and with other news"
             )
+
+
+def _feed(settings: Settings) -> FeedWatch | None:
+    options, reading = settings.options, settings.reading
+    if not options.feed_window:
+        return None
+    places = Places(
+        procfs=reading.procfs, sysfs=reading.sysfs, groups=settings.control_groups, dcgm=settings.dcgm
+    )
+    return FeedWatch(places, window=options.feed_window, interval=options.feed_interval)
 
 
 def say(text: str) -> None:

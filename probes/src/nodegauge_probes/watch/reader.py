@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nodegauge_contract import Unavailable
+from nodegauge_contract import FeedResult, Unavailable
 from nodegauge_probes.collectors import counters, telemetry, topology
+from nodegauge_probes.feed.window import FeedWatch
 from nodegauge_probes.nvml.library import NOTHING, Device, Nvml, Skip, Watch
 from nodegauge_probes.nvml.results import ULL, NvmlUnusable
 from nodegauge_probes.result_builder import GpuBuilder
@@ -93,6 +94,11 @@ class Reader:
         for name, raw in self._host.latest.items():
             self._put(name, raw)
         self._looks += 1
+
+    def feed(self, watch: FeedWatch) -> tuple[str, FeedResult] | None:
+        """What `FeedWatch.look` answers of the GPUs that answer."""
+        answering = [gpu.device for gpu in self._gpus if gpu.device.lost is None]
+        return watch.look(self._nvml, answering)
 
     def _open(self) -> None:
         self._nvml.open()

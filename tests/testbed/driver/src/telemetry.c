@@ -293,6 +293,16 @@ nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned int *ps
     return gpu_uint(gpu, gpu_is_idle(gpu) ? "pstate.idle" : "pstate.loaded", pstate);
 }
 
+/* KB/s; what a machine is told, else in proportion to its load. */
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned int *value) {
+    DEVICE_CALL(device);
+    if (!value || counter < 0 || counter > 1)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    const int64_t usual = 10000 * gpu_number_or(gpu, "load", 0);
+    *value = (unsigned int)gpu_number_or(gpu, counter ? "pcie.rx_kbps" : "pcie.tx_kbps", usual);
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     DEVICE_CALL(device);
     int64_t load;

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -24,6 +24,7 @@ from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.names import Reason
 
 
 class Pool(Struct, frozen=True, kw_only=True):
@@ -122,6 +123,14 @@ class Kind(ABC):
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         """What an event about a readable run adds to the summary."""
         return ""
+
+    def announcement(self, before: ReportStatus, after: ReportStatus) -> tuple[Reason, str] | None:
+        """Reason and type of the event that a readable run deserves whatever its verdict; None for none."""
+        return None
+
+    def amounts(self, status: ReportStatus) -> Mapping[tuple[str, str], float]:
+        """What the node adds to gauges of its policy: by member of `Metrics` and by label, empty for none."""
+        return {}
 
     def at_condition(self, status: ReportStatus) -> str:
         """A sentence for the node's condition beside verdict and gates; empty for none."""

@@ -11,6 +11,7 @@ from nodegauge_judge import CATALOGUE
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.probes.bmc import BmcKind
+from nodegauge_operator.core.probes.feed import FeedKind
 from nodegauge_operator.core.probes.health import HealthKind
 from nodegauge_operator.core.probes.image_pull import PullKind
 from nodegauge_operator.core.probes.kind import Kind, Pool, ProbeKind
@@ -33,7 +34,7 @@ def register(kind: Kind) -> None:
         KINDS[kind.name] = kind
 
 
-for _kind in (HealthKind(), PullKind(), NcclKind(), LoadKind(), BmcKind()):
+for _kind in (HealthKind(), PullKind(), NcclKind(), LoadKind(), BmcKind(), FeedKind()):
     register(_kind)
 
 

@@ -20,6 +20,7 @@ from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.core.probes import feed
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.pod import (
     TOKEN_MOUNT,
@@ -202,7 +203,7 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
             token_volume(),
         ],
     }
-    return with_kernel_log(policy, spec)
+    return feed.with_windows(policy, with_kernel_log(policy, spec))
 
 
 def _asked(file: str, *, failures: int) -> dict[str, Any]:
