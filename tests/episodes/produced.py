@@ -110,10 +110,19 @@ class Group:
             (self.folder(controller) / "cgroup.procs").write_text(f"{os.getpid()}")
 
     def remove(self) -> None:
-        for controller, top in self._tops.items():
-            for folder in (self.folder(controller), top / "kubepods", top):
+        """The kernel takes a moment to let go of processes that have ended."""
+        folders = [
+            folder
+            for controller, top in self._tops.items()
+            for folder in (self.folder(controller), top / "kubepods", top)
+        ]
+        for folder in folders:
+            for _ in range(100):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
+                if not folder.exists():
+                    break
+                time.sleep(0.05)
 
 
 class Trainer(threading.Thread):
