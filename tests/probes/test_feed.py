@@ -25,7 +25,7 @@ from nodegauge_contract import (
 from nodegauge_contract.feed import FeedDisk, FeedGroup, FeedPort
 from nodegauge_contract.reading import PART_BYTES
 from nodegauge_probes.feed import dcgm
-from nodegauge_probes.feed.gpus import GpuWindow
+from nodegauge_probes.feed.gpus import GpuWindow, swings
 from nodegauge_probes.feed.window import MOMENT_S, News, Places, build
 from support.probing import PROGRAM, Probe
 
@@ -269,6 +269,10 @@ def test_an_exporter_is_read_with_bounds(tmp_path: Path) -> None:
     assert isinstance(dcgm.read((tmp_path / "others").as_uri()), Unavailable)
     assert isinstance(dcgm.read("http://127.0.0.1:1/metrics"), Unavailable)
     assert dcgm.read("") == dcgm.UNASKED
+
+
+def test_a_swing_goes_from_above_half_to_below_a_fifth_or_back() -> None:
+    assert swings([100, 40, 100, 0, 30, 100, 100]) == 2
 
 
 def test_a_machine_without_gpus_that_answer_has_an_empty_window() -> None:

@@ -113,7 +113,7 @@ def _gpu(nvml: Nvml, device: Device, own: Samples, *, seconds: float, sysfs: Pat
         utilization=own.mean("utilization"),
         idle_share=_share(used, lambda value: value <= IDLE, reason),
         full_share=_share(used, lambda value: value >= FULL, reason),
-        swings=_swings(used) if used else reason,
+        swings=swings(used) if used else reason,
         memory_utilization=own.mean("memory"),
         memory_used_mib=nvml.memory_mib(device, what="used"),
         power_mw=own.mean("power_mw") if isinstance(own.energy_mj, Unavailable) else mean_power,
@@ -149,14 +149,14 @@ def _share(values: Sequence[int], counts: Callable[[int], bool], reason: Unavail
     return rounded(sum(map(counts, values)) / len(values)) if values else reason
 
 
-def _swings(values: Iterable[int]) -> int:
+def swings(values: Iterable[int]) -> int:
     """How often the utilisation went from above `HIGH` to below `LOW`, or back."""
-    swings, above = 0, None
+    count, above = 0, None
     for value in values:
         side = True if value > HIGH else False if value < LOW else above
-        swings += above is not None and side != above
+        count += above is not None and side != above
         above = side
-    return swings
+    return count
 
 
 def _megabytes(kilobytes: Num) -> Num:
