@@ -44,7 +44,7 @@ def _head(result: Result, judgement: FeedJudgement) -> Table:
         table.add_row("window", printable(", ".join(source) or "of unknown length"))
     if judgement.missing:
         table.add_row("not read", printable("; ".join(judgement.missing)))
-    table.add_row("taint", "none: this is about jobs, and the node is sound")
+    table.add_row("taint", "none: feeding is about jobs, and says nothing of the node's health")
     return table
 
 

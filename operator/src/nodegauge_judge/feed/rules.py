@@ -114,7 +114,7 @@ FEED_RULES: tuple[FeedRule, ...] = (
         meaning=(
             "The job has work for the GPU and cannot bring it: CPUs, a CPU limit, disks, the network, memory "
             "or PCIe hold it up, all GPUs wait for a slow one, or each kernel is too small. It is about the "
-            "job, and the node is sound: it sets no taint and changes no verdict of the node. The evidence "
+            "job and says nothing of the node's health: it sets no taint and changes no verdict. The evidence "
             "names the `cause`, how sure it is (`confidence`, 0 to 1), and the GPUs lost to it."
         ),
         when={
@@ -135,8 +135,8 @@ FEED_RULES: tuple[FeedRule, ...] = (
         code="gpu-allocated-idle",
         title="a GPU that somebody holds does nothing",
         meaning=(
-            "A process holds memory of the GPU and starts next to no kernels. It is about the job, and the "
-            "node is sound: it sets no taint and changes no verdict of the node. Inference servers are meant "
+            "A process holds memory of the GPU and starts next to no kernels. It is about the job and "
+            "says nothing of the node's health: it sets no taint and changes no verdict. Inference servers are meant "
             "to wait; for anything else the GPU could serve somebody else."
         ),
         when={
