@@ -82,9 +82,7 @@ def test_endless_events_end(nvml: Nvml, library: Library, gpus: Gpus) -> None:
     assert library.calls.count("nvmlEventSetWait_v2") == counters.MAX_EVENTS
 
 
-def test_the_event_set_is_freed_before_the_driver_is_let_go_of(
-    nvml: Nvml, library: Library, gpus: Gpus
-) -> None:
+def test_the_event_set_is_freed_before_the_driver_is_left(nvml: Nvml, library: Library, gpus: Gpus) -> None:
     with_events(library)
     nvml.close()
     assert library.calls == ["nvmlShutdown"]

@@ -157,9 +157,7 @@ def utilisation(handle: Any, rates: Any) -> int:
 
 
 @pytest.mark.parametrize("version", ["_v3", "_v2"])
-def test_processes_are_counted_by_every_driver(
-    nvml: Nvml, library: Library, device: Device, version: str
-) -> None:
+def test_every_driver_counts_processes(nvml: Nvml, library: Library, device: Device, version: str) -> None:
     library.has(f"nvmlDeviceGetComputeRunningProcesses{version}", counting(2))
     library.has(f"nvmlDeviceGetMPSComputeRunningProcesses{version}", counting(1))
     library.has("nvmlDeviceGetMemoryInfo_v2", memory)

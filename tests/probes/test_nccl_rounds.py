@@ -114,9 +114,7 @@ def test_ranks_move_what_was_ordered_or_a_little_less(name: Collective, ranks: i
     ranks=st.integers(min_value=2, max_value=64),
     size=st.integers(min_value=4096, max_value=1 << 34),
 )
-def test_every_ranks_block_begins_where_16_bytes_can_be_moved_at_once(
-    name: Collective, ranks: int, size: int
-) -> None:
+def test_a_ranks_block_begins_where_16_bytes_move_at_once(name: Collective, ranks: int, size: int) -> None:
     """1 GiB over 7 ranks would begin 8 bytes off, and a node with 7 of its 8 GPUs would look slow."""
     assert pattern.elements(name, size, ranks) * pattern.ELEMENT % 16 == 0
 
@@ -135,9 +133,7 @@ def model(name: Collective, *, ranks: int, rank: int, count: int) -> list[float]
     count=st.integers(min_value=1, max_value=600),
     data=st.data(),
 )
-def test_what_is_expected_is_what_arithmetic_says(
-    name: Collective, ranks: int, count: int, data: st.DataObject
-) -> None:
+def test_arithmetic_gives_the_expected(name: Collective, ranks: int, count: int, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, ranks - 1))
     wanted = model(name, ranks=ranks, rank=rank, count=count)
     start = data.draw(st.integers(0, len(wanted) - 1))

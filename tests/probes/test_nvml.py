@@ -39,9 +39,7 @@ def test_an_older_call_replaces_a_missing_one(nvml: Nvml, library: Library, devi
     assert nvml.integer(device, call, fallbacks=((older,),)) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
 
 
-def test_temporary_answers_are_retried(
-    nvml: Nvml, library: Library, device: Device, pauses: list[float]
-) -> None:
+def test_a_timeout_is_retried(nvml: Nvml, library: Library, device: Device, pauses: list[float]) -> None:
     library.answers("nvmlDeviceGetPowerUsage", TIMEOUT, UNKNOWN, 0, number=9)
     assert nvml.integer(device, "nvmlDeviceGetPowerUsage") == 9
     assert len(pauses) == 2
@@ -113,9 +111,7 @@ def test_a_missing_binding_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         Nvml(watch=Watched(), pause=lambda seconds: None).open()
 
 
-def test_an_unsuitable_binding_is_a_reason(
-    nvml: Nvml, device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfit_binding_is_a_reason(nvml: Nvml, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVMLLibraryMismatchError is no NVMLError and carries no code."""
 
     def mismatch(handle: Any) -> int:

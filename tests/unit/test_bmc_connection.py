@@ -221,9 +221,7 @@ async def test_a_login_that_only_lets_the_password_change_says_so(bmcs: Bmcs) ->
     ids=["role", "role by 401", "busy", "unknown"],
 )
 @in_virtual_time
-async def test_one_resource_that_is_refused_says_why_and_the_rest_is_read(
-    answer: Any, part: str, bmcs: Bmcs
-) -> None:
+async def test_one_refused_resource_says_why_and_the_rest_is_read(answer: Any, part: str, bmcs: Bmcs) -> None:
     async with bmcs("supermicro", says={POWER: answer}) as bmc:
         reading = await bmcs.read(bmc)
     [reason] = [unread.reason for unread in reading.unread if unread.path == POWER]
@@ -481,9 +479,7 @@ def reading(seconds: dict[str, float], **changes: Any) -> ChassisReading:
         "other GPU", "other board", "no GPU before", "first reading",
     ],
 )  # fmt: skip
-def test_only_growth_is_new(
-    before: ChassisReading | None, now: ChassisReading, grown: dict[str, float]
-) -> None:
+def test_growth_is_new(before: ChassisReading | None, now: ChassisReading, grown: dict[str, float]) -> None:
     after = growth.since(before, now, seconds=300)
     assert after.gpus[0].throttled_lately_seconds == grown
     assert (after.since_seconds == 300) is (before is not None)

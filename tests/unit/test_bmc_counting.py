@@ -98,12 +98,7 @@ async def test_the_load_is_what_the_machine_s_own_meter_says(tree: Tree, watts: 
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        {"ChassisType": "Module"},
-        {"ChassisType": "Card", "Name": "GPU 0"},
-        {"Name": "HGX_GPU_0"},
-    ],
+    "body", [{"ChassisType": "Module"}, {"ChassisType": "Card", "Name": "GPU 0"}, {"Name": "HGX_GPU_0"}]
 )
 async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None:
     tree = with_chassis(
@@ -126,17 +121,11 @@ async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None
             },
             1050,
         ),
-        (
-            {
-                "LineInputVoltage": None,
-                "InputRanges": [{"OutputWattage": 1050}, {"OutputWattage": 500}],
-            },
-            500,
-        ),
+        ({"LineInputVoltage": None, "InputRanges": [{"OutputWattage": 1050}, {"OutputWattage": 500}]}, 500),
         ({"PowerCapacityWatts": 800, "InputRanges": [{"OutputWattage": 1050}]}, 800),
     ],
 )
-async def test_a_size_may_stand_in_the_range_of_the_voltage_at_the_input(
+async def test_a_size_may_stand_in_the_range_of_the_input_voltage(
     supply: dict[str, Any], size: float
 ) -> None:
     tree = made()
@@ -205,9 +194,7 @@ def test_a_supply_works_only_if_it_was_read(
         ("redundancy lost", True, "redundancy-lost"),
     ],
 )
-def test_supplies_that_the_bmc_calls_insufficient_do_not_carry_the_machine(
-    state: str, out: bool, code: str
-) -> None:
+def test_supplies_that_the_bmc_calls_insufficient_carry_no_machine(state: str, out: bool, code: str) -> None:
     supplies = [supply(str(number), present=not out or number < 2) for number in range(4)]
     group = Redundancy(name="PS Redundancy", state=state, health="Critical")
     reading = ChassisReading(lists_supplies=True, supplies=supplies, fans=FANS, redundancy=[group])
@@ -238,9 +225,7 @@ def test_supplies_that_the_bmc_calls_insufficient_do_not_carry_the_machine(
         ),
     ],
 )
-def test_a_dpu_and_a_shelf_are_told_from_a_server(
-    reading: ChassisReading, verdict: Verdict, summary: str
-) -> None:
+def test_dpus_and_shelves_are_no_servers(reading: ChassisReading, verdict: Verdict, summary: str) -> None:
     got = judge_chassis(reading)
     assert got.verdict is verdict
     assert summary in got.summary

@@ -298,9 +298,7 @@ GOOD = Supply(name="PSU0", present=True, state="Enabled", health="OK", capacity_
     ],
     ids=["a supply that was not read", "a fan whose speed was not read", "inlet air at exactly its bound"],
 )
-def test_what_was_not_read_is_not_accused_and_a_bound_is_too_warm(
-    reading: ChassisReading, codes: list[str]
-) -> None:
+def test_the_unread_is_not_accused_and_a_bound_is_too_warm(reading: ChassisReading, codes: list[str]) -> None:
     """Two supplies of 2 kW are needed for 3.9 kW; 45 °C is the bound without one of the BMC's own."""
     assert [finding.code for finding in judge_chassis(reading).findings] == codes
 

@@ -39,9 +39,7 @@ def gpu(index: int, *, peer: str = "", links: int = 0) -> Gpu:
     )
 
 
-def pair(
-    driver: str, *, links: int = 0, ancestor: int | Unavailable = 30, nics: Nics | None = None
-) -> Result:
+def two(driver: str, *, links: int = 0, ancestor: int | Unavailable = 30, nics: Nics | None = None) -> Result:
     return Result(
         probe="health",
         system=System(driver=driver),
@@ -81,7 +79,7 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
         to_gpu=[["PIX", "SYS"], ["NODE", NO]],
         to_nic=[["X", "PHB"], ["PHB", "X"]],
     )
-    text = render_matrix(pair("535.129.03", nics=nics))
+    text = render_matrix(two("535.129.03", nics=nics))
     assert cells(text) == [
         ["GPU0", "GPU1", "NIC0", "NIC1", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"],
         ["GPU0", "X", "PHB", "PIX", "NODE", "0-23", "N/A", "N/A"],
@@ -90,7 +88,7 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
         ["NIC1", "NODE", "N/A", "PHB", "X"],
     ]
     assert text.endswith("NIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0")
-    assert "mlx5_bond_0" in cells(render_matrix(pair("450.80", nics=nics)))[0]
+    assert "mlx5_bond_0" in cells(render_matrix(two("450.80", nics=nics)))[0]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,7 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (99, "N/A"), (NO, "N/A")],
 )
 def test_ancestors_have_the_letters_of_the_tool(level: int | Unavailable, letters: str) -> None:
-    assert cells(render_matrix(pair("470.82", ancestor=level)))[1][2] == letters
+    assert cells(render_matrix(two("470.82", ancestor=level)))[1][2] == letters
 
 
 def test_a_document_that_ended_early_still_prints() -> None:
@@ -109,7 +107,7 @@ def test_a_document_that_ended_early_still_prints() -> None:
 
 def test_columns_line_up_and_carry_no_tabs() -> None:
     """Every row is cut to the same columns, without trailing blanks, so that YAML shows it as a block."""
-    text = render_matrix(pair("535.129.03", links=18))
+    text = render_matrix(two("535.129.03", links=18))
     head, *rows = text.split("\n\n")[0].splitlines()
     assert "\t" not in text
     assert all(line == line.rstrip() for line in text.splitlines())

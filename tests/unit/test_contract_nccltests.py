@@ -182,11 +182,7 @@ def test_what_the_caller_says_counts_unless_the_table_contradicts() -> None:
 @pytest.mark.parametrize(
     ("text", "collective", "wrong"),
     [
-        (
-            "$ sudo ./build/./alltoall_perf\n" + devices(0) + "\n".join([HEAD, ONE_RANK, FOOT]),
-            "alltoall",
-            0,
-        ),
+        ("$ sudo ./build/./alltoall_perf\n" + devices(0) + "\n".join([HEAD, ONE_RANK, FOOT]), "alltoall", 0),
         (NAMED.format("alltoall") + log(TOTAL), "alltoall", 0),
         (NAMED.format("sendrecv") + log(ROW), "sendrecv", 0),
         (NAMED.format("scatter") + log(TOTAL.replace("-1", "0")), "scatter", 0),

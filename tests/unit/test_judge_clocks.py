@@ -147,7 +147,7 @@ TABLE: Table = {
         (paced(1000, 1000, 500, bits={2: {0x20: 12}}), "sw-thermal-slowdown/fail", {"slow-clock": UNSURE})
     ],
     "the power limit explains": [
-        (tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED),
+        (tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED)
     ],
     "other work explains": [
         (tenants(H200, 700, (1395, 610, 100, 0), *[(1980, 290, 100, 0)] * 7), *EXPLAINED),
@@ -475,14 +475,7 @@ def test_a_job_that_ended_before_the_window_is_no_load() -> None:
 
 @pytest.mark.parametrize(
     ("celsius", "band"),
-    [
-        (75, "excellent"),
-        (76, "good"),
-        (79, "good"),
-        (80, "warm"),
-        (83, "warm"),
-        (84, "throttling-likely"),
-    ],
+    [(75, "excellent"), (76, "good"), (79, "good"), (80, "warm"), (83, "warm"), (84, "throttling-likely")],
 )
 def test_each_temperature_has_a_band(celsius: int, band: str) -> None:
     brief = judge(heated(celsius)).gpus[0]

@@ -212,9 +212,7 @@ def test_steps_have_the_real_device_address_and_node() -> None:
     ("limit", "least", "advised"),
     [(700, 200, ["560 -i 3"]), (700, 600, ["600 -i 3"]), (700, 700, []), (None, 200, [])],
 )
-def test_a_hot_gpu_s_new_power_limit_has_its_number(
-    limit: int | None, least: int, advised: list[str]
-) -> None:
+def test_a_hot_gpu_s_power_limit_has_its_number(limit: int | None, least: int, advised: list[str]) -> None:
     """Four fifths of the limit in force, and no less than the driver takes; unknown, the step is left out."""
     known = Unavailable("TIMEOUT") if limit is None else limit * 1000
     power = Power(enforced_limit_mw=known, min_limit_mw=least * 1000)
@@ -247,9 +245,7 @@ def test_no_command_has_a_placeholder_that_nothing_fills() -> None:
 @quickly
 @given(st.sampled_from([made.h100(), made.titan(), every(node(), **working(bits={0x8: 12, 0x40: 3}))]),
        st.integers(0, 2**32), st.integers(1, 40))  # fmt: skip
-def test_whatever_is_found_names_its_gpus_and_has_no_placeholder(
-    machine: Result, seed: int, times: int
-) -> None:
+def test_what_is_found_names_its_gpus_and_has_no_placeholder(machine: Result, seed: int, times: int) -> None:
     machine = with_serials(machine)
     result = disturbed(machine, seed=seed, times=times)
     past = judge_health(machine).history
@@ -305,9 +301,7 @@ GATED = {
 
 @quickly
 @given(machines, st.integers(0, 2**32), st.integers(1, 60), machines, st.integers(0, 64))
-def test_no_document_makes_the_judge_raise(
-    machine: Result, seed: int, times: int, past: Result, capacity: int
-) -> None:
+def test_the_judge_never_raises(machine: Result, seed: int, times: int, past: Result, capacity: int) -> None:
     result = disturbed(machine, seed=seed, times=times)
     history = judge_health(disturbed(past, seed=seed + 1, times=times // 4)).history
     facts = nodegauge_judge.NodeFacts(gpu_capacity=capacity, sharing=nodegauge_judge.Sharing.EXCLUSIVE)

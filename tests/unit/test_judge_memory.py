@@ -100,7 +100,7 @@ TABLE: Table = {
         (repairs(rows_pending=1, rows_failed=1, action=0), f"{FAILED} {ONCE}", SECOND),
     ],
     "repairs that were done are nobody's business": [
-        (repairs(rows_corrected=7, rows_uncorrected=2, rows_failed=0, action=0), ""),
+        (repairs(rows_corrected=7, rows_uncorrected=2, rows_failed=0, action=0), "")
     ],
     "repairs are good if every GPU that supports them answered": [
         (sound(), "", {"row-remap": GOOD}),

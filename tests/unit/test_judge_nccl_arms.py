@@ -348,9 +348,7 @@ def test_wrong_data_is_listed_by_collective_size_and_arm() -> None:
 
 
 @pytest.mark.parametrize(("periods", "answer"), [(44, BAD), (45, UNSURE)])
-def test_a_low_number_counts_unless_the_pod_was_throttled_half_of_the_time(
-    periods: int, answer: Answer
-) -> None:
+def test_a_low_number_counts_unless_the_pod_was_throttled_half_the_time(periods: int, answer: Answer) -> None:
     """45 periods of 100 ms are half of 9 s, so the CPU limit may have set the median."""
     judgement = judge_nccl(nccl.changed(nccl.h100(100), throttled_periods=periods))
     assert judgement.answers["busbw-low"] is answer

@@ -164,9 +164,7 @@ NEVER_UP = [  # the machine, how many links its first GPU lacks from the first r
 
 
 @pytest.mark.parametrize(("whole", "down", "expected"), NEVER_UP)
-def test_a_link_that_was_never_up_is_missed_and_never_learned(
-    whole: Result, down: int, expected: int
-) -> None:
+def test_a_link_that_was_never_up_is_missed_and_not_learned(whole: Result, down: int, expected: int) -> None:
     judgement = judge(*[made.without_links(whole, 0, count=down)] * 5)
     links = only(judgement).evidence["links"]
     assert isinstance(links, int)

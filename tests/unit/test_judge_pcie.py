@@ -53,7 +53,7 @@ LINKS: Table = {
             "GPU 0 (0000:0f:00.0): Generation 4 x4 at 97 % utilisation; card and slot support 4 x16",
             "the node's other GPUs have x16",
             {"width": 4, "utilization_percent": 97},
-        ),
+        )
     ],
     "a lower generation warns at half of the utilisation": [
         (node(link(3, utilization=50), link()), "pcie-narrow/warn"),
@@ -74,9 +74,7 @@ LINKS: Table = {
         (node(link(width=8, **IDLE)), "pcie-narrow/info"),
         (node(link(3, width=8)), "pcie-narrow/warn"),
     ],
-    "a card or slot with few lanes is complete": [
-        (node(link(width=8, max_width=8, **IDLE)), ""),
-    ],
+    "a card or slot with few lanes is complete": [(node(link(width=8, max_width=8, **IDLE)), "")],
     "an older slot is only mentioned": (
         node(link(3, max_generation=3)),
         "pcie-narrow/info",
@@ -127,9 +125,7 @@ def test_a_pcie_link_is_judged(row: Row) -> None:
         ("0000:3b:00.0", 8, ["pcie-narrow/warn"]),
     ],
 )
-def test_a_virtual_machine_may_hide_that_the_slot_has_half_of_the_lanes(
-    address: str, width: int, expected: list[str]
-) -> None:
+def test_a_virtual_machine_may_hide_half_of_the_lanes(address: str, width: int, expected: list[str]) -> None:
     """A T4 of AWS g4dn, idle, has 8 of 16 lanes (tests/fixtures/nvidia-smi-qx_tesla-t4.xml), directly below
     the host bridge; on bare metal, a GPU always sits below a port."""
     t4 = made.with_gpu(made.h100(1), 0, pci=address, name="Tesla T4", pcie=link(1, width, utilization=0))

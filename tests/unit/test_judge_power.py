@@ -241,11 +241,7 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
     judgement = wired(limited(carried + 1, 75), gpus=[entry, other])
     assert judgement.verdict is Verdict.WARN
     (finding,) = [one for one in judgement.findings if one.code == "cable-watts"]
-    assert finding.evidence == {
-        "limit_watts": carried + 1,
-        "cable_watts": carried,
-        "lower_watts": carried,
-    }
+    assert finding.evidence == {"limit_watts": carried + 1, "cable_watts": carried, "lower_watts": carried}
     assert f"`nvidia-smi -pl {carried} -i 0`" in finding.message
     assert finding.gpus[0].index == 0
 
@@ -261,9 +257,7 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
         (0, 300, ["power-inventory/info"]),
     ],
 )
-def test_a_limit_that_could_be_raised_is_information(
-    limit: float | None, most: float | None, expected: list[str]
-) -> None:
+def test_a_raisable_limit_informs(limit: float | None, most: float | None, expected: list[str]) -> None:
     assert of_power(wired(limited(limit, most=most), gpus=[{"gpu": "*", "sockets": [EIGHT]}])) == expected
 
 

@@ -10,16 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import (
-    Host,
-    Problem,
-    RepeatedXid,
-    Result,
-    Unavailable,
-    WatchReport,
-    XidCount,
-    Xids,
-)
+from nodegauge_contract import Host, Problem, RepeatedXid, Result, Unavailable, WatchReport, XidCount, Xids
 from nodegauge_judge import Answer, History, Judgement, NodeFacts, Severity, Verdict, judge_health
 from nodegauge_judge.history.model import FEW_XIDS, LIMIT, GpuHistory, LinkHistory
 from nodegauge_judge.history.xid_times import MOST_TIMES, XidHistory
@@ -367,9 +358,7 @@ def degraded(links: int) -> Result:
         ([6, 12, 5, 5, 5, 5], 6),
     ],
 )
-def test_the_link_sum_rises_on_two_readings_and_falls_only_while_unconfirmed(
-    readings: list[int], expected: int
-) -> None:
+def test_the_link_sum_rises_on_two_readings_and_falls_unconfirmed(readings: list[int], expected: int) -> None:
     assert remembered(readings).sum == expected
 
 

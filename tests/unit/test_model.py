@@ -192,8 +192,7 @@ def test_a_report_reads_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "status",
-    [{"verdict": 7}, {"probes": 7}, {"gpus": {"count": "8"}}, {"probes": [{"lastRun": {}}]}],
+    "status", [{"verdict": 7}, {"probes": 7}, {"gpus": {"count": "8"}}, {"probes": [{"lastRun": {}}]}]
 )
 def test_a_status_that_cannot_be_read_counts_as_empty(status: Body) -> None:
     """Never guessed, and kept as it stands so that the next write can replace it."""

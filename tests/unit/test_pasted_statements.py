@@ -281,11 +281,7 @@ def test_what_is_not_known_says_what_can_be_read() -> None:
     ("first", "second", "verdicts"),
     [
         (SOUND, ECC, ["unknown", "warn"]),
-        (
-            QUERY,
-            re.sub(r"(Remapping Failure Occurred +: )No", r"\1Yes", QUERY),
-            ["warn", "fail"],
-        ),
+        (QUERY, re.sub(r"(Remapping Failure Occurred +: )No", r"\1Yes", QUERY), ["warn", "fail"]),
         (MATRIX, MATRIX.replace("NV18", "SYS"), ["unknown", "unknown"]),
     ],
 )

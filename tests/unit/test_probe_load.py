@@ -196,9 +196,7 @@ def test_a_running_load_gives_way_at_once(node: ANode) -> None:
     ],
 )
 @pytest.mark.parametrize("before", [loaded(), SLOW])
-def test_a_run_that_shows_nothing_changes_nothing_but_its_own_record(
-    before: Result, end: Result | RunEnd
-) -> None:
+def test_a_run_that_shows_nothing_changes_its_record_alone(before: Result, end: Result | RunEnd) -> None:
     was = ran(healthy(), before).status
     now = ran(ran(healthy(), before), end, at=NOW + 60).status
     assert (now.gates, now.load, now.desired) == (was.gates, was.load, was.desired)

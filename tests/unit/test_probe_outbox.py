@@ -156,9 +156,7 @@ DENIED = Refused("the API server answered 422: denied", final=True)
     ],
     ids=["as long as the API server asks", "also after a refusal for good", "a thousand are no overflow"],
 )
-def test_a_reading_is_tried_until_it_is_written(
-    outbox: Stepped, answers: list[Refused], last: list[float]
-) -> None:
+def test_a_reading_is_tried_until_written(outbox: Stepped, answers: list[Refused], last: list[float]) -> None:
     """The admission policy may be wrong for a while: nothing that was read is lost by that."""
     outbox.api.answers = list(answers)
     outbox.put(part(1))
@@ -261,9 +259,7 @@ def test_a_boot_that_cannot_be_read_is_empty_and_a_long_reason_is_cut() -> None:
 
 
 @pytest.mark.parametrize("probe", sorted(PART_BYTES))
-def test_a_document_that_does_not_fit_is_replaced_by_one_that_says_so(
-    probe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_that_does_not_fit_says_so(probe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it would be judged as if it were whole.  Whose it is stays, and it fits into every part."""
     result, smallest = replace(RESULT, probe=probe), min(PART_BYTES.values())
     size = len(text(result))
