@@ -1,7 +1,4 @@
-"""Memory errors, repairs, error counters and fans, read through the real binding from a made library.
-
-Also the field ids of the throttle counters by driver, and their growth.
-"""
+"""Memory errors, repairs, error counters, fans and throttle counters, through the real binding."""
 
 from __future__ import annotations
 
@@ -213,8 +210,7 @@ OLD, NEW = [1, 2, 3], [11, 12, 13]
 def test_counter_ids_follow_drivers(
     driver: str, old: list[int], new: list[int], trio: str | None, values: list[int] | None
 ) -> None:
-    """Past 580 the new ids; from 575 to 580 the ids that answer, with integers, where the others do not.  A
-    driver that could be either has no counters."""
+    """New ids past 580, from 575 on those that answer in integers; a driver that may be either has none."""
     chosen, read = choose(driver, old=old, new=new)
     assert isinstance(chosen, Unavailable) == (trio is None)
     assert (chosen, read) == ((chosen, [chosen] * 3) if trio is None else (trio, values))
@@ -233,8 +229,7 @@ def snapshot(began_ms: int, energy: Int = 0, *, took_ms: int = 0, **values: Int)
 
 
 def test_growth_is_what_was_added_between_two_readings() -> None:
-    """With the time by CLOCK_BOOTTIME from before the first one to after the second, for the probe may stand
-    still within either."""
+    """From before the first to after the second: the probe may stand still within either."""
     grown = growth(
         snapshot(1_000, 5_000, took_ms=300, sw_thermal_ns=10, power_brake_ns=7),
         snapshot(4_000, 905_000, took_ms=12, sw_thermal_ns=1_500_000_010, power_brake_ns=7),

@@ -37,8 +37,7 @@ def changed(result: Result, position: int, gpu: Gpu) -> Result:
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", profiles.names())
 def test_a_machine_passes_only_with_every_answer(healthy: Callable[[str], Result], profile: str) -> None:
-    """Each value of each GPU in turn fails on a machine that was read before; on a new machine, a value that
-    one GPU lacks and its siblings have."""
+    """Neither on a machine that was read before, nor on a new one whose siblings have the value."""
     result = healthy(profile)
     before = judge_health(result)
     if before.verdict is not Verdict.PASS:

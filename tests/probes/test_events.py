@@ -145,7 +145,6 @@ def test_a_lost_gpu_does_not_deafen_the_others(nvml: Nvml, library: Library, gpu
 def test_an_event_that_no_document_holds(
     nvml: Nvml, library: Library, gpus: Gpus, address: int, code: int, seen: list[int]
 ) -> None:
-    """One without a GPU is ignored; one too large would make the whole result unreadable: the driver's has 64
-    bits without a sign."""
+    """One without a GPU, and one too large: the driver's has 64 bits without a sign."""
     with_events(library, (Device(9, handle(address)), XID, code))
     assert heard(nvml, gpus)[0].seen == seen

@@ -29,8 +29,7 @@ runpy.run_module("nodegauge_probes", run_name="__main__")
 
 @pytest.mark.parametrize("form", ["json", "table"])
 def test_nothing_is_written_but_why_there_is_no_reading(probe: On, form: str) -> None:
-    """No file, no process, no socket, and of a problem the termination log: the interpreter's own audit
-    events say so."""
+    """No file, process or socket, and of a problem the termination log, by the interpreter's audit events."""
     on = probe("h100-sxm-8")
     run = on.python(AUDIT, "health", "--window", "0", "--format", form)
     assert (run.returncode, run.stderr) == (0, "")

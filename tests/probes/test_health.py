@@ -1,8 +1,4 @@
-"""What the health probe brings home: from machines that answer, with faults, and where something is wrong.
-
-A fault shows in the reading that it is about, on the GPU that has it, and on no other.  The expected readings
-follow from what the fault is; whether one is bad is for the judge.
-"""
+"""What the health probe brings home: a fault shows in its own reading, on its own GPU alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The engine nccl4py against a fake of its libraries: the program, its speech, and what it does with errors.
-
-The fake (tests/probes/fakes) is made from documentation.  That the real libraries agree with it, tests/gpu
-shows where there is a GPU.
-"""
+"""The engine nccl4py against a fake made from documentation; tests/gpu shows that the real ones agree."""
 
 from __future__ import annotations
 
@@ -77,8 +73,7 @@ def test_times_are_those_of_the_events() -> None:
 
 @pytest.mark.parametrize(("policy", "code"), [({}, 0), ({"NCCL_P2P_DIRECT_DISABLE": "0"}, 1)])
 def test_nccl_does_not_address_buffers_of_a_memory_pool(policy: dict[str, str], code: int) -> None:
-    """A pool is closed to the other GPUs of its process (NCCL user guide, NCCL_P2P_DIRECT_DISABLE); a policy
-    may decide otherwise."""
+    """It is closed to other GPUs (NCCL user guide, NCCL_P2P_DIRECT_DISABLE), unless a policy says so."""
     environment = {"CUDA_VISIBLE_DEVICES": ",".join(UUIDS), **policy}
     main = partial(engine.main, engine_nccl4py.Nccl4py)
     order = ordered(cells=SMALL[:1], pairs_bytes=0)

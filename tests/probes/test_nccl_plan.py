@@ -1,5 +1,4 @@
-"""What is measured on which machine, what is left out when time or memory is short, and what a child finds in
-its environment."""
+"""What is measured where, what short time or memory leaves out, and a child's environment."""
 
 from __future__ import annotations
 
@@ -191,8 +190,7 @@ def child(arm: ArmName, policy: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def test_nobody_s_tuning_is_inherited_and_no_network_looked_for() -> None:
-    """Of the probe's own env what a program needs to start; nothing of NCCL's or a loader's.  GPUs by UUID,
-    for CUDA and NVML give numbers differently; loopback alone; a log in a file of the arm's own."""
+    """What a program needs to start, GPUs by UUID, loopback alone, and a log of the arm's own."""
     env = child(ArmName.DEFAULT)
     assert env.items() >= NEEDED.items()
     assert not env.keys() & TUNING.keys()

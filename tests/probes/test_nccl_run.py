@@ -1,5 +1,4 @@
-"""The benchmark as a whole, on simulated machines: with a child of the test's own, or with the project's
-engines on fake libraries and made-up programs."""
+"""The benchmark as a whole on simulated machines, with a child of the test's own or the project's engines."""
 
 from __future__ import annotations
 

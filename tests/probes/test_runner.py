@@ -1,7 +1,4 @@
-"""The runner around any probe: last words of a hung, late, crashed or ended run, told by real processes.
-
-And what a probe does before it can do anything.
-"""
+"""The runner around any probe: last words of a hung, late, crashed or ended run, told by real processes."""
 
 from __future__ import annotations
 
@@ -157,8 +154,7 @@ def test_a_call_is_hung_at_its_limit(call: str, limit: float) -> None:
 def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(
     noted_late: float, calm: float, judged_late: float, steps: list[float]
 ) -> None:
-    """Stopped or frozen for longer than a call may take, wherever that meets it; one that hangs afterwards is
-    named none the less."""
+    """Wherever that meets it; one that hangs afterwards is named none the less."""
     looks = Looks()
     looks.clock.jumps[looks.clock.readings + 1] = noted_late
     looks.watch.enter("nvmlDeviceGetUUID", "")
@@ -224,8 +220,7 @@ time.sleep(600)
 
 
 def test_a_probe_that_is_told_to_go_while_it_starts_goes_at_once(tmp_path: Path) -> None:
-    """The first process of a container has no default answer to SIGTERM: it must have one of its own before
-    its libraries are loaded, which takes a while on a busy node."""
+    """The first process of a container has no default answer to SIGTERM."""
     mark = tmp_path / "importing"
     (tmp_path / "msgspec.py").write_text(STUCK.format(mark=str(mark)), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCES}"}

@@ -86,10 +86,7 @@ def test_the_rate_is_the_links_own_where_there_is_one(fields: dict[Any, Answer],
 
 @pytest.mark.parametrize("refusal", [NO_SUCH_LINK, NO])
 def test_a_capability_alone_is_no_link(refusal: Unavailable) -> None:
-    """A B200 calls all 36 numbers capable, and only the state tells that it has 18 links.
-
-    Measured on a real one: NVIDIA/TensorRT-LLM pull request 19210.
-    """
+    """A real B200 calls all 36 numbers capable (NVIDIA/TensorRT-LLM pull request 19210)."""
     states: dict[Any, Answer] = {(165, link): 1 if link < 18 else refusal for link in range(36)}
     driver = Driver(calls={CAPABILITY: up_to(36, 1), STATE: up_to(18, 1)}, fields=states)
     assert [group.links for group in links(driver, capability="10.0")] == [[link] for link in range(18)]

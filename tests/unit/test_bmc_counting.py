@@ -20,8 +20,7 @@ FANS = [Fan(name="Fan 1", rpm=4000, present=True)]
 
 
 def made(**resources: Any) -> Tree:
-    """A server with two supplies of 800 W, each giving 200 W, and a fan, and what the test adds or changes:
-    `Power={...}` is the resource of that name below its chassis."""
+    """A server with two supplies of 800 W that give 200 W each; `Power={...}` changes that resource."""
     status = {"State": "Enabled", "Health": "OK"}
     supplies = [
         {

@@ -1,7 +1,4 @@
-"""Machines read by IPMI: Debian's `ipmi_sim` and the testbed's own BMC show the same sensors, with faults.
-
-Where there is no `ipmi_sim` and none can be fetched, its half is skipped and says what to install.
-"""
+"""Machines read by IPMI, from Debian's `ipmi_sim`, if it can be had, and the testbed's own BMC."""
 
 from __future__ import annotations
 

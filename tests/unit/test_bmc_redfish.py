@@ -1,8 +1,4 @@
-"""Recorded BMCs over HTTPS: what is read of them, what is judged, and what is not believed; and the object
-ChassisReading, whatever somebody wrote into it.
-
-Every tree is a recording of a real machine (tests/fixtures/INDEX.md); each fault is made by changing it.
-"""
+"""Recorded BMCs over HTTPS, each fault made by changing one, and whatever stands in a ChassisReading."""
 
 from __future__ import annotations
 

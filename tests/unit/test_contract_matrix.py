@@ -1,7 +1,4 @@
-"""The matrix in the style of each driver release, from documents made for the test.
-
-That real recordings come out of real probe runs is shown in tests/probes.
-"""
+"""The matrix in the style of each driver release; real runs are compared in tests/probes."""
 
 from __future__ import annotations
 

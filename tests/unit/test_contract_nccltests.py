@@ -1,7 +1,4 @@
-"""Logs of nccl-tests: every layout that they have had, as launchers hand them on, whole, shortened or cut.
-
-Three are recordings of other projects; the rest is made from the formats of nccl-tests' own sources.
-"""
+"""Logs of nccl-tests in every layout, recorded or made from its own sources' formats."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ def log(*lines: str, head: str = HEAD, foot: str = FOOT) -> str:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_log_says_what_ran_on_what(name: str) -> None:
-    """Collective, ranks, machines and rows.  For every row and both halves our bus bandwidth, from size, time
-    and ranks, is that of the log within 1 % or half a unit of its last printed digit."""
+    """Our bus bandwidth is the log's within 1 % or half a unit of its last printed digit."""
     text = (FIXTURES / name).read_text()
     document = result(text)
     [arm] = document.nccl.arms

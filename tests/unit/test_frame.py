@@ -1,9 +1,4 @@
-"""What holds the repository together: rules about files rather than about behaviour.
-
-Each rule is one that was broken somewhere before and cost somebody a day: a folder that shadows the standard
-library, a path of one developer's machine, a package that imports what its extra does not install, a link to
-a page that is gone.  Only tracked files are looked at.
-"""
+"""What holds the repository together: rules about tracked files, each of which was broken somewhere."""
 
 from __future__ import annotations
 

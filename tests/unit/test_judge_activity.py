@@ -160,8 +160,7 @@ ERRORS = ("ecc_uncorrected", "ecc_corrected", "pcie_replays", "pcie_correctable"
     [(900, 12, 5), (90_000, 12, 5), (900, 7, 0), (60, 12, None), (900, 6, None)],
 )
 def test_errors_are_counted_between_runs(name: str, seconds: float, now: int, expected: int | None) -> None:
-    """Missed runs lose none; too early a run waits, but for errors of which one is one too many; a counter
-    that went back says nothing."""
+    """Missed runs lose none; too early a run waits, but for errors of which one is too many."""
     first = counted(7)
     grown = case(first, replace(counted(now), host=later(first, seconds).host)).growth
     known = 5 if seconds == 60 and name in growth.AT_ONCE else expected

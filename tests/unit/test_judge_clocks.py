@@ -60,8 +60,7 @@ def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None, moves: flo
 
 
 def tenants(name: str, watts: float, *gpus: tuple[float, float, float, int], **first: Any) -> Result:
-    """GPUs of one model and power limit in watts: MHz, watts, per cent of utilisation, samples with the power
-    cap's bit; `first`: other fields of the first one."""
+    """GPUs of one model and limit in watts: MHz, watts, per cent of utilisation, capped samples."""
     result = every(node(len(gpus)), name=name, power=limit(watts))
     for gpu_index, (mhz, drawn, percent, capped_samples) in enumerate(gpus):
         bits = {0x4: capped_samples} if capped_samples else {}
@@ -84,8 +83,7 @@ def one_still(mhz: float, watts: float) -> Result:
 
 
 def locked(mhz: float, *, source: int = 0, **fields: Any) -> Result:
-    """GPU 3 of eight at that clock, its siblings at a constant 1980 MHz, at the same work; `fields`: of its
-    window, or `bits`."""
+    """GPU 3 of eight at that clock, its siblings at 1980 MHz at the same work; `fields`: of its window."""
     result = every(tenants(H100, 700, *[LIGHT] * 8), **working(sm_mhz=span(1980), power_mw=span(310_000)))
     own = working(**{"sm_mhz": span(mhz), "power_mw": span(250_000)} | fields)
     return made.with_gpu(result, 3, **own, power=replace(limit(700), source=source))

@@ -1,5 +1,4 @@
-"""The judgement as a whole: verdict, summary, matrix, findings that name their GPUs; and what is true of all
-rules, and of the judge over many documents."""
+"""The judgement as a whole, what is true of all rules, and of the judge over many documents."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The machine around the GPUs: clock, disks, the kernel's log as a second witness, and versions against those
-of its class, about which a roll-out is quiet."""
+"""The machine around the GPUs: clock, disks, the kernel's log, and versions against those of its class."""
 
 from __future__ import annotations
 

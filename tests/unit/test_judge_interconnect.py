@@ -150,8 +150,7 @@ KLASSES = {"NvlinkRing": "nvlink", "NvlinkSomePairs": "nvlink-pairs", "NoNvlink"
 
 @pytest.mark.parametrize("row", rows(CLASSES))
 def test_a_class_has_its_reason_and_number(row: Row) -> None:
-    """A ring over ALL GPUs cannot be claimed in doubt, and a machine with doubtful links is not called PCIe;
-    without a class there is no evidence."""
+    """In doubt neither a ring nor PCIe is claimed; without a class there is no evidence."""
     runs, reason, gbps, part = (*row, None, "")[:4] if len(row) < 3 else (*row, "")[:4]
     judgement = judge_all(runs)
     seen = judgement.interconnect

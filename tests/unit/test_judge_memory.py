@@ -165,8 +165,7 @@ def hopper(**counts: Any) -> Result:
 
 
 def over(*readings: tuple[int, int], reboot: bool = False) -> Judgement:
-    """The judgement of the last of these readings: seconds, and double bit pages then; or of a run after a
-    reboot, on a clock that starts again."""
+    """The judgement of the last of these readings (seconds, double bit pages), or of a run after a reboot."""
     runs = [volta(double=pages, at=seconds) for seconds, pages in ((0, 0), *readings)]
     if reboot:
         runs.append(made.rebooted(volta(double=readings[-1][1])))

@@ -302,8 +302,7 @@ PUBLISHED_AND_NOT: dict[str, tuple[Result, float, bool]] = {
 
 @pytest.mark.parametrize(("gbps", "answer"), [(30.0, Answer.BAD), (40.5, Answer.GOOD)])
 def test_a_floor_of_the_policy_sets_a_taint_for_any_machine(gbps: float, answer: Answer) -> None:
-    """Whoever owns the machine may have measured it.  Exactly the floor is enough (the log's time in whole
-    microseconds makes 40.5001 of 40.5)."""
+    """Exactly the floor is enough: the log's whole microseconds make 40.5001 of 40.5."""
     own = Expectation(gpu="*3090*", count=2, collective="all_reduce", bytes=GIB, busbw=40.5001)
     measured = pair("NVIDIA GeForce RTX 3090", gbps, 4, mbps=14_062)
     expectations, all_of_it = Expectations.default().with_policy([own]), Thresholds(busbw_expected_share=1.0)

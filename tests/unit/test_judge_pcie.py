@@ -126,8 +126,7 @@ def test_a_pcie_link_is_judged(row: Row) -> None:
     ],
 )
 def test_a_virtual_machine_may_hide_half_of_the_lanes(address: str, width: int, expected: list[str]) -> None:
-    """A T4 of AWS g4dn, idle, has 8 of 16 lanes (tests/fixtures/nvidia-smi-qx_tesla-t4.xml), directly below
-    the host bridge; on bare metal, a GPU always sits below a port."""
+    """An idle T4 of AWS g4dn; on bare metal a GPU always sits below a port, not the host bridge."""
     t4 = made.with_gpu(made.h100(1), 0, pci=address, name="Tesla T4", pcie=link(1, width, utilization=0))
     assert [code for code in codes(judge(t4)) if "pcie" in code] == expected
     passed_through = made.with_gpu(t4, 0, pci="0000:3b:00.0", virtualization=1)

@@ -1,5 +1,4 @@
-"""Supplies, rails and fans, of which only trusted sensors count; and what GPUs may draw against what their
-slot, cables and supply carry."""
+"""Supplies, rails and fans by trusted sensors, and what slot, cables and supply carry."""
 
 from __future__ import annotations
 
@@ -233,8 +232,7 @@ def plug(connector: str, *cables: str, watts: int = 0) -> dict[str, Any]:
     ],
 )
 def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None:
-    """A cable carries what its one plug at the supply carries, however many plugs it has at the card; an
-    adapter's plugs are 8-pin.  At what they carry nothing is wrong; one watt above warns."""
+    """A cable carries what its one plug at the supply carries; an adapter's plugs are 8-pin."""
     entry = {"gpu": "0", "sockets": sockets}
     other = {"gpu": "1", "sockets": [plug("12VHPWR", watts=600)] * 3}
     assert "cable-watts/warn" not in of_power(wired(limited(carried, 75), gpus=[entry, other]))

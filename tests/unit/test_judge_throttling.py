@@ -198,8 +198,7 @@ def test_slowdown_needs_seconds_and_share(row: Row) -> None:
     ("code", "counter"), [(SW, "sw_thermal"), (HW, "hw_thermal"), (BRAKE, "power_brake")]
 )
 def test_a_run_soon_after_another_is_never_good(code: str, counter: str) -> None:
-    """Somebody asks for a run ten seconds after a bad one: three clean seconds do not begin the row anew, a
-    slow window still counts, and the next run of the policy judges what the counters hold."""
+    """Three clean seconds after a bad run prove nothing; the policy's next run judges the counters."""
     nothing = {"sw_thermal": 0, "hw_thermal": 0, "power_brake": 0}
     first, worse = node(), {counter: 600}
     bad = later(first, 900, **worse)
@@ -319,8 +318,7 @@ ALONE = {
 
 @pytest.mark.parametrize("machine", ALONE.values(), ids=ALONE)
 def test_a_brake_on_one_idle_gpu_is_information_until_it_stays(machine: Result) -> None:
-    """An idle A10 was recorded with an asserted brake, and its owner missed nothing.  Neither run is bad or
-    good for the gate, and the power supply is unknown.  The third run in a row counts."""
+    """An idle A10 was recorded with one, and nobody missed anything; the third run in a row counts."""
     runs = row(machine, 4)
     for count in range(1, 5):
         judgement = judge(*runs[:count])

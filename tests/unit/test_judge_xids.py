@@ -1,5 +1,4 @@
-"""What is remembered between runs: Xids for the rules of the policy, and links, which must neither forget a
-fault nor be poisoned by a reading that was wrong."""
+"""What is remembered between runs, Xids and links: no fault is forgotten, nothing wrong is learned."""
 
 from __future__ import annotations
 

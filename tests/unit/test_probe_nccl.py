@@ -1,5 +1,4 @@
-"""When NCCL runs are made, where they are not and what gives way; what a run changes in a report, and what it
-must leave alone."""
+"""When NCCL runs are made, what gives way, and what a run changes in a report and what not."""
 
 from __future__ import annotations
 
@@ -310,8 +309,7 @@ def test_a_row_that_nothing_answers_is_asked_for_ever_less() -> None:
 
 
 def test_a_restarted_device_plugin_is_no_dra() -> None:
-    """It offers nothing for seconds, but the kubelet still counts its GPUs: nothing is written, and a node
-    that waits for its first NCCL run waits on."""
+    """It offers nothing for seconds, but the kubelet still counts its GPUs: the node waits on."""
     policy = make_policy().of(UNTIL_NCCL)
     fresh = replace(nccl_node(), status=ReportStatus())
     report = fresh.healthy(at=NOW, policy=policy).healthy(at=NOW + 900, policy=policy)

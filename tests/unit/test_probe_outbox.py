@@ -1,5 +1,4 @@
-"""From a result to what is written: a part of the NodeReading, the tries of a pod that runs once, and the
-outbox of the watch probe, in which the newest reading waits."""
+"""From a result to what is written: a part of the NodeReading, tries, and the watch probe's outbox."""
 
 from __future__ import annotations
 
@@ -135,8 +134,7 @@ def test_a_newer_reading_ends_no_pause(outbox: Stepped) -> None:
 
 @pytest.mark.parametrize(("jitter", "share"), [(0.0, 0.5), (0.5, 1.0), (1.0, 1.5)])
 def test_pauses_grow_and_are_drawn_anew(api: Api, jitter: float, share: float) -> None:
-    """Each twice as long as the one before, up to a minute, and by half more or less: containers of a whole
-    fleet do not come back at the same moment."""
+    """Doubled up to a minute, half more or less: a fleet's containers do not return at one moment."""
     outbox = Stepped(api, jitter=jitter)
     api.answers = [Refused("no answer")] * 12
     outbox.put(part(1))
@@ -310,8 +308,7 @@ class Tries:
 
 
 def test_a_pod_that_runs_once_tries_again() -> None:
-    """After two seconds, or as long as the API server asks; each failure is said at once, for the kubelet may
-    end the pod any time."""
+    """Each failure is said at once, for the kubelet may end the pod any time."""
     tries = Tries(Refused("no answer"), Refused("busy", retry_after=9.0))
     assert tries.run(120) is True
     assert (tries.pauses, tries.messages) == ([PAUSE_S, 9.0], ["no answer", "busy"])

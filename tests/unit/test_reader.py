@@ -1,5 +1,4 @@
-"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets, its process; and
-its inventory, as people and Ansible write it, with the answer to each mistake."""
+"""The BMC reader among hostile BMCs and an API server that is away; its secrets, process and inventory."""
 
 from __future__ import annotations
 
