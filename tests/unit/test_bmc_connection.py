@@ -461,7 +461,7 @@ def reading(seconds: dict[str, float], **changes: Any) -> ChassisReading:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "grown"),
+    ("before", "now", "grew"),
     [
         (reading({"thermal": 5e6}), reading({"thermal": 5e6 + 12}), {"thermal": 12}),
         (reading({"thermal": 7}), reading({"thermal": 7}), {"thermal": 0}),
@@ -479,9 +479,9 @@ def reading(seconds: dict[str, float], **changes: Any) -> ChassisReading:
         "other GPU", "other board", "no GPU before", "first reading",
     ],
 )  # fmt: skip
-def test_growth_is_new(before: ChassisReading | None, now: ChassisReading, grown: dict[str, float]) -> None:
+def test_what_grew_is_new(before: ChassisReading | None, now: ChassisReading, grew: dict[str, float]) -> None:
     after = growth.since(before, now, seconds=300)
-    assert after.gpus[0].throttled_lately_seconds == grown
+    assert after.gpus[0].throttled_lately_seconds == grew
     assert (after.since_seconds == 300) is (before is not None)
 
 
