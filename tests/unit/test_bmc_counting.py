@@ -1,4 +1,4 @@
-"""What a BMC lists is counted once, by its identity, and the machine's load is its own meter's."""
+"""What a BMC lists is counted once, the load is its own meter's, and no fault of a recorded tree passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corpus.bmc.faults import Tree
-from corpus.bmc.table import Outcome, outcome, recorded
+from corpus.bmc.table import MACHINES, WRONG, Outcome, judged, outcome, recorded
 from nodegauge_contract.chassis import ChassisReading, Fan, Redundancy, Supply, Unread
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge import Psu, Verdict
@@ -228,3 +228,8 @@ def test_dpus_and_shelves_are_no_servers(reading: ChassisReading, verdict: Verdi
     got = judge_chassis(reading)
     assert got.verdict is verdict
     assert summary in got.summary
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_fault_passes_and_no_healthy_machine_warns(machine: str) -> None:
+    assert [cell for cell in judged(machine) if cell.answer == WRONG] == []
