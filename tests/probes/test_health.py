@@ -250,7 +250,6 @@ def test_a_machine_passes_only_with_every_answer(healthy: Callable[[str], Result
     before = judge_health(result)
     if before.verdict is not Verdict.PASS:
         pytest.skip(f"does not pass: {before.summary}")
-    assert before.coverage is not None
     assert before.coverage.gaps == []
     missed = []
     for position, gpu in enumerate(result.gpus):

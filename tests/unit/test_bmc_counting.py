@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corpus.bmc.faults import Tree
 from corpus.bmc.table import MACHINES, WRONG, Outcome, judged, outcome, recorded
@@ -65,6 +66,11 @@ async def reading_of(tree: Tree) -> ChassisReading:
 
 
 METER = {"PowerWatts": {"Reading": 85}}
+WHOLE = {"Name": "System Input Power", "PowerConsumedWatts": 430}
+VOLTAGES = [
+    {"MinimumVoltage": low, "MaximumVoltage": high, "OutputWattage": watts}
+    for low, high, watts in ((100, 140, 500), (200, 240, 1050))
+]
 
 
 @pytest.mark.parametrize(
@@ -73,17 +79,7 @@ METER = {"PowerWatts": {"Reading": 85}}
         (made(Power={"PowerControl": [{"PowerConsumedWatts": 430}]}), 430),
         (made(Power={"PowerControl": [{"PhysicalContext": "PowerSupply", "PowerConsumedWatts": 430}]}), 430),
         (made(Power={"PowerControl": [{"Name": "CPU Power", "PowerConsumedWatts": 130}]}), None),
-        (
-            made(
-                Power={
-                    "PowerControl": [
-                        {"Name": "System Input Power", "PowerConsumedWatts": 430},
-                        {"Name": "GPU Power", "PowerConsumedWatts": 300},
-                    ]
-                }
-            ),
-            430,
-        ),
+        (made(Power={"PowerControl": [WHOLE, {"Name": "GPU Power", "PowerConsumedWatts": 300}]}), 430),
         (made(Power={"PowerControl": [{"PowerConsumedWatts": 85}]}), None),  # its supplies give 400 W
         (made(Power={"PowerControl": [{"PowerConsumedWatts": 5000}]}), None),  # and take 430 W
         (made(EnvironmentMetrics={"PowerWatts": {"Reading": 425}}), 425),
@@ -111,15 +107,7 @@ async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None
     ("supply", "size"),
     [
         ({"InputRanges": [{"OutputWattage": 1050}]}, 1050),
-        (
-            {
-                "InputRanges": [
-                    {"MinimumVoltage": 100, "MaximumVoltage": 140, "OutputWattage": 500},
-                    {"MinimumVoltage": 200, "MaximumVoltage": 240, "OutputWattage": 1050},
-                ]
-            },
-            1050,
-        ),
+        ({"InputRanges": VOLTAGES}, 1050),
         ({"LineInputVoltage": None, "InputRanges": [{"OutputWattage": 1050}, {"OutputWattage": 500}]}, 500),
         ({"PowerCapacityWatts": 800, "InputRanges": [{"OutputWattage": 1050}]}, 800),
     ],
@@ -139,13 +127,6 @@ async def test_what_a_supply_gives_is_not_far_above_its_size(given: float, belie
     for one in tree.recorded[f"{MADE}/Power"]["PowerSupplies"]:
         one.update(PowerCapacityWatts=400, PowerOutputWatts=given, PowerInputWatts=None)
     assert [one.output_watts == given for one in (await reading_of(tree)).supplies] == [believed, believed]
-
-
-async def test_fans_that_every_chassis_lists_are_counted_once() -> None:
-    tree = made()
-    for number in range(5):
-        with_chassis(tree, f"Zone{number}", ChassisType="RackMount", Thermal={"@odata.id": f"{MADE}/Thermal"})
-    assert len((await reading_of(tree)).fans) == 1
 
 
 async def test_pages_that_lead_in_a_circle_end_and_are_named() -> None:
@@ -203,25 +184,16 @@ def test_supplies_that_the_bmc_calls_insufficient_carry_no_machine(state: str, o
     assert "runs on" not in repr(got)
 
 
+SHELF = ChassisReading(machine="power-shelf", lists_supplies=True, supplies=[supply("1")])
+REFUSED = [Unread(path="/redfish/v1/Chassis/1/Thermal", reason="HTTP status 403")]
+
+
 @pytest.mark.parametrize(
     ("reading", "verdict", "summary"),
     [
         (ChassisReading(machine="dpu"), Verdict.UNKNOWN, "DPU"),
-        (
-            ChassisReading(machine="power-shelf", lists_supplies=True, supplies=[supply("1")]),
-            Verdict.PASS,
-            "shelf",
-        ),
-        (
-            ChassisReading(
-                machine="power-shelf",
-                lists_supplies=True,
-                supplies=[supply("1")],
-                unread=[Unread(path="/redfish/v1/Chassis/1/Thermal", reason="HTTP status 403")],
-            ),
-            Verdict.UNKNOWN,
-            "shelf",
-        ),
+        (SHELF, Verdict.PASS, "shelf"),
+        (replace(SHELF, unread=REFUSED), Verdict.UNKNOWN, "shelf"),
     ],
 )
 def test_dpus_and_shelves_are_no_servers(reading: ChassisReading, verdict: Verdict, summary: str) -> None:

@@ -72,7 +72,6 @@ NV = {(i, j): 24.0 * made.DGX1_NV[i][j] or 9.0 for i in range(8) for j in range(
 
 def without(result: Result, *collectives: str) -> Result:
     """The same run without a cell of these."""
-    assert result.nccl is not None
     first, *others = result.nccl.arms
     cells = [cell for cell in first.cells if cell.collective not in collectives]
     return replace(result, nccl=replace(result.nccl, arms=[replace(first, cells=cells), *others]))

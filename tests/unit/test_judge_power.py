@@ -343,10 +343,8 @@ def test_what_was_not_read_is_not_called_absent() -> None:
 def test_without_an_inventory_nothing_is_judged(power: PowerInventory | None) -> None:
     assert of_power(judge_health(limited(900, most=1000), node=NodeFacts(power=power))) == []
     assert of_power(judge_health(limited(None), node=NodeFacts(power=power))) == []
-    assert (
-        of_power(wired(replace(limited(75), gpus=[]), gpus=[{"gpu": "0"}], supplyWatts=10, otherWatts=10))
-        == []
-    )
+    empty = replace(limited(75), gpus=[])
+    assert of_power(wired(empty, gpus=[{"gpu": "0"}], supplyWatts=10, otherWatts=10)) == []
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,6 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
     )
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchNode)
-    assert ended.judged is not None
     last = ended.judged.status.probe[PULL].last_run
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
     assert not isinstance(next_step(known), DeletePod)

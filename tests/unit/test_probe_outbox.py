@@ -277,7 +277,6 @@ def test_a_document_that_does_not_fit_says_so(probe: str, monkeypatch: pytest.Mo
         RESULT.node,
         RESULT.host,
     )
-    assert written.problem is not None
     assert (written.problem.kind, written.gpus) == ("result-too-large", [])
     message = f"the document has {size} characters, a NodeReading holds {size - 1}"
     assert written.problem.message == message
