@@ -112,6 +112,7 @@ def test_columns_line_up_and_carry_no_tabs() -> None:
 
 
 REMOTE, HIDDEN = Doubt.REMOTE, Doubt.HIDDEN
+STATELESS = ((9, Doubt.STATE), (Unavailable("Unknown"), Doubt.STATE))
 NV2 = {"pair": ((0, 2), (2, 0))}
 BOTH = tuple(tuple(18 * (i != j) for j in range(4)) for i in range(4))
 UNKNOWN = Unavailable("Unknown")
@@ -185,20 +186,11 @@ TABLE: Table = {
     ],
     "inactive and absent links are zero": [
         (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, [])
-        for state in (
-            0,
-            Unavailable("NVMLError_NotSupported: Not Supported"),
-            Unavailable("Invalid Argument"),
-        )
+        for state in (0, *map(Unavailable, ("NVMLError_NotSupported: Not Supported", "Invalid Argument")))
     ],
     "asleep, disabled and unreadable links are a doubt, not a zero": [
         (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, {doubt})
-        for state, doubt in (
-            (2, Doubt.ASLEEP),
-            (3, Doubt.TRAFFIC_DISABLED),
-            (9, Doubt.STATE),
-            (UNKNOWN, Doubt.STATE),
-        )
+        for state, doubt in ((2, Doubt.ASLEEP), (3, Doubt.TRAFFIC_DISABLED), *STATELESS)
     ],
     "P2P_SUPPORTED false is an answer, not readable is a doubt (NCCL skips the one and the other)": [
         (made.with_links(made.titan(), 0, p2p=0), {"pair": ((0, 0), (0, 0))}, []),

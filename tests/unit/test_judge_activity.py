@@ -270,7 +270,7 @@ BARE = every(
     temperature=contract.Temperature(),
     events=made.gpu(0, name="x").events,
 )
-SW = "sw-thermal-slowdown"
+SW, AT_REST_TOO = "sw-thermal-slowdown", {"power-brake": GOOD, HW: GOOD}
 ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
     "every GPU that was bad must be good under load": [
         ((FOUR, THREE, BOTH), {SW: BAD}),
@@ -287,9 +287,7 @@ ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
         ((FOUR, THREE, made.with_gpu(TURNED, 0, **working())), {SW: GOOD}),
     ],
     "a bad GPU that is lost does not become good": [((FOUR, THREE, GONE), {"gpu-lost": BAD, SW: UNSURE})],
-    "a bad GPU that was replaced left with its board": [
-        ((FOUR, THREE, SWAPPED, later(SWAPPED, 900)), {SW: GOOD})
-    ],
+    "a replaced GPU left with its board": [((FOUR, THREE, SWAPPED, later(SWAPPED, 900)), {SW: GOOD})],
     "identity alone is unsure about all that needs a counter, a sensor or a temperature": [
         (
             (BARE,),
@@ -297,10 +295,7 @@ ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
         )
     ],
     "an idle run is no load for rules that need load, and good for brake and heat in hardware": [
-        (
-            (IDLE, later(IDLE, 900, low_utilization=900)),
-            dict.fromkeys(UNDER_LOAD, NO_LOAD) | {"power-brake": GOOD, HW: GOOD},
-        )
+        ((IDLE, later(IDLE, 900, low_utilization=900)), dict.fromkeys(UNDER_LOAD, NO_LOAD) | AT_REST_TOO)
     ],
 }
 

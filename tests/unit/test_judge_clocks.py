@@ -110,7 +110,7 @@ IDLE = every(later(alike(1980), 900, low_utilization=900, watts=70), **resting()
 LOWER = alike(1200, clocks=Clocks(max_sm_mhz=1980, app_sm_mhz=1200))
 EXPLAINED = ("", {"slow-clock": UNSURE})
 SLOW = (FAIL, {"slow-clock": BAD})
-FINE = ("", {"slow-clock": GOOD})
+FINE, IDLE_CLOCK = ("", {"slow-clock": GOOD}), {"slow-clock": Answer.NO_LOAD}
 TABLE: Table = {
     "a cap below a known base clock warns, if most samples are capped": [
         (capped(1274), LOW),
@@ -144,9 +144,7 @@ TABLE: Table = {
     "a slowdown with its own rule explains": [
         (paced(1000, 1000, 500, bits={2: {0x20: 12}}), "sw-thermal-slowdown/fail", {"slow-clock": UNSURE})
     ],
-    "the power limit explains": [
-        (tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED)
-    ],
+    "the limit explains": [(tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED)],
     "other work explains": [
         (tenants(H200, 700, (1395, 610, 100, 0), *[(1980, 290, 100, 0)] * 7), *EXPLAINED),
         (tenants(H200, 700, (1500, 150, 100, 0), *[(1980, 560, 100, 0)] * 7), *EXPLAINED),
@@ -189,21 +187,14 @@ TABLE: Table = {
     "a cap below nine tenths of the default warns": [
         (powered(enforced_limit_mw=359_999, default_limit_mw=400_000), LOW),
         (powered(enforced_limit_mw=360_000, default_limit_mw=400_000), ""),
-        (
-            CAPPED,
-            LOW,
-            ": Capped at 250 W of 400 W by default (62%, warns below 90%).",
-            {"enforced_watts": 250},
-        ),
+        (CAPPED, LOW, "Capped at 250 W of 400 W by default (62%, warns below 90%)", {"enforced_watts": 250}),
     ],
     "a missing or zero reading is no cap": [
         (powered(enforced_limit_mw=0, default_limit_mw=400_000), ""),
         (powered(default_limit_mw=400_000), ""),
         (powered(enforced_limit_mw=100_000), ""),
     ],
-    "a policy that wants caps may have them": [
-        (judge(CAPPED, thresholds=Thresholds(power_cap_ratio=0.6)), "")
-    ],
+    "a policy may want caps": [(judge(CAPPED, thresholds=Thresholds(power_cap_ratio=0.6)), "")],
     "GPUs that differ are information, the model first": [
         (
             made.with_gpu(made.phb(), 0, name=A10),
@@ -223,18 +214,14 @@ TABLE: Table = {
         (among(alike(1600), *[1980] * 4), *FINE),
         (among(alike(792), 792, 800, 1980), *FINE),
     ],
-    "one among two nodes has no peers": [
+    "one of two has no peers": [
         (among(alike(792), 1980), *FINE),
         (among(alike(792, gpus=1), 1980), *EXPLAINED),
     ],
     "a node with a reason, an idle one, and one of two models are not compared": [
         (among(every(alike(792), **working(sm_mhz=span(792), bits={0x4: 12})), *[1980] * 4), *FINE),
         (among(every(alike(792), **working(sm_mhz=span(792), bits={0x2: 12})), *[1980] * 4), *EXPLAINED),
-        (
-            among(every(alike(792), **resting(sm_mhz=span(792))), *[1980] * 4),
-            "",
-            {"slow-clock": Answer.NO_LOAD},
-        ),
+        (among(every(alike(792), **resting(sm_mhz=span(792))), *[1980] * 4), "", IDLE_CLOCK),
         (among(made.with_gpu(alike(792), 3, name=H200), *[1980] * 4), MIXED, {"slow-clock": UNSURE}),
     ],
     "without peers the past tells; a setting would look the same, so it warns and enters no gate": [
@@ -449,9 +436,7 @@ HEAT: Table = {
             {"celsius": 95, "limit_celsius": 90},
         ),
     ],
-    "the hottest sample of the window counts": [
-        (WINDOW_HOT, "hot/warn", {"celsius": 81, "limit_celsius": 85})
-    ],
+    "the hottest sample counts": [(WINDOW_HOT, "hot/warn", {"celsius": 81, "limit_celsius": 85})],
 }
 
 

@@ -79,11 +79,7 @@ TABLE: Table = {
         ((logged(XID | {"last": NOW - DAY}),), f"{FAILED}/warn", "24.0 h ago"),
         ((logged(XID | {"last": NOW - DAY - 1}),), ""),
     ],
-    "what came before the probe is told so": (
-        (logged(XID | {"before": True}),),
-        f"{FAILED}/warn",
-        "first look",
-    ),
+    "what came before is told so": ((logged(XID | {"before": True}),), f"{FAILED}/warn", "first look"),
     "a log that was asked for and cannot be read is no silence": [
         ((logged(unread="Permission denied"),), f"{UNREAD}/warn", "Permission denied"),
         ((logged(lost=7),), f"{UNREAD}/info", {"lost": 7}),

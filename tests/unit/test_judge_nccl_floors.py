@@ -181,17 +181,13 @@ def by_own(result: Result, **own: Any) -> NcclJudgement:
     return judge_nccl(result, expectations=PUBLISHED.with_policy([Expectation(**known | own)]))
 
 
+OF_ONE_REPORT = {"floor_gbps": 415.8, "source": "published report, 8x H100 SXM with NVLS"}
 LOW, PASS = "busbw-low/warn", {"verdict": Verdict.PASS}
 NO_FLOOR = ("", PASS, {"busbw-low": Answer.GOOD}, "no floor")
 TABLE: Table = {
     "0.9 of 462 is 415.8: an expectation of the same size gives the floor and is named": [
         (nccl.h100(416), "", PASS),
-        (
-            nccl.h100(415),
-            LOW,
-            {"floor_gbps": 415.8, "source": "published report, 8x H100 SXM with NVLS"},
-            "published report",
-        ),
+        (nccl.h100(415), LOW, OF_ONE_REPORT, "published report"),
     ],
     "7 H100 have no expectation: 0.85 of 450 GB/s and 27/28 of that with NVLS, 270 without": [
         (ran("NVLS", 369), "", PASS),

@@ -220,10 +220,7 @@ AT_FIRST_SIGHT: Table = {
         (absent(4, "NVIDIA L40S"), *CARD),
     ],
     "a chip that only cards have": [(down(2, "Graphics Device", 4, compute_capability="8.6"), *CARD)],
-    "a form that nobody knows": [
-        (down(2, "NVIDIA Z100", 20), *PERHAPS),
-        (down(2, "NVIDIA GH200 480GB", 18), *PERHAPS),
-    ],
+    "an odd form": [(down(2, "NVIDIA Z100", 20), *PERHAPS), (down(2, "NVIDIA GH200 480GB", 18), *PERHAPS)],
     "modules in a virtual machine may have no NVLink by design": [
         (down(2, H100, 18, **VIRTUAL), *PERHAPS),
         (early(down(2, H100, 18, **VIRTUAL)), *PERHAPS),

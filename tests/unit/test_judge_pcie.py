@@ -171,10 +171,8 @@ SPARE = rdma(UP, UP, UP, DOWN)
 SLOW = rdma(UP, rate_gbps=200)
 FORGOTTEN = ("nic-slow/warn", "200 Gb/s; earlier runs saw 400 Gb/s.")
 ONE_IS_SLOW = ("nic-slow/warn", "100 Gb/s; ", {"rate_gbps": 100, "expected_gbps": 400})
-LATE = [
-    replace(replace(rdma(), nics=replace(rdma(UP).nics, ports=[])), omitted=[part])
-    for part in ("nics.ports", "nics")
-]
+NO_PORTS = replace(rdma(), nics=replace(rdma(UP).nics, ports=[]))
+LATE = [replace(NO_PORTS, omitted=[part]) for part in ("nics.ports", "nics")]
 CUT_LOST = replace(
     made.with_gpu(made.phb(), 0, error=Problem(kind="gpu-lost", call="x", message="lost")),
     problem=Problem(kind="call-hung", call="x", message="hung"),
@@ -214,7 +212,7 @@ PORTS: Table = {
     ],
     "counters with limits of their own warn above them, and not at them": [
         (
-            (rdma(UP, **{name: 7}), rdma(UP, **{name: 7 + most + over})),
+            tuple(rdma(UP, **{name: n}) for n in (7, 7 + most + over)),
             "nic-slow/warn" * over,
             *[message] * over,
         )
@@ -270,10 +268,7 @@ PORTS: Table = {
     ],
     "ports outlive a run that was cut off": [
         ((rdma(UP), CUT_LOST, rdma(DOWN)), "nic-down/warn"),
-        (
-            (rdma(UP), made.rebooted(replace(CUT_LOST, problem=None)), made.rebooted(rdma(DOWN))),
-            "nic-down/warn",
-        ),
+        ((rdma(UP), *map(made.rebooted, (replace(CUT_LOST, problem=None), rdma(DOWN)))), "nic-down/warn"),
     ],
     "a port that lost its link and came back warns": [
         (

@@ -37,17 +37,13 @@ def fans(*each: Fan) -> Result:
     return made.with_gpu(made.phb(), 1, fans=list(each))
 
 
-FAIL, WARN = "rail/fail", "rail/warn"
+FAIL, WARN, WARNS = "rail/fail", "rail/warn", (11_390, 11_040)
 OTHER = replace(volts(12_000), chip="corsairpsu2", value=Unavailable("EIO"))
 LOOSE = Thresholds.from_spec({"railWarn": 0.1, "railHigh": 0.1, "railLow": 0.12, "fanTarget": 90})
 TABLE: Table = {
     "12 V: 5 % either way warns, +5 % and -8 % fail (ATX 3.0)": [
         (node(volts(millivolts)), expected)
-        for expected, values in (
-            ("", (12_000, 12_600, 11_400)),
-            (FAIL, (12_610, 11_030)),
-            (WARN, (11_390, 11_040)),
-        )
+        for expected, values in (("", (12_000, 12_600, 11_400)), (FAIL, (12_610, 11_030)), (WARN, WARNS))
         for millivolts in values
     ],
     "a chip's own limits replace the policy's where they can be a tolerance": [

@@ -29,16 +29,13 @@ from support.judge_results import (
     working,
 )
 
-QUICK = Thresholds(
-    interval_floor=2,
-    busy_floor=1,
-    sw_thermal_warn_seconds=0.1,
-    sw_thermal_fail_seconds=1,
-    hw_thermal_warn_seconds=0.01,
-    hw_thermal_fail_seconds=0.05,
-    power_brake_warn_seconds=0.01,
-    power_brake_fail_seconds=0.3,
-)
+SECONDS = {"sw_thermal": (0.1, 1), "hw_thermal": (0.01, 0.05), "power_brake": (0.01, 0.3)}
+WARN_AND_FAIL = {
+    f"{n}_{w}_seconds": at
+    for n, both in SECONDS.items()
+    for w, at in zip(("warn", "fail"), both, strict=True)
+}
+QUICK = Thresholds(interval_floor=2, busy_floor=1, **WARN_AND_FAIL)
 SW, HW, BRAKE = "sw-thermal-slowdown", "hw-thermal-slowdown", "power-brake"
 
 
@@ -140,9 +137,7 @@ TABLE: Table = {
         ((node(), EARLY), ""),
         ((node(), EARLY, later(EARLY, 60, sw_thermal=50)), f"{SW}/fail"),
     ],
-    "a GPU's counters restart with it alone": [
-        ((node(), RESET_ALONE), f"{SW}/fail", "GPU 1 (0000:10:00.0): ")
-    ],
+    "a GPU's counters restart alone": [((node(), RESET_ALONE), f"{SW}/fail", "GPU 1 (0000:10:00.0): ")],
     "more than 1.05 seconds a second is a counter of something else": [
         (throttled(power_brake=945), f"{BRAKE}/fail"),
         (throttled(power_brake=946), "", {BRAKE: Answer.GOOD}),
@@ -271,9 +266,7 @@ BITS: Table = {
             (every(NOTHING, events=events({bit: 1, 0x8: 12})), "hw-slowdown/fail"),
         )
     ],
-    "a held brake fails whatever its counter says, and without load": [
-        ((RESTED, BRAKED_AT_REST), f"{BRAKE}/fail")
-    ],
+    "a held brake fails whatever its counter says, unloaded": [((RESTED, BRAKED_AT_REST), f"{BRAKE}/fail")],
     "idle, application clocks, power cap, sync boost, display clocks, and two of old drivers": [
         (every(NOTHING, **working(bits=NORMAL)), "")
     ],

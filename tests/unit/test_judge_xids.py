@@ -75,6 +75,7 @@ def once_an_hour(*hours: int) -> list[Step]:
     return [({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in hours]
 
 
+BOTH = "xid/fail xid/warn"
 TWICE: Came = {(0, 94): at(50, 60)}
 BOTH_CODES: Came = {(1, 94): at(50, 60), (1, 63): at(70)}
 LATER: Came = {(0, 94): at(2000, 2070)}
@@ -88,10 +89,7 @@ STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
     "GPUs are not": ([THRICE], [({(1, 94): at(50, 60), (2, 63): at(70)}, 100, "")]),
     "two rules about a code both count, beside the catalogue": (
         [THRICE, rule(severity=Severity.WARN, window=HOUR)],
-        [
-            ({(0, 94): at(50)}, 100, "xid/warn"),
-            ({(0, 94): at(150, 160), (0, 79): at(170)}, 200, "xid/fail xid/warn"),
-        ],
+        [({(0, 94): at(50)}, 100, "xid/warn"), ({(0, 94): at(150, 160), (0, 79): at(170)}, 200, BOTH)],
     ),
     "a count lasts over documents until its window is over": (
         [THRICE],

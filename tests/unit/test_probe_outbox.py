@@ -271,12 +271,8 @@ def test_a_document_that_does_not_fit_says_so(probe: str, monkeypatch: pytest.Mo
     part = part_of(result, identity=WHO, sequence=1, reason="run", at=AT)
     assert len(part.reading) <= smallest
     written = decode(part.reading)
-    assert (written.probe, written.run, written.node, written.host) == (
-        probe,
-        RESULT.run,
-        RESULT.node,
-        RESULT.host,
-    )
+    whose = (written.probe, written.run, written.node, written.host)
+    assert whose == (probe, RESULT.run, RESULT.node, RESULT.host)
     assert (written.problem.kind, written.gpus) == ("result-too-large", [])
     message = f"the document has {size} characters, a NodeReading holds {size - 1}"
     assert written.problem.message == message

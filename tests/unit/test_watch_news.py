@@ -74,10 +74,8 @@ def test_a_hang_is_told_with_its_call_and_a_lone_node_is_avoided_in_minutes(node
         node.reports(hung, granted=False, later=75.0)
     assert node.taints == ["unreadable"]
     assert [taint["effect"] for taint in node.status["desired"]["taints"]] == ["PreferNoSchedule"]
-    assert (node.status["desired"]["condition"], node.status["desired"]["reason"]) == (
-        "Unknown",
-        "Unreadable",
-    )
+    desired = node.status["desired"]
+    assert (desired["condition"], desired["reason"]) == ("Unknown", "Unreadable")
     node.after()
     assert (node.status["verdict"], node.status["desired"]["condition"]) == ("warn", "True")
 
