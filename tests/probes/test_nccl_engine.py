@@ -228,9 +228,9 @@ def test_ordered_sizes_are_measured_by_one_program_each(tmp_path: Path, old: boo
         (CELLS[:1], "-b 67108864 -e 67108864 -f 2 -g 4 -n 10 -w 2 -c 1"),
         (CELLS[3::2], "-b 268435456 -e 1073741824 -f 4 -g 4 -n 10 -w 2 -c 0"),
         (
-            (
-                CellOrder(collective="all_reduce", bytes=8, calls=5),
-                CellOrder(collective="all_reduce", bytes=4096),
+            tuple(
+                CellOrder(collective="all_reduce", bytes=size, calls=calls)
+                for size, calls in ((8, 5), (4096, 0))
             ),
             "-b 8 -e 4096 -f 512 -g 4 -n 5 -w 2 -c 0",
         ),

@@ -16,6 +16,7 @@ from support.judge_results import Row, Table, rows
 from support.nccl_results import GIB, MIB, SHM, check, finding
 
 GOOD, UNSURE = Answer.GOOD, Answer.UNSURE
+FINE = {"busbw-low": GOOD}
 CUT_SHORT = "nccl-incomplete/warn nccl-incomplete/info"
 PASS, UNKNOWN, SKIPPED = Verdict.PASS, Verdict.UNKNOWN, Verdict.SKIPPED
 LOW, WARNS, PAIR = "busbw-low/warn", "interconnect-contradicted/warn", "pair-slow/warn"
@@ -88,12 +89,7 @@ TABLE: Table = {
     ),
     "a job that asks for more than 462 must not get 462.9": [(nccl.h100(462.9), "", {"all_reduce": 462})],
     "256 MiB replaces 1 GiB, uses its own expectation, and the finding names the size": [
-        (
-            cut(nccl.h100(), below=GIB),
-            CUT_SHORT,
-            {"busbw": {"all_reduce": 415}, "busbw-low": GOOD},
-            "256 MiB",
-        ),
+        (cut(nccl.h100(), below=GIB), CUT_SHORT, {"busbw": {"all_reduce": 415}} | FINE, "256 MiB"),
         # 360 GB/s at 256 MiB; 0.9 of 420 is 378
         (cut(nccl.h100(400), below=GIB), f"{CUT_SHORT} {LOW}", {"bytes": 256 * MIB}),
     ],

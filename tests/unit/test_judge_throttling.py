@@ -29,13 +29,9 @@ from support.judge_results import (
     working,
 )
 
-SECONDS = {"sw_thermal": (0.1, 1), "hw_thermal": (0.01, 0.05), "power_brake": (0.01, 0.3)}
-WARN_AND_FAIL = {
-    f"{n}_{w}_seconds": at
-    for n, both in SECONDS.items()
-    for w, at in zip(("warn", "fail"), both, strict=True)
-}
-QUICK = Thresholds(interval_floor=2, busy_floor=1, **WARN_AND_FAIL)
+WARNS = {"sw_thermal_warn_seconds": 0.1, "hw_thermal_warn_seconds": 0.01, "power_brake_warn_seconds": 0.01}
+FAILS = {"sw_thermal_fail_seconds": 1, "hw_thermal_fail_seconds": 0.05, "power_brake_fail_seconds": 0.3}
+QUICK = Thresholds(interval_floor=2, busy_floor=1, **WARNS, **FAILS)
 SW, HW, BRAKE = "sw-thermal-slowdown", "hw-thermal-slowdown", "power-brake"
 
 

@@ -68,11 +68,7 @@ FAULTS = {
     ),
     "no driver": ("NVIDIA-SMI has failed because it couldn't communicate with", DRIVER, "modprobe"),
     "versions": ("Failed to initialize NVML: Driver/library version mismatch", DRIVER, "reboot"),
-    "handle without address": (
-        "Unable to determine the device handle for GPU 3: Unknown Error",
-        DRIVER,
-        "GPU 3",
-    ),
+    "no address": ("Unable to determine the device handle for GPU 3: Unknown Error", DRIVER, "GPU 3"),
     "silent on the bus": (
         "3b:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev ff)",
         DRIVER,
@@ -120,7 +116,7 @@ WARNINGS = {
         "accuses the other end",
     ),
     "an Xid that is not listed": (XID.format(999, "what"), "xid", "999"),
-    "SXid that is not fatal": (
+    "no fatal SXid": (
         "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32",
         FABRIC,
         "12028",
@@ -261,10 +257,8 @@ def test_what_is_not_known_says_what_can_be_read() -> None:
 def test_outputs_of_two_machines_are_two_sections(first: str, second: str, verdicts: list[str]) -> None:
     answer = json.loads(judge("-", "--format", "json", stdin=f"{first}\n== host-b ==\n{second}").output)
     assert [each["verdict"] for each in answer["judgements"]] == verdicts
-    assert [each["title"].partition(",")[0] for each in answer["judgements"]] == [
-        "capture 1 of 2",
-        "capture 2 of 2",
-    ]
+    titles = [each["title"].partition(",")[0] for each in answer["judgements"]]
+    assert titles == ["capture 1 of 2", "capture 2 of 2"]
 
 
 @pytest.mark.parametrize("fault", [OFF_THE_BUS, ECC, links("uu", "u-")])
